@@ -8,6 +8,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
@@ -73,7 +74,7 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 
 	ready := f.c.authority.state.Load()
 	leave := func() {
-		f.c.authority.state.Store(recovering(ready, errors.New("a test says so")))
+		f.c.authority.state.Store(authority.Recovering(ready, errors.New("a test says so")))
 		f.c.authority.stateChanged.Notify()
 	}
 	leave()

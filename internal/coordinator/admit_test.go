@@ -460,7 +460,7 @@ func TestNameGivenToAnotherKey(t *testing.T) {
 		wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: %s, kind: data, match: [\"key:%s\"]}\n", name, k)), "")
 	}
 	named("a")
-	ch := d.state().records.NewChange(d.state().headVersion)
+	ch := d.state().Records.NewChange(d.state().HeadVersion)
 	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 	_, err = ch.Commit(t.Context())
 	wantOnly(t, "put", err, "")
@@ -497,7 +497,7 @@ func TestBanWinsTheRace(t *testing.T) {
 				}
 				d.store.intercept(func(store.Tx) {
 					d.store.intercept(nil)
-					ch := d.state().records.NewChange(d.state().headVersion)
+					ch := d.state().Records.NewChange(d.state().HeadVersion)
 					ch.Put(key, 0, record.Ban{Reason: "test", Until: d.clock().Add(time.Hour)})
 					if _, err := ch.Commit(context.Background()); err != nil {
 						t.Error(err)
@@ -523,7 +523,7 @@ func TestReplaceKeepsDomains(t *testing.T) {
 	d.joined("a")
 	rec := d.record(identity.Data, "a")
 	rec.Value.Domains = []string{"range-7"}
-	ch := d.state().records.NewChange(d.state().headVersion)
+	ch := d.state().Records.NewChange(d.state().HeadVersion)
 	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
@@ -547,7 +547,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	have := 0
 	fill := func(n int) {
 		t.Helper()
-		ch := d.state().records.NewChange(d.state().headVersion)
+		ch := d.state().Records.NewChange(d.state().HeadVersion)
 		var delta bundle.Delta
 		for ; have < n; have++ {
 			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(have), CertEnd: d.clock().Add(20 * time.Hour)})
@@ -592,7 +592,7 @@ func TestBundleVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, at := range []time.Duration{0, time.Hour, 100 * time.Hour} {
-			v, err := d.state().bundle.Sign(in, d.clock().Add(at))
+			v, err := d.state().Bundle.Sign(in, d.clock().Add(at))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -28,6 +28,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -379,7 +380,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 // the new head.
 func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	f := readyFleet(t, nil)
-	head := f.c.authority.state.Load().head
+	head := f.c.authority.state.Load().Head
 	errs := make(chan error, 2)
 	for i := range cap(errs) {
 		req := &fealtyv1.SetManifestRequest{Manifest: f.manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: [\"token:extra-%d\"]}\n", i, i))}
@@ -401,7 +402,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	if won != 1 {
 		t.Fatalf("%d sets won, want 1", won)
 	}
-	if got := f.c.authority.state.Load().head; got.Index != head.Index+1 || got.Previous != head.Hash {
+	if got := f.c.authority.state.Load().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
 		t.Fatalf("the head is index %d after %v, want the child of %v", got.Index, got.Previous, head.Hash)
 	}
 }
@@ -409,7 +410,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 func TestBadSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	head := f.c.authority.state.Load().head
+	head := f.c.authority.state.Load().Head
 	_, foreign, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -453,7 +454,7 @@ func TestBadSets(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := f.local().manifest.SetManifest(f.ctx(), tc.req)
 			wantCode(t, err, tc.want)
-			if got := f.c.authority.state.Load().head.Hash; got != head.Hash {
+			if got := f.c.authority.state.Load().Head.Hash; got != head.Hash {
 				t.Fatal("the head moved")
 			}
 		})
@@ -463,7 +464,7 @@ func TestBadSets(t *testing.T) {
 		if _, err := f.local().manifest.SetManifest(f.ctx(), req); err != nil {
 			t.Fatal(err)
 		}
-		now := f.c.authority.state.Load().head.Hash
+		now := f.c.authority.state.Load().Head.Hash
 		req.CurrentTransition = now[:]
 		_, err := f.local().manifest.SetManifest(f.ctx(), req)
 		wantCode(t, err, explain.ManifestMissigned)
@@ -590,13 +591,14 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 	}
 	f.c.authority.checkHead(f.ctx())
 	s := f.c.authority.state.Load()
-	if s.phase != phaseReady || s.head.Index != 2 || s.head.AuthorityEpoch != 2 {
-		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.phase, s.head.Index, s.head.AuthorityEpoch, s.reason)
+	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
+		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,
+			s.Reason)
 	}
 	if err := n.renew(true); err != nil {
 		t.Fatalf("an SVID of the epoch before does not renew: %v", err)
 	}
-	if got := identity.KeyOf(n.chain[1]); got != s.meshKey {
+	if got := identity.KeyOf(n.chain[1]); got != s.MeshKey {
 		t.Fatal("the renewed SVID is not signed by the new mesh CA")
 	}
 }

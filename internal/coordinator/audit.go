@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -216,10 +217,10 @@ type vouching struct {
 }
 
 // last is the last checkpoint that was seen since the restore that s stands on.
-func (v *vouching) last(s *state) auditlog.Known {
+func (v *vouching) last(s *authority.State) auditlog.Known {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.restored != s.restoredEpoch() {
+	if v.restored != s.RestoredEpoch() {
 		return auditlog.Known{}
 	}
 	return v.seen
@@ -227,10 +228,10 @@ func (v *vouching) last(s *state) auditlog.Known {
 
 // saw notes the checkpoint that the store showed as the last one to a look that began when
 // began was seen. One that is older, or another one under the same number, is a break.
-func (v *vouching) saw(s *state, began, k auditlog.Known, now time.Time) *auditlog.Break {
+func (v *vouching) saw(s *authority.State, began, k auditlog.Known, now time.Time) *auditlog.Break {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if epoch := s.restoredEpoch(); v.restored != epoch {
+	if epoch := s.RestoredEpoch(); v.restored != epoch {
 		v.restored, v.seen, began = epoch, auditlog.Known{}, auditlog.Known{}
 	}
 	if k.Number > v.seen.Number {
@@ -256,7 +257,7 @@ func (v *vouching) broke(b auditlog.Break, at time.Time) {
 // followCheckpoints has the leader make checkpoints of the audit log, and every coordinator
 // look at them, until ctx ends. The first comes as soon as this coordinator leads under the keys of
 // s, which may be others than before.
-func (c *AuditTrail) followCheckpoints(ctx context.Context, s *state) error {
+func (c *AuditTrail) followCheckpoints(ctx context.Context, s *authority.State) error {
 	for {
 		led, trusted := c.election.lead.changed.Wait(), c.bundle.bundleChanged.Wait()
 		if err := c.lookAtCheckpoints(ctx, s); err != nil {
@@ -265,7 +266,7 @@ func (c *AuditTrail) followCheckpoints(ctx context.Context, s *state) error {
 		if err := c.checkpoint(ctx, s, 0); ignoreConflict(err) != nil {
 			return err
 		}
-		if t := c.bundle.trust.Load(); t != nil && t.Epoch == s.head.AuthorityEpoch {
+		if t := c.bundle.trust.Load(); t != nil && t.Epoch == s.Head.AuthorityEpoch {
 			trusted = nil // its keys are read
 		}
 		if _, err := watch.Wait(ctx, checkpointPause, led, trusted); err != nil {
@@ -275,7 +276,7 @@ func (c *AuditTrail) followCheckpoints(ctx context.Context, s *state) error {
 }
 
 // lookAtCheckpoints compares the last checkpoint with the one that was seen before.
-func (c *AuditTrail) lookAtCheckpoints(ctx context.Context, s *state) error {
+func (c *AuditTrail) lookAtCheckpoints(ctx context.Context, s *authority.State) error {
 	began := c.vouching.last(s)
 	last, err := auditstore.Last(ctx, c.store)
 	if err != nil {
@@ -299,7 +300,7 @@ func (c *AuditTrail) auditBroken(ctx context.Context, b auditlog.Break) {
 
 // checkpoint has the leader make a checkpoint, after which first is the first that is kept; 0:
 // as before. It does nothing at who does not lead.
-func (c *AuditTrail) checkpoint(ctx context.Context, s *state, first uint64) error {
+func (c *AuditTrail) checkpoint(ctx context.Context, s *authority.State, first uint64) error {
 	conditions, ok := c.leaderConditions(s)
 	if !ok {
 		return nil
@@ -311,7 +312,7 @@ func (c *AuditTrail) checkpoint(ctx context.Context, s *state, first uint64) err
 		return nil // one is being made
 	}
 	v := &c.vouching
-	again, next, err := auditstore.Recheck(ctx, c.store, s.manifest.Cluster, v.recheck)
+	again, next, err := auditstore.Recheck(ctx, c.store, s.Manifest.Cluster, v.recheck)
 	if err != nil {
 		return err
 	}
@@ -322,7 +323,7 @@ func (c *AuditTrail) checkpoint(ctx context.Context, s *state, first uint64) err
 			breaks = append(breaks, b)
 		}
 	}
-	if epoch := s.restoredEpoch(); v.headsOf != epoch {
+	if epoch := s.RestoredEpoch(); v.headsOf != epoch {
 		v.headsOf = epoch
 		v.heads.Forget(time.Time{})
 	}
@@ -337,39 +338,39 @@ func (c *AuditTrail) checkpoint(ctx context.Context, s *state, first uint64) err
 
 // leaderConditions are those of a leader's write under s; false if this coordinator does not
 // lead.
-func (c *AuditTrail) leaderConditions(s *state) ([]store.Condition, bool) {
+func (c *AuditTrail) leaderConditions(s *authority.State) ([]store.Condition, bool) {
 	_, leads, ok := c.election.leading()
-	return []store.Condition{{Key: history.HeadKey, Version: s.headVersion}, leads}, ok
+	return []store.Condition{{Key: history.HeadKey, Version: s.HeadVersion}, leads}, ok
 }
 
 // checkpointBefore makes a checkpoint under the keys of s before the head moves on from it, so
 // that whoever verifies the log under the keys that come finds the hashes of before. The move
 // does not depend on it: what is behind none yet is behind the next one.
-func (c *AuditTrail) checkpointBefore(ctx context.Context, s *state) {
-	if s == nil || s.phase != phaseReady || c.storeguard.kept.Lost() != nil {
+func (c *AuditTrail) checkpointBefore(ctx context.Context, s *authority.State) {
+	if s == nil || s.Phase != authority.Ready || c.storeguard.kept.Lost() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, beforeMoveTime)
 	defer cancel()
-	err := c.makeCheckpoints(ctx, s, []store.Condition{{Key: history.HeadKey, Version: s.headVersion}}, nil, nil, 0)
+	err := c.makeCheckpoints(ctx, s, []store.Condition{{Key: history.HeadKey, Version: s.HeadVersion}}, nil, nil, 0)
 	if ignoreConflict(err) != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "no checkpoint of the audit log was made before the head moves", slog.Any("err", err))
 	}
 }
 
 // makeCheckpoints makes checkpoints under the keys of s. heads is nil at who does not look after them.
-func (c *AuditTrail) makeCheckpoints(ctx context.Context, s *state, conditions []store.Condition,
+func (c *AuditTrail) makeCheckpoints(ctx context.Context, s *authority.State, conditions []store.Condition,
 	heads *auditlog.Heads, breaks []auditlog.Break, first uint64) error {
 	t := c.bundle.trust.Load()
-	if t == nil || t.Epoch != s.head.AuthorityEpoch {
+	if t == nil || t.Epoch != s.Head.AuthorityEpoch {
 		return nil // its keys are not read yet
 	}
-	signers := t.Signers(s.bundle, c.now())
+	signers := t.Signers(s.Bundle, c.now())
 	if len(signers) == 0 {
 		return nil // no key may sign now, which is a finding of its own
 	}
 	made, err := auditstore.Checkpoint(ctx, c.store, auditstore.Vouch{
-		Cluster: s.manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.AuditKeys(s.bundle), If: conditions,
+		Cluster: s.Manifest.Cluster, Now: c.now, Signers: signers, Trusted: t.AuditKeys(s.Bundle), If: conditions,
 		Seen: c.vouching.last(s), Heads: heads, Breaks: breaks, First: first,
 	})
 	if made.Last.Number > 0 {

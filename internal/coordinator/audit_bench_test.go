@@ -59,7 +59,7 @@ func newSwitched(t testing.TB, c *Coordinator) *switched {
 		t.Fatal(err)
 	}
 	s := &switched{chains: c.auditing.auditWriter, plane: unchained{own}}
-	c.authority.state.Load().records.Audit = s
+	c.authority.state.Load().Records.Audit = s
 	return s
 }
 

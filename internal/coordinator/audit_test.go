@@ -31,9 +31,9 @@ import (
 func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
 	s, view := c.authority.state.Load(), c.bundle.trust.Load()
-	bundle, _, err := s.bundle.Open(view.Signed)
+	bundle, _, err := s.Bundle.Open(view.Signed)
 	wantOnlyNil(t, err)
-	v := auditlog.NewVerifier(s.manifest.Cluster, bundle.ConfigKeys, known...)
+	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)
 	_, err = auditstore.Read(context.Background(), st, time.Time{}, c.now(), func(i auditstore.Item) error {
 		v.Add(i.Key, i.Value)
 		return nil
@@ -264,7 +264,7 @@ func TestAuditWhole(t *testing.T) {
 	note := func() {
 		made++
 		target := fmt.Sprint("noted ", made)
-		ch := d.state().records.NewChange(d.state().headVersion)
+		ch := d.state().Records.NewChange(d.state().HeadVersion)
 		for range 1 + random.IntN(2) {
 			ch.Audit(d.clock(), record.AuditEntry{Actor: "a", Action: "test.noted", Target: target})
 			target += " too"

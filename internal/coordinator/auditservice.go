@@ -92,9 +92,9 @@ func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.Aud
 	default:
 		return explain.New(explain.RateLimited, "what", "readers of the audit log", "limit", fmt.Sprintf("%d at once", auditReaders))
 	}
-	head := &fealtyv1.AuditHead{ClusterId: s.manifest.Cluster}
+	head := &fealtyv1.AuditHead{ClusterId: s.Manifest.Cluster}
 	if t := c.bundle.trust.Load(); t != nil && req.GetExact() {
-		head.TrustBundle, head.ConfigRootKey = t.Signed, s.bundle.PublicRoot()
+		head.TrustBundle, head.ConfigRootKey = t.Signed, s.Bundle.PublicRoot()
 	}
 	if err := stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Head{Head: head}}); err != nil {
 		return err

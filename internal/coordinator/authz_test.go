@@ -47,7 +47,7 @@ type caller struct {
 func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
 	f.t.Helper()
 	s := f.c.authority.state.Load()
-	ca := s.issuer.Load().MeshCA()
+	ca := s.MeshCA()
 	key, err := newKey()
 	if err != nil {
 		f.t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -63,7 +64,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	}
 	if !req.GetDryRun() {
 		// Who took it is written down before any of it leaves.
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "backup.create",
 			Target: fmt.Sprintf("revision %d", l.Revision),
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
@@ -79,8 +80,8 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 		return stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Chunk{Chunk: p}})
 	}}
 	w, err := backup.NewWriter(out, backup.Header{
-		Cluster: s.manifest.Cluster, CreatedAt: head.GetCreatedAt().AsTime(), Revision: l.Revision, Head: s.headRecord,
-		TransactionKey: s.secrets.TransactionKey(), Release: flowcontrol.Clip(c.cfg.Release,
+		Cluster: s.Manifest.Cluster, CreatedAt: head.GetCreatedAt().AsTime(), Revision: l.Revision, Head: s.HeadRecord,
+		TransactionKey: s.Secrets.TransactionKey(), Release: flowcontrol.Clip(c.cfg.Release,
 			64), Owners: owners,
 	}, recipients...)
 	if err != nil {
@@ -91,7 +92,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 			return fmt.Errorf("write the backup: %w", err)
 		}
 	}
-	end, err := w.Close(s.secrets.Transaction())
+	end, err := w.Close(s.Secrets.Transaction())
 	if err == nil {
 		err = out.flush()
 	}
@@ -107,11 +108,11 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 
 // readers returns whom a backup is encrypted to: the people who own shares of the
 // seed, and whom the admin names.
-func readers(s *state, named []string) (recipients, owners []string, err error) {
+func readers(s *authority.State, named []string) (recipients, owners []string, err error) {
 	if len(named) > maxRecipients {
 		return nil, nil, explain.New(explain.RequestField, "field", "recipients", "problem", fmt.Sprintf("%d are above %d", len(named), maxRecipients))
 	}
-	for _, o := range s.manifest.Seed.People() {
+	for _, o := range s.Manifest.Seed.People() {
 		recipients, owners = append(recipients, o.Recipient), append(owners, o.Name)
 	}
 	for _, r := range named {
@@ -128,10 +129,11 @@ func readers(s *state, named []string) (recipients, owners []string, err error) 
 }
 
 // backupHead says what a backup of l is, and returns the entries that are in it.
-func (c *Coordinator) backupHead(s *state, l store.Listing, owners []string) (*fealtyv1.BackupHead, []store.Entry, error) {
+func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []string) (*fealtyv1.BackupHead,
+	[]store.Entry, error) {
 	head := &fealtyv1.BackupHead{
-		ClusterId: s.manifest.Cluster, CreatedAt: timestamppb.New(c.now().UTC()), Revision: uint64(l.Revision),
-		HistoryIndex: s.head.Index, AuthorityEpoch: s.head.AuthorityEpoch, Head: s.head.Hash[:], Owners: owners,
+		ClusterId: s.Manifest.Cluster, CreatedAt: timestamppb.New(c.now().UTC()), Revision: uint64(l.Revision),
+		HistoryIndex: s.Head.Index, AuthorityEpoch: s.Head.AuthorityEpoch, Head: s.Head.Hash[:], Owners: owners,
 	}
 	kept := make([]store.Entry, 0, len(l.Entries))
 	current := false
@@ -141,7 +143,7 @@ func (c *Coordinator) backupHead(s *state, l store.Listing, owners []string) (*f
 			// Half of the records would be under one seed, half under the other.
 			return nil, nil, explain.New(explain.BackupReseeding)
 		case e.Key == history.HeadKey:
-			current = e.Version == s.headVersion
+			current = e.Version == s.HeadVersion
 		case strings.HasPrefix(e.Key, record.MemberPrefix):
 			head.Members++
 		case strings.HasPrefix(e.Key, record.BanIDPrefix), strings.HasPrefix(e.Key, record.BanKeyPrefix):

@@ -69,7 +69,7 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := f.c.authority.state.Load()
-	if found.History.Current().Hash != s.head.Hash || uint64(found.Header.Revision) != head.GetRevision() || !found.Trailer.SignedBy(s.secrets.TransactionKey()) {
+	if found.History.Current().Hash != s.Head.Hash || uint64(found.Header.Revision) != head.GetRevision() || !found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
 	}
 	// What is in it is what the store had, all of it that is to survive.

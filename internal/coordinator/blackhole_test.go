@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -79,7 +80,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			f.awaitTold("data/" + k.name)
 		}
 	}
-	head := all[0].c.authority.state.Load().head
+	head := all[0].c.authority.state.Load().Head
 
 	way.BlackHole()
 	before := withoutBeats(t, direct)
@@ -115,8 +116,8 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, k := range known {
 		k.awaitProbe(t)
-		if s := k.n.f.c.authority.state.Load(); s.phase != phaseReady || s.secrets == nil || s.head.Hash != head.Hash {
-			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.phase, s.head.Index, head.Index, s.reason)
+		if s := k.n.f.c.authority.state.Load(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
+			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.Phase, s.Head.Index, head.Index, s.Reason)
 		}
 		if err := k.n.renew(true); err != nil {
 			t.Errorf("a renewal after the outage: %v", err)
@@ -172,7 +173,7 @@ func newSwallowed(f *fleet, name string) *swallowed {
 	k.member = newClients(k.n.conn())
 	k.prover = proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
 	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.manifest("  - {name: more, kind: witness, match: [\"token:more\"]}\n"), Reason: "test"}
-	f.sign(k.signed, f.c.authority.state.Load().head.Hash)
+	f.sign(k.signed, f.c.authority.state.Load().Head.Hash)
 	return k
 }
 
@@ -313,8 +314,8 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 			return
 		}
 	}
-	if s := k.n.f.c.authority.state.Load(); s.phase != phaseReady || s.secrets == nil {
-		t.Errorf("it is %v: %s", s.phase, s.reason)
+	if s := k.n.f.c.authority.state.Load(); s.Phase != authority.Ready || s.Secrets == nil {
+		t.Errorf("it is %v: %s", s.Phase, s.Reason)
 	}
 }
 

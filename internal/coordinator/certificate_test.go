@@ -1,8 +1,5 @@
 package coordinator
 
-// Inside the package: the rows of attacks need keys, stores and answers that no caller
-// of a coordinator gets.
-
 import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -20,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -122,7 +120,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	if a, b := f.c.authority.state.Load(), r.c.authority.state.Load(); !a.secrets.Same(b.secrets) || a.meshKey != b.meshKey {
+	if a, b := f.c.authority.state.Load(), r.c.authority.state.Load(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
 		t.Error("it is ready with other secrets")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received")
@@ -134,7 +132,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
-	all, err := f.c.authority.replicas(f.ctx(), f.c.authority.state.Load().manifest)
+	all, err := f.c.authority.replicas(f.ctx(), f.c.authority.state.Load().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
@@ -151,7 +149,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	f.start()
 	f.awaitHead(r)
 	s := f.c.authority.state.Load()
-	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: s.manifest, Pin: s.rootPin})
+	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
 	}
@@ -283,8 +281,9 @@ func askRaw(f, r *fleet, key ed25519.PrivateKey, certificates [][]byte, vouch fu
 	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
 	wantOnlyNil(f.t, err)
 	s := f.c.authority.state.Load()
-	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: testCluster, Head: s.head.Hash[:], AskerNonce: make([]byte, proof.NonceBytes),
-		AskerKey: key.Public().(ed25519.PublicKey), Recipient: f.people.keys["alice"].Recipient().String()}
+	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: testCluster, Head: s.Head.Hash[:],
+		AskerNonce: make([]byte, proof.NonceBytes),
+		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.people.keys["alice"].Recipient().String()}
 	rand.Read(t.AskerNonce)
 	hello := &fealtyv1.PeerHello{Cluster: t.Cluster, Head: t.Head, Nonce: t.AskerNonce, Key: proof.KeyClaim(t.AskerKey), Recipient: t.Recipient, Certificates: certificates}
 	wantOnlyNil(f.t, stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}))
@@ -426,8 +425,9 @@ func TestCoordinatorWithoutItsCertificate(t *testing.T) {
 	r := rs[0]
 	r.config = nil
 	r.start()
-	r.awaitState("the reason", func(s *state) bool {
-		return s.phase == phaseRecovery && strings.Contains(s.reason, "coordinators (x509:subject:CN=coordinator-*)") && strings.Contains(s.reason, "no certificate")
+	r.awaitState("the reason", func(s *authority.State) bool {
+		return s.Phase == authority.Recovery && strings.Contains(s.Reason,
+			"coordinators (x509:subject:CN=coordinator-*)") && strings.Contains(s.Reason, "no certificate")
 	})
 	// Files that hold nothing usable, or some of three flags, are told at the start.
 	for name, tc := range map[string]struct {
@@ -469,7 +469,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.awaitHead(f)
 	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
 	r.stop()
-	m := f.c.authority.state.Load().manifest
+	m := f.c.authority.state.Load().Manifest
 	f.advance(25 * time.Hour)
 	all, err := f.c.authority.replicas(f.ctx(), m)
 	if err != nil || len(all) != 2 {
@@ -541,8 +541,8 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	r.start()
 	got, err := bringTo(t, r.addr, share, recovery.Options{})
 	wantOnlyNil(t, err)
-	if s := r.c.authority.state.Load(); !got.Recovered || s.phase != phaseReady {
-		t.Fatalf("%+v, and it is %v", got, s.phase)
+	if s := r.c.authority.state.Load(); !got.Recovered || s.Phase != authority.Ready {
+		t.Fatalf("%+v, and it is %v", got, s.Phase)
 	}
 }
 

@@ -33,13 +33,13 @@ type way struct {
 	claimed  history.Link
 	manifest *manifest.Manifest // that of claimed
 	seen     history.SeenHead   // what the history must lead through (I11)
-	last     *state             // the last ready state; nil if there was none
+	last     *authority.State   // the last ready state; nil if there was none
 	admitted bool               // manifest admits this coordinator
 	restore  *backup.Intent     // what is to follow claimed: the store was restored; nil: it was not
 }
 
 // wayTo returns the way to the head of loaded.
-func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *state) (*way, error) {
+func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *authority.State) (*way, error) {
 	raw := loaded.Links[len(loaded.Links)-1]
 	t, err := history.Decode(raw)
 	if err != nil {
@@ -64,23 +64,23 @@ func (w *way) notHere() error {
 // it holds c.setting.
 type memory struct {
 	c *Authority
-	s *state
+	s *authority.State
 }
 
 func (c *Authority) memory() memory { return memory{c, c.state.Load()} }
 
-func (m memory) Phase() decide.Phase { return m.s.phase }
+func (m memory) Phase() decide.Phase { return m.s.Phase }
 
 func (m memory) Head() decide.Head {
-	if s := m.s.ready(); s != nil {
-		return decide.HeadOf(&s.head)
+	if s := m.s.Ready(); s != nil {
+		return decide.HeadOf(&s.Head)
 	}
 	return decide.Head{}
 }
 
 func (m memory) Knows(hash history.Hash) bool {
-	s := m.s.ready()
-	return s != nil && slices.ContainsFunc(s.chain.Links(), func(l history.Link) bool { return l.Hash == hash })
+	s := m.s.Ready()
+	return s != nil && slices.ContainsFunc(s.Chain.Links(), func(l history.Link) bool { return l.Hash == hash })
 }
 
 func (m memory) HoldsSeed(salt history.Salt) bool { return m.secrets(salt) != nil }
@@ -90,8 +90,8 @@ func (m memory) HoldsMesh(key identity.KeyID) bool { return m.mesh(key) != nil }
 // secrets returns the seed with this salt, and the keys that derive from it; nil if it
 // is not here.
 func (m memory) secrets(salt history.Salt) *authority.Secrets {
-	if s := m.s.ready(); s != nil && s.head.Salt == salt {
-		return s.secrets
+	if s := m.s.Ready(); s != nil && s.Head.Salt == salt {
+		return s.Secrets
 	}
 	for _, mv := range m.c.candidates {
 		if mv.link.Salt == salt {
@@ -106,8 +106,8 @@ func (m memory) secrets(salt history.Salt) *authority.Secrets {
 
 // mesh returns the mesh CA with this key; nil if it is not here.
 func (m memory) mesh(key identity.KeyID) *ca.MeshCA {
-	if s := m.s.ready(); s != nil && s.meshKey == key {
-		return s.issuer.Load().MeshCA()
+	if s := m.s.Ready(); s != nil && s.MeshKey == key {
+		return s.MeshCA()
 	}
 	for _, mv := range m.c.candidates {
 		if mv.link.MeshCAKey == key {
@@ -151,7 +151,7 @@ func (c *Authority) dropOpened() {
 // Before it asks anybody the state that was in force falls behind: the history is
 // somewhere else, and nothing is decided under it. It serves reads for as long as somebody
 // may be about to hand the secrets over; see [Coordinator.lingers].
-func (c *Authority) comeBack(ctx context.Context, w *way) (s *state, wait time.Duration, err error) {
+func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, wait time.Duration, err error) {
 	var failed []error
 	for {
 		m := c.memory()
@@ -162,7 +162,8 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *state, wait time.D
 			case left > 0 && step == decide.Wait:
 				return m.s, min(wait, left), nil
 			case left <= 0:
-				if err := c.adopt(ctx, recovering(w.last, errors.Join(append(failed, w.notHere())...))); err != nil {
+				if err := c.adopt(ctx, authority.Recovering(w.last,
+					errors.Join(append(failed, w.notHere())...))); err != nil {
 					return nil, 0, err
 				}
 			}
@@ -171,7 +172,7 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *state, wait time.D
 			if len(failed) == 0 {
 				return c.state.Load(), wait, nil // nothing was tried, so nothing is new
 			}
-			return recovering(w.last, errors.Join(failed...)), wait, nil
+			return authority.Recovering(w.last, errors.Join(failed...)), wait, nil
 		}
 		found := decide.Nothing
 		asking, asked := c.yields.begin(ctx)
@@ -268,7 +269,7 @@ func (c *Authority) verify(ctx context.Context, w *way, secrets *authority.Secre
 }
 
 // fromMemory comes back with what is here.
-func (c *Authority) fromMemory(ctx context.Context, w *way) (*state, error) {
+func (c *Authority) fromMemory(ctx context.Context, w *way) (*authority.State, error) {
 	if w.restore != nil { // no mark vouches for this head, and the signers have not yet
 		return nil, errors.New("the store says that it was restored: the transition of that comes first")
 	}
@@ -285,8 +286,9 @@ func (c *Authority) fromMemory(ctx context.Context, w *way) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	if mv := c.candidates[w.claimed.Hash]; mv != nil && !mv.told && (w.last == nil || w.last.head.Hash != w.claimed.Hash) {
-		s.origin = mv.audit(s) // it came into force after all
+	if mv := c.candidates[w.claimed.Hash]; mv != nil && !mv.told && (w.last == nil || w.last.Head.Hash != w.claimed.Hash) {
+		mv.told = true
+		c.untold = append(c.untold, mv.audit(s)...) // it came into force after all
 	}
 	return s, nil
 }
@@ -298,7 +300,7 @@ func (c *Authority) fromMemory(ctx context.Context, w *way) (*state, error) {
 // Which keepers are asked is read from a manifest that nothing vouches for yet. That
 // is safe: a keeper opens only what it sealed, and the whole history must then verify
 // under the keys of the seed that it gave.
-func (c *Authority) fromKeepers(ctx context.Context, w *way) (*state, error) {
+func (c *Authority) fromKeepers(ctx context.Context, w *way) (*authority.State, error) {
 	secrets, by, err := c.openSeed(ctx, w)
 	if err != nil {
 		return nil, err
@@ -311,7 +313,7 @@ func (c *Authority) fromKeepers(ctx context.Context, w *way) (*state, error) {
 		return nil, err
 	}
 	mesh, err := c.openMesh(ctx, verified, root)
-	var s *state
+	var s *authority.State
 	if err == nil {
 		s, err = c.newState(verified, secrets, root, mesh)
 	}
@@ -322,9 +324,9 @@ func (c *Authority) fromKeepers(ctx context.Context, w *way) (*state, error) {
 		return nil, err
 	}
 	if from := c.openedBy(secrets, by); from != nil {
-		s.origin = append(s.origin, originOf(s, actionSeedReceived, from))
+		c.untold = append(c.untold, originOf(s, actionSeedReceived, from))
 	}
-	s.origin = append(s.origin, originOf(s, actionMeshReceived, map[string]string{"via": "keeper"}))
+	c.untold = append(c.untold, originOf(s, actionMeshReceived, map[string]string{"via": "keeper"}))
 	return s, nil
 }
 
@@ -351,11 +353,11 @@ const (
 )
 
 // originOf is the audit entry for a secret of s that came to this coordinator.
-func originOf(s *state, action string, from map[string]string) record.AuditEntry {
-	e := record.AuditEntry{Action: action, Target: s.manifest.Cluster,
-		Fields: map[string]string{"head": s.head.Hash.String()}}
+func originOf(s *authority.State, action string, from map[string]string) record.AuditEntry {
+	e := record.AuditEntry{Action: action, Target: s.Manifest.Cluster,
+		Fields: map[string]string{"head": s.Head.Hash.String()}}
 	if action == actionMeshMade || action == actionMeshReceived {
-		e.Fields["mesh_ca_key"] = s.meshKey.String()
+		e.Fields["mesh_ca_key"] = s.MeshKey.String()
 	}
 	maps.Copy(e.Fields, from)
 	return e
@@ -414,7 +416,7 @@ func (c *Authority) openMeshOf(ctx context.Context, v *history.Verified, root *x
 // heal makes a new mesh CA key: the seed is here, and nobody was found who has the one
 // of the head. Of several that heal at once one moves the head, and the others find it
 // among their peers.
-func (c *Authority) heal(ctx context.Context, w *way) (*state, error) {
+func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) {
 	secrets := c.memory().secrets(w.claimed.Salt)
 	if secrets == nil {
 		return nil, w.notHere()
@@ -447,7 +449,7 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 			return err
 		}
 		for _, e := range change.Put {
-			if r, err := openReplica(e); err == nil && r.Key != c.enrolmentKey() && r.Phase == phaseReady.String() {
+			if r, err := openReplica(e); err == nil && r.Key != c.enrolmentKey() && r.Phase == authority.Ready.String() {
 				c.pushed.Store(true)
 				c.headDue.Notify()
 			}
@@ -470,17 +472,17 @@ func (c *Authority) olderHead(ctx context.Context, record history.Record) {
 // if it does not.
 func (c *Authority) olderHeadError() error {
 	record, s := c.older.Load(), c.state.Load()
-	if record == nil || s.phase != phaseReady {
+	if record == nil || s.Phase != authority.Ready {
 		return nil
 	}
-	return explain.New(explain.HistoryInvalid, "cluster", s.manifest.Cluster, "index", fmt.Sprint(record.Index),
-		"problem", fmt.Sprintf("the store shows index %d, and index %d is in force: it was rolled back, or answers from a copy that lags", record.Index, s.head.Index))
+	return explain.New(explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "index", fmt.Sprint(record.Index),
+		"problem", fmt.Sprintf("the store shows index %d, and index %d is in force: it was rolled back, or answers from a copy that lags", record.Index, s.Head.Index))
 }
 
 // judgeHead says what the head e of the store means. What cannot be read is another
 // head: why is found out on the way to it.
-func (c *Authority) judgeHead(ctx context.Context, s *state, e store.Entry) decide.Verdict {
-	if s.phase == phaseReady && e.Version == s.headVersion && string(e.Value) == string(s.headRecord) {
+func (c *Authority) judgeHead(ctx context.Context, s *authority.State, e store.Entry) decide.Verdict {
+	if s.Phase == authority.Ready && e.Version == s.HeadVersion && string(e.Value) == string(s.HeadRecord) {
 		return decide.Same
 	}
 	record, err := history.DecodeRecord(e.Value)
@@ -501,7 +503,7 @@ func (c *Authority) judgeHead(ctx context.Context, s *state, e store.Entry) deci
 
 // askPeers comes back with what another coordinator gives. While there are others, a
 // new mesh CA key is not made at once.
-func (c *Authority) askPeers(ctx context.Context, w *way) (*state, decide.Found, error) {
+func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, decide.Found, error) {
 	r, err := c.root.peerrecovery.fromPeers(ctx, w.loaded)
 	if errors.Is(err, errNoPeers) {
 		// A backup holds no word of where coordinators are: whoever wrote this very head
@@ -525,7 +527,7 @@ func (c *Authority) askPeers(ctx context.Context, w *way) (*state, decide.Found,
 		}
 		return nil, decide.Nothing, err
 	}
-	s.origin = r.audit()
+	c.untold = append(c.untold, r.audit()...)
 	// If somebody moves the head on before this one is adopted, the key that came is here.
 	c.taken.keep(takenKey{*r.verified.Current(), r.mesh})
 	return s, decide.Nothing, nil

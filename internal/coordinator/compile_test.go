@@ -203,7 +203,7 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 		{"edge", "globex", "acme", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime, snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
 			snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory}},
 	} {
-		id, err := identity.New(d.state().manifest.Cluster, identity.Data, m.name)
+		id, err := identity.New(d.state().Manifest.Cluster, identity.Data, m.name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -456,11 +456,11 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	was := d.mustPublish(b)
 	// Another replica wrote: the version moved, and what is in memory did not.
 	s := d.state()
-	state, err := record.Get[configState](t.Context(), s.records, configStateKey)
+	state, err := record.Get[configState](t.Context(), s.Records, configStateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	state.Value.Change++
 	ch.Put(configStateKey, state.Version, state.Value)
 	if _, err := ch.Commit(t.Context()); err != nil {

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -104,24 +105,24 @@ func (c *Desired) configured() (set *config.Set, version store.Revision, ok bool
 // readConfig reads the config. If the records are not those that config/state says
 // there are, or there is no state, the error matches [store.ErrForged]: nothing is
 // compiled of what somebody else left.
-func (c *Desired) readConfig(ctx context.Context, s *state) (*configView, error) {
+func (c *Desired) readConfig(ctx context.Context, s *authority.State) (*configView, error) {
 	l, err := c.store.List(ctx, configPrefix)
 	if err != nil {
 		return nil, err
 	}
 	v := &configView{}
-	if r := s.lastRestore(); r != nil {
+	if r := s.LastRestore(); r != nil {
 		v.restored = r.Index
 	}
 	var recs []config.Record
 	for _, e := range l.Entries {
 		if e.Key == configStateKey {
-			if v.state, err = record.Open[configState](s.records, e); err != nil {
+			if v.state, err = record.Open[configState](s.Records, e); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		plain, err := s.records.Open(e.Key, e.Value)
+		plain, err := s.Records.Open(e.Key, e.Value)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +147,7 @@ func (c *Desired) readConfig(ctx context.Context, s *state) (*configView, error)
 
 // currentConfig returns the config as the store has it now. It reads the records
 // only if config/state is not that of the view in memory, or whole is set.
-func (c *Desired) currentConfig(ctx context.Context, s *state, whole bool) (*configView, error) {
+func (c *Desired) currentConfig(ctx context.Context, s *authority.State, whole bool) (*configView, error) {
 	have := c.config.Load()
 	if have != nil && !whole {
 		e, err := c.store.Get(ctx, configStateKey)
@@ -205,7 +206,7 @@ func (c *Desired) believeConfig(ctx context.Context, v *configView) *configView 
 // followConfig keeps the config in memory up with the store until ctx ends: at once
 // on a change, and every few seconds in case a notice was lost. What was altered
 // from outside is reported, and the config in force stays.
-func (c *Desired) followConfig(ctx context.Context, s *state) error {
+func (c *Desired) followConfig(ctx context.Context, s *authority.State) error {
 	checked := c.now()
 	return watch.Follow(ctx, c.store, configStateKey, configPollPause, func(ctx context.Context) error {
 		if err := c.storeguard.untilWhole(ctx); err != nil {
@@ -326,7 +327,7 @@ func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.C
 	return nil, 0, record.Busy(w.what)
 }
 
-func (c *Desired) tryWriteConfig(ctx context.Context, s *state, w configWrite) ([]*fealtyv1.ConfigChange,
+func (c *Desired) tryWriteConfig(ctx context.Context, s *authority.State, w configWrite) ([]*fealtyv1.ConfigChange,
 	store.Revision, error) {
 	have, err := c.currentConfig(ctx, s, false)
 	if err != nil {
@@ -340,7 +341,7 @@ func (c *Desired) tryWriteConfig(ctx context.Context, s *state, w configWrite) (
 	if err != nil {
 		return nil, 0, configProblems(err)
 	}
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	changes := make([]*fealtyv1.ConfigChange, len(w.keys))
 	changed := false
 	for i, k := range w.keys {

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -377,8 +378,8 @@ func TestConfigAltered(t *testing.T) {
 				t.Errorf("the config in force is of version %d, want %d", v, version)
 			}
 			d.restart()
-			if d.state().phase != phaseReady {
-				t.Fatalf("after a start: %v %s", d.state().phase, d.state().reason)
+			if d.state().Phase != authority.Ready {
+				t.Fatalf("after a start: %v %s", d.state().Phase, d.state().Reason)
 			}
 			if _, _, ok := d.c.desired.configured(); ok {
 				t.Error("after a start there is a config")
@@ -439,7 +440,7 @@ func TestConfigBegins(t *testing.T) {
 	}
 	in.State.Value.Config = false
 	in.State.Value.Change++
-	ch := d.state().records.NewChange(d.state().headVersion)
+	ch := d.state().Records.NewChange(d.state().HeadVersion)
 	ch.Put(bundle.StateKey, in.State.Version, in.State.Value)
 	ch.Delete(configStateKey, d.store.snapshot()[configStateKey].Version)
 	if _, err := ch.Commit(t.Context()); err != nil {

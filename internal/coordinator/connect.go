@@ -191,8 +191,7 @@ func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
 // the one that signs now.
 func (c *Delivery) outdated(leaf *x509.Certificate) bool {
 	s, err := c.authority.ready()
-	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId,
-		s.issuer.Load().MeshCA().Certificate().SubjectKeyId)
+	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.MeshCA().Certificate().SubjectKeyId)
 }
 
 // bootstrapDue reports whether the member is to be sent a node_bootstrap, because
@@ -203,7 +202,7 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 	if err != nil {
 		return 0, false, err
 	}
-	if held != nil && held.GetAuthorityEpoch() == s.head.AuthorityEpoch {
+	if held != nil && held.GetAuthorityEpoch() == s.Head.AuthorityEpoch {
 		return 0, false, nil
 	}
 	wait, err = a.c.membership.live.bootstrapWait(id, a.c.now())
@@ -219,7 +218,7 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 		if err != nil {
 			return nil, err
 		}
-		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.authority.storeError("read the member", err)
 		}
@@ -227,11 +226,11 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 		if !rec.Exists() || !rec.Value.Held() {
 			return nil, gone
 		}
-		found, ok := s.manifest.Match(rec.Value.Kind, rec.Value.Selectors)
+		found, ok := s.Manifest.Match(rec.Value.Kind, rec.Value.Selectors)
 		if !ok {
 			return nil, gone
 		}
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		if err := c.membership.recount(ctx, s, ch, rec.Value.Entry, found.Entry.Name); err != nil {
 			return nil, err
 		}

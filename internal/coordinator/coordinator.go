@@ -39,6 +39,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -372,13 +373,13 @@ func (c *Coordinator) open(ctx context.Context) error {
 		return fmt.Errorf("guard the listeners: %w", err)
 	}
 	c.share()
-	c.authority.state.Store(&state{phase: phaseRecovery, reason: "the history was not read yet"})
+	c.authority.state.Store(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"})
 	s, err := c.authority.loadFirst(ctx)
 	if err != nil {
 		return unreadable(ctx, err)
 	}
-	c.authority.tried.Store(s.phase != phaseRecovery) // else the loop that follows the head tries the other ways
-	if s.phase == phaseUninitialized {
+	c.authority.tried.Store(s.Phase != authority.Recovery) // else the loop that follows the head tries the other ways
+	if s.Phase == authority.Uninitialized {
 		if err := c.authority.offerSetup(ephemeral.Pin()); err != nil {
 			return err
 		}
@@ -410,8 +411,8 @@ func (c *Coordinator) wipe() {
 	for _, former := range c.authority.former {
 		former.Wipe()
 	}
-	if s := c.authority.state.Load().ready(); s != nil {
-		s.secrets.Wipe()
+	if s := c.authority.state.Load().Ready(); s != nil {
+		s.Secrets.Wipe()
 	}
 }
 
@@ -457,7 +458,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 // Phase says whether it is ready, and if not, why.
 func (c *Coordinator) Phase() (phase, reason string) {
 	s := c.authority.state.Load()
-	return s.phase.String(), s.reason
+	return s.Phase.String(), s.Reason
 }
 
 // Leading returns the term under which it leads, and false if it does not. It is what
@@ -480,9 +481,7 @@ func (c *Authority) enrolmentKey() string {
 }
 
 // Addr is the address of its listener.
-func (c *Coordinator) Addr() string { return c.authority.addr() }
-
-func (c *Authority) addr() string { return c.cfg.Listener.Addr().String() }
+func (c *Coordinator) Addr() string { return c.cfg.Listener.Addr().String() }
 
 // AdminSocket is the path of its admin socket.
 func (c *Coordinator) AdminSocket() string {
@@ -496,7 +495,7 @@ func (c *Authority) advertised() []string {
 	if len(c.cfg.Advertise) > 0 {
 		return slices.Clone(c.cfg.Advertise)
 	}
-	return []string{c.addr()}
+	return []string{c.cfg.Listener.Addr().String()}
 }
 
 // handshakeFailed counts a handshake that failed, and says so.
@@ -528,12 +527,12 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 // too, so why it is in recovery mode, which names files and keepers, is left to
 // status and the log. That the store went back is said: a coordinator that has to ask
 // this one for the seed cannot find it out by itself.
-func (c *Authority) ready() (*state, error) {
+func (c *Authority) ready() (*authority.State, error) {
 	s := c.state.Load()
-	switch s.phase {
-	case phaseReady:
+	switch s.Phase {
+	case authority.Ready:
 		return s, nil
-	case phaseUninitialized:
+	case authority.Uninitialized:
 		return nil, explain.New(explain.HistoryUninitialized)
 	}
 	reason := "its keys or its history could not be brought back"
@@ -550,7 +549,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		s := c.authority.state.Load()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
-		if s.phase == phaseReady {
+		if s.Phase == authority.Ready {
 			g.Go(func() error {
 				return c.forever(run, "members", func() error { return c.membership.followMembers(run, s) })
 			})
@@ -577,7 +576,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 				g.Go(func() error { return c.publication.followOutlet(run, s) })
 			}
 		}
-		if s.phase == phaseRecovery {
+		if s.Phase == authority.Recovery {
 			g.Go(func() error { return c.forever(run, "peers", func() error { return c.authority.watchPeers(run) }) })
 			g.Go(func() error {
 				return c.forever(run, "recovery", func() error { return c.ownerrecovery.followGathering(run) })

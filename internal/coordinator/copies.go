@@ -48,12 +48,12 @@ func (c *Membership) presents(ctx context.Context, peer identity.Peer) error {
 		}
 		asking, cancel := c.authority.patience(ctx)
 		defer cancel()
-		stored, err := record.Get[record.Member](asking, s.records, record.MemberKey(peer.ID.Kind(), peer.ID.Name()))
+		stored, err := record.Get[record.Member](asking, s.Records, record.MemberKey(peer.ID.Kind(), peer.ID.Name()))
 		if err != nil || !stored.Exists() || !stored.Value.Held() {
 			return nil
 		}
 		rec = stored.Value
-		s.catchUp(&rec, peer.Leaf, now)
+		catchUp(s, &rec, peer.Leaf, now)
 		age = rec.Age(peer.Key)
 	}
 	switch age {
@@ -202,7 +202,7 @@ func (l liveServer) NoteStreams(_ context.Context, req *fealtyv1.NoteStreamsRequ
 		if !ok || run == "" {
 			continue
 		}
-		if id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name); err == nil {
+		if id, err := identity.New(s.Manifest.Cluster, rec.Kind, rec.Name); err == nil {
 			c.copies.Opened(o.GetMember(), run, c.now()) // who serves it raises the alarm
 			c.live.openedElsewhere(id, run)
 		}

@@ -38,7 +38,7 @@ func (d *desk) process(ctx context.Context, m *machine, n int) *processOf {
 	p.listen = &listening{
 		ctx: identity.NewContext(p.ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}),
 		hello: &fealtyv1.ConnectRequest{Name: m.id.Name(), Run: p.run, Held: []*fealtyv1.HeldSnapshot{
-			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().head.AuthorityEpoch},
+			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().Head.AuthorityEpoch},
 		}},
 	}
 	return p

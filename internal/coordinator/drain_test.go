@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -208,7 +209,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		{"owns a domain, forced", func(t *testing.T, d *desk, _ *machine) {
 			rec := d.record(identity.Data, "a")
 			rec.Value.Domains = []string{"range-7"}
-			ch := d.state().records.NewChange(d.state().headVersion)
+			ch := d.state().Records.NewChange(d.state().HeadVersion)
 			ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
@@ -252,7 +253,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 func outage(t *testing.T, d *desk, lasts time.Duration) {
 	t.Helper()
 	wantOnly(t, "recovery mode", d.c.authority.adopt(t.Context(),
-		recovering(d.state(), errors.New("the keeper is away"))), "")
+		authority.Recovering(d.state(), errors.New("the keeper is away"))), "")
 	d.advance(lasts)
 	d.c.authority.checkHead(t.Context())
 	d.wantPhase("ready", "")
@@ -384,7 +385,8 @@ func TestRacesOverAMember(t *testing.T) {
 						errB = second.run(d, m, own, nextB)
 					}
 					rec := d.record(identity.Data, "a")
-					ban, err := record.Get[record.Ban](t.Context(), d.state().records, record.BanIDKey(identity.Data, "a"))
+					ban, err := record.Get[record.Ban](t.Context(), d.state().Records,
+						record.BanIDKey(identity.Data, "a"))
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/mesh"
@@ -21,7 +22,7 @@ const endedLately = 10 * time.Second
 // endedEverywhere returns what the ban of id, which is in force here, ended at each
 // coordinator: here after mark, and elsewhere as each says. Nobody knows what one that
 // does not answer in time, or is gone, has ended; one stopped in order has no connections.
-func (c *Membership) endedEverywhere(ctx context.Context, s *state, id identity.ID,
+func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id identity.ID,
 	mark uint64) []*fealtyv1.EndedConnections {
 	member := string(id.Kind()) + "/" + id.Name()
 	own := &fealtyv1.EndedConnections{Coordinator: ownName(c.peerrecovery, s), Answered: true,
@@ -36,7 +37,7 @@ func (c *Membership) endedEverywhere(ctx context.Context, s *state, id identity.
 	all, conns, err := c.others.connect(ctx, c, s)
 	if err != nil {
 		// Nobody says who runs; the manifest says who may.
-		for _, e := range s.manifest.Admit {
+		for _, e := range s.Manifest.Admit {
 			if e.Kind == identity.Coordinator && e.Name != own.Coordinator {
 				out = append(out, &fealtyv1.EndedConnections{Coordinator: e.Name})
 			}

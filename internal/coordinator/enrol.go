@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -104,8 +105,8 @@ func (c *Authority) followCertificate(ctx context.Context) error {
 // takeCertificate looks at the files once.
 func (c *Authority) takeCertificate(ctx context.Context) {
 	var in *manifest.Manifest
-	if s := c.state.Load(); s.phase == phaseReady {
-		in = s.manifest
+	if s := c.state.Load(); s.Phase == authority.Ready {
+		in = s.Manifest
 	}
 	taken, refused := c.certificate.Take(ctx, c.enrolmentKey(), in, c.now())
 	switch {

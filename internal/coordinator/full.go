@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -39,12 +40,12 @@ func (c *StoreGuard) noteWrite(err error) {
 // renewFull certifies the recorded key of a member again whose renewal the store refused.
 // rec is what the store shows of the member, and cause how it refused. A key of the gap
 // of a restore is in no record that can be shown, so it is not certified.
-func (c *Admission) renewFull(ctx context.Context, s *state, peer identity.Peer, r renewRequest,
+func (c *Admission) renewFull(ctx context.Context, s *authority.State, peer identity.Peer, r renewRequest,
 	rec record.Versioned[record.Member], turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.headVersion},
+	for _, want := range []store.Condition{{Key: history.HeadKey, Version: s.HeadVersion},
 		{Key: record.MemberKey(id.Kind(), id.Name()), Version: rec.Version}} {
-		e, err := s.records.Store.Get(ctx, want.Key)
+		e, err := s.Records.Store.Get(ctx, want.Key)
 		switch {
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return nil, c.authority.storeError("read what the renewal depends on", err)

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -22,7 +23,7 @@ import (
 // seal is the write of a record, as another coordinator makes it.
 func (d *desk) seal(t *testing.T, key string, value any) store.Write {
 	t.Helper()
-	w, err := d.state().records.Seal(key, value)
+	w, err := d.state().Records.Seal(key, value)
 	wantOnlyNil(t, err)
 	return w
 }
@@ -181,7 +182,7 @@ func TestFullStoreIsTold(t *testing.T) {
 func TestFullStoreAppliesNothing(t *testing.T) {
 	d := testDesk(t)
 	d.joined("a")
-	before, head := d.store.snapshot(), d.state().head.Hash
+	before, head := d.store.snapshot(), d.state().Head.Hash
 	d.store.setFull(true)
 	_, put := d.put(qosRecord)
 	_, token := tokenServer{c: d.c.admission}.CreateToken(context.Background(),
@@ -201,8 +202,8 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 			t.Errorf("%s was written", key)
 		}
 	}
-	if s := d.state(); s.phase != phaseReady || s.head.Hash != head {
-		t.Errorf("it is %v at %v", s.phase, s.head.Hash)
+	if s := d.state(); s.Phase != authority.Ready || s.Head.Hash != head {
+		t.Errorf("it is %v at %v", s.Phase, s.Head.Hash)
 	}
 	d.store.setFull(false)
 	wantOnlyNil(t, d.set(poolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"))

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -50,7 +51,7 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 	}
 	// From a head that is not in this history a restore alone leads on. It may be the
 	// first of several: who signed a later one need not have been a signer then.
-	links := s.chain.Links()
+	links := s.Chain.Links()
 	from := slices.IndexFunc(links, func(l history.Link) bool { return string(l.Hash[:]) == string(req.GetKnown()) }) + 1
 	if from == 0 {
 		if from = slices.IndexFunc(links, func(l history.Link) bool { return l.Kind == history.KindRestore }); from < 0 {
@@ -134,14 +135,14 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 
 // aheadOf reports whether a bundle says that it is newer than the one in force, and of its
 // authority epoch: what it revokes is of after every restore.
-func (c *Trust) aheadOf(s *state, raw []byte) bool {
+func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 	signed, err := snapshot.Unmarshal(raw)
 	if err != nil {
 		return false
 	}
 	claims, err := snapshot.ReadClaims(signed)
 	t := c.bundle.trust.Load()
-	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.head.AuthorityEpoch && claims.Header.ConfigVersion > t.Version
+	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.Head.AuthorityEpoch && claims.Header.ConfigVersion > t.Version
 }
 
 // bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
@@ -158,17 +159,17 @@ func (c *Trust) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_
 }
 
 // gapOf reads the gap of the last restore; it does not exist if there was none.
-func (c *Trust) gapOf(ctx context.Context, s *state) (record.Versioned[restoreGap], error) {
-	last := s.lastRestore()
+func (c *Trust) gapOf(ctx context.Context, s *authority.State) (record.Versioned[authority.RestoreWindow], error) {
+	last := s.LastRestore()
 	if last == nil {
-		return record.Versioned[restoreGap]{}, nil
+		return record.Versioned[authority.RestoreWindow]{}, nil
 	}
-	gap, err := record.Get[restoreGap](ctx, s.records, restoreGapKey)
+	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 	if err != nil {
 		return gap, c.authority.storeError("read what a restore left", err)
 	}
 	if gap.Value.Index != last.Index {
-		return record.Versioned[restoreGap]{}, nil
+		return record.Versioned[authority.RestoreWindow]{}, nil
 	}
 	return gap, nil
 }
@@ -195,7 +196,7 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	shown, header, err := s.presented(raw, gap)
+	shown, header, err := presented(s, raw, gap)
 	if err != nil {
 		return 0, explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
@@ -223,13 +224,14 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 
 // presented verifies a trust bundle of the gap. When it was valid is of no matter: it
 // takes away, and gives nothing.
-func (s *state) presented(raw []byte, gap record.Versioned[restoreGap]) (*snapshot.TrustBundle, snapshot.Header,
+func presented(s *authority.State, raw []byte, gap record.Versioned[authority.RestoreWindow]) (*snapshot.TrustBundle,
+	snapshot.Header,
 	error) {
-	last := s.lastRestore()
+	last := s.LastRestore()
 	if !gap.Exists() || last == nil {
 		return nil, snapshot.Header{}, errors.New("this cluster was not restored")
 	}
-	shown, h, err := s.bundle.Open(raw)
+	shown, h, err := s.Bundle.Open(raw)
 	switch {
 	case err != nil:
 		return nil, h, err
@@ -259,7 +261,7 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 	}
 	now, by := c.now().UTC().Truncate(time.Second), fmt.Sprintf("trust bundle %d of epoch %d", h.ConfigVersion, h.AuthorityEpoch)
 	ban := record.Ban{Reason: "in force before the restore", By: by, At: now}
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	var d bundle.Delta
 	for _, id := range shown.BannedIDs {
 		if slices.Contains(in.BannedIDs, id) {
@@ -279,31 +281,32 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 	}
 	listed := in.Listed()
 	for _, key := range shown.BannedKeys {
-		if slices.Contains(listed, key) || key == s.meshKey {
+		if slices.Contains(listed, key) || key == s.MeshKey {
 			continue
 		}
 		if n == mergeBatch {
 			more = true
 			break
 		}
-		old, err := record.Get[record.Ban](ctx, s.records, record.BanKeyKey(key))
+		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key))
 		if err != nil {
 			return 0, false, err
 		}
 		next := ban
-		next.CertEnd = record.Later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
-		next.Until = record.Later(record.Later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
+		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
+		next.Until = record.Later(record.Later(now.Add(keyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
 		d.Keys, n = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd}), n+1
 	}
 	if !more {
 		d.Edit = func(t *bundle.State, _ store.Revision) error {
-			news, err := t.CatchUp(s.bundle, shown, h, now, by)
+			news, err := t.CatchUp(s.Bundle, shown, h, now, by)
 			n += news
 			return err
 		}
-		ch.Put(restoreGapKey, gap.Version, restoreGap{gap.Value.Index, h.AuthorityEpoch,
-			store.Revision(h.ConfigVersion), gap.Value.BackupAt})
+		ch.Put(restoreGapKey, gap.Version, authority.RestoreWindow{Index: gap.Value.Index,
+			AuthorityEpoch: h.AuthorityEpoch,
+			Version:        store.Revision(h.ConfigVersion), BackupAt: gap.Value.BackupAt})
 	}
 	if err := c.bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return 0, false, err
@@ -317,12 +320,12 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 // catchUp has the record of a member know the certificate that it presents, if that is
 // of the gap: the record is of before. That it is genuine was verified, and that it is
 // not banned too.
-func (s *state) catchUp(rec *record.Member, leaf *x509.Certificate, now time.Time) {
-	if s.gap == nil || leaf == nil || !rec.Held() {
+func catchUp(s *authority.State, rec *record.Member, leaf *x509.Certificate, now time.Time) {
+	if s.Gap == nil || leaf == nil || !rec.Held() {
 		return
 	}
 	key, issued := identity.KeyOf(leaf), leaf.NotBefore.Add(ca.Backdate)
-	if key == rec.Key || rec.WasKey(key) || issued.Before(s.gap.BackupAt.Add(-snapshot.ClockTolerance)) || issued.After(s.restoredAt()) {
+	if key == rec.Key || rec.WasKey(key) || issued.Before(s.Gap.BackupAt.Add(-snapshot.ClockTolerance)) || issued.After(s.RestoredAt()) {
 		return
 	}
 	rec.Rekey(key, leaf.NotAfter, now, outageStretch)

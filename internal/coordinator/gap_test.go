@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/pace"
@@ -74,7 +75,7 @@ func TestPresented(t *testing.T) {
 	}
 	b.restore()
 	f.start()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	if f.c.bundle.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
@@ -102,7 +103,7 @@ func TestPresented(t *testing.T) {
 	}
 	// It stays, and a person can lift it.
 	f.restart()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	if !f.c.bundle.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force after another start")
 	}
@@ -126,7 +127,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 	shown := f.c.bundle.trust.Load().Signed
 	b.restore()
 	f.start()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	if _, done, err := f.present(shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
@@ -159,7 +160,7 @@ func renewedInGap(t *testing.T) (*fleet, *node) {
 	f.advance(time.Minute)
 	b.planned().signed(f.signer).restore()
 	f.start()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	f.advance(time.Minute)
 	return f, a
 }
@@ -206,7 +207,7 @@ func TestLinks(t *testing.T) {
 	f, owners := ownedFleet(t, nil)
 	b := f.save(owners).signed(f.signer)
 	start := f.c.authority.state.Load()
-	if err := f.set(start.manifest.Bytes()); err != nil {
+	if err := f.set(start.Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	before := f.c.authority.state.Load()
@@ -227,18 +228,18 @@ func TestLinks(t *testing.T) {
 			out = append(out, m.GetLinks()...)
 		}
 	}
-	follow := func(from *state, signers manifest.Signers, links [][]byte) (bool, error) {
-		trail := history.NewTrail(from.chain.Mark(), signers)
+	follow := func(from *authority.State, signers manifest.Signers, links [][]byte) (bool, error) {
+		trail := history.NewTrail(from.Chain.Mark(), signers)
 		for _, raw := range links {
 			if err := trail.Add(raw); err != nil {
 				return false, err
 			}
 		}
-		return trail.LeadsTo(f.c.authority.state.Load().chain.Mark())
+		return trail.LeadsTo(f.c.authority.state.Load().Chain.Mark())
 	}
-	if got := links(start.head.Hash); len(got) != 1 {
+	if got := links(start.Head.Hash); len(got) != 1 {
 		t.Fatalf("%d links of one set", len(got))
-	} else if restored, err := follow(start, start.manifest.Signers, got); err != nil || restored {
+	} else if restored, err := follow(start, start.Manifest.Signers, got); err != nil || restored {
 		t.Errorf("a set: %v, %v", restored, err)
 	}
 	if got := links(history.Hash{1}); len(got) != 0 {
@@ -246,9 +247,9 @@ func TestLinks(t *testing.T) {
 	}
 	b.restore()
 	f.start()
-	f.awaitPhase(phaseReady)
-	got := links(before.head.Hash)
-	if restored, err := follow(before, before.manifest.Signers, got); err != nil || !restored {
+	f.awaitPhase(authority.Ready)
+	got := links(before.Head.Hash)
+	if restored, err := follow(before, before.Manifest.Signers, got); err != nil || !restored {
 		t.Errorf("a restore: %v, %v", restored, err)
 	}
 	if _, err := follow(before, manifest.Signers{Threshold: 1,
@@ -261,13 +262,13 @@ func TestLinks(t *testing.T) {
 	f.advance(time.Minute)
 	again.planned().signed(f.signer).restore()
 	f.start()
-	f.awaitPhase(phaseReady)
-	got = links(before.head.Hash)
-	if t1, err := history.Decode(got[0]); err != nil || t1.Index != first.head.Index || len(got) != 2 {
+	f.awaitPhase(authority.Ready)
+	got = links(before.Head.Hash)
+	if t1, err := history.Decode(got[0]); err != nil || t1.Index != first.Head.Index || len(got) != 2 {
 		t.Errorf("%d links from another than the first restore: %v", len(got), err)
 	}
 	// What goes along with the bundle does as well.
-	if restored, err := follow(before, before.manifest.Signers,
+	if restored, err := follow(before, before.Manifest.Signers,
 		f.c.bundle.trust.Load().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}

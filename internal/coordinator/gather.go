@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -113,7 +114,7 @@ func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.Rec
 	if err != nil {
 		return nil, err
 	}
-	progress.Recovered, progress.AuthorityEpoch, progress.Head = true, s.head.AuthorityEpoch, s.head.Hash[:]
+	progress.Recovered, progress.AuthorityEpoch, progress.Head = true, s.Head.AuthorityEpoch, s.Head.Hash[:]
 	return progress, nil
 }
 
@@ -320,7 +321,7 @@ func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 
 // dropGathered removes what attempts left that ended: all but those that other
 // coordinators have open at the head of s. Nobody can open what is removed.
-func (c *OwnerRecovery) dropGathered(ctx context.Context, s *state) error {
+func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) error {
 	_, leads, ok := c.election.leading()
 	if !ok {
 		return nil
@@ -333,9 +334,9 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *state) error {
 	for _, e := range l.Entries {
 		entries[e.Key] = e
 	}
-	want := recovery.Claimed{Head: recovery.NewHead(s.chain.Links(), s.manifest), Manifest: s.manifest}
+	want := recovery.Claimed{Head: recovery.NewHead(s.Chain.Links(), s.Manifest), Manifest: s.Manifest}
 	keep := make(map[string]bool) // by the prefix of an attempt's shares, or key
-	keys, err := c.mayGather(ctx, s.manifest)
+	keys, err := c.mayGather(ctx, s.Manifest)
 	if err != nil {
 		return err
 	}
@@ -354,7 +355,7 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *state) error {
 			return nil
 		}
 		tx.ID = store.NewTxID()
-		tx.If = append(tx.If, leads, store.Condition{Key: history.HeadKey, Version: s.headVersion})
+		tx.If = append(tx.If, leads, store.Condition{Key: history.HeadKey, Version: s.HeadVersion})
 		_, err := c.store.Commit(ctx, tx)
 		tx = store.Tx{}
 		return ignoreConflict(err)

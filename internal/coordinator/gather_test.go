@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -103,7 +104,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	wantPhaseOf(t, three, "recovery")
 	wantOnly(t, "go on", d.c.ownerrecovery.goOnGathering(t.Context()), "")
 	d.wantPhase("ready", "")
-	if got := d.state().head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
+	if got := d.state().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
 		t.Errorf("the head is %+v", got)
 	}
 	for _, c := range others {
@@ -202,7 +203,7 @@ func TestGatheringCutOff(t *testing.T) {
 				}
 				*crashed = d.again(*crashed)
 				ready := func() bool {
-					return d.c.authority.state.Load().phase == phaseReady || two.authority.state.Load().phase == phaseReady
+					return d.c.authority.state.Load().Phase == authority.Ready || two.authority.state.Load().Phase == authority.Ready
 				}
 				for range 4 {
 					if ready() {
@@ -215,15 +216,15 @@ func TestGatheringCutOff(t *testing.T) {
 					two.authority.checkHead(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.c.authority.state.Load().reason,
-						two.authority.state.Load().reason)
+					t.Fatalf("nobody is ready: %s, %s", d.c.authority.state.Load().Reason,
+						two.authority.state.Load().Reason)
 				}
-				if two.authority.state.Load().phase == phaseReady {
+				if two.authority.state.Load().Phase == authority.Ready {
 					d.c = two
 				}
 				wantOneKeyPerEpoch(t, d)
 				// One rekey, and one more if a head was written whose key went with who wrote it.
-				if moved := d.state().head.AuthorityEpoch - epoch; moved < 1 || moved > 2 {
+				if moved := d.state().Head.AuthorityEpoch - epoch; moved < 1 || moved > 2 {
 					t.Errorf("the epoch moved by %d", moved)
 				}
 			})

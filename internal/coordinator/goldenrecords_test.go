@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/goldentest"
@@ -43,7 +44,7 @@ var storedTypes = map[string]any{
 	"publication":      publicationRecord{},
 	"replica":          replica{},
 	"replica-signed":   signedReplica{},
-	"restore-gap":      restoreGap{},
+	"restore-gap":      authority.RestoreWindow{},
 	"rollout":          rolloutRecord{},
 	"share-set":        shareSetRecord{},
 	"store-seen":       regress.Record{},

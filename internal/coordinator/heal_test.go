@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/history"
 )
 
@@ -21,7 +22,7 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.start()
 		r.awaitHead(f)
 	}
-	before := f.c.authority.state.Load().head
+	before := f.c.authority.state.Load().Head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
 		r.faults.Fail("peer.before-reread", errTestCrash)
@@ -40,13 +41,14 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	f.stop()
 	for _, r := range rs {
 		r.faults.Disarm("peer.before-reread")
-		r.awaitState("a head after the lost one", func(s *state) bool { return s.phase == phaseReady && s.head.Index >= before.Index+2 })
+		r.awaitState("a head after the lost one",
+			func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index >= before.Index+2 })
 	}
 	// On a machine that is slow the second one may heal after the first, so soon as it
 	// is configured here.
 	s := awaitSameHead(t, rs[0], rs[1])
-	if s.head.Kind != history.KindRekey || s.head.AuthorityEpoch < before.AuthorityEpoch+2 || s.meshKey != s.head.MeshCAKey {
-		t.Errorf("they met at %+v", s.head)
+	if s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch < before.AuthorityEpoch+2 || s.MeshKey != s.Head.MeshCAKey {
+		t.Errorf("they met at %+v", s.Head)
 	}
 	if n := len(rs[0].audited("seed.created")); n != 1 {
 		t.Errorf("%d seeds were made", n)

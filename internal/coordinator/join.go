@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -203,7 +204,8 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 
 // prove runs the checks that come before the catalog is looked at: cluster, and
 // proof. A fault of the CSR is reported after the bans.
-func (c *Admission) prove(ctx context.Context, s *state, ch channel, req *fealtyv1.JoinRequest) (*joiner, error) {
+func (c *Admission) prove(ctx context.Context, s *authority.State, ch channel, req *fealtyv1.JoinRequest) (*joiner,
+	error) {
 	kind := identity.Kind(req.GetKind())
 	// The transcript holds the key to certify, so the CSR is opened before the
 	// proof. A CSR that cannot be opened has no key that a proof could cover.
@@ -219,11 +221,11 @@ func (c *Admission) prove(ctx context.Context, s *state, ch channel, req *fealty
 	if spki != nil {
 		proven, proofErr = c.proofs(s).Verify(ctx, t, e)
 	}
-	if req.GetClusterId() != s.manifest.Cluster {
+	if req.GetClusterId() != s.Manifest.Cluster {
 		fields := []any{"presented", flowcontrol.Clip(req.GetClusterId(), flowcontrol.MaxShownBytes)}
 		if spki != nil && proofErr == nil {
 			// Only who is known here learns which cluster this is.
-			fields = append(fields, "cluster", s.manifest.Cluster)
+			fields = append(fields, "cluster", s.Manifest.Cluster)
 		}
 		return nil, explain.New(explain.JoinWrongCluster, fields...)
 	}
@@ -268,8 +270,8 @@ func (c *TrustBundle) believesBan(id identity.ID, key identity.KeyID) bool {
 // countMembers counts the members under entry. Every transaction that changes
 // their number under this head writes the entry's count, so whoever read the
 // version of that before may rely on what is counted here.
-func (c *Admission) countMembers(ctx context.Context, s *state, entry *manifest.Entry) (int, error) {
-	recs, err := record.List[record.Member](ctx, s.records, record.MemberPrefix+string(entry.Kind)+"/")
+func (c *Admission) countMembers(ctx context.Context, s *authority.State, entry *manifest.Entry) (int, error) {
+	recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix+string(entry.Kind)+"/")
 	if err != nil {
 		return 0, err
 	}
@@ -284,7 +286,7 @@ func (c *Admission) countMembers(ctx context.Context, s *state, entry *manifest.
 
 // recount adds to ch what keeps the counts right when a member moves from one
 // entry to another; "" is outside. Entries without a maximum are not counted.
-func (c *Membership) recount(ctx context.Context, s *state, ch *record.Change, from, to string) error {
+func (c *Membership) recount(ctx context.Context, s *authority.State, ch *record.Change, from, to string) error {
 	if from == to {
 		return nil
 	}
@@ -292,17 +294,17 @@ func (c *Membership) recount(ctx context.Context, s *state, ch *record.Change, f
 		entry string
 		by    int
 	}{{from, -1}, {to, 1}} {
-		entry, ok := s.manifest.EntryByName(move.entry)
+		entry, ok := s.Manifest.EntryByName(move.entry)
 		if !ok || entry.MaxMembers == 0 {
 			continue
 		}
-		count, err := record.Get[entryCount](ctx, s.records, countKey(entry.Name))
+		count, err := record.Get[entryCount](ctx, s.Records, countKey(entry.Name))
 		if err != nil {
 			return c.authority.storeError("read the count of an entry", err)
 		}
 		// One of another head is counted anew at the next admission; it is written
 		// all the same, so that an admission that counts right now starts again.
-		if count.Value.Head == s.head.Hash {
+		if count.Value.Head == s.Head.Hash {
 			count.Value.Members += move.by
 		}
 		ch.Put(countKey(entry.Name), count.Version, count.Value)
@@ -313,8 +315,8 @@ func (c *Membership) recount(ctx context.Context, s *state, ch *record.Change, f
 // inGrace reports whether a member may rejoin by its last certified key: while
 // its SVID is valid, and for the manifest's rejoin_grace after that. A person's
 // session has no grace: it ends when it ends.
-func inGrace(s *state, rec record.Member, now time.Time) error {
-	grace := s.manifest.RejoinGrace
+func inGrace(s *authority.State, rec record.Member, now time.Time) error {
+	grace := s.Manifest.RejoinGrace
 	if sessionKind(rec.Kind) {
 		grace = 0
 	}
@@ -334,21 +336,21 @@ func generatedName(tok tokenRecord) string {
 }
 
 // proofs returns the verifiers, over the records of s.
-func (c *Admission) proofs(s *state) *proof.Registry {
+func (c *Admission) proofs(s *authority.State) *proof.Registry {
 	verifiers := []proof.Verifier{
 		proof.NewKeyVerifier(),
 		proof.NewTokenVerifier(func(ctx context.Context, id string) (ed25519.PublicKey, string, error) {
 			if !validTokenID(id) {
 				return nil, "", proof.ErrNotFound
 			}
-			rec, err := c.known.token(ctx, s.records, id)
-			if err == nil && (!rec.Exists() || s.voids(rec.Value)) {
+			rec, err := c.known.token(ctx, s.Records, id)
+			if err == nil && (!rec.Exists() || voids(s, rec.Value)) {
 				err = proof.ErrNotFound
 			}
 			return rec.Value.PublicKey, rec.Value.Entry, err
 		}),
 		proof.NewSVIDVerifier(func(ctx context.Context, kind identity.Kind, name string) (identity.KeyID, []identity.KeyID, error) {
-			rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(kind, name))
+			rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(kind, name))
 			if err == nil && (!rec.Exists() || !rec.Value.Held()) {
 				err = proof.ErrNotFound
 			}
@@ -362,8 +364,8 @@ func (c *Admission) proofs(s *state) *proof.Registry {
 			return rec.Value.Key, older, nil
 		}),
 	}
-	if s.x509Roots != nil {
-		verifiers = append(verifiers, proof.NewX509Verifier(s.x509Roots, c.now))
+	if s.X509Roots != nil {
+		verifiers = append(verifiers, proof.NewX509Verifier(s.X509Roots, c.now))
 	}
 	return proof.NewRegistry(verifiers...)
 }

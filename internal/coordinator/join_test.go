@@ -155,9 +155,9 @@ func TestRenewBanAndRestart(t *testing.T) {
 	if err := n.renew(true); err != nil {
 		t.Fatal(err)
 	}
-	epoch := f.c.authority.state.Load().head.AuthorityEpoch
+	epoch := f.c.authority.state.Load().Head.AuthorityEpoch
 	f.restart()
-	if got := f.c.authority.state.Load().head.AuthorityEpoch; got != epoch {
+	if got := f.c.authority.state.Load().Head.AuthorityEpoch; got != epoch {
 		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
 	}
 	if err := n.renew(true); err != nil {
@@ -191,7 +191,7 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 		t.Helper()
 		s, done := d.state(), false
 		for key, e := range d.store.snapshot() {
-			plain, err := s.records.Open(key, e.Value)
+			plain, err := s.Records.Open(key, e.Value)
 			if !strings.HasPrefix(key, prefix) || err != nil || !bytes.Contains(plain, []byte(`"`+from+`"`)) {
 				continue
 			}
@@ -200,7 +200,7 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 			if tx.Put[0].Key += to; tx.Put[0].Key == key+to {
 				tx.Put[0].Key = key
 			}
-			tx.Put[0].Value = s.records.Auth.Seal(tx.Put[0].Key, plain)
+			tx.Put[0].Value = s.Records.Auth.Seal(tx.Put[0].Key, plain)
 			if _, err := d.store.Commit(t.Context(), tx); err != nil {
 				t.Fatal(err)
 			}

@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -40,7 +41,7 @@ const (
 // A joiner is a candidate on its way into the catalog: first what it showed, then what
 // was read for it, then what it was admitted as.
 type joiner struct {
-	s         *state
+	s         *authority.State
 	cand      candidate
 	publicKey any   // to certify
 	csrErr    error // what is wrong with its request for a certificate
@@ -69,7 +70,7 @@ var errLookAgain = errors.New("decide the join by what the store holds")
 
 // A joinLine is of joins that are decided together.
 type joinLine struct {
-	s     *state
+	s     *authority.State
 	entry string
 }
 
@@ -80,7 +81,7 @@ func (c *Admission) lineOf(j *joiner) joinLine {
 		kind, name := j.cand.proven.Member()
 		return joinLine{j.s, c.membership.members.at(string(kind) + "/" + name).record.Entry}
 	}
-	if found, ok := j.s.manifest.Match(j.cand.kind, j.cand.proven.Selectors()); ok {
+	if found, ok := j.s.Manifest.Match(j.cand.kind, j.cand.proven.Selectors()); ok {
 		return joinLine{j.s, found.Entry.Name}
 	}
 	return joinLine{s: j.s}
@@ -171,14 +172,14 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	own := &ownRecords{}
 	var err error
 	if id := cand.proven.TokenID(); id != "" {
-		tok, err := c.known.readToken(ctx, s.records, id)
+		tok, err := c.known.readToken(ctx, s.Records, id)
 		if err != nil {
 			return c.authority.storeError("read the token", err)
 		}
-		if !tok.Exists() || s.voids(tok.Value) {
+		if !tok.Exists() || voids(s, tok.Value) {
 			return unknownToken()
 		}
-		if own.use, err = record.Get[tokenUse](ctx, s.records, tokenUseKey(id, cand.key)); err != nil {
+		if own.use, err = record.Get[tokenUse](ctx, s.Records, tokenUseKey(id, cand.key)); err != nil {
 			return c.authority.storeError("read the use of the token", err)
 		}
 		cand.token = &versionedToken{Versioned: tok, use: own.use}
@@ -187,14 +188,14 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	now := c.now()
 	if cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
-		if own.proven, err = record.Get[record.Member](ctx, s.records, record.MemberKey(kind, name)); err != nil {
+		if own.proven, err = record.Get[record.Member](ctx, s.Records, record.MemberKey(kind, name)); err != nil {
 			return c.authority.storeError("read the member", err)
 		}
 		if err := inGrace(s, own.proven.Value, now); err != nil {
 			return err
 		}
 	}
-	m, err := identify(s.manifest, cand, own.proven, own.name)
+	m, err := identify(s.Manifest, cand, own.proven, own.name)
 	if err != nil {
 		return err
 	}
@@ -203,7 +204,7 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	}
 	v := own.view
 	if m.entry.MaxMembers > 0 && !v.member.Exists() {
-		count, err := c.known.readCount(ctx, s.records, m.entry.Name)
+		count, err := c.known.readCount(ctx, s.Records, m.entry.Name)
 		if err != nil {
 			return c.authority.storeError("read the count of an entry", err)
 		}
@@ -222,19 +223,20 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 }
 
 // ownView reads what the store holds of one candidate alone.
-func (c *Admission) ownView(ctx context.Context, s *state, m match, cand candidate) (v admissionView, err error) {
-	if v.member, err = record.Get[record.Member](ctx, s.records,
+func (c *Admission) ownView(ctx context.Context, s *authority.State, m match, cand candidate) (v admissionView,
+	err error) {
+	if v.member, err = record.Get[record.Member](ctx, s.Records,
 		record.MemberKey(m.id.Kind(), m.id.Name())); err != nil {
 		return v, c.authority.storeError("read the member", err)
 	}
-	if v.bannedID, err = record.Get[record.Ban](ctx, s.records, record.BanIDKey(m.id.Kind(), m.id.Name())); err != nil {
+	if v.bannedID, err = record.Get[record.Ban](ctx, s.Records, record.BanIDKey(m.id.Kind(), m.id.Name())); err != nil {
 		return v, c.authority.storeError("read a ban", err)
 	}
-	if v.bannedKey, err = record.Get[record.Ban](ctx, s.records, record.BanKeyKey(cand.key)); err != nil {
+	if v.bannedKey, err = record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(cand.key)); err != nil {
 		return v, c.authority.storeError("read a ban", err)
 	}
 	if key, ok := cand.provingKey(); ok {
-		if v.bannedProof, err = record.Get[record.Ban](ctx, s.records, record.BanKeyKey(key)); err != nil {
+		if v.bannedProof, err = record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key)); err != nil {
 			return v, c.authority.storeError("read a ban", err)
 		}
 	}
@@ -250,9 +252,9 @@ func (c *Admission) believes(m match, cand candidate) bool {
 
 // counted returns the members under an entry: those of its count, if that is of the
 // head in force.
-func (c *Admission) counted(ctx context.Context, s *state, entry *manifest.Entry,
+func (c *Admission) counted(ctx context.Context, s *authority.State, entry *manifest.Entry,
 	count record.Versioned[entryCount]) (int, error) {
-	if count.Exists() && count.Value.Head == s.head.Hash {
+	if count.Exists() && count.Value.Head == s.Head.Hash {
 		return count.Value.Members, nil
 	}
 	n, err := c.countMembers(ctx, s, entry)
@@ -266,7 +268,7 @@ func (c *Admission) counted(ctx context.Context, s *state, entry *manifest.Entry
 // members under its entry as they are with those that are on it.
 type roll struct {
 	c      *Admission
-	s      *state
+	s      *authority.State
 	now    time.Time
 	change *record.Change
 	room   *batch.Room
@@ -286,9 +288,9 @@ type rollCount struct {
 	grew    bool
 }
 
-func (c *Admission) newRoll(s *state) *roll {
+func (c *Admission) newRoll(s *authority.State) *roll {
 	return &roll{
-		c: c, s: s, now: c.now(), change: s.records.NewChange(s.headVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
+		c: c, s: s, now: c.now(), change: s.Records.NewChange(s.HeadVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
 		tokens: make(map[string]*record.Versioned[tokenRecord]), used: make(map[string]bool), counts: make(map[string]*rollCount),
 	}
 }
@@ -313,7 +315,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 		if tok, err = r.token(ctx, id); err != nil {
 			return err
 		}
-		if !tok.Exists() || s.voids(tok.Value) {
+		if !tok.Exists() || voids(s, tok.Value) {
 			return errLookAgain
 		}
 		cand.token = &versionedToken{Versioned: *tok, use: own.use}
@@ -329,7 +331,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	if inGrace(s, proven.Value, r.now) != nil {
 		return errLookAgain
 	}
-	m, err := identify(s.manifest, cand, proven, own.name)
+	m, err := identify(s.Manifest, cand, proven, own.name)
 	if err != nil {
 		return errLookAgain
 	}
@@ -353,7 +355,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	if moves && r.on > 0 {
 		return errNoRoom
 	}
-	adm.record.MeshKey = s.meshKey
+	adm.record.MeshKey = s.MeshKey
 	part := r.part(cand, m, v, adm)
 	if moves {
 		if err := r.c.membership.recount(ctx, s, part, adm.from, m.entry.Name); err != nil {
@@ -410,7 +412,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 
 // part is what one admission writes and requires for itself alone.
 func (r *roll) part(cand candidate, m match, v admissionView, adm admission) *record.Change {
-	part := r.s.records.Part()
+	part := r.s.Records.Part()
 	part.Put(record.MemberKey(m.id.Kind(), m.id.Name()), v.member.Version, adm.record)
 	part.Require(record.BanIDKey(m.id.Kind(), m.id.Name()), 0)
 	part.Require(record.BanKeyKey(cand.key), 0)
@@ -428,7 +430,7 @@ func (r *roll) token(ctx context.Context, id string) (*record.Versioned[tokenRec
 	if tok := r.tokens[id]; tok != nil {
 		return tok, nil
 	}
-	tok, err := r.c.known.token(ctx, r.s.records, id)
+	tok, err := r.c.known.token(ctx, r.s.Records, id)
 	if err != nil {
 		return nil, r.c.authority.storeError("read the token", err)
 	}
@@ -440,7 +442,7 @@ func (r *roll) count(ctx context.Context, entry *manifest.Entry) (*rollCount, er
 	if n := r.counts[entry.Name]; n != nil {
 		return n, nil
 	}
-	count, err := r.c.known.count(ctx, r.s.records, entry.Name)
+	count, err := r.c.known.count(ctx, r.s.Records, entry.Name)
 	if err != nil {
 		return nil, r.c.authority.storeError("read the count of an entry", err)
 	}
@@ -459,7 +461,7 @@ func (r *roll) commit(ctx context.Context) (store.Revision, error) {
 		}
 	}
 	for entry, n := range r.counts {
-		n.Value = entryCount{Members: n.members, Head: r.s.head.Hash}
+		n.Value = entryCount{Members: n.members, Head: r.s.Head.Hash}
 		r.change.Put(countKey(entry), n.Version, n.Value)
 	}
 	if err := r.c.faults.Hit("join.before-commit"); err != nil {
@@ -610,11 +612,11 @@ func (c *Admission) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, 
 	if adm.already {
 		outcome = fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER
 	}
-	chain, err := s.issue(j.publicKey, m.id, m.entry, adm.record.NotAfter, j.now)
+	chain, err := s.Issue(j.publicKey, m.id, m.entry, adm.record.NotAfter, j.now)
 	if err != nil {
 		return nil, fmt.Errorf("certify %s: %w", m.id, err)
 	}
-	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.rootStatement,
+	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.RootStatement,
 		TrustBundle: c.bundle.trust.Load().Message()}
 	if !sessionKind(m.id.Kind()) {
 		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, j.rev, j.now); err != nil {

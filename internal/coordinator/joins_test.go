@@ -54,7 +54,7 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 	t.Helper()
 	for {
 		s := d.state()
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		rec := record.Member{Key: key, NotAfter: d.clock().Add(time.Hour)}
 		if err := d.c.membership.banKeys(t.Context(), s, ch, rec, record.Ban{Reason: "test", At: d.clock()},
 			bundle.Delta{}, bundle.ForOthers); err != nil {
@@ -78,7 +78,7 @@ func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 	t.Helper()
 	lines := func() (n int) {
 		s := d.c.authority.state.Load()
-		for _, e := range s.manifest.Admit {
+		for _, e := range s.Manifest.Admit {
 			n += d.c.admission.joins.Waiting(joinLine{s, e.Name})
 		}
 		return n
@@ -295,7 +295,7 @@ func TestLostAnswerOfABatch(t *testing.T) {
 			if how[0] == lostForGoodN {
 				used = 1
 			}
-			rec, err := record.Get[tokenRecord](t.Context(), d.state().records, tokenKey(tok.ID))
+			rec, err := record.Get[tokenRecord](t.Context(), d.state().Records, tokenKey(tok.ID))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -393,7 +393,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	})
 	all.Wait()
 
-	ctx, records := t.Context(), d.state().records
+	ctx, records := t.Context(), d.state().Records
 	members, err := record.List[record.Member](ctx, records, record.MemberPrefix)
 	if err != nil {
 		t.Fatal(err)

@@ -81,19 +81,19 @@ type found struct {
 // lookAtKeeper looks at a keeper and at the copies of the seed of s, which s holds. It
 // changes nothing. An error is a store that was not read; what is wrong with the keeper
 // is in what was found, also that it took too long.
-func (c *Authority) lookAtKeeper(ctx context.Context, k keeper, s *state) (found, error) {
+func (c *Authority) lookAtKeeper(ctx context.Context, k keeper, s *authority.State) (found, error) {
 	f := found{keeper: k}
 	f.Proven = k.proven()
-	place := seedPlace(s.manifest.Cluster, k.Name, &s.head.Transition)
+	place := seedPlace(s.Manifest.Cluster, k.Name, &s.Head.Transition)
 	var err error
-	if f.copies, err = sealed.Copies(ctx, c.store, sealed.Seed(&s.head.Transition), k.Name); err != nil {
+	if f.copies, err = sealed.Copies(ctx, c.store, sealed.Seed(&s.Head.Transition), k.Name); err != nil {
 		return f, c.storeError("read what keepers sealed", err)
 	}
 	f.Copies = len(f.copies) > 0
 	c.lookAtKey(ctx, &f, place)
 	if f.Key == decide.KeyUsable && f.Copies {
 		same, by, err := tryCopies(ctx, k, f.id, f.copies, func(data []byte) (bool, error) {
-			return s.secrets.Opens(ctx, k.box, place, data)
+			return s.Secrets.Opens(ctx, k.box, place, data)
 		})
 		if f.Opens = err == nil && same; f.Opens {
 			f.by = by
@@ -178,7 +178,7 @@ func (c *Authority) lookBeforeMove(ctx context.Context, k keeper, mv *move) (fou
 		c.lookAtKey(ctx, &f, keyring.Place{Cluster: mv.manifest.Cluster, Purpose: keyring.PurposeSeed, Owner: k.Name, SeedEpoch: 1})
 	}
 	f.NewSeed = mv.newSeed
-	if mv.from == nil || !slices.Contains(mv.from.manifest.Seed.Keepers(), k.Owner) {
+	if mv.from == nil || !slices.Contains(mv.from.Manifest.Seed.Keepers(), k.Owner) {
 		f.Copies, f.Opens, f.Own = false, false, false // what is there is of nobody whom the manifest names
 	}
 	if err := c.adopts(f, mv); err != nil {
@@ -195,7 +195,7 @@ func (c *Authority) adopts(f found, mv *move) error {
 		return nil
 	}
 	for _, x := range f.copies {
-		if !x.Former && x.ID == f.id && x.Entry.Version > mv.from.headVersion {
+		if !x.Former && x.ID == f.id && x.Entry.Version > mv.from.HeadVersion {
 			return explain.New(explain.KeeperUnusable, "keeper", f.Name, "problem",
 				fmt.Sprintf("another change of the manifest seals for it under key %s: try again when that is over, or give the keeper another name", f.id))
 		}
@@ -324,7 +324,7 @@ func (f *found) checkSealed(data []byte) error {
 func (c *Authority) writeSealedCopy(ctx context.Context, mv *move, key string, was store.Revision, data []byte) error {
 	var head store.Revision
 	if mv.from != nil {
-		head = mv.from.headVersion
+		head = mv.from.HeadVersion
 	}
 	err := sealed.Write(ctx, c.store, head, key, was, data)
 	switch {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -34,7 +35,7 @@ func keeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
 func keyIDs(t testing.TB, c *Coordinator) []keyring.KeyID {
 	t.Helper()
 	copies, err := sealed.Copies(context.Background(), c.store,
-		sealed.Seed(&c.authority.state.Load().head.Transition), "host")
+		sealed.Seed(&c.authority.state.Load().Head.Transition), "host")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +119,8 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		wantOnly(t, "set on the second machine", r.set(r.machineManifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", n, n))), "")
 		f.awaitHead(r)
 		s := f.c.authority.state.Load()
-		olds = append(olds, s.head.Salt)
-		of := sealed.Seed(&s.head.Transition)
+		olds = append(olds, s.Head.Salt)
+		of := sealed.Seed(&s.Head.Transition)
 		e, err := f.store.Get(t.Context(), of.Key("host", id))
 		wantOnly(t, "read a copy", err, "")
 		_, err = f.store.CompareAndSwap(t.Context(), of.FormerKey("host"), 0, e.Value)
@@ -141,7 +142,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	}
 	r.kill()
 	f.restart()
-	f.await(phaseReady)
+	f.await(authority.Ready)
 }
 
 // reseedDesk gives the desk a new seed under the manifest m; nil: the one in force.
@@ -202,7 +203,7 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 			if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 1 {
 				t.Fatalf("before, it opens %v", opened)
 			}
-			old := d.state().head
+			old := d.state().Head
 			if point != "" {
 				d.faults.FailNext(point, 1, errTestCrash)
 			}
@@ -216,7 +217,7 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 				d.lookAgain()
 				d.wantPhase("ready", "")
 			}
-			moved := d.state().head.SeedEpoch > old.SeedEpoch
+			moved := d.state().Head.SeedEpoch > old.SeedEpoch
 			for _, key := range d.opensAnything("leaves", "/leaves/key") {
 				if strings.HasPrefix(key, sealed.SeedPrefix+"2/") {
 					t.Errorf("it opens %s, which is of the new seed", key)
@@ -262,17 +263,17 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	if len(former) != 2 {
 		t.Fatalf("of the former layout are %v", former)
 	}
-	head := d.state().head
+	head := d.state().Head
 	d.restart()
 	d.wantPhase("ready", "")
-	if d.state().head.Hash != head.Hash {
+	if d.state().Head.Hash != head.Hash {
 		t.Error("the mesh CA key did not open: a transition was written")
 	}
 	if ids := keyIDs(t, d.c); !slices.Equal(ids, []keyring.KeyID{id}) {
 		t.Errorf("the former copy is of %v, want %v", ids, id)
 	}
 	wantOnly(t, "set", d.set(entriesOf(false)), "")
-	of := sealed.Seed(&d.state().head.Transition)
+	of := sealed.Seed(&d.state().Head.Transition)
 	if keys := d.store.keys(of.Under()); !slices.Equal(keys, []string{of.FormerKey("host"), of.Key("host", id)}) {
 		t.Errorf("after a set there are %v", keys)
 	}
@@ -385,8 +386,8 @@ func TestLateSealIsRefused(t *testing.T) {
 	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
-	mv := &move{from: old, manifest: old.manifest, link: old.head, secrets: old.secrets}
-	keepers, err := d.c.authority.keepers(old.manifest)
+	mv := &move{from: old, manifest: old.Manifest, link: old.Head, secrets: old.Secrets}
+	keepers, err := d.c.authority.keepers(old.Manifest)
 	wantOnly(t, "keepers", err, "")
 	wantOnly(t, "look", d.c.authority.lookAtKeepers(t.Context(), mv, keepers), "")
 	wantOnly(t, "seal for a head of before", d.c.authority.writeSecrets(t.Context(), mv), explain.ManifestStale)
@@ -420,7 +421,7 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	wantOnly(t, "first set", f.set(m("")), "")
 	r.start()
 	r.awaitHead(f)
-	of := sealed.Seed(&f.c.authority.state.Load().head.Transition)
+	of := sealed.Seed(&f.c.authority.state.Load().Head.Transition)
 	sealedBy, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	wantOnly(t, "read", err, "")
 	key("of the second machine")
@@ -433,5 +434,5 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	f.stop()
 	key("of the first machine")
 	f.start()
-	f.await(phaseReady)
+	f.await(authority.Ready)
 }

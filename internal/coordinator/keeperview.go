@@ -11,6 +11,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -49,8 +50,8 @@ type keeperViews struct {
 }
 
 // keptBy are the views of this machine for the seed of s; nil if it did not look yet.
-func (c *Authority) keptBy(s *state) *keeperViews {
-	if v := c.keeperViews.Load(); v != nil && v.salt == s.head.Salt {
+func (c *Authority) keptBy(s *authority.State) *keeperViews {
+	if v := c.keeperViews.Load(); v != nil && v.salt == s.Head.Salt {
 		return v
 	}
 	return nil
@@ -67,13 +68,13 @@ const (
 
 // lookAtOwnKeepers looks at the keepers of this machine for the seed of s, which it holds.
 // It changes nothing in the store.
-func (c *Authority) lookAtOwnKeepers(ctx context.Context, s *state, programs whichPrograms) error {
+func (c *Authority) lookAtOwnKeepers(ctx context.Context, s *authority.State, programs whichPrograms) error {
 	before := c.keptBy(s)
-	now := &keeperViews{salt: s.head.Salt, at: c.now()}
+	now := &keeperViews{salt: s.Head.Salt, at: c.now()}
 	if before != nil && programs != allPrograms {
 		now.at = before.at
 	}
-	for _, o := range s.manifest.Seed.Keepers() {
+	for _, o := range s.Manifest.Seed.Keepers() {
 		if len(now.views) == maxKeeperViews {
 			break
 		}
@@ -119,7 +120,7 @@ func (c *Authority) lookAtOwnKeepers(ctx context.Context, s *state, programs whi
 func (c *Authority) followKeepers(ctx context.Context) error {
 	for {
 		changed := c.stateChanged.Wait()
-		if s := c.state.Load(); s.phase == phaseReady {
+		if s := c.state.Load(); s.Phase == authority.Ready {
 			programs := failedPrograms
 			if v := c.keptBy(s); v == nil || c.now().Sub(v.at).Abs() >= programPause {
 				programs = allPrograms
@@ -135,8 +136,8 @@ func (c *Authority) followKeepers(ctx context.Context) error {
 }
 
 // told returns what this machine's replica record says of its keepers.
-func (c *Authority) told(s *state) []keeperView {
-	if s.phase != phaseReady {
+func (c *Authority) told(s *authority.State) []keeperView {
+	if s.Phase != authority.Ready {
 		return nil
 	}
 	if v := c.keptBy(s); v != nil {
@@ -160,22 +161,22 @@ func checkKeeperViews(views []keeperView) error {
 
 // keeperTold returns what the coordinators that s admits say of themselves; this one with
 // what it saw just now.
-func (c *Authority) keeperTold(ctx context.Context, s *state) []replica {
-	all, err := c.replicas(ctx, s.manifest)
+func (c *Authority) keeperTold(ctx context.Context, s *authority.State) []replica {
+	all, err := c.replicas(ctx, s.Manifest)
 	if err != nil {
 		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 	}
 	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.enrolmentKey() })
 	if me < 0 {
 		me = len(all)
-		all = append(all, replica{Name: c.nameIn(s.manifest), Key: c.enrolmentKey()})
+		all = append(all, replica{Name: c.nameIn(s.Manifest), Key: c.enrolmentKey()})
 	}
 	all[me].Keepers = c.told(s)
 	return all
 }
 
 // holders names the coordinators that say that their key of a keeper opens the seed.
-func (c *Authority) holders(ctx context.Context, s *state, name string) (names []string) {
+func (c *Authority) holders(ctx context.Context, s *authority.State, name string) (names []string) {
 	for _, r := range c.keeperTold(ctx, s) {
 		for _, v := range r.Keepers {
 			if v.Name == name && v.Opens {
@@ -188,8 +189,8 @@ func (c *Authority) holders(ctx context.Context, s *state, name string) (names [
 
 // keeperFindings says which keepers did not seal, which nobody opens, and which
 // coordinators would not be back by a keeper of theirs.
-func (c *Authority) keeperFindings(ctx context.Context, s *state) []*fealtyv1.Finding {
-	keepers := s.manifest.Seed.Keepers()
+func (c *Authority) keeperFindings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
+	keepers := s.Manifest.Seed.Keepers()
 	if len(keepers) == 0 {
 		return nil
 	}
@@ -213,7 +214,7 @@ func (c *Authority) keeperFindings(ctx context.Context, s *state) []*fealtyv1.Fi
 	}
 	keys := make(map[string]string)
 	for i, o := range keepers {
-		copies, err := sealed.Copies(ctx, c.store, sealed.Seed(&s.head.Transition), o.Name)
+		copies, err := sealed.Copies(ctx, c.store, sealed.Seed(&s.Head.Transition), o.Name)
 		if err != nil {
 			return out
 		}
@@ -250,7 +251,7 @@ func (c *Authority) keeperFindings(ctx context.Context, s *state) []*fealtyv1.Fi
 }
 
 // ownProblem says why a keeper of this machine does not open the seed.
-func (c *Authority) ownProblem(s *state, name string) string {
+func (c *Authority) ownProblem(s *authority.State, name string) string {
 	if v := c.keptBy(s); v != nil {
 		for i := range v.views {
 			if v.views[i].Name == name {
@@ -278,7 +279,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	if err != nil {
 		return nil, err
 	}
-	keepers := s.manifest.Seed.Keepers()
+	keepers := s.Manifest.Seed.Keepers()
 	named := false
 	for _, o := range keepers {
 		named = named || o.Name == name
@@ -290,8 +291,8 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
 		return nil, err
 	}
-	of := sealed.Seed(&s.head.Transition)
-	ch := s.records.NewChange(s.headVersion)
+	of := sealed.Seed(&s.Head.Transition)
+	ch := s.Records.NewChange(s.HeadVersion)
 	out := &fealtyv1.ForgetKeeperKeyResponse{}
 	all := c.keeperTold(ctx, s)
 	var opens, spare, found bool // the copy that goes; another one that stays
@@ -326,7 +327,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	case req.GetDryRun():
 		return out, nil
 	}
-	mesh, err := sealed.Copies(ctx, c.store, sealed.Mesh(s.head.Hash), name)
+	mesh, err := sealed.Copies(ctx, c.store, sealed.Mesh(s.Head.Hash), name)
 	if err != nil {
 		return nil, c.storeError("read what keepers sealed", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -33,17 +34,18 @@ const (
 // lag says which state is not that of the newest head that the store showed. The zero
 // value says that there is none.
 type lag struct {
-	of   atomic.Pointer[state]
+	of   atomic.Pointer[authority.State]
 	at   moment       // since when, while of is set
 	over watch.Signal // it is up with the store after all
 
 	began time.Duration // at, on the clock that only goes forward; owned by who holds setting
+	lost  int           // adoptions in a row that somebody else was first with; likewise
 }
 
 // fallBehind notes that the store shows another head than that of s. The caller holds
 // setting.
-func (c *Authority) fallBehind(s *state) {
-	if s.phase != phaseReady || c.lag.of.Load() == s {
+func (c *Authority) fallBehind(s *authority.State) {
+	if s.Phase != authority.Ready || c.lag.of.Load() == s {
 		return
 	}
 	c.lag.at.set(c.now())
@@ -59,7 +61,7 @@ func (c *Authority) fallBehind(s *state) {
 // no state from giving way.
 func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
 	s := c.state.Load()
-	if s.phase != phaseReady || w.restore != nil {
+	if s.Phase != authority.Ready || w.restore != nil {
 		return 0
 	}
 	c.fallBehind(s)
@@ -67,9 +69,9 @@ func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
 	if !decide.Lingers(memory{c, s}, decide.HeadOf(&w.claimed), w.admitted, lagged) {
 		return 0
 	}
-	verified, _, err := c.verify(ctx, w, s.secrets)
+	verified, _, err := c.verify(ctx, w, s.Secrets)
 	if err != nil || slices.ContainsFunc(verified.Links(), func(l history.Link) bool {
-		return l.Kind == history.KindRestore && l.Index > s.head.Index // what is read here is not what was restored
+		return l.Kind == history.KindRestore && l.Index > s.Head.Index // what is read here is not what was restored
 	}) {
 		return 0
 	}
@@ -78,25 +80,25 @@ func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
 
 // caughtUp notes that the store shows the head of s, which was read since c.setting was
 // taken: what was read before that may be older than what made s fall behind.
-func (c *Authority) caughtUp(s *state) {
+func (c *Authority) caughtUp(s *authority.State) {
 	if c.lag.of.CompareAndSwap(s, nil) {
 		c.lag.over.Notify()
 	}
 }
 
 // acts reports whether something may be changed or certified under s.
-func (c *Authority) acts(s *state) bool {
+func (c *Authority) acts(s *authority.State) bool {
 	last := decide.Same
 	if c.lag.of.Load() == s {
 		last = decide.Another
 	}
-	return decide.Acts(s.phase, last)
+	return decide.Acts(s.Phase, last)
 }
 
 // inForce returns the state to change something under, or to certify somebody. If the
 // store showed a newer head it waits until that is in force here, for as long as ctx and
 // followPatience allow.
-func (c *Authority) inForce(ctx context.Context) (*state, error) {
+func (c *Authority) inForce(ctx context.Context) (*authority.State, error) {
 	deadline := time.Now().Add(followPatience)
 	for {
 		changed, over := c.stateChanged.Wait(), c.lag.over.Wait()
@@ -116,7 +118,7 @@ func (c *Authority) inForce(ctx context.Context) (*state, error) {
 
 // atHead is inForce for who acts on what the head of the history is: the store is asked
 // for it. While the store is out of reach that is the head in memory.
-func (c *Authority) atHead(ctx context.Context) (*state, error) {
+func (c *Authority) atHead(ctx context.Context) (*authority.State, error) {
 	if _, err := c.ready(); err != nil {
 		return nil, err
 	}
@@ -130,16 +132,16 @@ func (c *Authority) atHead(ctx context.Context) (*state, error) {
 
 // headTurn takes setting, for a change of the head that the store shows. In recovery mode
 // it returns that state at once.
-func (c *Authority) headTurn(ctx context.Context) (s *state, release func(), err error) {
+func (c *Authority) headTurn(ctx context.Context) (s *authority.State, release func(), err error) {
 	for {
-		if s := c.state.Load(); s.phase == phaseRecovery { // it need not wait for who looks for the keys
+		if s := c.state.Load(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
 			return s, func() {}, nil
 		}
 		if release, err = c.settingTurn(ctx); err != nil {
 			return nil, nil, err
 		}
 		c.toHead(ctx)
-		if s = c.state.Load(); s.phase != phaseReady || c.acts(s) {
+		if s = c.state.Load(); s.Phase != authority.Ready || c.acts(s) {
 			return s, release, nil
 		}
 		release() // for who follows the head
@@ -167,7 +169,7 @@ func lostPause(n int) time.Duration {
 
 // headIfFree returns the state to answer a peer with that is at another head. It does not
 // wait for setting: two coordinators that prepare each other would wait for each other.
-func (c *Authority) headIfFree(ctx context.Context) (*state, error) {
+func (c *Authority) headIfFree(ctx context.Context) (*authority.State, error) {
 	select {
 	case c.setting <- struct{}{}:
 		c.toHead(ctx)

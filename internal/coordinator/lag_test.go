@@ -18,6 +18,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -39,7 +40,7 @@ func (h falls) Handle(ctx context.Context, r slog.Record) error {
 	if r.Message == "coordinator state" {
 		recovery, reason := false, ""
 		r.Attrs(func(a slog.Attr) bool {
-			recovery = recovery || a.Key == "phase" && a.Value.String() == phaseRecovery.String()
+			recovery = recovery || a.Key == "phase" && a.Value.String() == authority.Recovery.String()
 			if a.Key == "reason" {
 				reason = a.Value.String()
 			}
@@ -133,7 +134,7 @@ func TestSetsAtOnce(t *testing.T) {
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	if got := all[0].c.authority.state.Load().head.Index; got != uint64(made.Load())+1 {
+	if got := all[0].c.authority.state.Load().Head.Index; got != uint64(made.Load())+1 {
 		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
 	}
 }
@@ -228,7 +229,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	goOn <- struct{}{} // and loses to the third
 	<-adopting
 	if s := b.c.authority.state.Load(); s != before {
-		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.phase, s.reason)
+		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := b.local()
 	if _, err := local.member.ListMembers(b.ctx(), &fealtyv1.ListMembersRequest{}); err != nil {
@@ -265,16 +266,16 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	for _, e := range a.audited("manifest.set") {
 		moves[e.Target]++
 	}
-	if len(moves) != 2 || moves[a.c.authority.state.Load().head.Hash.String()] != 1 {
+	if len(moves) != 2 || moves[a.c.authority.state.Load().Head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
 	}
 }
 
 // awaitsHead fails unless f still serves reads under the state before, and has a change wait.
-func (f *fleet) awaitsHead(before *state) {
+func (f *fleet) awaitsHead(before *authority.State) {
 	f.t.Helper()
 	if s := f.c.authority.state.Load(); s != before {
-		f.t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.phase, s.reason)
+		f.t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := f.local()
 	if _, err := local.member.ListMembers(f.ctx(), &fealtyv1.ListMembersRequest{}); err != nil {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/leadership"
@@ -79,9 +80,9 @@ type lead struct {
 	due     watch.Signal             // the store is to be looked at now
 
 	core     *leadership.Core
-	state    *state       // that the core knows of
-	lost     bool         // that the store lost something, as the core knows
-	record   leaderRecord // as it was read or written last
+	state    *authority.State // that the core knows of
+	lost     bool             // that the store lost something, as the core knows
+	record   leaderRecord     // as it was read or written last
 	renewal  leadership.Renew
 	renewTx  store.Tx       // of renewal
 	reported store.Revision // what was reported as forged last
@@ -120,7 +121,7 @@ func (l *lead) now() time.Duration { return time.Since(l.origin) }
 // That it does is a guess, by its own clock; the condition is what decides (I4).
 func (c *Election) leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
-	if v.term == 0 || c.storeguard.kept.Lost() != nil || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.authority.state.Load().phase != phaseReady {
+	if v.term == 0 || c.storeguard.kept.Lost() != nil || c.lead.now() >= v.until || c.lead.over.Load() == v.term || c.authority.state.Load().Phase != authority.Ready {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
@@ -144,8 +145,8 @@ func (c *Election) leader() (l leaderRecord, term uint64, nobodyFor time.Duratio
 var errNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
 
 // newLeaderChange is [record.Records.NewChange] for what only the leader writes.
-func (c *Election) newLeaderChange(s *state) *record.Change {
-	ch := s.records.NewChange(s.headVersion)
+func (c *Election) newLeaderChange(s *authority.State) *record.Change {
+	ch := s.Records.NewChange(s.HeadVersion)
 	_, condition, ok := c.leading()
 	if !ok {
 		ch.Err = errNotLeading
@@ -216,12 +217,12 @@ func (l *lead) fit(ctx context.Context) {
 		return
 	}
 	l.state, l.lost = s, lost
-	if s.phase != phaseReady || lost {
+	if s.Phase != authority.Ready || lost {
 		l.run(ctx, leadership.Unfit{})
 		return
 	}
 	// A restore takes an authority epoch above all terms of before.
-	l.run(ctx, leadership.Fit{Floor: s.head.AuthorityEpoch})
+	l.run(ctx, leadership.Fit{Floor: s.Head.AuthorityEpoch})
 }
 
 // run steps the core, and does what it asks for.
@@ -268,7 +269,7 @@ func (l *lead) publish(ctx context.Context) {
 	}
 	if v.low && !was.low {
 		l.c.log.LogAttrs(ctx, slog.LevelError, "this coordinator does not lead: the store gives terms that are not above those of before, as one does that went back, or was restored and not raised",
-			slog.Uint64("term", seen.Term), slog.Uint64("floor", l.state.head.AuthorityEpoch))
+			slog.Uint64("term", seen.Term), slog.Uint64("floor", l.state.Head.AuthorityEpoch))
 	}
 	if v.term == was.term {
 		if v.term != 0 && now >= was.until {
@@ -318,7 +319,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 // read reads entry and beat.
 func (l *lead) read(ctx context.Context) leadership.Event {
 	s := l.c.authority.state.Load()
-	if s.phase != phaseReady {
+	if s.Phase != authority.Ready {
 		return leadership.ReadFailed{}
 	}
 	found, err := l.c.store.List(ctx, leaderPrefix)
@@ -334,10 +335,10 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 		switch at.Key {
 		case leaderTermKey:
 			e.Term = uint64(at.Version)
-			written, err = record.Open[leaderRecord](s.records, at)
+			written, err = record.Open[leaderRecord](s.Records, at)
 		case leaderBeatKey:
 			e.Beat = uint64(at.Version)
-			beat, err = record.Open[beatRecord](s.records, at)
+			beat, err = record.Open[beatRecord](s.Records, at)
 		}
 		if err == nil {
 			continue
@@ -382,17 +383,17 @@ func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *r
 // takeOver writes an entry of this coordinator, and the beat.
 func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.Event {
 	s := l.c.authority.state.Load()
-	if s.phase != phaseReady {
+	if s.Phase != authority.Ready {
 		return leadership.Failed{}
 	}
-	entry, err := l.c.authority.admits(s.manifest)
+	entry, err := l.c.authority.admits(s.Manifest)
 	if err != nil {
 		return leadership.Failed{}
 	}
 	written := leaderRecord{Replica: l.c.authority.enrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
 		Lease: e.Lease.Milliseconds(), Since: l.c.now().UTC()}
-	ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
-	ch.Require(history.HeadKey, s.headVersion)
+	ch := l.change(s.Records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
+	ch.Require(history.HeadKey, s.HeadVersion)
 	ch.Write(leaderTermKey, written)
 	ch.Write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Lease: e.Lease.Milliseconds()})
 	return l.commit(ctx, "take over", ch, func() { l.record = written })
@@ -402,11 +403,11 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 	if e != l.renewal {
 		s := l.c.authority.state.Load()
-		if s.phase != phaseReady {
+		if s.Phase != authority.Ready {
 			return leadership.Failed{}
 		}
-		ch := l.change(s.records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
-		ch.Require(history.HeadKey, s.headVersion)
+		ch := l.change(s.Records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
+		ch.Require(history.HeadKey, s.HeadVersion)
 		ch.Write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Number: e.Number, Lease: e.Lease.Milliseconds()})
 		if ch.Err != nil {
 			return l.failed(ctx, "beat", ch.Err)
@@ -428,13 +429,13 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 // any more has to hand over too. What it writes is under the key of the seed that it
 // knows, and while a reseed changes that nothing is written.
 func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.Event {
-	s := l.c.authority.state.Load().ready()
+	s := l.c.authority.state.Load().Ready()
 	if s == nil {
 		return leadership.Failed{}
 	}
 	written := l.record
 	written.Nonce, written.HandedOver, written.For = e.Nonce, true, ""
-	ch := l.change(s.records, e.IfTerm)
+	ch := l.change(s.Records, e.IfTerm)
 	ch.Write(leaderTermKey, written)
 	return l.commit(ctx, "hand over", ch, func() { l.record = written })
 }

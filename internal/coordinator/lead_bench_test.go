@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -126,7 +127,7 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 		leader.link.cut(nil)
 		leader.link.hold(nil)
 		leader.start()
-		leader.await(phaseReady)
+		leader.await(authority.Ready)
 	}
 	for what, d := range took {
 		slices.Sort(d)

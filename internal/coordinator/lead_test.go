@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/leadership"
@@ -110,7 +111,7 @@ func coordinatorsWith(t testing.TB, open func() store.Store, config func(*Config
 	all := append([]*fleet{f}, f.replicas...)
 	for _, r := range f.replicas {
 		r.start()
-		r.await(phaseReady)
+		r.await(authority.Ready)
 	}
 	awaitLeader(t, all...)
 	for _, r := range all {
@@ -378,7 +379,7 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 		}
 	}
 	leader.start()
-	leader.await(phaseReady)
+	leader.await(authority.Ready)
 	leader.awaitTold("data/n2")
 	awaitAgreed(t, term, all...)
 	wantOneLeader(t, all...)
@@ -531,7 +532,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *fleet) string {
-		entry, err := f.c.authority.admits(f.c.authority.state.Load().manifest)
+		entry, err := f.c.authority.admits(f.c.authority.state.Load().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -705,7 +706,7 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	all := coordinatorsWith(t, nil, longLease)
 	leader, term, others := awaitLeader(t, all...)
 	s := leader.c.authority.state.Load()
-	leader.c.authority.state.Store(recovering(s, errors.New("test")))
+	leader.c.authority.state.Store(authority.Recovering(s, errors.New("test")))
 	leader.c.authority.stateChanged.Notify()
 	if _, _, ok := leader.c.election.leading(); ok {
 		t.Error("it leads in recovery mode")
@@ -714,7 +715,7 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	if next <= term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
-	leader.await(phaseReady)
+	leader.await(authority.Ready)
 	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == next })
 }
 

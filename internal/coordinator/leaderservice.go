@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -93,10 +94,10 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 
 // transferLeader hands over once, and returns the revision at which it did; 0 if there
 // was nothing to do.
-func (c *Election) transferLeader(ctx context.Context, s *state,
+func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, store.Revision, error) {
 	const what = "hand over leadership"
-	now, err := record.Get[leaderRecord](ctx, s.records, leaderTermKey)
+	now, err := record.Get[leaderRecord](ctx, s.Records, leaderTermKey)
 	if err != nil {
 		return nil, 0, c.authority.storeError(what, err)
 	}
@@ -117,7 +118,7 @@ func (c *Election) transferLeader(ctx context.Context, s *state,
 	}
 	next := was
 	next.HandedOver, next.For = true, heir
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(leaderTermKey, now.Version, next)
 	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "leader.transfer", Target: was.Name,
 		Reason: req.GetReason(),
@@ -140,8 +141,8 @@ func (c *Election) transferLeader(ctx context.Context, s *state,
 
 // heir returns the key of the coordinator named to that can lead after who has the
 // key from; empty for anyone, where there is one.
-func (c *Election) heir(ctx context.Context, s *state, from, to string) (key string, err error) {
-	all, err := c.authority.replicas(ctx, s.manifest)
+func (c *Election) heir(ctx context.Context, s *authority.State, from, to string) (key string, err error) {
+	all, err := c.authority.replicas(ctx, s.Manifest)
 	if err != nil {
 		return "", c.authority.storeError("read the coordinators", err)
 	}
@@ -156,7 +157,7 @@ func (c *Election) heir(ctx context.Context, s *state, from, to string) (key str
 			if to != "" {
 				problem = "it was stopped"
 			}
-		case r.Phase != phaseReady.String():
+		case r.Phase != authority.Ready.String():
 			if to != "" {
 				problem = "it is in phase " + r.Phase
 			}

@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -688,9 +689,9 @@ func (x *memberIndex) seen(version store.Revision) {
 }
 
 // forgetLive drops what is known of a member that is none any more.
-func (c *Membership) forgetLive(s *state, path string) {
+func (c *Membership) forgetLive(s *authority.State, path string) {
 	kind, name, _ := strings.Cut(path, "/")
-	if id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name); err == nil {
+	if id, err := identity.New(s.Manifest.Cluster, identity.Kind(kind), name); err == nil {
 		c.live.forget(id)
 	}
 	c.copies.Forget(path)
@@ -699,12 +700,12 @@ func (c *Membership) forgetLive(s *state, path string) {
 // openMembers opens records of members under s. One that was altered from outside is left
 // out, and reported. It is a [store.ConflictError] on the head if s does not open all of
 // them because the head moved on.
-func (c *Membership) openMembers(ctx context.Context, s *state,
+func (c *Membership) openMembers(ctx context.Context, s *authority.State,
 	entries []store.Entry) ([]record.Versioned[record.Member], error) {
 	recs := make([]record.Versioned[record.Member], 0, len(entries))
 	var bad []suspect
 	for _, e := range entries {
-		if r, err := record.Open[record.Member](s.records, e); err == nil {
+		if r, err := record.Open[record.Member](s.Records, e); err == nil {
 			recs = append(recs, r)
 		} else {
 			bad = append(bad, suspect{e.Key, err})
@@ -723,7 +724,7 @@ type suspect struct {
 // another head than that of s it reports nothing, as under another seed the records have
 // other keys, and returns a [store.ConflictError] on the head; nor does it if the head cannot
 // be read, which is the error then. It asks the store once, however many there are.
-func (c *Authority) forgedUnder(ctx context.Context, s *state, all ...suspect) error {
+func (c *Authority) forgedUnder(ctx context.Context, s *authority.State, all ...suspect) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -731,9 +732,9 @@ func (c *Authority) forgedUnder(ctx context.Context, s *state, all ...suspect) e
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return err
-	case head.Version != s.headVersion:
+	case head.Version != s.HeadVersion:
 		c.headDue.Notify()
-		return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+		return &store.ConflictError{Key: history.HeadKey, Want: s.HeadVersion}
 	}
 	for _, one := range all {
 		c.forged(ctx, one.what, one.err)
@@ -742,13 +743,13 @@ func (c *Authority) forgedUnder(ctx context.Context, s *state, all ...suspect) e
 }
 
 // movedOn reports whether the store shows another head than that of s.
-func (c *Authority) movedOn(ctx context.Context, s *state) bool {
+func (c *Authority) movedOn(ctx context.Context, s *authority.State) bool {
 	e, err := c.store.Get(ctx, history.HeadKey)
-	return err == nil && e.Version != s.headVersion
+	return err == nil && e.Version != s.HeadVersion
 }
 
 // followMembers keeps the index up with the store until ctx ends.
-func (c *Membership) followMembers(ctx context.Context, s *state) error {
+func (c *Membership) followMembers(ctx context.Context, s *authority.State) error {
 	for {
 		l, err := c.store.List(ctx, record.MemberPrefix)
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/durable"
 )
 
@@ -111,7 +112,7 @@ func TestSetOnAMachineWithoutTheKeyFile(t *testing.T) {
 	wantOnly(t, "the first machine's disk", os.Remove(f.keyFile()), "")
 	f.putKeyFile(key)
 	f.start()
-	f.await(phaseReady)
+	f.await(authority.Ready)
 }
 
 // A key file that was away while a manifest was set, and is restored from its backup,
@@ -126,5 +127,5 @@ func TestKeyFileAwayWhileAManifestIsSet(t *testing.T) {
 	f.stop()
 	f.putKeyFile(key)
 	f.start()
-	f.await(phaseReady)
+	f.await(authority.Ready)
 }

@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -160,12 +161,12 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 }
 
 // recorded returns a member as the store has it.
-func (m memberServer) recorded(ctx context.Context, s *state, id identity.ID) (*fealtyv1.Member, error) {
+func (m memberServer) recorded(ctx context.Context, s *authority.State, id identity.ID) (*fealtyv1.Member, error) {
 	rec, err := m.c.member(ctx, s, string(id.Kind()), id.Name())
 	if err != nil {
 		return nil, err
 	}
-	ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
+	ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 	if err != nil {
 		return nil, m.c.authority.storeError("read the ban of a member", err)
 	}
@@ -215,8 +216,8 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 	mark record.DrainMark) (member *fealtyv1.Member, changed bool, err error) {
 	c := m.c
 	err = c.changeMemberLater(ctx, req.GetKind(), req.GetName(), what,
-		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
-			ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
+		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+			ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
 				return false, c.authority.storeError("read the ban of a member", err)
 			}
@@ -257,8 +258,8 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 	}
 	var out *fealtyv1.RemoveMemberResponse
 	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "remove the member",
-		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
-			ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
+		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+			ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
 				return false, m.c.authority.storeError("read the ban of a member", err)
 			}
@@ -358,7 +359,7 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 	}
 	var out *fealtyv1.ReplaceMemberResponse
 	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "replace the member",
-		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			out = &fealtyv1.ReplaceMemberResponse{Member: m.c.memberMessage(s, rec.Value, record.Versioned[record.Ban]{})}
 			if req.GetDryRun() || rec.Value.State == record.Replacing {
 				return false, nil
@@ -411,11 +412,11 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 			return nil, explain.New(explain.RequestField, "field", "kind", "problem",
 				"every process believes coordinators by the manifest, so banning one would lock everybody out: take it out of the manifest, by a set")
 		}
-		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.authority.storeError("read the member", err)
 		}
-		old, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(id.Kind(), id.Name()))
+		old, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.authority.storeError("read the ban", err)
 		}
@@ -426,7 +427,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		if req.GetDryRun() {
 			return out, nil
 		}
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		// The record does not change, but what is banned must be what it says.
 		ch.Require(record.MemberKey(id.Kind(), id.Name()), rec.Version)
 		banned := rec.Value
@@ -477,22 +478,22 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		if err != nil {
 			return nil, err
 		}
-		ban, err := record.Get[record.Ban](ctx, s.records, record.BanIDKey(id.Kind(), id.Name()))
+		ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.authority.storeError("read the ban", err)
 		}
 		if !ban.Exists() {
 			return nil, explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
 		}
-		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, c.authority.storeError("read the member", err)
 		}
-		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(keyMemory(s.manifest))}
+		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(keyMemory(s.Manifest))}
 		if req.GetDryRun() {
 			return out, nil
 		}
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Delete(record.BanIDKey(id.Kind(), id.Name()), ban.Version)
 		ch.Write(record.UnbanKey(id.Kind(), id.Name()), record.Unban{Counter: ban.Value.Counter, By: record.Actor(ctx),
 			At: c.now().UTC()})
@@ -521,9 +522,9 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 // changeMember is changeMemberLater with the trust bundle that follows in force
 // before it returns.
 func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
-	f func(*state, record.Versioned[record.Member], *record.Change) (bool, error)) error {
+	f func(*authority.State, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	done := false
-	err := c.changeMemberLater(ctx, kind, name, what, func(s *state, rec record.Versioned[record.Member],
+	err := c.changeMemberLater(ctx, kind, name, what, func(s *authority.State, rec record.Versioned[record.Member],
 		ch *record.Change) (_ bool, err error) {
 		done, err = f(s, rec, ch)
 		return done, err
@@ -540,7 +541,7 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 // changeMemberLater reads the member, lets f fill a transaction, and commits it,
 // again from the start if somebody was first. f answers false for nothing to do.
 func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what string,
-	f func(*state, record.Versioned[record.Member], *record.Change) (bool, error)) error {
+	f func(*authority.State, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
 		if err != nil {
@@ -550,7 +551,7 @@ func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what str
 		if err != nil {
 			return err
 		}
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		if do, err := f(s, rec, ch); err != nil || !do {
 			return err
 		}
@@ -566,7 +567,7 @@ func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what str
 }
 
 // removeRecord adds to ch what deletes rec and bans its keys.
-func (c *Membership) removeRecord(ctx context.Context, s *state, ch *record.Change,
+func (c *Membership) removeRecord(ctx context.Context, s *authority.State, ch *record.Change,
 	rec record.Versioned[record.Member], by, action, reason string) error {
 	m := rec.Value
 	ch.Delete(record.MemberKey(m.Kind, m.Name), rec.Version)
@@ -589,13 +590,14 @@ const certMargin = time.Hour + outageStretch
 // trust state that it and d lead to; the zero m has no keys. A key is refused
 // here until no holder of it can be in grace, and listed in the bundle for as long
 // as a certificate over it can be valid.
-func (c *Membership) banKeys(ctx context.Context, s *state, ch *record.Change, m record.Member, ban record.Ban,
+func (c *Membership) banKeys(ctx context.Context, s *authority.State, ch *record.Change, m record.Member,
+	ban record.Ban,
 	d bundle.Delta, room bundle.Room) error {
 	for _, k := range m.Keys() {
 		if k.Key.IsZero() {
 			continue
 		}
-		old, err := record.Get[record.Ban](ctx, s.records, record.BanKeyKey(k.Key))
+		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(k.Key))
 		if err != nil {
 			return c.authority.storeError("read a banned key", err)
 		}
@@ -603,9 +605,9 @@ func (c *Membership) banKeys(ctx context.Context, s *state, ch *record.Change, m
 		next.CertEnd = record.Later(k.NotAfter.Add(certMargin), old.Value.CertEnd)
 		if k.Key == m.Key {
 			// A machine that came in under two names may hold this one under the other.
-			next.CertEnd = record.Later(next.CertEnd, ban.At.Add(s.manifest.LongestSVIDTTL()+certMargin))
+			next.CertEnd = record.Later(next.CertEnd, ban.At.Add(s.Manifest.LongestSVIDTTL()+certMargin))
 		}
-		next.Until = record.Later(record.Later(ban.At.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
+		next.Until = record.Later(record.Later(ban.At.Add(keyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
 		if old.Exists() && !next.Until.After(old.Value.Until) && !next.CertEnd.After(old.Value.CertEnd) {
 			continue
 		}
@@ -616,13 +618,14 @@ func (c *Membership) banKeys(ctx context.Context, s *state, ch *record.Change, m
 }
 
 // member reads the record of the member, or says that there is none.
-func (c *Membership) member(ctx context.Context, s *state, kind, name string) (record.Versioned[record.Member],
+func (c *Membership) member(ctx context.Context, s *authority.State, kind,
+	name string) (record.Versioned[record.Member],
 	error) {
 	id, err := memberID(s, kind, name)
 	if err != nil {
 		return record.Versioned[record.Member]{}, err
 	}
-	rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
+	rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 	if err != nil {
 		return rec, c.authority.storeError("read the member", err)
 	}
@@ -632,8 +635,8 @@ func (c *Membership) member(ctx context.Context, s *state, kind, name string) (r
 	return rec, nil
 }
 
-func memberID(s *state, kind, name string) (identity.ID, error) {
-	id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name)
+func memberID(s *authority.State, kind, name string) (identity.ID, error) {
+	id, err := identity.New(s.Manifest.Cluster, identity.Kind(kind), name)
 	if err != nil {
 		return id, explain.Wrap(err, explain.RequestField, "field", "kind and name", "problem", err.Error())
 	}
@@ -644,7 +647,7 @@ func memberID(s *state, kind, name string) (identity.ID, error) {
 // that keep takes, or nil of all, and the
 // token of what follows. While the store is out of reach these are the members as they
 // were last known, and since is when.
-func (c *Membership) memberPage(ctx context.Context, s *state, prefix string, from page,
+func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix string, from page,
 	keep func(record.Member) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
 	asking, cancel := c.authority.patience(ctx)
 	defer cancel()
@@ -678,7 +681,7 @@ func (c *Membership) memberPage(ctx context.Context, s *state, prefix string, fr
 // syncMembers has the member index hold what the store held at revision at, which a page
 // before this one was made of, or with at 0 what it holds now. It returns the revision
 // from which on it does. What the index has already is not decoded again.
-func (c *Membership) syncMembers(ctx context.Context, s *state, at store.Revision) (store.Revision, error) {
+func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at store.Revision) (store.Revision, error) {
 	if at != 0 && c.members.holds(at) {
 		return at, nil
 	}
@@ -692,12 +695,12 @@ func (c *Membership) syncMembers(ctx context.Context, s *state, at store.Revisio
 		path := e.Key[len(record.MemberPrefix):]
 		listed[path] = true
 		if have[path] == e.Version {
-			if _, err := s.records.Open(e.Key, e.Value); err != nil {
+			if _, err := s.Records.Open(e.Key, e.Value); err != nil {
 				return 0, c.authority.storeError("list members", err)
 			}
 			continue
 		}
-		r, err := record.Open[record.Member](s.records, e)
+		r, err := record.Open[record.Member](s.Records, e)
 		if err != nil {
 			return 0, c.authority.storeError("list members", err)
 		}
@@ -709,7 +712,8 @@ func (c *Membership) syncMembers(ctx context.Context, s *state, at store.Revisio
 
 // recordedMembers returns all members as the store has them, for who counts them, and the
 // revision that they are of.
-func (c *Membership) recordedMembers(ctx context.Context, s *state) ([]*fealtyv1.Member, store.Revision, error) {
+func (c *Membership) recordedMembers(ctx context.Context, s *authority.State) ([]*fealtyv1.Member, store.Revision,
+	error) {
 	at, err := c.syncMembers(ctx, s, 0)
 	if err != nil {
 		return nil, 0, err
@@ -728,20 +732,21 @@ func (c *Membership) recordedMembers(ctx context.Context, s *state) ([]*fealtyv1
 }
 
 // bans returns what says how a member is banned.
-func (c *Membership) bans(ctx context.Context, s *state) (func(record.Member) record.Versioned[record.Ban], error) {
+func (c *Membership) bans(ctx context.Context, s *authority.State) (func(record.Member) record.Versioned[record.Ban],
+	error) {
 	all, err := c.banned(ctx, s)
 	return func(r record.Member) record.Versioned[record.Ban] { return all[r.Path()] }, err
 }
 
 // banned returns the bans of identities by "<kind>/<name>".
-func (c *Membership) banned(ctx context.Context, s *state) (map[string]record.Versioned[record.Ban], error) {
+func (c *Membership) banned(ctx context.Context, s *authority.State) (map[string]record.Versioned[record.Ban], error) {
 	l, err := c.store.List(ctx, record.BanIDPrefix)
 	if err != nil {
 		return nil, c.authority.storeError("list bans", err)
 	}
 	out := make(map[string]record.Versioned[record.Ban], len(l.Entries))
 	for _, e := range l.Entries {
-		b, err := record.Open[record.Ban](s.records, e)
+		b, err := record.Open[record.Ban](s.Records, e)
 		if err != nil {
 			return nil, c.authority.storeError("read a ban", err)
 		}
@@ -750,8 +755,9 @@ func (c *Membership) banned(ctx context.Context, s *state) (map[string]record.Ve
 	return out, nil
 }
 
-func (c *Membership) memberMessage(s *state, r record.Member, ban record.Versioned[record.Ban]) *fealtyv1.Member {
-	id, err := identity.New(s.manifest.Cluster, r.Kind, r.Name)
+func (c *Membership) memberMessage(s *authority.State, r record.Member,
+	ban record.Versioned[record.Ban]) *fealtyv1.Member {
+	id, err := identity.New(s.Manifest.Cluster, r.Kind, r.Name)
 	if err != nil {
 		panic("a member's record under the MAC has no identity: " + err.Error())
 	}

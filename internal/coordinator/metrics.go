@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -129,7 +130,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 	}
 	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.auditBreaks, m.handshakes, m.cuts, m.refused, m.shares, m.peers, m.peerCalls, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
-			return truth(c.authority.state.Load().phase == phaseReady)
+			return truth(c.authority.state.Load().Phase == authority.Ready)
 		}),
 		gauge("fealty_store_full", "1 while the store refuses writes, because it has no space left or was made read-only.", func() float64 {
 			r := c.storeguard.writes.State(c.now()).Reason
@@ -142,7 +143,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 			return truth(c.storeguard.kept.Lost() != nil)
 		}),
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
-			return truth(c.authority.state.Load().phase == phaseRecovery)
+			return truth(c.authority.state.Load().Phase == authority.Recovery)
 		}),
 		gauge("fealty_coordinators_unheard", "Other coordinators that this one misses: they did not stop in order, and have not answered for ten seconds.", func() float64 {
 			return float64(len(c.membership.presence.Missed(c.elapsed())))
@@ -156,10 +157,10 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 			return float64(term)
 		}),
 		gauge("fealty_authority_epoch", "Authority epoch of the manifest in force; 0 without one.", func() float64 {
-			return float64(c.authority.state.Load().head.AuthorityEpoch)
+			return float64(c.authority.state.Load().Head.AuthorityEpoch)
 		}),
 		gauge("fealty_history_index", "Index of the transition in force; 0 without one.", func() float64 {
-			return float64(c.authority.state.Load().head.Index)
+			return float64(c.authority.state.Load().Head.Index)
 		}),
 		gauge("fealty_agents_connected", "Members that hold a stream to this coordinator.", func() float64 {
 			return float64(c.membership.live.connected())
@@ -168,8 +169,8 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 			return float64(c.membership.live.dataConnected())
 		}),
 		gauge("fealty_baseline_data", "Data members that have to be connected by the manifest in force; 0 without one.", func() float64 {
-			if s := c.authority.state.Load().ready(); s != nil {
-				return float64(s.manifest.Baseline.Data)
+			if s := c.authority.state.Load().Ready(); s != nil {
+				return float64(s.Manifest.Baseline.Data)
 			}
 			return 0
 		}),

@@ -207,7 +207,7 @@ func (w *world) joinByToken(r *rapid.T) {
 	w.store.lose()
 	if unknown(err) && mayFail {
 		// It may have happened: then the use is bound to this key.
-		use, e := record.Get[tokenUse](context.Background(), w.state().records, tokenUseKey(tok.ID, key))
+		use, e := record.Get[tokenUse](context.Background(), w.state().Records, tokenUseKey(tok.ID, key))
 		w.ok(e)
 		if !use.Exists() {
 			return
@@ -277,7 +277,7 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 	if m == nil {
 		return
 	}
-	grace := w.state().manifest.RejoinGrace
+	grace := w.state().Manifest.RejoinGrace
 	if sessionKind(m.id.Kind()) {
 		grace = 0
 	}
@@ -397,7 +397,7 @@ func (w *world) shared(m *machine) bool {
 
 // kill marks all keys of a machine as banned.
 func (w *world) kill(m *machine) {
-	end := w.clock().Add(keyMemory(w.state().manifest))
+	end := w.clock().Add(keyMemory(w.state().Manifest))
 	for _, k := range append(slices.Clone(m.older), m.key) {
 		w.dead[keyOf(w.t, k)] = end
 	}
@@ -604,7 +604,7 @@ func (w *world) own(r *rapid.T) {
 		return
 	}
 	rec.Value.Domains = []string{"range-1"}
-	ch := w.state().records.NewChange(w.state().headVersion)
+	ch := w.state().Records.NewChange(w.state().HeadVersion)
 	ch.Put(record.MemberKey(m.id.Kind(), m.id.Name()), rec.Version, rec.Value)
 	_, err := ch.Commit(context.Background())
 	w.ok(err)
@@ -618,7 +618,7 @@ func (w *world) otherManifest(*rapid.T) {
 
 // check is what always holds, of the records alone.
 func (w *world) check(r *rapid.T) {
-	recs, err := record.List[record.Member](context.Background(), w.state().records, record.MemberPrefix)
+	recs, err := record.List[record.Member](context.Background(), w.state().Records, record.MemberPrefix)
 	w.ok(err)
 	small := 0
 	for _, m := range recs {

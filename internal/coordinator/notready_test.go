@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -162,13 +163,13 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 		}
 		f.link.lie(spoilt)
 		f.c.authority.headDue.Notify()
-		f.await(phaseRecovery)
+		f.await(authority.Recovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
 		// What it held is served again when the store is mended.
 		f.link.lie(nil)
 		f.c.authority.headDue.Notify()
-		f.await(phaseReady)
+		f.await(authority.Ready)
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -34,14 +35,14 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 		seedOf[l.Hash.String()] = l.Salt
 	}
 	people, keepers := make(map[string]bool), make(map[string]bool)
-	for _, o := range s.manifest.Seed.People() {
+	for _, o := range s.Manifest.Seed.People() {
 		people[o.Name] = true
 	}
-	for _, o := range s.manifest.Seed.Keepers() {
+	for _, o := range s.Manifest.Seed.Keepers() {
 		keepers[o.Name] = true
 	}
 	nameOf := func(key string) string {
-		found, _ := s.manifest.Match(identity.Coordinator, []string{"key:" + key})
+		found, _ := s.Manifest.Match(identity.Coordinator, []string{"key:" + key})
 		return found.Name
 	}
 	by := func(e record.AuditEntry) string { return e.Actor[strings.LastIndexByte(e.Actor, '/')+1:] }
@@ -68,7 +69,8 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 		switch via := e.Fields["via"]; {
 		case via == "owners":
 			from := strings.Split(e.Fields["from"], ", ")
-			if len(from) < s.manifest.Seed.Threshold || slices.ContainsFunc(from, func(o string) bool { return !people[o] }) {
+			if len(from) < s.Manifest.Seed.Threshold || slices.ContainsFunc(from,
+				func(o string) bool { return !people[o] }) {
 				t.Errorf("%s received the seed from %v", h.name, from)
 			}
 		case via == "peer":
@@ -82,7 +84,7 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 		holds[h] = true
 	}
 	for _, name := range names {
-		if !holds[held{name, s.head.Salt}] {
+		if !holds[held{name, s.Head.Salt}] {
 			t.Errorf("nothing shows where %s has the seed from", name)
 		}
 	}
@@ -97,7 +99,7 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 		if giver := nameOf(e.Fields["key"]); e.Fields["via"] == "peer" && giver == "" {
 			t.Errorf("a mesh CA key from who is no coordinator: %+v", e)
 		}
-		if key == s.meshKey.String() {
+		if key == s.MeshKey.String() {
 			has[by(e)] = true
 		}
 	}
@@ -126,7 +128,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := []string{"coordinator-1", "coordinator-2"}
-	r.await(phaseReady)
+	r.await(authority.Ready)
 	f.awaitHead(r)
 	wantOrigins(t, f, names...)
 	if e := f.audited(actionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor, "/coordinator-2") {
@@ -136,7 +138,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	f.kill()
 	r.kill()
 	f.start()
-	f.await(phaseReady)
+	f.await(authority.Ready)
 	r.start()
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
@@ -146,18 +148,18 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
-	before := f.c.authority.state.Load().meshKey
+	before := f.c.authority.state.Load().MeshKey
 	if _, err := (trustServer{c: f.c.trust}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
-	if f.c.authority.state.Load().meshKey == before {
+	if f.c.authority.state.Load().MeshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
 
 	f.reseed()
-	f.await(phaseReady)
+	f.await(authority.Ready)
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
 	if e := f.audited(actionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor, "/coordinator-1") {
@@ -187,13 +189,13 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		files[n] = p.shareFile(f.store, n)
 	}
 	for round, pair := range [][2]string{{"alice", "bob"}, {"carol", "alice"}} {
-		epoch := f.c.authority.state.Load().head.AuthorityEpoch
+		epoch := f.c.authority.state.Load().Head.AuthorityEpoch
 		for _, r := range all {
 			r.kill()
 		}
 		for _, r := range all {
 			r.start()
-			r.await(phaseRecovery)
+			r.await(authority.Recovery)
 		}
 		// Both at once, at two different ones.
 		var wg sync.WaitGroup
@@ -209,15 +211,15 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		}
 		wg.Wait()
 		for _, r := range all {
-			r.await(phaseReady)
+			r.await(authority.Ready)
 		}
 		for _, r := range all[1:] {
 			r.awaitHead(f)
 		}
 		s := f.c.authority.state.Load()
 		slices.Sort(pair[:])
-		if s.head.AuthorityEpoch != epoch+1 || s.head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
-			t.Fatalf("round %d: epoch %d after %d: %s", round, s.head.AuthorityEpoch, epoch, s.head.Reason)
+		if s.Head.AuthorityEpoch != epoch+1 || s.Head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
+			t.Fatalf("round %d: epoch %d after %d: %s", round, s.Head.AuthorityEpoch, epoch, s.Head.Reason)
 		}
 		wantOrigins(t, f, names...)
 	}
@@ -250,7 +252,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			d.wantPhase("ready", "")
 			wantOnly(t, "write what waits", d.c.auditing.writeAudit(t.Context()), "")
 			for _, action := range []string{actionSeedCreated, actionMeshMade} {
-				if found, _ := d.audits(action); len(found) != 1 || found[0].Fields["head"] != d.state().head.Hash.String() || found[0].Actor == "" || found[0].At.IsZero() {
+				if found, _ := d.audits(action); len(found) != 1 || found[0].Fields["head"] != d.state().Head.Hash.String() || found[0].Actor == "" || found[0].At.IsZero() {
 					t.Errorf("%s: %+v", action, found)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -95,7 +96,7 @@ func (e *others) fresh() bool {
 
 // hearOthers asks the other coordinators what they hear of members, unless they just
 // said. One that does not answer in time is left out, and one that is gone is not waited for.
-func (c *Membership) hearOthers(ctx context.Context, s *state) {
+func (c *Membership) hearOthers(ctx context.Context, s *authority.State) {
 	e := c.others
 	if e.fresh() {
 		return
@@ -142,7 +143,7 @@ func (c *Membership) hearOthers(ctx context.Context, s *state) {
 
 // withOthers calls tell for each other coordinator that is not gone, all at once, with the
 // connections to its addresses.
-func (c *Membership) withOthers(ctx context.Context, s *state, tell func(context.Context, []*mesh.Conn)) {
+func (c *Membership) withOthers(ctx context.Context, s *authority.State, tell func(context.Context, []*mesh.Conn)) {
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
 	defer cancel()
 	all, conns, err := c.others.connect(ctx, c, s)
@@ -160,9 +161,9 @@ func (c *Membership) withOthers(ctx context.Context, s *state, tell func(context
 
 // connect returns the other coordinators that there are to be, as the store names them,
 // each with the connections to its addresses. One that said that it stops is left out.
-func (e *others) connect(ctx context.Context, c *Membership, s *state) (all []replica, conns [][]*mesh.Conn,
+func (e *others) connect(ctx context.Context, c *Membership, s *authority.State) (all []replica, conns [][]*mesh.Conn,
 	err error) {
-	all, err = c.authority.replicas(ctx, s.manifest)
+	all, err = c.authority.replicas(ctx, s.Manifest)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -174,7 +175,7 @@ func (e *others) connect(ctx context.Context, c *Membership, s *state) (all []re
 
 // connectTo returns the connections to the addresses of each of all. Connections that
 // nobody needs any more are closed.
-func (e *others) connectTo(c *Membership, s *state, all []replica) [][]*mesh.Conn {
+func (e *others) connectTo(c *Membership, s *authority.State, all []replica) [][]*mesh.Conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.known = all
@@ -200,11 +201,11 @@ func (e *others) connectTo(c *Membership, s *state, all []replica) [][]*mesh.Con
 
 // connLocked returns the connection to a coordinator, which has to prove that it is this
 // one. It does not wait for it.
-func (e *others) connLocked(c *Membership, s *state, at place) *mesh.Conn {
+func (e *others) connLocked(c *Membership, s *authority.State, at place) *mesh.Conn {
 	if conn := e.conns[at]; conn != nil {
 		return conn
 	}
-	id, err := identity.New(s.manifest.Cluster, identity.Coordinator, at.name)
+	id, err := identity.New(s.Manifest.Cluster, identity.Coordinator, at.name)
 	if err != nil {
 		return nil
 	}
@@ -307,7 +308,8 @@ func newerLive(a, b *fealtyv1.Live) *fealtyv1.Live {
 
 // degradedPeriods returns when a member was in degraded mode, as the coordinator says
 // that hears of it.
-func (c *Membership) degradedPeriods(ctx context.Context, s *state, id identity.ID) []*fealtyv1.DegradedPeriod {
+func (c *Membership) degradedPeriods(ctx context.Context, s *authority.State,
+	id identity.ID) []*fealtyv1.DegradedPeriod {
 	path := string(id.Kind()) + "/" + id.Name()
 	own, other := c.live.message(id), c.others.of(path)
 	if other == nil || newerLive(own, other) == own {
@@ -347,7 +349,7 @@ func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.Live
 	}
 	if path := req.GetMember(); path != "" {
 		kind, name, _ := strings.Cut(path, "/")
-		id, err := identity.New(s.manifest.Cluster, identity.Kind(kind), name)
+		id, err := identity.New(s.Manifest.Cluster, identity.Kind(kind), name)
 		if err != nil {
 			return explain.New(explain.RequestField, "field", "member", "problem", "it is not <kind>/<name>")
 		}

@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -86,7 +87,7 @@ func inOutage(what string, err error) error {
 }
 
 // alone returns the state to go on by without the store, or why that is over.
-func (c *Authority) alone(what string, cause error) (*state, error) {
+func (c *Authority) alone(what string, cause error) (*authority.State, error) {
 	s, err := c.ready()
 	if err != nil {
 		return nil, err
@@ -121,7 +122,8 @@ func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewR
 
 // recertify certifies the key that rec says again, and records nothing. cause is why
 // nothing can be recorded. The certificate ends at most stretch after what rec says.
-func (c *Admission) recertify(ctx context.Context, s *state, peer identity.Peer, r renewRequest, rec record.Member,
+func (c *Admission) recertify(ctx context.Context, s *authority.State, peer identity.Peer, r renewRequest,
+	rec record.Member,
 	stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
 	if !c.authority.acts(s) {
@@ -134,7 +136,7 @@ func (c *Admission) recertify(ctx context.Context, s *state, peer identity.Peer,
 		return nil, explain.New(explain.JoinBanned, "identity", id.String())
 	}
 	now := c.now()
-	until, entry, err := recertified(s.manifest, rec, id, peer.Key, r.key, now, stretch)
+	until, entry, err := recertified(s.Manifest, rec, id, peer.Key, r.key, now, stretch)
 	switch {
 	case errors.Is(err, errNotRecorded):
 		return nil, cause
@@ -147,7 +149,7 @@ func (c *Admission) recertify(ctx context.Context, s *state, peer identity.Peer,
 	if err := turn(id.Kind(), id.Name()); err != nil {
 		return nil, err
 	}
-	chain, err := s.issue(r.publicKey, id, entry, until, now)
+	chain, err := s.Issue(r.publicKey, id, entry, until, now)
 	if err != nil {
 		return nil, fmt.Errorf("certify %s: %w", id, err)
 	}
@@ -199,7 +201,7 @@ func recertified(m *manifest.Manifest, rec record.Member, id identity.ID, presen
 }
 
 // knownMembers returns the members below prefix as they were last known.
-func (c *Membership) knownMembers(s *state, prefix string) []*fealtyv1.Member {
+func (c *Membership) knownMembers(s *authority.State, prefix string) []*fealtyv1.Member {
 	var out []*fealtyv1.Member
 	for _, r := range c.members.all() {
 		if strings.HasPrefix(record.MemberPrefix+r.Path(), prefix) {
@@ -211,8 +213,8 @@ func (c *Membership) knownMembers(s *state, prefix string) []*fealtyv1.Member {
 
 // knownBan returns whether the bundle in force bans the identity of r. Why and by
 // whom only the store knows.
-func (c *Membership) knownBan(s *state, r record.Member) record.Versioned[record.Ban] {
-	id, err := identity.New(s.manifest.Cluster, r.Kind, r.Name)
+func (c *Membership) knownBan(s *authority.State, r record.Member) record.Versioned[record.Ban] {
+	id, err := identity.New(s.Manifest.Cluster, r.Kind, r.Name)
 	if err != nil || !c.bundle.believesBan(id, identity.KeyID{}) {
 		return record.Versioned[record.Ban]{}
 	}

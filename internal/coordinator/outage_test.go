@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -110,7 +111,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	spare := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
 
-	before, head := d.store.snapshot(), d.state().head.Hash
+	before, head := d.store.snapshot(), d.state().Head.Hash
 	began := time.Now()
 	o.begin(d.store)
 	for time.Since(began) < 10*time.Minute {
@@ -135,8 +136,8 @@ func testOutage(t *testing.T, o storeOutage) {
 		code(t, "a ban", err, o.code)
 		time.Sleep(time.Minute)
 	}
-	if d.state().phase != phaseReady || d.state().head.Hash != head {
-		t.Fatalf("after the outage it is %v at %v", d.state().phase, d.state().head.Hash)
+	if d.state().Phase != authority.Ready || d.state().Head.Hash != head {
+		t.Fatalf("after the outage it is %v at %v", d.state().Phase, d.state().Head.Hash)
 	}
 	if a := d.c.health().readiness(); !a.OK || a.Store != o.store {
 		t.Errorf("readiness in the outage: %+v", a)
@@ -263,7 +264,7 @@ func TestOutageEnds(t *testing.T) {
 // Each way in which a member is not to be certified again in an outage.
 func TestRecertified(t *testing.T) {
 	d := testDesk(t)
-	m, now := d.state().manifest, d.clock()
+	m, now := d.state().Manifest, d.clock()
 	var keys [4]identity.KeyID
 	for i := range keys {
 		key, err := newKey()
@@ -335,7 +336,7 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d.store.setDown(nil)
 	d.c.authority.checkHead(t.Context())
 	d.remove(t, identity.Data, "a")
-	ban, err := record.Get[record.Ban](t.Context(), d.state().records, record.BanKeyKey(keyOf(t, a.key)))
+	ban, err := record.Get[record.Ban](t.Context(), d.state().Records, record.BanKeyKey(keyOf(t, a.key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
 		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, end, err)
 	}
@@ -352,7 +353,8 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	if !ok {
 		t.Fatal("it is not known")
 	}
-	until, _, err := recertified(d.state().manifest, stale, a.id, stale.Key, stale.Key, stale.NotAfter.Add(-time.Minute), defaultMaxHeadAge)
+	until, _, err := recertified(d.state().Manifest, stale, a.id, stale.Key, stale.Key,
+		stale.NotAfter.Add(-time.Minute), defaultMaxHeadAge)
 	wantOnlyNil(t, err)
 	refused := 0
 	for d.advance(time.Minute); d.clock().Before(until.Add(-2 * time.Minute)); d.advance(time.Minute) {
@@ -367,7 +369,7 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 		t.Error("it may renew as often as it likes")
 	}
 	d.remove(t, identity.Data, "a")
-	ban, err := record.Get[record.Ban](t.Context(), d.state().records, record.BanKeyKey(stale.Key))
+	ban, err := record.Get[record.Ban](t.Context(), d.state().Records, record.BanKeyKey(stale.Key))
 	if err != nil || ban.Value.CertEnd.Before(until) {
 		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, until, err)
 	}
@@ -468,17 +470,17 @@ func TestOutageInTheMiddle(t *testing.T) {
 				if !cut && err != nil {
 					t.Fatalf("with the store in reach: %v", err)
 				}
-				if s := d.state().ready(); s == nil || s.secrets == nil {
+				if s := d.state().Ready(); s == nil || s.Secrets == nil {
 					t.Fatalf("cut after %d: the keys are gone", n)
 				}
 				d.store.setDown(errDown)
-				if err := other.again(); err != nil && d.state().phase == phaseReady {
+				if err := other.again(); err != nil && d.state().Phase == authority.Ready {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.store.setDown(nil)
 				d.c.authority.checkHead(t.Context())
-				if phase := d.state().phase; phase != phaseReady {
-					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.state().reason)
+				if phase := d.state().Phase; phase != authority.Ready {
+					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.state().Reason)
 				}
 				if err := other.renew(); err != nil {
 					t.Errorf("cut after %d: another member after the outage: %v", n, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -64,8 +65,8 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.restart()
-			if d.state().phase != phaseReady {
-				t.Fatalf("it did not come back: %s", d.state().reason)
+			if d.state().Phase != authority.Ready {
+				t.Fatalf("it did not come back: %s", d.state().Reason)
 			}
 			found := d.findings(t, explain.ManifestOutdated)
 			if len(found) != 1 {
@@ -73,7 +74,7 @@ func TestOutdatedManifest(t *testing.T) {
 			}
 			// It can go on from a store that went back, too.
 			plan, err := backup.PlanInPlace(t.Context(), lifted{d.store}, d.clock(), func(*manifest.Manifest) (store.Revision, error) { return 1, nil }, "test", "test")
-			if err != nil || plan.Manifest.Hash() != d.state().manifest.Hash() {
+			if err != nil || plan.Manifest.Hash() != d.state().Manifest.Hash() {
 				t.Errorf("a restore in place is planned with %v", err)
 			}
 
@@ -119,7 +120,7 @@ func TestOutdatedMember(t *testing.T) {
 	rec := d.record(identity.Data, "a")
 	rec.Value.Entry, rec.Value.ProofType, rec.Value.Token = "racks", proof.TypeX509, ""
 	rec.Value.Selectors = []string{"x509:dns:a.nodes.example", "x509:subject:CN=no\u3164de-a"}
-	ch := d.state().records.NewChange(d.state().headVersion)
+	ch := d.state().Records.NewChange(d.state().HeadVersion)
 	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)

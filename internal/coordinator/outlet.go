@@ -8,6 +8,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
@@ -58,7 +59,7 @@ func (o *outlet) findings() []*fealtyv1.Finding {
 }
 
 // followOutlet writes what is published to the publish directory, until ctx ends.
-func (c *Publication) followOutlet(ctx context.Context, s *state) error {
+func (c *Publication) followOutlet(ctx context.Context, s *authority.State) error {
 	for {
 		published, trust := c.publicationChanged.Wait(), c.bundle.bundleChanged.Wait()
 		started := time.Now()
@@ -90,7 +91,7 @@ func (c *Publication) followOutlet(ctx context.Context, s *state) error {
 }
 
 // writeOutlet writes the newest generation that there is.
-func (c *Publication) writeOutlet(ctx context.Context, s *state) error {
+func (c *Publication) writeOutlet(ctx context.Context, s *authority.State) error {
 	p, t := c.publication.Load(), c.bundle.trust.Load()
 	if !p.serves() || t == nil {
 		return nil
@@ -104,7 +105,7 @@ func (c *Publication) writeOutlet(ctx context.Context, s *state) error {
 		return errors.New("the publication in force has no root")
 	}
 	out := mirror.Publication{
-		Cluster: s.manifest.Cluster, AuthorityEpoch: v.AuthorityEpoch, Generation: v.Generation, Root: root,
+		Cluster: s.Manifest.Cluster, AuthorityEpoch: v.AuthorityEpoch, Generation: v.Generation, Root: root,
 		Signed:      snapshot.Publication{Record: v.Record, Signatures: v.Signatures},
 		TrustBundle: t.Signed, RootChanges: t.RootChanges, Links: t.Links,
 		Headers: make([]mirror.Header, len(p.headers)),

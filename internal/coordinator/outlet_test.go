@@ -55,7 +55,7 @@ func TestPublishDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, incarnation, _ := parsed.Node()
-	trust := snapshot.Trust{Me: id, Incarnation: incarnation, ConfigRoot: state.bundle.PublicRoot()}
+	trust := snapshot.Trust{Me: id, Incarnation: incarnation, ConfigRoot: state.Bundle.PublicRoot()}
 	raw, err := tree.TrustBundle(context.Background())
 	if err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ func (d *desk) enter(paths ...string) {
 	d.t.Helper()
 	for len(paths) > 0 {
 		n := min(len(paths), 50)
-		ch := d.state().records.NewChange(d.state().headVersion)
+		ch := d.state().Records.NewChange(d.state().HeadVersion)
 		for _, path := range paths[:n] {
 			kind, name := split(path)
 			ch.Put(record.MemberKey(identity.Kind(kind), name), 0, record.Member{Kind: identity.Kind(kind), Name: name, State: record.Active, Entry: "pool", NotAfter: d.clock().Add(time.Hour)})

@@ -192,22 +192,22 @@ func (r *received) audit() []record.AuditEntry {
 // auditOrigin writes down what brought s about and where its secrets came from, now
 // that it is ready. What the store does not take, or not while another one moves the
 // head, waits until it does: nobody else wrote down what owners or a keeper brought.
-func (c *Authority) auditOrigin(ctx context.Context, s *state) {
-	if len(s.origin) == 0 {
+func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
+	if len(c.untold) == 0 {
 		return
 	}
-	ch := s.records.NewChange(s.headVersion)
-	for i := range s.origin {
-		if s.origin[i].Actor == "" {
-			s.origin[i].Actor = c.ownID(s)
+	ch := s.Records.NewChange(s.HeadVersion)
+	for _, e := range c.untold {
+		if e.Actor == "" {
+			e.Actor = c.ownID(s)
 		}
-		ch.Audit(c.now(), s.origin[i])
+		ch.Audit(c.now(), e)
 	}
 	if _, err := ch.Commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
 		c.auditing.audits.again(ch)
 	}
-	s.origin = nil
+	c.untold = nil
 }
 
 // claimedHead is the head of a history that nobody vouches for.
@@ -367,7 +367,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 // are; and after all of these who proved nothing when it was asked last. What could not
 // be resolved is a failure of its own.
 func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
-	own := append(c.authority.advertised(), c.authority.addr())
+	own := append(c.authority.advertised(), c.cfg.Listener.Addr().String())
 	add := func(addr string) {
 		if len(out) < 2*maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
 			out = append(out, addr)
@@ -379,7 +379,7 @@ func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []s
 	}
 	announced := func(ready bool) {
 		for _, r := range others {
-			if r.Key != c.authority.enrolmentKey() && (r.Phase == phaseReady.String()) == ready {
+			if r.Key != c.authority.enrolmentKey() && (r.Phase == authority.Ready.String()) == ready {
 				for _, a := range r.Addresses {
 					add(a)
 				}
@@ -608,8 +608,8 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
-	if last := a.c.authority.state.Load().ready(); last != nil {
-		if _, err := last.chain.Seen().Accepts(r.verified); err != nil {
+	if last := a.c.authority.state.Load().Ready(); last != nil {
+		if _, err := last.Chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}
 	}

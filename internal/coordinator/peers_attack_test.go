@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -31,12 +32,12 @@ func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	old := f.c.authority.state.Load()
-	oldMesh := old.issuer.Load().MeshCA()
+	oldMesh := old.MeshCA()
 	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
 	s := f.c.authority.state.Load()
-	if s.meshKey == old.meshKey {
+	if s.MeshKey == old.MeshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
 	r, evil := rs[0], rs[1]
@@ -51,17 +52,19 @@ func TestLyingPeer(t *testing.T) {
 	otherKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	wantOnly(t, "key", err, "")
 	otherSeed := keyring.NewSeed()
-	otherKeys, err := otherSeed.Derive(s.head.Salt[:])
+	otherKeys, err := otherSeed.Derive(s.Head.Salt[:])
 	wantOnly(t, "derive", err, "")
-	otherRoot, err := ca.Root(otherKeys.RootCA(), testCluster, s.root.NotBefore)
+	otherRoot, err := ca.Root(otherKeys.RootCA(), testCluster, s.Root.NotBefore)
 	wantOnly(t, "root", err, "")
-	otherMesh, err := ca.NewMeshCA(otherRoot, otherKeys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, f.clock())
+	otherMesh, err := ca.NewMeshCA(otherRoot, otherKeys.RootCA(),
+		ca.MeshConfig{Cluster: testCluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, f.clock())
 	wantOnly(t, "mesh", err, "")
-	sameRootMesh, err := ca.NewMeshCA(s.root, s.secrets.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, f.clock())
+	sameRootMesh, err := ca.NewMeshCA(s.Root, s.Secrets.RootCA(),
+		ca.MeshConfig{Cluster: testCluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, f.clock())
 	wantOnly(t, "mesh", err, "")
 	stranger := newTestKey(t)
 	// The key of the head, certified by the root of another seed.
-	underOther, err := ca.RenewMeshCA(otherRoot, otherKeys.RootCA(), s.issuer.Load().MeshCA(), testCluster, time.Hour, f.clock())
+	underOther, err := ca.RenewMeshCA(otherRoot, otherKeys.RootCA(), s.MeshCA(), testCluster, time.Hour, f.clock())
 	wantOnly(t, "mesh", err, "")
 
 	hang := func(stream fealtyv1.PeerService_RecoverServer) error { <-stream.Context().Done(); return nil }
@@ -116,11 +119,13 @@ func TestLyingPeer(t *testing.T) {
 		{"no secrets", stepAnswer, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Sealed = nil } }},
 		{"garbage", stepAnswer, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Sealed) } }},
 		{"no seed", stepAnswer, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = keyring.Seed{} } }},
-		{"secrets for another head", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.head.Hash } }},
+		{"secrets for another head", stepAnswer,
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.Head.Hash } }},
 		{"secrets for another coordinator", stepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.authority.enrolmentKey() } }},
 		{"secrets for another purpose", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
-		{"a stale manifest", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = old.manifest.Bytes() } }},
+		{"a stale manifest", stepManifest,
+			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = old.Manifest.Bytes() } }},
 		{"no manifest", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = nil } }},
 		{"a manifest with one byte more", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = append(s.Manifest, '\n') } }},
 		{"another seed", stepHistory, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = otherSeed } }},
@@ -170,12 +175,13 @@ func TestLyingPeer(t *testing.T) {
 	}
 	t.Run("nothing that is wrong", func(t *testing.T) {
 		got, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: s})).peerrecovery.fromPeers(r.ctx(), loaded)
-		if err != nil || got.mesh.KeyID() != s.meshKey || !got.secrets.Same(s.secrets) || got.peer != "coordinator-3" {
+		if err != nil || got.mesh.KeyID() != s.MeshKey || !got.secrets.Same(s.Secrets) || got.peer != "coordinator-3" {
 			t.Errorf("the honest peer is refused: %v", err)
 		}
 	})
-	r.awaitState("the reason", func(s *state) bool {
-		return s.phase == phaseRecovery && strings.Contains(s.reason, addr) && strings.Contains(s.reason, "step 2 (proof)")
+	r.awaitState("the reason", func(s *authority.State) bool {
+		return s.Phase == authority.Recovery && strings.Contains(s.Reason, addr) && strings.Contains(s.Reason,
+			"step 2 (proof)")
 	})
 	if n := gathered(t, r, "fealty_peer_recoveries_total", "outcome", "mesh"); n < 7 {
 		t.Errorf("the metric counts %v failures at step mesh", n)
@@ -251,7 +257,8 @@ func TestLyingStore(t *testing.T) {
 		change(&h)
 		return &h
 	}
-	others, err := manifest.Parse(bytes.Replace(s.manifest.Bytes(), []byte("max_members: 2"), []byte("max_members: 3"), 1))
+	others, err := manifest.Parse(bytes.Replace(s.Manifest.Bytes(), []byte("max_members: 2"),
+		[]byte("max_members: 3"), 1))
 	wantOnly(t, "parse", err, "")
 	for _, tc := range []struct {
 		name string
@@ -261,7 +268,8 @@ func TestLyingStore(t *testing.T) {
 		{"no transitions", stepLoad, alter(func(h *history.History) { h.Links = nil })},
 		{"a head that is garbage", stepLoad, alter(func(h *history.History) { h.Links[2] = []byte("{}") })},
 		{"the manifest is missing", stepLoad, alter(func(h *history.History) { h.Manifests = nil })},
-		{"other bytes under the manifest's name", stepLoad, alter(func(h *history.History) { h.Manifests[s.manifest.Hash()] = others.Bytes() })},
+		{"other bytes under the manifest's name", stepLoad,
+			alter(func(h *history.History) { h.Manifests[s.Manifest.Hash()] = others.Bytes() })},
 		{"a link is missing", stepHistory, alter(func(h *history.History) { h.Links = slices.Delete(h.Links, 1, 2) })},
 		{"two links are swapped", stepHistory, alter(func(h *history.History) { h.Links[0], h.Links[1] = h.Links[1], h.Links[0] })},
 		{"a link was altered", stepHistory, alter(func(h *history.History) { h.Links[1] = bytes.Replace(h.Links[1], []byte("test"), []byte("tset"), 1) })},
@@ -316,8 +324,8 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.c.authority.state.Load(); got.phase != phaseRecovery {
-		t.Errorf("it is %s", got.phase)
+	if got := r.c.authority.state.Load(); got.Phase != authority.Recovery {
+		t.Errorf("it is %s", got.Phase)
 	}
 	// The lie ends: it comes back by itself.
 	r.link.lie(nil)
@@ -430,7 +438,7 @@ func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received,
 	c := r.c.withPeers()
 	c.authority.enrolment = key
 	s := f.c.authority.state.Load()
-	a := &asking{c: c.peerrecovery, head: &claimedHead{f.loaded(), s.head, s.manifest}, peer: f.addr,
+	a := &asking{c: c.peerrecovery, head: &claimedHead{f.loaded(), s.Head, s.Manifest}, peer: f.addr,
 		turn: make(chan struct{}, 1)}
 	if alter != nil {
 		alter(a)
@@ -460,7 +468,8 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		t.Helper()
 		e, err := f.store.Get(f.ctx(), history.HeadKey)
 		wantOnly(t, "head", err, "")
-		f.awaitState("the head again", func(s *state) bool { return s.phase == phaseReady && s.headVersion == e.Version })
+		f.awaitState("the head again",
+			func(s *authority.State) bool { return s.Phase == authority.Ready && s.HeadVersion == e.Version })
 	}
 	t.Run("without an entry", func(t *testing.T) {
 		_, err := askAs(f, r, newTestKey(t), nil)
@@ -471,7 +480,8 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		defer conn.Close()
 		stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
 		wantOnly(t, "call", err, "")
-		hello := &fealtyv1.PeerHello{Cluster: testCluster, Head: s.head.Hash[:], Nonce: make([]byte, 32), Key: proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)), Recipient: "age1x"}
+		hello := &fealtyv1.PeerHello{Cluster: testCluster, Head: s.Head.Hash[:], Nonce: make([]byte, 32),
+			Key: proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)), Recipient: "age1x"}
 		wantOnly(t, "hello", stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}), "")
 		if first, err := stream.Recv(); err == nil {
 			t.Errorf("a stranger got %v", first)
@@ -486,7 +496,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		nothing(t, err, explain.PeerBehind)
 	})
 	t.Run("to another purpose", func(t *testing.T) {
-		mv := &move{from: s, manifest: s.manifest, link: s.head, mesh: s.issuer.Load().MeshCA()}
+		mv := &move{from: s, manifest: s.Manifest, link: s.Head, mesh: s.MeshCA()}
 		nothing(t, explain.Of((&preparing{c: r.c.withPeers().peerrecovery, mv: mv}).bring(r.ctx(), f.addr)),
 			explain.PeerRefused)
 	})
@@ -570,7 +580,7 @@ func TestDismissedCoordinator(t *testing.T) {
 	if failed := wantStep(t, err, stepLoad, ""); !errors.Is(failed.Err, explain.ManifestLeavesOut) {
 		t.Errorf("refused for another reason: %v", failed.Err)
 	}
-	r.awaitState("the reason", func(s *state) bool { return strings.Contains(s.reason, "step 1 (load)") })
+	r.awaitState("the reason", func(s *authority.State) bool { return strings.Contains(s.Reason, "step 1 (load)") })
 	r.stop()
 	// A store that shows it the manifest of before.
 	r.link.lie(func(e store.Entry) store.Entry {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
 
@@ -23,7 +24,7 @@ func BenchmarkPeerRecovery(b *testing.B) {
 	for b.Loop() {
 		begin := time.Now()
 		r.start()
-		r.await(phaseReady)
+		r.await(authority.Ready)
 		took = append(took, time.Since(begin))
 		b.StopTimer()
 		r.stop()

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -78,12 +79,12 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	a, b := f.c.authority.state.Load(), r.c.authority.state.Load()
-	if !a.secrets.Same(b.secrets) || a.meshKey != b.meshKey || a.rootPin != b.rootPin || a.head.Hash != b.head.Hash || b.head.Index != 1 {
+	if !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey || a.RootPin != b.RootPin || a.Head.Hash != b.Head.Hash || b.Head.Index != 1 {
 		t.Error("it is ready with other secrets, or at another head")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received", "mesh.received")
 	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" || given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" || given[0].Fields["key"] != r.c.authority.enrolmentKey() ||
-		given[0].Fields["head"] != a.head.Hash.String() || given[0].Fields["proof"] == "" {
+		given[0].Fields["head"] != a.Head.Hash.String() || given[0].Fields["proof"] == "" {
 		t.Errorf("the audit log says of the giver %+v", given)
 	}
 	if len(received) != 2 || received[0].Fields["via"] != "peer" || received[0].Fields["key"] != f.c.authority.enrolmentKey() || received[0].Fields["from"] != "coordinator-1" || given[0].At.After(received[0].At) {
@@ -186,7 +187,7 @@ func TestStoreOutOfReachDuringPeerRecovery(t *testing.T) {
 	})
 	r.start()
 	<-cut
-	r.awaitState("the reason", func(s *state) bool { return strings.Contains(s.reason, "step 6 (mesh)") })
+	r.awaitState("the reason", func(s *authority.State) bool { return strings.Contains(s.Reason, "step 6 (mesh)") })
 	r.link.cut(nil)
 	r.awaitHead(f)
 }
@@ -242,13 +243,14 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 		t.Fatal("the setter did not crash")
 	}
 	f.stop()
-	r.awaitState("the new head", func(s *state) bool { return s.phase == phaseReady && s.head.Index == 2 })
+	r.awaitState("the new head",
+		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index == 2 })
 	after := r.c.authority.state.Load()
-	if after.meshKey == before.meshKey || after.meshKey != after.head.MeshCAKey || after.head.AuthorityEpoch != 2 {
-		t.Errorf("it is at epoch %d with mesh CA key %s", after.head.AuthorityEpoch, after.meshKey)
+	if after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey || after.Head.AuthorityEpoch != 2 {
+		t.Errorf("it is at epoch %d with mesh CA key %s", after.Head.AuthorityEpoch, after.MeshKey)
 	}
 	took := r.audited("mesh.prepared")
-	if len(took) != 1 || took[0].Fields["from"] != "coordinator-1" || took[0].Fields["mesh_ca_key"] != after.meshKey.String() || took[0].Actor != "spiffe://test.example/coordinator/coordinator-2" {
+	if len(took) != 1 || took[0].Fields["from"] != "coordinator-1" || took[0].Fields["mesh_ca_key"] != after.MeshKey.String() || took[0].Actor != "spiffe://test.example/coordinator/coordinator-2" {
 		t.Errorf("the audit log says %+v", took)
 	}
 	// And it gives what the next one needs, the setter too.
@@ -284,8 +286,9 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 		wantOnly(t, "proof", err, "")
 		digest, err := base64.StdEncoding.DecodeString(g.Fields["transcript"])
 		wantOnly(t, "transcript", err, "")
-		found, ok := s.manifest.Match(identity.Coordinator, []string{"key:" + g.Fields["key"]})
-		if !ok || found.Name != g.Fields["to"] || !ed25519.Verify(key, digest, evidence) || g.Fields["head"] != s.head.Hash.String() {
+		found, ok := s.Manifest.Match(identity.Coordinator, []string{"key:" + g.Fields["key"]})
+		if !ok || found.Name != g.Fields["to"] || !ed25519.Verify(key, digest,
+			evidence) || g.Fields["head"] != s.Head.Hash.String() {
 			t.Errorf("hand-over %d is not to a coordinator of the manifest in force that proved itself: %+v", i, g)
 		}
 		// Whoever gave it held it, by an entry of before.

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -59,7 +60,7 @@ func (c *PeerRecovery) registerServices(to grpc.ServiceRegistrar) {
 
 // greeted is an exchange whose asker was answered, and has proven nothing yet.
 type greeted struct {
-	s     *state // that it is decided on
+	s     *authority.State // that it is decided on
 	t     proof.PeerTranscript
 	asker manifest.Match    // its entry in the manifest in force here, by what it claims
 	key   string            // the enrolment key that it claims
@@ -85,17 +86,18 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	if g.shown, err = proof.ClaimedCoordinator(g.key, h.GetCertificates()); err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
-	if _, unknown := g.shown.Match(s.manifest, c.now()); unknown == nil && string(h.GetHead()) != string(s.head.Hash[:]) {
+	if _, unknown := g.shown.Match(s.Manifest,
+		c.now()); unknown == nil && string(h.GetHead()) != string(s.Head.Hash[:]) {
 		// It may have seen a newer head than this one has.
 		if s, err = c.authority.headIfFree(ctx); err != nil {
 			return nil, nil, err
 		}
 		g.s = s
 	}
-	if h.GetCluster() != s.manifest.Cluster {
+	if h.GetCluster() != s.Manifest.Cluster {
 		return nil, nil, refusedPeer(strangerThere)
 	}
-	if g.asker, err = g.shown.Match(s.manifest, c.now()); err != nil {
+	if g.asker, err = g.shown.Match(s.Manifest, c.now()); err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
 	cs, ok := mesh.ConnectionState(ctx)
@@ -112,7 +114,7 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 		recipient = h.GetRecipient()
 	}
 	g.t = proof.PeerTranscript{
-		Purpose: purpose, Cluster: s.manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
+		Purpose: purpose, Cluster: s.Manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
 		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.authority.enrolment.Public().(ed25519.PublicKey),
 	}
 	evidence, vouch, err := c.provePeer(proof.Giver, g.t)
@@ -137,8 +139,8 @@ func (c *PeerRecovery) behind(g *greeted, problem string) error {
 	return explain.New(explain.PeerBehind, "peer", ownName(c, g.s), "asked", shortHex(g.t.Head), "problem", problem)
 }
 
-func ownName(c *PeerRecovery, s *state) string {
-	found, err := c.authority.admits(s.manifest)
+func ownName(c *PeerRecovery, s *authority.State) string {
+	found, err := c.authority.admits(s.Manifest)
 	if err != nil {
 		return c.authority.enrolmentKey()
 	}
@@ -164,14 +166,14 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 	if err != nil {
 		return c.authority.storeError("read the head of the history", err)
 	}
-	asker, stranger := g.shown.Match(g.s.manifest, c.now())
+	asker, stranger := g.shown.Match(g.s.Manifest, c.now())
 	g.asker = asker
 	switch answer := decide.Give(memory{c.authority, g.s}, head.Hash, history.Hash(g.t.Head), stranger == nil); {
 	case answer == decide.Stranger:
 		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
-		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.head.Hash.String()[:16], g.s.head.Index))
-	case answer != decide.Given, c.authority.state.Load() != g.s, version != g.s.headVersion:
+		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.Head.Hash.String()[:16], g.s.Head.Index))
+	case answer != decide.Given, c.authority.state.Load() != g.s, version != g.s.HeadVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet", head.Index))
 	}
 	return nil
@@ -254,13 +256,12 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 // give seals the secrets of the state for who proved itself. The audit entry is durable
 // before they leave; that it is written says too that the head is still the one.
 func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []byte) (*fealtyv1.PeerSecrets, error) {
-	issuer, err := g.s.freshIssuer(c.now())
+	mesh, err := g.s.FreshMeshCA(c.now())
 	if err != nil {
 		return nil, err
 	}
-	mesh := issuer.MeshCA()
-	sealed, err := g.s.secrets.HandOver(g.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.authority.enrolmentKey(), To: g.key, Head: g.s.head.Hash,
+	sealed, err := g.s.Secrets.HandOver(g.t.Recipient, keyring.Handover{
+		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.authority.enrolmentKey(), To: g.key, Head: g.s.Head.Hash,
 	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")
@@ -270,11 +271,12 @@ func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []b
 	}
 	if err := c.auditHandover(ctx, g, evidence, vouch, record.AuditEntry{Action: "seed.given", Target: g.name(),
 		Fields: map[string]string{
-			"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(g.s.head.Index),
+			"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(), "head": g.s.Head.Hash.String(), "index": fmt.Sprint(g.s.Head.Index),
 		}}); err != nil {
 		return nil, err
 	}
-	return &fealtyv1.PeerSecrets{Sealed: sealed, Root: g.s.root.Raw, MeshCa: mesh.Certificate().Raw, Manifest: g.s.manifest.Bytes()}, nil
+	return &fealtyv1.PeerSecrets{Sealed: sealed, Root: g.s.Root.Raw, MeshCa: mesh.Certificate().Raw,
+		Manifest: g.s.Manifest.Bytes()}, nil
 }
 
 // auditHandover writes down what is handed over with the proof for it: the key, its
@@ -291,7 +293,7 @@ func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, 
 	if g.asker.Entry != nil && !strings.HasPrefix(g.asker.Selector, "key:") {
 		e.Fields["shown"], e.Fields["x509"] = g.asker.Selector, base64.StdEncoding.EncodeToString(vouch)
 	}
-	ch := g.s.records.NewChange(g.s.headVersion)
+	ch := g.s.Records.NewChange(g.s.HeadVersion)
 	ch.Audit(c.now(), e)
 	if _, err := ch.Commit(ctx); err != nil {
 		var conflict *store.ConflictError
@@ -304,12 +306,12 @@ func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, 
 }
 
 // ownID is this coordinator's identity under s, for the audit log.
-func (c *Authority) ownID(s *state) string {
-	found, err := c.admits(s.manifest)
+func (c *Authority) ownID(s *authority.State) string {
+	found, err := c.admits(s.Manifest)
 	if err != nil {
 		return "key " + c.enrolmentKey()
 	}
-	id, err := identity.New(s.manifest.Cluster, identity.Coordinator, found.Name)
+	id, err := identity.New(s.Manifest.Cluster, identity.Coordinator, found.Name)
 	if err != nil {
 		return "key " + c.enrolmentKey()
 	}

@@ -90,7 +90,7 @@ func (t *takenKeys) settle(head history.Link) {
 // A move that makes no mesh CA key needs none of this, and one that makes a seed hands
 // that to nobody before it is in force.
 func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
-	if mv.from == nil || mv.newSeed || mv.mesh.KeyID() == mv.from.meshKey {
+	if mv.from == nil || mv.newSeed || mv.mesh.KeyID() == mv.from.MeshKey {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
@@ -129,17 +129,17 @@ func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
 // that they are ready at its parent, or at the head before that. Such a one follows as soon
 // as it is greeted, or has followed and did not come to say so. They have to prove it.
 func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
-	others, err := c.authority.replicas(ctx, mv.from.manifest)
+	others, err := c.authority.replicas(ctx, mv.from.Manifest)
 	if err != nil {
 		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
 	}
 	var out []string
-	parent := mv.from.head
+	parent := mv.from.Head
 	for _, r := range others {
 		_, stays := r.entryIn(mv.manifest, c.now())
 		near := r.Head == parent.Hash || r.Head == parent.Previous
-		if r.Key != c.authority.enrolmentKey() && stays && !r.Stopped && r.Phase == phaseReady.String() && near && len(r.Addresses) > 0 {
+		if r.Key != c.authority.enrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near && len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])
 		}
 	}
@@ -166,7 +166,8 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	from := p.mv.from
-	x := &exchange{c: p.c, t: proof.PeerTranscript{Purpose: proof.Prepare, Cluster: from.manifest.Cluster, Head: from.head.Hash[:]}}
+	x := &exchange{c: p.c, t: proof.PeerTranscript{Purpose: proof.Prepare, Cluster: from.Manifest.Cluster,
+		Head: from.Head.Hash[:]}}
 	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
 		return stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Hello{Hello: h}})
 	}, func() (*fealtyv1.PeerChallenge, error) {
@@ -175,7 +176,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	}); err != nil {
 		return err
 	}
-	_, before := x.giver.Match(from.manifest, p.c.now())
+	_, before := x.giver.Match(from.Manifest, p.c.now())
 	found, after := x.giver.Match(p.mv.manifest, p.c.now())
 	if !decide.Prepares(before == nil, after == nil) {
 		return fmt.Errorf("it is no coordinator both before and after the change: %w", cmp.Or(before, after))
@@ -186,7 +187,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: from.manifest.Cluster, From: p.c.authority.enrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
+		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.authority.enrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
 	}, p.mv.mesh)
 	if err != nil {
 		return err
@@ -245,7 +246,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		}
 		if err := c.auditHandover(ctx, g, candidate.GetEvidence(), candidate.GetX509(),
 			record.AuditEntry{Action: "mesh.prepared", Target: k.link.Hash.String(), Fields: map[string]string{
-				"from": g.asker.Name, "mesh_ca_key": k.mesh.KeyID().String(), "head": g.s.head.Hash.String(), "index": fmt.Sprint(k.link.Index),
+				"from": g.asker.Name, "mesh_ca_key": k.mesh.KeyID().String(), "head": g.s.Head.Hash.String(), "index": fmt.Sprint(k.link.Index),
 			}}); err != nil {
 			authority.WipeMesh(k.mesh)
 			return g, err
@@ -263,27 +264,27 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 	if err != nil {
 		return takenKey{}, err
 	}
-	m := g.s.manifest
+	m := g.s.Manifest
 	if t.Manifest != m.Hash() {
 		if m, err = manifest.ParseAccepted(p.GetManifest()); err != nil {
 			return takenKey{}, err
 		}
 	}
-	next, err := g.s.chain.Extend(t, m)
+	next, err := g.s.Chain.Extend(t, m)
 	if err != nil {
 		return takenKey{}, err
 	}
 	link := *next.Current()
-	_, stranger := g.shown.Match(g.s.manifest, c.now())
+	_, stranger := g.shown.Match(g.s.Manifest, c.now())
 	if answer := decide.Take(memory{c.authority, g.s}, decide.HeadOf(&link), stranger == nil); answer != decide.Given {
 		return takenKey{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
 	switch _, err := c.authority.admits(m); {
 	case err != nil:
 		return takenKey{}, err
-	case link.Salt != g.s.head.Salt || !next.TransactionKey().Equal(g.s.secrets.TransactionKey()):
+	case link.Salt != g.s.Head.Salt || !next.TransactionKey().Equal(g.s.Secrets.TransactionKey()):
 		return takenKey{}, errors.New("it brings another seed into force")
-	case link.MeshCAKey == g.s.meshKey:
+	case link.MeshCAKey == g.s.MeshKey:
 		return takenKey{}, errors.New("it makes no mesh CA key")
 	}
 	key, err := authority.TakeMesh(recipient, keyring.Handover{
@@ -292,7 +293,7 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 	if err != nil {
 		return takenKey{}, err
 	}
-	mesh, err := key.Load(g.s.root, p.GetMeshCa(), m.Cluster, link.AuthorityEpoch)
+	mesh, err := key.Load(g.s.Root, p.GetMeshCa(), m.Cluster, link.AuthorityEpoch)
 	if err == nil && mesh.KeyID() != link.MeshCAKey {
 		err = errors.New("the mesh CA key is not the one of the transition")
 	}

@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -28,8 +29,8 @@ func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.issuer.Load().MeshCA()}
-	t, moves := s.chain.Next(history.KindSet, m)
+	mv := &move{from: s, manifest: m, secrets: s.Secrets, root: s.Root, mesh: s.MeshCA()}
+	t, moves := s.Chain.Next(history.KindSet, m)
 	t.Reason = "test"
 	if moves {
 		if err := f.c.authority.newMesh(mv, t); err != nil {
@@ -40,7 +41,8 @@ func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	t.Signatures = []history.Signature{{Key: key, Signature: [64]byte(ed25519.Sign(f.signer, history.SetStatement(m.Hash(), s.head.Hash)))}}
+	t.Signatures = []history.Signature{{Key: key,
+		Signature: [64]byte(ed25519.Sign(f.signer, history.SetStatement(m.Hash(), s.Head.Hash)))}}
 	if alter != nil {
 		alter(t)
 	}
@@ -203,8 +205,8 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 
 	thief := steal(s)
 	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal()}
-	for what, st := range map[string]*state{"mesh CA key": s, "next mesh CA key": next} {
-		raw, err := st.issuer.Load().MeshCA().Key().Bytes()
+	for what, st := range map[string]*authority.State{"mesh CA key": s, "next mesh CA key": next} {
+		raw, err := st.MeshCA().Key().Bytes()
 		wantOnly(t, "mesh key", err, "")
 		secrets[what] = raw
 	}
@@ -238,23 +240,23 @@ func FuzzPeerSecrets(f *testing.F) {
 		f.Fatal(err)
 	}
 	s := d.state()
-	mesh := s.issuer.Load().MeshCA()
+	mesh := s.MeshCA()
 	loaded, err := d.c.authority.history.Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.c.authority.state.Store(&state{phase: phaseRecovery})
-	head := &claimedHead{loaded, s.head, s.manifest}
-	f.Add(s.root.Raw, mesh.Certificate().Raw, s.manifest.Bytes())
+	d.c.authority.state.Store(&authority.State{Phase: authority.Recovery})
+	head := &claimedHead{loaded, s.Head, s.Manifest}
+	f.Add(s.Root.Raw, mesh.Certificate().Raw, s.Manifest.Bytes())
 	f.Add([]byte{}, []byte{}, []byte{})
-	f.Add(mesh.Certificate().Raw, s.root.Raw, s.manifest.Bytes())
-	f.Add(s.root.Raw, []byte("0"), s.manifest.Bytes())
+	f.Add(mesh.Certificate().Raw, s.Root.Raw, s.Manifest.Bytes())
+	f.Add(s.Root.Raw, []byte("0"), s.Manifest.Bytes())
 	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
 		a := &asking{c: d.c.peerrecovery, head: head}
 		secrets, key := brought(s)
 		r := &received{secrets: secrets}
 		err := a.verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
-		if err == nil && (string(m) != string(s.manifest.Bytes()) || r.mesh.KeyID() != s.meshKey || !r.root.Equal(s.root)) {
+		if err == nil && (string(m) != string(s.Manifest.Bytes()) || r.mesh.KeyID() != s.MeshKey || !r.root.Equal(s.Root)) {
 			t.Fatal("something else was accepted")
 		}
 		if err != nil && (a.step < stepManifest || a.step > stepMesh) {
@@ -270,14 +272,14 @@ func FuzzPeerCandidate(f *testing.F) {
 		f.Fatal(err)
 	}
 	s := d.state()
-	mesh := s.issuer.Load().MeshCA()
+	mesh := s.MeshCA()
 	recipient, err := keyring.NewEphemeral()
 	if err != nil {
 		f.Fatal(err)
 	}
-	tr, _ := s.chain.Next(history.KindRekey, s.manifest)
+	tr, _ := s.Chain.Next(history.KindRekey, s.Manifest)
 	tr.Reason = "x"
-	mv := &move{from: s, manifest: s.manifest, secrets: s.secrets, root: s.root}
+	mv := &move{from: s, manifest: s.Manifest, secrets: s.Secrets, root: s.Root}
 	if err := d.c.authority.newMesh(mv, tr); err != nil {
 		f.Fatal(err)
 	}
@@ -293,9 +295,9 @@ func FuzzPeerCandidate(f *testing.F) {
 		f.Fatal(err)
 	}
 	g := &greeted{s: s, key: d.c.authority.enrolmentKey(), shown: shown,
-		t: proof.PeerTranscript{Cluster: s.manifest.Cluster}}
+		t: proof.PeerTranscript{Cluster: s.Manifest.Cluster}}
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
-		Cluster: s.manifest.Cluster, From: g.key, To: d.c.authority.enrolmentKey(),
+		Cluster: s.Manifest.Cluster, From: g.key, To: d.c.authority.enrolmentKey(),
 		Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
 	if err != nil {
 		f.Fatal(err)
@@ -304,7 +306,7 @@ func FuzzPeerCandidate(f *testing.F) {
 		MeshCa: mv.mesh.Certificate().Raw}, recipient); err != nil || k.link.Hash != mv.link.Hash {
 		f.Fatalf("what is right is refused: %v", err)
 	}
-	f.Add(raw, s.manifest.Bytes(), sealed, mv.mesh.Certificate().Raw)
+	f.Add(raw, s.Manifest.Bytes(), sealed, mv.mesh.Certificate().Raw)
 	f.Add(raw, []byte{}, sealed, mesh.Certificate().Raw)
 	f.Add([]byte("{}"), []byte{}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, transition, m, sealed, cert []byte) {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -51,7 +52,7 @@ func expected(all []replica) []presence.Coordinator {
 	for i, r := range all {
 		out[i] = presence.Coordinator{
 			Key: r.Key, Name: r.Name, Addresses: r.Addresses, Revision: uint64(r.version),
-			Recovering: r.Phase == phaseRecovery.String(), Stopped: r.Stopped,
+			Recovering: r.Phase == authority.Recovery.String(), Stopped: r.Stopped,
 		}
 	}
 	return out
@@ -59,7 +60,7 @@ func expected(all []replica) []presence.Coordinator {
 
 // followPeers asks the other coordinators what they saw of the store and what they find,
 // until ctx ends. A statement that the cluster signed is proof; the rest is told to people.
-func (c *Membership) followPeers(ctx context.Context, s *state) error {
+func (c *Membership) followPeers(ctx context.Context, s *authority.State) error {
 	defer c.others.forgetTold()
 	for {
 		began := time.Now()
@@ -71,11 +72,13 @@ func (c *Membership) followPeers(ctx context.Context, s *state) error {
 }
 
 // hearPeers asks them for somebody who looks now.
-func (c *Membership) hearPeers(ctx context.Context, s *state) { c.askOthers(ctx, s, askOthers) }
+func (c *Membership) hearPeers(ctx context.Context, s *authority.State) {
+	c.askOthers(ctx, s, askOthers)
+}
 
 // askOthers asks all other coordinators at once, and waits for each for no longer than
 // patience.
-func (c *Membership) askOthers(ctx context.Context, s *state, patience time.Duration) {
+func (c *Membership) askOthers(ctx context.Context, s *authority.State, patience time.Duration) {
 	e := c.others
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -113,8 +116,9 @@ func (c *Membership) askOthers(ctx context.Context, s *state, patience time.Dura
 
 // seenBy asks at one address. Whoever answers that it cannot say is heard too; then the
 // answer is nil.
-func (c *Membership) seenBy(ctx context.Context, s *state, conn *mesh.Conn) (*fealtyv1.GetSeenResponse, error) {
-	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.head.AuthorityEpoch}
+func (c *Membership) seenBy(ctx context.Context, s *authority.State, conn *mesh.Conn) (*fealtyv1.GetSeenResponse,
+	error) {
+	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.Head.AuthorityEpoch}
 	if t := c.bundle.trust.Load(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
@@ -126,7 +130,7 @@ func (c *Membership) seenBy(ctx context.Context, s *state, conn *mesh.Conn) (*fe
 }
 
 // take keeps what a coordinator said.
-func (c *Membership) take(ctx context.Context, s *state, r replica, seen *fealtyv1.GetSeenResponse) {
+func (c *Membership) take(ctx context.Context, s *authority.State, r replica, seen *fealtyv1.GetSeenResponse) {
 	said := told{name: r.Name}
 	if seen != nil {
 		claim, err := c.compareSeen(ctx, s, r.Name, seen)
@@ -160,7 +164,7 @@ func severityOf(f *fealtyv1.Finding) string {
 }
 
 // knownBefore returns the coordinators that the store named last.
-func (e *others) knownBefore(c *Membership, s *state) ([]replica, [][]*mesh.Conn) {
+func (e *others) knownBefore(c *Membership, s *authority.State) ([]replica, [][]*mesh.Conn) {
 	e.mu.Lock()
 	all := e.known
 	e.mu.Unlock()
@@ -189,7 +193,7 @@ func (c *Membership) toldNow() []told {
 }
 
 // foundHere is what this coordinator tells the others: they cannot find it themselves.
-func (c *Membership) foundHere(s *state) []*fealtyv1.Finding {
+func (c *Membership) foundHere(s *authority.State) []*fealtyv1.Finding {
 	out := append(c.root.headFindings(s), c.root.storeFindings()...)
 	out = append(append(out, c.root.publication.outlet.findings()...), c.root.publication.compileFindings()...)
 	out = append(out, c.olderKeyFindings()...)
@@ -268,12 +272,12 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 
 // forgetCoordinator removes what the coordinators of a name said of themselves that stopped
 // or are not heard.
-func (c *Membership) forgetCoordinator(ctx context.Context, s *state,
+func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
 	const what = "forget a coordinator"
 	name := req.GetName()
 	// Those are forgotten too that are not told of any more, a bounded number at a time.
-	all, err := c.authority.allReplicas(ctx, s.manifest)
+	all, err := c.authority.allReplicas(ctx, s.Manifest)
 	if err != nil {
 		return nil, c.authority.storeError(what, err)
 	}
@@ -284,7 +288,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *state,
 			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
 	}
 	out := &fealtyv1.ForgetCoordinatorResponse{}
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	now, heard := c.elapsed(), ""
 	for _, r := range all {
 		switch silent, _ := c.presence.Silent(r.Key, now); {

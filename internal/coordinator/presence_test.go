@@ -1,8 +1,5 @@
 package coordinator
 
-// This test is inside the package for the fleet that its tests share, and to ask now what a
-// coordinator asks every few seconds.
-
 import (
 	"errors"
 	"io"
@@ -16,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/snapshot"
@@ -85,12 +83,12 @@ func finds(t *testing.T, f *fleet, prefix string, want ...[2]string) {
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.c.authority.nameIn(f.c.authority.state.Load().manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.c.authority.nameIn(f.c.authority.state.Load().Manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.c.authority.nameIn(f.c.authority.state.Load().manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.c.authority.nameIn(f.c.authority.state.Load().Manifest), got[i], w)
 		}
 	}
 }
@@ -121,7 +119,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 
 	first.start()
-	first.await(phaseReady)
+	first.await(authority.Ready)
 	first.awaitReplica(func(r replica) bool { return r.Phase == "ready" && !r.Stopped })
 	until := time.Now().Add(time.Minute)
 	for x.ask(second, third); second.c.membership.presence.Gone(first.enrolmentKey(),
@@ -198,7 +196,7 @@ func TestForgetCoordinator(t *testing.T) {
 	}
 
 	second.start()
-	second.await(phaseReady)
+	second.await(authority.Ready)
 	second.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
 	second.kill()
 	x.ask(first)

@@ -23,8 +23,8 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 	if err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.PreviewManifestResponse{Manifest: s.manifest.Bytes(), Transition: transitionMessage(s.head)}
-	recs, err := record.List[record.Member](ctx, s.records, record.MemberPrefix)
+	out := &fealtyv1.PreviewManifestResponse{Manifest: s.Manifest.Bytes(), Transition: transitionMessage(s.Head)}
+	recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix)
 	if err != nil {
 		return nil, c.storeError("read the members", err)
 	}
@@ -33,7 +33,7 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 		if sessionKind(rec.Kind) || rec.State != record.Active {
 			continue // a session is not renewed, and who waits to be replaced is not either
 		}
-		if _, was := coveredBy(s.manifest, rec); was.why != "" {
+		if _, was := coveredBy(s.Manifest, rec); was.why != "" {
 			continue // lost already
 		}
 		_, lost := coveredBy(next, rec)
@@ -44,7 +44,7 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 			out.Members = append(out.Members, &fealtyv1.LosingMember{Kind: string(rec.Kind), Name: rec.Name, Entry: rec.Entry, Why: lost.why})
 		}
 	}
-	tokens, err := record.List[tokenRecord](ctx, s.records, tokenPrefix)
+	tokens, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
 	if err != nil {
 		return nil, c.storeError("read the tokens", err)
 	}
@@ -54,7 +54,7 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 			e, ok := m.EntryByName(t.Value.Entry)
 			return ok && e.AdmitsTokens()
 		}
-		if tokenFault(t.Value, now) != nil || !admits(s.manifest) || admits(next) {
+		if tokenFault(t.Value, now) != nil || !admits(s.Manifest) || admits(next) {
 			continue
 		}
 		if out.TokensTotal++; out.TokensTotal <= maxPreview {

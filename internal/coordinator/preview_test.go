@@ -21,7 +21,7 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 		}
 		return resp
 	}
-	if r := preview(poolEntries); r.GetMembersTotal()+r.GetTokensTotal() != 0 || string(r.GetManifest()) != string(d.state().manifest.Bytes()) {
+	if r := preview(poolEntries); r.GetMembersTotal()+r.GetTokensTotal() != 0 || string(r.GetManifest()) != string(d.state().Manifest.Bytes()) {
 		t.Fatalf("of the manifest in force: %v", r)
 	}
 	before := d.store.keys("")

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
@@ -36,11 +37,11 @@ type probeAnswer struct {
 
 // health is all that the probes are answered from.
 type health struct {
-	serving    bool          // all ports serve
-	tried      bool          // to bring the keys back, from peers too
-	phase      phase         //
-	reason     string        // why it is not ready
-	headAge    time.Duration // since the store showed our head
+	serving    bool            // all ports serve
+	tried      bool            // to bring the keys back, from peers too
+	phase      authority.Phase //
+	reason     string          // why it is not ready
+	headAge    time.Duration   // since the store showed our head
 	maxHeadAge time.Duration
 	store      string        // how the store takes no writes, in a word; empty if it does
 	refuses    string        // the same as a sentence
@@ -67,7 +68,7 @@ func (h health) startup() probeAnswer {
 // readiness: a manifest is in force, the state in memory is the head of the history,
 // and the store said so within maxHeadAge. One that takes no writes says so too.
 func (h health) readiness() probeAnswer {
-	if h.phase != phaseReady {
+	if h.phase != authority.Ready {
 		a := h.answer(h.reason)
 		a.OK = false
 		return a
@@ -97,7 +98,7 @@ func (h health) liveness() probeAnswer {
 	switch {
 	case h.pulseAge > stuckAfter:
 		return h.answer("it is stuck: a lock that every call takes was not free for " + h.pulseAge.Round(time.Second).String())
-	case h.strict && h.phase == phaseReady && h.headAge > headDegradedAfter:
+	case h.strict && h.phase == authority.Ready && h.headAge > headDegradedAfter:
 		return h.answer("the store was last read " + h.headAge.Round(time.Second).String() + " ago, and --liveness-store is set")
 	}
 	return h.answer("")
@@ -106,12 +107,12 @@ func (h health) liveness() probeAnswer {
 func (c *Coordinator) health() health {
 	s, now := c.authority.state.Load(), c.now()
 	word, refuses := c.refusing()
-	reason := s.reason
-	if s.phase == phaseRecovery {
+	reason := s.Reason
+	if s.Phase == authority.Recovery {
 		reason = c.ownerrecovery.recoveryText(s)
 	}
 	return health{
-		serving: c.serving.Load(), tried: c.authority.tried.Load(), phase: s.phase, reason: reason,
+		serving: c.serving.Load(), tried: c.authority.tried.Load(), phase: s.Phase, reason: reason,
 		headAge: c.authority.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, store: word, refuses: refuses, lost: c.storeguard.lostReason(),
 		pulseAge: c.pulsed.age(now), strict: c.cfg.LivenessStore,
 	}

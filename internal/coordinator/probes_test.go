@@ -12,17 +12,19 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 )
 
 func TestHealth(t *testing.T) {
-	well := health{serving: true, tried: true, phase: phaseReady, maxHeadAge: time.Hour}
+	well := health{serving: true, tried: true, phase: authority.Ready, maxHeadAge: time.Hour}
 	with := func(f func(*health)) health {
 		h := well
 		f(&h)
 		return h
 	}
-	uninitialized := with(func(h *health) { h.phase, h.reason = phaseUninitialized, "no manifest was set yet" })
-	recovery := with(func(h *health) { h.phase, h.reason = phaseRecovery, "no peer answers" })
+	uninitialized := with(func(h *health) { h.phase, h.reason = authority.Uninitialized, "no manifest was set yet" })
+	recovery := with(func(h *health) { h.phase, h.reason = authority.Recovery, "no peer answers" })
 	for _, tt := range []struct {
 		name  string
 		probe func(health) probeAnswer
@@ -31,7 +33,7 @@ func TestHealth(t *testing.T) {
 	}{
 		{"serves", health.startup, well, probeAnswer{OK: true, Phase: "ready"}},
 		{"a port does not serve", health.startup, with(func(h *health) { h.serving = false }), probeAnswer{Phase: "ready", Reason: "the listeners do not serve yet"}},
-		{"peers were not asked", health.startup, with(func(h *health) { h.phase, h.tried = phaseRecovery, false }),
+		{"peers were not asked", health.startup, with(func(h *health) { h.phase, h.tried = authority.Recovery, false }),
 			probeAnswer{Phase: "recovery", Reason: "it has not asked its peers for the keys yet"}},
 		{"started in recovery mode", health.startup, recovery, probeAnswer{OK: true, Phase: "recovery"}},
 		{"started without a manifest", health.startup, uninitialized, probeAnswer{OK: true, Phase: "uninitialized"}},
@@ -47,7 +49,8 @@ func TestHealth(t *testing.T) {
 			probeAnswer{Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 1h0m1s ago"}},
 		{"not ready in recovery mode", health.readiness, recovery, probeAnswer{Phase: "recovery", Reason: "no peer answers"}},
 		{"not ready without a manifest", health.readiness, uninitialized, probeAnswer{Phase: "uninitialized", Reason: "no manifest was set yet"}},
-		{"not ready and nobody knows why", health.readiness, with(func(h *health) { h.phase = phaseRecovery }), probeAnswer{Phase: "recovery"}},
+		{"not ready and nobody knows why", health.readiness, with(func(h *health) { h.phase = authority.Recovery }),
+			probeAnswer{Phase: "recovery"}},
 
 		{"alive", health.liveness, well, probeAnswer{OK: true, Phase: "ready"}},
 		{"alive in recovery mode", health.liveness, recovery, probeAnswer{OK: true, Phase: "recovery"}},
@@ -56,13 +59,15 @@ func TestHealth(t *testing.T) {
 		{"alive after a short wait for a lock", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter }), probeAnswer{OK: true, Phase: "ready"}},
 		{"stuck", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter + time.Second }),
 			probeAnswer{Phase: "ready", Reason: "it is stuck: a lock that every call takes was not free for 31s"}},
-		{"stuck in recovery mode", health.liveness, with(func(h *health) { h.phase, h.pulseAge = phaseRecovery, time.Hour }),
+		{"stuck in recovery mode", health.liveness,
+			with(func(h *health) { h.phase, h.pulseAge = authority.Recovery, time.Hour }),
 			probeAnswer{Phase: "recovery", Reason: "it is stuck: a lock that every call takes was not free for 1h0m0s"}},
 
 		{"strict, with a store", health.liveness, with(func(h *health) { h.strict = true }), probeAnswer{OK: true, Phase: "ready"}},
 		{"strict, without a store", health.liveness, with(func(h *health) { h.strict, h.headAge = true, time.Minute }),
 			probeAnswer{Phase: "ready", Reason: "the store was last read 1m0s ago, and --liveness-store is set"}},
-		{"strict, in recovery mode without a store", health.liveness, with(func(h *health) { h.phase, h.strict, h.headAge = phaseRecovery, true, time.Hour }),
+		{"strict, in recovery mode without a store", health.liveness,
+			with(func(h *health) { h.phase, h.strict, h.headAge = authority.Recovery, true, time.Hour }),
 			probeAnswer{OK: true, Phase: "recovery"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -43,24 +44,27 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				f.link.lose(how)
 				wantCode(t, f.setPeople(moreCoordinators(t)), explain.StoreOutcomeUnknown)
 				if got := f.c.authority.state.Load(); got != before {
-					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.phase, got.head.Index)
+					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.Phase, got.Head.Index)
 				}
 				f.link.cut(nil)
 				f.c.authority.headDue.Notify()
 				if how == lostForGoodN {
 					// Nothing came, and the next set goes on from where it was.
-					f.awaitState("the head of before", func(s *state) bool { return s.phase == before.phase && s.head.Hash == before.head.Hash })
+					f.awaitState("the head of before",
+						func(s *authority.State) bool { return s.Phase == before.Phase && s.Head.Hash == before.Head.Hash })
 					wantOnly(t, "set again", f.setPeople(moreCoordinators(t)), "")
 				}
-				f.await(phaseReady)
-				f.awaitState("the head", func(s *state) bool { return s.phase == phaseReady && s.head.Index == before.head.Index+1 })
+				f.await(authority.Ready)
+				f.awaitState("the head", func(s *authority.State) bool {
+					return s.Phase == authority.Ready && s.Head.Index == before.Head.Index+1
+				})
 				s := f.c.authority.state.Load()
-				if s.head.Kind == history.KindRekey || s.meshKey != s.head.MeshCAKey || s.head.Previous != before.head.Hash {
-					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.head.Index, s.head.Kind, s.meshKey)
+				if s.Head.Kind == history.KindRekey || s.MeshKey != s.Head.MeshCAKey || s.Head.Previous != before.Head.Hash {
+					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.Head.Index, s.Head.Kind, s.MeshKey)
 				}
 				f.member("after")
 				wantOrigins(t, f, "coordinator-1")
-				if got := len(f.loaded().Links); got != int(s.head.Index) {
+				if got := len(f.loaded().Links); got != int(s.Head.Index) {
 					t.Errorf("the history has %d transitions", got)
 				}
 			})
@@ -82,13 +86,13 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	seed := keyring.NewSeed()
 	mv.newSeed, mv.secrets, mv.link.Salt = true, secretsOf(seed, history.Salt{1}), history.Salt{1}
 	f.c.authority.keepCandidate(mv)
-	f.c.authority.settleCandidates(s.head)
+	f.c.authority.settleCandidates(s.Head)
 	if m := f.c.authority.memory(); m.mesh(mv.link.MeshCAKey) == nil || m.secrets(mv.link.Salt) == nil || !mv.secrets.Same(secretsOf(seed, history.Salt{1})) {
 		t.Error("the keys of a head that may come are gone")
 	}
 	other := mv.link
 	other.Hash[0] ^= 1
-	other.Salt = s.head.Salt
+	other.Salt = s.Head.Salt
 	f.c.authority.settleCandidates(other)
 	if m := f.c.authority.memory(); m.mesh(mv.link.MeshCAKey) != nil || m.secrets(mv.link.Salt) != nil || !mv.secrets.Gone() {
 		t.Error("the keys of a head that cannot come any more are kept")
@@ -112,23 +116,24 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 			before := f.c.authority.state.Load()
 			f.stop()
 			f.link.lie(func(e store.Entry) store.Entry {
-				if strings.HasPrefix(e.Key, sealed.Mesh(before.head.Hash).Under()) {
+				if strings.HasPrefix(e.Key, sealed.Mesh(before.Head.Hash).Under()) {
 					return harm(e)
 				}
 				return e
 			})
 			f.start()
-			f.await(phaseReady)
+			f.await(authority.Ready)
 			s := f.c.authority.state.Load()
-			if s.head.Kind != history.KindRekey || s.head.Previous != before.head.Hash || s.head.AuthorityEpoch != before.head.AuthorityEpoch+1 ||
-				s.meshKey == before.meshKey || s.meshKey != s.head.MeshCAKey || s.rootPin != before.rootPin {
-				t.Errorf("it came back at index %d by %s, epoch %d", s.head.Index, s.head.Kind, s.head.AuthorityEpoch)
+			if s.Head.Kind != history.KindRekey || s.Head.Previous != before.Head.Hash || s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
+				s.MeshKey == before.MeshKey || s.MeshKey != s.Head.MeshCAKey || s.RootPin != before.RootPin {
+				t.Errorf("it came back at index %d by %s, epoch %d", s.Head.Index, s.Head.Kind, s.Head.AuthorityEpoch)
 			}
 			wantOrigins(t, f, "coordinator-1")
 			f.member("after")
 			// What was sealed with the new head brings it back without a transition.
 			f.restart()
-			f.awaitState("the same head", func(now *state) bool { return now.phase == phaseReady && now.head.Hash == s.head.Hash })
+			f.awaitState("the same head",
+				func(now *authority.State) bool { return now.Phase == authority.Ready && now.Head.Hash == s.Head.Hash })
 		})
 	}
 }
@@ -153,7 +158,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	before := r.c.authority.state.Load()
-	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.manifest})
+	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.Manifest})
 	wantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(answer) })
@@ -170,9 +175,9 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	wantOnly(t, "turn", err, "")
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
 	if s := r.c.authority.state.Load(); s != before {
-		t.Fatalf("it is at index %d", s.head.Index)
+		t.Fatalf("it is at index %d", s.Head.Index)
 	}
-	want := recovery.Expected{Manifest: f.c.authority.state.Load().manifest, Seen: seen.Mark()}
+	want := recovery.Expected{Manifest: f.c.authority.state.Load().Manifest, Seen: seen.Mark()}
 	_, err = verifyAt(t, r.addr, want)
 	wantCode(t, err, explain.RecoveryMode)
 	if claim, _, err := r.c.verifyClaim(r.ctx(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil || claim.GetReady() || len(claim.GetMeshCa()) > 0 {
@@ -182,7 +187,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 
 	<-asked
 	if s := r.c.authority.state.Load(); s != before {
-		t.Errorf("while it asks its peers it is in phase %s: %s", s.phase, s.reason)
+		t.Errorf("while it asks its peers it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	short, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
 	defer cancel()
@@ -191,11 +196,11 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	later.Store(int64(followPatience))
 	goOn()
-	r.await(phaseRecovery)
+	r.await(authority.Recovery)
 	if _, err := r.c.authority.ready(); !errors.Is(err, explain.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
-	if ok, phase := r.c.health().readiness().OK, r.c.health().phase; ok || phase != phaseRecovery {
+	if ok, phase := r.c.health().readiness().OK, r.c.health().phase; ok || phase != authority.Recovery {
 		t.Error("it says that it is ready")
 	}
 	f.faults.Disarm("peer.before-reread")
@@ -260,7 +265,7 @@ func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
 	wantOnly(t, "set", f.setPeople(""), "")
 	f.replicas = rs
 	r.start()
-	r.await(phaseRecovery)
+	r.await(authority.Recovery)
 	_, err := r.c.ownerrecovery.openGathering(r.ctx())
 	wantOnly(t, "open", err, explain.ManifestLeavesOut)
 	if got := f.keys(recoveryPrefix); len(got) > 0 {
@@ -308,23 +313,24 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	f := readyFleet(t, nil)
 	old := f.c.authority.state.Load()
 	former, oldHistory := f.keep(), f.loaded()
-	found, err := verifyAt(t, f.addr, recovery.Expected{Manifest: old.manifest})
+	found, err := verifyAt(t, f.addr, recovery.Expected{Manifest: old.Manifest})
 	wantOnly(t, "verify", err, "")
 	f.reseed()
-	f.awaitState("the new seed", func(s *state) bool { return s.phase == phaseReady && s.rootPin != old.rootPin })
+	f.awaitState("the new seed",
+		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
 	s := f.c.authority.state.Load()
-	seen := recovery.Expected{Manifest: s.manifest, Seen: found.Mark()}
+	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
 	now, err := verifyAt(t, f.addr, seen)
 	wantOnly(t, "verify after the reseed", err, "")
-	if got := now.Mark(); got.Root != s.rootPin || string(got.TransactionKey) == string(seen.Seen.TransactionKey) {
+	if got := now.Mark(); got.Root != s.RootPin || string(got.TransactionKey) == string(seen.Seen.TransactionKey) {
 		t.Errorf("the mark is %+v", got)
 	}
 	// claim is what the coordinator's own key vouches for, as altered.
 	claim := func(h *history.History, alter func(*proof.VerifyTranscript)) string {
 		return (&impostor{answer: func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 			tr := proof.VerifyTranscript{
-				Cluster: testCluster, Nonce: nonce, Binding: binding, Head: s.head.Hash[:], Ready: true,
-				Root: s.root.Raw, MeshCA: s.issuer.Load().MeshCA().Certificate().Raw, TransactionKey: s.secrets.TransactionKey(),
+				Cluster: testCluster, Nonce: nonce, Binding: binding, Head: s.Head.Hash[:], Ready: true,
+				Root: s.Root.Raw, MeshCA: s.MeshCA().Certificate().Raw, TransactionKey: s.Secrets.TransactionKey(),
 			}
 			alter(&tr)
 			key, evidence, err := proof.ProveVerify(f.c.authority.enrolment, tr)
@@ -333,11 +339,15 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 			}, h, err
 		}}).serve(t)
 	}
-	underOld, err := ca.RenewMeshCA(old.root, former.keys.RootCA(), s.issuer.Load().MeshCA(), testCluster, time.Hour, f.clock())
+	underOld, err := ca.RenewMeshCA(old.Root, former.keys.RootCA(), s.MeshCA(), testCluster, time.Hour, f.clock())
 	wantOnly(t, "certify", err, "")
-	oldRoot := claim(f.loaded(), func(tr *proof.VerifyTranscript) { tr.Root, tr.MeshCA = old.root.Raw, underOld.Certificate().Raw })
+	oldRoot := claim(f.loaded(), func(tr *proof.VerifyTranscript) {
+		tr.Root, tr.MeshCA = old.Root.Raw,
+			underOld.Certificate().Raw
+	})
 	for name, want := range map[string]recovery.Expected{
-		"never seen": {Manifest: s.manifest}, "seen before the reseed": seen, "seen after it": {Manifest: s.manifest, Seen: now.Mark()},
+		"never seen": {Manifest: s.Manifest}, "seen before the reseed": seen, "seen after it": {Manifest: s.Manifest,
+			Seen: now.Mark()},
 	} {
 		_, err := verifyAt(t, oldRoot, want)
 		if err == nil || explain.Of(err).Code != explain.VerifyAuthority {
@@ -350,13 +360,13 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	_, err = verifyAt(t, oldKey, seen)
 	wantCode(t, err, explain.VerifyHistory)
 	back := claim(oldHistory, func(tr *proof.VerifyTranscript) {
-		tr.Head, tr.Root, tr.MeshCA = old.head.Hash[:], old.root.Raw, old.issuer.Load().MeshCA().Certificate().Raw
+		tr.Head, tr.Root, tr.MeshCA = old.Head.Hash[:], old.Root.Raw, old.MeshCA().Certificate().Raw
 		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
 	})
 	// Under the key that was seen its head does not verify any more.
-	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.manifest, Seen: now.Mark()})
+	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: now.Mark()})
 	wantCode(t, err, explain.VerifyHistory)
-	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.manifest, Seen: found.Mark()})
+	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()})
 	wantOnly(t, "who saw no more", err, "")
 	_, err = verifyAt(t, claim(f.loaded(), func(*proof.VerifyTranscript) {}), seen)
 	wantOnly(t, "the truth", err, "")

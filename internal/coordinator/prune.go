@@ -8,6 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
@@ -28,7 +29,7 @@ const (
 // bans among it.
 //
 // What the store holds of the seed for nobody goes at once with a new head, or leader.
-func (c *Coordinator) prune(ctx context.Context, s *state) error {
+func (c *Coordinator) prune(ctx context.Context, s *authority.State) error {
 	for {
 		led := c.election.lead.changed.Wait()
 		if _, _, ok := c.election.leading(); ok {
@@ -44,7 +45,7 @@ func (c *Coordinator) prune(ctx context.Context, s *state) error {
 }
 
 // pruneWhileLeading prunes until ended is closed.
-func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *state, ended <-chan struct{}) error {
+func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *authority.State, ended <-chan struct{}) error {
 	if err := c.authority.dropSecrets(ctx, s); err != nil {
 		return err
 	}
@@ -72,8 +73,8 @@ func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *state, ended <-c
 }
 
 // pruneOnce removes what is over at now.
-func (c *Coordinator) pruneOnce(ctx context.Context, s *state, now time.Time) error {
-	tokens, err := record.List[tokenRecord](ctx, s.records, tokenPrefix)
+func (c *Coordinator) pruneOnce(ctx context.Context, s *authority.State, now time.Time) error {
+	tokens, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
 	if err != nil {
 		return err
 	}
@@ -101,9 +102,9 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *state, now time.Time) er
 
 // dropSessions removes the records of people's sessions that are over, so that
 // logins do not add up.
-func (c *Coordinator) dropSessions(ctx context.Context, s *state, now time.Time) error {
+func (c *Coordinator) dropSessions(ctx context.Context, s *authority.State, now time.Time) error {
 	for _, kind := range []identity.Kind{identity.Admin, identity.Readonly} {
-		recs, err := record.List[record.Member](ctx, s.records, record.MemberPrefix+string(kind)+"/")
+		recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix+string(kind)+"/")
 		if err != nil {
 			return err
 		}
@@ -125,7 +126,7 @@ func (c *Coordinator) dropSessions(ctx context.Context, s *state, now time.Time)
 }
 
 // dropToken removes a token and what it admitted under.
-func (c *Coordinator) dropToken(ctx context.Context, s *state, t record.Versioned[tokenRecord]) error {
+func (c *Coordinator) dropToken(ctx context.Context, s *authority.State, t record.Versioned[tokenRecord]) error {
 	uses, err := c.store.List(ctx, tokenUsePrefix+t.Value.ID+"/")
 	if err != nil {
 		return err
@@ -151,7 +152,7 @@ func (c *Coordinator) dropToken(ctx context.Context, s *state, t record.Versione
 
 // dropBans forgets banned keys whose time is over. One that the bundle lists is
 // never among them.
-func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) error {
+func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time.Time) error {
 	for {
 		in, err := c.bundle.readTrust(ctx, s)
 		if err != nil {
@@ -180,7 +181,7 @@ func (c *Coordinator) dropBans(ctx context.Context, s *state, now time.Time) err
 
 // dropAudit removes audit entries that are kept no longer: those of releases before chains,
 // and then those behind checkpoints, once a newer checkpoint says that they are over.
-func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) error {
+func (c *Coordinator) dropAudit(ctx context.Context, s *authority.State, now time.Time) error {
 	before := now.Add(-auditRetention)
 	err := auditstore.Old(ctx, c.store, before,
 		func(over []store.Entry) error { return c.authority.dropEntries(ctx, s, over) })
@@ -207,7 +208,7 @@ func (c *Coordinator) dropAudit(ctx context.Context, s *state, now time.Time) er
 }
 
 // dropEntries deletes entries as they were read, in batches.
-func (c *Authority) dropEntries(ctx context.Context, s *state, entries []store.Entry) error {
+func (c *Authority) dropEntries(ctx context.Context, s *authority.State, entries []store.Entry) error {
 	for len(entries) > 0 {
 		batch := entries[:min(len(entries), pruneBatch)]
 		entries = entries[len(batch):]

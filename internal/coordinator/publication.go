@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -345,7 +346,7 @@ func (p *publication) settle() {
 // loadPublication reads the publication as it is stored. What fails its MAC, or a
 // hash, is left out and reported: it is made again. It is a [store.ConflictError] on the
 // head if that is because the head moved on.
-func (c *Publication) loadPublication(ctx context.Context, s *state) (*publication, error) {
+func (c *Publication) loadPublication(ctx context.Context, s *authority.State) (*publication, error) {
 	l, err := c.store.List(ctx, publicationPrefix)
 	if err != nil {
 		return nil, err
@@ -356,13 +357,13 @@ func (c *Publication) loadPublication(ctx context.Context, s *state) (*publicati
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == publicationStateKey:
-			if p.state, err = record.Open[publicationRecord](s.records, e); err != nil {
+			if p.state, err = record.Open[publicationRecord](s.Records, e); err != nil {
 				bad = append(bad, suspect{e.Key, err})
 				// It is written anew over this very version.
 				p.state, p.broken = record.Versioned[publicationRecord]{Version: e.Version}, true
 			}
 		case strings.HasPrefix(e.Key, contentPrefix):
-			raw, err := s.records.Open(e.Key, e.Value)
+			raw, err := s.Records.Open(e.Key, e.Value)
 			if hash := e.Key[len(contentPrefix):]; err == nil && snapshot.DigestOf(raw).String() == hash {
 				p.contents[hash] = raw
 				continue
@@ -373,7 +374,7 @@ func (c *Publication) loadPublication(ctx context.Context, s *state) (*publicati
 			bad = append(bad, suspect{e.Key, err})
 			p.strays = append(p.strays, e.Key)
 		case strings.HasPrefix(e.Key, headerPrefix):
-			h, err := record.Open[headerRecord](s.records, e)
+			h, err := record.Open[headerRecord](s.Records, e)
 			if err != nil {
 				bad = append(bad, suspect{e.Key, err})
 				p.strays = append(p.strays, e.Key)
@@ -384,7 +385,7 @@ func (c *Publication) loadPublication(ctx context.Context, s *state) (*publicati
 				p.strays = append(p.strays, e.Key)
 				continue
 			}
-			headers = append(headers, published{path, h.Value, snapshot.LeafOf(s.manifest.Cluster, h.Value.Header)})
+			headers = append(headers, published{path, h.Value, snapshot.LeafOf(s.Manifest.Cluster, h.Value.Header)})
 		default:
 			p.strays = append(p.strays, e.Key)
 		}
@@ -433,7 +434,7 @@ func (c *Publication) loadPublication(ctx context.Context, s *state) (*publicati
 // nothing, because no entry covers it or its name waits for a new machine.
 //
 // Its companions are the scopes of its group; the caller adds what it is assigned.
-func compileRuntime(s *state, rec record.Member, coordinators []string) (*snapshot.NodeRuntime, bool) {
+func compileRuntime(s *authority.State, rec record.Member, coordinators []string) (*snapshot.NodeRuntime, bool) {
 	doing, ok := runtimeState(rec)
 	if !ok {
 		return nil, false
@@ -447,11 +448,11 @@ func compileRuntime(s *state, rec record.Member, coordinators []string) (*snapsh
 
 // covered returns a node's record as the manifest in force has it, and the entry
 // that covers it.
-func covered(s *state, rec record.Member) (record.Member, *manifest.Entry, bool) {
+func covered(s *authority.State, rec record.Member) (record.Member, *manifest.Entry, bool) {
 	if sessionKind(rec.Kind) {
 		return rec, nil, false
 	}
-	found, ok := s.manifest.Match(rec.Kind, rec.Selectors)
+	found, ok := s.Manifest.Match(rec.Kind, rec.Selectors)
 	if !ok {
 		return rec, nil, false
 	}
@@ -461,12 +462,12 @@ func covered(s *state, rec record.Member) (record.Member, *manifest.Entry, bool)
 
 // compiled returns a member as the compiler sees it; ok is false where the manifest
 // in force has no such member.
-func compiled(s *state, rec record.Member) (m compiler.Member, ok bool) {
+func compiled(s *authority.State, rec record.Member) (m compiler.Member, ok bool) {
 	rec, _, ok = covered(s, rec)
 	if !ok {
 		return m, false
 	}
-	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
+	id, err := identity.New(s.Manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
 		return m, false
 	}
@@ -480,18 +481,18 @@ func groupOfRecord(rec record.Member) compiler.Group {
 }
 
 // runtimeContent is what a member that entry covers is told.
-func runtimeContent(s *state, rec record.Member, doing snapshot.MemberState, entry *manifest.Entry,
+func runtimeContent(s *authority.State, rec record.Member, doing snapshot.MemberState, entry *manifest.Entry,
 	coordinators []string) *snapshot.NodeRuntime {
 	group := groupOfRecord(rec)
 	content := &snapshot.NodeRuntime{
-		ClusterID: s.manifest.Cluster, Kind: rec.Kind, Entry: rec.Entry, State: doing,
+		ClusterID: s.Manifest.Cluster, Kind: rec.Kind, Entry: rec.Entry, State: doing,
 		Roles: group.Roles, Organizations: group.Organizations, Companions: group.Scopes(),
 		Coordinators: coordinators,
 		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 	}
 	if snapshot.MayHold(snapshot.ScopeNodeRuntime, snapshot.SectionDegraded, content.Roles) {
-		policy := degradedPolicy(s.manifest)
+		policy := degradedPolicy(s.Manifest)
 		content.Degraded = &policy
 	}
 	return content
@@ -499,9 +500,9 @@ func runtimeContent(s *state, rec record.Member, doing snapshot.MemberState, ent
 
 // contentsFit reports whether the members of each entry can be told what they are. An
 // entry whose cannot would admit nobody, and its members would hear of no change.
-func (c *Publication) contentsFit(after *state) error {
-	for i := range after.manifest.Admit {
-		e := &after.manifest.Admit[i]
+func (c *Publication) contentsFit(after *authority.State) error {
+	for i := range after.Manifest.Admit {
+		e := &after.Manifest.Admit[i]
 		if sessionKind(e.Kind) || e.Kind == identity.Coordinator {
 			continue
 		}
@@ -566,8 +567,8 @@ func (t target) gets() string {
 }
 
 // nodeTarget is a member, in one of the scopes of its own.
-func nodeTarget(s *state, scope snapshot.Scope, rec record.Member, g compiler.Group) (target, error) {
-	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
+func nodeTarget(s *authority.State, scope snapshot.Scope, rec record.Member, g compiler.Group) (target, error) {
+	id, err := identity.New(s.Manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
 		return target{}, err
 	}
@@ -587,12 +588,13 @@ var errContentTooLarge = fmt.Errorf("the content has more than %d bytes", maxSto
 // that it has: equal content keeps its version, and is written again only to
 // extend its validity. changed is false for the latter. raw is the exact bytes of
 // the content.
-func compileHeader(s *state, t target, content snapshot.Content, old *published, generation uint64, now time.Time) (h published, raw []byte, changed bool, err error) {
+func compileHeader(s *authority.State, t target, content snapshot.Content, old *published, generation uint64,
+	now time.Time) (h published, raw []byte, changed bool, err error) {
 	issued := now.UTC().Truncate(time.Second)
 	header := snapshot.Header{
-		ClusterID: s.manifest.Cluster, Subject: t.subject, ScopeType: t.scope,
+		ClusterID: s.Manifest.Cluster, Subject: t.subject, ScopeType: t.scope,
 		Roles: t.group.Roles, OrganizationIDs: t.group.Organizations,
-		ConfigVersion: generation, AuthorityEpoch: s.head.AuthorityEpoch,
+		ConfigVersion: generation, AuthorityEpoch: s.Head.AuthorityEpoch,
 		IssuedAt: issued, ValidFrom: issued,
 		ExpiresAt: issued.Add(headerLife), RefreshAfter: issued.Add(headerLife / 2),
 	}
@@ -640,15 +642,15 @@ func compileHeader(s *state, t target, content snapshot.Content, old *published,
 }
 
 // signRecord signs the record over p's tree for generation.
-func signRecord(s *state, t *bundle.View, p *publication, generation uint64,
+func signRecord(s *authority.State, t *bundle.View, p *publication, generation uint64,
 	now time.Time) (*snapshot.Publication, snapshot.Record, error) {
 	issued := now.UTC().Truncate(time.Second)
 	r := snapshot.Record{
-		ClusterID: s.manifest.Cluster, AuthorityEpoch: s.head.AuthorityEpoch, Generation: generation,
+		ClusterID: s.Manifest.Cluster, AuthorityEpoch: s.Head.AuthorityEpoch, Generation: generation,
 		Root: p.tree.Root(), TreeSize: p.tree.Size(),
 		IssuedAt: issued, FreshUntil: issued.Add(publicationFresh), Revocations: t.Revocations,
 	}
-	signed, err := r.Sign(t.Signers(s.bundle, now)...)
+	signed, err := r.Sign(t.Signers(s.Bundle, now)...)
 	return signed, r, err
 }
 

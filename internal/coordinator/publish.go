@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
@@ -53,7 +54,7 @@ type publisher struct {
 	bans          map[identity.ID]bool
 	revoked       snapshot.Revocations // of the trust state of trustVersion
 	withdrawn     bool                 // they are others than the compiler knows
-	state         *state
+	state         *authority.State
 	members       *memberIndex
 	// looks is how members that the config names looked when they were last looked at.
 	looks map[string]string
@@ -103,7 +104,7 @@ const sweepHeaders = time.Hour
 
 // followPublication keeps what members are told up with the store until ctx ends: it
 // compiles while this coordinator leads, and reads what the leader published else.
-func (c *Publication) followPublication(ctx context.Context, s *state) error {
+func (c *Publication) followPublication(ctx context.Context, s *authority.State) error {
 	changed, stop := watch.Key(ctx, c.store, publicationStateKey)
 	defer stop()
 	b := newPublisher()
@@ -137,9 +138,9 @@ func (c *Publication) followPublication(ctx context.Context, s *state) error {
 // one and this coordinator leads. It reports whether there is more to do. An error
 // that matches store.ErrConflict means that somebody was first, or leads now, and
 // nothing was published.
-func (c *Publication) publish(ctx context.Context, s *state, b *publisher) (more bool, err error) {
+func (c *Publication) publish(ctx context.Context, s *authority.State, b *publisher) (more bool, err error) {
 	t := c.bundle.trust.Load()
-	if t == nil || t.Epoch != s.head.AuthorityEpoch {
+	if t == nil || t.Epoch != s.Head.AuthorityEpoch {
 		return false, nil // the bundle of this head comes first
 	}
 	p, err := c.currentPublication(ctx, s)
@@ -162,7 +163,7 @@ func (c *Publication) publish(ctx context.Context, s *state, b *publisher) (more
 	}
 	if !p.state.Exists() {
 		// Its version numbers the first generation.
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Tx.If = append(ch.Tx.If, leads)
 		ch.Put(publicationStateKey, 0, next)
 		_, err := ch.Commit(ctx)
@@ -178,8 +179,8 @@ func (c *Publication) publish(ctx context.Context, s *state, b *publisher) (more
 	due := w.changes() || p.broken || len(p.strays) > 0 || coordinators
 	if len(p.headers) > 0 {
 		age := now.Sub(vouched.IssuedAt)
-		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.head.AuthorityEpoch || vouched.Revocations != t.Revocations.String() ||
-			!vouched.signedBy(t.Signers(s.bundle, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
+		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch || vouched.Revocations != t.Revocations.String() ||
+			!vouched.signedBy(t.Signers(s.Bundle, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
 	}
 	if !due {
 		b.lost, b.lostRace = false, false
@@ -202,7 +203,7 @@ func (c *Publication) publish(ctx context.Context, s *state, b *publisher) (more
 		v.Generation, v.AuthorityEpoch, v.Root, v.Revocations = r.Generation, r.AuthorityEpoch, r.Root.String(), r.Revocations.String()
 		v.IssuedAt, v.FreshUntil = r.IssuedAt, r.FreshUntil
 	}
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Tx.If = append(ch.Tx.If, leads)
 	ch.Put(publicationStateKey, p.state.Version, after.state.Value)
 	// Nothing is published under keys or revocations that are not in force any more,
@@ -244,7 +245,7 @@ func (c *Publication) publish(ctx context.Context, s *state, b *publisher) (more
 
 // currentPublication returns the publication that the store holds: the one in
 // memory, unless another replica wrote since.
-func (c *Publication) currentPublication(ctx context.Context, s *state) (*publication, error) {
+func (c *Publication) currentPublication(ctx context.Context, s *authority.State) (*publication, error) {
 	e, err := c.store.Get(ctx, publicationStateKey)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
@@ -271,25 +272,25 @@ const coordinatorSilence = 10 * time.Minute
 // nextPublicationState returns the state that comes after p's, with the addresses of
 // the coordinators that the manifest admits and that are ready, this one among them,
 // and whether that changes who is named.
-func (c *Publication) nextPublicationState(ctx context.Context, s *state, b *publisher, p *publication,
+func (c *Publication) nextPublicationState(ctx context.Context, s *authority.State, b *publisher, p *publication,
 	now time.Time) (publicationRecord, bool, error) {
-	if _, err := c.authority.admits(s.manifest); err != nil {
+	if _, err := c.authority.admits(s.Manifest); err != nil {
 		return publicationRecord{}, false, err
 	}
-	all, err := c.authority.replicas(ctx, s.manifest)
+	all, err := c.authority.replicas(ctx, s.Manifest)
 	if err != nil {
 		return publicationRecord{}, false, err
 	}
 	told := make(map[string][]string)
 	for key, addresses := range p.state.Value.Coordinators {
 		// By its key or, for one that a certificate admits, by the record that holds it.
-		_, named := s.manifest.Match(identity.Coordinator, []string{"key:" + key})
+		_, named := s.Manifest.Match(identity.Coordinator, []string{"key:" + key})
 		if named || slices.ContainsFunc(all, func(r replica) bool { return r.Key == key }) {
 			told[key] = addresses
 		}
 	}
 	for _, r := range all {
-		if r.Phase == phaseReady.String() && now.Sub(r.At).Abs() < coordinatorSilence {
+		if r.Phase == authority.Ready.String() && now.Sub(r.At).Abs() < coordinatorSilence {
 			told[r.Key], b.heard[r.Key] = r.Addresses, now
 		}
 	}
@@ -311,14 +312,15 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *state, b *pub
 // collect notes which members and groups to look at. It reports whether what the
 // config says of them can be compiled: not while it is not known, or known to be
 // another one than in the store.
-func (b *publisher) collect(c *Publication, s *state, t *bundle.View, p *publication, addresses []string,
+func (b *publisher) collect(c *Publication, s *authority.State, t *bundle.View, p *publication, addresses []string,
 	now time.Time) (ready bool) {
 	b.state, b.members = s, &c.membership.members
 	touched := c.membership.members.takeTouched()
-	all := b.head != s.head.Hash || !slices.Equal(b.addresses, addresses) || p.broken || now.Sub(b.swept).Abs() >= sweepHeaders
-	moved := b.head != s.head.Hash
+	all := b.head != s.Head.Hash || !slices.Equal(b.addresses,
+		addresses) || p.broken || now.Sub(b.swept).Abs() >= sweepHeaders
+	moved := b.head != s.Head.Hash
 	if all {
-		b.head, b.addresses, b.swept = s.head.Hash, addresses, now
+		b.head, b.addresses, b.swept = s.Head.Hash, addresses, now
 		for _, path := range c.membership.members.paths() {
 			touched[path] = true
 		}
@@ -465,10 +467,10 @@ func (b *publisher) banned(t *bundle.View) {
 
 // recompile takes another config, other members or other revocations, and looks at
 // those whom the step can concern, or at all.
-func (b *publisher) recompile(s *state, set *config.Set, version store.Revision, all bool) {
+func (b *publisher) recompile(s *authority.State, set *config.Set, version store.Revision, all bool) {
 	was := b.compiler
 	b.compiler, b.configVersion = compiler.New(compiler.Input{
-		Config: set, Ceiling: degradedPolicy(s.manifest),
+		Config: set, Ceiling: degradedPolicy(s.Manifest),
 		Member: func(path string) (compiler.Member, bool) {
 			m := b.members.at(path)
 			if m.version == 0 {
@@ -575,7 +577,7 @@ func (w *work) write(ch *record.Change, p, after *publication) {
 type compilation struct {
 	c          *Publication
 	ctx        context.Context
-	s          *state
+	s          *authority.State
 	b          *publisher
 	p          *publication
 	w          *work
@@ -586,7 +588,7 @@ type compilation struct {
 // compile looks at pending groups and members, and returns what to change: at most
 // maxPublished headers. Who fails keeps the last header, with an alarm; it blocks
 // nobody. Groups come first, so that what a member is told to hold is there by then.
-func (c *Publication) compile(ctx context.Context, s *state, b *publisher, p *publication, addresses []string,
+func (c *Publication) compile(ctx context.Context, s *authority.State, b *publisher, p *publication, addresses []string,
 	ready bool, generation uint64, now time.Time) *work {
 	w := &work{drop: make(map[headerPath]bool), contents: make(map[string][]byte), require: make(map[string]store.Revision), ready: ready}
 	x := &compilation{c, ctx, s, b, p, w, generation, now}

@@ -56,7 +56,7 @@ func (d *desk) follow(c *Coordinator) {
 	}
 	var recs []record.Versioned[record.Member]
 	for _, e := range l.Entries {
-		r, err := record.Open[record.Member](s.records, e)
+		r, err := record.Open[record.Member](s.Records, e)
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -86,7 +86,8 @@ type reader struct {
 func (m *machine) reader() *reader {
 	m.d.t.Helper()
 	s := m.d.state()
-	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).Value.Incarnation, ConfigRoot: s.bundle.PublicRoot()}}
+	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).Value.Incarnation,
+		ConfigRoot: s.Bundle.PublicRoot()}}
 	r.follow(m.d)
 	return r
 }
@@ -365,7 +366,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 		contents, headers := d.store.keys(contentPrefix), d.store.keys(headerPrefix)
 		for _, key := range []string{headerPrefix + "data/a", headerPrefix + "unknown/node/data/a", headerPrefix + "node_runtime/data/a", headerPrefix + "node_runtime/node/data/"} {
 			s := d.state()
-			ch := s.records.NewChange(s.headVersion)
+			ch := s.Records.NewChange(s.HeadVersion)
 			i, _ := d.c.publication.publication.Load().find(runtimePath("data/a"))
 			ch.Write(key, d.c.publication.publication.Load().headers[i].header)
 			if _, err := ch.Commit(t.Context()); err != nil {
@@ -394,7 +395,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 		d := testDesk(t)
 		d.joined("a")
 		d.mustPublish(newPublisher())
-		ch := d.state().records.NewChange(d.state().headVersion)
+		ch := d.state().Records.NewChange(d.state().HeadVersion)
 		ch.Write(publicationPrefix+"x", 1)
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
@@ -564,7 +565,7 @@ func (d *desk) crowd(n int) {
 	for i := range n {
 		r := rec(identity.Data, fmt.Sprintf("n%04d", i), "acme")
 		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = record.Active, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
 		if _, err := ch.Commit(context.Background()); err != nil {
 			d.t.Fatal(err)

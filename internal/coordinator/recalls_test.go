@@ -62,7 +62,7 @@ func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine,
 	l := &listening{
 		ctx: identity.NewContext(ctx, identity.Peer{ID: m.id, Leaf: leaf, Key: identity.KeyOf(leaf)}),
 		hello: &fealtyv1.ConnectRequest{Name: m.id.Name(), Held: []*fealtyv1.HeldSnapshot{
-			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().head.AuthorityEpoch},
+			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().Head.AuthorityEpoch},
 		}},
 	}
 	streams.Go(func() { _ = agentServer{c: d.c.delivery}.Connect(l) })

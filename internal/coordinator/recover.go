@@ -174,16 +174,16 @@ func shares(n int) string {
 }
 
 // recoveryText says why s is in recovery mode, and how far its owners are.
-func (c *OwnerRecovery) recoveryText(s *state) string {
+func (c *OwnerRecovery) recoveryText(s *authority.State) string {
 	p, missing := c.recoveries.progress()
 	if p == nil {
-		return s.reason
+		return s.Reason
 	}
 	text := fmt.Sprintf("it waits for %s of the seed, of %s", shares(int(p.GetNeeded())), strings.Join(missing, ", "))
 	if brought := p.GetBrought(); len(brought) > 0 {
 		text = fmt.Sprintf("it has the share of %s, and waits for %d more, of %s", strings.Join(brought, ", "), max(int(p.GetNeeded())-len(brought), 0), strings.Join(missing, ", "))
 	}
-	return text + "; without them: " + s.reason
+	return text + "; without them: " + s.Reason
 }
 
 // recoveryServer serves RecoveryService.
@@ -282,10 +282,10 @@ func (c *OwnerRecovery) waitingRestore(ctx context.Context) ([]byte, error) {
 
 // recoverable reports whether shares are of use now.
 func (c *OwnerRecovery) recoverable() error {
-	switch s := c.authority.state.Load(); s.phase {
-	case phaseReady:
+	switch s := c.authority.state.Load(); s.Phase {
+	case authority.Ready:
 		return explain.New(explain.RecoveryNotNeeded)
-	case phaseUninitialized:
+	case authority.Uninitialized:
 		return explain.New(explain.HistoryUninitialized)
 	}
 	return nil
@@ -616,7 +616,7 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []st
 // key is gone, and adopts it. setting is held. A crash anywhere is a recovery that
 // did not happen, or one that the next goes on from; see rekey.
 func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []string,
-	shares []keyring.Share) (*state, error) {
+	shares []keyring.Share) (*authority.State, error) {
 	// An owner who hangs up now must not undo what the others brought.
 	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
 	defer cancel()
@@ -655,7 +655,7 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 	}
 	c.dropShares(ctx, g)
 	c.log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
-		slog.Uint64("authority_epoch", s.head.AuthorityEpoch))
+		slog.Uint64("authority_epoch", s.Head.AuthorityEpoch))
 	return s, nil
 }
 
@@ -663,11 +663,11 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 // ready has the key of the head, and then nothing has to be written. That is good
 // advice and no more, since of two rekeys one wins: an owner may override it. It
 // returns nil if nobody helps.
-func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *state {
+func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authority.State {
 	if g.force {
 		return nil
 	}
-	w, _, err := c.authority.read(ctx, c.authority.state.Load().ready())
+	w, _, err := c.authority.read(ctx, c.authority.state.Load().Ready())
 	if err != nil || w == nil || w.claimed.Hash != g.head.Hash || w.restore != nil {
 		return nil
 	}
@@ -677,7 +677,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *state {
 	if err == nil {
 		err = c.authority.adopt(ctx, s)
 	}
-	if now := c.authority.state.Load(); err == nil && now.phase == phaseReady {
+	if now := c.authority.state.Load(); err == nil && now.Phase == authority.Ready {
 		c.dropShares(ctx, g)
 		c.log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed", slog.String("attempt", g.id.String()))
 		return now

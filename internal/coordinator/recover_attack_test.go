@@ -21,6 +21,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -104,7 +105,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
-	trueManifest := f.c.authority.state.Load().manifest
+	trueManifest := f.c.authority.state.Load().Manifest
 	f.loseKeeper()
 	g, err := f.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
@@ -323,7 +324,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	if (err != nil || !progress.Recovered) && explain.Of(err).Code != explain.RecoveryNotNeeded {
 		t.Fatalf("%+v, %v", progress, err)
 	}
-	f.await(phaseReady)
+	f.await(authority.Ready)
 	// Whoever brought it back says so once the shares are gone, a moment after it is ready.
 	for deadline := time.Now().Add(time.Minute); !bytes.Contains(log.Bytes(), []byte("recovered by its owners")); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -333,7 +334,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	say(files, nil)
 
 	s := f.c.authority.state.Load()
-	mesh, err := s.issuer.Load().MeshCA().Key().Bytes()
+	mesh, err := s.MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
 	thief := steal(s)
 	secrets := map[string][]byte{

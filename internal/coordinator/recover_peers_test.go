@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -20,10 +21,10 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
 			r := rs[0]
-			before := f.c.authority.state.Load().head
+			before := f.c.authority.state.Load().Head
 			f.faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
 			r.start()
-			r.await(phaseRecovery)
+			r.await(authority.Recovery)
 			// From here on it would. What looks for peers by itself waits for the share.
 			r.faults.Arm("recover.after-store", func() error {
 				f.faults.Disarm("peer.before-reread")
@@ -32,22 +33,23 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			got, err := bringTo(t, r.addr, f.people.shareFile(f.store, "alice"), recovery.Options{Force: force})
 			wantOnly(t, "bring", err, "")
 			s := r.c.authority.state.Load()
-			if !got.Recovered || s.phase != phaseReady || got.Head != s.head.Hash {
-				t.Fatalf("%+v, and it is %v", got, s.phase)
+			if !got.Recovered || s.Phase != authority.Ready || got.Head != s.Head.Hash {
+				t.Fatalf("%+v, and it is %v", got, s.Phase)
 			}
 			via := func(how string) int {
 				return len(slices.DeleteFunc(f.audited(actionSeedReceived), func(e record.AuditEntry) bool { return e.Fields["via"] != how }))
 			}
 			given := len(f.audited("seed.given"))
-			if !force && (s.head.Hash != before.Hash || given != 1 || via("peer") != 1 || via("owners") != 0) {
-				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from a peer and %d times from owners", s.head.Index, s.head.Kind, given, via("peer"), via("owners"))
+			if !force && (s.Head.Hash != before.Hash || given != 1 || via("peer") != 1 || via("owners") != 0) {
+				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from a peer and %d times from owners", s.Head.Index, s.Head.Kind, given, via("peer"), via("owners"))
 			}
-			if force && (s.head.Previous != before.Hash || s.head.Kind != history.KindRekey || s.head.AuthorityEpoch != before.AuthorityEpoch+1 || given != 0 || via("owners") != 1) {
-				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from owners", s.head.Index, s.head.Kind, given, via("owners"))
+			if force && (s.Head.Previous != before.Hash || s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch != before.AuthorityEpoch+1 || given != 0 || via("owners") != 1) {
+				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from owners",
+					s.Head.Index, s.Head.Kind, given, via("owners"))
 			}
 			f.awaitHead(r)
-			if a := f.c.authority.state.Load(); a.meshKey != s.meshKey || a.meshKey != s.head.MeshCAKey {
-				t.Errorf("mesh CA keys %s and %s, the head names %s", a.meshKey, s.meshKey, s.head.MeshCAKey)
+			if a := f.c.authority.state.Load(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
+				t.Errorf("mesh CA keys %s and %s, the head names %s", a.MeshKey, s.MeshKey, s.Head.MeshCAKey)
 			}
 			wantOrigins(t, f, "coordinator-1", "coordinator-2")
 		})
@@ -69,7 +71,7 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	if _, err := d.reshare(next.seed(2, "")); err != nil {
 		t.Fatal(err)
 	}
-	epoch := d.state().head.AuthorityEpoch
+	epoch := d.state().Head.AuthorityEpoch
 	d.restart()
 	for i, c := range others {
 		others[i] = d.again(c)
@@ -99,7 +101,7 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 		t.Fatalf("dave: %v, %v", got, err)
 	}
 	d.c = two
-	if got := d.state().head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, dave" {
+	if got := d.state().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, dave" {
 		t.Errorf("the head is %+v", got)
 	}
 	wantOneKeyPerEpoch(t, d)

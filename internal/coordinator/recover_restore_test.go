@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -21,7 +22,8 @@ import (
 // seenBy is the mark of an owner's tool that looked at the head in force.
 func (f *fleet) seenBy() recovery.Mark {
 	s := f.c.authority.state.Load()
-	return recovery.Mark{Cluster: s.manifest.Cluster, SeenHead: s.chain.Seen(), TransactionKey: s.chain.TransactionKey()}
+	return recovery.Mark{Cluster: s.Manifest.Cluster, SeenHead: s.Chain.Seen(),
+		TransactionKey: s.Chain.TransactionKey()}
 }
 
 // goOnFrom sets another manifest, as happens after a backup.
@@ -77,12 +79,12 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	if told == nil || told.ID != r.ID {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	s := f.c.authority.state.Load()
-	if s.head.Kind != history.KindRestore {
-		t.Fatalf("the head is a %v", s.head.Kind)
+	if s.Head.Kind != history.KindRestore {
+		t.Fatalf("the head is a %v", s.Head.Kind)
 	}
-	if restored, err := seen.Accepts(s.chain); err != nil || !restored {
+	if restored, err := seen.Accepts(s.Chain); err != nil || !restored {
 		t.Errorf("the mark of before: %v, %v", restored, err)
 	}
 	if err := a.renew(false); err != nil {

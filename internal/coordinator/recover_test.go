@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -61,7 +62,7 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.c.authority.state.Load().phase != phaseReady || f.c.ownerrecovery.recoveries.current() != nil; {
+		for deadline := time.Now().Add(time.Minute); f.c.authority.state.Load().Phase != authority.Ready || f.c.ownerrecovery.recoveries.current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
@@ -166,7 +167,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	var seen recovery.Verified
 	progress, err := f.bring(files["alice"], recovery.Options{DryRun: true, Verified: func(v recovery.Verified) { seen = v }})
 	wantProgress(t, progress, err, false)
-	if seen.Coordinator != "coordinator-1" || seen.History.Current().Hash != before.head.Hash || seen.Progress.Needed != 2 {
+	if seen.Coordinator != "coordinator-1" || seen.History.Current().Hash != before.Head.Hash || seen.Progress.Needed != 2 {
 		t.Errorf("verified %+v", seen)
 	}
 	for _, what := range []string{"first", "the same again"} {
@@ -183,16 +184,16 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	wantProgress(t, progress, err, true, "alice", "carol")
 	after := f.c.authority.state.Load()
 	switch {
-	case after.phase != phaseReady:
-		t.Fatalf("phase %s (%s)", after.phase, after.reason)
-	case after.head.AuthorityEpoch != before.head.AuthorityEpoch+1 || after.head.Kind != history.KindRekey || after.head.Previous != before.head.Hash:
-		t.Errorf("the head is %+v", after.head)
-	case after.rootPin != before.rootPin || after.meshKey == before.meshKey:
+	case after.Phase != authority.Ready:
+		t.Fatalf("phase %s (%s)", after.Phase, after.Reason)
+	case after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || after.Head.Kind != history.KindRekey || after.Head.Previous != before.Head.Hash:
+		t.Errorf("the head is %+v", after.Head)
+	case after.RootPin != before.RootPin || after.MeshKey == before.MeshKey:
 		t.Error("root or mesh CA key are not as after a rekey")
-	case progress.Epoch != after.head.AuthorityEpoch || progress.Head != after.head.Hash:
+	case progress.Epoch != after.Head.AuthorityEpoch || progress.Head != after.Head.Hash:
 		t.Errorf("the answer says epoch %d, head %v", progress.Epoch, progress.Head)
-	case after.head.Reason != "recovered by alice, carol":
-		t.Errorf("the reason is %q", after.head.Reason)
+	case after.Head.Reason != "recovered by alice, carol":
+		t.Errorf("the reason is %q", after.Head.Reason)
 	}
 	if err := m.renew(true); err != nil {
 		t.Errorf("a member does not renew: %v", err)
@@ -214,8 +215,8 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	wantOnly(t, "set", f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))), "")
 	after = f.c.authority.state.Load()
 	f.restart()
-	if s := f.c.authority.state.Load(); s.phase != phaseReady || s.head.Hash != after.head.Hash {
-		t.Errorf("after a restart it is %s (%s)", s.phase, s.reason)
+	if s := f.c.authority.state.Load(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
+		t.Errorf("after a restart it is %s (%s)", s.Phase, s.Reason)
 	}
 }
 
@@ -252,7 +253,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					d, p := ownedDesk(t, keeper)
 					m := d.joined("a")
 					alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-					epoch := d.state().head.AuthorityEpoch
+					epoch := d.state().Head.AuthorityEpoch
 					loseDeskKeeper(d, keeper)
 					if _, err := d.bring(alice); err != nil {
 						t.Fatal(err)
@@ -269,7 +270,7 @@ func TestRecoveryCutOff(t *testing.T) {
 						d.c.authority.checkHead(t.Context())
 					}
 					bringBoth(t, d, alice, bob)
-					head := d.state().head
+					head := d.state().Head
 					if moved := head.AuthorityEpoch - epoch; moved < 1 || moved > 2 {
 						t.Errorf("the epoch moved by %d", moved)
 					}
@@ -307,7 +308,7 @@ func bringBoth(t testing.TB, d *desk, files ...keyring.ShareFile) {
 	t.Helper()
 	for range 2 {
 		for _, f := range files {
-			if d.state().phase == phaseReady {
+			if d.state().Phase == authority.Ready {
 				return
 			}
 			if _, err := d.bring(f); err != nil && !errors.Is(err, explain.RecoveryOver) && !errors.Is(err, explain.RecoveryNotNeeded) {
@@ -333,8 +334,8 @@ func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 		}
 		keys[k.AuthorityEpoch] = k.Key.String()
 	}
-	if got := d.state().issuer.Load().MeshCA().KeyID(); got != d.state().head.MeshCAKey {
-		t.Errorf("it signs with %v, and the head names %v", got, d.state().head.MeshCAKey)
+	if got := d.state().MeshCA().KeyID(); got != d.state().Head.MeshCAKey {
+		t.Errorf("it signs with %v, and the head names %v", got, d.state().Head.MeshCAKey)
 	}
 }
 
@@ -352,7 +353,7 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d, p := ownedDesk(t, "")
 			alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-			epoch := d.state().head.AuthorityEpoch
+			epoch := d.state().Head.AuthorityEpoch
 			loseDeskKeeper(d, "")
 			if _, err := d.bring(alice); err != nil {
 				t.Fatal(err)
@@ -370,13 +371,13 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 			d.faults.Disarm("set.before-swap")
 			d.store.lose()
 			d.c.authority.checkHead(t.Context())
-			if d.state().phase != phaseReady {
+			if d.state().Phase != authority.Ready {
 				if err == nil {
 					t.Fatal("it said that it recovered, and did not")
 				}
 				bringBoth(t, d, alice, bob)
 			}
-			if got := d.state().head.AuthorityEpoch; got != epoch+1 {
+			if got := d.state().Head.AuthorityEpoch; got != epoch+1 {
 				t.Errorf("epoch %d, want %d", got, epoch+1)
 			}
 			wantOneKeyPerEpoch(t, d)
@@ -389,7 +390,7 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	d, p := ownedDesk(t, "file:/keeper/key")
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-	head := d.state().head
+	head := d.state().Head
 	key, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
 	wantOnly(t, "read", err, "")
 	loseDeskKeeper(d, "file:/keeper/key")
@@ -411,7 +412,7 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	if _, err := g.open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
 		t.Errorf("the key of the attempt still opens: %v", err)
 	}
-	if d.state().head.Hash != head.Hash {
+	if d.state().Head.Hash != head.Hash {
 		t.Error("the head moved")
 	}
 }
@@ -421,7 +422,7 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 func TestConcurrentRecoveries(t *testing.T) {
 	d, p := ownedDesk(t, "")
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-	epoch := d.state().head.AuthorityEpoch
+	epoch := d.state().Head.AuthorityEpoch
 	loseDeskKeeper(d, "")
 	key, err := d.disk.FS().ReadSecret("/coordinator/"+enrolmentKeyFile, 4<<10)
 	wantOnly(t, "read", err, "")
@@ -447,13 +448,13 @@ func TestConcurrentRecoveries(t *testing.T) {
 		t.Fatalf("the twin is %s", phase)
 	}
 	d.wantPhase("recovery", "")
-	if got := twin.authority.state.Load().head.AuthorityEpoch; got != epoch+1 {
+	if got := twin.authority.state.Load().Head.AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
 	g, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	if g.head.Hash != twin.authority.state.Load().head.Hash {
+	if g.head.Hash != twin.authority.state.Load().Head.Hash {
 		t.Error("the next attempt is not at the new head")
 	}
 }

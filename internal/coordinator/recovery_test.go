@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -56,9 +57,10 @@ func TestRestartWithKeeper(t *testing.T) {
 	d.restart()
 	d.wantPhase("ready", "")
 	after := d.state()
-	if after.head.Hash != before.head.Hash || after.head.AuthorityEpoch != 2 || after.rootPin != before.rootPin || after.meshKey != before.meshKey {
-		t.Fatalf("head %v, epoch %d, root %v, mesh CA %v; before %v, %d, %v, %v", after.head.Hash, after.head.AuthorityEpoch, after.rootPin, after.meshKey,
-			before.head.Hash, before.head.AuthorityEpoch, before.rootPin, before.meshKey)
+	if after.Head.Hash != before.Head.Hash || after.Head.AuthorityEpoch != 2 || after.RootPin != before.RootPin || after.MeshKey != before.MeshKey {
+		t.Fatalf("head %v, epoch %d, root %v, mesh CA %v; before %v, %d, %v, %v", after.Head.Hash,
+			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey,
+			before.Head.Hash, before.Head.AuthorityEpoch, before.RootPin, before.MeshKey)
 	}
 	if got := d.c.bundle.trust.Load().Version; got != version {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
@@ -96,20 +98,23 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		{"keeper's key file garbage", func(d *desk) { d.disk.Put("/keeper/key", []byte("garbage")) }, "no key file"},
 		{"sealed seed altered", func(d *desk) { d.store.alter(key(d, sealedPrefix+"seed/"), flip(-5)) }, "keeper host"},
 		{"sealed seed missing", func(d *desk) { d.store.alter(key(d, sealedPrefix+"seed/"), gone) }, "keeper host"},
-		{"sealed mesh CA key altered", func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().head.Hash).Under()), flip(-5)) }, "keeper host"},
+		{"sealed mesh CA key altered",
+			func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().Head.Hash).Under()), flip(-5)) }, "keeper host"},
 		{"sealed mesh CA key of another head", func(d *desk) {
 			old := key(d, sealedPrefix+"mesh/")
 			e, err := d.store.Get(t.Context(), old)
 			wantOnly(t, "get", err, "")
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-			d.store.alter(key(d, sealed.Mesh(d.state().head.Hash).Under()), func([]byte) []byte { return e.Value })
+			d.store.alter(key(d, sealed.Mesh(d.state().Head.Hash).Under()), func([]byte) []byte { return e.Value })
 		}, "sealed for head"},
-		{"sealed mesh CA key missing", func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().head.Hash).Under()), gone) }, "sealed mesh CA key"},
+		{"sealed mesh CA key missing",
+			func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().Head.Hash).Under()), gone) },
+			"sealed mesh CA key"},
 		{"root certificate altered", func(d *desk) { d.store.alter(key(d, sealedPrefix+"root/"), flip(-1)) }, "root certificate"},
 		{"root certificate missing", func(d *desk) { d.store.alter(key(d, sealedPrefix+"root/"), gone) }, "root certificate"},
 		{"root certificate of another cluster", func(d *desk) {
 			other := readyDesk(t, poolEntries)
-			d.store.alter(key(d, sealedPrefix+"root/"), func([]byte) []byte { return other.state().root.Raw })
+			d.store.alter(key(d, sealedPrefix+"root/"), func([]byte) []byte { return other.state().Root.Raw })
 		}, "root certificate is not that of the seed"},
 		{"head record altered", func(d *desk) { d.store.alter(history.HeadKey, flip(-3)) }, "malformed"},
 		{"head record missing", func(d *desk) { d.store.alter(history.HeadKey, gone) }, "another store, or it was emptied"},
@@ -124,9 +129,12 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 				}
 			}
 		}, "keeper"},
-		{"transition altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().head.Hash), flip(20)) }, "was altered"},
-		{"transition missing", func(d *desk) { d.store.alter(history.BlobKey(d.state().head.Hash), gone) }, "is missing"},
-		{"manifest altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().manifest.Hash()), flip(20)) }, "was altered"},
+		{"transition altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().Head.Hash), flip(20)) },
+			"was altered"},
+		{"transition missing", func(d *desk) { d.store.alter(history.BlobKey(d.state().Head.Hash), gone) },
+			"is missing"},
+		{"manifest altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().Manifest.Hash()), flip(20)) },
+			"was altered"},
 		{"trust state altered", func(d *desk) { d.store.alter(bundle.StateKey, flip(-1)) }, "trust state"},
 		{"a ban altered", func(d *desk) { d.store.alter(key(d, record.BanIDPrefix), flip(-1)) }, "trust state"},
 		{"its memory of the head altered", func(d *desk) { d.disk.Put("/coordinator/"+markFile, []byte("{")) }, markFile},
@@ -172,11 +180,11 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			}
 			if strings.HasPrefix(tc.name, "sealed mesh") {
 				// The seed opens, and nobody else is there to have the key: a new one is made.
-				head := d.state().ready()
+				head := d.state().Ready()
 				d.lookAgain()
 				d.wantPhase("ready", "")
-				if s := d.state(); head != nil || s.head.Kind != history.KindRekey || s.head.AuthorityEpoch < 2 {
-					t.Errorf("it came back at %+v", s.head)
+				if s := d.state(); head != nil || s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch < 2 {
+					t.Errorf("it came back at %+v", s.Head)
 				}
 				wantOneKeyPerEpoch(t, d)
 				wantOnly(t, "renew afterwards", m.renew(), "")
@@ -299,13 +307,13 @@ func TestSetDiesAnywhere(t *testing.T) {
 					if !first {
 						wantOnly(t, "first set", d.set(poolEntries), "")
 					}
-					before := d.state().head.Hash
+					before := d.state().Head.Hash
 					lost := slices.Repeat([]lostAnswer{answered}, n)
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
 					d.c.authority.checkHead(t.Context())
-					if err == nil && (d.state().phase != phaseReady || d.state().head.Hash == before) {
+					if err == nil && (d.state().Phase != authority.Ready || d.state().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
 					head, _, headErr := d.c.authority.history.Head(t.Context())
@@ -320,7 +328,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				if !first {
 					wantOnly(t, "first set", d.set(poolEntries), "")
 				}
-				before := d.state().head.Hash
+				before := d.state().Head.Hash
 				count := 0
 				d.store.intercept(func(store.Tx) {
 					if count++; count > n {
@@ -350,21 +358,21 @@ func (d *desk) afterCrash(t *testing.T, first, moved bool) {
 		d.wantPhase("uninitialized", "")
 		wantOnly(t, "another first set", d.set(poolEntries), "")
 		d.restart()
-	case moved && !first && d.state().head.Index != 2, moved && first && d.state().head.Index != 1, !moved && !first && d.state().head.Index != 1:
-		t.Fatalf("the head is at index %d (first %v, moved %v)", d.state().head.Index, first, moved)
+	case moved && !first && d.state().Head.Index != 2, moved && first && d.state().Head.Index != 1, !moved && !first && d.state().Head.Index != 1:
+		t.Fatalf("the head is at index %d (first %v, moved %v)", d.state().Head.Index, first, moved)
 	}
 	d.wantPhase("ready", "")
-	if s := d.state(); s.issuer.Load().MeshCA().KeyID() != s.head.MeshCAKey || s.head.AuthorityEpoch != s.head.Index {
-		t.Fatalf("mesh CA %v under head %d of epoch %d", s.issuer.Load().MeshCA().KeyID(), s.head.Index, s.head.AuthorityEpoch)
+	if s := d.state(); s.MeshCA().KeyID() != s.Head.MeshCAKey || s.Head.AuthorityEpoch != s.Head.Index {
+		t.Fatalf("mesh CA %v under head %d of epoch %d", s.MeshCA().KeyID(), s.Head.Index, s.Head.AuthorityEpoch)
 	}
-	if !slices.Contains(d.c.bundle.trust.Load().Bundle.MeshKeys(), d.state().meshKey) {
+	if !slices.Contains(d.c.bundle.trust.Load().Bundle.MeshKeys(), d.state().MeshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
 	m := d.joined("after")
 	wantOnly(t, "renew", m.renew(), "")
 	// I9: each mesh CA key under one epoch.
 	epochs := make(map[identity.KeyID]uint64)
-	for _, k := range d.state().chain.MeshCAKeys() {
+	for _, k := range d.state().Chain.MeshCAKeys() {
 		if e, ok := epochs[k.Key]; ok && e != k.AuthorityEpoch {
 			t.Fatalf("mesh CA key %v signs under epochs %d and %d", k.Key, e, k.AuthorityEpoch)
 		}
@@ -407,7 +415,7 @@ func TestTwoFirstSets(t *testing.T) {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
 				}
 			}
-			if a, b := d.state(), other.authority.state.Load(); a.head.Hash != b.head.Hash || a.rootPin != b.rootPin || a.meshKey != b.meshKey {
+			if a, b := d.state(), other.authority.state.Load(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin || a.MeshKey != b.MeshKey {
 				t.Fatal("the two replicas serve different clusters")
 			}
 			d.restart()
@@ -440,7 +448,7 @@ func TestTwoReplicas(t *testing.T) {
 	// first, and then refuses.
 	wantOnly(t, "set", d.set(entriesOf(false)+entries[len(poolEntries):]), "")
 	wantOnly(t, "renew at the one that lags", at(other, m.renew), explain.RenewEntryGone)
-	if other.authority.state.Load().head.Hash != d.state().head.Hash {
+	if other.authority.state.Load().Head.Hash != d.state().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
 	wantOnly(t, "set", d.set(entries), "")
@@ -502,7 +510,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
 		d := testDesk(t)
-		rec, err := record.Get[bundle.State](t.Context(), d.state().records, bundle.StateKey)
+		rec, err := record.Get[bundle.State](t.Context(), d.state().Records, bundle.StateKey)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -510,7 +518,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 			rec.Value.MeshKeys = append(rec.Value.MeshKeys, bundle.MeshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
 		}
 		rec.Value.Change++
-		ch := d.state().records.NewChange(d.state().headVersion)
+		ch := d.state().Records.NewChange(d.state().HeadVersion)
 		ch.Put(bundle.StateKey, rec.Version, rec.Value)
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)

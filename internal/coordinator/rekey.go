@@ -26,9 +26,10 @@ import (
 // crash is a rekey that did not happen. After that the next start finds a head whose
 // mesh CA key a keeper opens or, without one, nobody has: then the next rekey writes
 // one more. No mesh CA key ever signed under the epoch in between (I9).
-func (c *Authority) rekey(ctx context.Context, before *state, reason, by string, received map[string]string) (*state,
+func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, by string,
+	received map[string]string) (*authority.State,
 	error) {
-	if _, err := c.admits(before.manifest); err != nil {
+	if _, err := c.admits(before.Manifest); err != nil {
 		return nil, err
 	}
 	// A reseed that was cut off after the head moved left the records for this seed to
@@ -36,7 +37,8 @@ func (c *Authority) rekey(ctx context.Context, before *state, reason, by string,
 	if err := c.moveRecords(ctx, before); err != nil {
 		return nil, c.storeError("bring the records under the seed of the head", err)
 	}
-	mv := &move{from: before, manifest: before.manifest, secrets: before.secrets, root: before.root, actor: by, received: received}
+	mv := &move{from: before, manifest: before.Manifest, secrets: before.Secrets, root: before.Root, actor: by,
+		received: received}
 	t, err := c.restoration(ctx, before)
 	if err != nil {
 		return nil, err
@@ -44,14 +46,14 @@ func (c *Authority) rekey(ctx context.Context, before *state, reason, by string,
 	if t != nil {
 		ctx = asRestore(ctx)
 	} else {
-		t, _ = before.chain.Next(history.KindRekey, before.manifest)
+		t, _ = before.Chain.Next(history.KindRekey, before.Manifest)
 		t.Reason = flowcontrol.Clip(reason, history.MaxReasonBytes)
 	}
 	if err := c.newMesh(mv, t); err != nil {
 		return nil, err
 	}
 	// What the store says of a restore may differ from when before was read.
-	if err := c.passesMark(before.chain, t); err != nil {
+	if err := c.passesMark(before.Chain, t); err != nil {
 		return nil, err
 	}
 	if err := mv.seal(t); err != nil {
@@ -69,7 +71,7 @@ func (c *Authority) rekey(ctx context.Context, before *state, reason, by string,
 		return nil, err
 	}
 	s := c.state.Load()
-	if s.phase != phaseReady || s.head.Hash != mv.link.Hash {
+	if s.Phase != authority.Ready || s.Head.Hash != mv.link.Hash {
 		return nil, c.made(ctx, "the new mesh CA key", errors.New("the head moved, and the coordinator is not ready at it"))
 	}
 	return s, nil
@@ -77,7 +79,7 @@ func (c *Authority) rekey(ctx context.Context, before *state, reason, by string,
 
 // stateBefore returns the head of v with its secrets, for a rekey to follow: of all
 // that a state has the mesh CA is missing.
-func (c *Authority) stateBefore(ctx context.Context, v *history.Verified, secrets *authority.Secrets) (*state,
+func (c *Authority) stateBefore(ctx context.Context, v *history.Verified, secrets *authority.Secrets) (*authority.State,
 	error) {
 	root, err := c.loadRoot(ctx, v, secrets)
 	if err != nil {
@@ -87,10 +89,10 @@ func (c *Authority) stateBefore(ctx context.Context, v *history.Verified, secret
 	if err != nil {
 		return nil, err
 	}
-	return &state{
-		chain: v, manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
-		secrets: secrets, records: record.Records{Store: c.store, Auth: auth,
-			Audit: c.auditing.auditWriter}, root: root,
+	return &authority.State{
+		Chain: v, Manifest: v.Manifest(), Head: *v.Current(), HeadVersion: v.Version(), HeadRecord: v.Head().Encode(),
+		Secrets: secrets, Records: record.Records{Store: c.store, Auth: auth,
+			Audit: c.auditing.auditWriter}, Root: root,
 	}, nil
 }
 
@@ -102,6 +104,6 @@ func (c *Authority) keeps(secrets *authority.Secrets) bool {
 			return true
 		}
 	}
-	s := c.state.Load().ready()
-	return s != nil && s.secrets == secrets
+	s := c.state.Load().Ready()
+	return s != nil && s.Secrets == secrets
 }

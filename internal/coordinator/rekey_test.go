@@ -4,13 +4,14 @@ import (
 	"context"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
 // rekey asks the desk's coordinator for a new mesh CA key.
-func (d *desk) rekey() (*state, error) {
+func (d *desk) rekey() (*authority.State, error) {
 	d.t.Helper()
 	release, err := d.c.authority.settingTurn(context.Background())
 	if err != nil {
@@ -27,19 +28,19 @@ func TestRekey(t *testing.T) {
 	after, err := d.rekey()
 	wantOnly(t, "rekey", err, "")
 	switch {
-	case after != d.state() || after.phase != phaseReady:
+	case after != d.state() || after.Phase != authority.Ready:
 		t.Fatal("what it returned is not the state")
-	case after.head.Kind != history.KindRekey || after.head.Previous != before.head.Hash || after.head.AuthorityEpoch != before.head.AuthorityEpoch+1:
-		t.Errorf("the head is %+v", after.head)
-	case after.manifest.Hash() != before.manifest.Hash() || after.rootPin != before.rootPin:
+	case after.Head.Kind != history.KindRekey || after.Head.Previous != before.Head.Hash || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1:
+		t.Errorf("the head is %+v", after.Head)
+	case after.Manifest.Hash() != before.Manifest.Hash() || after.RootPin != before.RootPin:
 		t.Error("manifest or root changed")
-	case after.meshKey == before.meshKey || after.meshKey != after.head.MeshCAKey:
+	case after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey:
 		t.Error("the mesh CA key is not a new one, or not the head's")
 	}
 	wantOnly(t, "renew", m.renew(), "")
 	d.restart() // the keeper has the new key
 	d.wantPhase("ready", "")
-	if d.state().head.Hash != after.head.Hash || d.state().meshKey != after.meshKey {
+	if d.state().Head.Hash != after.Head.Hash || d.state().MeshKey != after.MeshKey {
 		t.Error("a restart changed head or mesh CA key")
 	}
 	wantOneKeyPerEpoch(t, d)
@@ -69,7 +70,7 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity"} {
 		t.Run(point, func(t *testing.T) {
 			d := testDesk(t)
-			before := d.state().head
+			before := d.state().Head
 			d.faults.FailNext(point, 1, errTestCrash)
 			if _, err := d.rekey(); err == nil {
 				t.Fatal("the fault did not show")
@@ -78,7 +79,7 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 			d.restart()
 			d.wantPhase("ready", "")
 			moved := point == "set.after-swap" || point == "adopt.begin" || point == "adopt.before-identity"
-			if got := d.state().head.Hash != before.Hash; got != moved {
+			if got := d.state().Head.Hash != before.Hash; got != moved {
 				t.Errorf("the head moved: %v, want %v", got, moved)
 			}
 			wantOneKeyPerEpoch(t, d)
@@ -87,7 +88,7 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 	for name, how := range map[string]lostAnswer{"happened": lostApplied, "did not happen": lostDropped} {
 		t.Run("the answer of the swap is lost, "+name, func(t *testing.T) {
 			d := testDesk(t)
-			before := d.state().head
+			before := d.state().Head
 			d.faults.Arm("set.before-swap", func() error {
 				d.store.intercept(func(tx store.Tx) {
 					if len(tx.Put) == 1 && tx.Put[0].Key == history.HeadKey {
@@ -99,8 +100,8 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 			})
 			s, err := d.rekey()
 			wantOnly(t, "rekey", err, "")
-			if s.head.Previous != before.Hash {
-				t.Errorf("the head is %+v", s.head)
+			if s.Head.Previous != before.Hash {
+				t.Errorf("the head is %+v", s.Head)
 			}
 		})
 	}
@@ -129,7 +130,7 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	for range 3 {
 		release, err := d.c.authority.settingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.authority.rekey(t.Context(), d.state().ready(), "test", "test", nil)
+		_, err = d.c.authority.rekey(t.Context(), d.state().Ready(), "test", "test", nil)
 		release()
 		wantOnly(t, "rekey", err, explain.DoneNotInForce)
 		last = mustHead(t, d)
@@ -138,8 +139,8 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	d.faults.Disarm("adopt.begin")
 	d.lookAgain()
 	d.wantPhase("ready", "")
-	if s := d.state(); s.head.Hash != last.Hash || s.head.Index != 4 {
-		t.Errorf("it came back at index %d by %q, after index %d", s.head.Index, s.head.Reason, last.Index)
+	if s := d.state(); s.Head.Hash != last.Hash || s.Head.Index != 4 {
+		t.Errorf("it came back at index %d by %q, after index %d", s.Head.Index, s.Head.Reason, last.Index)
 	}
 	for _, action := range []string{"manifest.rekey", actionMeshMade} {
 		want := 3

@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -72,7 +73,7 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			return nil, false, err
 		}
 		id := peer.ID
-		rec, err := record.Get[record.Member](ctx, s.records, record.MemberKey(id.Kind(), id.Name()))
+		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
 			return nil, false, c.authority.storeError("read the member", err)
 		}
@@ -82,8 +83,8 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			return nil, false, record.Busy("the renewal")
 		}
 		now, stored := c.now(), rec
-		s.catchUp(&rec.Value, peer.Leaf, now)
-		after, entry, err := renewal(s.manifest, rec, id, peer.Key, next, r.csr, now)
+		catchUp(s, &rec.Value, peer.Leaf, now)
+		after, entry, err := renewal(s.Manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, explain.RenewOlderKey) {
 				c.membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
@@ -96,8 +97,8 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 		if c.bundle.believesBan(id, next) || c.bundle.believesBan(id, peer.Key) {
 			return nil, false, explain.New(explain.JoinBanned, "identity", id.String())
 		}
-		after.MeshKey = s.meshKey
-		change := s.records.NewChange(s.headVersion)
+		after.MeshKey = s.MeshKey
+		change := s.Records.NewChange(s.HeadVersion)
 		change.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, after)
 		if err := c.membership.recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
 			return nil, false, err
@@ -126,7 +127,7 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			return nil, false, err
 		}
 		c.membership.members.put(after, rev)
-		chain, err := s.issue(r.publicKey, id, entry, after.NotAfter, now)
+		chain, err := s.Issue(r.publicKey, id, entry, after.NotAfter, now)
 		if err != nil {
 			return nil, false, fmt.Errorf("certify %s: %w", id, err)
 		}
@@ -136,9 +137,9 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 }
 
 // bannedNow says so if the conflict of a transaction is a ban.
-func (c *Admission) bannedNow(ctx context.Context, s *state, id identity.ID, key identity.KeyID) error {
+func (c *Admission) bannedNow(ctx context.Context, s *authority.State, id identity.ID, key identity.KeyID) error {
 	for _, k := range []string{record.BanIDKey(id.Kind(), id.Name()), record.BanKeyKey(key)} {
-		ban, err := record.Get[record.Ban](ctx, s.records, k)
+		ban, err := record.Get[record.Ban](ctx, s.Records, k)
 		if err != nil {
 			return c.authority.storeError("read a ban", err)
 		}
@@ -157,7 +158,7 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 	// The ban of its keys ends this very connection, so it takes effect behind the
 	// answer.
 	err := c.membership.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave",
-		func(s *state, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			if peer.Key != rec.Value.Key {
 				// Whoever holds an earlier certificate must not end the membership.
 				err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])

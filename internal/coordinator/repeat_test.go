@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -250,7 +251,7 @@ func (d *desk) loseAfterChange() *bool {
 		}
 		*lost = true
 		d.faults.Fail("adopt.begin", errTestCrash)
-		d.c.authority.state.Store(recovering(d.state(), errTestCrash))
+		d.c.authority.state.Store(authority.Recovering(d.state(), errTestCrash))
 	})
 	return lost
 }
@@ -258,7 +259,7 @@ func (d *desk) loseAfterChange() *bool {
 // ledByAnother has somebody else lead, who can hand over to the desk's coordinator.
 func (d *desk) ledByAnother() {
 	d.t.Helper()
-	w, err := d.state().records.Seal(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9",
+	w, err := d.state().Records.Seal(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9",
 		Nonce: record.NewID()})
 	if err != nil {
 		d.t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -148,7 +149,7 @@ func (r replica) check() error {
 			return errors.New("it has an address that is not host:port")
 		}
 	}
-	if !slices.Contains([]string{phaseReady.String(), phaseRecovery.String()},
+	if !slices.Contains([]string{authority.Ready.String(), authority.Recovery.String()},
 		r.Phase) || len(r.Release) > flowcontrol.MaxShownBytes {
 		return errors.New("it has a field that is not acceptable")
 	}
@@ -267,24 +268,24 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 // look for.
 func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 	s := c.authority.state.Load()
-	if s.phase == phaseUninitialized {
+	if s.Phase == authority.Uninitialized {
 		return nil
 	}
 	addrs := c.authority.advertised()
 	r := replica{
-		Key: c.authority.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.phase.String(),
+		Key: c.authority.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.Phase.String(),
 		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,
 			flowcontrol.MaxShownBytes), Stopped: stopped,
 		Reads: c.authority.reads,
 	}
-	if s.phase == phaseReady {
-		r.Index, r.Head, r.Keepers = s.head.Index, s.head.Hash, c.authority.told(s)
+	if s.Phase == authority.Ready {
+		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, c.authority.told(s)
 	}
 	if c.storeguard.kept.Lost() != nil {
 		r.Seen = store.Revision(min(c.storeguard.kept.Revision(), uint64(store.MaxRevision)))
 	}
-	if last := s.ready(); last != nil {
-		if found, err := c.authority.admits(last.manifest); err == nil {
+	if last := s.Ready(); last != nil {
+		if found, err := c.authority.admits(last.Manifest); err == nil {
 			r.Name = found.Name
 		}
 	}
@@ -317,7 +318,7 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 
 // dropReplicas removes the records of coordinators that the manifest does not admit, or
 // that were stopped a week ago. One that died is missed until somebody forgets it.
-func (c *PeerRecovery) dropReplicas(ctx context.Context, s *state, now time.Time) error {
+func (c *PeerRecovery) dropReplicas(ctx context.Context, s *authority.State, now time.Time) error {
 	l, err := c.store.List(ctx, replicaPrefix)
 	if err != nil {
 		return err
@@ -326,7 +327,7 @@ func (c *PeerRecovery) dropReplicas(ctx context.Context, s *state, now time.Time
 	for _, e := range l.Entries {
 		r, err := openReplica(e)
 		if err == nil {
-			_, ok := r.entryIn(s.manifest, now)
+			_, ok := r.entryIn(s.Manifest, now)
 			if ok && (!r.Stopped || now.Sub(r.At) <= replicaRetention) {
 				continue
 			}
@@ -339,10 +340,10 @@ func (c *PeerRecovery) dropReplicas(ctx context.Context, s *state, now time.Time
 // replicaMessages says what coordinators there are, as far as anybody can tell: in
 // recovery mode by the manifest that the store claims, which is what a person who
 // looks then wants to know. It is left out rather than fail the status.
-func (c *PeerRecovery) replicaMessages(ctx context.Context, s *state) []*fealtyv1.Replica {
+func (c *PeerRecovery) replicaMessages(ctx context.Context, s *authority.State) []*fealtyv1.Replica {
 	var m *manifest.Manifest
-	if last := s.ready(); last != nil {
-		m = last.manifest
+	if last := s.Ready(); last != nil {
+		m = last.Manifest
 	} else if _, _, claimed, err := c.authority.claimedHistory(ctx); err == nil {
 		m = claimed
 	} else {
@@ -357,7 +358,7 @@ func (c *PeerRecovery) replicaMessages(ctx context.Context, s *state) []*fealtyv
 	for _, r := range all {
 		msg := c.replicaMessage(r)
 		if silent, expected := c.root.membership.presence.Silent(r.Key,
-			c.elapsed()); expected && s.phase == phaseReady {
+			c.elapsed()); expected && s.Phase == authority.Ready {
 			msg.UnheardFor = durationpb.New(silent)
 		}
 		out = append(out, msg)

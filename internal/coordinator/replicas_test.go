@@ -69,7 +69,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	at := func(f *fleet) func(replica) bool {
-		head := f.c.authority.state.Load().head.Hash
+		head := f.c.authority.state.Load().Head.Hash
 		return func(r replica) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	f.awaitReplica(at(f))
@@ -137,7 +137,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.c.authority.replicas(t.Context(), f.c.authority.state.Load().manifest)
+		all, err := f.c.authority.replicas(t.Context(), f.c.authority.state.Load().Manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -238,7 +238,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
-	all, err := d.c.authority.replicas(t.Context(), d.state().manifest)
+	all, err := d.c.authority.replicas(t.Context(), d.state().Manifest)
 	wantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
@@ -257,7 +257,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	write(0, true)
 	write(1, true)
-	if all, _ = d.c.authority.replicas(t.Context(), d.state().manifest); slices.ContainsFunc(all,
+	if all, _ = d.c.authority.replicas(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
 		func(r replica) bool { return r.Name == living || r.Stopped }) {
 		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
 	}

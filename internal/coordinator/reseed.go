@@ -20,6 +20,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -29,7 +30,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/watch"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A reseed gives the cluster a new seed (docs/explanation/reseed.md). Signers sign
@@ -86,14 +86,15 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	if err != nil {
 		return nil, err
 	}
-	next := s.manifest
+	next := s.Manifest
 	if len(req.GetManifest()) > 0 {
 		if next, err = c.proposed(s, req.GetManifest()); err != nil {
 			return nil, err
 		}
 	}
-	if next.Cluster != s.manifest.Cluster {
-		return nil, explain.New(explain.RequestField, "field", "cluster", "problem", fmt.Sprintf("the manifest is of %s, and this cluster is %s", next.Cluster, s.manifest.Cluster))
+	if next.Cluster != s.Manifest.Cluster {
+		return nil, explain.New(explain.RequestField, "field", "cluster", "problem",
+			fmt.Sprintf("the manifest is of %s, and this cluster is %s", next.Cluster, s.Manifest.Cluster))
 	}
 	if err := c.staysAdmitted(s, next); err != nil {
 		return nil, err
@@ -114,11 +115,11 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 		return nil, err
 	}
 	mv := &move{from: s, manifest: next}
-	t, _ := s.chain.Next(history.KindReseed, next)
+	t, _ := s.Chain.Next(history.KindReseed, next)
 	if err := c.makeSeed(mv, t); err != nil {
 		return nil, err
 	}
-	t.Reseed = s.chain.ReseedTo(s.rootPin, history.SeedKeys{
+	t.Reseed = s.Chain.ReseedTo(s.RootPin, history.SeedKeys{
 		Root: identity.KeyOf(mv.root), ConfigRoot: mv.secrets.ConfigRootKey(), TransactionKey: mv.secrets.TransactionKey(),
 	})
 	change, err := t.RootChange().Encode()
@@ -134,7 +135,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	c.dropPrepared()
 	p := &prepared{move: mv, transition: *t, change: change, expires: c.now().Add(preparedLife)}
 	c.prepared = p
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "manifest.reseed.prepare",
 		Target: identity.KeyOf(mv.root).String()})
 	if _, err := ch.Commit(ctx); err != nil {
@@ -145,7 +146,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 }
 
 // reseedCosts says what a reseed means to the fleet.
-func (c *Authority) reseedCosts(ctx context.Context, s *state) (*fealtyv1.PrepareReseedResponse, error) {
+func (c *Authority) reseedCosts(ctx context.Context, s *authority.State) (*fealtyv1.PrepareReseedResponse, error) {
 	out := &fealtyv1.PrepareReseedResponse{}
 	for _, count := range []struct {
 		prefix string
@@ -183,8 +184,9 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 		return nil, explain.New(explain.ReseedUnprepared, "problem", "it was prepared more than an hour ago, and is dropped")
 	case !bytes.Equal(req.GetChange(), p.change):
 		return nil, explain.New(explain.ReseedUnprepared, "problem", "another one was prepared after it")
-	case p.transition.Previous != s.head.Hash:
-		return nil, explain.New(explain.ManifestStale, "expected", p.transition.Previous.String()[:16], "head", s.head.Hash.String()[:16], "index", fmt.Sprint(s.head.Index))
+	case p.transition.Previous != s.Head.Hash:
+		return nil, explain.New(explain.ManifestStale, "expected", p.transition.Previous.String()[:16], "head",
+			s.Head.Hash.String()[:16], "index", fmt.Sprint(s.Head.Index))
 	}
 	costs, err := c.reseedCosts(ctx, s)
 	if err != nil {
@@ -240,7 +242,7 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 
 // composeReseed makes the move that brings p into force. The seed stays p's: if the
 // head does not move it can be tried again with the same signatures.
-func (c *Authority) composeReseed(req *fealtyv1.CommitReseedRequest, s *state, p *prepared) (*move, error) {
+func (c *Authority) composeReseed(req *fealtyv1.CommitReseedRequest, s *authority.State, p *prepared) (*move, error) {
 	mv, t := *p.move, p.transition
 	mv.from = s // the head is that of then; who wrote it last may be another
 	if err := authorize(&fealtyv1.SetManifestRequest{Reason: req.GetReason(), Signatures: req.GetSignatures()}, s, &t); err != nil {
@@ -319,13 +321,14 @@ const freezeLimit = time.Minute
 
 // freeze makes every change of a record fail, on every replica, until the returned
 // function is called or the records are moved. It names the seed by its salt.
-func (c *Authority) freeze(ctx context.Context, s *state, salt history.Salt) (f frozen, thaw func(), err error) {
+func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history.Salt) (f frozen, thaw func(),
+	err error) {
 	f = frozen{salt, record.NewID(), c.enrolmentKey(), c.now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
 		return f, nil, err
 	}
-	ch := s.records.NewChange(s.headVersion) // which wants that it does not exist
+	ch := s.Records.NewChange(s.HeadVersion) // which wants that it does not exist
 	ch.Tx.Put = append(ch.Tx.Put, store.Write{Key: record.FreezeKey, Value: value})
 	version, err := ch.Commit(ctx)
 	if err != nil {
@@ -453,7 +456,7 @@ func valueSum(value []byte) string {
 // writeLedger writes what counts of the records when the head moves, sealed under
 // the key of the new seed. What is not genuine under the old one is left out, and so
 // never becomes genuine.
-func (c *Authority) writeLedger(ctx context.Context, s *state, mv *move, f frozen) error {
+func (c *Authority) writeLedger(ctx context.Context, s *authority.State, mv *move, f frozen) error {
 	auth, err := mv.secrets.Records()
 	if err != nil {
 		return err
@@ -474,7 +477,7 @@ func (c *Authority) writeLedger(ctx context.Context, s *state, mv *move, f froze
 			return c.storeError("read the records", err)
 		}
 		for _, e := range l.Entries {
-			if _, err := s.records.Auth.Open(e.Key, e.Value); err != nil {
+			if _, err := s.Records.Auth.Open(e.Key, e.Value); err != nil {
 				c.forged(ctx, e.Key, err)
 				continue
 			}
@@ -492,7 +495,7 @@ func (c *Authority) writeLedger(ctx context.Context, s *state, mv *move, f froze
 }
 
 // readLedger returns the ledger of a freeze, for the seed of s.
-func (c *Authority) readLedger(ctx context.Context, s *state, f frozen) (ledger, error) {
+func (c *Authority) readLedger(ctx context.Context, s *authority.State, f frozen) (ledger, error) {
 	l, err := c.store.List(ctx, f.ledgerPrefix())
 	if err != nil {
 		return nil, err
@@ -504,7 +507,7 @@ func (c *Authority) readLedger(ctx context.Context, s *state, f frozen) (ledger,
 		if i < 0 {
 			return nil, fmt.Errorf("part %d of the ledger of the reseed is missing: %w", n, store.ErrForged)
 		}
-		raw, err := s.records.Auth.Open(key, l.Entries[i].Value)
+		raw, err := s.Records.Auth.Open(key, l.Entries[i].Value)
 		if err != nil {
 			return nil, err
 		}
@@ -526,7 +529,7 @@ func (c *Authority) readLedger(ctx context.Context, s *state, f frozen) (ledger,
 //
 // All coordinators do it at once, each as soon as it knows the head: what fails because
 // another one was first is looked at again.
-func (c *Authority) moveRecords(ctx context.Context, s *state) error {
+func (c *Authority) moveRecords(ctx context.Context, s *authority.State) error {
 	for range record.CommitTries {
 		e, err := c.store.Get(ctx, record.FreezeKey)
 		switch {
@@ -559,18 +562,18 @@ func (c *Authority) thawed(ctx context.Context, at store.Revision) bool {
 }
 
 // moveFrozen is one try at it, under the freeze e.
-func (c *Authority) moveFrozen(ctx context.Context, s *state, e store.Entry) error {
+func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.Entry) error {
 	frozenAt := e.Version
 	trust, err := c.store.Get(ctx, bundle.StateKey)
 	if err == nil {
-		_, err = s.records.Auth.Open(bundle.StateKey, trust.Value)
+		_, err = s.Records.Auth.Open(bundle.StateKey, trust.Value)
 	}
 	if err != nil && !errors.Is(err, store.ErrForged) && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
 	moved := err == nil // it moves last
 	var f frozen
-	other := json.Unmarshal(e.Value, &f) != nil || f.Salt != s.head.Salt
+	other := json.Unmarshal(e.Value, &f) != nil || f.Salt != s.Head.Salt
 	switch {
 	case other && moved:
 		return nil // the freeze is of a reseed after that of s
@@ -596,7 +599,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *state, e store.Entry) err
 			return err
 		}
 		for batch := range slices.Chunk(l.Entries, moveBatch) {
-			ch := s.records.FrozenChange(s.headVersion)
+			ch := s.Records.FrozenChange(s.HeadVersion)
 			ch.Require(record.FreezeKey, frozenAt) // what is made after the freeze stays
 			for _, e := range batch {
 				ch.Delete(e.Key, e.Version)
@@ -614,7 +617,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *state, e store.Entry) err
 		}
 		var due []store.Entry
 		for _, e := range l.Entries {
-			if _, err := s.records.Auth.Open(e.Key, e.Value); err == nil {
+			if _, err := s.Records.Auth.Open(e.Key, e.Value); err == nil {
 				continue // by a try before this one
 			}
 			if book[e.Key] != valueSum(e.Value) {
@@ -628,7 +631,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *state, e store.Entry) err
 			due = append(due, e)
 		}
 		for batch := range slices.Chunk(due, moveBatch) {
-			ch := s.records.FrozenChange(s.headVersion)
+			ch := s.Records.FrozenChange(s.HeadVersion)
 			ch.Require(record.FreezeKey, frozenAt)
 			for _, e := range batch {
 				ch.Reseal(e)
@@ -646,13 +649,14 @@ func (c *Authority) moveFrozen(ctx context.Context, s *state, e store.Entry) err
 	if last == nil {
 		return fmt.Errorf("the trust state is not what it was when the seed changed: %w", store.ErrForged)
 	}
-	ch := s.records.FrozenChange(s.headVersion)
+	ch := s.Records.FrozenChange(s.HeadVersion)
 	ch.Reseal(*last)
 	ch.Delete(record.FreezeKey, frozenAt)
 	if _, err := ch.Commit(ctx); err != nil {
 		return fmt.Errorf("move the trust state to the new seed: %w", err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "the records are under the new seed", slog.Int("records", len(book)), slog.Uint64("seed_epoch", s.head.SeedEpoch))
+	c.log.LogAttrs(ctx, slog.LevelInfo, "the records are under the new seed", slog.Int("records", len(book)),
+		slog.Uint64("seed_epoch", s.Head.SeedEpoch))
 	return c.faults.Hit("reseed.after-move")
 }
 
@@ -662,21 +666,21 @@ func (c *Authority) moveFrozen(ctx context.Context, s *state, e store.Entry) err
 //
 // It runs after the head has moved, whoever moved it, and again at each start: a crash
 // in between leaves them to the next one.
-func (c *Authority) sweepReseeds(ctx context.Context, s *state) error {
+func (c *Authority) sweepReseeds(ctx context.Context, s *authority.State) error {
 	gone, err := c.goneSealed(ctx, s)
 	if err != nil {
 		return err
 	}
 	former := make(map[string]bool) // share sets of seeds that are gone
 	prefixes := []string{ledgerPrefix}
-	for i, links := 0, s.chain.Links(); links[i].SeedEpoch < s.head.SeedEpoch; i++ {
+	for i, links := 0, s.Chain.Links(); links[i].SeedEpoch < s.Head.SeedEpoch; i++ {
 		l := links[i]
 		former[shareSetKey(l.Hash)] = true
 		if i == 0 || l.Salt != links[i-1].Salt {
 			prefixes = append(prefixes, sharesPrefix(l.SeedEpoch, l.Salt))
 		}
 	}
-	if s.head.SeedEpoch > 1 {
+	if s.Head.SeedEpoch > 1 {
 		prefixes = append(prefixes, shareSetPrefix)
 	}
 	for _, prefix := range prefixes {
@@ -691,7 +695,7 @@ func (c *Authority) sweepReseeds(ctx context.Context, s *state) error {
 		}
 	}
 	for batch := range slices.Chunk(gone, pruneBatch) {
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		for _, e := range batch {
 			ch.Delete(e.Key, e.Version)
 		}
@@ -713,36 +717,7 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
 			fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
 	}
-	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.bundle.RootChanges}})
-}
-
-// followReseeds fills in what s knows of changes of root, and checks that its keys
-// are those that the last one named: a seed that was replaced acts for nobody.
-func (s *state) followReseeds() error {
-	if !s.chain.TransactionKey().Equal(s.secrets.TransactionKey()) {
-		return errors.New("the seed in memory is not the one of the head: it was replaced by a reseed")
-	}
-	reseeds := s.chain.Reseeds()
-	for _, l := range reseeds[max(0, len(reseeds)-snapshot.MaxRootChanges):] {
-		change, err := l.SignedRootChange()
-		if err != nil {
-			return err
-		}
-		raw, err := change.Marshal()
-		if err != nil {
-			return err
-		}
-		s.bundle.RootChanges = append(s.bundle.RootChanges, raw)
-		s.bundle.RootEpoch = l.AuthorityEpoch
-	}
-	if len(reseeds) == 0 {
-		return nil
-	}
-	last := reseeds[len(reseeds)-1].Reseed
-	if last.Root != s.rootPin || !bytes.Equal(last.ConfigRoot[:], s.bundle.PublicRoot()) {
-		return errors.New("root and config root key are not those that the signers authorized")
-	}
-	return nil
+	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.Bundle.RootChanges}})
 }
 
 func ed25519Public(s keyring.Signer) ed25519.PublicKey { return s.Public().(ed25519.PublicKey) }

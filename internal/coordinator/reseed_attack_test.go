@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -71,7 +72,7 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 			if _, err := f.bring(bob, recovery.Options{}); err != nil {
 				t.Fatalf("the owners do not bring the cluster back: %v", err)
 			}
-			f.awaitPhase(phaseReady)
+			f.awaitPhase(authority.Ready)
 			if !f.thawed() {
 				t.Error("the records are still frozen")
 			}
@@ -118,7 +119,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.c.authority.headDue.Notify()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	if got := f.recordText(); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
 	}
@@ -151,7 +152,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	f.faults.Disarm("set.after-swap")
 	f.faults.Disarm("adopt.begin")
 	f.c.authority.headDue.Notify()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	if _, err := f.local().member.RemoveMember(f.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
@@ -161,11 +162,11 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.restart()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	if !f.thawed() {
 		t.Error("the records are frozen")
 	}
-	rec, err := record.Get[record.Member](t.Context(), f.c.authority.state.Load().records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.c.authority.state.Load().Records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
 		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}

@@ -20,6 +20,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -87,8 +88,8 @@ func (f *fleet) keep() former {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return former{seed: thief.Seed, keys: thief.keys, root: s.root, bundle: f.c.bundle.trust.Load().Bundle,
-		auth: auth, chain: s.chain}
+	return former{seed: thief.Seed, keys: thief.keys, root: s.Root, bundle: f.c.bundle.trust.Load().Bundle,
+		auth: auth, chain: s.Chain}
 }
 
 // records returns what every record says, whatever seed it is under.
@@ -102,7 +103,7 @@ func (f *fleet) recordText() string {
 			f.t.Fatal(err)
 		}
 		for _, e := range l.Entries {
-			plain, err := s.records.Auth.Open(e.Key, e.Value)
+			plain, err := s.Records.Auth.Open(e.Key, e.Value)
 			if err != nil {
 				f.t.Fatalf("%s: %v", e.Key, err)
 			}
@@ -146,7 +147,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.authority.state.Load().bundle.PublicRoot())
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.authority.state.Load().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +184,7 @@ func TestReseed(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.c.authority.state.Load().head.Hash != before.head.Hash {
+	if f.c.authority.state.Load().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
 	done, err := f.reseedClient().CommitReseed(f.ctx(), commit)
@@ -191,10 +192,11 @@ func TestReseed(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := f.c.authority.state.Load()
-	if after.head.SeedEpoch != 2 || after.head.AuthorityEpoch != before.head.AuthorityEpoch+1 || after.rootPin == before.rootPin || after.meshKey == before.meshKey {
-		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.head.SeedEpoch, after.head.AuthorityEpoch, after.rootPin, after.meshKey, before.rootPin, before.meshKey)
+	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
+		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.Head.SeedEpoch,
+			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey, before.RootPin, before.MeshKey)
 	}
-	if done.GetSeedEpoch() != 2 || done.GetMembers() != 3 || done.GetTokensVoided() != 4 || string(done.GetRootKey()) != string(after.rootPin[:]) {
+	if done.GetSeedEpoch() != 2 || done.GetMembers() != 3 || done.GetTokensVoided() != 4 || string(done.GetRootKey()) != string(after.RootPin[:]) {
 		t.Errorf("the answer says %v", done)
 	}
 	if got := f.recordText(); got != records {
@@ -204,7 +206,7 @@ func TestReseed(t *testing.T) {
 	// The stream that stood is told, in the order in which it can verify it.
 	changes := next(func(m *fealtyv1.ConnectResponse) bool {
 		if believed(m) {
-			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.bundle.PublicRoot()); err != nil {
+			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.Bundle.PublicRoot()); err != nil {
 				t.Fatalf("a bundle that it cannot verify comes first: %v", err)
 			}
 		}
@@ -218,11 +220,11 @@ func TestReseed(t *testing.T) {
 		}
 		signed = append(signed, s)
 	}
-	change, err := snapshot.VerifyRootChanges(signed, held, before.rootPin)
+	change, err := snapshot.VerifyRootChanges(signed, held, before.RootPin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if change.Root != after.rootPin || !change.ConfigRoot.Equal(after.bundle.PublicRoot()) {
+	if change.Root != after.RootPin || !change.ConfigRoot.Equal(after.Bundle.PublicRoot()) {
 		t.Fatalf("the change of root says %+v", change)
 	}
 	v, err := a.verified(next(believed).GetSnapshot().GetEnvelope(), change.ConfigRoot)
@@ -230,7 +232,7 @@ func TestReseed(t *testing.T) {
 		t.Fatal(err)
 	}
 	content, _ := v.TrustBundle()
-	if len(content.Roots) != 1 || string(content.Roots[0]) != string(after.root.Raw) || len(content.RetiredRoots) != 1 || string(content.RetiredRoots[0]) != string(before.root.Raw) {
+	if len(content.Roots) != 1 || string(content.Roots[0]) != string(after.Root.Raw) || len(content.RetiredRoots) != 1 || string(content.RetiredRoots[0]) != string(before.Root.Raw) {
 		t.Fatalf("the bundle names %d roots and %d retired ones", len(content.Roots), len(content.RetiredRoots))
 	}
 	if next(func(m *fealtyv1.ConnectResponse) bool { return m.GetRenewNow() != nil }) == nil {
@@ -245,7 +247,7 @@ func TestReseed(t *testing.T) {
 	if err := b.rejoin(); err != nil {
 		t.Fatalf("rejoin: %v", err)
 	}
-	if _, err := after.issuer.Load().MeshCA(), b.chain[1].CheckSignatureFrom(after.root); err != nil {
+	if _, err := after.MeshCA(), b.chain[1].CheckSignatureFrom(after.Root); err != nil {
 		t.Errorf("b is not under the new root: %v", err)
 	}
 	wantCode(t, banned.rejoin(), explain.JoinBanned)
@@ -277,14 +279,15 @@ func TestReseed(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range l.Entries {
-			if strings.Contains(e.Key, fmt.Sprintf("%x", before.head.Salt[:])) || strings.Contains(e.Key, before.head.Hash.String()) || prefix == reseedPrefix {
+			if strings.Contains(e.Key, fmt.Sprintf("%x", before.Head.Salt[:])) || strings.Contains(e.Key,
+				before.Head.Hash.String()) || prefix == reseedPrefix {
 				t.Errorf("%s is left", e.Key)
 			}
 		}
 	}
 	f.restart()
-	if s := f.c.authority.state.Load(); s.phase != phaseReady || s.rootPin != after.rootPin || s.head.SeedEpoch != 2 {
-		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.phase, s.reason, s.head.SeedEpoch)
+	if s := f.c.authority.state.Load(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
+		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.Phase, s.Reason, s.Head.SeedEpoch)
 	}
 	if err := b.renew(true); err != nil {
 		t.Errorf("renew after a restart: %v", err)
@@ -292,8 +295,9 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	f.reseed()
-	if s := f.c.authority.state.Load(); s.head.SeedEpoch != 3 || len(s.bundle.RootChanges) != 2 {
-		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.head.SeedEpoch, len(s.bundle.RootChanges))
+	if s := f.c.authority.state.Load(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
+		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
+			len(s.Bundle.RootChanges))
 	}
 	if err := b.rejoin(); err != nil {
 		t.Errorf("rejoin after a second reseed: %v", err)
@@ -307,7 +311,7 @@ func TestReseed(t *testing.T) {
 		}
 		signed = append(signed, s)
 	}
-	if change, err := snapshot.VerifyRootChanges(signed, held, before.rootPin); err != nil || change.Root != f.pin() {
+	if change, err := snapshot.VerifyRootChanges(signed, held, before.RootPin); err != nil || change.Root != f.pin() {
 		t.Errorf("both changes lead to %s, %v; want %s", change.Root, err, f.pin())
 	}
 
@@ -351,7 +355,7 @@ func TestReseedRefusals(t *testing.T) {
 		_, err := f.reseedClient().CommitReseed(f.ctx(), req)
 		return err
 	}
-	head := f.c.authority.state.Load().head.Hash
+	head := f.c.authority.state.Load().Head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
@@ -378,7 +382,7 @@ func TestReseedRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.c.authority.state.Load().head.Hash; got != head {
+	if got := f.c.authority.state.Load().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
 	if _, err := f.reseedClient().PrepareReseed(f.ctx(), &fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.manifest("")), testCluster, "other.example", 1))}); err == nil {
@@ -401,8 +405,8 @@ func TestReseedRefusals(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.c.authority.state.Load(); s.head.SeedEpoch != 2 || string(s.manifest.Bytes()) != string(more) {
-		t.Fatalf("seed epoch %d, manifest %s", s.head.SeedEpoch, s.manifest.Hash())
+	if s := f.c.authority.state.Load(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
+		t.Fatalf("seed epoch %d, manifest %s", s.Head.SeedEpoch, s.Manifest.Hash())
 	}
 }
 
@@ -452,11 +456,12 @@ func TestReseedInterrupted(t *testing.T) {
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 					s := f.c.authority.state.Load()
-					if s.phase == phaseReady && s.head.SeedEpoch == tc.epoch && !f.c.authority.unsettled.Load() && f.thawed() {
+					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch && !f.c.authority.unsettled.Load() && f.thawed() {
 						break
 					}
 					if time.Now().After(deadline) {
-						t.Fatalf("phase %s (%s), want ready under seed epoch %d; thawed: %v", s.phase, s.reason, tc.epoch, f.thawed())
+						t.Fatalf("phase %s (%s), want ready under seed epoch %d; thawed: %v", s.Phase, s.Reason,
+							tc.epoch, f.thawed())
 					}
 				}
 				if got := f.recordText(); got != records {
@@ -470,7 +475,7 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.ctx(), f.c.authority.state.Load().records,
+					if _, err := record.Get[record.Member](f.ctx(), f.c.authority.state.Load().Records,
 						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
@@ -566,7 +571,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.authority.state.Load().bundle.PublicRoot())
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.authority.state.Load().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -610,28 +615,34 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		}
 		// Nor does the mesh CA that was in force make a coordinator.
 		if kind == identity.Coordinator {
-			mine, err := before.issuer.Load().Issue(ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour}, now)
+			former, err := ca.NewIssuer(before.MeshCA(), testCluster)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := believed.Verify([]*x509.Certificate{mine, before.issuer.Load().MeshCA().Certificate()}, now); !errors.Is(err, identity.ErrUntrusted) {
+			mine, err := former.Issue(ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour}, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := believed.Verify([]*x509.Certificate{mine, before.MeshCA().Certificate()},
+				now); !errors.Is(err, identity.ErrUntrusted) {
 				t.Errorf("a coordinator under the old mesh CA: %v", err)
 			}
 		}
 	}
 
 	// A trust bundle, as it would have been, under a higher version and epoch.
-	forger := &state{manifest: before.manifest, head: before.head, secrets: secretsOf(old.seed, before.head.Salt), root: old.root, meshKey: before.meshKey}
-	forger.head.AuthorityEpoch += 10
-	forger.bundle = &bundle.Authority{
-		Manifest: forger.manifest, Head: forger.head, Root: forger.root, MeshKey: forger.meshKey,
+	forger := &authority.State{Manifest: before.Manifest, Head: before.Head,
+		Secrets: secretsOf(old.seed, before.Head.Salt), Root: old.root, MeshKey: before.MeshKey}
+	forger.Head.AuthorityEpoch += 10
+	forger.Bundle = &bundle.Authority{
+		Manifest: forger.Manifest, Head: forger.Head, Root: forger.Root, MeshKey: forger.MeshKey,
 		ConfigRoot: old.keys.ConfigRoot, ConfigKey: old.keys.ConfigSigning,
 	}
-	forgedBundle, err := forger.bundle.Sign(input, now)
+	forgedBundle, err := forger.Bundle.Sign(input, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.verified(forgedBundle.Signed, s.bundle.PublicRoot()); !errors.Is(err, snapshot.ErrRejected) {
+	if _, err := a.verified(forgedBundle.Signed, s.Bundle.PublicRoot()); !errors.Is(err, snapshot.ErrRejected) {
 		t.Errorf("a trust bundle of the old config root key: %v", err)
 	}
 
@@ -640,7 +651,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := record.Get[record.Member](t.Context(), s.records, w.Key); !errors.Is(err, store.ErrForged) {
+	if _, err := record.Get[record.Member](t.Context(), s.Records, w.Key); !errors.Is(err, store.ErrForged) {
 		t.Errorf("a record of the old seed: %v", err)
 	}
 	if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{w.Key}}); err != nil {
@@ -654,12 +665,13 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander, before.rootPin); err != nil {
+	if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander,
+		before.RootPin); err != nil {
 		t.Fatalf("the genuine change: %v", err)
 	}
 	mine := snapshot.RootChange{
-		ClusterID: testCluster, Index: s.head.Index, Previous: snapshot.Digest(before.head.Hash), Manifest: snapshot.Digest(before.head.Manifest),
-		AuthorityEpoch: 9, SeedEpoch: 2, PreviousRoot: before.rootPin, Root: identity.KeyID{6, 6, 6},
+		ClusterID: testCluster, Index: s.Head.Index, Previous: snapshot.Digest(before.Head.Hash), Manifest: snapshot.Digest(before.Head.Manifest),
+		AuthorityEpoch: 9, SeedEpoch: 2, PreviousRoot: before.RootPin, Root: identity.KeyID{6, 6, 6},
 		ConfigRoot: ed25519Public(old.keys.ConfigSigning(7)), TransactionKey: ed25519Public(old.keys.Transaction()),
 	}
 	raw, err := mine.Encode()
@@ -683,12 +695,14 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		"nobody's": nil, "the old transaction key's": {sign(old.keys.Transaction())}, "the old config root key's": {sign(old.keys.ConfigRoot())},
 		"one in a signer's name": {asSigner}, "that of the change that was made": genuine.Signatures,
 	} {
-		if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{{Change: raw, Signatures: sigs}}, bystander, before.rootPin); !errors.Is(err, snapshot.ErrNoRootChange) {
+		if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{{Change: raw, Signatures: sigs}},
+			bystander, before.RootPin); !errors.Is(err, snapshot.ErrNoRootChange) {
 			t.Errorf("a change of root with %s signature: %v", name, err)
 		}
 	}
 	// The change that was made leads nobody away from the new root.
-	if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander, s.rootPin); !errors.Is(err, snapshot.ErrNoRootChange) {
+	if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{genuine}, bystander,
+		s.RootPin); !errors.Is(err, snapshot.ErrNoRootChange) {
 		t.Errorf("the change that was made, once more: %v", err)
 	}
 
@@ -732,24 +746,24 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.c.authority.headDue.Notify()
-	f.awaitPhase(phaseRecovery)
+	f.awaitPhase(authority.Recovery)
 	f.restart()
-	if s := f.c.authority.state.Load(); s.phase != phaseRecovery {
-		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.phase, s.head.Hash, forked.Head().Hash)
+	if s := f.c.authority.state.Load(); s.Phase != authority.Recovery {
+		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
 	}
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
 	f.c.authority.headDue.Notify()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 }
 
-func (f *fleet) awaitPhase(want phase) {
+func (f *fleet) awaitPhase(want authority.Phase) {
 	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); f.c.authority.state.Load().phase != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); f.c.authority.state.Load().Phase != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s := f.c.authority.state.Load()
-			f.t.Fatalf("phase %s (%s), want %s", s.phase, s.reason, want)
+			f.t.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 		}
 	}
 }
@@ -814,23 +828,24 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.faults.Disarm("adopt.begin")
 			f.c.authority.headDue.Notify()
 			if lost {
-				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.authority.state.Load().reason,
+				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.authority.state.Load().Reason,
 					"seed of the head"); time.Sleep(5 * time.Millisecond) {
 					if time.Now().After(deadline) {
-						t.Fatalf("%s: %s", f.c.authority.state.Load().phase, f.c.authority.state.Load().reason)
+						t.Fatalf("%s: %s", f.c.authority.state.Load().Phase, f.c.authority.state.Load().Reason)
 					}
 				}
 				return
 			}
-			f.awaitPhase(phaseReady)
+			f.awaitPhase(authority.Ready)
 			s := f.c.authority.state.Load()
 			for _, name := range []string{"a", "mallory"} {
-				rec, err := record.Get[record.Member](t.Context(), s.records, record.MemberKey(identity.Data, name))
+				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))
 				if err == nil && (name == "mallory" && rec.Exists() || slices.Contains(rec.Value.Organizations, "evil")) {
 					t.Errorf("%s is %+v", name, rec.Value)
 				}
 			}
-			if rec, err := record.Get[record.Member](t.Context(), s.records, record.MemberKey(identity.Data, "b")); err != nil || !rec.Exists() {
+			if rec, err := record.Get[record.Member](t.Context(), s.Records,
+				record.MemberKey(identity.Data, "b")); err != nil || !rec.Exists() {
 				t.Errorf("b: %v, %v", rec, err)
 			}
 		})
@@ -849,12 +864,12 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	if err := d.reseed(nil); err != nil {
 		t.Fatal(err)
 	}
-	ch := d.state().records.NewChange(d.state().headVersion)
+	ch := d.state().Records.NewChange(d.state().HeadVersion)
 	ch.Write(d.c.trust.rolloutKey(), rolloutRecord{Number: 1})
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before.records.Next.Store(nil) // that it is of this process: another one knows no next keys
+	before.Records.Next.Store(nil) // that it is of this process: another one knows no next keys
 	list := func() []store.Entry {
 		t.Helper()
 		l, err := d.store.List(t.Context(), record.MemberPrefix)
@@ -939,7 +954,7 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 			d.advance(tc.after)
 			if tc.starts == one {
 				d.restart()
-				d.wantPhase(phaseReady.String(), "")
+				d.wantPhase(authority.Ready.String(), "")
 			} else if _, err := d.another(another); err != nil {
 				t.Fatal(err)
 			}
@@ -970,10 +985,10 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 // A freeze over a head that cannot be followed keeps no coordinator from starting: it is in
 // recovery mode, and says what is wrong with the history.
 func TestFreezeOverADamagedHead(t *testing.T) {
-	for name, damage := range map[string]func(d *desk, s *state){
-		"no record":   func(d *desk, _ *state) { d.store.write(history.HeadKey, []byte("{")) },
-		"no blob":     func(d *desk, s *state) { d.store.remove(history.BlobKey(s.head.Hash)) },
-		"a false one": func(d *desk, s *state) { d.store.write(history.BlobKey(s.head.Hash), []byte("{")) },
+	for name, damage := range map[string]func(d *desk, s *authority.State){
+		"no record":   func(d *desk, _ *authority.State) { d.store.write(history.HeadKey, []byte("{")) },
+		"no blob":     func(d *desk, s *authority.State) { d.store.remove(history.BlobKey(s.Head.Hash)) },
+		"a false one": func(d *desk, s *authority.State) { d.store.write(history.BlobKey(s.Head.Hash), []byte("{")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)
@@ -983,7 +998,7 @@ func TestFreezeOverADamagedHead(t *testing.T) {
 			}
 			damage(d, s)
 			d.restart()
-			d.wantPhase(phaseRecovery.String(), "")
+			d.wantPhase(authority.Recovery.String(), "")
 			if d.store.version(record.FreezeKey) == 0 {
 				t.Error("the freeze ended, and nobody knows which head it is for")
 			}
@@ -1040,8 +1055,9 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 		})
 		err := d.reseed(nil)
 		s := d.state()
-		if n := testutil.ToFloat64(d.c.metrics.forged); err != nil || s.phase != phaseReady || s.head.Kind != history.KindReseed || n != 0 {
-			t.Fatalf("another was first at step %d: %v, %v at %s: %s; %v forgeries", first, err, s.phase, s.head.Kind, s.reason, n)
+		if n := testutil.ToFloat64(d.c.metrics.forged); err != nil || s.Phase != authority.Ready || s.Head.Kind != history.KindReseed || n != 0 {
+			t.Fatalf("another was first at step %d: %v, %v at %s: %s; %v forgeries", first, err, s.Phase, s.Head.Kind,
+				s.Reason, n)
 		}
 		if !done {
 			if first < 3 {

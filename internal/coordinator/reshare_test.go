@@ -27,7 +27,7 @@ func (d *desk) asking(kind, signedAs history.Kind, m []byte) *fealtyv1.SetManife
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	head := d.state().head.Hash
+	head := d.state().Head.Hash
 	return &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test", Kind: string(kind), CurrentTransition: head[:], Signatures: []*fealtyv1.ManifestSignature{
 		{Key: key.String(), Signature: ed25519.Sign(d.signer, history.StatementOf(signedAs, parsed.Hash(), head))},
 	}}
@@ -48,8 +48,9 @@ func (d *desk) reshare(seed string) (*fealtyv1.SetManifestResponse, error) {
 
 // committed reports whether the head commits to share.
 func (d *desk) committed(share keyring.Share) bool {
-	got := share.Commitment(testCluster, d.state().head.SeedEpoch)
-	return slices.ContainsFunc(d.state().head.ShareCommitments, func(c history.ShareCommitment) bool { return c.Hash == got })
+	got := share.Commitment(testCluster, d.state().Head.SeedEpoch)
+	return slices.ContainsFunc(d.state().Head.ShareCommitments,
+		func(c history.ShareCommitment) bool { return c.Hash == got })
 }
 
 // Other people, another threshold and another keeper of the same seed.
@@ -64,7 +65,7 @@ func TestReshare(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.extra = poolEntries
-	old, seed := d.wantShares(t, before, resp.GetShares()), d.state().secrets
+	old, seed := d.wantShares(t, before, resp.GetShares()), d.state().Secrets
 	node := d.joined("node-a")
 
 	resp, err = d.reshare(seedOf(2, after, "stays", "new"))
@@ -72,8 +73,9 @@ func TestReshare(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	if s.head.Kind != history.KindReshare || s.head.AuthorityEpoch != 2 || s.head.SeedEpoch != 1 || !s.secrets.Same(seed) {
-		t.Fatalf("%s, epoch %d, seed epoch %d: want another epoch of the same seed", s.head.Kind, s.head.AuthorityEpoch, s.head.SeedEpoch)
+	if s.Head.Kind != history.KindReshare || s.Head.AuthorityEpoch != 2 || s.Head.SeedEpoch != 1 || !s.Secrets.Same(seed) {
+		t.Fatalf("%s, epoch %d, seed epoch %d: want another epoch of the same seed", s.Head.Kind,
+			s.Head.AuthorityEpoch, s.Head.SeedEpoch)
 	}
 	d.wantShares(t, after, resp.GetShares())
 	d.wantShares(t, after, d.storedShares(t))
@@ -113,8 +115,8 @@ func TestReshare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.state().head.AuthorityEpoch != 2 {
-		t.Errorf("the epoch is %d", d.state().head.AuthorityEpoch)
+	if d.state().Head.AuthorityEpoch != 2 {
+		t.Errorf("the epoch is %d", d.state().Head.AuthorityEpoch)
 	}
 	d.wantShares(t, after, resp.GetShares())
 	// Keepers alone, and back.
@@ -175,14 +177,14 @@ func TestReshareDiesAnywhere(t *testing.T) {
 		d = newDesk(t)
 		d.seed = seedOf(2, before, "host", "gone")
 		wantOnly(t, "first set", d.set(poolEntries), "")
-		return d, d.state().head.Hash
+		return d, d.state().Head.Hash
 	}
 	settled := func(t *testing.T, d *desk, from history.Hash, failed error) {
 		t.Helper()
 		d.c.authority.checkHead(t.Context())
 		d.restart()
 		d.wantPhase("ready", "")
-		moved := d.state().head.Hash != from
+		moved := d.state().Head.Hash != from
 		if failed == nil && !moved {
 			t.Fatal("a reshare was acknowledged and did not happen")
 		}
@@ -253,8 +255,8 @@ func TestSetAndReshareHaveOneWinner(t *testing.T) {
 			wantCode(t, err, explain.ManifestStale)
 		}
 	}
-	if d.state().head.Index != 2 {
-		t.Errorf("the head is at index %d", d.state().head.Index)
+	if d.state().Head.Index != 2 {
+		t.Errorf("the head is at index %d", d.state().Head.Index)
 	}
-	d.wantShares(t, people[:d.state().manifest.Seed.Threshold], d.storedShares(t))
+	d.wantShares(t, people[:d.state().Manifest.Seed.Threshold], d.storedShares(t))
 }

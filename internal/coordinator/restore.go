@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -53,17 +54,17 @@ func (c *Authority) restoring(ctx context.Context) bool {
 // goOn brings the history that w leads to into force by the restore transition that is
 // to follow. The seed comes from memory or a keeper; without either owners bring it,
 // and rekey does the rest there too.
-func (c *Authority) goOn(ctx context.Context, w *way) (*state, error) {
+func (c *Authority) goOn(ctx context.Context, w *way) (*authority.State, error) {
 	secrets, by, err := c.openSeed(ctx, w)
 	if err != nil {
 		return nil, err
 	}
 	verified, _, err := c.verify(ctx, w, secrets)
-	var before *state
+	var before *authority.State
 	if err == nil {
 		before, err = c.stateBefore(ctx, verified, secrets)
 	}
-	var s *state
+	var s *authority.State
 	if err == nil {
 		s, err = c.rekey(ctx, before, "", "restore", c.openedBy(secrets, by))
 	}
@@ -101,12 +102,12 @@ func madeOf(t *history.Transition, intent *backup.Intent) bool {
 // restoration returns the restore transition that is to follow before, and nil if
 // nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
 // the way is an error with a code.
-func (c *Authority) restoration(ctx context.Context, before *state) (*history.Transition, error) {
+func (c *Authority) restoration(ctx context.Context, before *authority.State) (*history.Transition, error) {
 	intent, _, err := c.pendingRestore(ctx)
 	if err != nil {
 		return nil, c.storeError("read what a restore left", err)
 	}
-	if intent == nil || carries(before.chain, intent) {
+	if intent == nil || carries(before.Chain, intent) {
 		return nil, nil
 	}
 	unfit := func(cause error, problem string, args ...any) error {
@@ -118,13 +119,14 @@ func (c *Authority) restoration(ctx context.Context, before *state) (*history.Tr
 		return nil, unfinished(intent)
 	case err != nil:
 		return nil, unfit(err, "the head that it names does not parse")
-	case head.Hash != before.head.Hash:
-		return nil, unfit(nil, "it goes on from head %s, and the history is at %s", head.Hash.String()[:16], before.head.Hash.String()[:16])
-	case !intent.VouchedBy(before.secrets.TransactionKey()):
+	case head.Hash != before.Head.Hash:
+		return nil, unfit(nil, "it goes on from head %s, and the history is at %s", head.Hash.String()[:16],
+			before.Head.Hash.String()[:16])
+	case !intent.VouchedBy(before.Secrets.TransactionKey()):
 		return nil, unfit(nil, "no coordinator of this cluster made the backup that it names")
 	}
-	t := intent.Transition(before.chain)
-	if err := c.restoreAuthorized(before.manifest, t); err != nil {
+	t := intent.Transition(before.Chain)
+	if err := c.restoreAuthorized(before.Manifest, t); err != nil {
 		return nil, err
 	}
 	// Bans and revocations are records that can be missing: what the store holds is
@@ -173,8 +175,8 @@ func (c *Authority) passesMark(before *history.Verified, t *history.Transition) 
 	if err != nil {
 		return err
 	}
-	if last := c.state.Load().ready(); last != nil {
-		seen = last.chain.Seen()
+	if last := c.state.Load().Ready(); last != nil {
+		seen = last.Chain.Seen()
 	}
 	after, err := before.With(t, before.Manifest())
 	if err == nil {
@@ -189,22 +191,10 @@ func (c *Authority) passesMark(before *history.Verified, t *history.Transition) 
 // restoreGapKey holds what is known of the time between a backup and the restore of it.
 const restoreGapKey = "restore/gap"
 
-// restoreGap is that time: it began at the backup, and what was revoked in it is known
-// by its members alone. It is under the record MAC.
-type restoreGap struct {
-	// Index is that of the restore transition.
-	Index uint64 `json:"index,string"`
-	// AuthorityEpoch and Version are those of the newest trust bundle that is known: of
-	// the backup, then of one that a member presented.
-	AuthorityEpoch uint64         `json:"authority_epoch,string"`
-	Version        store.Revision `json:"version,string"`
-	BackupAt       time.Time      `json:"backup_at"`
-}
-
 // settleRestore ends a restore that was carried out, and has s know of it. It is done
 // again by whoever adopts the head next, until it is done.
-func (c *Authority) settleRestore(ctx context.Context, s *state) error {
-	last := s.lastRestore()
+func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error {
+	last := s.LastRestore()
 	if last == nil {
 		return nil
 	}
@@ -212,7 +202,7 @@ func (c *Authority) settleRestore(ctx context.Context, s *state) error {
 	if err != nil {
 		return err
 	}
-	if intent != nil && carries(s.chain, intent) && intent.Index == last.Index {
+	if intent != nil && carries(s.Chain, intent) && intent.Index == last.Index {
 		if err := c.faults.Hit("restore.before-end"); err != nil {
 			return err
 		}
@@ -220,22 +210,23 @@ func (c *Authority) settleRestore(ctx context.Context, s *state) error {
 		if err != nil {
 			return err
 		}
-		old, err := record.Get[restoreGap](ctx, s.records, restoreGapKey)
+		old, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 		if err != nil && !errors.Is(err, store.ErrForged) {
 			return err
 		}
 		if !old.Exists() || old.Value.Index != last.Index {
-			gap := restoreGap{last.Index, head.AuthorityEpoch, intent.Header.Revision, intent.Header.CreatedAt.UTC()}
+			gap := authority.RestoreWindow{Index: last.Index, AuthorityEpoch: head.AuthorityEpoch,
+				Version: intent.Header.Revision, BackupAt: intent.Header.CreatedAt.UTC()}
 			if intent.InPlace {
 				// It holds what it held when the trust state was written last. Since when it lacks
 				// something nobody knows.
-				known, err := record.Get[bundle.State](ctx, s.records, bundle.StateKey)
+				known, err := record.Get[bundle.State](ctx, s.Records, bundle.StateKey)
 				if err != nil {
 					return fmt.Errorf("read the trust state: %w", err)
 				}
 				gap.Version, gap.BackupAt = known.Version, time.Time{}
 			}
-			ch := s.records.NewChange(s.headVersion)
+			ch := s.Records.NewChange(s.HeadVersion)
 			ch.Write(restoreGapKey, gap)
 			ch.Delete(backup.IntentKey, version)
 			ch.Audit(c.now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
@@ -247,46 +238,14 @@ func (c *Authority) settleRestore(ctx context.Context, s *state) error {
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at", intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
 		}
 	}
-	gap, err := record.Get[restoreGap](ctx, s.records, restoreGapKey)
+	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
 		return c.forgedUnder(ctx, s, suspect{restoreGapKey, err})
 	case err != nil:
 		return err
 	case gap.Exists() && gap.Value.Index == last.Index:
-		s.gap = &gap.Value
+		s.Gap = &gap.Value
 	}
 	return nil
-}
-
-// lastRestore returns the newest restore transition of the history; nil if it was
-// never restored.
-func (s *state) lastRestore() *history.Link {
-	if s.chain == nil {
-		return nil
-	}
-	links := s.chain.Links()
-	for i := len(links) - 1; i >= 0; i-- {
-		if links[i].Kind == history.KindRestore {
-			return &links[i]
-		}
-	}
-	return nil
-}
-
-// voids reports whether a token ended with a restore: a backup holds none, so that
-// whoever puts an old record back admits nobody by it. The epoch of a restore is the
-// time of it, in Unix seconds.
-func (s *state) voids(t tokenRecord) bool {
-	return !t.CreatedAt.After(s.restoredAt())
-}
-
-// restoredAt returns the end of the second in which the last restore was planned; the
-// zero time if there was none. What is made from then on is made later.
-func (s *state) restoredAt() time.Time {
-	l := s.lastRestore()
-	if l == nil {
-		return time.Time{}
-	}
-	return time.Unix(int64(l.AuthorityEpoch)+1, 0)
 }

@@ -9,6 +9,7 @@ import (
 	"filippo.io/age"
 
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 )
@@ -48,15 +49,15 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		old := d.store.snapshot()
 		// Authority does not move: the mesh CA key of the older head is at hand.
 		wantOnly(t, "set", d.set(poolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")
-		seen = d.state().head
+		seen = d.state().Head
 		d.store.revert(old)
 		d.claimRestore(t)
 		return d, m, seen
 	}
 	wantNotBack := func(t *testing.T, d *desk, seen history.Link) {
 		t.Helper()
-		if s := d.state(); s.phase == phaseReady && s.head.Hash != seen.Hash {
-			t.Fatalf("it is ready at index %d by %s, after index %d", s.head.Index, s.head.Kind, seen.Index)
+		if s := d.state(); s.Phase == authority.Ready && s.Head.Hash != seen.Hash {
+			t.Fatalf("it is ready at index %d by %s, after index %d", s.Head.Index, s.Head.Kind, seen.Index)
 		}
 		mark, err := d.c.authority.seen()
 		wantOnly(t, "mark", err, "")

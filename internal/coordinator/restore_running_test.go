@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
@@ -165,28 +166,31 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	}
 	base.to(next)
 	for _, r := range all {
-		r.awaitState("the restore, or that nobody has it", func(s *state) bool {
-			return s.phase == phaseReady && s.lastRestore() != nil || strings.Contains(s.reason, errNoPeers.Error())
+		r.awaitState("the restore, or that nobody has it", func(s *authority.State) bool {
+			return s.Phase == authority.Ready && s.LastRestore() != nil || strings.Contains(s.Reason,
+				errNoPeers.Error())
 		})
 	}
 	for _, r := range all {
 		r.link.lie(nil)
 	}
 	for _, r := range all {
-		r.awaitState("the restore", func(s *state) bool { return s.phase == phaseReady && s.lastRestore() != nil })
+		r.awaitState("the restore",
+			func(s *authority.State) bool { return s.Phase == authority.Ready && s.LastRestore() != nil })
 	}
 	s := f.c.authority.state.Load()
 	for _, r := range all[1:] {
 		r.awaitHead(f)
 	}
-	if s.head.Index <= before.head.Index || s.head.AuthorityEpoch <= before.head.AuthorityEpoch || s.headVersion <= l.Revision || s.meshKey == before.meshKey {
-		t.Errorf("after index %d of epoch %d at %d it is at index %d of epoch %d at %d", before.head.Index, before.head.AuthorityEpoch, before.headVersion,
-			s.head.Index, s.head.AuthorityEpoch, s.headVersion)
+	if s.Head.Index <= before.Head.Index || s.Head.AuthorityEpoch <= before.Head.AuthorityEpoch || s.HeadVersion <= l.Revision || s.MeshKey == before.MeshKey {
+		t.Errorf("after index %d of epoch %d at %d it is at index %d of epoch %d at %d", before.Head.Index,
+			before.Head.AuthorityEpoch, before.HeadVersion,
+			s.Head.Index, s.Head.AuthorityEpoch, s.HeadVersion)
 	}
 	// One wrote the transition, and the others have its secrets from it: nobody made
 	// another mesh CA key because the backup holds no word of where the others are.
-	if s.head.Previous != b.v.Current().Hash || s.head.Kind != history.KindRestore {
-		t.Errorf("after the backup comes %s at index %d, %s", s.head.Kind, s.head.Index, s.head.Reason)
+	if s.Head.Previous != b.v.Current().Hash || s.Head.Kind != history.KindRestore {
+		t.Errorf("after the backup comes %s at index %d, %s", s.Head.Kind, s.Head.Index, s.Head.Reason)
 	}
 	_, again, _ := awaitLeader(t, all...)
 	if again <= term {

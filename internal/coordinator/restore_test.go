@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -133,16 +134,17 @@ func TestRestored(t *testing.T) {
 	b.restore()
 	f.start()
 	s := f.c.authority.state.Load()
-	if s.phase != phaseReady || s.head.Kind != history.KindRestore {
-		t.Fatalf("phase %v (%s), head %v", s.phase, s.reason, s.head.Kind)
+	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
-	if s.head.Index <= before.head.Index || s.head.AuthorityEpoch <= before.head.AuthorityEpoch || s.headVersion <= l.Revision || s.meshKey == before.meshKey {
-		t.Errorf("after %+v at %d it is %+v at %d", before.head.Transition, before.headVersion, s.head.Transition, s.headVersion)
+	if s.Head.Index <= before.Head.Index || s.Head.AuthorityEpoch <= before.Head.AuthorityEpoch || s.HeadVersion <= l.Revision || s.MeshKey == before.MeshKey {
+		t.Errorf("after %+v at %d it is %+v at %d", before.Head.Transition, before.HeadVersion, s.Head.Transition,
+			s.HeadVersion)
 	}
-	if uint64(s.headVersion) < b.plan.Index {
-		t.Errorf("revision %d is not above the floor", s.headVersion)
+	if uint64(s.HeadVersion) < b.plan.Index {
+		t.Errorf("revision %d is not above the floor", s.HeadVersion)
 	}
-	if f.c.bundle.trust.Load().Version <= uint64(b.plan.Floor) || f.c.bundle.trust.Load().Epoch != s.head.AuthorityEpoch {
+	if f.c.bundle.trust.Load().Version <= uint64(b.plan.Floor) || f.c.bundle.trust.Load().Epoch != s.Head.AuthorityEpoch {
 		t.Errorf("the trust bundle is version %d of epoch %d", f.c.bundle.trust.Load().Version,
 			f.c.bundle.trust.Load().Epoch)
 	}
@@ -168,7 +170,7 @@ func TestRestored(t *testing.T) {
 		t.Errorf("a new token: %v", err)
 	}
 	// It goes on: another set, another start.
-	if err := f.set(f.c.authority.state.Load().manifest.Bytes()); err != nil {
+	if err := f.set(f.c.authority.state.Load().Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	f.restart()
@@ -251,7 +253,7 @@ func TestRestoreWaits(t *testing.T) {
 		}, explain.HistoryInvalid},
 		{"the signers of then are not those of now", func(t *testing.T, f *fleet, b *saved) {
 			b.signed(f.signer)
-			m := f.c.authority.state.Load().manifest.Bytes()
+			m := f.c.authority.state.Load().Manifest.Bytes()
 			_, next, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -274,8 +276,8 @@ func TestRestoreWaits(t *testing.T) {
 			row.alter(t, f, b)
 			f.start()
 			s := f.c.authority.state.Load()
-			if s.phase != phaseRecovery || !strings.Contains(s.reason, string(row.reason)) {
-				t.Errorf("phase %v: %s, want recovery with %s", s.phase, s.reason, row.reason)
+			if s.Phase != authority.Recovery || !strings.Contains(s.Reason, string(row.reason)) {
+				t.Errorf("phase %v: %s, want recovery with %s", s.Phase, s.Reason, row.reason)
 			}
 			if e, err := f.store.Get(f.ctx(), history.HeadKey); err != nil || !bytes.Equal(e.Value, b.plan.Header.Head) {
 				t.Errorf("the head moved: %v", err)
@@ -299,9 +301,9 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 	older.plan.Index, older.plan.AuthorityEpoch, older.plan.Signatures = newer.plan.Index, newer.plan.AuthorityEpoch, newer.plan.Signatures
 	older.restore()
 	f.start()
-	if s := f.c.authority.state.Load(); s.phase != phaseRecovery || !strings.Contains(s.reason,
+	if s := f.c.authority.state.Load(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
 		string(explain.ManifestMissigned)) {
-		t.Errorf("phase %v: %s", s.phase, s.reason)
+		t.Errorf("phase %v: %s", s.Phase, s.Reason)
 	}
 }
 
@@ -342,8 +344,8 @@ func TestRestoreByOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := f.c.authority.state.Load(); s.phase != phaseReady || s.head.Kind != history.KindRestore {
-		t.Fatalf("phase %v (%s), head %v", s.phase, s.reason, s.head.Kind)
+	if s := f.c.authority.state.Load(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
 }
 
@@ -362,10 +364,10 @@ func TestRestoreCrash(t *testing.T) {
 			f.start()
 			f.faults.Fail(point, nil)
 			f.restart()
-			f.awaitPhase(phaseReady)
+			f.awaitPhase(authority.Ready)
 			s := f.c.authority.state.Load()
 			restores := 0
-			for _, l := range s.chain.Links() {
+			for _, l := range s.Chain.Links() {
 				if l.Kind == history.KindRestore {
 					restores++
 				}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -32,12 +33,12 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	if !slices.Contains(snapshot.RevokedKinds(), thing.Kind) {
 		return nil, explain.New(explain.RequestField, "field", "kind", "problem", fmt.Sprintf("%.40q is nothing that can be revoked by name", req.GetKind()))
 	}
-	if err := thing.Check(s.manifest.Cluster); err != nil {
+	if err := thing.Check(s.Manifest.Cluster); err != nil {
 		return nil, explain.Wrap(err, explain.RequestField, "field", "name", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	out := &fealtyv1.RevokeResponse{}
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), "revoke",
-		func(_ *state, st *bundle.State, _ store.Revision, now time.Time) (record.AuditEntry, bool, error) {
+		func(_ *authority.State, st *bundle.State, _ store.Revision, now time.Time) (record.AuditEntry, bool, error) {
 			var err error
 			out.Changed, err = st.Revoke(now, record.Actor(ctx), req.GetReason(), bundle.ForOthers, thing)
 			return record.AuditEntry{Actor: record.Actor(ctx), Action: "trust.revoke", Target: thing.String(),
@@ -75,7 +76,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		if err != nil {
 			return nil, c.authority.storeError("read the trust state", err)
 		}
-		e, err := signed.Verify(s.bundle.Compile(in))
+		e, err := signed.Verify(s.Bundle.Compile(in))
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
@@ -83,13 +84,13 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		if err != nil {
 			return nil, emergencyRefused(err)
 		}
-		if slices.Contains(e.Keys, s.meshKey) {
+		if slices.Contains(e.Keys, s.MeshKey) {
 			return nil, emergencyRefused(errors.New("it bans the mesh CA key in force, and so every member: move authority to another one first, with fealty recover, or reseed"))
 		}
 		if out.Changed = news; !news || req.GetDryRun() {
 			return out, nil
 		}
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		if err := c.emergencyChange(ctx, s, in, ch, signed, e); err != nil {
 			return nil, bundleFull("the emergency statement", err)
 		}
@@ -113,7 +114,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 
 // emergencyChange adds to ch what a statement does. Identities are banned without their
 // keys, which are banned when somebody lifts that.
-func (c *Trust) emergencyChange(ctx context.Context, s *state, in bundle.Input, ch *record.Change,
+func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bundle.Input, ch *record.Change,
 	signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
 	now, by := c.now().UTC().Truncate(time.Second), record.Actor(ctx)
 	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, record.MaxReasonBytes), By: by, At: now}
@@ -131,20 +132,20 @@ func (c *Trust) emergencyChange(ctx context.Context, s *state, in bundle.Input, 
 		}
 	}
 	for _, key := range e.Keys {
-		old, err := record.Get[record.Ban](ctx, s.records, record.BanKeyKey(key))
+		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key))
 		if err != nil {
 			return c.authority.storeError("read a banned key", err)
 		}
 		next := ban
 		// Whose it is nobody says: the last certificate over it ends no later than this.
-		next.CertEnd = record.Later(now.Add(s.manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
-		next.Until = record.Later(record.Later(now.Add(keyMemory(s.manifest)), next.CertEnd), old.Value.Until)
+		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
+		next.Until = record.Later(record.Later(now.Add(keyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
 		d.Keys = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd})
 	}
 	d.Edit = func(st *bundle.State, _ store.Revision) error {
 		for _, digest := range e.ConfigKeys {
-			_, err := st.RevokeKey(s.bundle,
+			_, err := st.RevokeKey(s.Bundle,
 				func(key ed25519.PublicKey) bool { return snapshot.DigestOf(key) == digest }, now, by, e.Reason,
 				bundle.ForBans)
 			// One that is not listed signs nothing in any case, and numbers do not come again.

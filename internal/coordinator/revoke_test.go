@@ -26,7 +26,7 @@ func (d *desk) bundle() snapshot.TrustBundle {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return d.state().bundle.Compile(in)
+	return d.state().Bundle.Compile(in)
 }
 
 // What is revoked by name is in the bundle, for good, and in the digest of the record.
@@ -104,7 +104,8 @@ func TestRevoke(t *testing.T) {
 // statement is one that the desk's signer signed.
 func (d *desk) statement(number uint64, edit func(*snapshot.Emergency)) []byte {
 	d.t.Helper()
-	e := snapshot.Emergency{ClusterID: testCluster, Root: d.state().rootPin, Number: number, IssuedAt: d.clock().UTC(), Reason: "c1 was stolen"}
+	e := snapshot.Emergency{ClusterID: testCluster, Root: d.state().RootPin, Number: number,
+		IssuedAt: d.clock().UTC(), Reason: "c1 was stolen"}
 	edit(&e)
 	s := &snapshot.SignedEmergency{}
 	var err error
@@ -136,7 +137,7 @@ func TestApplyEmergency(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := snapshot.DigestOf(d.state().bundle.PublicKey(1))
+	key := snapshot.DigestOf(d.state().Bundle.PublicKey(1))
 	raw := d.statement(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys, e.Keys, e.Nodes = []snapshot.Digest{key, {1}}, []identity.KeyID{{7}}, []identity.ID{id}
 		e.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedService, Name: "web"}}
@@ -208,7 +209,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 			return d.statement(3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} })
 		}},
 		{"the mesh CA key in force", func() []byte {
-			return d.statement(4, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{d.state().meshKey} })
+			return d.statement(4, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{d.state().MeshKey} })
 		}},
 	} {
 		_, err := d.apply(tc.raw(), false)
@@ -260,7 +261,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		return delta
 	}
 	fill := func(n int) error {
-		return d.c.bundle.touchTrust(t.Context(), d.state(), d.state().records.NewChange(d.state().headVersion),
+		return d.c.bundle.touchTrust(t.Context(), d.state(), d.state().Records.NewChange(d.state().HeadVersion),
 			bans(n), bundle.ForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.
@@ -276,7 +277,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		t.Fatalf("%d bans: %v", many, err)
 	}
 	full := in.With(bans(few), in.State.Value)
-	bigger := *d.state().bundle
+	bigger := *d.state().Bundle
 	m := *bigger.Manifest
 	m.Signers.Keys = nil
 	for i := range snapshot.MaxSigners {

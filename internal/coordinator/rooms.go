@@ -86,7 +86,7 @@ type Authority struct {
 	// certificate is shown beside the enrolment key; nil: this coordinator has none.
 	certificate        *enrolment.Certificate
 	certificateChanged watch.Signal // it is another one
-	state              atomic.Pointer[state]
+	state              atomic.Pointer[authority.State]
 	stateChanged       watch.Signal
 	keeperViews        atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
 	keepersChanged     watch.Signal                // they changed
@@ -107,10 +107,10 @@ type Authority struct {
 	// former are secrets of seeds that were replaced, which calls may still use; owned by who
 	// holds setting.
 	former []*authority.Secrets
-	lag    lag // the state, if the store showed a newer head
-	// lost counts adoptions in a row that somebody else was first with; owned by who holds
-	// setting.
-	lost          int
+	// untold is what the audit log is told once a state is adopted: where the secrets came
+	// from, and the moves that made it; owned by who holds setting.
+	untold        []record.AuditEntry
+	lag           lag         // the state, if the store showed a newer head
 	unsettled     atomic.Bool // a reseed may have left the records frozen
 	headConfirmed moment      // when the store was last asked and showed our head
 	tried         atomic.Bool // to bring the keys back, or to find that there are none

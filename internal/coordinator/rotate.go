@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
@@ -98,7 +99,7 @@ func mustConfirm(rec record.Member, now time.Time) bool {
 
 // lookAtRollout returns how far r is, by what all coordinators heard. own is what
 // this one had noted.
-func (c *Trust) lookAtRollout(ctx context.Context, s *state, r *bundle.Rotation) (out rollout,
+func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle.Rotation) (out rollout,
 	own record.Versioned[rolloutRecord], now map[uint64]bool, err error) {
 	l, err := c.store.List(ctx, rolloutPrefix)
 	if err != nil {
@@ -106,7 +107,7 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *state, r *bundle.Rotation)
 	}
 	all, now := make(map[uint64]bool), make(map[uint64]bool)
 	for _, e := range l.Entries {
-		rec, err := record.Open[rolloutRecord](s.records, e)
+		rec, err := record.Open[rolloutRecord](s.Records, e)
 		if err != nil {
 			// A rotation waits longer without it, and nothing else.
 			if err := c.authority.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
@@ -123,7 +124,7 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *state, r *bundle.Rotation)
 			}
 		}
 	}
-	for _, path := range c.membership.live.confirmed(r, s.bundle.KeyID(r.Number)) {
+	for _, path := range c.membership.live.confirmed(r, s.Bundle.KeyID(r.Number)) {
 		all[pathSum(path)], now[pathSum(path)] = true, true
 	}
 	at := c.now()
@@ -143,9 +144,9 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *state, r *bundle.Rotation)
 // followRotation notes who confirmed, and ends the rotation when it is over and this
 // coordinator leads. An error that matches store.ErrConflict means that somebody was
 // first.
-func (c *Trust) followRotation(ctx context.Context, s *state) error {
+func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
 	t := c.bundle.trust.Load()
-	if t == nil || t.Rotation == nil || t.Epoch != s.head.AuthorityEpoch {
+	if t == nil || t.Rotation == nil || t.Epoch != s.Head.AuthorityEpoch {
 		return nil
 	}
 	r := t.Rotation
@@ -154,7 +155,7 @@ func (c *Trust) followRotation(ctx context.Context, s *state) error {
 		return err
 	}
 	if packed := packSums(confirmed); own.Value.Number != r.Number || string(packed) != string(own.Value.Confirmed) {
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Require(bundle.StateKey, store.Revision(t.Version)) // the rotation may be over
 		ch.Put(c.rolloutKey(), own.Version, rolloutRecord{Number: r.Number, Confirmed: packed})
 		if _, err := ch.Commit(ctx); err != nil {
@@ -190,7 +191,7 @@ func (c *Trust) followRotation(ctx context.Context, s *state) error {
 	if err := c.dropRollout(ctx, ch); err != nil {
 		return err
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.bundle.KeyID(r.Number),
+	ch.Audit(c.now(), record.AuditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.Bundle.KeyID(r.Number),
 		Reason: r.Reason,
 		Fields: map[string]string{"how": how, "members": fmt.Sprint(progress.members), "missing": fmt.Sprint(len(progress.missing))}})
 	if _, err := ch.Commit(ctx); err != nil {
@@ -203,7 +204,7 @@ func (c *Trust) followRotation(ctx context.Context, s *state) error {
 	if len(progress.missing) > 0 {
 		level = slog.LevelWarn
 	}
-	c.log.LogAttrs(ctx, level, "a config signing key was replaced", slog.String("key", s.bundle.KeyID(r.Number)),
+	c.log.LogAttrs(ctx, level, "a config signing key was replaced", slog.String("key", s.Bundle.KeyID(r.Number)),
 		slog.String("how", how),
 		slog.Int("members", progress.members), slog.Int("missing", len(progress.missing)),
 		slog.String("missing_members",

@@ -244,7 +244,7 @@ func TestCompromisedKey(t *testing.T) {
 	if err := m.fetch(d); err != nil {
 		t.Fatal(err)
 	}
-	stolen := d.state().bundle.KeyID(1)
+	stolen := d.state().Bundle.KeyID(1)
 	compromised := func(key, reason string, dry bool) (*fealtyv1.RotateConfigKeyResponse, error) {
 		return d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{Compromised: key, Reason: reason, DryRun: dry})
 	}
@@ -282,10 +282,10 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// What the thief signs now: the same tree, in a generation to come.
 	r := snapshot.Record{
-		ClusterID: testCluster, AuthorityEpoch: d.state().head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
+		ClusterID: testCluster, AuthorityEpoch: d.state().Head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
 		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.bundle.trust.Load().Revocations,
 	}
-	forged, err := r.Sign(d.state().secrets.ConfigSigning(1))
+	forged, err := r.Sign(d.state().Secrets.ConfigSigning(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,8 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatalf("keys %v", got)
 	}
 	// Stolen meanwhile: of the two that sign, the other one is left, and the rotation over.
-	if _, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{Compromised: d.state().bundle.KeyID(2), Reason: "too"}); err != nil {
+	if _, err := d.trustService().RotateConfigKey(t.Context(),
+		&fealtyv1.RotateConfigKeyRequest{Compromised: d.state().Bundle.KeyID(2), Reason: "too"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := d.keyStates(); !slices.Equal(got, []string{"1 revoked", "2 revoked", "3 signing"}) {
@@ -318,14 +319,14 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatalf("%d keys in the bundle", n)
 	}
 	for _, k := range content.ConfigKeys {
-		if k.Revoked == (slices.Equal(k.Key, d.state().bundle.PublicKey(3))) {
+		if k.Revoked == (slices.Equal(k.Key, d.state().Bundle.PublicKey(3))) {
 			t.Errorf("key %s: revoked %v", k.ID(), k.Revoked)
 		}
 	}
 	// At the limit nothing is revoked by halves.
 	for range snapshot.MaxConfigKeys {
 		n, _ := d.c.bundle.trust.Load().ConfigKeys[len(d.c.bundle.trust.Load().ConfigKeys)-1], 0
-		if _, err = compromised(d.state().bundle.KeyID(n.Number), "again", false); err != nil {
+		if _, err = compromised(d.state().Bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
@@ -333,7 +334,7 @@ func TestCompromisedKey(t *testing.T) {
 	// The signers still have room: an admin who used up his does not take theirs.
 	last := d.c.bundle.trust.Load().ConfigKeys[len(d.c.bundle.trust.Load().ConfigKeys)-1]
 	raw := d.statement(1, func(e *snapshot.Emergency) {
-		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().bundle.PublicKey(last.Number))}
+		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().Bundle.PublicKey(last.Number))}
 	})
 	if _, err := d.trustService().ApplyEmergency(t.Context(), &fealtyv1.ApplyEmergencyRequest{Statement: raw}); err != nil {
 		t.Errorf("a statement of the signers, when an admin used up the keys: %v", err)
@@ -496,7 +497,8 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			"compromised": func(rt *rapid.T) {
 				keys := d.c.bundle.trust.Load().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
-				_, err := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{Compromised: d.state().bundle.KeyID(k.Number), Reason: "test"})
+				_, err := d.trustService().RotateConfigKey(context.Background(),
+					&fealtyv1.RotateConfigKeyRequest{Compromised: d.state().Bundle.KeyID(k.Number), Reason: "test"})
 				if err != nil && !errors.Is(err, explain.TrustFull) {
 					rt.Fatal(err)
 				}

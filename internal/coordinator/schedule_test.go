@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/history"
 )
 
@@ -113,9 +114,9 @@ func (x *replicaSchedule) watch(i int) {
 		defer close(done)
 		for {
 			changed := c.authority.stateChanged.Wait()
-			if s := c.authority.state.Load(); s.phase == phaseReady {
+			if s := c.authority.state.Load(); s.Phase == authority.Ready {
 				x.mu.Lock()
-				x.seen = append(x.seen, seenState{i, s.head, s.head.Previous, s.issuer.Load().MeshCA().KeyID()})
+				x.seen = append(x.seen, seenState{i, s.Head, s.Head.Previous, s.MeshCA().KeyID()})
 				x.mu.Unlock()
 			}
 			select {
@@ -138,7 +139,7 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].c.authority.state.Load().ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].c.authority.state.Load().Ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
@@ -225,7 +226,7 @@ func (x *replicaSchedule) run() {
 	}
 	// They come to one head, which no human helps them to.
 	for _, r := range x.all {
-		r.await(phaseReady)
+		r.await(authority.Ready)
 	}
 	x.settle()
 	for _, stop := range x.stops {
@@ -245,7 +246,7 @@ func (x *replicaSchedule) settle() {
 		same := true
 		for _, r := range x.all {
 			s := r.c.authority.state.Load()
-			same = same && s.phase == phaseReady && s.head.Hash == head.Hash
+			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
 		}
 		if same {
 			return
@@ -254,7 +255,7 @@ func (x *replicaSchedule) settle() {
 			for i, r := range x.all {
 				phase, why := r.c.Phase()
 				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.c.authority.state.Load().head.Index, head.Index, why)
+					r.c.authority.state.Load().Head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}

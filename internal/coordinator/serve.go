@@ -22,6 +22,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store/patience"
@@ -106,9 +107,9 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		c.serving.Store(false)
 		return nil
 	})
-	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.authority.addr()),
+	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()),
 		slog.String("socket", c.AdminSocket()),
-		slog.String("phase", c.authority.state.Load().phase.String()), slog.String("enrolment_key",
+		slog.String("phase", c.authority.state.Load().Phase.String()), slog.String("enrolment_key",
 			c.authority.enrolmentKey()))
 	return nil
 }
@@ -125,8 +126,8 @@ func (c *Coordinator) authorizer() (*authz.Authorizer, error) {
 		return nil, err
 	}
 	return authz.New(table, authz.Options{Logger: c.log, Registerer: c.registry, ClusterID: func() string {
-		if s := c.authority.state.Load(); s.phase == phaseReady {
-			return s.manifest.Cluster
+		if s := c.authority.state.Load(); s.Phase == authority.Ready {
+			return s.Manifest.Cluster
 		}
 		return ""
 	}})

@@ -696,7 +696,7 @@ func TestSecretsStayInside(t *testing.T) {
 		secrets["seed"] = thief.Seed.Reveal()
 		secrets["record MAC key"] = thief.keys.RecordMAC()
 		secrets["store seal key"] = thief.keys.StoreSeal()
-		key := s.issuer.Load().MeshCA().Key()
+		key := s.MeshCA().Key()
 		raw, err := key.Bytes()
 		if err != nil {
 			t.Fatal(err)
@@ -707,8 +707,8 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	collect("epoch 2")
-	for _, v := range []any{f.c.authority.state.Load().secrets, *f.c.authority.state.Load().secrets,
-		f.c.authority.state.Load(), f.c.authority.state.Load().issuer.Load()} {
+	for _, v := range []any{f.c.authority.state.Load().Secrets, *f.c.authority.state.Load().Secrets,
+		f.c.authority.state.Load(), f.c.authority.state.Load().MeshCA()} {
 		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
 		f.c.log.Info("printed", "value", v)
 	}

@@ -143,7 +143,7 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 // holds. The kinds of transitions differ in how they compose a move; the way from
 // there is one and the same: check, write what it needs, swap the head, adopt.
 type move struct {
-	from     *state // what it follows; nil for the first
+	from     *authority.State // what it follows; nil for the first
 	manifest *manifest.Manifest
 	link     history.Link
 	secrets  *authority.Secrets
@@ -181,7 +181,7 @@ func (mv *move) wipe() {
 // wipeMesh overwrites the mesh CA key that was made for the move, once it is known that
 // no head will ever name it.
 func (mv *move) wipeMesh() {
-	if mv.mesh != nil && (mv.from == nil || mv.mesh.KeyID() != mv.from.meshKey) {
+	if mv.mesh != nil && (mv.from == nil || mv.mesh.KeyID() != mv.from.MeshKey) {
 		authority.WipeMesh(mv.mesh)
 	}
 }
@@ -238,8 +238,8 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 		return nil, err
 	}
 	defer release()
-	if s.phase == phaseRecovery {
-		return nil, explain.New(explain.RecoveryMode, "reason", s.reason)
+	if s.Phase == authority.Recovery {
+		return nil, explain.New(explain.RecoveryMode, "reason", s.Reason)
 	}
 	next, err := c.proposed(s, req.GetManifest())
 	if err != nil {
@@ -285,12 +285,12 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 
 // staysAdmitted reports whether next admits this coordinator, and under the name
 // that it has.
-func (c *Authority) staysAdmitted(s *state, next *manifest.Manifest) error {
+func (c *Authority) staysAdmitted(s *authority.State, next *manifest.Manifest) error {
 	entry, err := c.admits(next)
-	if err != nil || s.phase != phaseReady {
+	if err != nil || s.Phase != authority.Ready {
 		return err
 	}
-	if now, err := c.admits(s.manifest); err == nil && now.Name != entry.Name {
+	if now, err := c.admits(s.Manifest); err == nil && now.Name != entry.Name {
 		return explain.New(explain.RequestField, "field", "admit", "problem",
 			fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, or add the other one for another enrolment key", now.Name, entry.Name))
 	}
@@ -300,10 +300,10 @@ func (c *Authority) staysAdmitted(s *state, next *manifest.Manifest) error {
 // readByAll refuses a field that is new in next and that a coordinator which next admits,
 // and which is heard, cannot read: it would refuse the whole manifest, and be none any
 // more.
-func (c *Authority) readByAll(ctx context.Context, s *state, next *manifest.Manifest) error {
+func (c *Authority) readByAll(ctx context.Context, s *authority.State, next *manifest.Manifest) error {
 	before := []string(nil)
-	if s.phase == phaseReady {
-		before = s.manifest.LaterFields()
+	if s.Phase == authority.Ready {
+		before = s.Manifest.LaterFields()
 	}
 	added := slices.DeleteFunc(next.LaterFields(), func(f string) bool { return slices.Contains(before, f) })
 	if len(added) == 0 {
@@ -328,9 +328,10 @@ func (c *Authority) readByAll(ctx context.Context, s *state, next *manifest.Mani
 
 // compose makes the move that req asks for, after s. It writes nothing. What it
 // returns with an error is to be wiped.
-func (c *Authority) compose(req *fealtyv1.SetManifestRequest, s *state, m *manifest.Manifest, first bool) (*move,
+func (c *Authority) compose(req *fealtyv1.SetManifestRequest, s *authority.State, m *manifest.Manifest,
+	first bool) (*move,
 	error) {
-	if s.phase == phaseUninitialized {
+	if s.Phase == authority.Uninitialized {
 		if !first {
 			return nil, explain.New(explain.HistoryUninitialized)
 		}
@@ -346,11 +347,11 @@ func (c *Authority) compose(req *fealtyv1.SetManifestRequest, s *state, m *manif
 	if kind == "" {
 		kind = history.KindSet
 	}
-	if err := changesOnly(kind, s.manifest, m); err != nil {
+	if err := changesOnly(kind, s.Manifest, m); err != nil {
 		return nil, err
 	}
-	mv := &move{from: s, manifest: m, secrets: s.secrets, root: s.root, mesh: s.issuer.Load().MeshCA()}
-	t, moves := s.chain.Next(kind, m)
+	mv := &move{from: s, manifest: m, secrets: s.Secrets, root: s.Root, mesh: s.MeshCA()}
+	t, moves := s.Chain.Next(kind, m)
 	if err := authorize(req, s, t); err != nil {
 		return nil, err
 	}
@@ -401,21 +402,23 @@ func changesOnly(kind history.Kind, before, after *manifest.Manifest) error {
 }
 
 // follows reports whether req was made for the state s.
-func follows(req *fealtyv1.SetManifestRequest, s *state, m *manifest.Manifest) error {
+func follows(req *fealtyv1.SetManifestRequest, s *authority.State, m *manifest.Manifest) error {
 	switch {
 	case len(req.GetCurrentTransition()) == 0:
-		return explain.New(explain.HistoryInitialized, "cluster", s.manifest.Cluster)
-	case string(req.GetCurrentTransition()) != string(s.head.Hash[:]):
-		return explain.New(explain.ManifestStale, "expected", shortHex(req.GetCurrentTransition()), "head", s.head.Hash.String()[:16], "index", fmt.Sprint(s.head.Index))
-	case m.Cluster != s.manifest.Cluster:
-		return explain.New(explain.RequestField, "field", "cluster", "problem", fmt.Sprintf("the manifest is of %s, and this cluster is %s", m.Cluster, s.manifest.Cluster))
+		return explain.New(explain.HistoryInitialized, "cluster", s.Manifest.Cluster)
+	case string(req.GetCurrentTransition()) != string(s.Head.Hash[:]):
+		return explain.New(explain.ManifestStale, "expected", shortHex(req.GetCurrentTransition()), "head",
+			s.Head.Hash.String()[:16], "index", fmt.Sprint(s.Head.Index))
+	case m.Cluster != s.Manifest.Cluster:
+		return explain.New(explain.RequestField, "field", "cluster", "problem",
+			fmt.Sprintf("the manifest is of %s, and this cluster is %s", m.Cluster, s.Manifest.Cluster))
 	}
 	return nil
 }
 
 // authorize gives t reason and signatures of req, and reports whether those reach
 // the threshold of the signers in force.
-func authorize(req *fealtyv1.SetManifestRequest, s *state, t *history.Transition) error {
+func authorize(req *fealtyv1.SetManifestRequest, s *authority.State, t *history.Transition) error {
 	t.Reason = req.GetReason()
 	for _, sig := range req.GetSignatures() {
 		key, err := manifest.ParseKey(sig.GetKey())
@@ -427,7 +430,7 @@ func authorize(req *fealtyv1.SetManifestRequest, s *state, t *history.Transition
 		}
 		t.Signatures = append(t.Signatures, history.Signature{Key: key, Signature: [64]byte(sig.GetSignature())})
 	}
-	if err := history.Authorize(s.manifest, t.Statement(), t.Signatures); err != nil {
+	if err := history.Authorize(s.Manifest, t.Statement(), t.Signatures); err != nil {
 		return unauthorizedSet(t.Kind, err)
 	}
 	return nil
@@ -466,7 +469,7 @@ func (c *Authority) makeSeed(mv *move, t *history.Transition) error {
 // newMesh makes the mesh CA of a new authority epoch.
 func (c *Authority) newMesh(mv *move, t *history.Transition) error {
 	mesh, err := ca.NewMeshCA(mv.root, mv.secrets.RootCA(), ca.MeshConfig{Cluster: mv.manifest.Cluster,
-		Epoch: t.AuthorityEpoch, Validity: meshLife(mv.manifest)}, c.now())
+		Epoch: t.AuthorityEpoch, Validity: authority.MeshLife(mv.manifest)}, c.now())
 	if err != nil {
 		return fmt.Errorf("make the mesh CA: %w", err)
 	}
@@ -492,17 +495,18 @@ func (c *Authority) moveFits(ctx context.Context, mv *move) error {
 			return c.storeError("read the trust state", err)
 		}
 	}
-	after := &state{manifest: mv.manifest, head: mv.link, secrets: mv.secrets, root: mv.root, meshKey: mv.mesh.KeyID()}
-	after.bundle = &bundle.Authority{
-		Manifest: after.manifest, Head: after.head, Root: after.root, MeshKey: after.meshKey,
+	after := &authority.State{Manifest: mv.manifest, Head: mv.link, Secrets: mv.secrets, Root: mv.root,
+		MeshKey: mv.mesh.KeyID()}
+	after.Bundle = &bundle.Authority{
+		Manifest: after.Manifest, Head: after.Head, Root: after.Root, MeshKey: after.MeshKey,
 		ConfigRoot: mv.secrets.ConfigRoot, ConfigKey: mv.secrets.ConfigSigning,
 	}
-	if mv.from == nil || mv.from.manifest.Hash() != mv.manifest.Hash() {
+	if mv.from == nil || mv.from.Manifest.Hash() != mv.manifest.Hash() {
 		if err := c.root.publication.contentsFit(after); err != nil {
 			return err
 		}
 	}
-	return c.bundleFits(after.bundle, in)
+	return c.bundleFits(after.Bundle, in)
 }
 
 // writeSecrets writes what must be found by who comes up at the new head: the
@@ -600,7 +604,7 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 				c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", failed))
 				result = decide.Failed
 			} else {
-				s.origin = mv.audit(s)
+				c.untold = append(c.untold, mv.audit(s)...)
 				c.keepCandidate(mv)                         // so that its keys are here whatever the adoption comes to
 				if lost(c.adopt(patience.Beyond(ctx), s)) { // logged there, and tried again
 					mv.told, result = true, decide.Conflict
@@ -626,7 +630,7 @@ func (c *Authority) moveHead(ctx context.Context, mv *move) (*history.Verified, 
 	}
 	var from *history.Verified
 	if mv.from != nil {
-		from = mv.from.chain
+		from = mv.from.Chain
 	}
 	verified, err := c.history.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.Transaction())
 	switch {
@@ -711,9 +715,9 @@ func unauthorizedSet(kind history.Kind, err error) error {
 // proposed reads a manifest that is to follow s. One that is in force already was
 // accepted: what a later release would refuse in it must not stand in the way of a new
 // seed.
-func (c *Authority) proposed(s *state, data []byte) (*manifest.Manifest, error) {
-	if s.phase == phaseReady && manifest.Hash(sha256.Sum256(data)) == s.manifest.Hash() {
-		return s.manifest, nil
+func (c *Authority) proposed(s *authority.State, data []byte) (*manifest.Manifest, error) {
+	if s.Phase == authority.Ready && manifest.Hash(sha256.Sum256(data)) == s.Manifest.Hash() {
+		return s.Manifest, nil
 	}
 	m, err := c.parse(data)
 	if err != nil {
@@ -732,9 +736,9 @@ func manifestProblems(err error) error {
 
 // audit is what the audit log is told of a move that brought s about: the transition,
 // and which of its secrets were made for it.
-func (mv *move) audit(s *state) []record.AuditEntry {
+func (mv *move) audit(s *authority.State) []record.AuditEntry {
 	t := &mv.link.Transition
-	out := []record.AuditEntry{{Actor: mv.actor, Action: "manifest." + string(t.Kind), Target: s.head.Hash.String(),
+	out := []record.AuditEntry{{Actor: mv.actor, Action: "manifest." + string(t.Kind), Target: s.Head.Hash.String(),
 		Reason: t.Reason,
 		Fields: map[string]string{"index": fmt.Sprint(t.Index), "authority_epoch": fmt.Sprint(t.AuthorityEpoch)}}}
 	if mv.received != nil {
@@ -743,7 +747,7 @@ func (mv *move) audit(s *state) []record.AuditEntry {
 	if mv.newSeed {
 		out = append(out, originOf(s, actionSeedCreated, nil))
 	}
-	if mv.from == nil || mv.from.head.MeshCAKey != mv.link.MeshCAKey {
+	if mv.from == nil || mv.from.Head.MeshCAKey != mv.link.MeshCAKey {
 		out = append(out, originOf(s, actionMeshMade, nil))
 	}
 	for _, k := range mv.madeKeys {
@@ -758,8 +762,8 @@ func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManife
 	if err != nil {
 		return nil, err
 	}
-	if req.GetIndex() == 0 || req.GetIndex() == s.head.Index {
-		return &fealtyv1.GetManifestResponse{Manifest: s.manifest.Bytes(), Transition: transitionMessage(s.head)}, nil
+	if req.GetIndex() == 0 || req.GetIndex() == s.Head.Index {
+		return &fealtyv1.GetManifestResponse{Manifest: s.Manifest.Bytes(), Transition: transitionMessage(s.Head)}, nil
 	}
 	v, h, err := m.c.verifiedHistory(ctx, s)
 	if err != nil {
@@ -782,7 +786,7 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 	if err != nil {
 		return nil, err
 	}
-	key, err := x509.MarshalPKIXPublicKey(s.secrets.Transaction().Public())
+	key, err := x509.MarshalPKIXPublicKey(s.Secrets.Transaction().Public())
 	if err != nil {
 		return nil, err
 	}
@@ -814,18 +818,21 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 
 // verifiedHistory reads the history and verifies it again: what is shown is what
 // the store holds, and no more than what verifies.
-func (c *Authority) verifiedHistory(ctx context.Context, s *state) (*history.Verified, *history.History, error) {
+func (c *Authority) verifiedHistory(ctx context.Context, s *authority.State) (*history.Verified, *history.History,
+	error) {
 	h, err := c.history.Load(ctx)
 	var damaged *history.BlobError
 	switch {
 	case errors.As(err, &damaged), errors.Is(err, history.ErrEmpty), errors.Is(err, history.ErrEncoding), errors.Is(err, history.ErrUnverified):
-		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.manifest.Cluster, "problem", err.Error())
+		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
+			err.Error())
 	case err != nil:
 		return nil, nil, c.storeError("read the history", err)
 	}
-	v, err := history.Verify(h, s.secrets.TransactionKey())
+	v, err := history.Verify(h, s.Secrets.TransactionKey())
 	if err != nil {
-		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.manifest.Cluster, "problem", err.Error())
+		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
+			err.Error())
 	}
 	return v, h, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -123,36 +124,23 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 	return c.faults.Hit("set.after-shares")
 }
 
-// sharesMade returns the last transition up to the head that made shares.
-func (s *state) sharesMade() history.Link { return sharesMade(s.chain.Links()) }
-
-func sharesMade(links []history.Link) history.Link {
-	for i := len(links) - 1; i > 0; i-- {
-		switch links[i].Kind {
-		case history.KindReshare, history.KindReseed:
-			return links[i]
-		}
-	}
-	return links[0]
-}
-
 // GetSeedShares returns the shares that the owners of the manifest in force should
 // hold. In recovery mode it is served to this machine alone.
 func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
-	if m.c.state.Load().phase == phaseRecovery && identity.FromContext(ctx).Local != nil {
+	if m.c.state.Load().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
 		return m.c.claimedShares(ctx)
 	}
 	s, err := m.c.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
-	made := s.sharesMade()
+	made := s.SharesMade()
 	out := &fealtyv1.GetSeedSharesResponse{Transition: transitionMessage(made)}
-	people := s.manifest.Seed.People()
+	people := s.Manifest.Seed.People()
 	if len(people) == 0 {
 		return out, nil
 	}
-	rec, err := record.Get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
+	rec, err := record.Get[shareSetRecord](ctx, s.Records, shareSetKey(made.Hash))
 	if err != nil {
 		return nil, m.c.storeError("read which shares of the seed there are", err)
 	}
@@ -175,7 +163,7 @@ func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesR
 	if err != nil {
 		return nil, err
 	}
-	made := sharesMade(links)
+	made := authority.SharesMade(links)
 	out := &fealtyv1.GetSeedSharesResponse{Transition: transitionMessage(made), Unverified: true}
 	people := m.Seed.People()
 	if len(people) == 0 {
@@ -241,15 +229,15 @@ func (c *Authority) readShare(ctx context.Context, made history.Link, rec shareS
 // dropSecrets removes what the store holds of the seed for nobody: sealed copies of
 // keepers, and shares, that are older than the head and that the manifest in force
 // does not name. What is newer belongs to a move that is under way.
-func (c *Authority) dropSecrets(ctx context.Context, s *state) error {
+func (c *Authority) dropSecrets(ctx context.Context, s *authority.State) error {
 	over, err := c.goneSealed(ctx, s)
 	if err != nil {
 		return err
 	}
 	keep := make(map[string]bool)
-	if people := s.manifest.Seed.People(); len(people) > 0 {
-		made := s.sharesMade()
-		rec, err := record.Get[shareSetRecord](ctx, s.records, shareSetKey(made.Hash))
+	if people := s.Manifest.Seed.People(); len(people) > 0 {
+		made := s.SharesMade()
+		rec, err := record.Get[shareSetRecord](ctx, s.Records, shareSetKey(made.Hash))
 		if err != nil || !rec.Exists() {
 			return err
 		}
@@ -258,13 +246,13 @@ func (c *Authority) dropSecrets(ctx context.Context, s *state) error {
 			keep[shareKey(made.SeedEpoch, made.Salt, rec.Value.Set, o.Name)] = true
 		}
 	}
-	for _, prefix := range []string{sharesPrefix(s.head.SeedEpoch, s.head.Salt), shareSetPrefix} {
+	for _, prefix := range []string{sharesPrefix(s.Head.SeedEpoch, s.Head.Salt), shareSetPrefix} {
 		l, err := c.store.List(ctx, prefix)
 		if err != nil {
 			return err
 		}
 		for _, e := range l.Entries {
-			if !keep[e.Key] && e.Version < s.headVersion {
+			if !keep[e.Key] && e.Version < s.HeadVersion {
 				over = append(over, e)
 			}
 		}
@@ -280,14 +268,14 @@ func (c *Authority) dropSecrets(ctx context.Context, s *state) error {
 }
 
 // goneSealed returns what keepers sealed and nobody may need any more.
-func (c *Authority) goneSealed(ctx context.Context, s *state) ([]store.Entry, error) {
+func (c *Authority) goneSealed(ctx context.Context, s *authority.State) ([]store.Entry, error) {
 	l, err := c.store.List(ctx, sealed.Prefix)
 	if err != nil {
 		return nil, err
 	}
 	var keepers []string
-	for _, o := range s.manifest.Seed.Keepers() {
+	for _, o := range s.Manifest.Seed.Keepers() {
 		keepers = append(keepers, o.Name)
 	}
-	return sealed.Gone(l.Entries, &s.head, s.headVersion, keepers), nil
+	return sealed.Gone(l.Entries, &s.Head, s.HeadVersion, keepers), nil
 }

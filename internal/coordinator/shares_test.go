@@ -10,6 +10,7 @@ import (
 	"filippo.io/age"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
 )
@@ -50,13 +51,14 @@ func seedOf(threshold int, people []person, keepers ...string) string {
 func (d *desk) openShares(t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
 	t.Helper()
 	s := d.state()
-	if len(shares) != len(people) || len(s.head.ShareCommitments) != len(people) {
-		t.Fatalf("%d shares and %d commitments for %d people", len(shares), len(s.head.ShareCommitments), len(people))
+	if len(shares) != len(people) || len(s.Head.ShareCommitments) != len(people) {
+		t.Fatalf("%d shares and %d commitments for %d people", len(shares), len(s.Head.ShareCommitments), len(people))
 	}
 	var out []keyring.Share
 	for i, p := range people {
-		if shares[i].GetOwner() != p.name || s.head.ShareCommitments[i].Owner != p.name {
-			t.Fatalf("share %d is of %s, committed to for %s, want %s", i+1, shares[i].GetOwner(), s.head.ShareCommitments[i].Owner, p.name)
+		if shares[i].GetOwner() != p.name || s.Head.ShareCommitments[i].Owner != p.name {
+			t.Fatalf("share %d is of %s, committed to for %s, want %s", i+1, shares[i].GetOwner(),
+				s.Head.ShareCommitments[i].Owner, p.name)
 		}
 		for _, other := range people {
 			f, err := keyring.OpenShare([]age.Identity{other.key}, shares[i].GetFile())
@@ -69,11 +71,11 @@ func (d *desk) openShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.Cluster != testCluster || f.Owner != p.name || f.SeedEpoch != s.head.SeedEpoch || f.Threshold != s.manifest.Seed.Threshold ||
-				!f.TransactionKey.Equal(s.secrets.Transaction().Public()) || f.RootPin != s.rootPin || f.Share.Index() != i+1 {
+			if f.Cluster != testCluster || f.Owner != p.name || f.SeedEpoch != s.Head.SeedEpoch || f.Threshold != s.Manifest.Seed.Threshold ||
+				!f.TransactionKey.Equal(s.Secrets.Transaction().Public()) || f.RootPin != s.RootPin || f.Share.Index() != i+1 {
 				t.Fatalf("the share file of %s says %+v", p.name, f)
 			}
-			if f.Share.Commitment(testCluster, f.SeedEpoch) != s.head.ShareCommitments[i].Hash {
+			if f.Share.Commitment(testCluster, f.SeedEpoch) != s.Head.ShareCommitments[i].Hash {
 				t.Fatalf("the share of %s is not the one that the head commits to", p.name)
 			}
 			out = append(out, f.Share)
@@ -87,7 +89,7 @@ func (d *desk) openShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 func (d *desk) wantShares(t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
 	t.Helper()
 	opened := d.openShares(t, people, shares)
-	k := d.state().manifest.Seed.Threshold
+	k := d.state().Manifest.Seed.Threshold
 	for i := range opened {
 		some := slices.Concat(opened[i:], opened[:i])[:k]
 		seed, err := keyring.Combine(k, some)
@@ -178,7 +180,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 					if phase, reason := d.c.Phase(); phase == "recovery" || err == nil && phase != "ready" {
 						t.Fatalf("the set: %v; then %s: %s", err, phase, reason)
 					}
-					if d.state().phase == phaseReady {
+					if d.state().Phase == authority.Ready {
 						d.wantShares(t, people, d.storedShares(t))
 						d.joined("after")
 					}

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/fealty-io/fealty/credential"
@@ -21,121 +20,32 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/proof"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
-	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/snapshot"
 )
-
-// phase is what a coordinator can do.
-type phase = decide.Phase
-
-const (
-	// phaseUninitialized: the store holds no history. Only a first set is served.
-	phaseUninitialized = decide.Uninitialized
-	// phaseRecovery: a history exists, and its keys are not in this memory, or the
-	// state in memory is not its head.
-	phaseRecovery = decide.Recovery
-	// phaseReady: everything is served.
-	phaseReady = decide.Ready
-)
-
-// state is all that one head of the history means. It is immutable but for the
-// mesh CA's certificate, which is made again before it ends.
-type state struct {
-	phase  phase
-	reason string // why it is not ready
-	// last is the last ready state, for one in recovery mode: its seed spares the
-	// keeper, and its head must be in the history that comes next.
-	last *state
-
-	chain       *history.Verified
-	manifest    *manifest.Manifest // in force
-	head        history.Link
-	headVersion store.Revision // of the head's key: a condition of every transaction
-	headRecord  []byte         // as the store holds it
-	secrets     *authority.Secrets
-	records     record.Records
-	root        *x509.Certificate
-	rootPin     identity.KeyID // hash of the root's public key: what tokens pin
-	meshKey     identity.KeyID
-	issuer      atomic.Pointer[ca.Issuer]
-	x509Roots   *identity.OperatorRoots // of the manifest's x509 proof; nil: it takes none
-	// origin is what the audit log is told once it is adopted: where its secrets came
-	// from, and the move that made it; nil: nothing that it was not told. Owned by who
-	// holds setting.
-	origin []record.AuditEntry
-	// rootStatement introduces the config root key to who pins the root.
-	rootStatement []byte
-	bundle        *bundle.Authority // under which trust bundles are made
-
-	gap *restoreGap // what is not known since the last restore; nil: there was none
-}
-
-// ready returns s, or the last ready state before it; nil if there was none.
-func (s *state) ready() *state {
-	if s.phase == phaseReady {
-		return s
-	}
-	return s.last
-}
-
-// freshIssuer returns the issuer of s with a mesh CA certificate that covers
-// what is issued now. A clock that jumped, or a machine that slept, is no reason
-// to sign under one that has ended.
-func (s *state) freshIssuer(now time.Time) (*ca.Issuer, error) {
-	issuer := s.issuer.Load()
-	mesh, err := freshMesh(s, issuer.MeshCA(), now)
-	if err != nil || mesh == issuer.MeshCA() {
-		return issuer, err
-	}
-	if issuer, err = ca.NewIssuer(mesh, s.manifest.Cluster); err != nil {
-		return nil, err
-	}
-	s.issuer.Store(issuer) // of two at once either will do: the key is the same
-	return issuer, nil
-}
-
-// issue certifies publicKey for id until notAfter, and returns the chain that is
-// presented with it: leaf, mesh CA, root.
-func (s *state) issue(publicKey any, id identity.ID, entry *manifest.Entry, notAfter, now time.Time) ([][]byte, error) {
-	issuer, err := s.freshIssuer(now)
-	if err != nil {
-		return nil, err
-	}
-	leaf, err := issuer.Issue(ca.Request{
-		PublicKey: publicKey, ID: id, TTL: notAfter.Sub(now),
-		DNSNames: entry.DNSNames, IPs: entry.IPs,
-	}, now)
-	if err != nil {
-		return nil, err
-	}
-	return [][]byte{leaf.Raw, issuer.MeshCA().Certificate().Raw, s.root.Raw}, nil
-}
 
 // read reads the history, and returns the way to its head or, without one, the state
 // that this is. An error is a store that cannot be read.
 //
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
-func (c *Authority) read(ctx context.Context, last *state) (*way, *state, error) {
+func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *authority.State, error) {
 	seen, err := c.seen()
 	if err != nil {
-		return nil, recovering(last, err), nil
+		return nil, authority.Recovering(last, err), nil
 	}
 	if err := c.breakFreeze(ctx); err != nil {
 		return nil, nil, fmt.Errorf("end what a reseed left: %w", err)
 	}
 	if last != nil {
-		seen = last.chain.Seen()
+		seen = last.Chain.Seen()
 	}
 	intent, _, err := c.pendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "":
-		return nil, recovering(last, err), nil
+		return nil, authority.Recovering(last, err), nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("read what a restore left: %w", err)
 	}
@@ -143,20 +53,20 @@ func (c *Authority) read(ctx context.Context, last *state) (*way, *state, error)
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty) && intent != nil:
-		return nil, recovering(last, unfinished(intent)), nil
+		return nil, authority.Recovering(last, unfinished(intent)), nil
 	case errors.Is(err, history.ErrEmpty) && seen.Mark != (history.Mark{}):
-		return nil, recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem",
+		return nil, authority.Recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem",
 			fmt.Sprintf("the store holds none, and this coordinator has seen head %s at index %d: it is another store, or it was emptied", seen.Hash, seen.Index))), nil
 	case errors.Is(err, history.ErrEmpty):
-		return nil, &state{phase: phaseUninitialized, reason: "no manifest was set yet"}, nil
+		return nil, &authority.State{Phase: authority.Uninitialized, Reason: "no manifest was set yet"}, nil
 	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
-		return nil, recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
+		return nil, authority.Recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())), nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("read the history: %w", err)
 	}
 	w, err := c.wayTo(loaded, seen, last)
 	if err != nil {
-		return nil, recovering(last, err), nil
+		return nil, authority.Recovering(last, err), nil
 	}
 	c.root.ownerrecovery.recoveries.expect(&w.claimed)
 	if intent != nil && !carriedOut(intent, loaded) {
@@ -168,7 +78,7 @@ func (c *Authority) read(ctx context.Context, last *state) (*way, *state, error)
 // loadFirst returns the state at the start, without asking peers: these may be waiting
 // for us to serve. Keepers open what they sealed for the head; for everything else the
 // loop that follows the head looks.
-func (c *Authority) loadFirst(ctx context.Context) (*state, error) {
+func (c *Authority) loadFirst(ctx context.Context) (*authority.State, error) {
 	w, s, err := c.read(ctx, nil)
 	if w == nil {
 		return s, err
@@ -179,101 +89,43 @@ func (c *Authority) loadFirst(ctx context.Context) (*state, error) {
 		s, err = c.fromKeepers(ctx, w)
 	}
 	if err != nil {
-		return recovering(nil, err), nil
+		return authority.Recovering(nil, err), nil
 	}
 	return s, nil
 }
 
 // load reads the history and comes back to its head, by whichever way leads there;
 // without one wait says when to look again.
-func (c *Authority) load(ctx context.Context, last *state) (s *state, wait time.Duration, err error) {
+func (c *Authority) load(ctx context.Context, last *authority.State) (s *authority.State, wait time.Duration,
+	err error) {
 	w, s, err := c.read(ctx, last)
 	if w == nil {
 		return s, 0, err
 	}
 	if w.restore != nil {
 		if s, err = c.goOn(ctx, w); err != nil {
-			return recovering(last, err), 0, ctx.Err()
+			return authority.Recovering(last, err), 0, ctx.Err()
 		}
 		return s, 0, nil
 	}
 	return c.comeBack(ctx, w)
 }
 
-func recovering(last *state, err error) *state {
-	return &state{phase: phaseRecovery, reason: err.Error(), last: last}
-}
-
 // newState builds the ready state of a verified history and its secrets.
 func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
-	mesh *ca.MeshCA) (*state, error) {
-	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) { // the seed is the one that the history verified under
-		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
-	}
+	mesh *ca.MeshCA) (*authority.State, error) {
 	if err := c.checkPin(root); err != nil {
 		return nil, err
 	}
-	auth, err := secrets.Records()
+	s, err := authority.New(v, secrets, root, mesh, c.store, c.auditing.auditWriter, c.now())
 	if err != nil {
 		return nil, err
 	}
-	s := &state{
-		phase:    phaseReady,
-		chain:    v,
-		manifest: v.Manifest(), head: *v.Current(), headVersion: v.Version(), headRecord: v.Head().Encode(),
-		secrets: secrets,
-		records: record.Records{Store: c.store, Auth: auth, Audit: c.auditing.auditWriter,
-			Next: new(atomic.Pointer[record.Records])},
-		root: root, rootPin: identity.KeyOf(root), meshKey: mesh.KeyID(),
-	}
-	s.bundle = &bundle.Authority{
-		Manifest: s.manifest, Head: s.head, Root: root, MeshKey: s.meshKey, Links: bundle.RecentLinks(v),
-		ConfigRoot: secrets.ConfigRoot, ConfigKey: secrets.ConfigSigning,
-	}
-	if err := s.followReseeds(); err != nil {
-		return nil, err
-	}
-	mesh, err = freshMesh(s, mesh, c.now())
-	if err != nil {
-		return nil, err
-	}
-	issuer, err := ca.NewIssuer(mesh, s.manifest.Cluster)
-	if err != nil {
-		return nil, err
-	}
-	s.issuer.Store(issuer)
-	if s.x509Roots, err = proof.OperatorRoots(s.manifest); err != nil {
-		// It was parsed and set with them. One proof less is no reason to serve nobody.
-		c.log.LogAttrs(context.Background(), slog.LevelError, "proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", err))
-	}
-	statement, err := snapshot.RootStatement{
-		ClusterID: s.manifest.Cluster, ConfigRoot: s.bundle.PublicRoot(), SeedEpoch: s.head.SeedEpoch,
-		IssuedAt: c.now().UTC().Truncate(time.Second),
-	}.Sign(secrets.RootCA())
-	if err != nil {
-		return nil, fmt.Errorf("sign the root statement: %w", err)
-	}
-	if s.rootStatement, err = statement.Marshal(); err != nil {
-		return nil, fmt.Errorf("encode the root statement: %w", err)
+	if s.X509Fault != nil {
+		c.log.LogAttrs(context.Background(), slog.LevelError,
+			"proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", s.X509Fault))
 	}
 	return s, nil
-}
-
-// meshLife is how long a mesh CA's certificate is valid: twice the longest SVID,
-// so that at half of it a new one still covers every SVID that it signs.
-func meshLife(m *manifest.Manifest) time.Duration { return 2 * m.LongestSVIDTTL() }
-
-// freshMesh returns mesh with a certificate that covers the longest SVID issued
-// now. The key stays: one mesh key, one epoch (I9).
-func freshMesh(s *state, mesh *ca.MeshCA, now time.Time) (*ca.MeshCA, error) {
-	if mesh.Certificate().NotAfter.Sub(now) > meshLife(s.manifest)*3/4 && !now.Before(mesh.Certificate().NotBefore) {
-		return mesh, nil
-	}
-	again, err := ca.RenewMeshCA(s.root, s.secrets.RootCA(), mesh, s.manifest.Cluster, meshLife(s.manifest), now)
-	if err != nil {
-		return nil, fmt.Errorf("certify the mesh CA key again: %w", err)
-	}
-	return again, nil
 }
 
 // loadRoot reads the root certificate, which was stored beside the first sealed
@@ -305,66 +157,62 @@ func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 //
 // If it fails because somebody else was first, the state of before stays for reads where
 // it can, and the error says so; see [lost].
-func (c *Authority) adopt(ctx context.Context, s *state) error {
+func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	var failed error
 	old := c.state.Load()
-	before := old.ready()
-	if s.phase == phaseReady {
-		if before != nil && before != s { // what a state that was not adopted had to tell
-			s.origin, before.origin = append(before.origin, s.origin...), nil
-		}
+	before := old.Ready()
+	if s.Phase == authority.Ready {
 		failed = c.becomeReady(ctx, s)
 		if lost(failed) {
-			c.lost++
-			if decide.Stays(memory{c, old}, decide.HeadOf(&s.head), decide.Conflict) {
-				old.origin = s.origin // it is told with the state that comes
+			c.lag.lost++
+			if decide.Stays(memory{c, old}, decide.HeadOf(&s.Head), decide.Conflict) {
 				c.fallBehind(old)
 				c.headDue.Notify()
-				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
+				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
+					slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 				return failed
 			}
 		}
 		if failed != nil {
-			c.log.LogAttrs(ctx, slog.LevelError, "the head of the history was not adopted", slog.String("head", s.head.Hash.String()), slog.Any("err", failed))
-			s = recovering(s, failed)
+			c.log.LogAttrs(ctx, slog.LevelError, "the head of the history was not adopted",
+				slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
+			s = authority.Recovering(s, failed)
 		} else {
-			c.recordSeen(ctx, s.chain.Seen())
+			c.recordSeen(ctx, s.Chain.Seen())
 			c.auditOrigin(ctx, s)
 		}
 	}
-	after := s.ready()
-	if old.phase == s.phase && old.reason == s.reason && s.phase != phaseReady && (after == nil || before != nil && before.head.Hash == after.head.Hash) {
-		if after != nil {
-			before.origin = after.origin
-		}
+	after := s.Ready()
+	if old.Phase == s.Phase && old.Reason == s.Reason && s.Phase != authority.Ready && (after == nil || before != nil && before.Head.Hash == after.Head.Hash) {
 		return failed // nothing that anybody could see changed, and it holds no key more
 	}
-	if before != nil && after != nil && before.head.Salt != after.head.Salt {
-		c.former = append(c.former, before.secrets)
+	if before != nil && after != nil && before.Head.Salt != after.Head.Salt {
+		c.former = append(c.former, before.Secrets)
 	}
-	if s.phase == phaseReady && old.phase != phaseReady {
+	if s.Phase == authority.Ready && old.Phase != authority.Ready {
 		c.root.membership.hears.Store(c.now().UnixNano())
 		c.root.membership.presence.Listen(c.elapsed())
 	}
 	c.state.Store(s)
 	c.headConfirmed.set(c.now())
 	c.stateChanged.Notify()
-	attrs := []slog.Attr{slog.String("phase", s.phase.String())}
-	if s.reason != "" {
-		attrs = append(attrs, slog.String("reason", s.reason))
+	attrs := []slog.Attr{slog.String("phase", s.Phase.String())}
+	if s.Reason != "" {
+		attrs = append(attrs, slog.String("reason", s.Reason))
 	}
-	if s.phase == phaseReady {
-		c.lost = 0
-		c.settleCandidates(s.head)
-		c.taken.settle(s.head)
+	if s.Phase == authority.Ready {
+		c.lag.lost = 0
+		c.settleCandidates(s.Head)
+		c.taken.settle(s.Head)
 		c.dropOpened()
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
 		c.root.ownerrecovery.recoveries.end(nil)
 		c.endSetup()
-		attrs = append(attrs, slog.String("cluster", s.manifest.Cluster), slog.Uint64("authority_epoch", s.head.AuthorityEpoch), slog.Uint64("index", s.head.Index))
+		attrs = append(attrs, slog.String("cluster", s.Manifest.Cluster),
+			slog.Uint64("authority_epoch", s.Head.AuthorityEpoch), slog.Uint64("index", s.Head.Index))
 	}
 	level := slog.LevelInfo
-	if s.phase == phaseRecovery {
+	if s.Phase == authority.Recovery {
 		level = slog.LevelWarn
 	}
 	c.log.LogAttrs(ctx, level, "coordinator state", attrs...)
@@ -372,16 +220,16 @@ func (c *Authority) adopt(ctx context.Context, s *state) error {
 }
 
 // becomeReady puts bundle and own identity of s into force.
-func (c *Authority) becomeReady(ctx context.Context, s *state) error {
+func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.faults.Hit("adopt.begin"); err != nil {
 		return err
 	}
 	if c.storeguard.keptFault != nil {
 		return c.storeguard.keptFault
 	}
-	c.storeguard.kept.Restored(s.restoredEpoch())
-	if old := c.state.Load().ready(); old != nil && old.head.Salt != s.head.Salt {
-		old.records.Next.Store(&s.records)
+	c.storeguard.kept.Restored(s.RestoredEpoch())
+	if old := c.state.Load().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
+		old.Records.Next.Store(&s.Records)
 	}
 	if err := c.moveRecords(ctx, s); err != nil {
 		return fmt.Errorf("bring the records under the seed of the head: %w", err)
@@ -417,7 +265,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *state) error {
 
 // firstTrust returns the bundle to begin with at s, with the config in force. While the
 // store is known to have lost something both are what they were.
-func (c *TrustBundle) firstTrust(ctx context.Context, s *state) (*bundle.View, error) {
+func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
 	if lost := c.storeguard.lostError(); lost != nil {
 		t, err := c.keptTrust(s)
@@ -438,12 +286,12 @@ func (c *TrustBundle) firstTrust(ctx context.Context, s *state) (*bundle.View, e
 	case err != nil:
 		return nil, fmt.Errorf("read the config: %w", err)
 	}
-	return s.bundle.Sign(in, c.now())
+	return s.Bundle.Sign(in, c.now())
 }
 
 // presentAs certifies this coordinator anew and presents it. t is the bundle to
 // believe from now on; nil keeps the current one.
-func (c *TrustBundle) presentAs(s *state, t *bundle.View) error {
+func (c *TrustBundle) presentAs(s *authority.State, t *bundle.View) error {
 	// A bundle that comes in between would be lost, and its bans with it.
 	c.trustMu.Lock()
 	defer c.trustMu.Unlock()
@@ -463,12 +311,12 @@ func (c *TrustBundle) presentAs(s *state, t *bundle.View) error {
 }
 
 // ownMaterial certifies this coordinator with a new key.
-func (c *TrustBundle) ownMaterial(s *state, bundle *identity.Bundle) (*credential.Material, error) {
-	entry, err := c.authority.admits(s.manifest)
+func (c *TrustBundle) ownMaterial(s *authority.State, bundle *identity.Bundle) (*credential.Material, error) {
+	entry, err := c.authority.admits(s.Manifest)
 	if err != nil {
 		return nil, err
 	}
-	id, err := identity.New(s.manifest.Cluster, identity.Coordinator, entry.Name)
+	id, err := identity.New(s.Manifest.Cluster, identity.Coordinator, entry.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -477,7 +325,7 @@ func (c *TrustBundle) ownMaterial(s *state, bundle *identity.Bundle) (*credentia
 		return nil, err
 	}
 	now := c.now()
-	raw, err := s.issue(key.Public(), id, entry.Entry, now.Add(entry.Entry.SVIDTTL), now)
+	raw, err := s.Issue(key.Public(), id, entry.Entry, now.Add(entry.Entry.SVIDTTL), now)
 	if err != nil {
 		return nil, err
 	}
@@ -495,7 +343,7 @@ func (c *TrustBundle) ownMaterial(s *state, bundle *identity.Bundle) (*credentia
 // keepIdentity renews this coordinator's own certificate in good time, until ctx
 // ends. It looks at the clock often rather than sleep for long: a machine that
 // slept wakes up with a certificate that has ended.
-func (c *TrustBundle) keepIdentity(ctx context.Context, s *state) error {
+func (c *TrustBundle) keepIdentity(ctx context.Context, s *authority.State) error {
 	for {
 		if err := watch.Sleep(ctx, identityPause); err != nil {
 			return err
@@ -507,13 +355,13 @@ func (c *TrustBundle) keepIdentity(ctx context.Context, s *state) error {
 }
 
 // renewIdentity certifies this coordinator anew if it is time to.
-func (c *TrustBundle) renewIdentity(ctx context.Context, s *state) error {
+func (c *TrustBundle) renewIdentity(ctx context.Context, s *authority.State) error {
 	m, err := c.source.Current(ctx)
 	if err != nil {
 		return err
 	}
 	leaf := m.Chain()[0]
-	entry, err := c.authority.admits(s.manifest)
+	entry, err := c.authority.admits(s.Manifest)
 	if err != nil {
 		return err
 	}
@@ -564,7 +412,7 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	if c.pushed.Swap(false) {
 		c.search.Push(c.elapsed())
 	}
-	next, wait, err := c.load(ctx, c.state.Load().ready())
+	next, wait, err := c.load(ctx, c.state.Load().Ready())
 	if err != nil {
 		if ctx.Err() == nil {
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
@@ -576,7 +424,7 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	if ctx.Err() == nil && next != c.state.Load() {
 		switch err := c.adopt(ctx, next); { // logged there, and tried again
 		case lost(err):
-			return lostPause(c.lost)
+			return lostPause(c.lag.lost)
 		case err != nil:
 			c.search.Ended(c.elapsed(), decide.FromMemory, decide.Nothing)
 		}
@@ -603,7 +451,7 @@ func (c *Authority) leaveHead(ctx context.Context) {
 func (c *Authority) toHead(ctx context.Context) {
 	for range followTries {
 		s := c.state.Load()
-		if s.phase != phaseReady || c.followed(ctx) {
+		if s.Phase != authority.Ready || c.followed(ctx) {
 			return
 		}
 		w, next, err := c.read(ctx, s)
@@ -617,13 +465,13 @@ func (c *Authority) toHead(ctx context.Context) {
 				if c.lingers(ctx, w) > 0 {
 					return
 				}
-				next = recovering(s, err)
+				next = authority.Recovering(s, err)
 			}
 		}
 		if ctx.Err() != nil || !lost(c.adopt(ctx, next)) { // logged there, and tried again
 			return
 		}
-		if watch.Sleep(ctx, lostPause(c.lost)) != nil {
+		if watch.Sleep(ctx, lostPause(c.lag.lost)) != nil {
 			return
 		}
 	}
@@ -653,7 +501,7 @@ func (c *Authority) headHolds(ctx context.Context) bool {
 
 // judgeStored says what the head that the store shows means for s. It is not known while
 // the store does not show it. Without a history none is the same.
-func (c *Authority) judgeStored(ctx context.Context, s *state) (verdict decide.Verdict, known bool) {
+func (c *Authority) judgeStored(ctx context.Context, s *authority.State) (verdict decide.Verdict, known bool) {
 	asked := c.now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, storePatience)
@@ -662,7 +510,7 @@ func (c *Authority) judgeStored(ctx context.Context, s *state) (verdict decide.V
 	switch {
 	case ctx.Err() != nil:
 		return 0, false
-	case errors.Is(err, store.ErrNotFound) && s.phase == phaseUninitialized:
+	case errors.Is(err, store.ErrNotFound) && s.Phase == authority.Uninitialized:
 		return decide.Same, true
 	case errors.Is(err, store.ErrNotFound):
 		return decide.Another, true

@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -37,7 +38,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if err != nil {
 		return nil, err
 	}
-	if req.GetPageToken() == "" && c.authority.state.Load().phase == phaseReady {
+	if req.GetPageToken() == "" && c.authority.state.Load().Phase == authority.Ready {
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 		if !c.authority.headHolds(reading) {
@@ -47,20 +48,20 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	}
 	s := c.authority.state.Load()
 	out := &fealtyv1.GetStatusResponse{
-		Phase: s.phase.String(), PhaseReason: s.reason, Release: c.cfg.Release,
+		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
 		Store: c.cfg.StoreName, Addresses: c.authority.advertised(), EnrolmentKey: c.authority.enrolmentKey(),
 		OperatorCertificate: tlsfiles.Tell(ctx, c.authority.certificate.Files()),
 	}
-	if req.GetPageToken() == "" && s.phase != phaseUninitialized {
+	if req.GetPageToken() == "" && s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 		out.Replicas = c.peerrecovery.replicaMessages(reading, s)
 		cancel()
 	}
 	first := c.headFindings(s) // said whatever else is found
-	if s.phase != phaseReady {
+	if s.Phase != authority.Ready {
 		out.Findings = first
-		if s.phase == phaseUninitialized {
+		if s.Phase == authority.Uninitialized {
 			out.Findings = append(out.Findings, finding(explain.HistoryUninitialized))
 		} else {
 			out.Findings = append(out.Findings, finding(explain.RecoveryMode, "method", "the fleet", "reason",
@@ -69,21 +70,21 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Findings = append(out.Findings, c.storeFindings()...)
 		return out, nil
 	}
-	out.ClusterId = s.manifest.Cluster
+	out.ClusterId = s.Manifest.Cluster
 	if !from.first() {
 		out.Members, out.NextPageToken, _, err = c.membership.memberPage(ctx, s, "", from, nil)
 		return out, err
 	}
 	out.Leader = c.election.leaderMessage()
-	out.AuthorityEpoch = s.head.AuthorityEpoch
-	out.HistoryIndex = s.head.Index
-	out.Head = s.head.Hash[:]
+	out.AuthorityEpoch = s.Head.AuthorityEpoch
+	out.HistoryIndex = s.Head.Index
+	out.Head = s.Head.Hash[:]
 	out.HeadConfirmedAt = timestamppb.New(c.authority.headConfirmed.get())
-	out.RootPin = s.rootPin[:]
-	out.SeedEpoch = s.head.SeedEpoch
-	out.MeshCaKey = s.meshKey[:]
-	out.MeshCaNotAfter = timestamppb.New(s.issuer.Load().MeshCA().Certificate().NotAfter)
-	out.RootNotAfter = timestamppb.New(s.root.NotAfter)
+	out.RootPin = s.RootPin[:]
+	out.SeedEpoch = s.Head.SeedEpoch
+	out.MeshCaKey = s.MeshKey[:]
+	out.MeshCaNotAfter = timestamppb.New(s.MeshCA().Certificate().NotAfter)
+	out.RootNotAfter = timestamppb.New(s.Root.NotAfter)
 	c.membership.hearOthers(ctx, s)
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
@@ -93,7 +94,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	var trust record.Versioned[bundle.State]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
-		if trust, err = record.Get[bundle.State](reading, s.records, bundle.StateKey); err != nil {
+		if trust, err = record.Get[bundle.State](reading, s.Records, bundle.StateKey); err != nil {
 			err = c.authority.storeError("read the trust state", err)
 		}
 	}
@@ -108,22 +109,22 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			return out, nil
 		}
 		known := c.membership.knownMembers(s, record.MemberPrefix)
-		out.Baseline, out.Contacts = baseline(s.manifest, known), c.membership.contacts(known)
+		out.Baseline, out.Contacts = baseline(s.Manifest, known), c.membership.contacts(known)
 		out.Members, out.NextPageToken = from.cut(known)
 		return out, nil
 	case err != nil:
 		return nil, err
 	}
 	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.maxListed)
-	out.Baseline, out.Contacts = baseline(s.manifest, all), c.membership.contacts(all)
+	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.membership.contacts(all)
 	out.Findings = append(append(first, c.storeFindings()...), c.authority.keeperFindings(reading, s)...)
-	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.manifest), c.now(),
+	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
 		c.membership.hearsSince())...)
 	out.Findings = append(out.Findings, c.membership.claims(reading, s, all)...)
 	out.Findings = append(out.Findings, c.election.leaderFindings()...)
 	out.Findings = append(out.Findings, c.publication.outlet.findings()...)
 	out.Findings = append(out.Findings, c.publication.compileFindings()...)
-	out.Findings = append(out.Findings, manifestFindings(s.manifest)...)
+	out.Findings = append(out.Findings, manifestFindings(s.Manifest)...)
 	out.Findings = append(append(out.Findings, c.membership.copyFindings()...), c.membership.olderKeyFindings()...)
 	out.Findings = append(out.Findings, c.membership.missedFindings()...)
 	out.Findings = append(out.Findings, c.audit.auditFindings()...)
@@ -133,12 +134,12 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 }
 
 // headFindings says what is wrong about the head of the history, and with it about all.
-func (c *Coordinator) headFindings(s *state) (out []*fealtyv1.Finding) {
+func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding) {
 	if older := c.authority.olderHeadError(); older != nil {
 		e := explain.Of(older)
 		out = append(out, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
 	}
-	if since := c.authority.lag.at.get(); !c.authority.acts(s) && s.phase == phaseReady && c.now().Sub(since) >= followPatience {
+	if since := c.authority.lag.at.get(); !c.authority.acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= followPatience {
 		out = append(out, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
 	return append(append(out, c.storeguard.lostFindings()...), c.authority.certificateFindings()...)

@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fault"
@@ -122,13 +123,13 @@ func (d *desk) open() {
 func (d *desk) lead(c *Coordinator) {
 	d.t.Helper()
 	s := c.authority.state.Load()
-	if s.phase != phaseReady {
+	if s.Phase != authority.Ready {
 		return
 	}
 	if term, _, ok := c.election.leading(); ok && d.store.version(leaderTermKey) == store.Revision(term) {
 		return
 	}
-	w, err := s.records.Seal(leaderTermKey, leaderRecord{Replica: c.authority.enrolmentKey(), Nonce: record.NewID()})
+	w, err := s.Records.Seal(leaderTermKey, leaderRecord{Replica: c.authority.enrolmentKey(), Nonce: record.NewID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -179,7 +180,7 @@ func (d *desk) restart() {
 	d.open()
 }
 
-func (d *desk) state() *state { return d.c.authority.state.Load() }
+func (d *desk) state() *authority.State { return d.c.authority.state.Load() }
 
 func (d *desk) manifest(extra string) []byte {
 	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
@@ -203,7 +204,7 @@ admit:
 func (d *desk) request(m []byte) *fealtyv1.SetManifestRequest {
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
 	s := d.state()
-	if s.phase != phaseReady {
+	if s.Phase != authority.Ready {
 		return req
 	}
 	parsed, err := manifest.ParseAccepted(m)
@@ -214,8 +215,9 @@ func (d *desk) request(m []byte) *fealtyv1.SetManifestRequest {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	req.CurrentTransition = s.head.Hash[:]
-	req.Signatures = []*fealtyv1.ManifestSignature{{Key: key.String(), Signature: ed25519.Sign(d.signer, history.SetStatement(parsed.Hash(), s.head.Hash))}}
+	req.CurrentTransition = s.Head.Hash[:]
+	req.Signatures = []*fealtyv1.ManifestSignature{{Key: key.String(),
+		Signature: ed25519.Sign(d.signer, history.SetStatement(parsed.Hash(), s.Head.Hash))}}
 	return req
 }
 
@@ -371,7 +373,7 @@ func (m *machine) renew() error {
 // record returns the record of a member.
 func (d *desk) record(kind identity.Kind, name string) record.Versioned[record.Member] {
 	d.t.Helper()
-	rec, err := record.Get[record.Member](context.Background(), d.state().records, record.MemberKey(kind, name))
+	rec, err := record.Get[record.Member](context.Background(), d.state().Records, record.MemberKey(kind, name))
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
@@ -251,8 +252,8 @@ func (f *fleet) localConn() grpcConn {
 func (f *fleet) set(m []byte) error {
 	f.t.Helper()
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
-	if s := f.c.authority.state.Load(); s.phase == phaseReady {
-		f.sign(req, s.head.Hash)
+	if s := f.c.authority.state.Load(); s.Phase == authority.Ready {
+		f.sign(req, s.Head.Hash)
 	}
 	_, err := f.local().manifest.SetManifest(f.ctx(), req)
 	return err
@@ -291,7 +292,7 @@ func (f *fleet) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	return tok
 }
 
-func (f *fleet) pin() identity.KeyID { return f.c.authority.state.Load().rootPin }
+func (f *fleet) pin() identity.KeyID { return f.c.authority.state.Load().RootPin }
 
 // clients are the generated clients over one connection.
 type clients struct {
@@ -475,7 +476,7 @@ func (f *fleet) member(name string) *node {
 // catalog returns all members, as one text to compare.
 func (f *fleet) catalog() string {
 	f.t.Helper()
-	recs, err := record.List[record.Member](context.Background(), f.c.authority.state.Load().records,
+	recs, err := record.List[record.Member](context.Background(), f.c.authority.state.Load().Records,
 		record.MemberPrefix)
 	if err != nil {
 		f.t.Fatal(err)

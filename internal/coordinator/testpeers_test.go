@@ -17,6 +17,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -29,7 +30,7 @@ import (
 type liar struct {
 	fealtyv1.UnimplementedPeerServiceServer
 	key   ed25519.PrivateKey
-	state *state
+	state *authority.State
 
 	challenge func(*fealtyv1.PeerChallenge)
 	handed    func(*keyring.Handed)   // before they are sealed
@@ -91,8 +92,8 @@ func (l *liar) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 	if err != nil {
 		return err
 	}
-	s := &fealtyv1.PeerSecrets{Sealed: sealed, Root: bytes.Clone(l.state.root.Raw),
-		MeshCa: l.state.issuer.Load().MeshCA().Certificate().Raw, Manifest: bytes.Clone(l.state.manifest.Bytes())}
+	s := &fealtyv1.PeerSecrets{Sealed: sealed, Root: bytes.Clone(l.state.Root.Raw),
+		MeshCa: l.state.MeshCA().Certificate().Raw, Manifest: bytes.Clone(l.state.Manifest.Bytes())}
 	if l.secrets != nil {
 		l.secrets(s)
 	}

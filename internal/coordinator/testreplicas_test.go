@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
@@ -69,40 +70,42 @@ func (f *fleet) kill() {
 }
 
 // await waits until the coordinator is in phase p.
-func (f *fleet) await(p phase) {
+func (f *fleet) await(p authority.Phase) {
 	f.t.Helper()
-	f.awaitState("phase "+p.String(), func(s *state) bool { return s.phase == p })
+	f.awaitState("phase "+p.String(), func(s *authority.State) bool { return s.Phase == p })
 }
 
 // awaitHead waits until the coordinator is ready at the head that g is ready at.
 func (f *fleet) awaitHead(g *fleet) {
 	f.t.Helper()
-	want := g.c.authority.state.Load().head
-	f.awaitState(fmt.Sprintf("head %d", want.Index), func(s *state) bool { return s.phase == phaseReady && s.head.Hash == want.Hash })
+	want := g.c.authority.state.Load().Head
+	f.awaitState(fmt.Sprintf("head %d", want.Index),
+		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Hash == want.Hash })
 }
 
 // awaitSameHead waits until both are ready at one head, whichever that is, and returns
 // the state of the first.
-func awaitSameHead(t testing.TB, a, b *fleet) *state {
+func awaitSameHead(t testing.TB, a, b *fleet) *authority.State {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
 		newsA, newsB := a.c.authority.stateChanged.Wait(), b.c.authority.stateChanged.Wait()
 		x, y := a.c.authority.state.Load(), b.c.authority.state.Load()
-		if x.phase == phaseReady && y.phase == phaseReady && x.head.Hash == y.head.Hash {
+		if x.Phase == authority.Ready && y.Phase == authority.Ready && x.Head.Hash == y.Head.Hash {
 			return x
 		}
 		select {
 		case <-newsA:
 		case <-newsB:
 		case <-deadline.C:
-			t.Fatalf("they do not meet: one is in phase %s at index %d, the other in phase %s at index %d", x.phase, x.head.Index, y.phase, y.head.Index)
+			t.Fatalf("they do not meet: one is in phase %s at index %d, the other in phase %s at index %d", x.Phase,
+				x.Head.Index, y.Phase, y.Head.Index)
 		}
 	}
 }
 
-func (f *fleet) awaitState(what string, want func(*state) bool) {
+func (f *fleet) awaitState(what string, want func(*authority.State) bool) {
 	f.t.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
@@ -115,7 +118,8 @@ func (f *fleet) awaitState(what string, want func(*state) bool) {
 		select {
 		case <-changed:
 		case <-deadline.C:
-			f.t.Fatalf("%s did not come: the coordinator is in phase %s at index %d: %s", what, s.phase, s.head.Index, s.reason)
+			f.t.Fatalf("%s did not come: the coordinator is in phase %s at index %d: %s", what, s.Phase, s.Head.Index,
+				s.Reason)
 		}
 	}
 }

@@ -13,11 +13,12 @@ type stolen struct {
 }
 
 // handedOver has s seal its secrets to a recipient of this process.
-func handedOver(s *state) (recipient *keyring.EphemeralRecipient, h keyring.Handover, sealed []byte) {
+func handedOver(s *authority.State) (recipient *keyring.EphemeralRecipient, h keyring.Handover, sealed []byte) {
 	recipient, err := keyring.NewEphemeral()
 	if err == nil {
-		h = keyring.Handover{Purpose: "theft", Cluster: s.manifest.Cluster, From: "the cluster", To: "a thief", Head: s.head.Hash}
-		sealed, err = s.secrets.HandOver(recipient.Public(), h, s.issuer.Load().MeshCA())
+		h = keyring.Handover{Purpose: "theft", Cluster: s.Manifest.Cluster, From: "the cluster", To: "a thief",
+			Head: s.Head.Hash}
+		sealed, err = s.Secrets.HandOver(recipient.Public(), h, s.MeshCA())
 	}
 	if err != nil {
 		panic(err)
@@ -26,13 +27,13 @@ func handedOver(s *state) (recipient *keyring.EphemeralRecipient, h keyring.Hand
 }
 
 // steal takes the secrets of s, as whoever holds one of its keepers can.
-func steal(s *state) stolen {
+func steal(s *authority.State) stolen {
 	recipient, h, sealed := handedOver(s)
 	handed, err := recipient.TakeOver(h, sealed)
 	if err != nil {
 		panic(err)
 	}
-	keys, err := handed.Seed.Derive(s.head.Salt[:])
+	keys, err := handed.Seed.Derive(s.Head.Salt[:])
 	if err != nil {
 		panic(err)
 	}
@@ -40,7 +41,7 @@ func steal(s *state) stolen {
 }
 
 // brought are the secrets of s as they come to another coordinator: without derived keys.
-func brought(s *state) (*authority.Secrets, *authority.MeshKey) {
+func brought(s *authority.State) (*authority.Secrets, *authority.MeshKey) {
 	secrets, mesh, err := authority.TakeOver(handedOver(s))
 	if err != nil {
 		panic(err)

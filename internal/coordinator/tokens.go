@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -53,14 +54,14 @@ func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenR
 
 // createToken makes a token under s. The error matches [store.ErrConflict] if it
 // is to be decided again.
-func (c *Admission) createToken(ctx context.Context, s *state,
+func (c *Admission) createToken(ctx context.Context, s *authority.State,
 	req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	rec, err := c.newTokenRecord(s, req, record.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
-	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: s.manifest.Cluster,
-		Addresses: c.membership.tokenAddresses(ctx, s.manifest), Pin: s.rootPin, Expires: rec.ExpiresAt})
+	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: s.Manifest.Cluster,
+		Addresses: c.membership.tokenAddresses(ctx, s.Manifest), Pin: s.RootPin, Expires: rec.ExpiresAt})
 	if err != nil {
 		return nil, fmt.Errorf("make a join token: %w", err)
 	}
@@ -69,7 +70,7 @@ func (c *Admission) createToken(ctx context.Context, s *state,
 		rec.ID = ""
 		return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil)}, nil
 	}
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(tokenKey(rec.ID), 0, rec)
 	ch.Audit(c.now(), record.AuditEntry{Actor: rec.CreatedBy, Action: "token.create", Target: rec.ID,
 		Fields: map[string]string{"entry": rec.Entry, "name": rec.Name, "uses": fmt.Sprint(rec.Uses)}})
@@ -83,11 +84,12 @@ func (c *Admission) createToken(ctx context.Context, s *state,
 
 // newTokenRecord checks what is asked for against the manifest in force: a token
 // narrows its entry, and never widens it.
-func (c *Admission) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest, by string) (tokenRecord, error) {
+func (c *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateTokenRequest, by string) (tokenRecord,
+	error) {
 	bad := func(field, why string) error {
 		return explain.New(explain.TokenRequest, "field", field, "problem", why)
 	}
-	entry, ok := s.manifest.EntryByName(req.GetEntry())
+	entry, ok := s.Manifest.EntryByName(req.GetEntry())
 	if !ok {
 		return tokenRecord{}, explain.New(explain.NotFound, "what", "entry", "name", req.GetEntry())
 	}
@@ -108,16 +110,16 @@ func (c *Admission) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest, b
 		return tokenRecord{}, bad("uses", fmt.Sprintf("%d is above %d", uses, maxTokenUses))
 	}
 	if name := req.GetName(); name != "" {
-		id, err := identity.New(s.manifest.Cluster, entry.Kind, name)
+		id, err := identity.New(s.Manifest.Cluster, entry.Kind, name)
 		if err == nil {
 			err = nameable(id)
 		}
 		if err != nil {
 			return tokenRecord{}, bad("name", err.Error())
 		}
-		for i := range s.manifest.Admit {
+		for i := range s.Manifest.Admit {
 			// A token narrows its entry; the name of another entry is not in it.
-			if e := &s.manifest.Admit[i]; e.Kind == entry.Kind && e.Name == name && e.Name != entry.Name {
+			if e := &s.Manifest.Admit[i]; e.Kind == entry.Kind && e.Name == name && e.Name != entry.Name {
 				return tokenRecord{}, bad("name", fmt.Sprintf("%s is the name of another entry of the manifest", name))
 			}
 		}
@@ -136,8 +138,8 @@ func (c *Admission) newTokenRecord(s *state, req *fealtyv1.CreateTokenRequest, b
 	}
 	now := c.now().UTC()
 	rec := tokenRecord{Entry: entry.Name, Name: req.GetName(), Uses: uses, CreatedAt: now, CreatedBy: by, ExpiresAt: now.Add(ttl).Truncate(time.Second)}
-	if s.voids(rec) { // it is made in the very second of a restore
-		rec.CreatedAt = s.restoredAt().Add(time.Nanosecond).UTC()
+	if voids(s, rec) { // it is made in the very second of a restore
+		rec.CreatedAt = s.RestoredAt().Add(time.Nanosecond).UTC()
 	}
 	labels, problem := manifest.SortedLabels(req.GetLabels())
 	if problem != "" {
@@ -155,7 +157,7 @@ func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensReque
 	if err != nil {
 		return nil, err
 	}
-	recs, err := record.List[tokenRecord](ctx, s.records, tokenPrefix)
+	recs, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
 	if err != nil {
 		return nil, t.c.authority.storeError("list tokens", err)
 	}
@@ -175,7 +177,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 	if err != nil {
 		return nil, err
 	}
-	uses, err := record.List[tokenUse](ctx, s.records, tokenUsePrefix+rec.Value.ID+"/")
+	uses, err := record.List[tokenUse](ctx, s.Records, tokenUsePrefix+rec.Value.ID+"/")
 	if err != nil {
 		return nil, t.c.authority.storeError("read the uses of a token", err)
 	}
@@ -197,7 +199,7 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
 		}
 		rec.Value.Revoked = true
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(tokenKey(rec.Value.ID), rec.Version, rec.Value)
 		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "token.revoke", Target: rec.Value.ID})
 		switch _, err := ch.Commit(ctx); {
@@ -211,11 +213,11 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 }
 
 // token reads the token called id.
-func (c *Admission) token(ctx context.Context, s *state, id string) (record.Versioned[tokenRecord], error) {
+func (c *Admission) token(ctx context.Context, s *authority.State, id string) (record.Versioned[tokenRecord], error) {
 	if !validTokenID(id) {
 		return record.Versioned[tokenRecord]{}, explain.New(explain.NotFound, "what", "token", "name", id)
 	}
-	rec, err := record.Get[tokenRecord](ctx, s.records, tokenKey(id))
+	rec, err := record.Get[tokenRecord](ctx, s.Records, tokenKey(id))
 	if err != nil {
 		return rec, c.authority.storeError("read the token", err)
 	}
@@ -225,7 +227,7 @@ func (c *Admission) token(ctx context.Context, s *state, id string) (record.Vers
 	return rec, nil
 }
 
-func (c *Admission) tokenMessage(s *state, r tokenRecord, uses []record.Versioned[tokenUse]) *fealtyv1.Token {
+func (c *Admission) tokenMessage(s *authority.State, r tokenRecord, uses []record.Versioned[tokenUse]) *fealtyv1.Token {
 	m := &fealtyv1.Token{
 		Id: r.ID, Entry: r.Entry, Name: r.Name, Organizations: r.Organizations,
 		Uses: r.Uses, Used: r.Used, CreatedBy: r.CreatedBy, Revoked: r.Revoked, Labels: r.Labels,
@@ -235,7 +237,7 @@ func (c *Admission) tokenMessage(s *state, r tokenRecord, uses []record.Versione
 	for _, u := range uses[:min(len(uses), maxUsesShown)] {
 		m.Admitted = append(m.Admitted, u.Value.Member)
 	}
-	entry, ok := s.manifest.EntryByName(r.Entry)
+	entry, ok := s.Manifest.EntryByName(r.Entry)
 	if ok {
 		m.Kind = string(entry.Kind)
 	}
@@ -255,3 +257,10 @@ func (c *Admission) tokenMessage(s *state, r tokenRecord, uses []record.Versione
 // validTokenID reports whether id can be a token's: what a peer claims becomes
 // part of a key in the store.
 func validTokenID(id string) bool { return proof.ValidTokenID(id) }
+
+// voids reports whether a token ended with a restore: a backup holds none, so that
+// whoever puts an old record back admits nobody by it. The epoch of a restore is the
+// time of it, in Unix seconds.
+func voids(s *authority.State, t tokenRecord) bool {
+	return !t.CreatedAt.After(s.RestoredAt())
+}

@@ -22,6 +22,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/goldentest"
@@ -180,7 +181,7 @@ func (tr *tracing) showsLocked(c *Coordinator) string {
 		}
 		bundle = fmt.Sprintf("bundle %d", slices.Index(tr.bundles, t.Version)+1)
 	}
-	return fmt.Sprintf("%s at index %d, %s", s.phase, s.head.Index, bundle)
+	return fmt.Sprintf("%s at index %d, %s", s.Phase, s.Head.Index, bundle)
 }
 
 // random matches what is random in keys of the store, or depends on the time: first the
@@ -360,19 +361,19 @@ func (tr *tracing) opens(d *desk, what string) {
 	tr.follow(d.c)
 }
 
-func (tr *tracing) wantPhase(c *Coordinator, want phase) {
+func (tr *tracing) wantPhase(c *Coordinator, want authority.Phase) {
 	tr.Helper()
-	if s := c.authority.state.Load(); s.phase != want {
-		tr.Fatalf("phase %s (%s), want %s", s.phase, s.reason, want)
+	if s := c.authority.state.Load(); s.Phase != want {
+		tr.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 	}
 }
 
 func traceStart(tr *tracing) {
 	d := tr.desk()
 	tr.opens(d, "start on an empty store")
-	tr.wantPhase(d.c, phaseUninitialized)
+	tr.wantPhase(d.c, authority.Uninitialized)
 	tr.during("first set", func() error { return d.set(poolEntries) })
-	tr.wantPhase(d.c, phaseReady)
+	tr.wantPhase(d.c, authority.Ready)
 	tr.during("a look at the head", func() error {
 		d.lookAgain()
 		return nil
@@ -400,11 +401,11 @@ func (tr *tracing) settled(seed string) *desk {
 
 func traceRestart(tr *tracing) {
 	d := tr.settled("")
-	head := d.state().head.Hash
+	head := d.state().Head.Hash
 	tr.during("stop", d.c.Close)
 	tr.opens(d, "start with a keeper")
-	tr.wantPhase(d.c, phaseReady)
-	if d.state().head.Hash != head {
+	tr.wantPhase(d.c, authority.Ready)
+	if d.state().Head.Hash != head {
 		tr.Error("a restart changed the head")
 	}
 }
@@ -418,7 +419,7 @@ func traceSet(tr *tracing) {
 	tr.during("a set of authority, with a new mesh CA key", func() error {
 		return d.set(poolEntries + coordinatorEntry(tr.T, 2))
 	})
-	if after := d.state(); after.meshKey == before.meshKey {
+	if after := d.state(); after.MeshKey == before.MeshKey {
 		tr.Error("the mesh CA key is that of before")
 	}
 }
@@ -439,7 +440,7 @@ func traceRotateMeshKey(tr *tracing) {
 		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
-	if after := d.state(); after.meshKey == before.meshKey {
+	if after := d.state(); after.MeshKey == before.MeshKey {
 		tr.Error("the mesh CA key is that of before")
 	}
 }
@@ -447,7 +448,7 @@ func traceRotateMeshKey(tr *tracing) {
 func traceReseed(tr *tracing) {
 	d := tr.settled("")
 	ctx := context.Background()
-	salt := d.state().head.Salt
+	salt := d.state().Head.Salt
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
 		p, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
@@ -459,13 +460,13 @@ func traceReseed(tr *tracing) {
 		_, err := reseedServer{c: d.c.authority}.CommitReseed(ctx, req)
 		return err
 	})
-	tr.wantPhase(d.c, phaseReady)
-	if d.state().head.Salt == salt {
+	tr.wantPhase(d.c, authority.Ready)
+	if d.state().Head.Salt == salt {
 		tr.Error("the seed is that of before")
 	}
 	tr.during("stop", d.c.Close)
 	tr.opens(d, "start under the new seed")
-	tr.wantPhase(d.c, phaseReady)
+	tr.wantPhase(d.c, authority.Ready)
 }
 
 func traceRecoverOwners(tr *tracing) {
@@ -473,7 +474,7 @@ func traceRecoverOwners(tr *tracing) {
 	d := tr.settled(p.seed(2, ""))
 	wantOnly(tr.T, "close", d.c.Close(), "")
 	tr.opens(d, "start without a keeper")
-	tr.wantPhase(d.c, phaseRecovery)
+	tr.wantPhase(d.c, authority.Recovery)
 	tr.during("a look at the head", func() error {
 		d.lookAgain()
 		return nil
@@ -484,7 +485,7 @@ func traceRecoverOwners(tr *tracing) {
 			return err
 		})
 	}
-	tr.wantPhase(d.c, phaseReady)
+	tr.wantPhase(d.c, authority.Ready)
 }
 
 // pair returns a traced desk whose seed people own, and the keys of a second replica that
@@ -526,20 +527,20 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 		second, err = d.another("second")
 		return err
 	})
-	tr.wantPhase(second, phaseRecovery)
+	tr.wantPhase(second, authority.Recovery)
 	tr.follow(second)
 	tr.during("it asks the first", func() error {
 		second.authority.checkHead(context.Background())
 		return nil
 	})
-	tr.wantPhase(second, phaseReady)
+	tr.wantPhase(second, authority.Ready)
 	return second
 }
 
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
 	second := tr.recovers(d, servePeer(tr.T, peerServer{c: d.c.peerrecovery}), "")
-	if second.authority.state.Load().head.Hash != d.state().head.Hash {
+	if second.authority.state.Load().Head.Hash != d.state().Head.Hash {
 		tr.Error("they are at two heads")
 	}
 }
@@ -568,8 +569,8 @@ func traceSetWithPeer(tr *tracing) {
 		peer.c.authority.checkHead(context.Background())
 		return nil
 	})
-	tr.wantPhase(peer.c, phaseReady)
-	if peer.c.authority.state.Load().meshKey != d.state().meshKey {
+	tr.wantPhase(peer.c, authority.Ready)
+	if peer.c.authority.state.Load().MeshKey != d.state().MeshKey {
 		tr.Error("they have two mesh CA keys")
 	}
 }
@@ -590,7 +591,7 @@ func (b *backupStream) Send(part *fealtyv1.CreateBackupResponse) error {
 func traceRestore(tr *tracing) {
 	p := newPeople(tr.T, "alice", "bob")
 	d := tr.settled(p.seed(1, "file:/keeper/key"))
-	head := d.state().head // its two values in the store come in either order
+	head := d.state().Head // its two values in the store come in either order
 	tr.call(head.Hash.String(), "head")
 	tr.call(head.Manifest.String(), "manifest")
 	var saved backupStream
@@ -619,8 +620,8 @@ func traceRestore(tr *tracing) {
 		return err
 	})
 	tr.opens(d, "start on what was restored")
-	tr.wantPhase(d.c, phaseReady)
-	if s := d.state(); s.head.Kind != history.KindRestore {
-		tr.Errorf("the head is a %s", s.head.Kind)
+	tr.wantPhase(d.c, authority.Ready)
+	if s := d.state(); s.Head.Kind != history.KindRestore {
+		tr.Errorf("the head is a %s", s.Head.Kind)
 	}
 }

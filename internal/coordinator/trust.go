@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -28,9 +29,9 @@ const maxBootstrapMembers = 32
 // readTrust reads the inputs of the trust bundle. If the bans are not those that
 // the trust state says there are, or the trust state is gone, the error matches
 // [store.ErrForged]: no bundle is made of what somebody else left.
-func (c *TrustBundle) readTrust(ctx context.Context, s *state) (bundle.Input, error) {
+func (c *TrustBundle) readTrust(ctx context.Context, s *authority.State) (bundle.Input, error) {
 	began := c.storeguard.kept.Begin()
-	in, err := bundle.Read(ctx, s.records, s.manifest.Cluster)
+	in, err := bundle.Read(ctx, s.Records, s.Manifest.Cluster)
 	if err != nil {
 		return in, err
 	}
@@ -44,7 +45,7 @@ func (c *TrustBundle) readTrust(ctx context.Context, s *state) (bundle.Input, er
 // ensureTrust makes the trust state name the mesh CA key of s, as after a first
 // set or a change of authority, and returns the inputs that are then in force. A
 // crash between the head's swap and this is healed by the next start.
-func (c *TrustBundle) ensureTrust(ctx context.Context, s *state) (bundle.Input, error) {
+func (c *TrustBundle) ensureTrust(ctx context.Context, s *authority.State) (bundle.Input, error) {
 	for range record.CommitTries {
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
@@ -57,11 +58,11 @@ func (c *TrustBundle) ensureTrust(ctx context.Context, s *state) (bundle.Input, 
 			return in, err
 		}
 		now := c.now().UTC().Truncate(time.Second)
-		next, changed := s.bundle.Next(in, now)
+		next, changed := s.Bundle.Next(in, now)
 		if !changed {
 			return in, nil
 		}
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(bundle.StateKey, in.State.Version, next)
 		if err := c.root.desired.beginConfig(ctx, ch, in.State.Value); err != nil {
 			return in, err
@@ -82,14 +83,14 @@ func (c *TrustBundle) ensureTrust(ctx context.Context, s *state) (bundle.Input, 
 // that ch leads to has a version of its own. What no bundle could be made of is
 // refused here, with an error that matches [bundle.ErrFull]: once committed it would
 // stop every later ban.
-func (c *TrustBundle) touchTrust(ctx context.Context, s *state, ch *record.Change, d bundle.Delta,
+func (c *TrustBundle) touchTrust(ctx context.Context, s *authority.State, ch *record.Change, d bundle.Delta,
 	room bundle.Room) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
 		return c.authority.storeError("read the trust state", err)
 	}
 	was := in.State.Version
-	next, changed := s.bundle.Next(in, c.now().UTC().Truncate(time.Second))
+	next, changed := s.Bundle.Next(in, c.now().UTC().Truncate(time.Second))
 	if !changed {
 		next.Change++
 	}
@@ -104,7 +105,7 @@ func (c *TrustBundle) touchTrust(ctx context.Context, s *state, ch *record.Chang
 	if n := len(in.Listed()); n > limit && len(d.Keys) > 0 {
 		return fmt.Errorf("%d banned keys would be listed, the limit is %d: %w", n, limit, bundle.ErrFull)
 	}
-	t, err := s.bundle.Sign(in, c.now())
+	t, err := s.Bundle.Sign(in, c.now())
 	if err != nil {
 		return fmt.Errorf("%w: %w", bundle.ErrFull, err)
 	}
@@ -144,7 +145,7 @@ func (c *TrustBundle) trustChanged(ctx context.Context) error {
 
 // refreshTrust compiles the bundle if its inputs or, with renew, its age ask for
 // it, and puts it into force.
-func (c *TrustBundle) refreshTrust(ctx context.Context, s *state, renew bool) (err error) {
+func (c *TrustBundle) refreshTrust(ctx context.Context, s *authority.State, renew bool) (err error) {
 	release, err := c.refreshing.Lock(ctx, "trust")
 	if err != nil {
 		return err
@@ -162,14 +163,14 @@ func (c *TrustBundle) refreshTrust(ctx context.Context, s *state, renew bool) (e
 	}()
 	now := c.now()
 	have := c.trust.Load()
-	if have != nil && have.Epoch == s.head.AuthorityEpoch && have.Version >= uint64(in.State.Version) {
+	if have != nil && have.Epoch == s.Head.AuthorityEpoch && have.Version >= uint64(in.State.Version) {
 		age := now.Sub(have.IssuedAt)
-		fresh := age > -snapshot.ClockTolerance && age < min(bundle.RefreshPause, bundle.Life(s.manifest)/4)
+		fresh := age > -snapshot.ClockTolerance && age < min(bundle.RefreshPause, bundle.Life(s.Manifest)/4)
 		if fresh || !renew {
 			return nil
 		}
 	}
-	t, err := s.bundle.Sign(in, now)
+	t, err := s.Bundle.Sign(in, now)
 	if err != nil {
 		return err
 	}
@@ -202,7 +203,7 @@ func (c *TrustBundle) believe(t *bundle.View) error {
 
 // followTrust keeps the bundle up with the store until ctx ends: at once on a
 // notice or a change, and every few seconds in case a notice was lost.
-func (c *Trust) followTrust(ctx context.Context, s *state) error {
+func (c *Trust) followTrust(ctx context.Context, s *authority.State) error {
 	changed, stop := watch.Key(ctx, c.store, bundle.StateKey)
 	defer stop()
 	for {
@@ -237,30 +238,30 @@ func (c *Trust) followTrust(ctx context.Context, s *state) error {
 // revision of a transaction that wrote rec for this very content, and serves as
 // the generation of its publication too. No two contents may share one: the node
 // would take the second for an equivocation.
-func (c *Admission) bootstrap(s *state, rec record.Member, version store.Revision,
+func (c *Admission) bootstrap(s *authority.State, rec record.Member, version store.Revision,
 	now time.Time) (*fealtyv1.SignedSnapshot, error) {
-	id, err := identity.New(s.manifest.Cluster, rec.Kind, rec.Name)
+	id, err := identity.New(s.Manifest.Cluster, rec.Kind, rec.Name)
 	if err != nil {
 		return nil, err
 	}
 	roles := roleNames(rec.Roles)
 	orgs := slices.Sorted(slices.Values(rec.Organizations))
-	entry, ok := s.manifest.EntryByName(rec.Entry)
+	entry, ok := s.Manifest.EntryByName(rec.Entry)
 	if !ok {
 		return nil, fmt.Errorf("entry %s of the member's record is not in the manifest in force", rec.Entry) // callers cover first
 	}
 	content := snapshot.NodeBootstrap{
-		ClusterID: s.manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
+		ClusterID: s.Manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
 		Coordinators: c.membership.knownAddresses(),
 		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
-		Degraded:     degradedPolicy(s.manifest),
+		Degraded:     degradedPolicy(s.Manifest),
 		Resilience: snapshot.Resilience{DataMembers: c.membership.members.count(identity.Data),
-			Required: s.manifest.Baseline.Data},
+			Required: s.Manifest.Baseline.Data},
 	}
 	if snapshot.MayHold(snapshot.ScopeNodeBootstrap, snapshot.SectionMembers, roles) {
 		for _, m := range c.membership.members.visible(rec, maxBootstrapMembers) {
-			other, err := identity.New(s.manifest.Cluster, m.Kind, m.Name)
+			other, err := identity.New(s.Manifest.Cluster, m.Kind, m.Name)
 			if err != nil {
 				return nil, err
 			}
@@ -278,9 +279,10 @@ func (c *Admission) bootstrap(s *state, rec record.Member, version store.Revisio
 	}
 	issued := now.UTC().Truncate(time.Second)
 	draft, err := snapshot.Compose(snapshot.Header{
-		ClusterID: s.manifest.Cluster, Subject: snapshot.NodeSubject(id, rec.Incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
+		ClusterID: s.Manifest.Cluster, Subject: snapshot.NodeSubject(id,
+			rec.Incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
 		Roles: roles, OrganizationIDs: orgs,
-		ConfigVersion: uint64(version), AuthorityEpoch: s.head.AuthorityEpoch,
+		ConfigVersion: uint64(version), AuthorityEpoch: s.Head.AuthorityEpoch,
 		IssuedAt: issued, ValidFrom: issued,
 		ExpiresAt:    issued.Add(bootstrapLife),
 		RefreshAfter: issued.Add(bootstrapLife / 2),
@@ -290,9 +292,9 @@ func (c *Admission) bootstrap(s *state, rec record.Member, version store.Revisio
 	}
 	t := c.bundle.trust.Load()
 	signed, err := draft.Publish(snapshot.Record{
-		ClusterID: s.manifest.Cluster, AuthorityEpoch: s.head.AuthorityEpoch, Generation: uint64(version),
+		ClusterID: s.Manifest.Cluster, AuthorityEpoch: s.Head.AuthorityEpoch, Generation: uint64(version),
 		IssuedAt: issued, FreshUntil: issued.Add(entry.SVIDTTL).Truncate(time.Second), Revocations: t.Revocations,
-	}, t.Signers(s.bundle, now)...)
+	}, t.Signers(s.Bundle, now)...)
 	if err != nil {
 		return nil, err
 	}

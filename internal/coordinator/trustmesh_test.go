@@ -31,7 +31,7 @@ func (d *desk) under(m *machine) error {
 func TestTrustMesh(t *testing.T) {
 	d := readyDesk(t, poolEntries+everySet)
 	a := d.joined("a")
-	keys := map[identity.KeyID]uint64{d.state().meshKey: d.state().head.AuthorityEpoch}
+	keys := map[identity.KeyID]uint64{d.state().MeshKey: d.state().Head.AuthorityEpoch}
 	for i := range 4 {
 		before := d.state()
 		extra := fmt.Sprintf("  - {name: more-%d, kind: witness, match: [\"token:more-%d\"]}\n", i, i)
@@ -42,10 +42,11 @@ func TestTrustMesh(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := d.state()
-		if _, used := keys[now.meshKey]; used || now.head.AuthorityEpoch != before.head.AuthorityEpoch+1 || now.head.MeshCAKey != now.meshKey {
-			t.Fatalf("set %d: epoch %d after %d, mesh CA key %s after %s", i, now.head.AuthorityEpoch, before.head.AuthorityEpoch, now.meshKey, before.meshKey)
+		if _, used := keys[now.MeshKey]; used || now.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || now.Head.MeshCAKey != now.MeshKey {
+			t.Fatalf("set %d: epoch %d after %d, mesh CA key %s after %s", i, now.Head.AuthorityEpoch,
+				before.Head.AuthorityEpoch, now.MeshKey, before.MeshKey)
 		}
-		keys[now.meshKey] = now.head.AuthorityEpoch
+		keys[now.MeshKey] = now.Head.AuthorityEpoch
 		if err := d.under(a); err != nil {
 			t.Errorf("set %d: a certificate of before is not believed: %v", i, err)
 		}
@@ -66,7 +67,8 @@ func TestTrustMesh(t *testing.T) {
 	}
 	// A mesh CA that the very root signed, and no head ever named.
 	s := d.state()
-	other, err := ca.NewMeshCA(s.root, s.secrets.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: 100 * time.Hour}, d.clock())
+	other, err := ca.NewMeshCA(s.Root, s.Secrets.RootCA(), ca.MeshConfig{Cluster: testCluster,
+		Epoch: s.Head.AuthorityEpoch, Validity: 100 * time.Hour}, d.clock())
 	wantOnlyNil(t, err)
 	issuer, err := ca.NewIssuer(other, testCluster)
 	wantOnlyNil(t, err)
@@ -77,10 +79,10 @@ func TestTrustMesh(t *testing.T) {
 		t.Error("a chain over a mesh CA key of no head is believed")
 	}
 	// When what the old keys signed has ended, they are accepted no more.
-	d.advance(s.manifest.LongestSVIDTTL() + time.Minute)
+	d.advance(s.Manifest.LongestSVIDTTL() + time.Minute)
 	d.c.authority.checkHead(t.Context())
 	wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), true))
-	if left := d.bundle().MeshKeys; len(left) != 1 || left[0] != s.meshKey {
+	if left := d.bundle().MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
 	}
 }
@@ -92,7 +94,7 @@ func TestRotateMeshKey(t *testing.T) {
 	a, b := d.joined("a"), d.joined("b")
 	before := d.state()
 	dry, err := d.trustService().RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{DryRun: true})
-	if err != nil || dry.GetAuthorityEpoch() != before.head.AuthorityEpoch+1 || dry.GetMeshKeyId() != "" || d.state() != before {
+	if err != nil || dry.GetAuthorityEpoch() != before.Head.AuthorityEpoch+1 || dry.GetMeshKeyId() != "" || d.state() != before {
 		t.Fatalf("dry run: %v, %v", dry, err)
 	}
 	if r := dry.GetTrust().GetMeshRollout(); r.GetMembers() != 2 || r.GetRenewed() != 2 {
@@ -109,13 +111,13 @@ func TestRotateMeshKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	if s.head.Kind != history.KindRekey || s.head.AuthorityEpoch != before.head.AuthorityEpoch+1 || s.meshKey == before.meshKey || s.head.Manifest != before.head.Manifest {
-		t.Fatalf("the head is %+v", s.head)
+	if s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || s.MeshKey == before.MeshKey || s.Head.Manifest != before.Head.Manifest {
+		t.Fatalf("the head is %+v", s.Head)
 	}
-	if s.head.Reason != "the mesh CA key is rotated: yearly" {
-		t.Errorf("the history says %q", s.head.Reason)
+	if s.Head.Reason != "the mesh CA key is rotated: yearly" {
+		t.Errorf("the history says %q", s.Head.Reason)
 	}
-	if resp != nil && (resp.GetMeshKeyId() != s.meshKey.String() || resp.GetAuthorityEpoch() != s.head.AuthorityEpoch) {
+	if resp != nil && (resp.GetMeshKeyId() != s.MeshKey.String() || resp.GetAuthorityEpoch() != s.Head.AuthorityEpoch) {
 		t.Errorf("the answer is %v", resp)
 	}
 	want := func(renewed uint32, missing string) {

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -75,13 +76,13 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	var number uint32
 	changed := false
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), point,
-		func(s *state, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool, error) {
+		func(s *authority.State, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool, error) {
 			var err error
 			if changed = true; stolen == "" {
-				err = st.Rotate(s.bundle, was, bundle.Rotation{StartedAt: now, Deadline: now.Add(deadline),
+				err = st.Rotate(s.Bundle, was, bundle.Rotation{StartedAt: now, Deadline: now.Add(deadline),
 					By: record.Actor(ctx), Reason: req.GetReason()})
 			} else {
-				changed, err = st.RevokeKey(s.bundle,
+				changed, err = st.RevokeKey(s.Bundle,
 					func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, record.Actor(ctx),
 					req.GetReason(), bundle.ForOthers)
 			}
@@ -94,7 +95,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 			}
 			key, _ := st.Newest(now)
 			number = key.Number
-			target := s.bundle.KeyID(number)
+			target := s.Bundle.KeyID(number)
 			e := record.AuditEntry{Actor: record.Actor(ctx), Action: action, Target: target, Reason: req.GetReason()}
 			if stolen != "" {
 				e.Target, e.Fields = stolen, map[string]string{"next": target}
@@ -111,14 +112,15 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	if err != nil {
 		return nil, err
 	}
-	return &fealtyv1.RotateConfigKeyResponse{Trust: msg, Number: number, KeyId: s.bundle.KeyID(number)}, nil
+	return &fealtyv1.RotateConfigKeyResponse{Trust: msg, Number: number, KeyId: s.Bundle.KeyID(number)}, nil
 }
 
 // changeTrust changes the trust state and brings the bundle that follows into force,
 // again from the start if somebody was first. edit answers false for nothing to do.
 // It returns what is in force then, or with dry would be.
 func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
-	edit func(s *state, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool, error)) (*state,
+	edit func(s *authority.State, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool,
+		error)) (*authority.State,
 	bundle.Input, error) {
 	for range record.CommitTries {
 		s, err := c.authority.inForce(ctx)
@@ -132,7 +134,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		now := c.now().UTC().Truncate(time.Second)
 		var entry record.AuditEntry
 		changed := false
-		ch := s.records.NewChange(s.headVersion)
+		ch := s.Records.NewChange(s.HeadVersion)
 		err = c.bundle.touchTrust(ctx, s, ch,
 			bundle.Delta{Edit: func(st *bundle.State, was store.Revision) (err error) {
 				entry, changed, err = edit(s, st, was, now)
@@ -169,29 +171,31 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 }
 
 // trustMessage says what in means.
-func (c *Trust) trustMessage(ctx context.Context, s *state, in bundle.Input) (*fealtyv1.Trust, error) {
+func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.Input) (*fealtyv1.Trust, error) {
 	st := in.State.Value
 	out := &fealtyv1.Trust{
-		AuthorityEpoch: s.head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version), ConfigRootKey: snapshot.KeyIDOf(s.bundle.PublicRoot()),
+		AuthorityEpoch: s.Head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version), ConfigRootKey: snapshot.KeyIDOf(s.Bundle.PublicRoot()),
 		BannedIds: uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
 	}
 	t := c.bundle.trust.Load()
 	if t != nil && t.Version == out.GetConfigVersion() && t.Epoch == out.GetAuthorityEpoch() {
-		out.IssuedAt, out.ExpiresAt = timestamppb.New(t.IssuedAt), timestamppb.New(t.IssuedAt.Add(bundle.Life(s.manifest)))
+		out.IssuedAt, out.ExpiresAt = timestamppb.New(t.IssuedAt), timestamppb.New(t.IssuedAt.Add(bundle.Life(s.Manifest)))
 	}
 	for _, r := range st.Roots {
 		cert, err := x509.ParseCertificate(r.DER)
 		if err != nil {
 			return nil, fmt.Errorf("a root of the trust state: %w", err)
 		}
-		out.Roots = append(out.Roots, &fealtyv1.TrustRoot{KeyId: identity.KeyOf(cert).String(), NotAfter: timestamppb.New(cert.NotAfter), Retired: !cert.Equal(s.root), AcceptUntil: timeUnlessZero(r.AcceptUntil)})
+		out.Roots = append(out.Roots, &fealtyv1.TrustRoot{KeyId: identity.KeyOf(cert).String(),
+			NotAfter: timestamppb.New(cert.NotAfter), Retired: !cert.Equal(s.Root),
+			AcceptUntil: timeUnlessZero(r.AcceptUntil)})
 	}
 	for _, k := range st.MeshKeys {
 		out.MeshKeys = append(out.MeshKeys, &fealtyv1.TrustMeshKey{KeyId: k.Key.String(), AuthorityEpoch: k.AuthorityEpoch, AcceptUntil: timeUnlessZero(k.AcceptUntil)})
 	}
 	now := c.now()
 	for _, k := range st.ConfigKeys {
-		public := s.bundle.PublicKey(k.Number)
+		public := s.Bundle.PublicKey(k.Number)
 		m := &fealtyv1.TrustConfigKey{
 			Number: k.Number, KeyId: snapshot.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(), State: "signing",
 			NotBefore: timestamppb.New(k.NotBefore), NotAfter: timestamppb.New(k.NotAfter),
@@ -231,7 +235,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *state, in bundle.Input) (*f
 	if t != nil {
 		out.Rollout = c.membership.live.rollout(t)
 	}
-	out.MeshRollout = meshRollout(c.membership.members.all(), s.meshKey, now)
+	out.MeshRollout = meshRollout(c.membership.members.all(), s.MeshKey, now)
 	return out, nil
 }
 
@@ -270,7 +274,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 	if err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.RotateMeshKeyResponse{AuthorityEpoch: s.head.AuthorityEpoch + 1}
+	out := &fealtyv1.RotateMeshKeyResponse{AuthorityEpoch: s.Head.AuthorityEpoch + 1}
 	if !req.GetDryRun() {
 		reason := "the mesh CA key is rotated"
 		if req.GetReason() != "" {
@@ -282,7 +286,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		if s, err = c.authority.rekey(changing, s, reason, record.Actor(ctx), nil); err != nil {
 			return nil, err
 		}
-		out.AuthorityEpoch, out.MeshKeyId = s.head.AuthorityEpoch, s.meshKey.String()
+		out.AuthorityEpoch, out.MeshKeyId = s.Head.AuthorityEpoch, s.MeshKey.String()
 	}
 	in, err := c.bundle.readTrust(ctx, s)
 	if err == nil {
@@ -297,8 +301,8 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 	return out, nil
 }
 
-func rotationMessage(s *state, r bundle.Rotation) *fealtyv1.ConfigKeyRotation {
-	return &fealtyv1.ConfigKeyRotation{Number: r.Number, KeyId: s.bundle.KeyID(r.Number),
+func rotationMessage(s *authority.State, r bundle.Rotation) *fealtyv1.ConfigKeyRotation {
+	return &fealtyv1.ConfigKeyRotation{Number: r.Number, KeyId: s.Bundle.KeyID(r.Number),
 		StartedAt: timestamppb.New(r.StartedAt), Deadline: timestamppb.New(r.Deadline), By: r.By, Reason: r.Reason}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -53,7 +54,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 		return err
 	}
 	c, ctx := v.c, slot.Context()
-	if c.authority.state.Load().phase == phaseUninitialized {
+	if c.authority.state.Load().Phase == authority.Uninitialized {
 		return explain.New(explain.HistoryUninitialized)
 	}
 	if len(req.GetNonce()) != proof.NonceBytes {
@@ -79,7 +80,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 // over a connection.
 func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 	s := c.authority.state.Load()
-	if s.phase == phaseUninitialized {
+	if s.Phase == authority.Uninitialized {
 		return nil, nil, explain.New(explain.HistoryUninitialized)
 	}
 	sh, err := c.showHistory(ctx)
@@ -88,13 +89,13 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 	}
 	t := proof.VerifyTranscript{Cluster: sh.cluster, Nonce: nonce, Binding: binding, Head: sh.head[:]}
 	// One whose state is not that head shows no authority: it is behind.
-	if s.phase == phaseReady && s.head.Hash == sh.head {
-		issuer, err := s.freshIssuer(c.now())
+	if s.Phase == authority.Ready && s.Head.Hash == sh.head {
+		mesh, err := s.FreshMeshCA(c.now())
 		if err != nil {
 			return nil, nil, err
 		}
-		t.Ready, t.Root, t.MeshCA = true, s.root.Raw, issuer.MeshCA().Certificate().Raw
-		t.TransactionKey = s.secrets.TransactionKey()
+		t.Ready, t.Root, t.MeshCA = true, s.Root.Raw, mesh.Certificate().Raw
+		t.TransactionKey = s.Secrets.TransactionKey()
 	}
 	key, evidence, err := proof.ProveVerify(c.authority.enrolment, t)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -48,10 +49,10 @@ func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	s := f.c.authority.state.Load()
-	want := recovery.Expected{Manifest: s.manifest, Pin: s.rootPin}
+	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
-	if got.Coordinator != "coordinator-1" || got.History.Current().Hash != s.head.Hash || identity.KeyOf(got.Root) != s.rootPin || identity.KeyOf(got.MeshCA) != s.meshKey {
+	if got.Coordinator != "coordinator-1" || got.History.Current().Hash != s.Head.Hash || identity.KeyOf(got.Root) != s.RootPin || identity.KeyOf(got.MeshCA) != s.MeshKey {
 		t.Fatalf("verified %+v", got)
 	}
 	first := got.Mark()
@@ -66,7 +67,7 @@ func TestVerify(t *testing.T) {
 	if when := explain.Of(err).Fields["when"]; when != "it was in force until index 2, by set" {
 		t.Errorf("when: %q", when)
 	}
-	want.Manifest = f.c.authority.state.Load().manifest
+	want.Manifest = f.c.authority.state.Load().Manifest
 	got, err = verifyAt(t, f.addr, want)
 	wantOnly(t, "verify the next", err, "")
 
@@ -159,9 +160,9 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().manifest})
+	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().Manifest})
 	wantOnly(t, "the first look", err, "")
-	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.authority.state.Load().manifest.Hash() {
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.authority.state.Load().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
 	first := got.Mark()
@@ -170,7 +171,7 @@ func TestVerifyAfterSets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().manifest, Seen: first})
+	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().Manifest, Seen: first})
 	wantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
 	// showed, as the second does.
@@ -186,7 +187,7 @@ func TestVerifyAfterSets(t *testing.T) {
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	f, _ := ownedFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.authority.state.Load().manifest}
+	want := recovery.Expected{Manifest: f.c.authority.state.Load().Manifest}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
 	f.loseKeeper()
@@ -245,7 +246,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	s := f.c.authority.state.Load()
-	want := recovery.Expected{Manifest: s.manifest}
+	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
 	h, _, _, err := f.c.authority.claimedHistory(t.Context())
@@ -268,7 +269,8 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		}
 	}
 	nothing := func(*proof.VerifyTranscript) {}
-	otherMesh, err := ca.NewMeshCA(s.root, s.secrets.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: s.head.AuthorityEpoch, Validity: time.Hour}, time.Now())
+	otherMesh, err := ca.NewMeshCA(s.Root, s.Secrets.RootCA(),
+		ca.MeshConfig{Cluster: testCluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, time.Now())
 	wantOnly(t, "mesh CA", err, "")
 	other := readyFleet(t, nil)
 	met := make(map[string]bool)
@@ -311,7 +313,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", explain.VerifyAuthority,
 			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.c.authority.state.Load().issuer.Load().MeshCA().Certificate().Raw
+				tr.MeshCA = other.c.authority.state.Load().MeshCA().Certificate().Raw
 			})},
 	} {
 		_, err := verifyAt(t, (&impostor{answer: tc.answer}).serve(t), want)
@@ -337,7 +339,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.authority.state.Load().manifest}
+	want := recovery.Expected{Manifest: f.c.authority.state.Load().Manifest}
 	var place *flowcontrol.Slot
 	for range verifiersPerSource {
 		var err error
@@ -369,7 +371,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
-		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().manifest, Seen: seen})
+		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().Manifest, Seen: seen})
 	}
 	mark := func() recovery.Mark {
 		t.Helper()
@@ -393,7 +395,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
 	wantOnly(t, "key", err, "")
-	if err := f.set(bytes.Replace(f.c.authority.state.Load().manifest.Bytes(), []byte(was.String()),
+	if err := f.set(bytes.Replace(f.c.authority.state.Load().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -404,7 +406,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.start()
-	f.await(phaseReady)
+	f.await(authority.Ready)
 	found, err := look(same)
 	wantOnly(t, "seen under the same signers", err, "")
 	if !found.Restored {

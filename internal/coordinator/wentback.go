@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -244,7 +245,7 @@ func (o observedStore) wrote(ctx context.Context, rev store.Revision, err error)
 // notes the revision at which it read the trust state, which only its own cluster writes.
 func (c *StoreGuard) atRevision(ctx context.Context, began uint64, revision store.Revision) {
 	s := c.root.authority.state.Load()
-	if s.phase != phaseReady {
+	if s.Phase != authority.Ready {
 		return
 	}
 	if loss := c.kept.AtRevision(began, uint64(revision), c.now()); loss != nil {
@@ -254,14 +255,14 @@ func (c *StoreGuard) atRevision(ctx context.Context, began uint64, revision stor
 
 // missed notes that the store lost something under the head of s. If it shows another
 // head that is what is to be looked at: an older one may be a notice that is late.
-func (c *Authority) missed(ctx context.Context, s *state, loss *regress.Loss) (lost bool) {
+func (c *Authority) missed(ctx context.Context, s *authority.State, loss *regress.Loss) (lost bool) {
 	if c.storeguard.kept.Lost() != nil {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, storePatience)
 	defer cancel()
 	e, err := c.cfg.Store.Get(ctx, history.HeadKey)
-	if err != nil || e.Version != s.headVersion || string(e.Value) != string(s.headRecord) {
+	if err != nil || e.Version != s.HeadVersion || string(e.Value) != string(s.HeadRecord) {
 		c.headDue.Notify()
 		return false
 	}
@@ -269,48 +270,39 @@ func (c *Authority) missed(ctx context.Context, s *state, loss *regress.Loss) (l
 	return true
 }
 
-// restoredEpoch is the authority epoch of the last restore of the history; 0 if there
-// was none.
-func (s *state) restoredEpoch() uint64 {
-	if last := s.lastRestore(); last != nil {
-		return last.AuthorityEpoch
-	}
-	return 0
-}
-
 // checkTrust compares what was read with what was seen before. The error says that the
 // store went back.
-func (c *TrustBundle) checkTrust(ctx context.Context, s *state, began regress.Seen, in bundle.Input) error {
+func (c *TrustBundle) checkTrust(ctx context.Context, s *authority.State, began regress.Seen, in bundle.Input) error {
 	if isRestore(ctx) {
 		return nil
 	}
-	loss := c.storeguard.kept.Read(began, in.Seen(s.restoredEpoch()), c.now())
+	loss := c.storeguard.kept.Read(began, in.Seen(s.RestoredEpoch()), c.now())
 	switch {
 	case loss == nil:
 		return nil
 	case c.authority.missed(ctx, s, loss):
 		return c.storeguard.lostError()
 	}
-	return &store.ConflictError{Key: history.HeadKey, Want: s.headVersion}
+	return &store.ConflictError{Key: history.HeadKey, Want: s.HeadVersion}
 }
 
 // keptTrust is the trust bundle that goes on in force while the store cannot say which
 // is: the one in memory or, after a restart, on disk.
-func (c *TrustBundle) keptTrust(s *state) (*bundle.View, error) {
-	if have := c.trust.Load(); have != nil && have.Epoch == s.head.AuthorityEpoch {
+func (c *TrustBundle) keptTrust(s *authority.State) (*bundle.View, error) {
+	if have := c.trust.Load(); have != nil && have.Epoch == s.Head.AuthorityEpoch {
 		return have, nil
 	}
 	raw := c.storeguard.kept.Bundle()
 	if raw == nil {
 		return nil, errors.New("no trust bundle is kept here")
 	}
-	t, err := s.bundle.Reopen(raw)
+	t, err := s.Bundle.Reopen(raw)
 	if err != nil {
 		return nil, fmt.Errorf("the trust bundle that is kept here: %w", err)
 	}
-	if t.Epoch != s.head.AuthorityEpoch {
+	if t.Epoch != s.Head.AuthorityEpoch {
 		return nil, fmt.Errorf("the trust bundle that is kept here is of authority epoch %d, not %d", t.Epoch,
-			s.head.AuthorityEpoch)
+			s.Head.AuthorityEpoch)
 	}
 	return t, nil
 }
@@ -322,11 +314,11 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	bundle, header, err := s.bundle.Open(raw)
+	bundle, header, err := s.Bundle.Open(raw)
 	if err != nil {
 		return explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
-	if header.AuthorityEpoch != s.head.AuthorityEpoch || bundle.Head.Hash != snapshot.Digest(s.head.Hash) {
+	if header.AuthorityEpoch != s.Head.AuthorityEpoch || bundle.Head.Hash != snapshot.Digest(s.Head.Hash) {
 		return nil
 	}
 	// Whoever shows what is known costs no look at the store.
@@ -346,7 +338,7 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	if err != nil {
 		return c.authority.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.Seen(s.restoredEpoch()).Trust, c.now()); loss != nil && c.authority.state.Load() == s {
+	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.authority.state.Load() == s {
 		c.authority.missed(ctx, s, loss)
 	}
 	return nil
@@ -354,17 +346,17 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 
 // claims names the members that say that they hold more than the store can have given
 // them. It is what they say, and holds up nobody else.
-func (c *Membership) claims(ctx context.Context, s *state, members []*fealtyv1.Member) []*fealtyv1.Finding {
+func (c *Membership) claims(ctx context.Context, s *authority.State, members []*fealtyv1.Member) []*fealtyv1.Finding {
 	// What one of them holds may be newer than what was seen of the store here, and is not
 	// newer than what it shows from now on.
-	if len(claimsAbove(members, s.head.AuthorityEpoch, c.storeguard.kept.Revision())) == 0 {
+	if len(claimsAbove(members, s.Head.AuthorityEpoch, c.storeguard.kept.Revision())) == 0 {
 		return nil
 	}
 	l, err := c.store.List(ctx, bundle.StateKey)
 	if err != nil {
 		return nil // status says that the store does not answer
 	}
-	return fold(explain.StoreClaimed, "claim", claimsAbove(members, s.head.AuthorityEpoch, uint64(l.Revision)))
+	return fold(explain.StoreClaimed, "claim", claimsAbove(members, s.Head.AuthorityEpoch, uint64(l.Revision)))
 }
 
 func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []troubled) {
@@ -387,7 +379,7 @@ func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*f
 	if err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.GetSeenResponse{Restored: s.restoredEpoch(), Revision: c.storeguard.kept.Revision(),
+	out := &fealtyv1.GetSeenResponse{Restored: s.RestoredEpoch(), Revision: c.storeguard.kept.Revision(),
 		Lost: c.storeguard.kept.Lost() != nil, Findings: c.foundHere(s)}
 	if t := c.bundle.trust.Load(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
 		Version: req.GetConfigVersion()}) {
@@ -398,9 +390,9 @@ func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*f
 
 // compareSeen compares the store with what another coordinator says of it, and returns
 // what of that is no proof; empty if there is nothing to tell.
-func (c *Membership) compareSeen(ctx context.Context, s *state, name string,
+func (c *Membership) compareSeen(ctx context.Context, s *authority.State, name string,
 	seen *fealtyv1.GetSeenResponse) (claim string, err error) {
-	if seen.GetRestored() != s.restoredEpoch() {
+	if seen.GetRestored() != s.RestoredEpoch() {
 		return "", nil // one of both does not know of a restore yet
 	}
 	if raw := seen.GetTrustBundle().GetEnvelope(); raw != nil {
@@ -412,13 +404,13 @@ func (c *Membership) compareSeen(ctx context.Context, s *state, name string,
 	if c.storeguard.kept.Lost() != nil {
 		return "", nil // it is known
 	}
-	if said := (regress.Claim{Epoch: s.head.AuthorityEpoch,
-		Value: seen.GetRevision()}); said.Above(s.head.AuthorityEpoch, c.storeguard.kept.Revision()) {
+	if said := (regress.Claim{Epoch: s.Head.AuthorityEpoch,
+		Value: seen.GetRevision()}); said.Above(s.Head.AuthorityEpoch, c.storeguard.kept.Revision()) {
 		l, err := c.store.List(ctx, bundle.StateKey)
 		if err != nil {
 			return "", err
 		}
-		if said.Above(s.head.AuthorityEpoch, uint64(l.Revision)) {
+		if said.Above(s.Head.AuthorityEpoch, uint64(l.Revision)) {
 			return fmt.Sprintf("revision %d, and the store is at %d", said.Value, l.Revision), nil
 		}
 	}

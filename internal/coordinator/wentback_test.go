@@ -22,6 +22,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -55,8 +56,8 @@ func (m *memStore) copyOf() (back func()) {
 func (d *desk) wantWentBack(when string) {
 	d.t.Helper()
 	c := d.c
-	if s := d.state(); s.phase != phaseReady {
-		d.t.Fatalf("%s: it is %v, %s", when, s.phase, s.reason)
+	if s := d.state(); s.Phase != authority.Ready {
+		d.t.Fatalf("%s: it is %v, %s", when, s.Phase, s.Reason)
 	}
 	st, err := statusServer{c: c}.GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
@@ -141,8 +142,8 @@ func TestStoreWentBack(t *testing.T) {
 
 	d.restoreInPlace(d.store, d.signer)
 	d.restart()
-	if s := d.state(); s.phase != phaseReady || s.head.Kind != history.KindRestore {
-		t.Fatalf("after the restore it is %v at a %s: %s", s.phase, s.head.Kind, s.reason)
+	if s := d.state(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
 	}
 	if d.c.storeguard.kept.Lost() != nil || d.c.bundle.trust.Load().Version <= banned.Version {
 		t.Errorf("after the restore: %v, bundle %d", d.c.storeguard.kept.Lost(), d.c.bundle.trust.Load().Version)
@@ -158,9 +159,9 @@ func TestStoreWentBack(t *testing.T) {
 		t.Error(err)
 	}
 	d.restart()
-	if s := d.state(); s.phase != phaseReady || d.c.storeguard.kept.Lost() != nil || !d.c.bundle.believesBan(gone.id,
+	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.kept.Lost() != nil || !d.c.bundle.believesBan(gone.id,
 		key) || !d.c.bundle.believesBan(stays.id, identity.KeyID{}) {
-		t.Errorf("another start: %v, %v", s.phase, d.c.storeguard.kept.Lost())
+		t.Errorf("another start: %v, %v", s.Phase, d.c.storeguard.kept.Lost())
 	}
 }
 
@@ -178,19 +179,19 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	was := d.state()
 	back()
 	for key := range d.store.snapshot() {
-		if strings.HasPrefix(key, sealed.Mesh(was.head.Hash).Under()) {
+		if strings.HasPrefix(key, sealed.Mesh(was.Head.Hash).Under()) {
 			d.store.remove(key)
 		}
 	}
 	d.restart()
-	if s := d.state(); s.phase != phaseRecovery {
-		t.Fatalf("without the key of the head it is %v", s.phase)
+	if s := d.state(); s.Phase != authority.Recovery {
+		t.Fatalf("without the key of the head it is %v", s.Phase)
 	}
-	secrets := d.c.authority.memory().secrets(was.head.Salt)
+	secrets := d.c.authority.memory().secrets(was.Head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
-	before, err := d.c.authority.stateBefore(t.Context(), was.chain, secrets)
+	before, err := d.c.authority.stateBefore(t.Context(), was.Chain, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,8 +210,8 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 
 	d.restoreInPlace(d.store, d.signer)
 	d.restart()
-	if s := d.state(); s.phase != phaseReady || s.head.Kind != history.KindRestore || d.c.storeguard.kept.Lost() != nil {
-		t.Errorf("after the restore it is %v at a %s: %v", s.phase, s.head.Kind, d.c.storeguard.kept.Lost())
+	if s := d.state(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.c.storeguard.kept.Lost() != nil {
+		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.c.storeguard.kept.Lost())
 	}
 }
 
@@ -311,11 +312,11 @@ func TestBanWithoutUnban(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ban, err := record.Get[record.Ban](t.Context(), s.records, record.BanIDKey("data", "b"))
+			ban, err := record.Get[record.Ban](t.Context(), s.Records, record.BanIDKey("data", "b"))
 			if err != nil || ban.Value.Counter == 0 {
 				t.Fatalf("the ban has counter %d, %v", ban.Value.Counter, err)
 			}
-			ch := s.records.NewChange(s.headVersion)
+			ch := s.Records.NewChange(s.HeadVersion)
 			ch.Delete(record.BanIDKey("data", "b"), ban.Version)
 			if !unban {
 				ch.Drop(record.UnbanKey("data", "b"))
@@ -351,13 +352,13 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ban, err := record.Get[record.Ban](t.Context(), s.records, record.BanIDKey("data", "b"))
+	ban, err := record.Get[record.Ban](t.Context(), s.Records, record.BanIDKey("data", "b"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	ban.Value.Counter, in.State.Value.UnbansFrom = 0, 0
 	in.State.Value.Change++
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(record.BanIDKey("data", "b"), ban.Version, ban.Value)
 	ch.Put(bundle.StateKey, in.State.Version, in.State.Value)
 	if _, err := ch.Commit(t.Context()); err != nil {
@@ -365,9 +366,9 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	}
 	d.forgets(storeSeenFile, trustSeenFile)
 	back := d.store.copyOf()
-	if s := d.state(); s.phase != phaseReady || d.c.storeguard.kept.Lost() != nil || !d.c.bundle.believesBan(gone.id,
+	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.kept.Lost() != nil || !d.c.bundle.believesBan(gone.id,
 		identity.KeyID{}) {
-		t.Fatalf("it is %v, %v", s.phase, d.c.storeguard.kept.Lost())
+		t.Fatalf("it is %v, %v", s.Phase, d.c.storeguard.kept.Lost())
 	}
 	if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Fatal(err)
@@ -477,7 +478,7 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.c.authority.state.Load().bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.c.authority.state.Load().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -547,7 +548,7 @@ func TestMemberProves(t *testing.T) {
 	}
 	copyFile(file, was)
 	f.start()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	f.ban(gone)
 	proof := f.c.bundle.trust.Load().Signed
 	f.stop()
@@ -563,7 +564,7 @@ func TestMemberProves(t *testing.T) {
 		}
 	}
 	f.start()
-	f.awaitPhase(phaseReady)
+	f.awaitPhase(authority.Ready)
 	if f.c.storeguard.kept.Lost() != nil || f.c.bundle.believesBan(gone.id, identity.KeyID{}) {
 		t.Fatalf("it knows by itself: %v", f.c.storeguard.kept.Lost())
 	}
@@ -606,7 +607,7 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	next := in.State.Value
 	next.Change, next.UnbansFrom = next.Change+1, 0
 	next.Bans = in.With(bundle.Delta{Unban: []identity.ID{gone.id}}, next).Sum()
-	ch := s.records.NewChange(s.headVersion)
+	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Delete(record.BanIDKey("data", "b"), d.store.version(record.BanIDKey("data", "b")))
 	ch.Put(bundle.StateKey, in.State.Version, next)
 	if _, err := ch.Commit(t.Context()); err != nil {
@@ -633,8 +634,8 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	d.store.write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.store.remove("member/data/b")
 	d.open()
-	if loss := d.c.storeguard.kept.Lost(); d.state().phase != phaseReady || loss != nil {
-		t.Fatalf("it is %v, and %v is lost", d.state().phase, loss)
+	if loss := d.c.storeguard.kept.Lost(); d.state().Phase != authority.Ready || loss != nil {
+		t.Fatalf("it is %v, and %v is lost", d.state().Phase, loss)
 	}
 	back()
 	_, err := d.c.store.List(t.Context(), record.MemberPrefix)

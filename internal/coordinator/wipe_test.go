@@ -10,8 +10,8 @@ import (
 func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 	rekeyed := func(d *desk) *move {
 		s := d.state()
-		mv := &move{from: s, manifest: s.manifest, secrets: s.secrets, root: s.root, actor: "test"}
-		next, _ := s.chain.Next(history.KindRekey, s.manifest)
+		mv := &move{from: s, manifest: s.Manifest, secrets: s.Secrets, root: s.Root, actor: "test"}
+		next, _ := s.Chain.Next(history.KindRekey, s.Manifest)
 		wantOnly(t, "mesh", d.c.authority.newMesh(mv, next), "")
 		wantOnly(t, "seal", mv.seal(next), "")
 		return mv
