@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -394,5 +395,6 @@ func (c *AuditTrail) auditFindings() []*fealtyv1.Finding {
 	if b == nil || c.now().Sub(at) > breakShown {
 		return nil
 	}
-	return []*fealtyv1.Finding{finding(explain.AuditBroken, "problem", b.String(), "found", at.UTC().Format(time.RFC3339))}
+	return []*fealtyv1.Finding{finding.New(explain.AuditBroken, "problem", b.String(), "found",
+		at.UTC().Format(time.RFC3339))}
 }

@@ -191,7 +191,8 @@ func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
 // the one that signs now.
 func (c *Delivery) outdated(leaf *x509.Certificate) bool {
 	s, err := c.authority.ready()
-	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId, s.MeshCA().Certificate().SubjectKeyId)
+	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId,
+		s.MeshCA().Certificate().SubjectKeyId)
 }
 
 // bootstrapDue reports whether the member is to be sent a node_bootstrap, because

@@ -48,6 +48,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -194,7 +195,7 @@ type Coordinator struct {
 	registry  *prometheus.Registry
 	backingUp chan struct{}        // held by the one backup under way; capacity 1
 	elapsed   func() time.Duration // on a clock that only goes forward
-	pulsed    moment               // the last self-check that came through
+	pulsed    instant.Last         // the last self-check that came through
 	serving   atomic.Bool
 	guard     *mesh.Guard
 	limiter   *joinLimiter
@@ -293,7 +294,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	}
 	c.store = observedStore{patience.Store(cfg.Store), c.storeguard}
 	c.authority.history = history.New(c.store)
-	c.pulsed.set(cfg.Now())
+	c.pulsed.Set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c, reloads)
 	c.share()
 	if cfg.PublishDir != "" {

@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -102,11 +103,11 @@ func (c *Membership) olderKeyFindings() []*fealtyv1.Finding {
 }
 
 func alarmFindings(code explain.Code, members []string, at map[string]time.Time) []*fealtyv1.Finding {
-	var all []troubled
+	var all []finding.Case
 	for _, m := range members {
-		all = append(all, troubled{m, at[m].UTC().Format(time.RFC3339)})
+		all = append(all, finding.Case{Member: m, Value: at[m].UTC().Format(time.RFC3339)})
 	}
-	return fold(code, "at", all)
+	return finding.Fold(code, "at", all)
 }
 
 // openings are streams that were opened here, of which the others are not told yet.

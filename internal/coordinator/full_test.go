@@ -138,7 +138,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	m := d.joined("a")
 	told := func(what string, want bool) {
 		t.Helper()
-		d.c.pulsed.set(d.clock())
+		d.c.pulsed.Set(d.clock())
 		metric := "# HELP fealty_store_full 1 while the store refuses writes, because it has no space left or was made read-only.\n# TYPE fealty_store_full gauge\nfealty_store_full " + map[bool]string{false: "0", true: "1"}[want] + "\n"
 		if err := testutil.GatherAndCompare(d.c.registry, strings.NewReader(metric), "fealty_store_full"); err != nil {
 			t.Errorf("%s: %v", what, err)

@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -112,7 +113,8 @@ func (c *Publication) compileFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if len(r.failed) > 0 {
 		first := r.failed[0]
-		out = append(out, finding(explain.SnapshotUncompiled, "subjects", named(r.failed), "problem", first+": "+r.why[first]))
+		out = append(out, finding.New(explain.SnapshotUncompiled, "subjects", named(r.failed), "problem",
+			first+": "+r.why[first]))
 	}
 	for i := 0; i < len(r.gaps); {
 		first, n := r.gaps[i], 1
@@ -121,17 +123,19 @@ func (c *Publication) compileFindings() []*fealtyv1.Finding {
 		}
 		same := r.gaps[i : i+n]
 		i += n
-		if n > foldAbove {
+		if n > finding.FoldAbove {
 			var records []string
 			for _, g := range same {
 				records = append(records, g.Record.String())
 			}
-			out = append(out, finding(explain.ConfigNotGiven, "record", named(records), "scope", string(first.Scope),
+			out = append(out, finding.New(explain.ConfigNotGiven, "record", named(records), "scope",
+				string(first.Scope),
 				"problem", "of the first, "+first.Detail, "remedy", first.Do()))
 			continue
 		}
 		for _, g := range same {
-			out = append(out, finding(explain.ConfigNotGiven, "record", g.Record.String(), "scope", string(g.Scope), "problem", g.Detail, "remedy", g.Do()))
+			out = append(out, finding.New(explain.ConfigNotGiven, "record", g.Record.String(), "scope",
+				string(g.Scope), "problem", g.Detail, "remedy", g.Do()))
 		}
 	}
 	return out
@@ -139,8 +143,8 @@ func (c *Publication) compileFindings() []*fealtyv1.Finding {
 
 // named lists a few names, and how many more there are.
 func named(names []string) string {
-	if len(names) <= foldAbove {
+	if len(names) <= finding.FoldAbove {
 		return strings.Join(names, ", ")
 	}
-	return strings.Join(names[:foldAbove], ", ") + fmt.Sprintf(" and %d more", len(names)-foldAbove)
+	return strings.Join(names[:finding.FoldAbove], ", ") + fmt.Sprintf(" and %d more", len(names)-finding.FoldAbove)
 }

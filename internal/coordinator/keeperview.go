@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -198,7 +199,7 @@ func (c *Authority) keeperFindings(ctx context.Context, s *authority.State) []*f
 	var out []*fealtyv1.Finding
 	for _, o := range keepers {
 		if problem, ok := lost[o.Name]; ok {
-			out = append(out, finding(explain.KeeperUnusable, "keeper", o.Name, "problem", problem))
+			out = append(out, finding.New(explain.KeeperUnusable, "keeper", o.Name, "problem", problem))
 		}
 	}
 	if err := c.lookAtOwnKeepers(ctx, s, noPrograms); err != nil {
@@ -225,7 +226,8 @@ func (c *Authority) keeperFindings(ctx context.Context, s *authority.State) []*f
 		if opens[o.Name] || unknown || i >= maxKeeperViews || lost[o.Name] != "" {
 			continue
 		}
-		out = append(out, finding(explain.KeeperUnopened, "keeper", o.Name, "keys", keys[o.Name], "problem", c.ownProblem(s, o.Name)))
+		out = append(out, finding.New(explain.KeeperUnopened, "keeper", o.Name, "keys", keys[o.Name], "problem",
+			c.ownProblem(s, o.Name)))
 	}
 	for _, r := range all {
 		if len(r.Keepers) == 0 || len(opens) == 0 || slices.ContainsFunc(r.Keepers, func(v keeperView) bool { return v.Opens }) {
@@ -244,7 +246,8 @@ func (c *Authority) keeperFindings(ctx context.Context, s *authority.State) []*f
 			lacks = append(lacks, fmt.Sprintf("keeper %s %s, and the seed is sealed under key %s", v.Name, has, keys[v.Name]))
 		}
 		if len(lacks) > 0 {
-			out = append(out, finding(explain.KeeperElsewhere, "coordinator", r.Name, "keepers", strings.Join(lacks, "; ")))
+			out = append(out, finding.New(explain.KeeperElsewhere, "coordinator", r.Name, "keepers",
+				strings.Join(lacks, "; ")))
 		}
 	}
 	return out

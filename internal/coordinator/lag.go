@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/instant"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -35,7 +36,7 @@ const (
 // value says that there is none.
 type lag struct {
 	of   atomic.Pointer[authority.State]
-	at   moment       // since when, while of is set
+	at   instant.Last // since when, while of is set
 	over watch.Signal // it is up with the store after all
 
 	began time.Duration // at, on the clock that only goes forward; owned by who holds setting
@@ -48,7 +49,7 @@ func (c *Authority) fallBehind(s *authority.State) {
 	if s.Phase != authority.Ready || c.lag.of.Load() == s {
 		return
 	}
-	c.lag.at.set(c.now())
+	c.lag.at.Set(c.now())
 	c.lag.began = c.elapsed()
 	c.lag.of.Store(s)
 }

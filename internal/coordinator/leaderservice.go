@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -58,14 +59,14 @@ func (c *Election) leaderFindings() []*fealtyv1.Finding {
 		return nil
 	case c.storeguard.writes.State(c.now()).Reason != 0:
 		_, refuses := c.root.refusing()
-		return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
+		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
 			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
 	case low:
-		return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
+		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
 			"problem", "the store gives terms that are not above those of before: it went back, or was restored and its revisions were not raised",
 			"remedy", "restore it with fealty backup restore; what went back a little leads again by itself, once its revisions are above those of before")}
 	}
-	return []*fealtyv1.Finding{finding(explain.NobodyLeads, "since", nobody.Round(time.Second).String())}
+	return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String())}
 }
 
 // TransferLeader writes that the entry in force is handed over. That ends the term in

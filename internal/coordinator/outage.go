@@ -59,7 +59,7 @@ func (c *Authority) patience(ctx context.Context) (context.Context, context.Canc
 
 // storeSilent reports whether the store is known to be out of reach.
 func (c *Authority) storeSilent() bool {
-	return c.headConfirmed.age(c.now()) > headDegradedAfter || !c.storeAnswers()
+	return c.headConfirmed.Age(c.now()) > headDegradedAfter || !c.storeAnswers()
 }
 
 // granted returns ctx for a request: it waits for the store for so long in all, however
@@ -92,7 +92,7 @@ func (c *Authority) alone(what string, cause error) (*authority.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if age := c.headConfirmed.age(c.now()); age > c.cfg.MaxHeadAge {
+	if age := c.headConfirmed.Age(c.now()); age > c.cfg.MaxHeadAge {
 		return nil, explain.Wrap(cause, explain.StoreUnreachable, "what", what, "cause",
 			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s", age.Round(time.Second), c.cfg.MaxHeadAge))
 	}

@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
@@ -53,7 +54,7 @@ func (o *outlet) findings() []*fealtyv1.Finding {
 		return nil
 	}
 	if why := o.failed.Load(); why != nil {
-		return []*fealtyv1.Finding{finding(explain.PublishDirFailed, "dir", o.dir, "cause", *why)}
+		return []*fealtyv1.Finding{finding.New(explain.PublishDirFailed, "dir", o.dir, "cause", *why)}
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
@@ -169,13 +170,14 @@ func TestFindingsFold(t *testing.T) {
 			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i), State: record.Active, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
 		}
 		got := findings(st, members, "nodes", now, now.Add(-time.Hour))
-		if n <= foldAbove {
+		if n <= finding.FoldAbove {
 			if len(got) != n {
 				t.Errorf("%d silent members are %d findings", n, len(got))
 			}
 			continue
 		}
-		if len(got) != 1 || got[0].GetCode() != string(explain.MemberSilent) || !strings.Contains(got[0].GetSummary(), fmt.Sprintf("data/n-00, data/n-01, data/n-02, and %d more", n-foldAbove)) {
+		if len(got) != 1 || got[0].GetCode() != string(explain.MemberSilent) || !strings.Contains(got[0].GetSummary(),
+			fmt.Sprintf("data/n-00, data/n-01, data/n-02, and %d more", n-finding.FoldAbove)) {
 			t.Errorf("%d silent members: %v", n, got)
 		}
 	}
@@ -312,7 +314,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.c.authority.headConfirmed.set(long)
+	d.c.authority.headConfirmed.Set(long)
 	if !d.c.authority.headHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
@@ -320,7 +322,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.now()) {
 		t.Errorf("the head was confirmed at %v, and status says %v", d.c.now(), at)
 	}
-	d.c.authority.headConfirmed.set(long)
+	d.c.authority.headConfirmed.Set(long)
 	d.store.setDown(errors.New("down"))
 	d.c.authority.headHolds(t.Context())
 	st := status()

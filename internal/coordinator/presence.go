@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -157,7 +158,7 @@ func (c *Membership) take(ctx context.Context, s *authority.State, r replica, se
 
 // severityOf returns the severity of a finding that somebody tells.
 func severityOf(f *fealtyv1.Finding) string {
-	if severityRank(f) < 0 {
+	if finding.Rank(f) < 0 {
 		return "warning"
 	}
 	return f.GetSeverity()
@@ -206,7 +207,7 @@ func (c *Membership) withTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
 	out := own
 	for _, t := range c.toldNow() {
 		if t.claim != "" && c.storeguard.kept.Lost() == nil {
-			out = append(out, finding(explain.StoreClaimed, "member", "coordinator "+t.name, "claim", t.claim))
+			out = append(out, finding.New(explain.StoreClaimed, "member", "coordinator "+t.name, "claim", t.claim))
 		}
 		for _, f := range t.findings {
 			known := slices.ContainsFunc(out, func(o *fealtyv1.Finding) bool {
@@ -230,7 +231,8 @@ func (c *Membership) missedFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	for _, m := range c.presence.Missed(c.elapsed()) {
 		if m.Recovering && m.Writes {
-			out = append(out, finding(explain.CoordinatorRecovering, "name", m.Name, "addresses", strings.Join(m.Addresses, ", ")))
+			out = append(out, finding.New(explain.CoordinatorRecovering, "name", m.Name, "addresses",
+				strings.Join(m.Addresses, ", ")))
 			continue
 		}
 		since := m.For.Round(time.Second).String()
@@ -241,7 +243,8 @@ func (c *Membership) missedFindings() []*fealtyv1.Finding {
 		if m.Writes {
 			note = "it wrote to the store a short while ago, so that it may run out of reach; " + note
 		}
-		out = append(out, finding(explain.CoordinatorUnheard, "name", m.Name, "since", since, "addresses", strings.Join(m.Addresses, ", "), "note", note))
+		out = append(out, finding.New(explain.CoordinatorUnheard, "name", m.Name, "since", since, "addresses",
+			strings.Join(m.Addresses, ", "), "note", note))
 	}
 	return out
 }

@@ -113,8 +113,9 @@ func (c *Coordinator) health() health {
 	}
 	return health{
 		serving: c.serving.Load(), tried: c.authority.tried.Load(), phase: s.Phase, reason: reason,
-		headAge: c.authority.headConfirmed.age(now), maxHeadAge: c.cfg.MaxHeadAge, store: word, refuses: refuses, lost: c.storeguard.lostReason(),
-		pulseAge: c.pulsed.age(now), strict: c.cfg.LivenessStore,
+		headAge: c.authority.headConfirmed.Age(now), maxHeadAge: c.cfg.MaxHeadAge,
+		store: word, refuses: refuses, lost: c.storeguard.lostReason(),
+		pulseAge: c.pulsed.Age(now), strict: c.cfg.LivenessStore,
 	}
 }
 
@@ -139,31 +140,6 @@ func answer(w http.ResponseWriter, a probeAnswer) {
 	_ = json.NewEncoder(w).Encode(a) // the prober went away: nobody is left to tell
 }
 
-// moment is when something last happened.
-type moment struct {
-	mu sync.Mutex
-	at time.Time // guarded by mu
-}
-
-func (m *moment) set(t time.Time) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.at = t
-}
-
-func (m *moment) get() time.Time {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.at
-}
-
-// age is how long ago it happened. A wall clock may be set back, and a monotonic one
-// stands still while a machine sleeps, so that the longer of the two counts.
-func (m *moment) age(now time.Time) time.Duration {
-	at := m.get()
-	return max(now.Sub(at), now.Round(0).Sub(at.Round(0)))
-}
-
 // pulse runs the self-check that liveness stands on, again and again.
 func (c *Coordinator) pulse(ctx context.Context) error {
 	for {
@@ -183,7 +159,7 @@ func (c *Coordinator) checkSelf() {
 	}
 	c.limiter.sources.Alive()
 	c.admission.perMember.Alive()
-	c.pulsed.set(c.now())
+	c.pulsed.Set(c.now())
 }
 
 func (c *Coordinator) locks() []sync.Locker {

@@ -115,7 +115,7 @@ func TestProbes(t *testing.T) {
 	want("with a manifest", 200, 200, 200, 0)
 	d.store.setDown(errors.New("down"))
 	d.advance(defaultMaxHeadAge)
-	d.c.pulsed.set(d.clock())
+	d.c.pulsed.Set(d.clock())
 	d.c.authority.checkHead(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
@@ -179,25 +179,11 @@ func TestPulse(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	for range 2 {
-		for before := f.c.pulsed.get(); f.c.pulsed.get().Equal(before); time.Sleep(5 * time.Millisecond) {
+		for before := f.c.pulsed.Get(); f.c.pulsed.Get().Equal(before); time.Sleep(5 * time.Millisecond) {
 			if t.Context().Err() != nil {
 				t.Fatal("no self-check came through")
 			}
 		}
-	}
-}
-
-// A moment is as old as the clock says that moved further.
-func TestMoment(t *testing.T) {
-	var m moment
-	now := time.Now()
-	m.set(now)
-	if got := m.age(now.Add(time.Minute)); got != time.Minute {
-		t.Errorf("after a minute: %v", got)
-	}
-	// The machine slept: the wall clock alone moved.
-	if got := m.age(now.Round(0).Add(time.Hour)); got != time.Hour {
-		t.Errorf("after a sleep: %v", got)
 	}
 }
 

@@ -37,14 +37,15 @@ func (c *Admission) unrecorded(path string, leaf *x509.Certificate) bool {
 // storeAnswers reports whether the store showed our head since a call last failed for it.
 // A failure that lies ahead, because the clock was wrong, says nothing.
 func (c *Authority) storeAnswers() bool {
-	failed := c.storeguard.storeFailed.get()
-	return !c.headConfirmed.get().Before(failed) || failed.After(c.now())
+	failed := c.storeguard.storeFailed.Get()
+	return !c.headConfirmed.Get().Before(failed) || failed.After(c.now())
 }
 
 // whole reports whether a renewal should succeed now.
 func (c *Admission) whole() bool {
 	_, err := c.authority.ready()
-	return err == nil && c.storeguard.kept.Lost() == nil && c.authority.storeAnswers() && c.authority.headConfirmed.age(c.now()) <= headDegradedAfter && !c.storeguard.writes.State(c.now()).Blocks()
+	return err == nil && c.storeguard.kept.Lost() == nil && c.authority.storeAnswers() &&
+		c.authority.headConfirmed.Age(c.now()) <= headDegradedAfter && !c.storeguard.writes.State(c.now()).Blocks()
 }
 
 // followRecalls asks members back until ctx ends.

@@ -59,7 +59,7 @@ func (c *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 	if !outOfReach(ctx, asking, err) {
 		return chain, alone, err
 	}
-	c.storeguard.storeFailed.set(c.now())
+	c.storeguard.storeFailed.Set(c.now())
 	chain, err = c.renewAlone(ctx, peer, r, turn, err)
 	return chain, err == nil, err
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/recall"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -45,7 +46,7 @@ type StoreGuard struct {
 	now      func() time.Time
 
 	writes      writable.Record      // whether the store takes writes
-	storeFailed moment               // when a call last ended because the store did not answer
+	storeFailed instant.Last         // when a call last ended because the store did not answer
 	kept        regress.Keeper       // what was seen of the store
 	keptFault   error                // why it cannot be told what was seen of it before
 	keeping     sync.Mutex           // held by who writes down what was seen
@@ -110,10 +111,10 @@ type Authority struct {
 	// untold is what the audit log is told once a state is adopted: where the secrets came
 	// from, and the moves that made it; owned by who holds setting.
 	untold        []record.AuditEntry
-	lag           lag         // the state, if the store showed a newer head
-	unsettled     atomic.Bool // a reseed may have left the records frozen
-	headConfirmed moment      // when the store was last asked and showed our head
-	tried         atomic.Bool // to bring the keys back, or to find that there are none
+	lag           lag          // the state, if the store showed a newer head
+	unsettled     atomic.Bool  // a reseed may have left the records frozen
+	headConfirmed instant.Last // when the store was last asked and showed our head
+	tried         atomic.Bool  // to bring the keys back, or to find that there are none
 	firstSets     *flowcontrol.Limiter
 	taken         takenKeys // of heads that may come
 	yields        yields    // of the search to owners

@@ -194,7 +194,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		c.root.membership.presence.Listen(c.elapsed())
 	}
 	c.state.Store(s)
-	c.headConfirmed.set(c.now())
+	c.headConfirmed.Set(c.now())
 	c.stateChanged.Notify()
 	attrs := []slog.Attr{slog.String("phase", s.Phase.String())}
 	if s.Reason != "" {
@@ -516,13 +516,13 @@ func (c *Authority) judgeStored(ctx context.Context, s *authority.State) (verdic
 		return decide.Another, true
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.storeguard.storeFailed.set(c.now())
+		c.storeguard.storeFailed.Set(c.now())
 		return 0, false
 	}
 	verdict = c.judgeHead(ctx, s, e)
 	if verdict == decide.Same {
 		c.older.Store(nil)
-		c.headConfirmed.set(asked)
+		c.headConfirmed.Set(asked)
 	}
 	return verdict, true
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
@@ -62,9 +63,9 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if s.Phase != authority.Ready {
 		out.Findings = first
 		if s.Phase == authority.Uninitialized {
-			out.Findings = append(out.Findings, finding(explain.HistoryUninitialized))
+			out.Findings = append(out.Findings, finding.New(explain.HistoryUninitialized))
 		} else {
-			out.Findings = append(out.Findings, finding(explain.RecoveryMode, "method", "the fleet", "reason",
+			out.Findings = append(out.Findings, finding.New(explain.RecoveryMode, "method", "the fleet", "reason",
 				c.ownerrecovery.recoveryText(s)))
 		}
 		out.Findings = append(out.Findings, c.storeFindings()...)
@@ -79,7 +80,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.AuthorityEpoch = s.Head.AuthorityEpoch
 	out.HistoryIndex = s.Head.Index
 	out.Head = s.Head.Hash[:]
-	out.HeadConfirmedAt = timestamppb.New(c.authority.headConfirmed.get())
+	out.HeadConfirmedAt = timestamppb.New(c.authority.headConfirmed.Get())
 	out.RootPin = s.RootPin[:]
 	out.SeedEpoch = s.Head.SeedEpoch
 	out.MeshCaKey = s.MeshKey[:]
@@ -103,7 +104,8 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
 		out.Findings = append(append(first, c.authority.keeperFindings(reading, s)...),
-			finding(explain.StoreUnreachable, "what", "read the members", "cause", "the coordinator's log says how"))
+			finding.New(explain.StoreUnreachable, "what", "read the members", "cause",
+				"the coordinator's log says how"))
 		out.Findings = c.membership.withTold(append(out.Findings, c.membership.missedFindings()...))
 		if _, err := c.authority.alone("read the members", err); err != nil {
 			return out, nil
@@ -137,10 +139,12 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding) {
 	if older := c.authority.olderHeadError(); older != nil {
 		e := explain.Of(older)
-		out = append(out, finding(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index", e.Fields["index"], "problem", e.Fields["problem"]))
+		out = append(out, finding.New(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
+			e.Fields["index"], "problem", e.Fields["problem"]))
 	}
-	if since := c.authority.lag.at.get(); !c.authority.acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= followPatience {
-		out = append(out, finding(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
+	since := c.authority.lag.at.Get()
+	if !c.authority.acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= followPatience {
+		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
 	return append(append(out, c.storeguard.lostFindings()...), c.authority.certificateFindings()...)
 }
@@ -151,7 +155,8 @@ func manifestFindings(m *manifest.Manifest) []*fealtyv1.Finding {
 	if problems == nil {
 		return nil
 	}
-	return []*fealtyv1.Finding{finding(explain.ManifestOutdated, "count", fmt.Sprint(len(problems)), "problem", problems[0].Error())}
+	return []*fealtyv1.Finding{finding.New(explain.ManifestOutdated, "count", fmt.Sprint(len(problems)), "problem",
+		problems[0].Error())}
 }
 
 // maxDrainingNamed is how many draining members a baseline names.
@@ -197,59 +202,37 @@ const staleAfter = time.Minute
 func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry string, now, hears time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if b := st.GetBaseline(); b.GetState() == string(presence.NotMet) {
-		out = append(out, finding(explain.MemberBaseline, baselineFields(b, entry)...))
+		out = append(out, finding.New(explain.MemberBaseline, baselineFields(b, entry)...))
 	}
-	var expired, silent, stale, clocks []troubled
+	var expired, silent, stale, clocks []finding.Case
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
 		case m.GetBanned() || m.GetState() == record.Replacing || sessionKind(identity.Kind(m.GetKind())):
 		case !now.Before(end):
-			expired = append(expired, troubled{path, end.UTC().Format(time.RFC3339)})
+			expired = append(expired, finding.Case{Member: path, Value: end.UTC().Format(time.RFC3339)})
 		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(record.Later(hears,
 			live.GetLastReport().AsTime())) <= silentAfter:
 		case live != nil:
-			silent = append(silent, troubled{path, live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})
+			silent = append(silent, finding.Case{Member: path,
+				Value: live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})
 		default:
-			silent = append(silent, troubled{path, "before this coordinator was ready"})
+			silent = append(silent, finding.Case{Member: path, Value: "before this coordinator was ready"})
 		}
 		live := m.GetLive()
 		if since := live.GetStaleSince(); live.GetConnected() && since != nil && now.Sub(since.AsTime()) >= staleAfter {
-			stale = append(stale, troubled{path, since.AsTime().UTC().Format(time.RFC3339)})
+			stale = append(stale, finding.Case{Member: path, Value: since.AsTime().UTC().Format(time.RFC3339)})
 		}
 		if d := live.GetClockBehind(); live.GetConnected() && d != nil {
-			clocks = append(clocks, troubled{path, d.AsDuration().Round(time.Second).String()})
+			clocks = append(clocks, finding.Case{Member: path, Value: d.AsDuration().Round(time.Second).String()})
 		}
 	}
-	out = append(out, fold(explain.MemberExpired, "expired", expired)...)
-	out = append(out, fold(explain.MemberSilent, "since", silent)...)
-	out = append(out, fold(explain.MemberStale, "since", stale)...)
-	out = append(out, fold(explain.MemberClock, "behind", clocks)...)
-	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return severityRank(a) - severityRank(b) })
+	out = append(out, finding.Fold(explain.MemberExpired, "expired", expired)...)
+	out = append(out, finding.Fold(explain.MemberSilent, "since", silent)...)
+	out = append(out, finding.Fold(explain.MemberStale, "since", stale)...)
+	out = append(out, finding.Fold(explain.MemberClock, "behind", clocks)...)
+	slices.SortStableFunc(out, func(a, b *fealtyv1.Finding) int { return finding.Rank(a) - finding.Rank(b) })
 	return out
-}
-
-// troubled is a member that something is found of, and since when.
-type troubled struct{ path, since string }
-
-// foldAbove is up to how many members have a finding each.
-const foldAbove = 3
-
-// fold makes a finding of each member, or one of all if there are many.
-func fold(code explain.Code, field string, all []troubled) []*fealtyv1.Finding {
-	var out []*fealtyv1.Finding
-	if len(all) <= foldAbove {
-		for _, m := range all {
-			out = append(out, finding(code, "member", m.path, "name", m.path, field, m.since))
-		}
-		return out
-	}
-	var named []string
-	for _, m := range all[:foldAbove] {
-		named = append(named, m.path)
-	}
-	named = append(named, fmt.Sprintf("and %d more", len(all)-foldAbove))
-	return []*fealtyv1.Finding{finding(code, "member", strings.Join(named, ", "), "name", all[0].path, field, all[0].since+", of the first of them")}
 }
 
 // dataEntry is the first entry of m that admits data members by token, or a word
@@ -291,14 +274,4 @@ func baselineFields(b *fealtyv1.Baseline, entry string) []any {
 		out = append(out, "remedy", "let a node of kind data join first: "+create+"; or fealty member undrain "+b.GetDraining()[0])
 	}
 	return out
-}
-
-func severityRank(f *fealtyv1.Finding) int {
-	return slices.Index([]string{"critical", "warning", "info"}, f.GetSeverity())
-}
-
-// finding makes a finding of an entry of the registry.
-func finding(code explain.Code, fields ...any) *fealtyv1.Finding {
-	e := explain.New(code, fields...)
-	return &fealtyv1.Finding{Code: string(code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do}
 }

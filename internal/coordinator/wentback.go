@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -143,7 +144,8 @@ func (c *StoreGuard) lostReason() string {
 func (c *StoreGuard) lostFindings() []*fealtyv1.Finding {
 	if err := c.lostError(); err != nil && errors.Is(err, explain.StoreWentBack) {
 		e := explain.Of(err)
-		return []*fealtyv1.Finding{finding(explain.StoreWentBack, "problem", e.Fields["problem"], "store", e.Fields["store"])}
+		return []*fealtyv1.Finding{finding.New(explain.StoreWentBack, "problem", e.Fields["problem"], "store",
+			e.Fields["store"])}
 	}
 	return nil
 }
@@ -356,16 +358,18 @@ func (c *Membership) claims(ctx context.Context, s *authority.State, members []*
 	if err != nil {
 		return nil // status says that the store does not answer
 	}
-	return fold(explain.StoreClaimed, "claim", claimsAbove(members, s.Head.AuthorityEpoch, uint64(l.Revision)))
+	return finding.Fold(explain.StoreClaimed, "claim", claimsAbove(members, s.Head.AuthorityEpoch, uint64(l.Revision)))
 }
 
-func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []troubled) {
+func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []finding.Case) {
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		for _, h := range m.GetLive().GetHeld() {
 			said := regress.Claim{From: path, What: h.GetScope(), Epoch: h.GetAuthorityEpoch(), Value: max(h.GetConfigVersion(), h.GetGeneration())}
 			if !m.GetBanned() && said.Above(epoch, revision) {
-				above = append(above, troubled{path, fmt.Sprintf("version %d of epoch %d in %s, and the store is at %d of epoch %d", said.Value, said.Epoch, said.What, revision, epoch)})
+				above = append(above, finding.Case{Member: path,
+					Value: fmt.Sprintf("version %d of epoch %d in %s, and the store is at %d of epoch %d", said.Value,
+						said.Epoch, said.What, revision, epoch)})
 				break
 			}
 		}

@@ -37,6 +37,7 @@ var levels = []struct {
 	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/ended", 0, "whose connections ended, and when"},
 	{"internal/batch", 0, "who goes together"},
+	{"internal/instant", 0, "when something last happened"},
 	{"internal/recall", 0, "who waits, and how long"},
 	{"internal/presence", 0, "who was heard, and when: a decision"},
 	{"internal/crowd", 0, "a decision about addresses"},
@@ -81,6 +82,7 @@ var levels = []struct {
 
 	// The rooms of the coordinator. Its own row is last: it wires them, and none of them
 	// imports it.
+	{"internal/coordinator/finding", 3, "texts of what needs attention"},
 	{"internal/coordinator/record", 3, "records in a store, sealed"},
 	{"internal/coordinator/bundle", 4, "the trust bundle, from records and a value"},
 	{"internal/coordinator/transition", 5, "the next link of the history, with the bundle that follows from it"},

@@ -1,0 +1,54 @@
+// Package finding words what of a cluster needs somebody's attention.
+package finding
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// FoldAbove is up to how many members have a finding each, and how many are named where
+// there are more.
+const FoldAbove = 3
+
+// New makes a finding of an entry of the registry of package explain. fields are names and
+// values in turn; see [explain.New].
+func New(code explain.Code, fields ...any) *fealtyv1.Finding {
+	e := explain.New(code, fields...)
+	return &fealtyv1.Finding{Code: string(code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do}
+}
+
+// A Case is one member of which something is found.
+type Case struct {
+	Member string // its path, "<kind>/<name>"
+	Value  string // what is found of it, such as since when
+}
+
+// Fold makes a finding of each case, or a single one of all if there are more than
+// [FoldAbove]: what has happened to many at once has one cause. field is the field of code
+// that takes the value of a case.
+func Fold(code explain.Code, field string, all []Case) []*fealtyv1.Finding {
+	var out []*fealtyv1.Finding
+	if len(all) <= FoldAbove {
+		for _, c := range all {
+			out = append(out, New(code, "member", c.Member, "name", c.Member, field, c.Value))
+		}
+		return out
+	}
+	var named []string
+	for _, c := range all[:FoldAbove] {
+		named = append(named, c.Member)
+	}
+	named = append(named, fmt.Sprintf("and %d more", len(all)-FoldAbove))
+	return []*fealtyv1.Finding{New(code, "member", strings.Join(named, ", "), "name", all[0].Member,
+		field, all[0].Value+", of the first of them")}
+}
+
+// Rank orders findings by severity, the most urgent first; below 0 if the severity is none
+// that there is.
+func Rank(f *fealtyv1.Finding) int {
+	return slices.Index([]string{"critical", "warning", "info"}, f.GetSeverity())
+}
