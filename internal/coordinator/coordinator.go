@@ -482,7 +482,12 @@ func (c *Authority) enrolmentKey() string {
 }
 
 // Addr is the address of its listener.
-func (c *Coordinator) Addr() string { return c.cfg.Listener.Addr().String() }
+func (c *Coordinator) Addr() string {
+	if c.cfg.Listener == nil {
+		return "" // it was assembled to be looked at
+	}
+	return c.cfg.Listener.Addr().String()
+}
 
 // AdminSocket is the path of its admin socket.
 func (c *Coordinator) AdminSocket() string {
@@ -492,11 +497,13 @@ func (c *Coordinator) AdminSocket() string {
 	return c.authority.path(adminSocketDefault)
 }
 
-func (c *Authority) advertised() []string {
+// addresses are where it tells others that it is. Its rooms share them: none may change
+// what it was given.
+func (c *Coordinator) addresses() []string {
 	if len(c.cfg.Advertise) > 0 {
-		return slices.Clone(c.cfg.Advertise)
+		return slices.Clip(c.cfg.Advertise)
 	}
-	return []string{c.cfg.Listener.Addr().String()}
+	return []string{c.Addr()}
 }
 
 // handshakeFailed counts a handshake that failed, and says so.

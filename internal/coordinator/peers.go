@@ -367,7 +367,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 // are; and after all of these who proved nothing when it was asked last. What could not
 // be resolved is a failure of its own.
 func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
-	own := append(c.authority.advertised(), c.cfg.Listener.Addr().String())
+	own := append(slices.Clone(c.cfg.Addresses), c.cfg.ListensAt)
 	add := func(addr string) {
 		if len(out) < 2*maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
 			out = append(out, addr)

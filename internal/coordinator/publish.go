@@ -294,7 +294,7 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 			told[r.Key], b.heard[r.Key] = r.Addresses, now
 		}
 	}
-	told[c.authority.enrolmentKey()], b.heard[c.authority.enrolmentKey()] = c.authority.advertised(), now
+	told[c.authority.enrolmentKey()], b.heard[c.authority.enrolmentKey()] = c.addresses, now
 	for key := range told {
 		if _, ok := b.heard[key]; !ok {
 			b.heard[key] = now // by who led before

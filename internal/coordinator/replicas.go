@@ -271,7 +271,7 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 	if s.Phase == authority.Uninitialized {
 		return nil
 	}
-	addrs := c.authority.advertised()
+	addrs := c.cfg.Addresses
 	r := replica{
 		Key: c.authority.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.Phase.String(),
 		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,

@@ -1,10 +1,12 @@
 package coordinator
 
 import (
+	"context"
 	"crypto/ed25519"
 	"crypto/sha256"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -64,10 +66,22 @@ type AuditQueue struct {
 	auditWriter record.AuditPlaces
 }
 
+// authorityConfig is what is set of Authority.
+type authorityConfig struct {
+	DataDir   string         // where its files are
+	Addresses []string       // that people and tokens are told; shared
+	Pin       identity.KeyID // of the root key; zero: any
+	Store     store.Store    // the cluster's, as its engine shows it
+	// MaxHeadAge is how long it serves what needs no new fact without seeing the head.
+	MaxHeadAge time.Duration
+	// SelfHealAfter is how long it looks for the mesh CA key before it makes another.
+	SelfHealAfter time.Duration
+}
+
 // Authority holds the head that is in force and its keys (I8, I9).
 type Authority struct {
 	root       *Coordinator // what is not its own yet
-	cfg        Config
+	cfg        authorityConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
@@ -140,10 +154,15 @@ type TrustBundle struct {
 	withdrawn     withdrawals
 }
 
+// electionConfig is what is set of Election; see [Config].
+type electionConfig struct {
+	Lease, Beat time.Duration
+}
+
 // Election runs internal/leadership over the store (I4).
 type Election struct {
 	root       *Coordinator // what is not its own yet
-	cfg        Config
+	cfg        electionConfig
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
@@ -173,10 +192,20 @@ type AuditTrail struct {
 	vouching     vouching      // what it knows of the checkpoints of the audit log
 }
 
+// peerRecoveryConfig is what is set of PeerRecovery.
+type peerRecoveryConfig struct {
+	Addresses  []string // that others are told; shared
+	ListensAt  string   // its own address, which it never asks
+	Peers      []string // see [Config]
+	LookupHost func(ctx context.Context, name string) ([]string, error)
+	Dial       func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
+	Release    string                                                   // that it reports
+}
+
 // PeerRecovery hands the secrets of the head from one coordinator to another.
 type PeerRecovery struct {
 	root       *Coordinator // what is not its own yet
-	cfg        Config
+	cfg        peerRecoveryConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
@@ -210,10 +239,16 @@ type OwnerRecovery struct {
 	gatheringDue watch.Signal // the open attempt is to be looked at now
 }
 
+// membershipConfig is what is set of Membership.
+type membershipConfig struct {
+	Addresses []string                                                 // that tokens and members are told; shared
+	Dial      func(ctx context.Context, addr string) (net.Conn, error) // to another coordinator; nil: TCP
+}
+
 // Membership knows who is a member, who is connected, and how one stops being one.
 type Membership struct {
 	root         *Coordinator // what is not its own yet
-	cfg          Config
+	cfg          membershipConfig
 	elapsed      func() time.Duration
 	failures     *flowcontrol.LogSampler
 	faults       *fault.Points
@@ -271,7 +306,8 @@ type Desired struct {
 
 // Admission turns a proof into a certificate (I1).
 type Admission struct {
-	cfg        Config
+	// maxHeadAge is how old the head may be under which it renews without the store.
+	maxHeadAge time.Duration
 	faults     *fault.Points
 	limiter    *joinLimiter
 	log        *slog.Logger
@@ -295,6 +331,7 @@ type Admission struct {
 
 // Publication compiles and signs what each member is told (I11, I12).
 type Publication struct {
+	addresses  []string // that members are told of this coordinator; shared
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
@@ -392,23 +429,29 @@ func (c *Coordinator) share() {
 	q := c.auditing
 	q.log, q.now, q.store = c.log, c.now, c.store
 	a := c.authority
-	a.cfg, a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.cfg, c.elapsed, c.failures, c.faults, c.fs, c.limiter
+	a.cfg = authorityConfig{DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin, Store: c.cfg.Store,
+		MaxHeadAge: c.cfg.MaxHeadAge, SelfHealAfter: c.cfg.SelfHealAfter}
+	a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.elapsed, c.failures, c.faults, c.fs, c.limiter
 	a.log, a.metrics, a.now, a.readers, a.refusals, a.store = c.log, c.metrics, c.now, c.readers, c.refusals, c.store
 	b := c.bundle
 	b.guard, b.log, b.now = c.guard, c.log, c.now
 	e := c.election
-	e.cfg, e.failures, e.faults, e.log, e.metrics, e.now = c.cfg, c.failures, c.faults, c.log, c.metrics, c.now
+	e.cfg = electionConfig{Lease: c.cfg.Lease, Beat: c.cfg.Beat}
+	e.failures, e.faults, e.log, e.metrics, e.now = c.failures, c.faults, c.log, c.metrics, c.now
 	e.store = c.store
 	l := c.audit
 	l.failures, l.log, l.metrics, l.now, l.stopping, l.store = c.failures, c.log, c.metrics, c.now, c.stopping, c.store
 	p := c.peerrecovery
-	p.cfg, p.elapsed, p.failures, p.faults, p.log, p.metrics = c.cfg, c.elapsed, c.failures, c.faults, c.log, c.metrics
+	p.cfg = peerRecoveryConfig{Addresses: c.addresses(), ListensAt: c.Addr(), Peers: c.cfg.Peers,
+		LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial, Release: c.cfg.Release}
+	p.elapsed, p.failures, p.faults, p.log, p.metrics = c.elapsed, c.failures, c.faults, c.log, c.metrics
 	p.now, p.readers, p.refusals, p.startedAt, p.store = c.now, c.readers, c.refusals, c.startedAt, c.store
 	o := c.ownerrecovery
 	o.faults, o.log, o.metrics, o.now, o.readers, o.refusals = c.faults, c.log, c.metrics, c.now, c.readers, c.refusals
 	o.store = c.store
 	m := c.membership
-	m.cfg, m.elapsed, m.failures, m.faults, m.guard, m.log = c.cfg, c.elapsed, c.failures, c.faults, c.guard, c.log
+	m.cfg = membershipConfig{Addresses: c.addresses(), Dial: c.cfg.Dial}
+	m.elapsed, m.failures, m.faults, m.guard, m.log = c.elapsed, c.failures, c.faults, c.guard, c.log
 	m.metrics, m.now, m.store = c.metrics, c.now, c.store
 	t := c.trust
 	t.faults, t.limiter, t.log, t.now, t.readers, t.refusals = c.faults, c.limiter, c.log, c.now, c.readers, c.refusals
@@ -416,9 +459,11 @@ func (c *Coordinator) share() {
 	d := c.desired
 	d.log, d.now, d.store = c.log, c.now, c.store
 	n := c.admission
-	n.cfg, n.faults, n.limiter, n.log, n.metrics, n.now = c.cfg, c.faults, c.limiter, c.log, c.metrics, c.now
+	n.maxHeadAge = c.cfg.MaxHeadAge
+	n.faults, n.limiter, n.log, n.metrics, n.now = c.faults, c.limiter, c.log, c.metrics, c.now
 	n.readers, n.refusals = c.readers, c.refusals
 	u := c.publication
+	u.addresses = c.addresses()
 	u.failures, u.faults, u.log, u.metrics, u.now, u.store = c.failures, c.faults, c.log, c.metrics, c.now, c.store
 	y := c.delivery
 	y.failures, y.log, y.metrics, y.now, y.readers, y.stopping = c.failures, c.log, c.metrics, c.now, c.readers, c.stopping
