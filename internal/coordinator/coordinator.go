@@ -295,7 +295,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	c.store = observedStore{patience.Store(cfg.Store), c.storeguard}
 	c.authority.history = history.New(c.store)
 	c.pulsed.Set(cfg.Now())
-	c.metrics = newMetrics(cfg.Registry, c, reloads)
+	c.registerMetrics(cfg.Registry, reloads)
 	c.share()
 	if cfg.PublishDir != "" {
 		c.publication.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)

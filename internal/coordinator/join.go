@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/batch"
@@ -444,4 +446,43 @@ func (c *Membership) olderKey(ctx context.Context, kind identity.Kind, name, det
 func (c *Membership) cloneAlarm(ctx context.Context, what, detail string) {
 	c.metrics.clones.Inc()
 	c.failures.Log(ctx, c.log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
+}
+
+// admissionMetrics are what Admission counts.
+type admissionMetrics struct {
+	joins        *prometheus.CounterVec
+	joinSeconds  prometheus.Histogram
+	renewals     *prometheus.CounterVec
+	renewSeconds prometheus.Histogram
+}
+
+func newAdmissionMetrics(reg prometheus.Registerer) *admissionMetrics {
+	m := &admissionMetrics{
+		joins: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_joins_total",
+			Help: "Joins by outcome: admitted, already_member, or the code of the refusal.",
+		}, []string{"outcome"}),
+		joinSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fealty_join_seconds",
+			Help:    "Time from a join's challenge to its grant or refusal, the candidate's part included.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+		}),
+		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_renewals_total",
+			Help: "Renewals by outcome: renewed, recertified for a recorded key while the store was out " +
+				"of reach or full, or the code of the refusal.",
+		}, []string{"outcome"}),
+		renewSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fealty_renewal_seconds",
+			Help:    "Time to renew an SVID.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+		}),
+	}
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds)
+	return m
+}
+
+// registerMetrics registers what it counts.
+func (c *Admission) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newAdmissionMetrics(reg)
 }

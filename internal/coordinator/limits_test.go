@@ -158,8 +158,7 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
 	c := assemble(Config{Log: slog.New(slog.NewTextHandler(&b, nil)), Now: time.Now})
-	c.metrics = &metrics{clones: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})}
-	c.share()
+	c.membership.metrics = newMembershipMetrics(prometheus.NewRegistry())
 	const each = 2 * flowcontrol.LogBurst
 	for range each {
 		c.word(t.Context(), "/method", errors.New("broken"))
@@ -168,7 +167,7 @@ func TestFailuresFillNoLog(t *testing.T) {
 	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)
 	}
-	if n := testutil.ToFloat64(c.metrics.clones); n != each {
+	if n := testutil.ToFloat64(c.membership.metrics.clones); n != each {
 		t.Errorf("%v alarms counted, want %d", n, each)
 	}
 }

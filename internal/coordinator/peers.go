@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
@@ -729,4 +731,32 @@ func (c *Authority) checkPin(root *x509.Certificate) error {
 		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
 	}
 	return nil
+}
+
+// peerRecoveryMetrics are what PeerRecovery counts.
+type peerRecoveryMetrics struct {
+	peers     *prometheus.CounterVec
+	peerCalls *prometheus.CounterVec
+}
+
+func newPeerRecoveryMetrics(reg prometheus.Registerer) *peerRecoveryMetrics {
+	m := &peerRecoveryMetrics{
+		peers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_peer_recoveries_total",
+			Help: "Exchanges in which this coordinator asked a peer for the secrets of the head, by " +
+				"outcome: received, or the step that failed: load, proof, answer, manifest, history, mesh.",
+		}, []string{"outcome"}),
+		peerCalls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_peer_requests_total",
+			Help: "Exchanges that other coordinators began with this one, by purpose (recover, prepare) " +
+				"and outcome: given, taken, or the code of the refusal.",
+		}, []string{"purpose", "outcome"}),
+	}
+	reg.MustRegister(m.peers, m.peerCalls)
+	return m
+}
+
+// registerMetrics registers what it counts.
+func (c *PeerRecovery) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newPeerRecoveryMetrics(reg)
 }

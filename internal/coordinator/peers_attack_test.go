@@ -194,8 +194,9 @@ func (c *Coordinator) withPeers(addrs ...string) *Coordinator {
 	cfg.Peers = addrs
 	other := assemble(cfg)
 	other.log, other.now, other.store, other.fs, other.faults = c.log, c.now, c.store, c.fs, c.faults
-	other.metrics, other.failures, other.refusals = c.metrics, c.failures, c.refusals
+	other.failures, other.refusals = c.failures, c.refusals
 	other.share()
+	other.authority.metrics, other.peerrecovery.metrics = c.authority.metrics, c.peerrecovery.metrics
 	other.authority.history, other.authority.enrolment = c.authority.history, c.authority.enrolment
 	other.authority.certificate = c.authority.certificate
 	other.authority.state.Store(c.authority.state.Load())

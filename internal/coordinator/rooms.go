@@ -88,7 +88,7 @@ type Authority struct {
 	fs         durable.FS
 	limiter    *joinLimiter
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *authorityMetrics
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
@@ -166,7 +166,7 @@ type Election struct {
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *electionMetrics
 	now        func() time.Time
 	store      store.Store
 	storeguard *StoreGuard
@@ -179,7 +179,7 @@ type Election struct {
 type AuditTrail struct {
 	failures   *flowcontrol.LogSampler
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *auditMetrics
 	now        func() time.Time
 	stopping   chan struct{}
 	store      store.Store
@@ -210,7 +210,7 @@ type PeerRecovery struct {
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *peerRecoveryMetrics
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
@@ -227,7 +227,7 @@ type PeerRecovery struct {
 type OwnerRecovery struct {
 	faults    *fault.Points
 	log       *slog.Logger
-	metrics   *metrics
+	metrics   *ownerRecoveryMetrics
 	now       func() time.Time
 	readers   *flowcontrol.Readers
 	refusals  *flowcontrol.LogSampler
@@ -254,7 +254,7 @@ type Membership struct {
 	faults       *fault.Points
 	guard        *mesh.Guard
 	log          *slog.Logger
-	metrics      *metrics
+	metrics      *membershipMetrics
 	now          func() time.Time
 	store        store.Store
 	storeguard   *StoreGuard
@@ -311,7 +311,7 @@ type Admission struct {
 	faults     *fault.Points
 	limiter    *joinLimiter
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *admissionMetrics
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
@@ -335,7 +335,7 @@ type Publication struct {
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *publicationMetrics
 	now        func() time.Time
 	store      store.Store
 	storeguard *StoreGuard
@@ -355,7 +355,7 @@ type Publication struct {
 type Delivery struct {
 	failures    *flowcontrol.LogSampler
 	log         *slog.Logger
-	metrics     *metrics
+	metrics     *deliveryMetrics
 	now         func() time.Time
 	readers     *flowcontrol.Readers
 	stopping    chan struct{}
@@ -432,27 +432,27 @@ func (c *Coordinator) share() {
 	a.cfg = authorityConfig{DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin, Store: c.cfg.Store,
 		MaxHeadAge: c.cfg.MaxHeadAge, SelfHealAfter: c.cfg.SelfHealAfter}
 	a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.elapsed, c.failures, c.faults, c.fs, c.limiter
-	a.log, a.metrics, a.now, a.readers, a.refusals, a.store = c.log, c.metrics, c.now, c.readers, c.refusals, c.store
+	a.log, a.now, a.readers, a.refusals, a.store = c.log, c.now, c.readers, c.refusals, c.store
 	b := c.bundle
 	b.guard, b.log, b.now = c.guard, c.log, c.now
 	e := c.election
 	e.cfg = electionConfig{Lease: c.cfg.Lease, Beat: c.cfg.Beat}
-	e.failures, e.faults, e.log, e.metrics, e.now = c.failures, c.faults, c.log, c.metrics, c.now
+	e.failures, e.faults, e.log, e.now = c.failures, c.faults, c.log, c.now
 	e.store = c.store
 	l := c.audit
-	l.failures, l.log, l.metrics, l.now, l.stopping, l.store = c.failures, c.log, c.metrics, c.now, c.stopping, c.store
+	l.failures, l.log, l.now, l.stopping, l.store = c.failures, c.log, c.now, c.stopping, c.store
 	p := c.peerrecovery
 	p.cfg = peerRecoveryConfig{Addresses: c.addresses(), ListensAt: c.Addr(), Peers: c.cfg.Peers,
 		LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial, Release: c.cfg.Release}
-	p.elapsed, p.failures, p.faults, p.log, p.metrics = c.elapsed, c.failures, c.faults, c.log, c.metrics
+	p.elapsed, p.failures, p.faults, p.log = c.elapsed, c.failures, c.faults, c.log
 	p.now, p.readers, p.refusals, p.startedAt, p.store = c.now, c.readers, c.refusals, c.startedAt, c.store
 	o := c.ownerrecovery
-	o.faults, o.log, o.metrics, o.now, o.readers, o.refusals = c.faults, c.log, c.metrics, c.now, c.readers, c.refusals
+	o.faults, o.log, o.now, o.readers, o.refusals = c.faults, c.log, c.now, c.readers, c.refusals
 	o.store = c.store
 	m := c.membership
 	m.cfg = membershipConfig{Addresses: c.addresses(), Dial: c.cfg.Dial}
 	m.elapsed, m.failures, m.faults, m.guard, m.log = c.elapsed, c.failures, c.faults, c.guard, c.log
-	m.metrics, m.now, m.store = c.metrics, c.now, c.store
+	m.now, m.store = c.now, c.store
 	t := c.trust
 	t.faults, t.limiter, t.log, t.now, t.readers, t.refusals = c.faults, c.limiter, c.log, c.now, c.readers, c.refusals
 	t.store = c.store
@@ -460,11 +460,11 @@ func (c *Coordinator) share() {
 	d.log, d.now, d.store = c.log, c.now, c.store
 	n := c.admission
 	n.maxHeadAge = c.cfg.MaxHeadAge
-	n.faults, n.limiter, n.log, n.metrics, n.now = c.faults, c.limiter, c.log, c.metrics, c.now
+	n.faults, n.limiter, n.log, n.now = c.faults, c.limiter, c.log, c.now
 	n.readers, n.refusals = c.readers, c.refusals
 	u := c.publication
 	u.addresses = c.addresses()
-	u.failures, u.faults, u.log, u.metrics, u.now, u.store = c.failures, c.faults, c.log, c.metrics, c.now, c.store
+	u.failures, u.faults, u.log, u.now, u.store = c.failures, c.faults, c.log, c.now, c.store
 	y := c.delivery
-	y.failures, y.log, y.metrics, y.now, y.readers, y.stopping = c.failures, c.log, c.metrics, c.now, c.readers, c.stopping
+	y.failures, y.log, y.now, y.readers, y.stopping = c.failures, c.log, c.now, c.readers, c.stopping
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
@@ -17,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
@@ -422,4 +425,22 @@ func (c *Membership) compareSeen(ctx context.Context, s *authority.State, name s
 		return "more than the store has now: it went back, it says", nil
 	}
 	return "", nil
+}
+
+// registerMetrics registers what it noticed of the store.
+func (c *StoreGuard) registerMetrics(reg prometheus.Registerer) {
+	reg.MustRegister(
+		gauge.If("fealty_store_full",
+			"1 while the store refuses writes, because it has no space left or was made read-only.",
+			func() bool {
+				r := c.writes.State(c.now()).Reason
+				return r == store.NoSpace || r == store.ReadOnly
+			}),
+		gauge.If("fealty_store_refuses_writes",
+			"1 while the store is read and refuses writes, for whatever reason; fealty status says which.",
+			func() bool { return c.writes.State(c.now()).Reason != 0 }),
+		gauge.If("fealty_store_went_back",
+			"1 while the store is known to have gone back: nothing is changed before the signers restore it.",
+			func() bool { return c.kept.Lost() != nil }),
+	)
 }
