@@ -198,7 +198,7 @@ type Coordinator struct {
 	pulsed    instant.Last         // the last self-check that came through
 	serving   atomic.Bool
 	guard     *mesh.Guard
-	limiter   *joinLimiter
+	limiter   *flowcontrol.Sources
 	refusals  *flowcontrol.LogSampler // of the log lines that strangers can cause
 	failures  *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
 	readers   *flowcontrol.Readers
@@ -327,7 +327,7 @@ func assemble(cfg Config) *Coordinator {
 		registry: cfg.Registry,
 		readers:  new(flowcontrol.Readers), verifiers: newVerifiers(), showing: make(chan struct{}, 1),
 		backingUp: make(chan struct{}, 1),
-		limiter:   newJoinLimiter(cfg.Rates),
+		limiter:   cfg.Rates.perSource(),
 		refusals:  flowcontrol.NewLogSampler(),
 		failures:  flowcontrol.NewLogSampler(),
 		stopping:  make(chan struct{}),

@@ -45,6 +45,9 @@ func (c *Admission) registerServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterTokenServiceServer(to, tokenServer{c: c})
 }
 
+// nonceLife bounds the age of a challenge.
+const nonceLife = 30 * time.Second
+
 // channel is one connection's side of a proof: what the candidate must sign.
 type channel struct {
 	nonce   []byte
@@ -76,17 +79,31 @@ func (ch channel) stale() error {
 	return nil
 }
 
+// Bounds on joins.
+const (
+	// joinsAtOnce bounds the joins that are decided at once, joinsPending those
+	// that wait for their candidate's answer, which costs little, and joinsPerSource
+	// those of them from one address. Renewals have no part in these queues, so a flood
+	// of bad joins does not slow them.
+	joinsAtOnce    = 32
+	joinsPending   = 4096
+	joinsPerSource = 512
+	// maxJoinBytes bounds the answer of a candidate, which is kept while it waits to
+	// be decided: a proof and a request for a certificate are far smaller.
+	maxJoinBytes = 64 << 10
+)
+
 // newJoinsWaiting bounds the candidates that were challenged. The rate at which
 // they come has its own settings: see [Rates].
 func newJoinsWaiting() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{What: "joins", Most: joinsPending, PerSource: joinsPerSource,
-		Patience: answerTimeout})
+		Patience: flowcontrol.AnswerTimeout})
 }
 
 // Join runs the handshake of admission.md on one stream: challenge, proof, grant.
 func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 	c := a.c
-	ctx, cancel := context.WithTimeout(granted(stream.Context()), joinTimeout)
+	ctx, cancel := context.WithTimeout(granted(stream.Context()), flowcontrol.ExchangeTimeout)
 	defer cancel()
 	peer := identity.FromContext(ctx)
 	started := time.Now()
@@ -95,9 +112,8 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if _, err := c.authority.ready(); err != nil {
 			return nil, err
 		}
-		if !c.limiter.allow(peer.Addr, c.now()) {
-			return nil, explain.New(explain.RateLimited, "what", "joins from "+flowcontrol.Source(peer.Addr), "limit",
-				fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+		if err := c.limiter.Admit("joins", peer.Addr, c.now()); err != nil {
+			return nil, err
 		}
 		slot, err := c.joinsWaiting.Enter(ctx, peer.Addr, c.now())
 		if err != nil {

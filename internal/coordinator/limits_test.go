@@ -86,7 +86,7 @@ func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
 func TestHeadersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	ctx := metadata.AppendToOutgoingContext(f.ctx(), "x", strings.Repeat("x", 2*maxHeaderBytes))
+	ctx := metadata.AppendToOutgoingContext(f.ctx(), "x", strings.Repeat("x", 2*flowcontrol.MaxHeaderBytes))
 	_, err := newClients(f.member("node-a").conn()).status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 	if err == nil || !strings.Contains(err.Error(), "header list size") {
 		t.Fatalf("%v, want a refusal of the headers", err)

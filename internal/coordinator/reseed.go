@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
@@ -713,9 +712,8 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 		return err
 	}
 	addr := identity.FromContext(stream.Context()).Addr
-	if !r.c.limiter.allow(addr, r.c.now()) {
-		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
-			fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
+	if err := r.c.limiter.Admit("calls", addr, r.c.now()); err != nil {
+		return err
 	}
 	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.Bundle.RootChanges}})
 }

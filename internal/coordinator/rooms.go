@@ -86,7 +86,7 @@ type Authority struct {
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	fs         durable.FS
-	limiter    *joinLimiter
+	limiter    *flowcontrol.Sources
 	log        *slog.Logger
 	metrics    *authorityMetrics
 	now        func() time.Time
@@ -276,7 +276,7 @@ type Membership struct {
 // Trust changes what the fleet trusts.
 type Trust struct {
 	faults     *fault.Points
-	limiter    *joinLimiter
+	limiter    *flowcontrol.Sources
 	log        *slog.Logger
 	now        func() time.Time
 	readers    *flowcontrol.Readers
@@ -309,7 +309,7 @@ type Admission struct {
 	// maxHeadAge is how old the head may be under which it renews without the store.
 	maxHeadAge time.Duration
 	faults     *fault.Points
-	limiter    *joinLimiter
+	limiter    *flowcontrol.Sources
 	log        *slog.Logger
 	metrics    *admissionMetrics
 	now        func() time.Time
@@ -410,7 +410,7 @@ func (c *Coordinator) wire() {
 	c.desired = &Desired{storeguard: c.storeguard, authority: c.authority}
 	c.admission = &Admission{
 		storeguard: c.storeguard, auditing: c.auditing, authority: c.authority, bundle: c.bundle, membership: c.membership,
-		perMember: newMemberLimiter(c.cfg.Rates), joinsWaiting: newJoinsWaiting(),
+		perMember: c.cfg.Rates.perMember(), joinsWaiting: newJoinsWaiting(),
 		joinSlots: make(chan struct{}, joinsAtOnce), known: newKnown(),
 	}
 	c.publication = &Publication{storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election,
