@@ -611,7 +611,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
-	if last := a.c.head.state.Load().Ready(); last != nil {
+	if last := a.c.head.State().Ready(); last != nil {
 		if _, err := last.Chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}

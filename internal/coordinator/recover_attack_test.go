@@ -105,7 +105,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
-	trueManifest := f.c.head.state.Load().Manifest
+	trueManifest := f.c.head.State().Manifest
 	f.loseKeeper()
 	g, err := f.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
@@ -333,7 +333,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	}
 	say(files, nil)
 
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	mesh, err := s.MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
 	thief := steal(s)

@@ -127,7 +127,7 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 // GetSeedShares returns the shares that the owners of the manifest in force should
 // hold. In recovery mode it is served to this machine alone.
 func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
-	if m.c.head.state.Load().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
+	if m.c.head.State().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
 		return m.c.claimedShares(ctx)
 	}
 	s, err := m.c.head.atHead(ctx)
@@ -258,7 +258,7 @@ func (c *Authority) dropSecrets(ctx context.Context, s *authority.State) error {
 		}
 	}
 	for _, e := range over {
-		ch := c.root.election.newLeaderChange(s)
+		ch := c.leaderChange(s)
 		ch.Delete(e.Key, e.Version)
 		if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
 			return err
