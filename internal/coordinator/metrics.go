@@ -41,7 +41,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // documentation. Nothing can be collected from it.
 func Metrics() (prometheus.Collector, error) {
 	c := assemble(Config{Registry: prometheus.NewRegistry(), Now: time.Now})
-	c.authority.certificate = new(enrolment.Certificate)
+	c.self.certificate = new(enrolment.Certificate)
 	c.registerMetrics(c.registry, tlsfiles.NewFailures())
 	_, err := c.authorizer()
 	return c.registry, err
@@ -51,13 +51,13 @@ func Metrics() (prometheus.Collector, error) {
 // files of the operator's certificate.
 func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometheus.Collector) {
 	c.metrics = newMetrics(reg)
-	if c.authority.certificate != nil {
+	if c.self.certificate != nil {
 		reg.MustRegister(reloads, gauge.Of("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
-			func() float64 { return tlsfiles.NotAfter(c.authority.certificate.Files()) }))
+			func() float64 { return tlsfiles.NotAfter(c.self.certificate.Files()) }))
 	}
-	c.storeguard.registerMetrics(reg)
-	c.authority.registerMetrics(reg)
+	c.storeguard.RegisterMetrics(reg)
+	c.head.registerMetrics(reg)
 	c.bundle.registerMetrics(reg)
 	c.election.registerMetrics(reg)
 	c.audit.registerMetrics(reg)
