@@ -503,11 +503,13 @@ func (c *Coordinator) AdminSocket() string {
 	return c.self.path(adminSocketDefault)
 }
 
-func (c *Enrolment) advertised() []string {
-	if len(c.advertise) > 0 {
-		return slices.Clone(c.advertise)
+// addresses are where it tells others that it is. Its rooms share them: none may change
+// what it was given.
+func (c *Coordinator) addresses() []string {
+	if len(c.cfg.Advertise) > 0 {
+		return slices.Clip(c.cfg.Advertise)
 	}
-	return []string{c.listensAt}
+	return []string{c.Addr()}
 }
 
 // handshakeFailed counts a handshake that failed, and says so.
@@ -719,4 +721,4 @@ func sinceNow() func() time.Duration {
 	return func() time.Duration { return time.Since(start) }
 }
 
-func (c *Enrolment) path(name string) string { return c.dir + "/" + name }
+func (c *Enrolment) path(name string) string { return c.cfg.DataDir + "/" + name }

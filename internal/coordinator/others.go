@@ -210,7 +210,7 @@ func (e *others) connLocked(c *Membership, s *authority.State, at place) *mesh.C
 		return nil
 	}
 	conn, err := mesh.Dial("passthrough:///"+at.addr, c.bundle.source, credential.ExactID(id),
-		mesh.Options{Dialer: c.dial, Now: c.now})
+		mesh.Options{Dialer: c.cfg.Dial, Now: c.now})
 	if err != nil {
 		return nil
 	}

@@ -92,10 +92,9 @@ func (c *Head) alone(what string, cause error) (*authority.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if age := c.headConfirmed.Age(c.now()); age > c.maxHeadAge {
+	if age := c.headConfirmed.Age(c.now()); age > c.cfg.MaxHeadAge {
 		return nil, explain.Wrap(cause, explain.StoreUnreachable, "what", what, "cause",
-			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s",
-				age.Round(time.Second), c.maxHeadAge))
+			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s", age.Round(time.Second), c.cfg.MaxHeadAge))
 	}
 	return s, nil
 }

@@ -370,7 +370,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 // are; and after all of these who proved nothing when it was asked last. What could not
 // be resolved is a failure of its own.
 func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
-	own := append(c.self.advertised(), c.self.listensAt)
+	own := append(slices.Clone(c.cfg.Addresses), c.cfg.ListensAt)
 	add := func(addr string) {
 		if len(out) < 2*maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
 			out = append(out, addr)
@@ -730,8 +730,8 @@ func provenPeer(role proof.PeerRole, t proof.PeerTranscript, evidence, vouch []b
 
 // checkPin refuses a root that is not the one that is pinned.
 func (c *Enrolment) checkPin(root *x509.Certificate) error {
-	if got := identity.KeyOf(root); !c.pin.IsZero() && got != c.pin {
-		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.pin.String())
+	if got := identity.KeyOf(root); !c.cfg.Pin.IsZero() && got != c.cfg.Pin {
+		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
 	}
 	return nil
 }

@@ -511,7 +511,7 @@ func (c *Publication) contentsFit(after *authority.State) error {
 		}
 		rec := record.Member{Kind: e.Kind, Name: e.Name}
 		rec.Cover(e)
-		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.self.advertised())
+		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.addresses)
 		t, err := nodeTarget(after, snapshot.ScopeNodeRuntime, rec, groupOfRecord(rec))
 		if err == nil {
 			_, _, _, err = compileHeader(after, t, content, nil, 1, c.now())

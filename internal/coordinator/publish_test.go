@@ -153,7 +153,7 @@ func TestPublish(t *testing.T) {
 	content, ok := va.NodeRuntime()
 	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive || !slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
 		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators,
-		d.c.self.advertised()) || content.Degraded == nil {
+		d.c.addresses()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
 	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.bundle.trust.Load().Revocations {

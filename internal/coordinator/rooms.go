@@ -47,13 +47,16 @@ type AuditQueue struct {
 	auditWriter record.AuditPlaces
 }
 
+// enrolmentConfig is what is set of Enrolment.
+type enrolmentConfig struct {
+	DataDir   string         // where its files are
+	Addresses []string       // that people and tokens are told; shared
+	Pin       identity.KeyID // of the root key; zero: any
+}
+
 // Enrolment says which coordinator of the manifest this process is, and proves it.
 type Enrolment struct {
-	dir       string         // where its files are
-	listensAt string         // "" without a listener
-	advertise []string       // where it tells others that it is; empty: where it listens
-	pin       identity.KeyID // of the root key; zero: any
-
+	cfg enrolmentConfig
 	fs  durable.FS
 	log *slog.Logger
 	now func() time.Time
@@ -65,10 +68,15 @@ type Enrolment struct {
 	setup              atomic.Pointer[setupSecret]
 }
 
+// headConfig is what is set of Head.
+type headConfig struct {
+	// MaxHeadAge is how long it serves what needs no new fact without seeing the head.
+	MaxHeadAge time.Duration
+}
+
 // Head knows which head is in force, and what the store shows of it (I10).
 type Head struct {
-	// maxHeadAge is how long it may go by the head without being shown it.
-	maxHeadAge time.Duration
+	cfg        headConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
 	fs         durable.FS
@@ -112,23 +120,28 @@ type Keepers struct {
 	keepersChanged watch.Signal                // they changed
 }
 
+// authorityConfig is what is set of Authority.
+type authorityConfig struct {
+	// SelfHealAfter is how long it looks for the mesh CA key before it makes another.
+	SelfHealAfter time.Duration
+}
+
 // Authority brings a head into force, and its keys: it sets, follows and comes back (I8, I9).
 type Authority struct {
-	root *Coordinator // what is not its own yet
-	// selfHealAfter is how long it looks for the mesh CA key before it makes another.
-	selfHealAfter time.Duration
-	elapsed       func() time.Duration
-	failures      *flowcontrol.LogSampler
-	faults        *fault.Points
-	fs            durable.FS
-	limiter       *flowcontrol.Sources
-	log           *slog.Logger
-	now           func() time.Time
-	readers       *flowcontrol.Readers
-	refusals      *flowcontrol.LogSampler
-	store         store.Store
-	storeguard    *storeguard.Guard
-	auditing      *AuditQueue
+	root       *Coordinator // what is not its own yet
+	cfg        authorityConfig
+	elapsed    func() time.Duration
+	failures   *flowcontrol.LogSampler
+	faults     *fault.Points
+	fs         durable.FS
+	limiter    *flowcontrol.Sources
+	log        *slog.Logger
+	now        func() time.Time
+	readers    *flowcontrol.Readers
+	refusals   *flowcontrol.LogSampler
+	store      store.Store
+	storeguard *storeguard.Guard
+	auditing   *AuditQueue
 
 	// reads are the later fields of manifests that this release reads: all of them, but
 	// where a test plays an earlier release.
@@ -222,6 +235,8 @@ type AuditTrail struct {
 
 // peerRecoveryConfig is what is set of PeerRecovery.
 type peerRecoveryConfig struct {
+	Addresses  []string // that others are told; shared
+	ListensAt  string   // its own address, which it never asks
 	Peers      []string // see [Config]
 	LookupHost func(ctx context.Context, name string) ([]string, error)
 	Dial       func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
@@ -270,11 +285,16 @@ type OwnerRecovery struct {
 	gatheringDue watch.Signal // the open attempt is to be looked at now
 }
 
+// membershipConfig is what is set of Membership.
+type membershipConfig struct {
+	Addresses []string                                                 // that tokens and members are told; shared
+	Dial      func(ctx context.Context, addr string) (net.Conn, error) // to another coordinator; nil: TCP
+}
+
 // Membership knows who is a member, who is connected, and how one stops being one.
 type Membership struct {
-	root *Coordinator // what is not its own yet
-	// dial opens a connection to another coordinator; nil: TCP.
-	dial         func(ctx context.Context, addr string) (net.Conn, error)
+	root         *Coordinator // what is not its own yet
+	cfg          membershipConfig
 	elapsed      func() time.Duration
 	failures     *flowcontrol.LogSampler
 	faults       *fault.Points
@@ -360,6 +380,7 @@ type Admission struct {
 
 // Publication compiles and signs what each member is told (I11, I12).
 type Publication struct {
+	addresses  []string // that members are told of this coordinator; shared
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
@@ -489,15 +510,16 @@ func (c *Coordinator) share() {
 	q := c.auditing
 	q.log, q.now, q.store = c.log, c.now, c.store
 	i := c.self
-	i.dir, i.listensAt, i.advertise, i.pin = c.cfg.DataDir, c.Addr(), c.cfg.Advertise, c.cfg.Pin
+	i.cfg = enrolmentConfig{DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin}
 	i.fs, i.log, i.now = c.fs, c.log, c.now
 	h := c.head
-	h.maxHeadAge = c.cfg.MaxHeadAge
-	h.elapsed, h.failures, h.fs, h.log, h.now, h.store = c.elapsed, c.failures, c.fs, c.log, c.now, c.store
+	h.cfg = headConfig{MaxHeadAge: c.cfg.MaxHeadAge}
+	h.elapsed, h.failures, h.fs, h.log = c.elapsed, c.failures, c.fs, c.log
+	h.now, h.store = c.now, c.store
 	k := c.keepers
 	k.failures, k.fs, k.log, k.now, k.store = c.failures, c.fs, c.log, c.now, c.store
 	a := c.authority
-	a.selfHealAfter = c.cfg.SelfHealAfter
+	a.cfg = authorityConfig{SelfHealAfter: c.cfg.SelfHealAfter}
 	a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.elapsed, c.failures, c.faults, c.fs, c.limiter
 	a.log, a.now, a.readers, a.refusals, a.store = c.log, c.now, c.readers, c.refusals, c.store
 	b := c.bundle
@@ -509,15 +531,15 @@ func (c *Coordinator) share() {
 	l := c.audit
 	l.failures, l.log, l.now, l.stopping, l.store = c.failures, c.log, c.now, c.stopping, c.store
 	p := c.peerrecovery
-	p.cfg = peerRecoveryConfig{Peers: c.cfg.Peers, LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial,
-		Release: c.cfg.Release}
+	p.cfg = peerRecoveryConfig{Addresses: c.addresses(), ListensAt: c.Addr(), Peers: c.cfg.Peers,
+		LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial, Release: c.cfg.Release}
 	p.elapsed, p.failures, p.faults, p.log = c.elapsed, c.failures, c.faults, c.log
 	p.now, p.readers, p.refusals, p.startedAt, p.store = c.now, c.readers, c.refusals, c.startedAt, c.store
 	o := c.ownerrecovery
 	o.faults, o.log, o.now, o.readers, o.refusals = c.faults, c.log, c.now, c.readers, c.refusals
 	o.store = c.store
 	m := c.membership
-	m.dial = c.cfg.Dial
+	m.cfg = membershipConfig{Addresses: c.addresses(), Dial: c.cfg.Dial}
 	m.elapsed, m.failures, m.faults, m.guard, m.log = c.elapsed, c.failures, c.faults, c.guard, c.log
 	m.now, m.store = c.now, c.store
 	t := c.trust
@@ -530,6 +552,7 @@ func (c *Coordinator) share() {
 	n.faults, n.limiter, n.log, n.now = c.faults, c.limiter, c.log, c.now
 	n.readers, n.refusals = c.readers, c.refusals
 	u := c.publication
+	u.addresses = c.addresses()
 	u.failures, u.faults, u.log, u.now, u.store = c.failures, c.faults, c.log, c.now, c.store
 	y := c.delivery
 	y.failures, y.log, y.now, y.readers, y.stopping = c.failures, c.log, c.now, c.readers, c.stopping

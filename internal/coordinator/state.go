@@ -207,7 +207,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		c.settleCandidates(s.Head)
 		c.taken.settle(s.Head)
 		c.dropOpened()
-		c.search = decide.Search{HealAfter: c.selfHealAfter, Random: mathrand.Float64}
+		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
 		c.root.ownerrecovery.recoveries.end(nil)
 		c.self.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.Manifest.Cluster),

@@ -6,11 +6,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/writable"
 )
@@ -100,22 +97,4 @@ var words = map[store.Reason]string{
 	store.Forbidden:  "forbidden",
 	store.FileGone:   "file-gone",
 	store.DiskFailed: "disk-failed",
-}
-
-// RegisterMetrics registers what is noticed of the store.
-func (g *Guard) RegisterMetrics(reg prometheus.Registerer) {
-	reg.MustRegister(
-		gauge.If("fealty_store_full",
-			"1 while the store refuses writes, because it has no space left or was made read-only.",
-			func() bool {
-				r := g.Writes().Reason
-				return r == store.NoSpace || r == store.ReadOnly
-			}),
-		gauge.If("fealty_store_refuses_writes",
-			"1 while the store is read and refuses writes, for whatever reason; fealty status says which.",
-			func() bool { return g.Writes().Reason != 0 }),
-		gauge.If("fealty_store_went_back",
-			"1 while the store is known to have gone back: nothing is changed before the signers restore it.",
-			func() bool { return g.Lost() != nil }),
-	)
 }
