@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
@@ -512,7 +513,7 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	_, _, claimed, err := r.c.head.claimedHistory(r.ctx())
 	wantOnlyNil(t, err)
 	loaded := r.loaded()
-	head := &recovery.Head{Hash: sha256Sum(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
+	head := &recovery.Head{Hash: sha256.Sum256(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
 	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: testCluster, Head: head.Hash,
 		Recipient: f.people.keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
 		Key: r.c.self.enrolmentKey()}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -51,7 +52,8 @@ func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *
 	}
 	_, refused := c.self.admits(m)
 	return &way{
-		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256Sum(raw)}, manifest: m, seen: seen, last: last, admitted: refused == nil,
+		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, manifest: m,
+		seen: seen, last: last, admitted: refused == nil,
 	}, nil
 }
 

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -359,7 +360,7 @@ func (c *Head) claimedHistory(ctx context.Context) (*history.History, []history.
 		if err != nil {
 			return nil, nil, nil, c.claimedHistoryError(err)
 		}
-		links = append(links, history.Link{Transition: *t, Hash: sha256Sum(raw)})
+		links = append(links, history.Link{Transition: *t, Hash: sha256.Sum256(raw)})
 	}
 	m, err := manifest.ParseAccepted(h.Manifests[links[len(links)-1].Manifest])
 	if err != nil {
@@ -678,7 +679,7 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	if err != nil {
 		return nil, c.head.claimedHistoryError(err)
 	}
-	if got := history.Hash(sha256Sum(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
+	if got := history.Hash(sha256.Sum256(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
 		c.head.LookAgain()
 		return nil, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/hex"
@@ -158,7 +159,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		}
 		return h
 	}
-	headOf := func(h *history.History) history.Hash { return sha256Sum(h.Links[len(h.Links)-1]) }
+	headOf := func(h *history.History) history.Hash { return sha256.Sum256(h.Links[len(h.Links)-1]) }
 
 	for _, tc := range []struct {
 		name   string

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"path/filepath"
@@ -480,9 +481,9 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	}
 	raw, err := tr.Encode()
 	wantOnly(t, "encode", err, "")
-	_, err = d.store.CompareAndSwap(t.Context(), history.BlobKey(sha256Sum(raw)), 0, raw)
+	_, err = d.store.CompareAndSwap(t.Context(), history.BlobKey(sha256.Sum256(raw)), 0, raw)
 	wantOnly(t, "put", err, "")
-	head.Hash = sha256Sum(raw)
+	head.Hash = sha256.Sum256(raw)
 	d.store.alter(history.HeadKey, func([]byte) []byte { return head.Encode() })
 	file := func(i int) keyring.ShareFile {
 		return keyring.ShareFile{Cluster: testCluster, Owner: p.names[i], Share: forged[i]}

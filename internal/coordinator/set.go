@@ -147,7 +147,7 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 	if err != nil {
 		return nil, err
 	}
-	if sum := sha256Sum(whole); !bytes.Equal(sum[:], req.GetManifestHash()) {
+	if sum := sha256.Sum256(whole); !bytes.Equal(sum[:], req.GetManifestHash()) {
 		return nil, explain.New(explain.RequestField, "field", "part", "problem", "the manifest is not the one that was proven")
 	}
 	return whole, nil
@@ -546,7 +546,7 @@ func linkOf(t *history.Transition) (history.Link, error) {
 	if err != nil {
 		return history.Link{}, explain.Wrap(err, explain.RequestField, "field", "transition", "problem", err.Error())
 	}
-	return history.Link{Transition: *t, Hash: sha256Sum(raw)}, nil
+	return history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, nil
 }
 
 func transitionMessage(l history.Link) *fealtyv1.Transition {

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -567,8 +566,6 @@ func (c *Head) recordSeen(ctx context.Context, h history.SeenHead) {
 		c.log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down: a store that is rolled back would not be noticed after a restart", slog.Any("err", err))
 	}
 }
-
-func sha256Sum(b []byte) [32]byte { return sha256.Sum256(b) }
 
 // headMetrics are what Head counts.
 type headMetrics struct {
