@@ -7,8 +7,9 @@
 # goroutine, or one coordinator that is made anew (rounds). The detector finds in a few
 # rounds what it finds in all, and makes each of them up to six times as long:
 #   - schedules of pure code, and of whole coordinators in virtual time (schedules);
-#   - power that is cut, or a process killed, at each point of something (cuts), and a store
-#     whose answer is lost at each commit, or that is gone at each call (lost);
+#   - power that is cut, a process killed, or a disk that fails, at each point of something
+#     (cuts), and a store whose answer is lost at each commit, or that is gone at each call
+#     (lost);
 #   - calls that are overtaken by each other call, and a thousand connections of one machine
 #     (overtaken);
 #   - files with a byte damaged, each in its turn (damaged);
@@ -50,12 +51,14 @@ status=0
 
 schedules='TestSchedules|TestFleetSchedules(NoticeBugs)?|TestRotationLosesNoConfig|TestUsesAndCountsAreExact'
 cuts='Test(Activation|Commit|Emergency|FallBack|Join|Periods|RuntimeActivation|SeveralScopes|Wipe)Crash|TestWriteInterrupted|TestKilledActivation'
+cuts+='|TestJoinDiskErrors|TestRenewOnAFullDisk'
 cuts+='|Test(Gathering|Recovery)CutOff|TestReseedInterrupted'
 lost='Test(Set|Reshare)DiesAnywhere|TestLostAnswerWithoutAKeeper'
 lost+='|TestOutageInTheMiddle|TestAuditRetention|TestRefusingStoreIsTold'
 overtaken='TestRacesOverAMember|TestOneMachineIsNoCopy'
 damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestPeriodsDamaged|TestSealed'
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublicationsRace|TestAdmissionModel'
+properties+='|TestConcurrentAppends'
 much='Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestAuditQueueIsBounded|TestRepairInTurn|TestOutdatedManifest'
 typed='TestRooms|TestSecretsStayInTheirRooms'
 rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$typed"
@@ -86,7 +89,7 @@ if [ -z "$race" ]; then
 fi
 product test "${options[@]}" -run "^($rounds)\$" \
   ./internal/sim ./internal/agent ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror \
-  ./internal/layers || status=1
+  ./internal/layers ./internal/history || status=1
 for package in "${uninstrumented[@]}"; do options+=("-gcflags=$package=-race=false"); done
 go test -race "${options[@]}" "${packages[@]}" || status=1
 exit $status
