@@ -294,7 +294,7 @@ func (c *AuditTrail) lookAtCheckpoints(ctx context.Context, s *authority.State) 
 
 // auditBroken tells people that the audit log is not what was written.
 func (c *AuditTrail) auditBroken(ctx context.Context, b auditlog.Break) {
-	c.metrics.auditBreaks.Inc()
+	c.metrics.breaks.Inc()
 	c.failures.Log(ctx, c.log, slog.LevelError, "the audit log was altered: see fealty explain FE-A108",
 		slog.String("problem", b.String()))
 }
@@ -348,7 +348,7 @@ func (c *AuditTrail) leaderConditions(s *authority.State) ([]store.Condition, bo
 // that whoever verifies the log under the keys that come finds the hashes of before. The move
 // does not depend on it: what is behind none yet is behind the next one.
 func (c *AuditTrail) checkpointBefore(ctx context.Context, s *authority.State) {
-	if s == nil || s.Phase != authority.Ready || c.storeguard.kept.Lost() != nil {
+	if s == nil || s.Phase != authority.Ready || c.storeguard.Lost() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, beforeMoveTime)
@@ -381,7 +381,7 @@ func (c *AuditTrail) makeCheckpoints(ctx context.Context, s *authority.State, co
 		c.vouching.broke(b, c.now())
 		c.auditBroken(ctx, b)
 	}
-	if err != nil && c.storeguard.kept.Lost() != nil {
+	if err != nil && c.storeguard.Lost() != nil {
 		return nil // which is what has to be mended
 	}
 	return err

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -221,7 +222,8 @@ func TestRefusingStoreIsTold(t *testing.T) {
 			if errors.Is(err, store.ErrUnknownOutcome) {
 				name = "unknown"
 			}
-			t.Run(storeWord[reason]+" "+name, func(t *testing.T) { t.Parallel(); testRefusingStore(t, reason, err) })
+			t.Run(storeguard.Word(reason)+" "+name,
+				func(t *testing.T) { t.Parallel(); testRefusingStore(t, reason, err) })
 		}
 	}
 }
@@ -269,8 +271,8 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 			}
 		}
 	}
-	told("meanwhile", storeWord[reason], "has taken no writes for")
-	told("meanwhile", storeWord[reason], reason.String())
+	told("meanwhile", storeguard.Word(reason), "has taken no writes for")
+	told("meanwhile", storeguard.Word(reason), reason.String())
 	found := d.findings(t, code)[0]
 	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") || found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)
@@ -284,7 +286,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	d.store.setRefusing(nil)
 	back := d.clock().UTC().Format("15:04:05")
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	told("as soon as it takes one", storeWord[reason], "since "+back+" UTC the store takes some writes")
+	told("as soon as it takes one", storeguard.Word(reason), "since "+back+" UTC the store takes some writes")
 	if text := d.findings(t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") || !strings.Contains(text, "it takes some") {
 		t.Errorf("as soon as it takes one: %s", text)
 	}

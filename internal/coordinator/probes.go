@@ -105,16 +105,16 @@ func (h health) liveness() probeAnswer {
 }
 
 func (c *Coordinator) health() health {
-	s, now := c.authority.state.Load(), c.now()
-	word, refuses := c.refusing()
+	s, now := c.head.state.Load(), c.now()
+	word, refuses := c.storeguard.Refusing()
 	reason := s.Reason
 	if s.Phase == authority.Recovery {
 		reason = c.ownerrecovery.recoveryText(s)
 	}
 	return health{
 		serving: c.serving.Load(), tried: c.authority.tried.Load(), phase: s.Phase, reason: reason,
-		headAge: c.authority.headConfirmed.Age(now), maxHeadAge: c.cfg.MaxHeadAge,
-		store: word, refuses: refuses, lost: c.storeguard.lostReason(),
+		headAge: c.head.headConfirmed.Age(now), maxHeadAge: c.cfg.MaxHeadAge,
+		store: word, refuses: refuses, lost: c.storeguard.LostReason(),
 		pulseAge: c.pulsed.Age(now), strict: c.cfg.LivenessStore,
 	}
 }
@@ -157,7 +157,7 @@ func (c *Coordinator) checkSelf() {
 	for _, l := range c.locks() {
 		passes(l)
 	}
-	c.limiter.sources.Alive()
+	c.limiter.Alive()
 	c.admission.perMember.Alive()
 	c.pulsed.Set(c.now())
 }

@@ -1,10 +1,11 @@
 package coordinator
 
 import (
+	"context"
 	"crypto/ed25519"
-	"crypto/sha256"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/ended"
@@ -26,32 +28,13 @@ import (
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/recall"
-	"github.com/fealty-io/fealty/internal/regress"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/writable"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// StoreGuard notices a store that lost something or takes no writes.
-type StoreGuard struct {
-	root     *Coordinator // what is not its own yet
-	cfg      Config
-	failures *flowcontrol.LogSampler
-	fs       durable.FS
-	log      *slog.Logger
-	now      func() time.Time
-
-	writes      writable.Record      // whether the store takes writes
-	storeFailed instant.Last         // when a call last ended because the store did not answer
-	kept        regress.Keeper       // what was seen of the store
-	keptFault   error                // why it cannot be told what was seen of it before
-	keeping     sync.Mutex           // held by who writes down what was seen
-	written     [2][sha256.Size]byte // digests of what was written; guarded by keeping
-}
 
 // AuditQueue writes what the audit log is to hold.
 type AuditQueue struct {
@@ -64,61 +47,130 @@ type AuditQueue struct {
 	auditWriter record.AuditPlaces
 }
 
-// Authority holds the head that is in force and its keys (I8, I9).
-type Authority struct {
-	root       *Coordinator // what is not its own yet
-	cfg        Config
-	elapsed    func() time.Duration
-	failures   *flowcontrol.LogSampler
-	faults     *fault.Points
-	fs         durable.FS
-	limiter    *joinLimiter
-	log        *slog.Logger
-	metrics    *metrics
-	now        func() time.Time
-	readers    *flowcontrol.Readers
-	refusals   *flowcontrol.LogSampler
-	store      store.Store
-	storeguard *StoreGuard
-	auditing   *AuditQueue
+// enrolmentConfig is what is set of Enrolment.
+type enrolmentConfig struct {
+	DataDir   string         // where its files are
+	Addresses []string       // that people and tokens are told; shared
+	Pin       identity.KeyID // of the root key; zero: any
+}
 
-	history   *history.Log
+// Enrolment says which coordinator of the manifest this process is, and proves it.
+type Enrolment struct {
+	cfg enrolmentConfig
+	fs  durable.FS
+	log *slog.Logger
+	now func() time.Time
+
 	enrolment ed25519.PrivateKey
 	// certificate is shown beside the enrolment key; nil: this coordinator has none.
 	certificate        *enrolment.Certificate
 	certificateChanged watch.Signal // it is another one
-	state              atomic.Pointer[authority.State]
-	stateChanged       watch.Signal
-	keeperViews        atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
-	keepersChanged     watch.Signal                // they changed
-	headDue            watch.Signal                // the head is to be looked at now
+	setup              atomic.Pointer[setupSecret]
+}
+
+// headConfig is what is set of Head.
+type headConfig struct {
+	// MaxHeadAge is how long it serves what needs no new fact without seeing the head.
+	MaxHeadAge time.Duration
+}
+
+// Head knows which head is in force, and what the store shows of it (I10).
+type Head struct {
+	cfg        headConfig
+	elapsed    func() time.Duration
+	failures   *flowcontrol.LogSampler
+	fs         durable.FS
+	log        *slog.Logger
+	metrics    *headMetrics
+	now        func() time.Time
+	root       *Coordinator // what is not its own yet
+	store      store.Store
+	storeguard *storeguard.Guard
+	self       *Enrolment
+
+	// leave has the head that the store shows followed, before anything more is decided
+	// under the one in force.
+	leave func(ctx context.Context)
+	// memory is what is here of s and of what may come, for who judges another head.
+	memory     func(s *authority.State) decide.Memory
+	conflicted map[string]func(ctx context.Context, err *store.ConflictError) (again bool)
+
+	history       *history.Log
+	state         atomic.Pointer[authority.State]
+	stateChanged  watch.Signal
+	headDue       watch.Signal                   // the head is to be looked at now
+	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
+	lag           lag                            // the state, if the store showed a newer head
+	unsettled     atomic.Bool                    // a reseed may have left the records frozen
+	headConfirmed instant.Last                   // when the store was last asked and showed our head
+}
+
+// Keepers seals the seed with the keepers whose keys are on this machine, and opens it.
+type Keepers struct {
+	failures *flowcontrol.LogSampler
+	fs       durable.FS
+	log      *slog.Logger
+	now      func() time.Time
+	root     *Coordinator // what is not its own yet
+	store    store.Store
+	self     *Enrolment
+	head     *Head
+
+	keeperViews    atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
+	keepersChanged watch.Signal                // they changed
+}
+
+// authorityConfig is what is set of Authority.
+type authorityConfig struct {
+	// SelfHealAfter is how long it looks for the mesh CA key before it makes another.
+	SelfHealAfter time.Duration
+}
+
+// Authority brings a head into force, and its keys: it sets, follows and comes back (I8, I9).
+type Authority struct {
+	root       *Coordinator // what is not its own yet
+	cfg        authorityConfig
+	elapsed    func() time.Duration
+	failures   *flowcontrol.LogSampler
+	faults     *fault.Points
+	fs         durable.FS
+	limiter    *flowcontrol.Sources
+	log        *slog.Logger
+	now        func() time.Time
+	readers    *flowcontrol.Readers
+	refusals   *flowcontrol.LogSampler
+	store      store.Store
+	storeguard *storeguard.Guard
+	auditing   *AuditQueue
+
 	// reads are the later fields of manifests that this release reads: all of them, but
 	// where a test plays an earlier release.
 	reads []string
 	// parse reads a manifest that is to be set: manifest.Parse, but where a test plays
 	// the release that set what a later one refuses.
 	parse      func([]byte) (*manifest.Manifest, error)
-	setting    chan struct{}                  // held by the one SetManifest under way; capacity 1
-	candidates map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
-	search     decide.Search                  // the way back to the head; owned by who holds setting
-	pushed     atomic.Bool                    // a peer may be at the head: look for it now
-	opened     *opened                        // a seed for the way back; owned by who holds setting
-	older      atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
-	prepared   *prepared                      // a seed that waits for its signatures; owned by who holds setting
+	setting    chan struct{}          // held by the one SetManifest under way; capacity 1
+	candidates map[history.Hash]*move // moves of unknown outcome; owned by who holds setting
+	search     decide.Search          // the way back to the head; owned by who holds setting
+	pushed     atomic.Bool            // a peer may be at the head: look for it now
+	opened     *opened                // a seed for the way back; owned by who holds setting
+
+	prepared *prepared // a seed that waits for its signatures; owned by who holds setting
 	// former are secrets of seeds that were replaced, which calls may still use; owned by who
 	// holds setting.
 	former []*authority.Secrets
 	// untold is what the audit log is told once a state is adopted: where the secrets came
 	// from, and the moves that made it; owned by who holds setting.
-	untold        []record.AuditEntry
-	lag           lag          // the state, if the store showed a newer head
-	unsettled     atomic.Bool  // a reseed may have left the records frozen
-	headConfirmed instant.Last // when the store was last asked and showed our head
-	tried         atomic.Bool  // to bring the keys back, or to find that there are none
-	firstSets     *flowcontrol.Limiter
-	taken         takenKeys // of heads that may come
-	yields        yields    // of the search to owners
-	setup         atomic.Pointer[setupSecret]
+	untold []record.AuditEntry
+
+	tried     atomic.Bool // to bring the keys back, or to find that there are none
+	firstSets *flowcontrol.Limiter
+	taken     takenKeys // of heads that may come
+	yields    yields    // of the search to owners
+
+	self    *Enrolment
+	head    *Head
+	keepers *Keepers
 }
 
 // TrustBundle keeps the trust bundle that is in force here (I11).
@@ -127,8 +179,9 @@ type TrustBundle struct {
 	guard      *mesh.Guard
 	log        *slog.Logger
 	now        func() time.Time
-	storeguard *StoreGuard
-	authority  *Authority
+	storeguard *storeguard.Guard
+	self       *Enrolment
+	head       *Head
 
 	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
 	trust         atomic.Pointer[bundle.View]
@@ -140,17 +193,24 @@ type TrustBundle struct {
 	withdrawn     withdrawals
 }
 
+// electionConfig is what is set of Election; see [Config].
+type electionConfig struct {
+	Lease, Beat time.Duration
+}
+
 // Election runs internal/leadership over the store (I4).
 type Election struct {
 	root       *Coordinator // what is not its own yet
-	cfg        Config
+	cfg        electionConfig
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *electionMetrics
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
+	self       *Enrolment
+	head       *Head
 	authority  *Authority
 
 	lead *lead
@@ -160,12 +220,12 @@ type Election struct {
 type AuditTrail struct {
 	failures   *flowcontrol.LogSampler
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *auditMetrics
 	now        func() time.Time
 	stopping   chan struct{}
 	store      store.Store
-	storeguard *StoreGuard
-	authority  *Authority
+	storeguard *storeguard.Guard
+	head       *Head
 	bundle     *TrustBundle
 	election   *Election
 
@@ -173,22 +233,35 @@ type AuditTrail struct {
 	vouching     vouching      // what it knows of the checkpoints of the audit log
 }
 
+// peerRecoveryConfig is what is set of PeerRecovery.
+type peerRecoveryConfig struct {
+	Addresses  []string // that others are told; shared
+	ListensAt  string   // its own address, which it never asks
+	Peers      []string // see [Config]
+	LookupHost func(ctx context.Context, name string) ([]string, error)
+	Dial       func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
+	Release    string                                                   // that it reports
+}
+
 // PeerRecovery hands the secrets of the head from one coordinator to another.
 type PeerRecovery struct {
 	root       *Coordinator // what is not its own yet
-	cfg        Config
+	cfg        peerRecoveryConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *peerRecoveryMetrics
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
 	startedAt  time.Time
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
+	self       *Enrolment
+	head       *Head
 	authority  *Authority
+	election   *Election
 
 	peerCalls *flowcontrol.Limiter
 	silent    atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
@@ -198,11 +271,13 @@ type PeerRecovery struct {
 type OwnerRecovery struct {
 	faults    *fault.Points
 	log       *slog.Logger
-	metrics   *metrics
+	metrics   *ownerRecoveryMetrics
 	now       func() time.Time
 	readers   *flowcontrol.Readers
 	refusals  *flowcontrol.LogSampler
 	store     store.Store
+	self      *Enrolment
+	head      *Head
 	authority *Authority
 	election  *Election
 
@@ -210,20 +285,27 @@ type OwnerRecovery struct {
 	gatheringDue watch.Signal // the open attempt is to be looked at now
 }
 
+// membershipConfig is what is set of Membership.
+type membershipConfig struct {
+	Addresses []string                                                 // that tokens and members are told; shared
+	Dial      func(ctx context.Context, addr string) (net.Conn, error) // to another coordinator; nil: TCP
+}
+
 // Membership knows who is a member, who is connected, and how one stops being one.
 type Membership struct {
 	root         *Coordinator // what is not its own yet
-	cfg          Config
+	cfg          membershipConfig
 	elapsed      func() time.Duration
 	failures     *flowcontrol.LogSampler
 	faults       *fault.Points
 	guard        *mesh.Guard
 	log          *slog.Logger
-	metrics      *metrics
+	metrics      *membershipMetrics
 	now          func() time.Time
 	store        store.Store
-	storeguard   *StoreGuard
-	authority    *Authority
+	storeguard   *storeguard.Guard
+	self         *Enrolment
+	head         *Head
 	bundle       *TrustBundle
 	peerrecovery *PeerRecovery
 
@@ -241,13 +323,15 @@ type Membership struct {
 // Trust changes what the fleet trusts.
 type Trust struct {
 	faults     *fault.Points
-	limiter    *joinLimiter
+	limiter    *flowcontrol.Sources
 	log        *slog.Logger
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
 	store      store.Store
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
+	self       *Enrolment
+	head       *Head
 	authority  *Authority
 	bundle     *TrustBundle
 	election   *Election
@@ -262,8 +346,8 @@ type Desired struct {
 	log        *slog.Logger
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
-	authority  *Authority
+	storeguard *storeguard.Guard
+	head       *Head
 
 	config        atomic.Pointer[configView] // nil: not read since the start
 	configChanged watch.Signal               // the config in force is another one
@@ -271,17 +355,18 @@ type Desired struct {
 
 // Admission turns a proof into a certificate (I1).
 type Admission struct {
-	cfg        Config
+	// maxHeadAge is how old the head may be under which it renews without the store.
+	maxHeadAge time.Duration
 	faults     *fault.Points
-	limiter    *joinLimiter
+	limiter    *flowcontrol.Sources
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *admissionMetrics
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
-	storeguard *StoreGuard
+	storeguard *storeguard.Guard
 	auditing   *AuditQueue
-	authority  *Authority
+	head       *Head
 	bundle     *TrustBundle
 	membership *Membership
 
@@ -295,14 +380,16 @@ type Admission struct {
 
 // Publication compiles and signs what each member is told (I11, I12).
 type Publication struct {
+	addresses  []string // that members are told of this coordinator; shared
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *publicationMetrics
 	now        func() time.Time
 	store      store.Store
-	storeguard *StoreGuard
-	authority  *Authority
+	storeguard *storeguard.Guard
+	self       *Enrolment
+	head       *Head
 	bundle     *TrustBundle
 	election   *Election
 	membership *Membership
@@ -318,11 +405,11 @@ type Publication struct {
 type Delivery struct {
 	failures    *flowcontrol.LogSampler
 	log         *slog.Logger
-	metrics     *metrics
+	metrics     *deliveryMetrics
 	now         func() time.Time
 	readers     *flowcontrol.Readers
 	stopping    chan struct{}
-	authority   *Authority
+	head        *Head
 	bundle      *TrustBundle
 	membership  *Membership
 	trust       *Trust
@@ -333,53 +420,86 @@ type Delivery struct {
 	patches *patchCache
 }
 
+// unguarded are the families that are written to whatever the store lost: they tell of
+// coordinators, or authenticate themselves, and decide nothing by being there.
+var unguarded = []string{
+	replicaPrefix, auditPrefix, auditlog.NotePrefix, auditlog.CheckpointPrefix,
+	sealedPrefix, sharePrefix, shareSetPrefix, recoveryPrefix, "history/blob/",
+}
+
 // wire makes the rooms, the lowest first.
 func (c *Coordinator) wire() {
-	c.storeguard = &StoreGuard{root: c}
+	c.storeguard = storeguard.New(storeguard.Config{
+		Store: c.cfg.Store, StoreName: c.cfg.StoreName, Patience: storePatience, Unguarded: unguarded,
+		FS: c.fs, Dir: c.cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
+		InForce: func() (storeguard.Head, bool) {
+			s := c.head.state.Load()
+			return s.StoredHead(), s.Phase == authority.Ready
+		},
+		OlderHead: func() error { return c.head.olderHeadError() },
+		Moved:     func() { c.head.headDue.Notify() },
+		Lost:      func() { c.election.lead.due.Notify() },
+	})
 	c.auditing = &AuditQueue{}
+	c.self = new(Enrolment)
+	c.head = &Head{root: c, self: c.self, storeguard: c.storeguard}
+	c.keepers = &Keepers{root: c, self: c.self, head: c.head}
 	c.authority = &Authority{
-		root: c, storeguard: c.storeguard, auditing: c.auditing,
+		root: c, self: c.self, head: c.head, keepers: c.keepers,
+		storeguard: c.storeguard, auditing: c.auditing,
 		search:  decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64},
 		setting: make(chan struct{}, 1), firstSets: newFirstSets(),
 		parse: manifest.Parse, reads: manifest.LaterFields(),
 	}
+	c.head.leave, c.head.memory = c.authority.leaveHead, c.authority.remembered
+	c.head.onConflict(history.HeadKey, c.authority.headMoved)
+	c.head.onConflict(record.FreezeKey, c.authority.recordsFrozen)
+	c.head.onConflict(leaderTermKey, func(_ context.Context, err *store.ConflictError) bool {
+		c.election.lead.deposed(err.Want)
+		return true
+	})
+	c.head.onConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
+		c.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
+		return true
+	})
 	c.bundle = &TrustBundle{
-		root: c, storeguard: c.storeguard, authority: c.authority,
+		root: c, storeguard: c.storeguard, self: c.self, head: c.head,
 		refreshing: flowcontrol.NewLocks(), maxListed: snapshot.MaxBans,
 	}
-	c.election = &Election{root: c, storeguard: c.storeguard, authority: c.authority}
+	c.election = &Election{root: c, storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority}
 	c.audit = &AuditTrail{
-		storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election,
+		storeguard: c.storeguard, head: c.head, bundle: c.bundle, election: c.election,
 		auditReading: make(chan struct{}, auditReaders),
 		vouching:     vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
 	}
 	c.peerrecovery = &PeerRecovery{
-		root: c, storeguard: c.storeguard, authority: c.authority,
+		root: c, storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, election: c.election,
 		peerCalls: newPeerCalls(),
 	}
 	c.ownerrecovery = &OwnerRecovery{
-		authority: c.authority, election: c.election,
+		self: c.self, head: c.head, authority: c.authority, election: c.election,
 		recoveries: newRecoveries(),
 	}
 	c.membership = &Membership{
-		root: c, storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, peerrecovery: c.peerrecovery,
+		root: c, storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle, peerrecovery: c.peerrecovery,
 		members: newMemberIndex(), others: newOthers(),
 		live: liveMembers{elapsed: c.elapsed, members: make(map[identity.ID]*liveMember)},
 	}
 	c.trust = &Trust{
-		storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election, membership: c.membership,
+		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, bundle: c.bundle, election: c.election, membership: c.membership,
 		presenters: newPresenters(),
 	}
-	c.desired = &Desired{storeguard: c.storeguard, authority: c.authority}
+	c.desired = &Desired{storeguard: c.storeguard, head: c.head}
 	c.admission = &Admission{
-		storeguard: c.storeguard, auditing: c.auditing, authority: c.authority, bundle: c.bundle, membership: c.membership,
-		perMember: newMemberLimiter(c.cfg.Rates), joinsWaiting: newJoinsWaiting(),
+		storeguard: c.storeguard, auditing: c.auditing, head: c.head, bundle: c.bundle, membership: c.membership,
+		perMember: c.cfg.Rates.perMember(), joinsWaiting: newJoinsWaiting(),
 		joinSlots: make(chan struct{}, joinsAtOnce), known: newKnown(),
 	}
-	c.publication = &Publication{storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election,
+	c.publication = &Publication{storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle,
+		election:   c.election,
 		membership: c.membership, desired: c.desired}
 	c.delivery = &Delivery{
-		authority: c.authority, bundle: c.bundle, membership: c.membership, trust: c.trust, admission: c.admission,
+		head: c.head, bundle: c.bundle, membership: c.membership, trust: c.trust, admission: c.admission,
 		publication: c.publication,
 		pulls:       newPullLimiter(), patches: newPatchCache(),
 	}
@@ -387,39 +507,53 @@ func (c *Coordinator) wire() {
 
 // share gives each room what all of them use, again where one of it changed.
 func (c *Coordinator) share() {
-	g := c.storeguard
-	g.cfg, g.failures, g.fs, g.log, g.now = c.cfg, c.failures, c.fs, c.log, c.now
 	q := c.auditing
 	q.log, q.now, q.store = c.log, c.now, c.store
+	i := c.self
+	i.cfg = enrolmentConfig{DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin}
+	i.fs, i.log, i.now = c.fs, c.log, c.now
+	h := c.head
+	h.cfg = headConfig{MaxHeadAge: c.cfg.MaxHeadAge}
+	h.elapsed, h.failures, h.fs, h.log = c.elapsed, c.failures, c.fs, c.log
+	h.now, h.store = c.now, c.store
+	k := c.keepers
+	k.failures, k.fs, k.log, k.now, k.store = c.failures, c.fs, c.log, c.now, c.store
 	a := c.authority
-	a.cfg, a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.cfg, c.elapsed, c.failures, c.faults, c.fs, c.limiter
-	a.log, a.metrics, a.now, a.readers, a.refusals, a.store = c.log, c.metrics, c.now, c.readers, c.refusals, c.store
+	a.cfg = authorityConfig{SelfHealAfter: c.cfg.SelfHealAfter}
+	a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.elapsed, c.failures, c.faults, c.fs, c.limiter
+	a.log, a.now, a.readers, a.refusals, a.store = c.log, c.now, c.readers, c.refusals, c.store
 	b := c.bundle
 	b.guard, b.log, b.now = c.guard, c.log, c.now
 	e := c.election
-	e.cfg, e.failures, e.faults, e.log, e.metrics, e.now = c.cfg, c.failures, c.faults, c.log, c.metrics, c.now
+	e.cfg = electionConfig{Lease: c.cfg.Lease, Beat: c.cfg.Beat}
+	e.failures, e.faults, e.log, e.now = c.failures, c.faults, c.log, c.now
 	e.store = c.store
 	l := c.audit
-	l.failures, l.log, l.metrics, l.now, l.stopping, l.store = c.failures, c.log, c.metrics, c.now, c.stopping, c.store
+	l.failures, l.log, l.now, l.stopping, l.store = c.failures, c.log, c.now, c.stopping, c.store
 	p := c.peerrecovery
-	p.cfg, p.elapsed, p.failures, p.faults, p.log, p.metrics = c.cfg, c.elapsed, c.failures, c.faults, c.log, c.metrics
+	p.cfg = peerRecoveryConfig{Addresses: c.addresses(), ListensAt: c.Addr(), Peers: c.cfg.Peers,
+		LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial, Release: c.cfg.Release}
+	p.elapsed, p.failures, p.faults, p.log = c.elapsed, c.failures, c.faults, c.log
 	p.now, p.readers, p.refusals, p.startedAt, p.store = c.now, c.readers, c.refusals, c.startedAt, c.store
 	o := c.ownerrecovery
-	o.faults, o.log, o.metrics, o.now, o.readers, o.refusals = c.faults, c.log, c.metrics, c.now, c.readers, c.refusals
+	o.faults, o.log, o.now, o.readers, o.refusals = c.faults, c.log, c.now, c.readers, c.refusals
 	o.store = c.store
 	m := c.membership
-	m.cfg, m.elapsed, m.failures, m.faults, m.guard, m.log = c.cfg, c.elapsed, c.failures, c.faults, c.guard, c.log
-	m.metrics, m.now, m.store = c.metrics, c.now, c.store
+	m.cfg = membershipConfig{Addresses: c.addresses(), Dial: c.cfg.Dial}
+	m.elapsed, m.failures, m.faults, m.guard, m.log = c.elapsed, c.failures, c.faults, c.guard, c.log
+	m.now, m.store = c.now, c.store
 	t := c.trust
 	t.faults, t.limiter, t.log, t.now, t.readers, t.refusals = c.faults, c.limiter, c.log, c.now, c.readers, c.refusals
 	t.store = c.store
 	d := c.desired
 	d.log, d.now, d.store = c.log, c.now, c.store
 	n := c.admission
-	n.cfg, n.faults, n.limiter, n.log, n.metrics, n.now = c.cfg, c.faults, c.limiter, c.log, c.metrics, c.now
+	n.maxHeadAge = c.cfg.MaxHeadAge
+	n.faults, n.limiter, n.log, n.now = c.faults, c.limiter, c.log, c.now
 	n.readers, n.refusals = c.readers, c.refusals
 	u := c.publication
-	u.failures, u.faults, u.log, u.metrics, u.now, u.store = c.failures, c.faults, c.log, c.metrics, c.now, c.store
+	u.addresses = c.addresses()
+	u.failures, u.faults, u.log, u.now, u.store = c.failures, c.faults, c.log, c.now, c.store
 	y := c.delivery
-	y.failures, y.log, y.metrics, y.now, y.readers, y.stopping = c.failures, c.log, c.metrics, c.now, c.readers, c.stopping
+	y.failures, y.log, y.now, y.readers, y.stopping = c.failures, c.log, c.now, c.readers, c.stopping
 }

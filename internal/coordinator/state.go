@@ -12,6 +12,8 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
@@ -19,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -32,7 +35,7 @@ import (
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
 func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *authority.State, error) {
-	seen, err := c.seen()
+	seen, err := c.head.seen()
 	if err != nil {
 		return nil, authority.Recovering(last, err), nil
 	}
@@ -42,14 +45,14 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	if last != nil {
 		seen = last.Chain.Seen()
 	}
-	intent, _, err := c.pendingRestore(ctx)
+	intent, _, err := c.head.pendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "":
 		return nil, authority.Recovering(last, err), nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("read what a restore left: %w", err)
 	}
-	loaded, err := c.history.Load(ctx)
+	loaded, err := c.head.history.Load(ctx)
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty) && intent != nil:
@@ -114,7 +117,7 @@ func (c *Authority) load(ctx context.Context, last *authority.State) (s *authori
 // newState builds the ready state of a verified history and its secrets.
 func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
 	mesh *ca.MeshCA) (*authority.State, error) {
-	if err := c.checkPin(root); err != nil {
+	if err := c.self.checkPin(root); err != nil {
 		return nil, err
 	}
 	s, err := authority.New(v, secrets, root, mesh, c.store, c.auditing.auditWriter, c.now())
@@ -159,15 +162,15 @@ func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 // it can, and the error says so; see [lost].
 func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	var failed error
-	old := c.state.Load()
+	old := c.head.state.Load()
 	before := old.Ready()
 	if s.Phase == authority.Ready {
 		failed = c.becomeReady(ctx, s)
 		if lost(failed) {
-			c.lag.lost++
+			c.head.lag.lost++
 			if decide.Stays(memory{c, old}, decide.HeadOf(&s.Head), decide.Conflict) {
-				c.fallBehind(old)
-				c.headDue.Notify()
+				c.head.fallBehind(old)
+				c.head.headDue.Notify()
 				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
 					slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 				return failed
@@ -178,7 +181,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 				slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 			s = authority.Recovering(s, failed)
 		} else {
-			c.recordSeen(ctx, s.Chain.Seen())
+			c.head.recordSeen(ctx, s.Chain.Seen())
 			c.auditOrigin(ctx, s)
 		}
 	}
@@ -193,21 +196,21 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		c.root.membership.hears.Store(c.now().UnixNano())
 		c.root.membership.presence.Listen(c.elapsed())
 	}
-	c.state.Store(s)
-	c.headConfirmed.Set(c.now())
-	c.stateChanged.Notify()
+	c.head.state.Store(s)
+	c.head.headConfirmed.Set(c.now())
+	c.head.stateChanged.Notify()
 	attrs := []slog.Attr{slog.String("phase", s.Phase.String())}
 	if s.Reason != "" {
 		attrs = append(attrs, slog.String("reason", s.Reason))
 	}
 	if s.Phase == authority.Ready {
-		c.lag.lost = 0
+		c.head.lag.lost = 0
 		c.settleCandidates(s.Head)
 		c.taken.settle(s.Head)
 		c.dropOpened()
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
 		c.root.ownerrecovery.recoveries.end(nil)
-		c.endSetup()
+		c.self.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.Manifest.Cluster),
 			slog.Uint64("authority_epoch", s.Head.AuthorityEpoch), slog.Uint64("index", s.Head.Index))
 	}
@@ -224,11 +227,11 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.faults.Hit("adopt.begin"); err != nil {
 		return err
 	}
-	if c.storeguard.keptFault != nil {
-		return c.storeguard.keptFault
+	if err := c.storeguard.Fault(); err != nil {
+		return err
 	}
-	c.storeguard.kept.Restored(s.RestoredEpoch())
-	if old := c.state.Load().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
+	c.storeguard.Restored(s.RestoredEpoch())
+	if old := c.head.state.Load().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
 		old.Records.Next.Store(&s.Records)
 	}
 	if err := c.moveRecords(ctx, s); err != nil {
@@ -267,7 +270,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 // store is known to have lost something both are what they were.
 func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
-	if lost := c.storeguard.lostError(); lost != nil {
+	if lost := c.storeguard.LostError(); lost != nil {
 		t, err := c.keptTrust(s)
 		if err != nil {
 			return nil, fmt.Errorf("%w (%w)", lost, err)
@@ -280,7 +283,7 @@ func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bund
 	// Config that was altered keeps nobody from being ready: what was published stays.
 	switch _, err := c.root.desired.currentConfig(ctx, s, true); {
 	case errors.Is(err, store.ErrForged):
-		if err := c.authority.forgedUnder(ctx, s, suspect{"the config", err}); err != nil {
+		if err := c.head.forgedUnder(ctx, s, suspect{"the config", err}); err != nil {
 			return nil, err
 		}
 	case err != nil:
@@ -306,13 +309,13 @@ func (c *TrustBundle) presentAs(s *authority.State, t *bundle.View) error {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
 	c.trust.Store(t)
-	c.storeguard.kept.SawBundle(t.Signed)
+	c.storeguard.SawBundle(t.Signed)
 	return nil
 }
 
 // ownMaterial certifies this coordinator with a new key.
 func (c *TrustBundle) ownMaterial(s *authority.State, bundle *identity.Bundle) (*credential.Material, error) {
-	entry, err := c.authority.admits(s.Manifest)
+	entry, err := c.self.admits(s.Manifest)
 	if err != nil {
 		return nil, err
 	}
@@ -361,13 +364,13 @@ func (c *TrustBundle) renewIdentity(ctx context.Context, s *authority.State) err
 		return err
 	}
 	leaf := m.Chain()[0]
-	entry, err := c.authority.admits(s.Manifest)
+	entry, err := c.self.admits(s.Manifest)
 	if err != nil {
 		return err
 	}
 	now := c.now()
 	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
-	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.authority.acts(s) {
+	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.head.acts(s) {
 		return nil
 	}
 	return c.presentAs(s, nil)
@@ -379,7 +382,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 	changed, stop := watch.Key(ctx, c.store, history.HeadKey)
 	defer stop()
 	for {
-		due := c.headDue.Wait()
+		due := c.head.headDue.Wait()
 		pause := c.checkHead(ctx)
 		switch given, err := watch.Wait(ctx, pause, changed, due); {
 		case err != nil:
@@ -395,7 +398,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 // every transaction is conditional on our head. It returns when to look again.
 func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	pause = headPollPause
-	if !c.unsettled.Load() && c.headHolds(ctx) {
+	if !c.head.unsettled.Load() && c.head.headHolds(ctx) {
 		return pause
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
@@ -412,19 +415,19 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	if c.pushed.Swap(false) {
 		c.search.Push(c.elapsed())
 	}
-	next, wait, err := c.load(ctx, c.state.Load().Ready())
+	next, wait, err := c.load(ctx, c.head.state.Load().Ready())
 	if err != nil {
 		if ctx.Err() == nil {
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
 		}
 		return pause
 	}
-	c.unsettled.Store(false)
+	c.head.unsettled.Store(false)
 	c.tried.Store(true)
-	if ctx.Err() == nil && next != c.state.Load() {
+	if ctx.Err() == nil && next != c.head.state.Load() {
 		switch err := c.adopt(ctx, next); { // logged there, and tried again
 		case lost(err):
-			return lostPause(c.lag.lost)
+			return lostPause(c.head.lag.lost)
 		case err != nil:
 			c.search.Ended(c.elapsed(), decide.FromMemory, decide.Nothing)
 		}
@@ -450,18 +453,18 @@ func (c *Authority) leaveHead(ctx context.Context) {
 // toHead is leaveHead for who holds setting.
 func (c *Authority) toHead(ctx context.Context) {
 	for range followTries {
-		s := c.state.Load()
+		s := c.head.state.Load()
 		if s.Phase != authority.Ready || c.followed(ctx) {
 			return
 		}
 		w, next, err := c.read(ctx, s)
 		if err != nil {
-			c.headDue.Notify() // the loop says why
+			c.head.headDue.Notify() // the loop says why
 			return
 		}
 		if w != nil {
 			if next, err = c.fromMemory(ctx, w); err != nil {
-				c.headDue.Notify()
+				c.head.headDue.Notify()
 				if c.lingers(ctx, w) > 0 {
 					return
 				}
@@ -471,7 +474,7 @@ func (c *Authority) toHead(ctx context.Context) {
 		if ctx.Err() != nil || !lost(c.adopt(ctx, next)) { // logged there, and tried again
 			return
 		}
-		if watch.Sleep(ctx, lostPause(c.lag.lost)) != nil {
+		if watch.Sleep(ctx, lostPause(c.head.lag.lost)) != nil {
 			return
 		}
 	}
@@ -480,28 +483,28 @@ func (c *Authority) toHead(ctx context.Context) {
 // followed reports whether there is no other head to follow than the one in force, and
 // no reseed to settle. The caller holds setting.
 func (c *Authority) followed(ctx context.Context) bool {
-	s := c.state.Load()
-	switch verdict, known := c.judgeStored(ctx, s); {
+	s := c.head.state.Load()
+	switch verdict, known := c.head.judgeStored(ctx, s); {
 	case !known:
 	case verdict == decide.Same:
-		c.caughtUp(s)
+		c.head.caughtUp(s)
 	case verdict == decide.Another:
-		c.fallBehind(s)
+		c.head.fallBehind(s)
 		return false
 	}
-	return !c.unsettled.Load()
+	return !c.head.unsettled.Load()
 }
 
 // headHolds reports whether the head in the store is ours or one of before, or that
 // nobody can tell now.
-func (c *Authority) headHolds(ctx context.Context) bool {
+func (c *Head) headHolds(ctx context.Context) bool {
 	verdict, known := c.judgeStored(ctx, c.state.Load())
 	return !known || verdict != decide.Another
 }
 
 // judgeStored says what the head that the store shows means for s. It is not known while
 // the store does not show it. Without a history none is the same.
-func (c *Authority) judgeStored(ctx context.Context, s *authority.State) (verdict decide.Verdict, known bool) {
+func (c *Head) judgeStored(ctx context.Context, s *authority.State) (verdict decide.Verdict, known bool) {
 	asked := c.now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, storePatience)
@@ -516,7 +519,7 @@ func (c *Authority) judgeStored(ctx context.Context, s *authority.State) (verdic
 		return decide.Another, true
 	case err != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.storeguard.storeFailed.Set(c.now())
+		c.storeguard.Silent()
 		return 0, false
 	}
 	verdict = c.judgeHead(ctx, s, e)
@@ -529,9 +532,9 @@ func (c *Authority) judgeStored(ctx context.Context, s *authority.State) (verdic
 
 // seen returns what is written of the newest head in the data directory; the zero
 // value if there is nothing.
-func (c *Authority) seen() (history.SeenHead, error) {
+func (c *Head) seen() (history.SeenHead, error) {
 	var m history.SeenHead
-	raw, err := c.fs.ReadFile(c.path(markFile), maxMarkFile)
+	raw, err := c.fs.ReadFile(c.self.path(markFile), maxMarkFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}
@@ -539,17 +542,17 @@ func (c *Authority) seen() (history.SeenHead, error) {
 		err = json.Unmarshal(raw, &m)
 	}
 	if err != nil {
-		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it to believe the store", c.path(markFile), err)
+		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it to believe the store", c.self.path(markFile), err)
 	}
 	return m, nil
 }
 
 // recordSeen writes down the newest head. It is a second line of defence against
 // a store that is rolled back, so that a full disk here stops nothing.
-func (c *Authority) recordSeen(ctx context.Context, h history.SeenHead) {
+func (c *Head) recordSeen(ctx context.Context, h history.SeenHead) {
 	raw, err := json.Marshal(h)
 	if err == nil {
-		err = c.fs.WriteFile(c.path(markFile), raw)
+		err = c.fs.WriteFile(c.self.path(markFile), raw)
 	}
 	if err != nil {
 		c.log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down: a store that is rolled back would not be noticed after a restart", slog.Any("err", err))
@@ -557,3 +560,46 @@ func (c *Authority) recordSeen(ctx context.Context, h history.SeenHead) {
 }
 
 func sha256Sum(b []byte) [32]byte { return sha256.Sum256(b) }
+
+// headMetrics are what Head counts.
+type headMetrics struct {
+	forged prometheus.Counter
+}
+
+func newHeadMetrics(reg prometheus.Registerer) *headMetrics {
+	m := &headMetrics{
+		forged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_store_forged_records_total",
+			Help: "Records whose MAC failed: the store was altered from outside.",
+		}),
+	}
+	reg.MustRegister(m.forged)
+	return m
+}
+
+// registerMetrics registers what it counts, and what the head in force is.
+func (c *Head) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newHeadMetrics(reg)
+	reg.MustRegister(
+		gauge.If("fealty_coordinator_ready",
+			"1 while a manifest is in force and this coordinator holds its keys.",
+			func() bool { return c.state.Load().Phase == authority.Ready }),
+		gauge.If("fealty_coordinator_recovery_mode",
+			"1 while the state in memory is not the head of the persisted history.",
+			func() bool { return c.state.Load().Phase == authority.Recovery }),
+		gauge.Of("fealty_authority_epoch",
+			"Authority epoch of the manifest in force; 0 without one.",
+			func() float64 { return float64(c.state.Load().Head.AuthorityEpoch) }),
+		gauge.Of("fealty_history_index",
+			"Index of the transition in force; 0 without one.",
+			func() float64 { return float64(c.state.Load().Head.Index) }),
+		gauge.Of("fealty_baseline_data",
+			"Data members that have to be connected by the manifest in force; 0 without one.",
+			func() float64 {
+				if s := c.state.Load().Ready(); s != nil {
+					return float64(s.Manifest.Baseline.Data)
+				}
+				return 0
+			}),
+	)
+}

@@ -8,12 +8,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -30,16 +33,37 @@ const maxBootstrapMembers = 32
 // the trust state says there are, or the trust state is gone, the error matches
 // [store.ErrForged]: no bundle is made of what somebody else left.
 func (c *TrustBundle) readTrust(ctx context.Context, s *authority.State) (bundle.Input, error) {
-	began := c.storeguard.kept.Begin()
+	began := c.storeguard.Begin()
 	in, err := bundle.Read(ctx, s.Records, s.Manifest.Cluster)
 	if err != nil {
 		return in, err
 	}
 	// First whether all of it is of before: whoever put it back put back the sum too.
-	if err := c.checkTrust(ctx, s, began, in); err != nil {
+	if err := c.storeguard.Compare(ctx, s.StoredHead(), began, in.Seen(s.RestoredEpoch())); err != nil {
 		return in, err
 	}
 	return in, in.Whole()
+}
+
+// keptTrust is the trust bundle that goes on in force while the store cannot say which
+// is: the one in memory or, after a restart, on disk.
+func (c *TrustBundle) keptTrust(s *authority.State) (*bundle.View, error) {
+	if have := c.trust.Load(); have != nil && have.Epoch == s.Head.AuthorityEpoch {
+		return have, nil
+	}
+	raw := c.storeguard.Bundle()
+	if raw == nil {
+		return nil, errors.New("no trust bundle is kept here")
+	}
+	t, err := s.Bundle.Reopen(raw)
+	if err != nil {
+		return nil, fmt.Errorf("the trust bundle that is kept here: %w", err)
+	}
+	if t.Epoch != s.Head.AuthorityEpoch {
+		return nil, fmt.Errorf("the trust bundle that is kept here is of authority epoch %d, not %d", t.Epoch,
+			s.Head.AuthorityEpoch)
+	}
+	return t, nil
 }
 
 // ensureTrust makes the trust state name the mesh CA key of s, as after a first
@@ -50,7 +74,7 @@ func (c *TrustBundle) ensureTrust(ctx context.Context, s *authority.State) (bund
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
 			if errors.Is(err, store.ErrForged) {
-				if moved := c.authority.forgedUnder(ctx, s, suspect{"the trust state and the bans",
+				if moved := c.head.forgedUnder(ctx, s, suspect{"the trust state and the bans",
 					err}); moved != nil {
 					return in, moved
 				}
@@ -87,7 +111,7 @@ func (c *TrustBundle) touchTrust(ctx context.Context, s *authority.State, ch *re
 	room bundle.Room) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
-		return c.authority.storeError("read the trust state", err)
+		return c.head.storeError("read the trust state", err)
 	}
 	was := in.State.Version
 	next, changed := s.Bundle.Next(in, c.now().UTC().Truncate(time.Second))
@@ -131,14 +155,14 @@ func bundleFull(what string, err error) error {
 // trustChanged makes what was just committed true here: our own connections
 // first, then the members'.
 func (c *TrustBundle) trustChanged(ctx context.Context) error {
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return err
 	}
 	if err := c.refreshTrust(ctx, s, false); err != nil {
 		// It is durable, and the trust loop goes on trying.
 		c.trustDue.Notify()
-		return c.authority.storeError("read the trust state", err)
+		return c.head.storeError("read the trust state", err)
 	}
 	return nil
 }
@@ -197,7 +221,7 @@ func (c *TrustBundle) believe(t *bundle.View) error {
 		return fmt.Errorf("believe the new trust bundle: %w", err)
 	}
 	c.trust.Store(t)
-	c.storeguard.kept.SawBundle(t.Signed)
+	c.storeguard.SawBundle(t.Signed)
 	return nil
 }
 
@@ -208,7 +232,7 @@ func (c *Trust) followTrust(ctx context.Context, s *authority.State) error {
 	defer stop()
 	for {
 		due, confirmed := c.bundle.trustDue.Wait(), c.keyConfirmed.Wait()
-		if err := c.storeguard.untilWhole(ctx); err != nil {
+		if err := c.storeguard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		// A head that moved ends this state, and with it ctx.
@@ -216,7 +240,7 @@ func (c *Trust) followTrust(ctx context.Context, s *authority.State) error {
 		if err == nil {
 			err = c.followRotation(ctx, s)
 		}
-		if err != nil && !c.authority.conflicts(ctx, err) {
+		if err != nil && !c.head.conflicts(ctx, err) {
 			return err
 		}
 		if _, err := watch.Wait(ctx, trustPollPause, due, changed, confirmed); err != nil {
@@ -308,3 +332,17 @@ func (c *Admission) bootstrap(s *authority.State, rec record.Member, version sto
 // bootstrapLife is the hard end of a node_bootstrap. It is far ahead: what a
 // node is does not change until it is told so.
 const bootstrapLife = 365 * 24 * time.Hour
+
+// registerMetrics registers which bundle is in force.
+func (c *TrustBundle) registerMetrics(reg prometheus.Registerer) {
+	reg.MustRegister(
+		gauge.Of("fealty_trust_bundle_version",
+			"Config version of the trust bundle that is served.",
+			func() float64 {
+				if t := c.trust.Load(); t != nil {
+					return float64(t.Version)
+				}
+				return 0
+			}),
+	)
+}

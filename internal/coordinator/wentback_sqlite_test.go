@@ -52,7 +52,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.stop()
-			seen := f.c.storeguard.kept.Revision()
+			seen := f.c.storeguard.Revision()
 
 			wantOnly(t, "remove the store", os.RemoveAll(dir), "")
 			wantOnly(t, "put the store back", os.CopyFS(dir, os.DirFS(kept)), "")
@@ -65,7 +65,7 @@ func TestPutBackAndGrown(t *testing.T) {
 			}
 			f.start()
 
-			loss := f.c.storeguard.kept.Lost()
+			loss := f.c.storeguard.Lost()
 			switch {
 			case tc.want == "" && loss != nil:
 				t.Errorf("it is noticed now that the store %v: say so in the failure model", loss)

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -25,10 +22,10 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -101,7 +98,7 @@ func TestStoreWentBack(t *testing.T) {
 	}
 	banned := d.c.bundle.trust.Load()
 	key := identity.KeyOf(gone.leaf)
-	d.c.storeguard.keepSeen(t.Context())
+	d.c.storeguard.Keep(t.Context())
 	back()
 
 	// While it runs.
@@ -109,7 +106,7 @@ func TestStoreWentBack(t *testing.T) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	d.wantWentBack("while it runs")
-	if testutil.ToFloat64(d.c.metrics.forged) != 0 {
+	if testutil.ToFloat64(d.c.head.metrics.forged) != 0 {
 		t.Error("it says that somebody altered a record")
 	}
 	was := d.store.snapshot()
@@ -128,7 +125,8 @@ func TestStoreWentBack(t *testing.T) {
 		d.wantWentBack("after a restart")
 	}
 	for key, e := range d.store.snapshot() { // the desk itself makes who starts the leader
-		if guarded(key) && key != leaderTermKey && was[key].Version != e.Version {
+		guarded := !slices.ContainsFunc(unguarded, func(family string) bool { return strings.HasPrefix(key, family) })
+		if guarded && key != leaderTermKey && was[key].Version != e.Version {
 			t.Errorf("somebody wrote %s", key)
 		}
 	}
@@ -145,8 +143,8 @@ func TestStoreWentBack(t *testing.T) {
 	if s := d.state(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
 	}
-	if d.c.storeguard.kept.Lost() != nil || d.c.bundle.trust.Load().Version <= banned.Version {
-		t.Errorf("after the restore: %v, bundle %d", d.c.storeguard.kept.Lost(), d.c.bundle.trust.Load().Version)
+	if d.c.storeguard.Lost() != nil || d.c.bundle.trust.Load().Version <= banned.Version {
+		t.Errorf("after the restore: %v, bundle %d", d.c.storeguard.Lost(), d.c.bundle.trust.Load().Version)
 	}
 	if n, err := d.c.trust.takePresented(t.Context(), banned.Signed); err != nil || n == 0 {
 		t.Fatalf("what a member knows of bans: %d, %v", n, err)
@@ -159,9 +157,9 @@ func TestStoreWentBack(t *testing.T) {
 		t.Error(err)
 	}
 	d.restart()
-	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.kept.Lost() != nil || !d.c.bundle.believesBan(gone.id,
+	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.Lost() != nil || !d.c.bundle.believesBan(gone.id,
 		key) || !d.c.bundle.believesBan(stays.id, identity.KeyID{}) {
-		t.Errorf("another start: %v, %v", s.Phase, d.c.storeguard.kept.Lost())
+		t.Errorf("another start: %v, %v", s.Phase, d.c.storeguard.Lost())
 	}
 }
 
@@ -175,7 +173,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	d.c.storeguard.keepSeen(t.Context())
+	d.c.storeguard.Keep(t.Context())
 	was := d.state()
 	back()
 	for key := range d.store.snapshot() {
@@ -210,8 +208,9 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 
 	d.restoreInPlace(d.store, d.signer)
 	d.restart()
-	if s := d.state(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.c.storeguard.kept.Lost() != nil {
-		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.c.storeguard.kept.Lost())
+	s := d.state()
+	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.c.storeguard.Lost() != nil {
+		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.c.storeguard.Lost())
 	}
 }
 
@@ -265,7 +264,7 @@ func TestTrustPutBack(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	d.c.storeguard.keepSeen(t.Context())
+	d.c.storeguard.Keep(t.Context())
 	version := d.c.bundle.trust.Load().Version
 	for key := range d.store.snapshot() {
 		if !strings.HasPrefix(key, bundle.Prefix) {
@@ -300,8 +299,8 @@ func TestBanWithoutUnban(t *testing.T) {
 			if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 				t.Fatal(err)
 			}
-			if d.c.bundle.believesBan(gone.id, identity.KeyID{}) || d.c.storeguard.kept.Lost() != nil {
-				t.Fatalf("a ban that a person lifted: %v", d.c.storeguard.kept.Lost())
+			if d.c.bundle.believesBan(gone.id, identity.KeyID{}) || d.c.storeguard.Lost() != nil {
+				t.Fatalf("a ban that a person lifted: %v", d.c.storeguard.Lost())
 			}
 			if err := d.banned(gone.id); err != nil {
 				t.Fatal(err)
@@ -364,17 +363,17 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.forgets(storeSeenFile, trustSeenFile)
+	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 	back := d.store.copyOf()
-	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.kept.Lost() != nil || !d.c.bundle.believesBan(gone.id,
+	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.Lost() != nil || !d.c.bundle.believesBan(gone.id,
 		identity.KeyID{}) {
-		t.Fatalf("it is %v, %v", s.Phase, d.c.storeguard.kept.Lost())
+		t.Fatalf("it is %v, %v", s.Phase, d.c.storeguard.Lost())
 	}
 	if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if d.c.bundle.believesBan(gone.id, identity.KeyID{}) || d.c.storeguard.kept.Lost() != nil {
-		t.Errorf("its ban cannot be lifted: %v", d.c.storeguard.kept.Lost())
+	if d.c.bundle.believesBan(gone.id, identity.KeyID{}) || d.c.storeguard.Lost() != nil {
+		t.Errorf("its ban cannot be lifted: %v", d.c.storeguard.Lost())
 	}
 	back()
 	_ = d.c.bundle.refreshTrust(t.Context(), d.state(), true)
@@ -399,9 +398,9 @@ func TestPeersProve(t *testing.T) {
 	}
 	proof := d.c.bundle.trust.Load()
 	back()
-	d.forgets(storeSeenFile, trustSeenFile)
-	if d.c.storeguard.kept.Lost() != nil || d.c.bundle.believesBan(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", d.c.storeguard.kept.Lost())
+	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+	if d.c.storeguard.Lost() != nil || d.c.bundle.believesBan(gone.id, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", d.c.storeguard.Lost())
 	}
 	s := d.state()
 	other := *proof
@@ -419,7 +418,7 @@ func TestPeersProve(t *testing.T) {
 		if err != nil || !strings.Contains(claim, c.claim) || c.claim == "" && claim != "" {
 			t.Errorf("who says %s: %q, %v", name, claim, err)
 		}
-		if loss := d.c.storeguard.kept.Lost(); loss != nil {
+		if loss := d.c.storeguard.Lost(); loss != nil {
 			t.Fatalf("who says %s holds it up: %v", name, loss)
 		}
 	}
@@ -432,7 +431,7 @@ func TestPeersProve(t *testing.T) {
 		t.Errorf("the bundle that the cluster signed: %q, %v", claim, err)
 	}
 	d.wantWentBack("after another one proved it")
-	if loss := d.c.storeguard.kept.Lost(); loss.From != "coordinator x" {
+	if loss := d.c.storeguard.Lost(); loss.From != "coordinator x" {
 		t.Errorf("nobody is named: %+v", loss)
 	}
 }
@@ -478,7 +477,7 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.c.authority.state.Load().Bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.c.head.state.Load().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -505,8 +504,8 @@ func TestMemberThatClaims(t *testing.T) {
 		if named != 1 {
 			t.Errorf("%d findings name it: %v", named, st.GetFindings())
 		}
-		if c.c.storeguard.kept.Lost() != nil {
-			t.Errorf("it holds up a coordinator: %v", c.c.storeguard.kept.Lost())
+		if c.c.storeguard.Lost() != nil {
+			t.Errorf("it holds up a coordinator: %v", c.c.storeguard.Lost())
 		}
 	}
 	if _, now, _ := awaitLeader(t, f, r); now >= most || now < term {
@@ -558,15 +557,15 @@ func TestMemberProves(t *testing.T) {
 		}
 	}
 	copyFile(was, file)
-	for _, name := range []string{storeSeenFile, trustSeenFile} {
+	for _, name := range []string{storeguard.StoreSeenFile, storeguard.TrustSeenFile} {
 		if err := os.Remove(filepath.Join(f.dir, "coordinator", name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f.start()
 	f.awaitPhase(authority.Ready)
-	if f.c.storeguard.kept.Lost() != nil || f.c.bundle.believesBan(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", f.c.storeguard.kept.Lost())
+	if f.c.storeguard.Lost() != nil || f.c.bundle.believesBan(gone.id, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", f.c.storeguard.Lost())
 	}
 	other := readyFleet(t, nil)
 	for name, raw := range map[string][]byte{
@@ -576,7 +575,7 @@ func TestMemberProves(t *testing.T) {
 		if _, _, err := f.present(raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
 		}
-		if loss := f.c.storeguard.kept.Lost(); loss != nil {
+		if loss := f.c.storeguard.Lost(); loss != nil {
 			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
 		}
 	}
@@ -584,7 +583,7 @@ func TestMemberProves(t *testing.T) {
 	if err != nil || !first.GetCompares() {
 		t.Errorf("presented: %v, %v", first, err)
 	}
-	if loss := f.c.storeguard.kept.Lost(); loss == nil || loss.From == "" {
+	if loss := f.c.storeguard.Lost(); loss == nil || loss.From == "" {
 		t.Errorf("what the cluster signed is no proof: %v", loss)
 	}
 }
@@ -617,9 +616,9 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.c.trust.proven(t.Context(), "somebody",
-		old.Signed); err != nil || d.c.storeguard.kept.Lost() != nil || d.c.bundle.believesBan(gone.id,
+		old.Signed); err != nil || d.c.storeguard.Lost() != nil || d.c.bundle.believesBan(gone.id,
 		identity.KeyID{}) {
-		t.Errorf("it ended with %v, and %v is lost", err, d.c.storeguard.kept.Lost())
+		t.Errorf("it ended with %v, and %v is lost", err, d.c.storeguard.Lost())
 	}
 }
 
@@ -634,65 +633,13 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	d.store.write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.store.remove("member/data/b")
 	d.open()
-	if loss := d.c.storeguard.kept.Lost(); d.state().Phase != authority.Ready || loss != nil {
+	if loss := d.c.storeguard.Lost(); d.state().Phase != authority.Ready || loss != nil {
 		t.Fatalf("it is %v, and %v is lost", d.state().Phase, loss)
 	}
 	back()
 	_, err := d.c.store.List(t.Context(), record.MemberPrefix)
 	wantOnlyNil(t, err)
-	if d.c.storeguard.kept.Lost() == nil {
+	if d.c.storeguard.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
-	}
-}
-
-// A loss is told in the log, also if it is found just when it is time to write down what
-// was seen.
-func TestEveryLossIsLogged(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
-		var log bytes.Buffer
-		d.c.log = slog.New(slog.NewTextHandler(&log, nil))
-		d.c.share()
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- d.c.storeguard.followKept(ctx) }()
-		for i := range 20 { // who is first is a matter of luck
-			time.Sleep(keepPause)
-			d.c.storeguard.kept.Lose(&regress.Loss{Kind: regress.Ban, What: fmt.Sprintf("data/%d.", i)})
-			time.Sleep(keepPause)
-			d.c.storeguard.kept.Restored(uint64(i) + 1)
-		}
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
-		for i := range 20 {
-			if n := strings.Count(log.String(), fmt.Sprintf("data/%d.", i)); n != 1 {
-				t.Errorf("the log tells loss %d %d times, want once", i, n)
-			}
-		}
-		wantOnlyNil(t, d.c.Close())
-	})
-}
-
-// A transaction that is sent again, because its answer was lost, has the revision at which
-// it was applied: that is no store that went back, whatever was written in between.
-func TestTransactionSentAgainIsNoLoss(t *testing.T) {
-	t.Parallel()
-	d := testDesk(t)
-	again := store.Tx{ID: store.NewTxID(), Put: []store.Write{{Key: auditPrefix + "again", Value: []byte("{}")}}}
-	first, err := d.c.store.Commit(t.Context(), again)
-	wantOnlyNil(t, err)
-	d.joined("a")
-	_, err = d.c.store.List(t.Context(), record.MemberPrefix) // what was seen is newer now
-	wantOnlyNil(t, err)
-	if seen := d.c.storeguard.kept.Revision(); seen <= uint64(first) {
-		t.Fatalf("revision %d was seen, and the transaction is of %d: the test shows nothing", seen, first)
-	}
-	second, err := d.c.store.Commit(t.Context(), again)
-	wantOnlyNil(t, err)
-	if loss := d.c.storeguard.kept.Lost(); second != first || loss != nil {
-		t.Errorf("revision %d, first %d, taken for lost: %v", second, first, loss)
 	}
 }

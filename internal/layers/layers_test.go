@@ -77,6 +77,7 @@ var levels = []struct {
 	{"internal/store/etcd", 2, "engine"},
 	{"internal/store/configmap", 2, "engine"},
 
+	{"internal/gauge", 1, "what is asked for when metrics are collected"},
 	{"internal/watch", 2, "a value that tells when it changed, and a key of the store that is followed"},
 	{"internal/flowcontrol", 2, "how much one caller may ask of a server"},
 
@@ -84,6 +85,7 @@ var levels = []struct {
 	// imports it.
 	{"internal/coordinator/finding", 3, "texts of what needs attention"},
 	{"internal/coordinator/record", 3, "records in a store, sealed"},
+	{"internal/coordinator/storeguard", 4, "what was seen of a store, and its findings"},
 	{"internal/coordinator/bundle", 4, "the trust bundle, from records and a value"},
 	{"internal/coordinator/transition", 5, "the next link of the history, with the bundle that follows from it"},
 	{"internal/coordinator/authority", 6, "which head is in force, and with which keys"},

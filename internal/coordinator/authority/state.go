@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	decide "github.com/fealty-io/fealty/internal/replica"
@@ -68,6 +69,11 @@ func (s *State) Ready() *State {
 		return s
 	}
 	return s.last
+}
+
+// StoredHead is the head as the store showed it.
+func (s *State) StoredHead() storeguard.Head {
+	return storeguard.Head{Version: s.HeadVersion, Record: s.HeadRecord}
 }
 
 // MeshCA returns the mesh CA of the head; its certificate may be due again.
