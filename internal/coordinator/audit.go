@@ -2,11 +2,8 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,7 +12,6 @@ import (
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
-	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -23,12 +19,6 @@ import (
 )
 
 const (
-	// maxQueuedAudit bounds the audit entries that wait for the store, and auditBatch
-	// those that are written at once.
-	maxQueuedAudit = 10_000
-	auditBatch     = 64
-	auditPause     = 5 * time.Second
-
 	// checkpointPause is how often the leader has a checkpoint vouch for what is new in the
 	// audit log. beforeMoveTime bounds the one before the head moves, which nothing waits for longer.
 	checkpointPause = time.Minute
@@ -38,167 +28,6 @@ const (
 	// maxRechecked bounds what is remembered of breaks that were told of.
 	maxRechecked = 1024
 )
-
-// auditQueue holds the audit entries of what was done without the store.
-type auditQueue struct {
-	mu      sync.Mutex
-	entries []record.AuditEntry // oldest first; guarded by mu
-	dropped int                 // for want of room; guarded by mu
-	// placed are transactions of entries that have their places, and that are there already,
-	// perhaps; guarded by mu
-	placed []store.Tx
-
-	// sending is a batch of which it is not known whether it was written; owned by who writes
-	// the queue.
-	sending *auditSending
-}
-
-// auditSending is a transaction that is made of the first entries of the queue.
-type auditSending struct {
-	tx      store.Tx
-	places  *auditlog.Stamped // nil: they have theirs
-	again   bool              // its answer was lost before
-	entries int
-	placed  int
-	dropped int
-}
-
-// queueAudit keeps an entry until the store is back. The log has it at once.
-func (c *AuditQueue) queueAudit(e record.AuditEntry) {
-	c.log.LogAttrs(context.Background(), slog.LevelInfo, "audit entry waits for the store", slog.String("action", e.Action), slog.String("target", e.Target))
-	c.audits.add(e)
-}
-
-func (q *auditQueue) add(entries ...record.AuditEntry) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, e := range entries {
-		if len(q.entries)+len(q.placed) >= maxQueuedAudit {
-			q.dropped++
-			continue
-		}
-		q.entries = append(q.entries, e)
-	}
-}
-
-// again queues the entries of a change that was not committed, as far as is known. Those that
-// may be there already keep their places, so that they are written once.
-func (q *auditQueue) again(ch *record.Change) {
-	if ch.Err != nil || ch.Entries != nil {
-		q.add(ch.Entries...)
-		return
-	}
-	// The rest of the change is not made again, nor is it a condition any more.
-	tx := store.Tx{ID: store.NewTxID()}
-	for _, w := range ch.Tx.Put {
-		if strings.HasPrefix(w.Key, auditlog.ChainPrefix) || strings.HasPrefix(w.Key, auditlog.HeadPrefix) {
-			tx.Put = append(tx.Put, w)
-		}
-	}
-	for _, i := range ch.Tx.If {
-		if strings.HasPrefix(i.Key, auditlog.HeadPrefix) {
-			tx.If = append(tx.If, i)
-		}
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.entries)+len(q.placed) >= maxQueuedAudit {
-		q.dropped++
-		return
-	}
-	q.placed = append(q.placed, tx)
-}
-
-// followAudit writes queued audit entries whenever the store takes them.
-func (c *AuditQueue) followAudit(ctx context.Context) error {
-	for {
-		if err := watch.Sleep(ctx, auditPause); err != nil {
-			return err
-		}
-		if err := c.writeAudit(ctx); err != nil && ctx.Err() == nil {
-			c.log.LogAttrs(ctx, slog.LevelWarn, "queued audit entries are not written yet", slog.Any("err", err))
-		}
-	}
-}
-
-// writeAudit writes what is queued, in its order. A batch whose outcome is unknown is sent
-// again as it is, under its ID, so that none of it is written twice.
-func (c *AuditQueue) writeAudit(ctx context.Context) error {
-	q := &c.audits
-	for {
-		if q.sending == nil {
-			var err error
-			if q.sending, err = c.nextAudit(ctx); q.sending == nil {
-				return err
-			}
-		}
-		s := q.sending
-		_, err := c.store.Commit(ctx, s.tx)
-		if errors.Is(err, store.ErrUnknownOutcome) {
-			s.again = true
-			return err
-		}
-		if errors.Is(err, store.ErrConflict) && (s.again || s.places == nil) {
-			err = nil // the chain that they begin is there, and so are they
-		}
-		q.sending = nil
-		switch {
-		case s.places == nil:
-		case err == nil:
-			s.places.Applied()
-		default:
-			s.places.Discarded()
-		}
-		if err != nil {
-			return err
-		}
-		q.mu.Lock()
-		q.entries, q.placed, q.dropped = q.entries[s.entries:], q.placed[s.placed:], q.dropped-s.dropped
-		if len(q.entries) == 0 {
-			q.entries = nil
-		}
-		q.mu.Unlock()
-	}
-}
-
-// nextAudit makes a transaction of what is first in the queue; nil if nothing is.
-func (c *AuditQueue) nextAudit(ctx context.Context) (*auditSending, error) {
-	q := &c.audits
-	q.mu.Lock()
-	s := &auditSending{tx: store.Tx{ID: store.NewTxID()}}
-	var entries []record.AuditEntry
-	if len(q.placed) > 0 {
-		s.tx, s.placed = q.placed[0], 1
-	} else {
-		s.entries, s.dropped = min(len(q.entries), auditBatch), q.dropped
-		entries = slices.Clone(q.entries[:s.entries])
-	}
-	q.mu.Unlock()
-	if s.dropped > 0 {
-		entries = append(entries, record.AuditEntry{At: c.now().UTC(), Actor: "coordinator", Action: "audit.dropped",
-			Target: "queue",
-			Fields: map[string]string{"entries": fmt.Sprint(s.dropped)}})
-	}
-	if len(entries) == 0 {
-		if s.placed == 0 {
-			return nil, nil
-		}
-		return s, nil
-	}
-	var err error
-	if s.places, err = c.auditWriter.Stamp(ctx, entries); err != nil {
-		return nil, err
-	}
-	s.tx = record.WithPlaces(s.tx, s.places)
-	return s, nil
-}
-
-// queuedAudit is how many entries wait.
-func (c *AuditQueue) queuedAudit() int {
-	c.audits.mu.Lock()
-	defer c.audits.mu.Unlock()
-	return len(c.audits.entries) + len(c.audits.placed)
-}
 
 // vouching is what a coordinator knows of the checkpoints of the audit log. Package auditstore
 // makes them.

@@ -58,7 +58,7 @@ func newSwitched(t testing.TB, c *Coordinator) *switched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &switched{chains: c.auditing.auditWriter, plane: unchained{own}}
+	s := &switched{chains: c.auditing.Places(), plane: unchained{own}}
 	c.authority.state.Load().Records.Audit = s
 	return s
 }

@@ -279,7 +279,7 @@ func TestAuditWhole(t *testing.T) {
 		_, err := ch.Commit(ctx)
 		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
 		case unknown && random.IntN(2) == 0:
-			d.c.auditing.audits.again(ch)
+			d.c.auditing.Again(ch)
 		case unknown:
 			return
 		case err != nil:
@@ -293,8 +293,8 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain := func() {
-		for d.c.auditing.queuedAudit() > 0 {
-			wantOnly(t, "write the queue", d.c.auditing.writeAudit(ctx), "")
+		for d.c.auditing.Waiting() > 0 {
+			wantOnly(t, "write the queue", d.c.auditing.Write(ctx), "")
 		}
 	}
 	lost := [][]lostAnswer{{lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}
@@ -313,10 +313,10 @@ func TestAuditWhole(t *testing.T) {
 		case 4, 5:
 			target := fmt.Sprint("queued ", step)
 			sure[target] = true
-			d.c.auditing.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
+			d.c.auditing.Add(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
 		case 6, 7:
 			d.store.lose(lost[random.IntN(2)]...)
-			_ = d.c.auditing.writeAudit(ctx)
+			_ = d.c.auditing.Write(ctx)
 			d.store.forgetLost()
 		case 8:
 			wantWhole(t, d.store, d.checkpointed())

@@ -37,8 +37,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -51,7 +51,6 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
@@ -210,7 +209,7 @@ type Coordinator struct {
 	stopping  chan struct{} // closed when Run's context ended
 
 	storeguard    *storeguard.Guard
-	auditing      *AuditQueue
+	auditing      *auditing.Queue
 	authority     *Authority
 	bundle        *TrustBundle
 	election      *Election
@@ -293,7 +292,6 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, err
 		}
 	}
-	c.store = c.storeguard.Observe(patience.Store(cfg.Store))
 	c.authority.history = history.New(c.store)
 	c.pulsed.Set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c, reloads)
@@ -355,7 +353,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 		return err
 	}
 	own := identity.KeyID(sha256.Sum256(c.authority.enrolment.Public().(ed25519.PublicKey)))
-	if c.auditing.auditWriter, err = auditlog.NewWriter(own.String()[:16], c.now); err != nil {
+	if err = c.auditing.Open(own.String()[:16]); err != nil {
 		return err
 	}
 	c.storeguard.Load()
@@ -443,7 +441,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	})
 	g.Go(func() error { return c.forever(ctx, "keepers", func() error { return c.authority.followKeepers(ctx) }) })
 	g.Go(func() error { return c.pulse(ctx) })
-	g.Go(func() error { return c.auditing.followAudit(ctx) })
+	g.Go(func() error { return c.auditing.Run(ctx) })
 	g.Go(func() error { return c.admission.followRecalls(ctx) })
 	g.Go(func() error { return c.membership.followOpenings(ctx) })
 	g.Go(func() error { return c.storeguard.Run(ctx) })

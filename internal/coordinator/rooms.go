@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -28,22 +29,12 @@ import (
 	"github.com/fealty-io/fealty/internal/recall"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// AuditQueue writes what the audit log is to hold.
-type AuditQueue struct {
-	log   *slog.Logger
-	now   func() time.Time
-	store store.Store
-
-	audits auditQueue
-	// auditWriter is the *auditlog.Writer of this process.
-	auditWriter record.AuditPlaces
-}
 
 // Authority holds the head that is in force and its keys (I8, I9).
 type Authority struct {
@@ -61,7 +52,7 @@ type Authority struct {
 	refusals   *flowcontrol.LogSampler
 	store      store.Store
 	storeguard *storeguard.Guard
-	auditing   *AuditQueue
+	auditing   *auditing.Queue
 
 	history   *history.Log
 	enrolment ed25519.PrivateKey
@@ -261,7 +252,7 @@ type Admission struct {
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
 	storeguard *storeguard.Guard
-	auditing   *AuditQueue
+	auditing   *auditing.Queue
 	authority  *Authority
 	bundle     *TrustBundle
 	membership *Membership
@@ -334,7 +325,8 @@ func (c *Coordinator) wire() {
 		Moved:     func() { c.authority.headDue.Notify() },
 		Lost:      func() { c.election.lead.due.Notify() },
 	})
-	c.auditing = &AuditQueue{}
+	c.store = c.storeguard.Observe(patience.Store(c.cfg.Store))
+	c.auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
 	c.authority = &Authority{
 		root: c, storeguard: c.storeguard, auditing: c.auditing,
 		search:  decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64},
@@ -385,8 +377,6 @@ func (c *Coordinator) wire() {
 
 // share gives each room what all of them use, again where one of it changed.
 func (c *Coordinator) share() {
-	q := c.auditing
-	q.log, q.now, q.store = c.log, c.now, c.store
 	a := c.authority
 	a.cfg, a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.cfg, c.elapsed, c.failures, c.faults, c.fs, c.limiter
 	a.log, a.metrics, a.now, a.readers, a.refusals, a.store = c.log, c.metrics, c.now, c.readers, c.refusals, c.store
