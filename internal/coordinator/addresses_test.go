@@ -72,14 +72,14 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
 
-	ready := f.c.authority.state.Load()
+	ready := f.c.head.state.Load()
 	leave := func() {
-		f.c.authority.state.Store(authority.Recovering(ready, errors.New("a test says so")))
-		f.c.authority.stateChanged.Notify()
+		f.c.head.state.Store(authority.Recovering(ready, errors.New("a test says so")))
+		f.c.head.stateChanged.Notify()
 	}
 	leave()
-	f.c.authority.state.Store(ready)
-	f.c.authority.stateChanged.Notify()
+	f.c.head.state.Store(ready)
+	f.c.head.stateChanged.Notify()
 	ended := make(chan error, 1)
 	go func() {
 		for {

@@ -30,7 +30,7 @@ import (
 // force at c.
 func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
-	s, view := c.authority.state.Load(), c.bundle.trust.Load()
+	s, view := c.head.state.Load(), c.bundle.trust.Load()
 	bundle, _, err := s.Bundle.Open(view.Signed)
 	wantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)
@@ -407,7 +407,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.authority.enrolmentKey())
+			c.self.enrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range all {

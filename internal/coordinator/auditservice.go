@@ -82,7 +82,7 @@ func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.Aud
 	if err != nil {
 		return err
 	}
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (c *AuditTrail) auditError(err error) error {
 	if err == nil || errors.Is(err, store.ErrClosed) {
 		return err
 	}
-	return c.authority.storeError("read the audit log", err)
+	return c.head.storeError("read the audit log", err)
 }
 
 // auditPage sends entries in the order of their times, those of one checkpoint after those of

@@ -46,7 +46,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	default:
 		return explain.New(explain.RateLimited, "what", "backups", "limit", "one at a time")
 	}
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	}
 	l, err := c.store.List(ctx, "")
 	if err != nil {
-		return c.authority.storeError("read the store", err)
+		return c.head.storeError("read the store", err)
 	}
 	head, entries, err := c.backupHead(s, l, owners)
 	if err != nil {
@@ -70,7 +70,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
 				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), record.MaxReasonBytes)}})
 		if _, err := ch.Commit(ctx); err != nil {
-			return c.authority.storeError("write the audit entry of the backup", err)
+			return c.head.storeError("write the audit entry of the backup", err)
 		}
 	}
 	if err := stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{Head: head}}); err != nil || req.GetDryRun() {
@@ -157,7 +157,7 @@ func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []s
 	}
 	head.Entries = uint64(len(kept))
 	if !current {
-		c.authority.headDue.Notify()
+		c.head.headDue.Notify()
 		return nil, nil, record.Busy("the backup")
 	}
 	return head, kept, nil

@@ -120,7 +120,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	if a, b := f.c.authority.state.Load(), r.c.authority.state.Load(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
+	if a, b := f.c.head.state.Load(), r.c.head.state.Load(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
 		t.Error("it is ready with other secrets")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received")
@@ -132,7 +132,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
-	all, err := f.c.authority.replicas(f.ctx(), f.c.authority.state.Load().Manifest)
+	all, err := f.c.head.replicas(f.ctx(), f.c.head.state.Load().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
@@ -148,7 +148,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	f.stop()
 	f.start()
 	f.awaitHead(r)
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
@@ -177,7 +177,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		return own.certificate()
 	}
 	ask := func(c *enrolment.Certificate) error {
-		_, err := askAs(f, r, newTestKey(t), func(a *asking) { a.c.authority.certificate = c })
+		_, err := askAs(f, r, newTestKey(t), func(a *asking) { a.c.self.certificate = c })
 		return err
 	}
 	// A certificate of an entry is enough, under a key that no manifest names.
@@ -280,7 +280,7 @@ func askRaw(f, r *fleet, key ed25519.PrivateKey, certificates [][]byte, vouch fu
 	defer conn.Close()
 	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
 	wantOnlyNil(f.t, err)
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: testCluster, Head: s.Head.Hash[:],
 		AskerNonce: make([]byte, proof.NonceBytes),
 		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.people.keys["alice"].Recipient().String()}
@@ -327,13 +327,13 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 		{"of another CA", newCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-a").certificate(), "no root of the manifest vouches"},
 		{"of another name", newCorpFiles(t, pki, "node-a").certificate(), "x509:subject:CN=node-a"},
 		{"none", nil, "names its key"},
-		{"of an entry", f.c.authority.certificate, ""},
+		{"of an entry", f.c.self.certificate, ""},
 	} {
 		giver := f.c.withPeers()
-		giver.authority.certificate, giver.peerrecovery.peerCalls = tc.cert, newPeerCalls()
+		giver.self.certificate, giver.peerrecovery.peerCalls = tc.cert, newPeerCalls()
 		at := servePeer(t, peerServer{c: giver.peerrecovery})
 		_, err := askAs(f, r, newTestKey(t), func(a *asking) {
-			a.peer, a.c.authority.certificate = at, newCorpFiles(t, pki, "coordinator-b").certificate()
+			a.peer, a.c.self.certificate = at, newCorpFiles(t, pki, "coordinator-b").certificate()
 		})
 		if tc.says == "" && err == nil {
 			continue // what the others are refused for is their certificate
@@ -391,7 +391,7 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	}
 
 	// Ready: what would make another one of it, or none, is not taken.
-	shown := func() string { return string(r.c.authority.certificate.Certificates("")[0]) }
+	shown := func() string { return string(r.c.self.certificate.Certificates("")[0]) }
 	before := shown()
 	own.write(pki, "coordinator-z")
 	says("ready", string(explain.CoordinatorCertificateRenames))
@@ -469,13 +469,13 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.awaitHead(f)
 	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
 	r.stop()
-	m := f.c.authority.state.Load().Manifest
+	m := f.c.head.state.Load().Manifest
 	f.advance(25 * time.Hour)
-	all, err := f.c.authority.replicas(f.ctx(), m)
+	all, err := f.c.head.replicas(f.ctx(), m)
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}
-	if _, err := f.c.authority.admits(m); err != nil {
+	if _, err := f.c.self.admits(m); err != nil {
 		t.Errorf("it does not go on: %v", err)
 	}
 	resp, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
@@ -485,7 +485,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	}
 	given := len(f.audited("seed.given"))
 	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		a.c.now, a.c.authority.certificate = f.clock, r.c.authority.certificate
+		a.c.now, a.c.self.certificate = f.clock, r.c.self.certificate
 	})
 	if !errors.Is(err, explain.PeerRefused) || !strings.Contains(err.Error(), "out of date") {
 		t.Errorf("it is given something: %v", err)
@@ -509,13 +509,13 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 		t.Errorf("one whose certificate is foreign asks for shares: %v", err)
 	}
 	// One that asks all the same is not believed.
-	_, _, claimed, err := r.c.authority.claimedHistory(r.ctx())
+	_, _, claimed, err := r.c.head.claimedHistory(r.ctx())
 	wantOnlyNil(t, err)
 	loaded := r.loaded()
 	head := &recovery.Head{Hash: sha256Sum(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
 	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: testCluster, Head: head.Hash,
 		Recipient: f.people.keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
-		Key: r.c.authority.enrolmentKey()}
+		Key: r.c.self.enrolmentKey()}
 	for _, tc := range []struct {
 		name string
 		cert *enrolment.Certificate
@@ -527,10 +527,10 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	} {
 		raw, err := open.Sign(r.key, func(said [64]byte) ([]byte,
 			error) {
-			return tc.cert.Vouch(r.c.authority.enrolmentKey(), said)
+			return tc.cert.Vouch(r.c.self.enrolmentKey(), said)
 		})
 		wantOnlyNil(t, err)
-		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.authority.enrolmentKey(),
+		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.self.enrolmentKey(),
 			time.Now())
 		if (err == nil) != tc.ok {
 			t.Errorf("an attempt with certificate %s: %v", tc.name, err)
@@ -541,7 +541,7 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	r.start()
 	got, err := bringTo(t, r.addr, share, recovery.Options{})
 	wantOnlyNil(t, err)
-	if s := r.c.authority.state.Load(); !got.Recovered || s.Phase != authority.Ready {
+	if s := r.c.head.state.Load(); !got.Recovered || s.Phase != authority.Ready {
 		t.Fatalf("%+v, and it is %v", got, s.Phase)
 	}
 }

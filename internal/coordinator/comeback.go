@@ -49,7 +49,7 @@ func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
-	_, refused := c.admits(m)
+	_, refused := c.self.admits(m)
 	return &way{
 		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256Sum(raw)}, manifest: m, seen: seen, last: last, admitted: refused == nil,
 	}, nil
@@ -67,7 +67,7 @@ type memory struct {
 	s *authority.State
 }
 
-func (c *Authority) memory() memory { return memory{c, c.state.Load()} }
+func (c *Authority) memory() memory { return memory{c, c.head.state.Load()} }
 
 func (m memory) Phase() decide.Phase { return m.s.Phase }
 
@@ -170,7 +170,7 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 		}
 		if step == decide.Wait {
 			if len(failed) == 0 {
-				return c.state.Load(), wait, nil // nothing was tried, so nothing is new
+				return c.head.state.Load(), wait, nil // nothing was tried, so nothing is new
 			}
 			return authority.Recovering(w.last, errors.Join(failed...)), wait, nil
 		}
@@ -194,7 +194,7 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 		case ctx.Err() != nil:
 			return nil, 0, ctx.Err() // whoever looks next does it again
 		case yielded:
-			return c.state.Load(), yieldPause, nil // and then goes on with this very step
+			return c.head.state.Load(), yieldPause, nil // and then goes on with this very step
 		}
 		failed = append(failed, err)
 		c.search.Ended(c.elapsed(), step, found)
@@ -371,7 +371,7 @@ func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets,
 	}
 	var failures []error
 	for _, o := range w.manifest.Seed.Keepers() {
-		s, err := c.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
+		s, err := c.keepers.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
 		if err != nil {
 			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
 			continue
@@ -388,7 +388,7 @@ func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets,
 func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
 	var failures []error
 	for _, o := range v.Manifest().Seed.Keepers() {
-		mesh, err := c.openMeshOf(ctx, v, root, o)
+		mesh, err := c.keepers.openMeshOf(ctx, v, root, o)
 		if err == nil {
 			return mesh, nil
 		}
@@ -400,7 +400,7 @@ func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x50
 	return nil, errors.Join(failures...)
 }
 
-func (c *Authority) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate,
+func (c *Keepers) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate,
 	o manifest.Owner) (*ca.MeshCA, error) {
 	head := v.Current()
 	place := keyring.Place{Cluster: v.Manifest().Cluster, Purpose: keyring.PurposeMesh, Owner: o.Name, SeedEpoch: head.SeedEpoch, Head: head.Hash}
@@ -429,7 +429,7 @@ func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	me, err := c.admits(w.manifest)
+	me, err := c.self.admits(w.manifest)
 	if err != nil {
 		return nil, err
 	}
@@ -449,9 +449,9 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 			return err
 		}
 		for _, e := range change.Put {
-			if r, err := openReplica(e); err == nil && r.Key != c.enrolmentKey() && r.Phase == authority.Ready.String() {
+			if r, err := openReplica(e); err == nil && r.Key != c.self.enrolmentKey() && r.Phase == authority.Ready.String() {
 				c.pushed.Store(true)
-				c.headDue.Notify()
+				c.head.headDue.Notify()
 			}
 		}
 	}
@@ -462,7 +462,7 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 // notice that was late or, if it stays, a store that went back. Ours stays in force:
 // this may be the only memory with its mesh CA key. Every transaction wants ours, so
 // that nothing is decided on what the store shows.
-func (c *Authority) olderHead(ctx context.Context, record history.Record) {
+func (c *Head) olderHead(ctx context.Context, record history.Record) {
 	if c.older.Swap(&record) == nil {
 		c.log.LogAttrs(ctx, slog.LevelError, "the store shows an older head of the history: nothing can change until it shows the newest one", slog.Uint64("index", record.Index), slog.String("head", record.Hash.String()))
 	}
@@ -470,7 +470,7 @@ func (c *Authority) olderHead(ctx context.Context, record history.Record) {
 
 // olderHeadError words why nothing can change while the store shows an older head; nil
 // if it does not.
-func (c *Authority) olderHeadError() error {
+func (c *Head) olderHeadError() error {
 	record, s := c.older.Load(), c.state.Load()
 	if record == nil || s.Phase != authority.Ready {
 		return nil
@@ -481,7 +481,7 @@ func (c *Authority) olderHeadError() error {
 
 // judgeHead says what the head e of the store means. What cannot be read is another
 // head: why is found out on the way to it.
-func (c *Authority) judgeHead(ctx context.Context, s *authority.State, e store.Entry) decide.Verdict {
+func (c *Head) judgeHead(ctx context.Context, s *authority.State, e store.Entry) decide.Verdict {
 	if s.Phase == authority.Ready && e.Version == s.HeadVersion && string(e.Value) == string(s.HeadRecord) {
 		return decide.Same
 	}
@@ -489,7 +489,7 @@ func (c *Authority) judgeHead(ctx context.Context, s *authority.State, e store.E
 	if err != nil {
 		return decide.Another
 	}
-	verdict := decide.Judge(memory{c, s}, record.Hash)
+	verdict := decide.Judge(c.memory(s), record.Hash)
 	switch {
 	case verdict == decide.Older && c.restoring(ctx):
 		return decide.Another

@@ -582,7 +582,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	wantOnly(t, "set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())), "")
 	other.authority.checkHead(t.Context())
 	d.joinedAs("acme", "acme")
 	d.joinedAs("globex", "globex")
@@ -593,7 +593,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		for range 3 {
 			for _, c := range []*Coordinator{d.c, other} {
 				d.follow(c)
-				if _, err := c.desired.currentConfig(t.Context(), c.authority.state.Load(), false); err != nil {
+				if _, err := c.desired.currentConfig(t.Context(), c.head.state.Load(), false); err != nil {
 					t.Fatal(err)
 				}
 				if err := d.publishAll(c, publishers[c]); err != nil {

@@ -217,10 +217,10 @@ func (c *Desired) followConfig(ctx context.Context, s *authority.State) error {
 			checked = c.now()
 		}
 		switch _, err := c.currentConfig(ctx, s, whole); {
-		case errors.Is(err, store.ErrForged) && !c.authority.headHolds(ctx):
-			c.authority.headDue.Notify() // under another head there may be another seed, or less config
+		case errors.Is(err, store.ErrForged) && !c.head.headHolds(ctx):
+			c.head.headDue.Notify() // under another head there may be another seed, or less config
 		case errors.Is(err, store.ErrForged):
-			c.authority.forged(ctx, "the config", err)
+			c.head.forged(ctx, "the config", err)
 		case err != nil:
 			return err
 		}
@@ -240,7 +240,7 @@ func (c *Desired) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequest) (*fealtyv1.PutConfigResponse, error) {
-	if _, err := r.c.authority.ready(); err != nil {
+	if _, err := r.c.head.ready(); err != nil {
 		return nil, err
 	}
 	if err := batchSize(len(req.GetRecords())); err != nil {
@@ -269,7 +269,7 @@ func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequ
 }
 
 func (r configServer) DeleteConfig(ctx context.Context, req *fealtyv1.DeleteConfigRequest) (*fealtyv1.DeleteConfigResponse, error) {
-	if _, err := r.c.authority.ready(); err != nil {
+	if _, err := r.c.head.ready(); err != nil {
 		return nil, err
 	}
 	if err := batchSize(len(req.GetRecords())); err != nil {
@@ -312,14 +312,14 @@ type configWrite struct {
 // it did and the version that is in force then. What changes nothing is not written.
 func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, 0, err
 		}
 		changes, version, err := c.tryWriteConfig(ctx, s, w)
-		if err == nil || !c.authority.conflicts(ctx, err) {
+		if err == nil || !c.head.conflicts(ctx, err) {
 			if err != nil {
-				return nil, 0, c.authority.storeError(w.what, err)
+				return nil, 0, c.head.storeError(w.what, err)
 			}
 			return changes, version, nil
 		}
@@ -443,20 +443,20 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 // read returns the config as the store has it now, for who asks, and while the store
 // is out of reach as it was last read.
 func (r configServer) read(ctx context.Context) (*configView, error) {
-	s, err := r.c.authority.ready()
+	s, err := r.c.head.ready()
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := r.c.authority.patience(ctx)
+	asking, cancel := r.c.head.patience(ctx)
 	defer cancel()
 	v, err := r.c.currentConfig(asking, s, false)
 	if err == nil {
 		return v, nil
 	}
-	if err = r.c.authority.storeError("read the config", err); !outOfReach(ctx, asking, err) {
+	if err = r.c.head.storeError("read the config", err); !outOfReach(ctx, asking, err) {
 		return nil, err
 	}
-	if _, err := r.c.authority.alone("read the config", inOutage("read the config", err)); err != nil {
+	if _, err := r.c.head.alone("read the config", inOutage("read the config", err)); err != nil {
 		return nil, err
 	}
 	if v = r.c.config.Load(); v == nil {

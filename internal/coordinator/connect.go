@@ -45,7 +45,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	c := a.c
 	ctx := stream.Context()
 	id := identity.FromContext(ctx).ID
-	if _, err := c.authority.ready(); err != nil {
+	if _, err := c.head.ready(); err != nil {
 		return err
 	}
 	helloCtx, cancel := context.WithTimeout(ctx, helloTimeout)
@@ -99,7 +99,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		back = c.admission.recalls.Add(leaf.NotAfter)
 	}
 	trustChanged, publicationChanged, moved := c.bundle.bundleChanged.Wait(), c.publication.publicationChanged.Wait(), c.membership.members.wait(path)
-	stateChanged := c.authority.stateChanged.Wait()
+	stateChanged := c.head.stateChanged.Wait()
 	for first := true; ; first = false {
 		d.forget()
 		// The trust bundle first: it has the keys of the others.
@@ -147,13 +147,13 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 		case <-leave:
 			leave = nil
-			if _, err := c.authority.ready(); err != nil {
+			if _, err := c.head.ready(); err != nil {
 				return err
 			}
 		case <-stateChanged:
-			stateChanged = c.authority.stateChanged.Wait()
+			stateChanged = c.head.stateChanged.Wait()
 			// Who is not ready for a moment only, as between two heads, sends nobody away.
-			if _, err := c.authority.ready(); err != nil && leave == nil {
+			if _, err := c.head.ready(); err != nil && leave == nil {
 				timer := time.NewTimer(leaveAfter + mathrand.N(leaveAfter))
 				defer timer.Stop()
 				leave = timer.C
@@ -190,7 +190,7 @@ func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
 // outdated reports whether a member's certificate is of another mesh CA key than
 // the one that signs now.
 func (c *Delivery) outdated(leaf *x509.Certificate) bool {
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId,
 		s.MeshCA().Certificate().SubjectKeyId)
 }
@@ -199,7 +199,7 @@ func (c *Delivery) outdated(leaf *x509.Certificate) bool {
 // it does not hold one of this authority epoch, and how long it is to wait for it:
 // its file was lost, or authority moved.
 func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (wait time.Duration, due bool, err error) {
-	s, err := a.c.authority.ready()
+	s, err := a.c.head.ready()
 	if err != nil {
 		return 0, false, err
 	}
@@ -215,13 +215,13 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 // record is written again.
 func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.authority.storeError("read the member", err)
+			return nil, c.head.storeError("read the member", err)
 		}
 		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
 		if !rec.Exists() || !rec.Value.Held() {
@@ -242,8 +242,8 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 		case err == nil:
 			c.membership.members.put(rec.Value, version)
 			return c.admission.bootstrap(s, rec.Value, version, c.now())
-		case !c.authority.conflicts(ctx, err):
-			return nil, c.authority.storeError("number the member's bootstrap", err)
+		case !c.head.conflicts(ctx, err):
+			return nil, c.head.storeError("number the member's bootstrap", err)
 		}
 	}
 	return nil, record.Busy("member " + id.Name())

@@ -40,7 +40,6 @@ import (
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -50,6 +49,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
+	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -210,6 +210,9 @@ type Coordinator struct {
 
 	storeguard    *storeguard.Guard
 	auditing      *auditing.Queue
+	self          *Enrolment
+	head          *Head
+	keepers       *Keepers
 	authority     *Authority
 	bundle        *TrustBundle
 	election      *Election
@@ -288,11 +291,11 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c.authority.certificate, err = enrolment.New(ctx, files); err != nil {
+		if c.self.certificate, err = enrolment.New(ctx, files); err != nil {
 			return nil, err
 		}
 	}
-	c.authority.history = history.New(c.store)
+	c.head.history = history.New(c.store)
 	c.pulsed.Set(cfg.Now())
 	c.metrics = newMetrics(cfg.Registry, c, reloads)
 	c.share()
@@ -302,7 +305,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {
 		return nil, folderUnusable(cfg.DataDir, err)
 	}
-	lock, err := c.fs.Lock(c.authority.path(lockFile))
+	lock, err := c.fs.Lock(c.self.path(lockFile))
 	if err != nil {
 		var held *durable.LockedError
 		if errors.As(err, &held) {
@@ -349,10 +352,10 @@ func folderUnusable(dir string, err error) error {
 // open does the part of New that must give the lock back if it fails.
 func (c *Coordinator) open(ctx context.Context) error {
 	var err error
-	if c.authority.enrolment, err = c.authority.loadEnrolmentKey(); err != nil {
+	if c.self.enrolment, err = c.self.loadEnrolmentKey(); err != nil {
 		return err
 	}
-	own := identity.KeyID(sha256.Sum256(c.authority.enrolment.Public().(ed25519.PublicKey)))
+	own := identity.KeyID(sha256.Sum256(c.self.enrolment.Public().(ed25519.PublicKey)))
 	if err = c.auditing.Open(own.String()[:16]); err != nil {
 		return err
 	}
@@ -373,14 +376,14 @@ func (c *Coordinator) open(ctx context.Context) error {
 		return fmt.Errorf("guard the listeners: %w", err)
 	}
 	c.share()
-	c.authority.state.Store(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"})
+	c.head.state.Store(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"})
 	s, err := c.authority.loadFirst(ctx)
 	if err != nil {
 		return unreadable(ctx, err)
 	}
 	c.authority.tried.Store(s.Phase != authority.Recovery) // else the loop that follows the head tries the other ways
 	if s.Phase == authority.Uninitialized {
-		if err := c.authority.offerSetup(ephemeral.Pin()); err != nil {
+		if err := c.self.offerSetup(ephemeral.Pin()); err != nil {
 			return err
 		}
 	}
@@ -411,7 +414,7 @@ func (c *Coordinator) wipe() {
 	for _, former := range c.authority.former {
 		former.Wipe()
 	}
-	if s := c.authority.state.Load().Ready(); s != nil {
+	if s := c.head.state.Load().Ready(); s != nil {
 		s.Secrets.Wipe()
 	}
 }
@@ -431,7 +434,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
 	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.authority.followHead(ctx) }) })
-	if files := c.authority.certificate.Files(); files != nil {
+	if files := c.self.certificate.Files(); files != nil {
 		g.Go(func() error { return files.Run(ctx) })
 		g.Go(func() error { return c.authority.followCertificate(ctx) })
 	}
@@ -439,7 +442,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error {
 		return c.forever(ctx, "replica", func() error { return c.peerrecovery.followReplica(ctx, stop) })
 	})
-	g.Go(func() error { return c.forever(ctx, "keepers", func() error { return c.authority.followKeepers(ctx) }) })
+	g.Go(func() error {
+		return c.forever(ctx, "keepers", func() error { return c.keepers.followKeepers(ctx) })
+	})
 	g.Go(func() error { return c.pulse(ctx) })
 	g.Go(func() error { return c.auditing.Run(ctx) })
 	g.Go(func() error { return c.admission.followRecalls(ctx) })
@@ -457,7 +462,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 
 // Phase says whether it is ready, and if not, why.
 func (c *Coordinator) Phase() (phase, reason string) {
-	s := c.authority.state.Load()
+	s := c.head.state.Load()
 	return s.Phase.String(), s.Reason
 }
 
@@ -470,9 +475,9 @@ func (c *Coordinator) Leading() (term uint64, ok bool) {
 
 // EnrolmentKey is the public key that a manifest names to admit this
 // coordinator, as "ed25519:<base64>".
-func (c *Coordinator) EnrolmentKey() string { return c.authority.enrolmentKey() }
+func (c *Coordinator) EnrolmentKey() string { return c.self.enrolmentKey() }
 
-func (c *Authority) enrolmentKey() string {
+func (c *Enrolment) enrolmentKey() string {
 	k, err := manifest.NewKey(c.enrolment.Public().(ed25519.PublicKey))
 	if err != nil {
 		panic("the enrolment key was checked when it was read: " + err.Error())
@@ -481,19 +486,19 @@ func (c *Authority) enrolmentKey() string {
 }
 
 // Addr is the address of its listener.
-func (c *Coordinator) Addr() string { return c.authority.addr() }
+func (c *Coordinator) Addr() string { return c.self.addr() }
 
-func (c *Authority) addr() string { return c.cfg.Listener.Addr().String() }
+func (c *Enrolment) addr() string { return c.cfg.Listener.Addr().String() }
 
 // AdminSocket is the path of its admin socket.
 func (c *Coordinator) AdminSocket() string {
 	if c.cfg.AdminSocket != "" {
 		return c.cfg.AdminSocket
 	}
-	return c.authority.path(adminSocketDefault)
+	return c.self.path(adminSocketDefault)
 }
 
-func (c *Authority) advertised() []string {
+func (c *Enrolment) advertised() []string {
 	if len(c.cfg.Advertise) > 0 {
 		return slices.Clone(c.cfg.Advertise)
 	}
@@ -529,7 +534,7 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 // too, so why it is in recovery mode, which names files and keepers, is left to
 // status and the log. That the store went back is said: a coordinator that has to ask
 // this one for the seed cannot find it out by itself.
-func (c *Authority) ready() (*authority.State, error) {
+func (c *Head) ready() (*authority.State, error) {
 	s := c.state.Load()
 	switch s.Phase {
 	case authority.Ready:
@@ -547,8 +552,8 @@ func (c *Authority) ready() (*authority.State, error) {
 // followState runs what belongs to one state for as long as it is the state.
 func (c *Coordinator) followState(ctx context.Context) error {
 	for ctx.Err() == nil {
-		changed := c.authority.stateChanged.Wait()
-		s := c.authority.state.Load()
+		changed := c.head.stateChanged.Wait()
+		s := c.head.state.Load()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
 		if s.Phase == authority.Ready {
@@ -615,32 +620,49 @@ func (c *Coordinator) forever(ctx context.Context, what string, f func() error) 
 // conflicts reports whether err means that somebody else's transaction was
 // first, so that the decision must be made again on what is there now. If it was
 // the head of the history that moved, our state is looked at first.
-func (c *Authority) conflicts(ctx context.Context, err error) bool {
+func (c *Head) conflicts(ctx context.Context, err error) bool {
 	if !errors.Is(err, store.ErrConflict) {
 		return false
 	}
 	var conflict *store.ConflictError
 	switch errors.As(err, &conflict); {
 	case conflict == nil:
-	case conflict.Key == history.HeadKey:
-		c.leaveHead(ctx)
-		if c.olderHeadError() != nil {
-			return false // until the store shows ours again
-		}
-	case conflict.Key == leaderTermKey:
-		c.root.election.lead.deposed(conflict.Want)
-	case conflict.Key == record.FreezeKey:
-		c.awaitThaw(ctx)
-	case conflict.Key == bundle.StateKey:
-		c.root.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
+	case c.conflicted[conflict.Key] == nil:
+	case !c.conflicted[conflict.Key](ctx, conflict):
+		return false
 	}
 	// Who lost to somebody once would lose again in step with them.
 	return watch.Sleep(ctx, mathrand.N(record.ConflictPause)) == nil
 }
 
+// onConflict has f called when a transaction conflicts over key: f waits until the decision
+// can be made again, or says that it cannot.
+func (c *Head) onConflict(key string, f func(ctx context.Context, err *store.ConflictError) (again bool)) {
+	if c.conflicted == nil {
+		c.conflicted = make(map[string]func(context.Context, *store.ConflictError) bool)
+	}
+	c.conflicted[key] = f
+}
+
+// headMoved follows the head that came before a transaction. While the store shows an
+// older one nothing can be decided again.
+func (c *Authority) headMoved(ctx context.Context, _ *store.ConflictError) (again bool) {
+	c.leaveHead(ctx)
+	return c.head.olderHeadError() == nil
+}
+
+// recordsFrozen waits until a reseed is over that freezes the records.
+func (c *Authority) recordsFrozen(ctx context.Context, _ *store.ConflictError) (again bool) {
+	c.awaitThaw(ctx)
+	return true
+}
+
+// remembered is what is here of s and of the heads that may come.
+func (c *Authority) remembered(s *authority.State) decide.Memory { return memory{c, s} }
+
 // storeError words an error of the store for who called. What failed, and how,
 // stays in the log: it is not the caller's to know.
-func (c *Authority) storeError(what string, err error) error {
+func (c *Head) storeError(what string, err error) error {
 	code := explain.StoreUnreachable
 	switch {
 	case explain.CodeOf(err) != "":
@@ -672,7 +694,7 @@ func (c *Authority) storeError(what string, err error) error {
 // made words err, which came after a change was in the store. It must not be one that
 // has clients make the change again at another coordinator, as recovery mode does: that
 // would be a second one.
-func (c *Authority) made(ctx context.Context, what string, err error) error {
+func (c *Head) made(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -681,7 +703,7 @@ func (c *Authority) made(ctx context.Context, what string, err error) error {
 }
 
 // forged tells people that a record was altered outside of Fealty.
-func (c *Authority) forged(ctx context.Context, what string, err error) {
+func (c *Head) forged(ctx context.Context, what string, err error) {
 	c.metrics.forged.Inc()
 	c.log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside", slog.String("record", what), slog.Any("err", err))
 }
@@ -692,4 +714,4 @@ func sinceNow() func() time.Duration {
 	return func() time.Duration { return time.Since(start) }
 }
 
-func (c *Authority) path(name string) string { return c.cfg.DataDir + "/" + name }
+func (c *Enrolment) path(name string) string { return c.cfg.DataDir + "/" + name }

@@ -24,7 +24,7 @@ import (
 
 // loadEnrolmentKey reads the enrolment key, or makes it at the first start. It
 // holds no seed material: it only says which coordinator of the manifest this is.
-func (c *Authority) loadEnrolmentKey() (ed25519.PrivateKey, error) {
+func (c *Enrolment) loadEnrolmentKey() (ed25519.PrivateKey, error) {
 	path := c.path(enrolmentKeyFile)
 	raw, err := c.fs.ReadSecret(path, maxEnrolmentKey)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +54,7 @@ func (c *Authority) loadEnrolmentKey() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-func (c *Authority) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) {
+func (c *Enrolment) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the enrolment key: %w", err)
@@ -71,18 +71,18 @@ func (c *Authority) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) {
 
 // admits returns the entry of m that admits this coordinator by its enrolment key or its
 // certificate, and the name that it gets.
-func (c *Authority) admits(m *manifest.Manifest) (manifest.Match, error) {
+func (c *Enrolment) admits(m *manifest.Manifest) (manifest.Match, error) {
 	return c.certificate.Admits(c.enrolmentKey(), m, c.now())
 }
 
 // vouch signs what the enrolment key signs with the key of the certificate; nil without
 // one.
-func (c *Authority) vouch(said [64]byte) ([]byte, error) {
+func (c *Enrolment) vouch(said [64]byte) ([]byte, error) {
 	return c.certificate.Vouch(c.enrolmentKey(), said)
 }
 
 // vouchFor is vouch for what the enrolment key signs of t.
-func (c *Authority) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
+func (c *Enrolment) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
 	said, err := t.Digest()
 	if err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (c *Authority) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte,
 // state that comes is looked at too: a manifest may admit what the one before did not.
 func (c *Authority) followCertificate(ctx context.Context) error {
 	for {
-		changed, state := c.certificate.Changed(), c.stateChanged.Wait()
+		changed, state := c.self.certificate.Changed(), c.head.stateChanged.Wait()
 		c.takeCertificate(ctx)
 		if err := watch.Event(ctx, changed, state); err != nil {
 			return err
@@ -105,22 +105,22 @@ func (c *Authority) followCertificate(ctx context.Context) error {
 // takeCertificate looks at the files once.
 func (c *Authority) takeCertificate(ctx context.Context) {
 	var in *manifest.Manifest
-	if s := c.state.Load(); s.Phase == authority.Ready {
+	if s := c.head.state.Load(); s.Phase == authority.Ready {
 		in = s.Manifest
 	}
-	taken, refused := c.certificate.Take(ctx, c.enrolmentKey(), in, c.now())
+	taken, refused := c.self.certificate.Take(ctx, c.self.enrolmentKey(), in, c.now())
 	switch {
 	case refused != nil:
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the new certificate is not used", slog.String("code", explain.CodeOf(refused)), slog.Any("err", refused))
 	case taken:
-		c.certificateChanged.Notify()
+		c.self.certificateChanged.Notify()
 		c.pushed.Store(true)
-		c.headDue.Notify() // what kept it from being admitted may be over
+		c.head.headDue.Notify() // what kept it from being admitted may be over
 	}
 }
 
 // certificateFindings says what is wrong with the certificate that this coordinator shows.
-func (c *Authority) certificateFindings() []*fealtyv1.Finding {
+func (c *Enrolment) certificateFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	add := func(e *explain.Error) {
 		out = append(out, &fealtyv1.Finding{Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do})
@@ -150,7 +150,7 @@ type setupSecret struct {
 // offerSetup makes the one-time setup token and writes its line to a file that
 // only this user can read. Every start of an uninitialized coordinator makes a
 // new one: the certificate that it pins lives in memory only.
-func (c *Authority) offerSetup(certificate identity.KeyID) error {
+func (c *Enrolment) offerSetup(certificate identity.KeyID) error {
 	token, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: c.advertised(), KeyHash: certificate})
 	if err != nil {
 		return fmt.Errorf("make the setup token: %w", err)
@@ -163,7 +163,7 @@ func (c *Authority) offerSetup(certificate identity.KeyID) error {
 }
 
 // endSetup forgets the setup token: the cluster has its first manifest.
-func (c *Authority) endSetup() {
+func (c *Enrolment) endSetup() {
 	c.setup.Store(nil)
 	if err := c.fs.Remove(c.path(setupTokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		c.log.Warn("the file of the setup token was not removed; the token is void all the same", "err", err)

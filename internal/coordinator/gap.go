@@ -45,7 +45,7 @@ type restoreServer struct {
 }
 
 func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.RestoreService_GetLinksServer) error {
-	s, err := r.c.authority.ready()
+	s, err := r.c.head.ready()
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
 			fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
 	}
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (c *Trust) gapOf(ctx context.Context, s *authority.State) (record.Versioned
 	}
 	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 	if err != nil {
-		return gap, c.authority.storeError("read what a restore left", err)
+		return gap, c.head.storeError("read what a restore left", err)
 	}
 	if gap.Value.Index != last.Index {
 		return record.Versioned[authority.RestoreWindow]{}, nil
@@ -188,7 +188,7 @@ func (c *Trust) takePresented(ctx context.Context, raw []byte) (int, error) {
 
 // mergePresented is takePresented for who holds its lock.
 func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return 0, err
 	}
@@ -203,11 +203,11 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	total := 0
 	for ctx.Err() == nil {
 		n, more, err := c.mergeOnce(ctx, shown, header)
-		if err != nil && c.authority.conflicts(ctx, err) {
+		if err != nil && c.head.conflicts(ctx, err) {
 			continue
 		}
 		if err != nil {
-			return total, c.authority.storeError("take in what was revoked before the restore",
+			return total, c.head.storeError("take in what was revoked before the restore",
 				bundleFull("what was revoked before the restore", err))
 		}
 		if total += n; !more {
@@ -247,7 +247,7 @@ func presented(s *authority.State, raw []byte, gap record.Versioned[authority.Re
 // mergeOnce adds a part of what bundle takes away. The last part moves the gap.
 func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h snapshot.Header) (
 	n int, more bool, err error) {
-	s, err := c.authority.inForce(ctx)
+	s, err := c.head.inForce(ctx)
 	if err != nil {
 		return 0, false, err
 	}

@@ -63,19 +63,19 @@ func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
 	if g.toldAt != 0 && ends.Equal(g.toldEnd) {
 		return nil
 	}
-	key, err := openKey(c.authority.enrolmentKey())
+	key, err := openKey(c.self.enrolmentKey())
 	if err != nil {
 		return err
 	}
 	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash,
-		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.authority.enrolment, c.authority.vouch)
+		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.self.enrolment, c.self.vouch)
 	if err != nil {
 		return err
 	}
 	if err := c.faults.Hit("recover.before-tell"); err != nil {
 		return err
 	}
-	version, err := c.authority.overwrite(ctx, key, raw)
+	version, err := c.head.overwrite(ctx, key, raw)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []strin
 		failed = append(failed, err)
 	}
 	for _, key := range keys {
-		if key == c.authority.enrolmentKey() || len(shares) == 0 {
+		if key == c.self.enrolmentKey() || len(shares) == 0 {
 			continue
 		}
 		open, err := c.openAttemptOf(ctx, g, key)
@@ -150,7 +150,7 @@ func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []strin
 // only say where to look: each attempt proves itself.
 func (c *OwnerRecovery) mayGather(ctx context.Context, m *manifest.Manifest) ([]string, error) {
 	keys := recovery.Coordinators(m)
-	known, err := c.authority.replicas(ctx, m)
+	known, err := c.head.replicas(ctx, m)
 	for _, r := range known {
 		if !slices.Contains(keys, r.Key) {
 			keys = append(keys, r.Key)
@@ -306,7 +306,7 @@ func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
 	}
-	if key, err := openKey(c.authority.enrolmentKey()); err == nil {
+	if key, err := openKey(c.self.enrolmentKey()); err == nil {
 		if e, err := c.store.Get(ctx, key); err == nil && e.Version == g.toldAt {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
@@ -342,7 +342,7 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) er
 	}
 	for _, key := range keys {
 		at, err := openKey(key)
-		if err != nil || key == c.authority.enrolmentKey() {
+		if err != nil || key == c.self.enrolmentKey() {
 			continue // a coordinator that is ready has none open
 		}
 		if open, err := recovery.ReadOpen(entries[at].Value, want, key, c.now()); err == nil {

@@ -49,7 +49,7 @@ func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
 			t.Fatalf("open %s: %v", dir, err)
 		}
 		entries += fmt.Sprintf("  - {name: coordinator-%s, kind: coordinator, match: [\"key:%s\"]}\n", dir,
-			c.authority.enrolmentKey())
+			c.self.enrolmentKey())
 		others = append(others, c)
 	}
 	if err := d.set(entries); err != nil {
@@ -131,7 +131,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 
 func mustHead(t rapidTB, d *desk) history.Record {
 	t.Helper()
-	head, _, err := d.c.authority.history.Head(context.Background())
+	head, _, err := d.c.head.history.Head(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestGatheringCutOff(t *testing.T) {
 				}
 				*crashed = d.again(*crashed)
 				ready := func() bool {
-					return d.c.authority.state.Load().Phase == authority.Ready || two.authority.state.Load().Phase == authority.Ready
+					return d.c.head.state.Load().Phase == authority.Ready || two.head.state.Load().Phase == authority.Ready
 				}
 				for range 4 {
 					if ready() {
@@ -216,10 +216,10 @@ func TestGatheringCutOff(t *testing.T) {
 					two.authority.checkHead(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.c.authority.state.Load().Reason,
-						two.authority.state.Load().Reason)
+					t.Fatalf("nobody is ready: %s, %s", d.c.head.state.Load().Reason,
+						two.head.state.Load().Reason)
 				}
-				if two.authority.state.Load().Phase == authority.Ready {
+				if two.head.state.Load().Phase == authority.Ready {
 					d.c = two
 				}
 				wantOneKeyPerEpoch(t, d)
@@ -302,12 +302,12 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	stolen := func() []string {
 		return slices.DeleteFunc(gatheredIn(t, d.store), func(k string) bool { return !strings.HasPrefix(k, recoveryPrefix+id.String()) })
 	}
-	place, err := openKey(two.authority.enrolmentKey())
+	place, err := openKey(two.self.enrolmentKey())
 	wantOnly(t, "place", err, "")
 	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.head.Hash, Recipient: mine.Public(), Ends: d.clock().Add(recovery.Life)}
 	put := func(key string, value []byte) {
 		t.Helper()
-		_, err := d.c.authority.overwrite(t.Context(), key, value)
+		_, err := d.c.head.overwrite(t.Context(), key, value)
 		wantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
@@ -323,29 +323,29 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"by a thief, in the place of a coordinator": func() []byte { return signed(good, thief) },
 		"by a thief, who claims the key of a coordinator": func() []byte {
 			return []byte(strings.Replace(string(signed(good, thief)), keyOfClaim(thief),
-				two.authority.enrolmentKey(), 1))
+				two.self.enrolmentKey(), 1))
 		},
 		"of a coordinator, with the recipient of a thief": func() []byte {
 			o := good
 			theirs, err := keyring.NewEphemeral()
 			wantOnly(t, "recipient", err, "")
 			o.Recipient = theirs.Public()
-			return []byte(strings.Replace(string(signed(o, two.authority.enrolment)), theirs.Public(), mine.Public(),
+			return []byte(strings.Replace(string(signed(o, two.self.enrolment)), theirs.Public(), mine.Public(),
 				1))
 		},
-		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.authority.enrolment) },
+		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.self.enrolment) },
 		"for another cluster": func() []byte {
 			o := good
 			o.Cluster = "other.example"
-			return signed(o, two.authority.enrolment)
+			return signed(o, two.self.enrolment)
 		},
-		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.authority.enrolment) },
+		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.self.enrolment) },
 		"for ever": func() []byte {
 			o := good
 			o.Ends = d.clock().Add(24 * 365 * time.Hour)
-			return signed(o, two.authority.enrolment)
+			return signed(o, two.self.enrolment)
 		},
-		"of another coordinator": func() []byte { return signed(good, others[1].authority.enrolment) },
+		"of another coordinator": func() []byte { return signed(good, others[1].self.enrolment) },
 	} {
 		put(place, value())
 		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
@@ -369,7 +369,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
-	put(place, signed(good, two.authority.enrolment))
+	put(place, signed(good, two.self.enrolment))
 	wantOnly(t, "genuine", d.c.ownerrecovery.goOnGathering(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{recoveryKey(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)

@@ -90,7 +90,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 	started := time.Now()
 	kind := ""
 	grant, err := func() (*fealtyv1.JoinGrant, error) {
-		if _, err := c.authority.ready(); err != nil {
+		if _, err := c.head.ready(); err != nil {
 			return nil, err
 		}
 		if !c.limiter.allow(peer.Addr, c.now()) {
@@ -167,7 +167,7 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 	turn := c.oneTurn()
 	var j *joiner
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -193,9 +193,9 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 			return c.grant(ctx, j)
 		case errors.Is(err, errLookAgain):
 		case errors.Is(err, batch.ErrUnderWay):
-			return nil, c.authority.storeError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
-		case !c.authority.conflicts(ctx, err):
-			return nil, c.authority.storeError("admit the member",
+			return nil, c.head.storeError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
+		case !c.head.conflicts(ctx, err):
+			return nil, c.head.storeError("admit the member",
 				err) // with a conflict: the call ended before it was decided again
 		}
 	}
@@ -300,7 +300,7 @@ func (c *Membership) recount(ctx context.Context, s *authority.State, ch *record
 		}
 		count, err := record.Get[entryCount](ctx, s.Records, countKey(entry.Name))
 		if err != nil {
-			return c.authority.storeError("read the count of an entry", err)
+			return c.head.storeError("read the count of an entry", err)
 		}
 		// One of another head is counted anew at the next admission; it is written
 		// all the same, so that an admission that counts right now starts again.
@@ -384,7 +384,7 @@ func (c *Admission) proofRejection(ctx context.Context, e proof.Evidence, err er
 		return explain.Wrap(err, explain.ProofUnknownType, "type",
 			flowcontrol.Clip(unknown.Type, flowcontrol.MaxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
-		return c.authority.storeError("look up what the proof names", lookup.Err)
+		return c.head.storeError("look up what the proof names", lookup.Err)
 	case errors.As(err, &certificate):
 		return certificateRejection(certificate)
 	case e.Type == proof.TypeX509 && errors.Is(err, proof.ErrRefused):

@@ -174,13 +174,13 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	if id := cand.proven.TokenID(); id != "" {
 		tok, err := c.known.readToken(ctx, s.Records, id)
 		if err != nil {
-			return c.authority.storeError("read the token", err)
+			return c.head.storeError("read the token", err)
 		}
 		if !tok.Exists() || voids(s, tok.Value) {
 			return unknownToken()
 		}
 		if own.use, err = record.Get[tokenUse](ctx, s.Records, tokenUseKey(id, cand.key)); err != nil {
-			return c.authority.storeError("read the use of the token", err)
+			return c.head.storeError("read the use of the token", err)
 		}
 		cand.token = &versionedToken{Versioned: tok, use: own.use}
 		own.name = generatedName(tok.Value)
@@ -189,7 +189,7 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	if cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
 		if own.proven, err = record.Get[record.Member](ctx, s.Records, record.MemberKey(kind, name)); err != nil {
-			return c.authority.storeError("read the member", err)
+			return c.head.storeError("read the member", err)
 		}
 		if err := inGrace(s, own.proven.Value, now); err != nil {
 			return err
@@ -206,7 +206,7 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	if m.entry.MaxMembers > 0 && !v.member.Exists() {
 		count, err := c.known.readCount(ctx, s.Records, m.entry.Name)
 		if err != nil {
-			return c.authority.storeError("read the count of an entry", err)
+			return c.head.storeError("read the count of an entry", err)
 		}
 		if v.members, err = c.counted(ctx, s, m.entry, count); err != nil {
 			return err
@@ -227,17 +227,17 @@ func (c *Admission) ownView(ctx context.Context, s *authority.State, m match, ca
 	err error) {
 	if v.member, err = record.Get[record.Member](ctx, s.Records,
 		record.MemberKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.authority.storeError("read the member", err)
+		return v, c.head.storeError("read the member", err)
 	}
 	if v.bannedID, err = record.Get[record.Ban](ctx, s.Records, record.BanIDKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.authority.storeError("read a ban", err)
+		return v, c.head.storeError("read a ban", err)
 	}
 	if v.bannedKey, err = record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(cand.key)); err != nil {
-		return v, c.authority.storeError("read a ban", err)
+		return v, c.head.storeError("read a ban", err)
 	}
 	if key, ok := cand.provingKey(); ok {
 		if v.bannedProof, err = record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key)); err != nil {
-			return v, c.authority.storeError("read a ban", err)
+			return v, c.head.storeError("read a ban", err)
 		}
 	}
 	v.believed = c.believes(m, cand)
@@ -259,7 +259,7 @@ func (c *Admission) counted(ctx context.Context, s *authority.State, entry *mani
 	}
 	n, err := c.countMembers(ctx, s, entry)
 	if err != nil {
-		return 0, c.authority.storeError("count the members under an entry", err)
+		return 0, c.head.storeError("count the members under an entry", err)
 	}
 	return n, nil
 }
@@ -432,7 +432,7 @@ func (r *roll) token(ctx context.Context, id string) (*record.Versioned[tokenRec
 	}
 	tok, err := r.c.known.token(ctx, r.s.Records, id)
 	if err != nil {
-		return nil, r.c.authority.storeError("read the token", err)
+		return nil, r.c.head.storeError("read the token", err)
 	}
 	return &tok, nil
 }
@@ -444,7 +444,7 @@ func (r *roll) count(ctx context.Context, entry *manifest.Entry) (*rollCount, er
 	}
 	count, err := r.c.known.count(ctx, r.s.Records, entry.Name)
 	if err != nil {
-		return nil, r.c.authority.storeError("read the count of an entry", err)
+		return nil, r.c.head.storeError("read the count of an entry", err)
 	}
 	n := &rollCount{Versioned: count}
 	n.members, err = r.c.counted(ctx, r.s, entry, count)
@@ -568,7 +568,7 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 	}
 	var conflict *store.ConflictError
 	if !errors.Is(err, store.ErrConflict) {
-		answer(c.authority.storeError("admit the member", err))
+		answer(c.head.storeError("admit the member", err))
 		return again, false
 	}
 	if !errors.As(err, &conflict) {

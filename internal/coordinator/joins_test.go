@@ -77,7 +77,7 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 	t.Helper()
 	lines := func() (n int) {
-		s := d.c.authority.state.Load()
+		s := d.c.head.state.Load()
 		for _, e := range s.Manifest.Admit {
 			n += d.c.admission.joins.Waiting(joinLine{s, e.Name})
 		}
@@ -334,7 +334,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		defer c.Close()
 		replicas = append(replicas, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.authority.enrolmentKey())
+			c.self.enrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range replicas {

@@ -32,7 +32,7 @@ type keeper struct {
 }
 
 // keeperOf returns the keeper o, ready to seal.
-func (c *Authority) keeperOf(o manifest.Owner) (keeper, error) {
+func (c *Keepers) keeperOf(o manifest.Owner) (keeper, error) {
 	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
 	if err != nil {
 		return keeper{}, explain.Wrap(err, explain.KeeperUnusable, "keeper", o.Name, "problem", err.Error())
@@ -42,7 +42,7 @@ func (c *Authority) keeperOf(o manifest.Owner) (keeper, error) {
 
 // keepers returns the keepers of m, ready to seal. A manifest may have none: then
 // its people bring the seed back.
-func (c *Authority) keepers(m *manifest.Manifest) ([]keeper, error) {
+func (c *Keepers) keepers(m *manifest.Manifest) ([]keeper, error) {
 	var out []keeper
 	for _, o := range m.Seed.Keepers() {
 		k, err := c.keeperOf(o)
@@ -81,13 +81,13 @@ type found struct {
 // lookAtKeeper looks at a keeper and at the copies of the seed of s, which s holds. It
 // changes nothing. An error is a store that was not read; what is wrong with the keeper
 // is in what was found, also that it took too long.
-func (c *Authority) lookAtKeeper(ctx context.Context, k keeper, s *authority.State) (found, error) {
+func (c *Keepers) lookAtKeeper(ctx context.Context, k keeper, s *authority.State) (found, error) {
 	f := found{keeper: k}
 	f.Proven = k.proven()
 	place := seedPlace(s.Manifest.Cluster, k.Name, &s.Head.Transition)
 	var err error
 	if f.copies, err = sealed.Copies(ctx, c.store, sealed.Seed(&s.Head.Transition), k.Name); err != nil {
-		return f, c.storeError("read what keepers sealed", err)
+		return f, c.head.storeError("read what keepers sealed", err)
 	}
 	f.Copies = len(f.copies) > 0
 	c.lookAtKey(ctx, &f, place)
@@ -106,7 +106,7 @@ func (c *Authority) lookAtKeeper(ctx context.Context, k keeper, s *authority.Sta
 }
 
 // lookAtKey looks for the key of a keeper on this machine.
-func (c *Authority) lookAtKey(ctx context.Context, f *found, place keyring.Place) {
+func (c *Keepers) lookAtKey(ctx context.Context, f *found, place keyring.Place) {
 	id, err := f.box.KeyID(ctx, place)
 	switch {
 	case errors.Is(err, keyring.ErrNoKey):
@@ -150,7 +150,7 @@ func tryCopies[T any](ctx context.Context, k keeper, id keyring.KeyID, copies []
 
 // lookAtKeepers looks at the keepers of a move, and refuses one that they cannot follow.
 // It changes nothing.
-func (c *Authority) lookAtKeepers(ctx context.Context, mv *move, keepers []keeper) error {
+func (c *Keepers) lookAtKeepers(ctx context.Context, mv *move, keepers []keeper) error {
 	mv.keepers = nil
 	for _, k := range keepers {
 		f, err := c.lookBeforeMove(ctx, k, mv)
@@ -166,7 +166,7 @@ func (c *Authority) lookAtKeepers(ctx context.Context, mv *move, keepers []keepe
 }
 
 // lookBeforeMove is lookAtKeeper for one of a move's manifest.
-func (c *Authority) lookBeforeMove(ctx context.Context, k keeper, mv *move) (found, error) {
+func (c *Keepers) lookBeforeMove(ctx context.Context, k keeper, mv *move) (found, error) {
 	var f found
 	if mv.from != nil {
 		var err error
@@ -190,7 +190,7 @@ func (c *Authority) lookBeforeMove(ctx context.Context, k keeper, mv *move) (fou
 // adopts reports whether f may seal in the place of a copy that is there although no
 // manifest in force names its keeper: one that another move under way wrote, under an id
 // that is no proof, must stay.
-func (c *Authority) adopts(f found, mv *move) error {
+func (c *Keepers) adopts(f found, mv *move) error {
 	if f.Proven || f.Copies || f.NewSeed {
 		return nil
 	}
@@ -204,7 +204,7 @@ func (c *Authority) adopts(f found, mv *move) error {
 }
 
 // refuseMove words why the move does not go on without the key of f.
-func (c *Authority) refuseMove(ctx context.Context, f found, mv *move) error {
+func (c *Keepers) refuseMove(ctx context.Context, f found, mv *move) error {
 	if !f.Copies {
 		return explain.Wrap(f.problem, explain.KeeperUnusable, "keeper", f.Name, "problem", problemText(f.problem))
 	}
@@ -245,7 +245,7 @@ func idText(ids []keyring.KeyID) string {
 // sealSeed does for a keeper what was decided, before the head moves: the copies that
 // are needed at the new head are written, and none of another key is touched. A key that
 // it makes is in the move then.
-func (c *Authority) sealSeed(ctx context.Context, f *found, mv *move) error {
+func (c *Keepers) sealSeed(ctx context.Context, f *found, mv *move) error {
 	switch f.Act() {
 	case decide.MakeKey:
 		made, err := f.box.MakeKey(ctx)
@@ -257,7 +257,7 @@ func (c *Authority) sealSeed(ctx context.Context, f *found, mv *move) error {
 			return explain.Wrap(f.problem, explain.KeeperUnusable, "keeper", f.Name, "problem", problemText(f.problem))
 		}
 		if made {
-			mv.madeKeys = append(mv.madeKeys, &fealtyv1.KeeperKey{Keeper: f.Name, Coordinator: c.nameIn(mv.manifest), File: f.file(), KeyId: string(f.id)})
+			mv.madeKeys = append(mv.madeKeys, &fealtyv1.KeeperKey{Keeper: f.Name, Coordinator: c.self.nameIn(mv.manifest), File: f.file(), KeyId: string(f.id)})
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the key of a keeper was made: back its file up now", slog.String("keeper", f.Name), slog.String("file", f.file()), slog.String("key", string(f.id)))
 		}
 		return c.writeCopy(ctx, f, mv)
@@ -273,7 +273,7 @@ func (c *Authority) sealSeed(ctx context.Context, f *found, mv *move) error {
 }
 
 // nameIn is this coordinator's name in m.
-func (c *Authority) nameIn(m *manifest.Manifest) string {
+func (c *Enrolment) nameIn(m *manifest.Manifest) string {
 	if e, err := c.admits(m); err == nil {
 		return e.Name
 	}
@@ -281,14 +281,14 @@ func (c *Authority) nameIn(m *manifest.Manifest) string {
 }
 
 // writeCopy seals the seed of the move under the key that is here, and writes the copy.
-func (c *Authority) writeCopy(ctx context.Context, f *found, mv *move) error {
+func (c *Keepers) writeCopy(ctx context.Context, f *found, mv *move) error {
 	t, of := &mv.link.Transition, sealed.Seed(&mv.link.Transition)
 	copies := f.copies
 	if mv.newSeed {
 		// A try before this one may have left some: nobody else has this seed.
 		var err error
 		if copies, err = sealed.Copies(ctx, c.store, of, f.Name); err != nil {
-			return c.storeError("read what keepers sealed", err)
+			return c.head.storeError("read what keepers sealed", err)
 		}
 	}
 	key, was := of.Key(f.Name, f.id), store.Revision(0)
@@ -321,7 +321,7 @@ func (f *found) checkSealed(data []byte) error {
 	return nil
 }
 
-func (c *Authority) writeSealedCopy(ctx context.Context, mv *move, key string, was store.Revision, data []byte) error {
+func (c *Keepers) writeSealedCopy(ctx context.Context, mv *move, key string, was store.Revision, data []byte) error {
 	var head store.Revision
 	if mv.from != nil {
 		head = mv.from.HeadVersion
@@ -331,17 +331,17 @@ func (c *Authority) writeSealedCopy(ctx context.Context, mv *move, key string, w
 	case errors.Is(err, sealed.ErrMeanwhile):
 		return record.Busy("the sealed secret")
 	case errors.Is(err, store.ErrConflict):
-		c.headDue.Notify()
+		c.head.headDue.Notify()
 		return explain.Wrap(err, explain.ManifestStale, "expected", "of before")
 	case err != nil:
-		return c.storeError("write a sealed secret", err)
+		return c.head.storeError("write a sealed secret", err)
 	}
 	return nil
 }
 
 // sealMesh has each keeper whose key is here seal the mesh CA key for the new head. Where
 // none is, a start without a peer makes another mesh CA key, and nothing is lost.
-func (c *Authority) sealMesh(ctx context.Context, mv *move) error {
+func (c *Keepers) sealMesh(ctx context.Context, mv *move) error {
 	for i := range mv.keepers {
 		f := &mv.keepers[i]
 		if f.Key != decide.KeyUsable {
@@ -356,7 +356,7 @@ func (c *Authority) sealMesh(ctx context.Context, mv *move) error {
 	return nil
 }
 
-func (c *Authority) sealMeshWith(ctx context.Context, f *found, mv *move) error {
+func (c *Keepers) sealMeshWith(ctx context.Context, f *found, mv *move) error {
 	place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: f.Name, SeedEpoch: mv.link.SeedEpoch, Head: mv.link.Hash}
 	data, err := authority.SealMesh(ctx, f.box, place, mv.mesh)
 	if err == nil {
@@ -368,7 +368,7 @@ func (c *Authority) sealMeshWith(ctx context.Context, f *found, mv *move) error 
 	key := sealed.Mesh(mv.link.Hash).Key(f.Name, f.id)
 	e, err := c.store.Get(ctx, key)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return c.storeError("read a sealed secret", err)
+		return c.head.storeError("read a sealed secret", err)
 	}
 	return c.writeSealedCopy(ctx, mv, key, e.Version, data)
 }
@@ -376,7 +376,7 @@ func (c *Authority) sealMeshWith(ctx context.Context, f *found, mv *move) error 
 // sealAgain has the keepers seal the seed, if their key is here and they do not open it,
 // and the new mesh CA key. One that is gone may be why this is done: it is logged and
 // shown by status, and stops nothing.
-func (c *Authority) sealAgain(ctx context.Context, mv *move) {
+func (c *Keepers) sealAgain(ctx context.Context, mv *move) {
 	for _, o := range mv.manifest.Seed.Keepers() {
 		err := c.sealAgainWith(ctx, o, mv)
 		c.root.ownerrecovery.recoveries.keeperSealed(o.Name, err)
@@ -388,7 +388,7 @@ func (c *Authority) sealAgain(ctx context.Context, mv *move) {
 	mv.keepers = nil // they sealed what they can: the move must not fail over the others
 }
 
-func (c *Authority) sealAgainWith(ctx context.Context, o manifest.Owner, mv *move) error {
+func (c *Keepers) sealAgainWith(ctx context.Context, o manifest.Owner, mv *move) error {
 	ctx, cancel := context.WithTimeout(ctx, keeperTimeout)
 	defer cancel()
 	k, err := c.keeperOf(o)
@@ -406,7 +406,7 @@ func (c *Authority) sealAgainWith(ctx context.Context, o manifest.Owner, mv *mov
 }
 
 // openSeedOf opens the seed that t names with one keeper.
-func (c *Authority) openSeedOf(ctx context.Context, cluster string, t *history.Transition,
+func (c *Keepers) openSeedOf(ctx context.Context, cluster string, t *history.Transition,
 	o manifest.Owner) (*authority.Secrets, error) {
 	place := seedPlace(cluster, o.Name, t)
 	return openCopy(ctx, c, o, sealed.Seed(t), place, func(k keeper, data []byte) (*authority.Secrets, error) {
@@ -415,7 +415,7 @@ func (c *Authority) openSeedOf(ctx context.Context, cluster string, t *history.T
 }
 
 // openCopy opens what a keeper sealed, as far as its key is on this machine.
-func openCopy[T any](ctx context.Context, c *Authority, o manifest.Owner, of sealed.Of, place keyring.Place,
+func openCopy[T any](ctx context.Context, c *Keepers, o manifest.Owner, of sealed.Of, place keyring.Place,
 	open func(keeper, []byte) (T, error)) (opened T, err error) {
 	k, err := c.keeperOf(o)
 	if err != nil {

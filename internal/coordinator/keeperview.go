@@ -51,7 +51,7 @@ type keeperViews struct {
 }
 
 // keptBy are the views of this machine for the seed of s; nil if it did not look yet.
-func (c *Authority) keptBy(s *authority.State) *keeperViews {
+func (c *Keepers) keptBy(s *authority.State) *keeperViews {
 	if v := c.keeperViews.Load(); v != nil && v.salt == s.Head.Salt {
 		return v
 	}
@@ -69,7 +69,7 @@ const (
 
 // lookAtOwnKeepers looks at the keepers of this machine for the seed of s, which it holds.
 // It changes nothing in the store.
-func (c *Authority) lookAtOwnKeepers(ctx context.Context, s *authority.State, programs whichPrograms) error {
+func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, programs whichPrograms) error {
 	before := c.keptBy(s)
 	now := &keeperViews{salt: s.Head.Salt, at: c.now()}
 	if before != nil && programs != allPrograms {
@@ -118,10 +118,10 @@ func (c *Authority) lookAtOwnKeepers(ctx context.Context, s *authority.State, pr
 
 // followKeepers looks at the keepers of this machine at every head and each minute,
 // until ctx ends.
-func (c *Authority) followKeepers(ctx context.Context) error {
+func (c *Keepers) followKeepers(ctx context.Context) error {
 	for {
-		changed := c.stateChanged.Wait()
-		if s := c.state.Load(); s.Phase == authority.Ready {
+		changed := c.head.stateChanged.Wait()
+		if s := c.head.state.Load(); s.Phase == authority.Ready {
 			programs := failedPrograms
 			if v := c.keptBy(s); v == nil || c.now().Sub(v.at).Abs() >= programPause {
 				programs = allPrograms
@@ -137,7 +137,7 @@ func (c *Authority) followKeepers(ctx context.Context) error {
 }
 
 // told returns what this machine's replica record says of its keepers.
-func (c *Authority) told(s *authority.State) []keeperView {
+func (c *Keepers) told(s *authority.State) []keeperView {
 	if s.Phase != authority.Ready {
 		return nil
 	}
@@ -162,22 +162,22 @@ func checkKeeperViews(views []keeperView) error {
 
 // keeperTold returns what the coordinators that s admits say of themselves; this one with
 // what it saw just now.
-func (c *Authority) keeperTold(ctx context.Context, s *authority.State) []replica {
-	all, err := c.replicas(ctx, s.Manifest)
+func (c *Keepers) keeperTold(ctx context.Context, s *authority.State) []replica {
+	all, err := c.head.replicas(ctx, s.Manifest)
 	if err != nil {
 		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 	}
-	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.enrolmentKey() })
+	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.self.enrolmentKey() })
 	if me < 0 {
 		me = len(all)
-		all = append(all, replica{Name: c.nameIn(s.Manifest), Key: c.enrolmentKey()})
+		all = append(all, replica{Name: c.self.nameIn(s.Manifest), Key: c.self.enrolmentKey()})
 	}
 	all[me].Keepers = c.told(s)
 	return all
 }
 
 // holders names the coordinators that say that their key of a keeper opens the seed.
-func (c *Authority) holders(ctx context.Context, s *authority.State, name string) (names []string) {
+func (c *Keepers) holders(ctx context.Context, s *authority.State, name string) (names []string) {
 	for _, r := range c.keeperTold(ctx, s) {
 		for _, v := range r.Keepers {
 			if v.Name == name && v.Opens {
@@ -190,7 +190,7 @@ func (c *Authority) holders(ctx context.Context, s *authority.State, name string
 
 // keeperFindings says which keepers did not seal, which nobody opens, and which
 // coordinators would not be back by a keeper of theirs.
-func (c *Authority) keeperFindings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
+func (c *Keepers) keeperFindings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
 	keepers := s.Manifest.Seed.Keepers()
 	if len(keepers) == 0 {
 		return nil
@@ -254,7 +254,7 @@ func (c *Authority) keeperFindings(ctx context.Context, s *authority.State) []*f
 }
 
 // ownProblem says why a keeper of this machine does not open the seed.
-func (c *Authority) ownProblem(s *authority.State, name string) string {
+func (c *Keepers) ownProblem(s *authority.State, name string) string {
 	if v := c.keptBy(s); v != nil {
 		for i := range v.views {
 			if v.views[i].Name == name {
@@ -278,7 +278,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		return nil, err
 	}
 	defer release()
-	s, err := c.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -291,18 +291,18 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		return nil, explain.New(explain.NotFound, "what", "keeper", "name",
 			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
 	}
-	if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
+	if err := c.keepers.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
 		return nil, err
 	}
 	of := sealed.Seed(&s.Head.Transition)
 	ch := s.Records.NewChange(s.HeadVersion)
 	out := &fealtyv1.ForgetKeeperKeyResponse{}
-	all := c.keeperTold(ctx, s)
+	all := c.keepers.keeperTold(ctx, s)
 	var opens, spare, found bool // the copy that goes; another one that stays
 	for _, o := range keepers {
 		copies, err := sealed.Copies(ctx, c.store, of, o.Name)
 		if err != nil {
-			return nil, c.storeError("read what keepers sealed", err)
+			return nil, c.head.storeError("read what keepers sealed", err)
 		}
 		for _, x := range copies {
 			goes := o.Name == name && x.ID == id
@@ -332,7 +332,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	}
 	mesh, err := sealed.Copies(ctx, c.store, sealed.Mesh(s.Head.Hash), name)
 	if err != nil {
-		return nil, c.storeError("read what keepers sealed", err)
+		return nil, c.head.storeError("read what keepers sealed", err)
 	}
 	for _, x := range mesh {
 		if x.ID == id {
@@ -346,9 +346,9 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		if errors.Is(err, store.ErrConflict) {
 			return nil, record.Busy("the sealed seed")
 		}
-		return nil, c.storeError("forget a key of a keeper", err)
+		return nil, c.head.storeError("forget a key of a keeper", err)
 	}
-	if err := c.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
+	if err := c.keepers.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "the keepers were not looked at", slog.Any("err", err))
 	}
 	return out, nil

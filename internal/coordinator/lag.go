@@ -45,7 +45,7 @@ type lag struct {
 
 // fallBehind notes that the store shows another head than that of s. The caller holds
 // setting.
-func (c *Authority) fallBehind(s *authority.State) {
+func (c *Head) fallBehind(s *authority.State) {
 	if s.Phase != authority.Ready || c.lag.of.Load() == s {
 		return
 	}
@@ -61,12 +61,12 @@ func (c *Authority) fallBehind(s *authority.State) {
 // Nothing vouches for w but the seed in force: a history that this does not vouch for keeps
 // no state from giving way.
 func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
-	s := c.state.Load()
+	s := c.head.state.Load()
 	if s.Phase != authority.Ready || w.restore != nil {
 		return 0
 	}
-	c.fallBehind(s)
-	lagged := c.elapsed() - c.lag.began
+	c.head.fallBehind(s)
+	lagged := c.elapsed() - c.head.lag.began
 	if !decide.Lingers(memory{c, s}, decide.HeadOf(&w.claimed), w.admitted, lagged) {
 		return 0
 	}
@@ -81,14 +81,14 @@ func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
 
 // caughtUp notes that the store shows the head of s, which was read since c.setting was
 // taken: what was read before that may be older than what made s fall behind.
-func (c *Authority) caughtUp(s *authority.State) {
+func (c *Head) caughtUp(s *authority.State) {
 	if c.lag.of.CompareAndSwap(s, nil) {
 		c.lag.over.Notify()
 	}
 }
 
 // acts reports whether something may be changed or certified under s.
-func (c *Authority) acts(s *authority.State) bool {
+func (c *Head) acts(s *authority.State) bool {
 	last := decide.Same
 	if c.lag.of.Load() == s {
 		last = decide.Another
@@ -99,7 +99,7 @@ func (c *Authority) acts(s *authority.State) bool {
 // inForce returns the state to change something under, or to certify somebody. If the
 // store showed a newer head it waits until that is in force here, for as long as ctx and
 // followPatience allow.
-func (c *Authority) inForce(ctx context.Context) (*authority.State, error) {
+func (c *Head) inForce(ctx context.Context) (*authority.State, error) {
 	deadline := time.Now().Add(followPatience)
 	for {
 		changed, over := c.stateChanged.Wait(), c.lag.over.Wait()
@@ -119,14 +119,14 @@ func (c *Authority) inForce(ctx context.Context) (*authority.State, error) {
 
 // atHead is inForce for who acts on what the head of the history is: the store is asked
 // for it. While the store is out of reach that is the head in memory.
-func (c *Authority) atHead(ctx context.Context) (*authority.State, error) {
+func (c *Head) atHead(ctx context.Context) (*authority.State, error) {
 	if _, err := c.ready(); err != nil {
 		return nil, err
 	}
 	asking, cancel := c.patience(ctx)
 	defer cancel()
 	if !c.headHolds(asking) {
-		c.leaveHead(asking)
+		c.leave(asking)
 	}
 	return c.inForce(ctx)
 }
@@ -135,18 +135,18 @@ func (c *Authority) atHead(ctx context.Context) (*authority.State, error) {
 // it returns that state at once.
 func (c *Authority) headTurn(ctx context.Context) (s *authority.State, release func(), err error) {
 	for {
-		if s := c.state.Load(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
+		if s := c.head.state.Load(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
 			return s, func() {}, nil
 		}
 		if release, err = c.settingTurn(ctx); err != nil {
 			return nil, nil, err
 		}
 		c.toHead(ctx)
-		if s = c.state.Load(); s.Phase != authority.Ready || c.acts(s) {
+		if s = c.head.state.Load(); s.Phase != authority.Ready || c.head.acts(s) {
 			return s, release, nil
 		}
 		release() // for who follows the head
-		if _, err := c.inForce(ctx); err != nil && !errors.Is(err, explain.RecoveryMode) {
+		if _, err := c.head.inForce(ctx); err != nil && !errors.Is(err, explain.RecoveryMode) {
 			return nil, nil, err
 		}
 	}
@@ -176,7 +176,7 @@ func (c *Authority) headIfFree(ctx context.Context) (*authority.State, error) {
 		c.toHead(ctx)
 		<-c.setting
 	default:
-		c.headDue.Notify()
+		c.head.headDue.Notify()
 	}
-	return c.ready()
+	return c.head.ready()
 }

@@ -103,7 +103,7 @@ type leadView struct {
 }
 
 func newLead(c *Election) (*lead, error) {
-	core, err := leadership.New(leadership.Config{Replica: c.authority.enrolmentKey(), Lease: c.cfg.Lease,
+	core, err := leadership.New(leadership.Config{Replica: c.self.enrolmentKey(), Lease: c.cfg.Lease,
 		Beat: c.cfg.Beat, Nonce: record.NewID})
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (l *lead) now() time.Duration { return time.Since(l.origin) }
 func (c *Election) leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
 	if v.term == 0 || c.storeguard.Lost() != nil || c.lead.now() >= v.until ||
-		c.lead.over.Load() == v.term || c.authority.state.Load().Phase != authority.Ready {
+		c.lead.over.Load() == v.term || c.head.state.Load().Phase != authority.Ready {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
@@ -135,7 +135,7 @@ func (c *Election) leader() (l leaderRecord, term uint64, nobodyFor time.Duratio
 	if _, _, ok := c.leading(); ok {
 		return v.seen, v.term, 0
 	}
-	if now < v.ledUntil && v.seen.Replica != c.authority.enrolmentKey() {
+	if now < v.ledUntil && v.seen.Replica != c.self.enrolmentKey() {
 		return v.seen, v.seenTerm, 0
 	}
 	return leaderRecord{}, 0, max(now-v.ledUntil, 0)
@@ -170,7 +170,7 @@ func (c *Election) followLeadership(ctx context.Context) error {
 	defer stop()
 	for noticed := false; ; {
 		// Taken before the store is read: what is told meanwhile may be newer than the answer.
-		changed, due := c.authority.stateChanged.Wait(), l.due.Wait()
+		changed, due := c.head.stateChanged.Wait(), l.due.Wait()
 		if noticed {
 			l.run(ctx, leadership.Noticed{})
 		}
@@ -213,7 +213,7 @@ func (l *lead) stop(ctx context.Context) {
 
 // fit tells the core whether this coordinator can lead.
 func (l *lead) fit(ctx context.Context) {
-	s, lost := l.c.authority.state.Load(), l.c.storeguard.Lost() != nil
+	s, lost := l.c.head.state.Load(), l.c.storeguard.Lost() != nil
 	if s == l.state && lost == l.lost {
 		return
 	}
@@ -298,7 +298,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 		case leaderBeatKey:
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
-			l.c.authority.headDue.Notify()
+			l.c.head.headDue.Notify()
 		case record.FreezeKey:
 			l.c.authority.lookAtFreeze(ctx) // it may be that nobody else writes
 		}
@@ -319,7 +319,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 
 // read reads entry and beat.
 func (l *lead) read(ctx context.Context) leadership.Event {
-	s := l.c.authority.state.Load()
+	s := l.c.head.state.Load()
 	if s.Phase != authority.Ready {
 		return leadership.ReadFailed{}
 	}
@@ -345,13 +345,13 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 			continue
 		}
 		// Under another head there may be another seed, and so another key.
-		if !l.c.authority.headHolds(ctx) {
-			l.c.authority.headDue.Notify()
+		if !l.c.head.headHolds(ctx) {
+			l.c.head.headDue.Notify()
 			return leadership.ReadFailed{}
 		}
 		if at.Version > l.reported {
 			l.reported = at.Version
-			l.c.authority.forged(ctx, at.Key, err)
+			l.c.head.forged(ctx, at.Key, err)
 		}
 	}
 	l.record = written.Value
@@ -383,15 +383,15 @@ func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *r
 
 // takeOver writes an entry of this coordinator, and the beat.
 func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.Event {
-	s := l.c.authority.state.Load()
+	s := l.c.head.state.Load()
 	if s.Phase != authority.Ready {
 		return leadership.Failed{}
 	}
-	entry, err := l.c.authority.admits(s.Manifest)
+	entry, err := l.c.self.admits(s.Manifest)
 	if err != nil {
 		return leadership.Failed{}
 	}
-	written := leaderRecord{Replica: l.c.authority.enrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
+	written := leaderRecord{Replica: l.c.self.enrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
 		Lease: e.Lease.Milliseconds(), Since: l.c.now().UTC()}
 	ch := l.change(s.Records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
 	ch.Require(history.HeadKey, s.HeadVersion)
@@ -403,7 +403,7 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 // renew writes the beat.
 func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 	if e != l.renewal {
-		s := l.c.authority.state.Load()
+		s := l.c.head.state.Load()
 		if s.Phase != authority.Ready {
 			return leadership.Failed{}
 		}
@@ -430,7 +430,7 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 // any more has to hand over too. What it writes is under the key of the seed that it
 // knows, and while a reseed changes that nothing is written.
 func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.Event {
-	s := l.c.authority.state.Load().Ready()
+	s := l.c.head.state.Load().Ready()
 	if s == nil {
 		return leadership.Failed{}
 	}

@@ -303,7 +303,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 				d.c.share()
 				d.store.intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == leaderBeatKey && at("beats") {
-						d.c.authority.stateChanged.Notify()
+						d.c.head.stateChanged.Notify()
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
@@ -532,7 +532,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *fleet) string {
-		entry, err := f.c.authority.admits(f.c.authority.state.Load().Manifest)
+		entry, err := f.c.self.admits(f.c.head.state.Load().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -705,9 +705,9 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
 	all := coordinatorsWith(t, nil, longLease)
 	leader, term, others := awaitLeader(t, all...)
-	s := leader.c.authority.state.Load()
-	leader.c.authority.state.Store(authority.Recovering(s, errors.New("test")))
-	leader.c.authority.stateChanged.Notify()
+	s := leader.c.head.state.Load()
+	leader.c.head.state.Store(authority.Recovering(s, errors.New("test")))
+	leader.c.head.stateChanged.Notify()
 	if _, _, ok := leader.c.election.leading(); ok {
 		t.Error("it leads in recovery mode")
 	}

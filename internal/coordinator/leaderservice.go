@@ -35,7 +35,7 @@ func (c *Election) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {
-	if _, err := l.c.authority.ready(); err != nil {
+	if _, err := l.c.head.ready(); err != nil {
 		return nil, err
 	}
 	return &fealtyv1.GetLeaderResponse{Leader: l.c.leaderMessage()}, nil
@@ -47,7 +47,7 @@ func (c *Election) leaderMessage() *fealtyv1.Leader {
 		return &fealtyv1.Leader{NobodyFor: durationpb.New(nobody)}
 	}
 	return &fealtyv1.Leader{
-		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.authority.enrolmentKey(),
+		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.self.enrolmentKey(),
 	}
 }
 
@@ -77,7 +77,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 		return nil, err
 	}
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +86,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 		case err == nil && done != 0:
 			out.Leader = c.awaitLeaderAfter(ctx, done)
 			return out, nil
-		case err == nil || !c.authority.conflicts(ctx, err):
+		case err == nil || !c.head.conflicts(ctx, err):
 			return out, err
 		}
 	}
@@ -100,14 +100,14 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	const what = "hand over leadership"
 	now, err := record.Get[leaderRecord](ctx, s.Records, leaderTermKey)
 	if err != nil {
-		return nil, 0, c.authority.storeError(what, err)
+		return nil, 0, c.head.storeError(what, err)
 	}
 	if !now.Exists() || now.Value.HandedOver {
 		return nil, 0, explain.New(explain.LeaderUnfit, "problem", "nobody leads now: whoever is ready takes over by itself")
 	}
 	was := now.Value
 	out := &fealtyv1.TransferLeaderResponse{To: req.GetTo(), Before: &fealtyv1.Leader{
-		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.authority.enrolmentKey(),
+		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.self.enrolmentKey(),
 	}}
 	out.Leader = out.Before
 	if to := req.GetTo(); to != "" && to == was.Name {
@@ -132,7 +132,7 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 		if errors.Is(err, store.ErrConflict) {
 			return nil, 0, err
 		}
-		return nil, 0, c.authority.storeError(what, err)
+		return nil, 0, c.head.storeError(what, err)
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
 		slog.String("to", req.GetTo()), slog.String("by", record.Actor(ctx)))
@@ -143,9 +143,9 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 // heir returns the key of the coordinator named to that can lead after who has the
 // key from; empty for anyone, where there is one.
 func (c *Election) heir(ctx context.Context, s *authority.State, from, to string) (key string, err error) {
-	all, err := c.authority.replicas(ctx, s.Manifest)
+	all, err := c.head.replicas(ctx, s.Manifest)
 	if err != nil {
-		return "", c.authority.storeError("read the coordinators", err)
+		return "", c.head.storeError("read the coordinators", err)
 	}
 	problem := "no other coordinator is ready"
 	if to != "" {

@@ -711,7 +711,7 @@ func (c *Membership) openMembers(ctx context.Context, s *authority.State,
 			bad = append(bad, suspect{e.Key, err})
 		}
 	}
-	return recs, c.authority.forgedUnder(ctx, s, bad...)
+	return recs, c.head.forgedUnder(ctx, s, bad...)
 }
 
 // suspect is what a state does not open as genuine, and why.
@@ -724,7 +724,7 @@ type suspect struct {
 // another head than that of s it reports nothing, as under another seed the records have
 // other keys, and returns a [store.ConflictError] on the head; nor does it if the head cannot
 // be read, which is the error then. It asks the store once, however many there are.
-func (c *Authority) forgedUnder(ctx context.Context, s *authority.State, all ...suspect) error {
+func (c *Head) forgedUnder(ctx context.Context, s *authority.State, all ...suspect) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -743,7 +743,7 @@ func (c *Authority) forgedUnder(ctx context.Context, s *authority.State, all ...
 }
 
 // movedOn reports whether the store shows another head than that of s.
-func (c *Authority) movedOn(ctx context.Context, s *authority.State) bool {
+func (c *Head) movedOn(ctx context.Context, s *authority.State) bool {
 	e, err := c.store.Get(ctx, history.HeadKey)
 	return err == nil && e.Version != s.HeadVersion
 }

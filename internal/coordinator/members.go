@@ -39,7 +39,7 @@ func (c *Membership) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
-	s, err := m.c.authority.ready()
+	s, err := m.c.head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (p page) cut(members []*fealtyv1.Member) ([]*fealtyv1.Member, string) {
 }
 
 func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse, error) {
-	s, err := m.c.authority.ready()
+	s, err := m.c.head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -138,14 +138,14 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := m.c.authority.patience(ctx)
+	asking, cancel := m.c.head.patience(ctx)
 	defer cancel()
 	out, err := m.recorded(asking, s, id)
 	var since *timestamppb.Timestamp
 	if outOfReach(ctx, asking, err) {
-		confirmed := m.c.authority.headConfirmed.Get()
+		confirmed := m.c.head.headConfirmed.Get()
 		err = inOutage("read the member", err)
-		if _, err := m.c.authority.alone("read the member", err); err != nil {
+		if _, err := m.c.head.alone("read the member", err); err != nil {
 			return nil, err
 		}
 		rec, ok := m.c.members.get(string(id.Kind()) + "/" + id.Name())
@@ -168,7 +168,7 @@ func (m memberServer) recorded(ctx context.Context, s *authority.State, id ident
 	}
 	ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 	if err != nil {
-		return nil, m.c.authority.storeError("read the ban of a member", err)
+		return nil, m.c.head.storeError("read the ban of a member", err)
 	}
 	m.c.hearOthers(ctx, s)
 	out := m.c.memberMessage(s, rec.Value, ban)
@@ -181,7 +181,7 @@ func (m memberServer) recorded(ctx context.Context, s *authority.State, id ident
 // DrainMember marks a member that is to go. The mark is its record's own, so that
 // renewals, returns and replacements keep it.
 func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMemberRequest) (*fealtyv1.DrainMemberResponse, error) {
-	if _, err := m.c.authority.ready(); err != nil {
+	if _, err := m.c.head.ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -196,7 +196,7 @@ func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMember
 }
 
 func (m memberServer) UndrainMember(ctx context.Context, req *fealtyv1.UndrainMemberRequest) (*fealtyv1.UndrainMemberResponse, error) {
-	if _, err := m.c.authority.ready(); err != nil {
+	if _, err := m.c.head.ready(); err != nil {
 		return nil, err
 	}
 	member, changed, err := m.mark(ctx, req, "undrain the member", "member.undrain", record.DrainMark{})
@@ -219,7 +219,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
-				return false, c.authority.storeError("read the ban of a member", err)
+				return false, c.head.storeError("read the ban of a member", err)
 			}
 			if changed = rec.Value.Drain.At.IsZero() != mark.At.IsZero(); changed {
 				rec.Value.Drain = mark
@@ -244,7 +244,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 // is refused, as somebody may have named the wrong one, unless it drains or the
 // removal is forced.
 func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemberRequest) (*fealtyv1.RemoveMemberResponse, error) {
-	if _, err := m.c.authority.ready(); err != nil {
+	if _, err := m.c.head.ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -261,7 +261,7 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
-				return false, m.c.authority.storeError("read the ban of a member", err)
+				return false, m.c.head.storeError("read the ban of a member", err)
 			}
 			m.c.hearOthers(ctx, s)
 			out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.Value, ban)}
@@ -351,7 +351,7 @@ func (c *Membership) contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
 func (c *Membership) hearsSince() time.Time { return time.Unix(0, c.hears.Load()) }
 
 func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
-	if _, err := m.c.authority.ready(); err != nil {
+	if _, err := m.c.head.ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -384,7 +384,7 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 // identity that nobody holds can be banned too, before it joins.
 func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequest) (*fealtyv1.BanMemberResponse, error) {
 	c := m.c
-	if _, err := c.authority.ready(); err != nil {
+	if _, err := c.head.ready(); err != nil {
 		return nil, err
 	}
 	if req.GetReason() == "" {
@@ -400,7 +400,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	// certificates out, and lifting its ban bans the keys.
 	withKeys := true
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -414,11 +414,11 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.authority.storeError("read the member", err)
+			return nil, c.head.storeError("read the member", err)
 		}
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.authority.storeError("read the ban", err)
+			return nil, c.head.storeError("read the ban", err)
 		}
 		ban := record.Ban{Reason: req.GetReason(), By: record.Actor(ctx), At: c.now().UTC()}
 		if rec.Exists() {
@@ -450,7 +450,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		ch.Withdraws = string(id.Kind()) + "/" + id.Name()
 		switch err := c.bundle.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			if err := c.authority.made(ctx, "the ban", c.bundle.trustChanged(ctx)); err != nil {
+			if err := c.head.made(ctx, "the ban", c.bundle.trustChanged(ctx)); err != nil {
 				return out, err
 			}
 			out.Ended = c.endedEverywhere(ctx, s, id, mark)
@@ -458,8 +458,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 				out.ConnectionsClosed += at.GetConnections()
 			}
 			return out, nil
-		case !c.authority.conflicts(ctx, err):
-			return nil, c.authority.storeError("ban the member", err)
+		case !c.head.conflicts(ctx, err):
+			return nil, c.head.storeError("ban the member", err)
 		}
 	}
 	return nil, record.Busy("member " + req.GetName())
@@ -470,7 +470,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse, error) {
 	c := m.c
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -480,14 +480,14 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		}
 		ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.authority.storeError("read the ban", err)
+			return nil, c.head.storeError("read the ban", err)
 		}
 		if !ban.Exists() {
 			return nil, explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.authority.storeError("read the member", err)
+			return nil, c.head.storeError("read the member", err)
 		}
 		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(keyMemory(s.Manifest))}
 		if req.GetDryRun() {
@@ -511,9 +511,9 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
-			return out, c.authority.made(ctx, "the end of the ban", c.bundle.trustChanged(ctx))
-		case !c.authority.conflicts(ctx, err):
-			return nil, c.authority.storeError("lift the ban", err)
+			return out, c.head.made(ctx, "the end of the ban", c.bundle.trustChanged(ctx))
+		case !c.head.conflicts(ctx, err):
+			return nil, c.head.storeError("lift the ban", err)
 		}
 	}
 	return nil, record.Busy("member " + req.GetName())
@@ -533,7 +533,7 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 		return err
 	}
 	if err = c.bundle.trustChanged(ctx); done {
-		err = c.authority.made(ctx, "the change of the member", err)
+		err = c.head.made(ctx, "the change of the member", err)
 	}
 	return err
 }
@@ -543,7 +543,7 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what string,
 	f func(*authority.State, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return err
 		}
@@ -559,8 +559,8 @@ func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what str
 		case err == nil:
 			c.bundle.trustDue.Notify()
 			return nil
-		case !c.authority.conflicts(ctx, err):
-			return c.authority.storeError(what, err)
+		case !c.head.conflicts(ctx, err):
+			return c.head.storeError(what, err)
 		}
 	}
 	return record.Busy("member " + name)
@@ -599,7 +599,7 @@ func (c *Membership) banKeys(ctx context.Context, s *authority.State, ch *record
 		}
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(k.Key))
 		if err != nil {
-			return c.authority.storeError("read a banned key", err)
+			return c.head.storeError("read a banned key", err)
 		}
 		next := ban
 		next.CertEnd = record.Later(k.NotAfter.Add(certMargin), old.Value.CertEnd)
@@ -627,7 +627,7 @@ func (c *Membership) member(ctx context.Context, s *authority.State, kind,
 	}
 	rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 	if err != nil {
-		return rec, c.authority.storeError("read the member", err)
+		return rec, c.head.storeError("read the member", err)
 	}
 	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "member", "name", string(id.Kind())+"/"+id.Name())
@@ -649,7 +649,7 @@ func memberID(s *authority.State, kind, name string) (identity.ID, error) {
 // were last known, and since is when.
 func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix string, from page,
 	keep func(record.Member) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
-	asking, cancel := c.authority.patience(ctx)
+	asking, cancel := c.head.patience(ctx)
 	defer cancel()
 	ban := func(record.Member) record.Versioned[record.Ban] { return record.Versioned[record.Ban]{} }
 	from.at, err = c.syncMembers(asking, s, from.at)
@@ -657,8 +657,8 @@ func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix 
 		ban, err = c.bans(asking, s)
 	}
 	if outOfReach(ctx, asking, err) {
-		confirmed := c.authority.headConfirmed.Get()
-		if _, err := c.authority.alone("list members", inOutage("list members", err)); err != nil {
+		confirmed := c.head.headConfirmed.Get()
+		if _, err := c.head.alone("list members", inOutage("list members", err)); err != nil {
 			return nil, "", nil, err
 		}
 		since, err = timestamppb.New(confirmed), nil
@@ -687,7 +687,7 @@ func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 	}
 	l, err := c.store.List(ctx, record.MemberPrefix)
 	if err != nil {
-		return 0, c.authority.storeError("list members", err)
+		return 0, c.head.storeError("list members", err)
 	}
 	have, listed := c.members.versions(), make(map[string]bool, len(l.Entries))
 	var news []record.Versioned[record.Member]
@@ -696,13 +696,13 @@ func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 		listed[path] = true
 		if have[path] == e.Version {
 			if _, err := s.Records.Open(e.Key, e.Value); err != nil {
-				return 0, c.authority.storeError("list members", err)
+				return 0, c.head.storeError("list members", err)
 			}
 			continue
 		}
 		r, err := record.Open[record.Member](s.Records, e)
 		if err != nil {
-			return 0, c.authority.storeError("list members", err)
+			return 0, c.head.storeError("list members", err)
 		}
 		news = append(news, r)
 	}
@@ -742,13 +742,13 @@ func (c *Membership) bans(ctx context.Context, s *authority.State) (func(record.
 func (c *Membership) banned(ctx context.Context, s *authority.State) (map[string]record.Versioned[record.Ban], error) {
 	l, err := c.store.List(ctx, record.BanIDPrefix)
 	if err != nil {
-		return nil, c.authority.storeError("list bans", err)
+		return nil, c.head.storeError("list bans", err)
 	}
 	out := make(map[string]record.Versioned[record.Ban], len(l.Entries))
 	for _, e := range l.Entries {
 		b, err := record.Open[record.Ban](s.Records, e)
 		if err != nil {
-			return nil, c.authority.storeError("read a ban", err)
+			return nil, c.head.storeError("read a ban", err)
 		}
 		out[e.Key[len(record.BanIDPrefix):]] = b
 	}

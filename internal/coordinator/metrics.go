@@ -37,7 +37,7 @@ type metrics struct {
 // documentation. Nothing can be collected from it.
 func Metrics() (prometheus.Collector, error) {
 	c := assemble(Config{Registry: prometheus.NewRegistry(), Now: time.Now})
-	c.authority.certificate = new(enrolment.Certificate)
+	c.self.certificate = new(enrolment.Certificate)
 	c.metrics = newMetrics(c.registry, c, tlsfiles.NewFailures())
 	_, err := c.authorizer()
 	return c.registry, err
@@ -123,14 +123,14 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 	gauge := func(name, help string, f func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
 	}
-	if c.authority.certificate != nil {
+	if c.self.certificate != nil {
 		reg.MustRegister(reloads, gauge("fealty_operator_certificate_not_after_seconds", "When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
-			return tlsfiles.NotAfter(c.authority.certificate.Files())
+			return tlsfiles.NotAfter(c.self.certificate.Files())
 		}))
 	}
 	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds, m.clones, m.forged, m.auditBreaks, m.handshakes, m.cuts, m.refused, m.shares, m.peers, m.peerCalls, m.uncompiled, m.removed, m.outlet, m.sent, m.transitions,
 		gauge("fealty_coordinator_ready", "1 while a manifest is in force and this coordinator holds its keys.", func() float64 {
-			return truth(c.authority.state.Load().Phase == authority.Ready)
+			return truth(c.head.state.Load().Phase == authority.Ready)
 		}),
 		gauge("fealty_store_full", "1 while the store refuses writes, because it has no space left or was made read-only.", func() float64 {
 			r := c.storeguard.Writes().Reason
@@ -143,7 +143,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 			return truth(c.storeguard.Lost() != nil)
 		}),
 		gauge("fealty_coordinator_recovery_mode", "1 while the state in memory is not the head of the persisted history.", func() float64 {
-			return truth(c.authority.state.Load().Phase == authority.Recovery)
+			return truth(c.head.state.Load().Phase == authority.Recovery)
 		}),
 		gauge("fealty_coordinators_unheard", "Other coordinators that this one misses: they did not stop in order, and have not answered for ten seconds.", func() float64 {
 			return float64(len(c.membership.presence.Missed(c.elapsed())))
@@ -157,10 +157,10 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 			return float64(term)
 		}),
 		gauge("fealty_authority_epoch", "Authority epoch of the manifest in force; 0 without one.", func() float64 {
-			return float64(c.authority.state.Load().Head.AuthorityEpoch)
+			return float64(c.head.state.Load().Head.AuthorityEpoch)
 		}),
 		gauge("fealty_history_index", "Index of the transition in force; 0 without one.", func() float64 {
-			return float64(c.authority.state.Load().Head.Index)
+			return float64(c.head.state.Load().Head.Index)
 		}),
 		gauge("fealty_agents_connected", "Members that hold a stream to this coordinator.", func() float64 {
 			return float64(c.membership.live.connected())
@@ -169,7 +169,7 @@ func newMetrics(reg prometheus.Registerer, c *Coordinator, reloads prometheus.Co
 			return float64(c.membership.live.dataConnected())
 		}),
 		gauge("fealty_baseline_data", "Data members that have to be connected by the manifest in force; 0 without one.", func() float64 {
-			if s := c.authority.state.Load().Ready(); s != nil {
+			if s := c.head.state.Load().Ready(); s != nil {
 				return float64(s.Manifest.Baseline.Data)
 			}
 			return 0

@@ -163,11 +163,11 @@ func (c *Membership) withOthers(ctx context.Context, s *authority.State, tell fu
 // each with the connections to its addresses. One that said that it stops is left out.
 func (e *others) connect(ctx context.Context, c *Membership, s *authority.State) (all []replica, conns [][]*mesh.Conn,
 	err error) {
-	all, err = c.authority.replicas(ctx, s.Manifest)
+	all, err = c.head.replicas(ctx, s.Manifest)
 	if err != nil {
 		return nil, nil, err
 	}
-	all = slices.DeleteFunc(all, func(r replica) bool { return r.Key == c.authority.enrolmentKey() })
+	all = slices.DeleteFunc(all, func(r replica) bool { return r.Key == c.self.enrolmentKey() })
 	c.presence.Expect(expected(all), c.elapsed())
 	all = slices.DeleteFunc(all, func(r replica) bool { return r.Stopped })
 	return all, e.connectTo(c, s, all), nil
@@ -343,7 +343,7 @@ type liveServer struct {
 }
 
 func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.LiveService_ListLiveServer) error {
-	s, err := l.c.authority.ready()
+	s, err := l.c.head.ready()
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ const (
 )
 
 // patience returns ctx with a bound on the wait for the store.
-func (c *Authority) patience(ctx context.Context) (context.Context, context.CancelFunc) {
+func (c *Head) patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	wait := storePatience
 	if c.storeSilent() {
 		wait = storeImpatience
@@ -58,7 +58,7 @@ func (c *Authority) patience(ctx context.Context) (context.Context, context.Canc
 }
 
 // storeSilent reports whether the store is known to be out of reach.
-func (c *Authority) storeSilent() bool {
+func (c *Head) storeSilent() bool {
 	return c.headConfirmed.Age(c.now()) > headDegradedAfter || !c.storeAnswers()
 }
 
@@ -87,7 +87,7 @@ func inOutage(what string, err error) error {
 }
 
 // alone returns the state to go on by without the store, or why that is over.
-func (c *Authority) alone(what string, cause error) (*authority.State, error) {
+func (c *Head) alone(what string, cause error) (*authority.State, error) {
 	s, err := c.ready()
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func (c *Authority) alone(what string, cause error) (*authority.State, error) {
 func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewRequest,
 	turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	cause = inOutage("the renewal", cause)
-	s, err := c.authority.alone("the renewal", cause)
+	s, err := c.head.alone("the renewal", cause)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (c *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	rec record.Member,
 	stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	if !c.authority.acts(s) {
+	if !c.head.acts(s) {
 		return nil, explain.Wrap(cause, explain.HeadNotFollowed) // the newer manifest may not admit it
 	}
 	if c.bundle.withdrawn.has(rec.Path()) {

@@ -314,17 +314,17 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.c.authority.headConfirmed.Set(long)
-	if !d.c.authority.headHolds(t.Context()) {
+	d.c.head.headConfirmed.Set(long)
+	if !d.c.head.headHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
 	well := status()
 	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.now()) {
 		t.Errorf("the head was confirmed at %v, and status says %v", d.c.now(), at)
 	}
-	d.c.authority.headConfirmed.Set(long)
+	d.c.head.headConfirmed.Set(long)
 	d.store.setDown(errors.New("down"))
-	d.c.authority.headHolds(t.Context())
+	d.c.head.headHolds(t.Context())
 	st := status()
 	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
 		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)

@@ -199,7 +199,7 @@ func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
 	ch := s.Records.NewChange(s.HeadVersion)
 	for _, e := range c.untold {
 		if e.Actor == "" {
-			e.Actor = c.ownID(s)
+			e.Actor = c.self.ownID(s)
 		}
 		ch.Audit(c.now(), e)
 	}
@@ -356,7 +356,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 	if m.Hash() != t.Manifest {
 		return nil, errors.New("the manifest of the head is not the one that its transition names")
 	}
-	if _, err := c.authority.admits(m); err != nil {
+	if _, err := c.self.admits(m); err != nil {
 		return nil, err
 	}
 	return &claimedHead{loaded, history.Link{Transition: *t, Hash: sha256Sum(raw)}, m}, nil
@@ -367,19 +367,19 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 // are; and after all of these who proved nothing when it was asked last. What could not
 // be resolved is a failure of its own.
 func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
-	own := append(c.authority.advertised(), c.authority.addr())
+	own := append(c.self.advertised(), c.self.addr())
 	add := func(addr string) {
 		if len(out) < 2*maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
 			out = append(out, addr)
 		}
 	}
-	others, err := c.authority.replicas(ctx, m)
+	others, err := c.head.replicas(ctx, m)
 	if err != nil {
 		failed = append(failed, &peerError{Step: stepLoad, Err: fmt.Errorf("read the replica records: %w", err)})
 	}
 	announced := func(ready bool) {
 		for _, r := range others {
-			if r.Key != c.authority.enrolmentKey() && (r.Phase == authority.Ready.String()) == ready {
+			if r.Key != c.self.enrolmentKey() && (r.Phase == authority.Ready.String()) == ready {
 				for _, a := range r.Addresses {
 					add(a)
 				}
@@ -568,7 +568,7 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 		return nil, errors.New("its answer holds no secrets")
 	}
 	secrets, mesh, err := authority.TakeOver(recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.authority.enrolmentKey(), Head: a.head.link.Hash,
+		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.self.enrolmentKey(), Head: a.head.link.Hash,
 	}, given.GetSealed())
 	if err != nil {
 		return nil, err
@@ -601,14 +601,14 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if !r.verified.TransactionKey().Equal(public) {
 		return errors.New("its seed is one that was replaced")
 	}
-	seen, err := a.c.authority.seen()
+	seen, err := a.c.head.seen()
 	if err != nil {
 		return err
 	}
 	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
-	if last := a.c.authority.state.Load().Ready(); last != nil {
+	if last := a.c.head.state.Load().Ready(); last != nil {
 		if _, err := last.Chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}
@@ -625,7 +625,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if !again.Equal(r.root) {
 		return errors.New("its root certificate is not that of the seed")
 	}
-	if err := a.c.authority.checkPin(r.root); err != nil {
+	if err := a.c.self.checkPin(r.root); err != nil {
 		return err
 	}
 	if r.mesh, err = mesh.Load(r.root, given.GetMeshCa(), a.head.manifest.Cluster,
@@ -638,7 +638,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if err := a.c.faults.Hit("peer.before-head"); err != nil {
 		return err
 	}
-	now, version, err := a.c.authority.history.Head(ctx)
+	now, version, err := a.c.head.history.Head(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -660,10 +660,10 @@ type exchange struct {
 func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHello) error, challenge func() (*fealtyv1.PeerChallenge, error)) error {
 	x.t.AskerNonce = make([]byte, proof.NonceBytes)
 	rand.Read(x.t.AskerNonce)
-	x.t.AskerKey = x.c.authority.enrolment.Public().(ed25519.PublicKey)
+	x.t.AskerKey = x.c.self.enrolment.Public().(ed25519.PublicKey)
 	h := &fealtyv1.PeerHello{Cluster: x.t.Cluster, Head: x.t.Head, Nonce: x.t.AskerNonce,
-		Key: x.c.authority.enrolmentKey(), Recipient: x.t.Recipient,
-		Certificates: x.c.authority.certificate.Certificates(x.c.authority.enrolmentKey())}
+		Key: x.c.self.enrolmentKey(), Recipient: x.t.Recipient,
+		Certificates: x.c.self.certificate.Certificates(x.c.self.enrolmentKey())}
 	if err := hello(h); err != nil && ctx().Err() != nil {
 		return err // otherwise the answer says why
 	}
@@ -699,14 +699,14 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 // provePeer signs t in role, with the enrolment key and with the certificate's, if there
 // is one.
 func (c *PeerRecovery) provePeer(role proof.PeerRole, t proof.PeerTranscript) (evidence, vouch []byte, err error) {
-	if evidence, err = proof.ProvePeer(c.authority.enrolment, role, t); err != nil {
+	if evidence, err = proof.ProvePeer(c.self.enrolment, role, t); err != nil {
 		return nil, nil, err
 	}
 	said, err := t.Digest(role)
 	if err != nil {
 		return nil, nil, err
 	}
-	vouch, err = c.authority.vouch(said)
+	vouch, err = c.self.vouch(said)
 	return evidence, vouch, err
 }
 
@@ -724,7 +724,7 @@ func provenPeer(role proof.PeerRole, t proof.PeerTranscript, evidence, vouch []b
 }
 
 // checkPin refuses a root that is not the one that is pinned.
-func (c *Authority) checkPin(root *x509.Certificate) error {
+func (c *Enrolment) checkPin(root *x509.Certificate) error {
 	if got := identity.KeyOf(root); !c.cfg.Pin.IsZero() && got != c.cfg.Pin {
 		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
 	}

@@ -31,12 +31,12 @@ import (
 func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
-	old := f.c.authority.state.Load()
+	old := f.c.head.state.Load()
 	oldMesh := old.MeshCA()
 	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	if s.MeshKey == old.MeshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
@@ -84,10 +84,10 @@ func TestLyingPeer(t *testing.T) {
 		}},
 		{"a key that is none", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
 		{"the key of another coordinator", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.authority.enrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.self.enrolmentKey() }
 		}},
 		{"the key of who asks: a reflection", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.authority.enrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.self.enrolmentKey() }
 		}},
 		{"the coordinator itself", stepProof, func(l *liar) { l.key = r.key }},
 		{"a key of low order", stepProof, func(l *liar) {
@@ -122,7 +122,7 @@ func TestLyingPeer(t *testing.T) {
 		{"secrets for another head", stepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.Head.Hash } }},
 		{"secrets for another coordinator", stepAnswer,
-			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.authority.enrolmentKey() } }},
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.self.enrolmentKey() } }},
 		{"secrets for another purpose", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
 		{"a stale manifest", stepManifest,
 			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = old.Manifest.Bytes() } }},
@@ -196,9 +196,9 @@ func (c *Coordinator) withPeers(addrs ...string) *Coordinator {
 	other.log, other.now, other.store, other.fs, other.faults = c.log, c.now, c.store, c.fs, c.faults
 	other.metrics, other.failures, other.refusals = c.metrics, c.failures, c.refusals
 	other.share()
-	other.authority.history, other.authority.enrolment = c.authority.history, c.authority.enrolment
-	other.authority.certificate = c.authority.certificate
-	other.authority.state.Store(c.authority.state.Load())
+	other.head.history, other.self.enrolment = c.head.history, c.self.enrolment
+	other.self.certificate = c.self.certificate
+	other.head.state.Store(c.head.state.Load())
 	return other
 }
 
@@ -245,7 +245,7 @@ func TestLyingStore(t *testing.T) {
 		}
 	}
 	r, evil := rs[0], rs[1]
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	honest := servePeer(t, &liar{key: evil.key, state: s})
 	r.link.lie(hideReplicas)
 	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
@@ -292,7 +292,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old := f.c.authority.state.Load()
+	old := f.c.head.state.Load()
 	oldHead, err := f.store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
 	if err := f.setPeople(moreCoordinators(t)); err != nil {
@@ -310,7 +310,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	r.link.lie(back)
 	r.config = func(c *Config) { c.Peers = []string{f.addr} }
 	r.start()
-	loaded, err := r.c.authority.history.Load(t.Context())
+	loaded, err := r.c.head.history.Load(t.Context())
 	wantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
 	_, err = r.c.peerrecovery.fromPeers(r.ctx(), loaded)
@@ -324,7 +324,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.c.authority.state.Load(); got.Phase != authority.Recovery {
+	if got := r.c.head.state.Load(); got.Phase != authority.Recovery {
 		t.Errorf("it is %s", got.Phase)
 	}
 	// The lie ends: it comes back by itself.
@@ -423,8 +423,8 @@ func TestRelayedRecovery(t *testing.T) {
 	// Somebody in the middle who asks himself, with the asker's hello: without its key
 	// he has no proof.
 	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		a.c.authority.enrolment = append(ed25519.PrivateKey{}, a.c.authority.enrolment...)
-		copy(a.c.authority.enrolment[32:], r.key[32:])
+		a.c.self.enrolment = append(ed25519.PrivateKey{}, a.c.self.enrolment...)
+		copy(a.c.self.enrolment[32:], r.key[32:])
 	})
 	wantStep(t, &peerError{"x", stepProof, err}, stepProof, "x")
 	if !errors.Is(err, explain.PeerRefused) {
@@ -436,8 +436,8 @@ func TestRelayedRecovery(t *testing.T) {
 func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received, error) {
 	f.t.Helper()
 	c := r.c.withPeers()
-	c.authority.enrolment = key
-	s := f.c.authority.state.Load()
+	c.self.enrolment = key
+	s := f.c.head.state.Load()
 	a := &asking{c: c.peerrecovery, head: &claimedHead{f.loaded(), s.Head, s.Manifest}, peer: f.addr,
 		turn: make(chan struct{}, 1)}
 	if alter != nil {
@@ -454,7 +454,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	r.link.lie(hideReplicas)
 	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
 	r.start()
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	nothing := func(t *testing.T, err error, code explain.Code) {
 		t.Helper()
 		if !errors.Is(err, code) {
@@ -590,7 +590,7 @@ func TestDismissedCoordinator(t *testing.T) {
 		return e
 	})
 	r.start()
-	loaded, err := r.c.authority.history.Load(t.Context())
+	loaded, err := r.c.head.history.Load(t.Context())
 	wantOnly(t, "load", err, "")
 	_, err = r.askOnce(loaded)
 	if failed := wantStep(t, err, stepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {

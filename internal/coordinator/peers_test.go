@@ -78,16 +78,16 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	a, b := f.c.authority.state.Load(), r.c.authority.state.Load()
+	a, b := f.c.head.state.Load(), r.c.head.state.Load()
 	if !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey || a.RootPin != b.RootPin || a.Head.Hash != b.Head.Hash || b.Head.Index != 1 {
 		t.Error("it is ready with other secrets, or at another head")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received", "mesh.received")
-	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" || given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" || given[0].Fields["key"] != r.c.authority.enrolmentKey() ||
+	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" || given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" || given[0].Fields["key"] != r.c.self.enrolmentKey() ||
 		given[0].Fields["head"] != a.Head.Hash.String() || given[0].Fields["proof"] == "" {
 		t.Errorf("the audit log says of the giver %+v", given)
 	}
-	if len(received) != 2 || received[0].Fields["via"] != "peer" || received[0].Fields["key"] != f.c.authority.enrolmentKey() || received[0].Fields["from"] != "coordinator-1" || given[0].At.After(received[0].At) {
+	if len(received) != 2 || received[0].Fields["via"] != "peer" || received[0].Fields["key"] != f.c.self.enrolmentKey() || received[0].Fields["from"] != "coordinator-1" || given[0].At.After(received[0].At) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	// It serves: a member joins at it, and both of them know the member.
@@ -124,7 +124,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	given := make(chan struct{})                   // by the first one
 	gave := sync.OnceFunc(func() { close(given) }) // on a busy machine it may be asked again
 	good := laterTo(t, f.addr, given)
-	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.authority.state.Load(),
+	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.head.state.Load(),
 		secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; gave() }})
 	var log syncBuffer
 	rs[0].link.lie(hideReplicas)
@@ -218,9 +218,9 @@ func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
 	if err := f.setPeople(""); err != nil {
 		t.Fatal(err)
 	}
-	before := r.c.authority.state.Load()
+	before := r.c.head.state.Load()
 	if _, err := r.local().token.CreateToken(r.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool",
-		Name: "n"}); err == nil && r.c.authority.state.Load() == before {
+		Name: "n"}); err == nil && r.c.head.state.Load() == before {
 		t.Error("a token was made under an old head")
 	}
 	r.awaitHead(f)
@@ -236,7 +236,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
-	before := r.c.authority.state.Load()
+	before := r.c.head.state.Load()
 	// It dies with the answer of the swap.
 	f.faults.Arm("set.after-swap", func() error { f.link.cut(errKilled); return errTestCrash })
 	if err := f.setPeople(moreCoordinators(t)); err == nil {
@@ -245,7 +245,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	f.stop()
 	r.awaitState("the new head",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index == 2 })
-	after := r.c.authority.state.Load()
+	after := r.c.head.state.Load()
 	if after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey || after.Head.AuthorityEpoch != 2 {
 		t.Errorf("it is at epoch %d with mesh CA key %s", after.Head.AuthorityEpoch, after.MeshKey)
 	}
@@ -273,12 +273,12 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 		r.start()
 		r.awaitHead(rs[0])
 	}
-	s := rs[0].c.authority.state.Load()
+	s := rs[0].c.head.state.Load()
 	given, received := f.audited("seed.given"), f.audited("seed.received")
 	if len(given) != 3 || len(received) != 3 {
 		t.Fatalf("given %d times, received %d times", len(given), len(received))
 	}
-	holds := map[string]bool{f.c.authority.enrolmentKey(): true} // it made the seed
+	holds := map[string]bool{f.c.self.enrolmentKey(): true} // it made the seed
 	for i, g := range given {
 		key, err := proof.ParseKeyClaim(g.Fields["key"])
 		wantOnly(t, "key", err, "")

@@ -74,7 +74,7 @@ func (g *greeted) name() string { return string(identity.Coordinator) + "/" + g.
 // here.
 func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *fealtyv1.PeerHello,
 	recipient string) (*greeted, *fealtyv1.PeerChallenge, error) {
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -115,13 +115,13 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	}
 	g.t = proof.PeerTranscript{
 		Purpose: purpose, Cluster: s.Manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
-		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.authority.enrolment.Public().(ed25519.PublicKey),
+		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.self.enrolment.Public().(ed25519.PublicKey),
 	}
 	evidence, vouch, err := c.provePeer(proof.Giver, g.t)
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error()) // of what it sent
 	}
-	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.authority.enrolmentKey(), Recipient: recipient,
+	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.self.enrolmentKey(), Recipient: recipient,
 		Evidence: evidence, X509: vouch}, nil
 }
 
@@ -135,14 +135,14 @@ func refusedPeer(problem string) error {
 // behind says, to who has proven itself, that what was asked for is not the head here,
 // or here is not the head.
 func (c *PeerRecovery) behind(g *greeted, problem string) error {
-	c.authority.headDue.Notify() // one of the two is behind; it may be this one
+	c.head.headDue.Notify() // one of the two is behind; it may be this one
 	return explain.New(explain.PeerBehind, "peer", ownName(c, g.s), "asked", shortHex(g.t.Head), "problem", problem)
 }
 
 func ownName(c *PeerRecovery, s *authority.State) string {
-	found, err := c.authority.admits(s.Manifest)
+	found, err := c.self.admits(s.Manifest)
 	if err != nil {
-		return c.authority.enrolmentKey()
+		return c.self.enrolmentKey()
 	}
 	return found.Name
 }
@@ -162,9 +162,9 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 	if err := c.faults.Hit("peer.before-reread"); err != nil {
 		return err
 	}
-	head, version, err := c.authority.history.Head(ctx)
+	head, version, err := c.head.history.Head(ctx)
 	if err != nil {
-		return c.authority.storeError("read the head of the history", err)
+		return c.head.storeError("read the head of the history", err)
 	}
 	asker, stranger := g.shown.Match(g.s.Manifest, c.now())
 	g.asker = asker
@@ -173,7 +173,7 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
 		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.Head.Hash.String()[:16], g.s.Head.Index))
-	case answer != decide.Given, c.authority.state.Load() != g.s, version != g.s.HeadVersion:
+	case answer != decide.Given, c.head.state.Load() != g.s, version != g.s.HeadVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet", head.Index))
 	}
 	return nil
@@ -261,7 +261,7 @@ func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []b
 		return nil, err
 	}
 	sealed, err := g.s.Secrets.HandOver(g.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.authority.enrolmentKey(), To: g.key, Head: g.s.Head.Hash,
+		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.self.enrolmentKey(), To: g.key, Head: g.s.Head.Hash,
 	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")
@@ -287,7 +287,7 @@ func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, 
 	if err != nil {
 		return err
 	}
-	e.Actor = c.authority.ownID(g.s)
+	e.Actor = c.self.ownID(g.s)
 	e.Fields["key"], e.Fields["proof"] = g.key, base64.StdEncoding.EncodeToString(evidence)
 	e.Fields["transcript"] = base64.StdEncoding.EncodeToString(digest[:])
 	if g.asker.Entry != nil && !strings.HasPrefix(g.asker.Selector, "key:") {
@@ -300,13 +300,13 @@ func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, 
 		if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
 			return c.behind(g, "the history moved on, and that one has not followed yet")
 		}
-		return c.authority.storeError("audit what is handed over", err)
+		return c.head.storeError("audit what is handed over", err)
 	}
 	return nil
 }
 
 // ownID is this coordinator's identity under s, for the audit log.
-func (c *Authority) ownID(s *authority.State) string {
+func (c *Enrolment) ownID(s *authority.State) string {
 	found, err := c.admits(s.Manifest)
 	if err != nil {
 		return "key " + c.enrolmentKey()

@@ -129,7 +129,7 @@ func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
 // that they are ready at its parent, or at the head before that. Such a one follows as soon
 // as it is greeted, or has followed and did not come to say so. They have to prove it.
 func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
-	others, err := c.authority.replicas(ctx, mv.from.Manifest)
+	others, err := c.head.replicas(ctx, mv.from.Manifest)
 	if err != nil {
 		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
@@ -139,7 +139,7 @@ func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
 	for _, r := range others {
 		_, stays := r.entryIn(mv.manifest, c.now())
 		near := r.Head == parent.Hash || r.Head == parent.Previous
-		if r.Key != c.authority.enrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near && len(r.Addresses) > 0 {
+		if r.Key != c.self.enrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near && len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])
 		}
 	}
@@ -187,7 +187,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.authority.enrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
+		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.self.enrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
 	}, p.mv.mesh)
 	if err != nil {
 		return err
@@ -279,7 +279,7 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 	if answer := decide.Take(memory{c.authority, g.s}, decide.HeadOf(&link), stranger == nil); answer != decide.Given {
 		return takenKey{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
-	switch _, err := c.authority.admits(m); {
+	switch _, err := c.self.admits(m); {
 	case err != nil:
 		return takenKey{}, err
 	case link.Salt != g.s.Head.Salt || !next.TransactionKey().Equal(g.s.Secrets.TransactionKey()):
@@ -288,7 +288,7 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 		return takenKey{}, errors.New("it makes no mesh CA key")
 	}
 	key, err := authority.TakeMesh(recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.authority.enrolmentKey(), Head: link.Hash,
+		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.self.enrolmentKey(), Head: link.Hash,
 	}, p.GetSealed())
 	if err != nil {
 		return takenKey{}, err

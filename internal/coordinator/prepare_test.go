@@ -24,7 +24,7 @@ import (
 // not written.
 func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 	f.t.Helper()
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	m, err := manifest.Parse(withSeed(f.manifest(extra), f.people.seed(1, "")))
 	if err != nil {
 		f.t.Fatal(err)
@@ -119,7 +119,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
 		c := f.c.withPeers()
-		c.authority.enrolment = newTestKey(t)
+		c.self.enrolment = newTestKey(t)
 		if err := explain.Of((&preparing{c: c.peerrecovery, mv: f.candidate(more, nil)}).bring(f.ctx(),
 			r.addr)); err.Code != explain.PeerRefused {
 			t.Errorf("answered %v", err)
@@ -179,7 +179,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	f, rs := peerFleet(t, 2, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	var said strings.Builder
 	bad := servePeer(t, &liar{key: rs[1].key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
 		raw, err := proto.Marshal(m)
@@ -201,7 +201,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	rs[0].awaitHead(f)
-	next := f.c.authority.state.Load()
+	next := f.c.head.state.Load()
 
 	thief := steal(s)
 	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal()}
@@ -241,11 +241,11 @@ func FuzzPeerSecrets(f *testing.F) {
 	}
 	s := d.state()
 	mesh := s.MeshCA()
-	loaded, err := d.c.authority.history.Load(f.Context())
+	loaded, err := d.c.head.history.Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.c.authority.state.Store(&authority.State{Phase: authority.Recovery})
+	d.c.head.state.Store(&authority.State{Phase: authority.Recovery})
 	head := &claimedHead{loaded, s.Head, s.Manifest}
 	f.Add(s.Root.Raw, mesh.Certificate().Raw, s.Manifest.Bytes())
 	f.Add([]byte{}, []byte{}, []byte{})
@@ -290,14 +290,14 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	shown, err := proof.OwnCoordinator(d.c.authority.enrolmentKey(), nil)
+	shown, err := proof.OwnCoordinator(d.c.self.enrolmentKey(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := &greeted{s: s, key: d.c.authority.enrolmentKey(), shown: shown,
+	g := &greeted{s: s, key: d.c.self.enrolmentKey(), shown: shown,
 		t: proof.PeerTranscript{Cluster: s.Manifest.Cluster}}
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
-		Cluster: s.Manifest.Cluster, From: g.key, To: d.c.authority.enrolmentKey(),
+		Cluster: s.Manifest.Cluster, From: g.key, To: d.c.self.enrolmentKey(),
 		Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
 	if err != nil {
 		f.Fatal(err)

@@ -261,12 +261,12 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 		return nil, err
 	}
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		out, err := c.forgetCoordinator(ctx, s, req)
-		if err == nil || !c.authority.conflicts(ctx, err) {
+		if err == nil || !c.head.conflicts(ctx, err) {
 			return out, err
 		}
 	}
@@ -280,9 +280,9 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	const what = "forget a coordinator"
 	name := req.GetName()
 	// Those are forgotten too that are not told of any more, a bounded number at a time.
-	all, err := c.authority.allReplicas(ctx, s.Manifest)
+	all, err := c.head.allReplicas(ctx, s.Manifest)
 	if err != nil {
-		return nil, c.authority.storeError(what, err)
+		return nil, c.head.storeError(what, err)
 	}
 	all = slices.DeleteFunc(all, func(r replica) bool { return r.Name != name })
 	all = all[:min(len(all), maxReplicas)]
@@ -295,7 +295,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	now, heard := c.elapsed(), ""
 	for _, r := range all {
 		switch silent, _ := c.presence.Silent(r.Key, now); {
-		case r.Key == c.authority.enrolmentKey():
+		case r.Key == c.self.enrolmentKey():
 			heard = "it is the one that was asked"
 			continue
 		case !r.Stopped && !c.presence.Gone(r.Key, now):
@@ -328,7 +328,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 		if errors.Is(err, store.ErrConflict) {
 			return nil, err
 		}
-		return nil, c.authority.storeError(what, err)
+		return nil, c.head.storeError(what, err)
 	}
 	c.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name),
 		slog.String("by", record.Actor(ctx)))

@@ -36,18 +36,18 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 			t.Run(map[bool]string{true: "first set, ", false: "set, "}[first]+name, func(t *testing.T) {
 				f := newFleet(t, func(c *Config) { c.Log = slog.New(slog.DiscardHandler) })
 				f.people = newPeople(t, "alice", "bob")
-				before := f.c.authority.state.Load()
+				before := f.c.head.state.Load()
 				if !first {
 					wantOnly(t, "first set", f.setPeople(""), "")
-					before = f.c.authority.state.Load()
+					before = f.c.head.state.Load()
 				}
 				f.link.lose(how)
 				wantCode(t, f.setPeople(moreCoordinators(t)), explain.StoreOutcomeUnknown)
-				if got := f.c.authority.state.Load(); got != before {
+				if got := f.c.head.state.Load(); got != before {
 					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.Phase, got.Head.Index)
 				}
 				f.link.cut(nil)
-				f.c.authority.headDue.Notify()
+				f.c.head.headDue.Notify()
 				if how == lostForGoodN {
 					// Nothing came, and the next set goes on from where it was.
 					f.awaitState("the head of before",
@@ -58,7 +58,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				f.awaitState("the head", func(s *authority.State) bool {
 					return s.Phase == authority.Ready && s.Head.Index == before.Head.Index+1
 				})
-				s := f.c.authority.state.Load()
+				s := f.c.head.state.Load()
 				if s.Head.Kind == history.KindRekey || s.MeshKey != s.Head.MeshCAKey || s.Head.Previous != before.Head.Hash {
 					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.Head.Index, s.Head.Kind, s.MeshKey)
 				}
@@ -81,7 +81,7 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	release, err := f.c.authority.settingTurn(f.ctx())
 	wantOnly(t, "turn", err, "")
 	defer release()
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	mv := f.candidate(moreCoordinators(t), nil)
 	seed := keyring.NewSeed()
 	mv.newSeed, mv.secrets, mv.link.Salt = true, secretsOf(seed, history.Salt{1}), history.Salt{1}
@@ -113,7 +113,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := readyFleet(t, nil)
-			before := f.c.authority.state.Load()
+			before := f.c.head.state.Load()
 			f.stop()
 			f.link.lie(func(e store.Entry) store.Entry {
 				if strings.HasPrefix(e.Key, sealed.Mesh(before.Head.Hash).Under()) {
@@ -123,7 +123,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 			})
 			f.start()
 			f.await(authority.Ready)
-			s := f.c.authority.state.Load()
+			s := f.c.head.state.Load()
 			if s.Head.Kind != history.KindRekey || s.Head.Previous != before.Head.Hash || s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 				s.MeshKey == before.MeshKey || s.MeshKey != s.Head.MeshCAKey || s.RootPin != before.RootPin {
 				t.Errorf("it came back at index %d by %s, epoch %d", s.Head.Index, s.Head.Kind, s.Head.AuthorityEpoch)
@@ -157,7 +157,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	before := r.c.authority.state.Load()
+	before := r.c.head.state.Load()
 	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.Manifest})
 	wantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
@@ -174,10 +174,10 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	release, err := r.c.authority.settingTurn(r.ctx())
 	wantOnly(t, "turn", err, "")
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
-	if s := r.c.authority.state.Load(); s != before {
+	if s := r.c.head.state.Load(); s != before {
 		t.Fatalf("it is at index %d", s.Head.Index)
 	}
-	want := recovery.Expected{Manifest: f.c.authority.state.Load().Manifest, Seen: seen.Mark()}
+	want := recovery.Expected{Manifest: f.c.head.state.Load().Manifest, Seen: seen.Mark()}
 	_, err = verifyAt(t, r.addr, want)
 	wantCode(t, err, explain.RecoveryMode)
 	if claim, _, err := r.c.verifyClaim(r.ctx(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil || claim.GetReady() || len(claim.GetMeshCa()) > 0 {
@@ -186,18 +186,18 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	release()
 
 	<-asked
-	if s := r.c.authority.state.Load(); s != before {
+	if s := r.c.head.state.Load(); s != before {
 		t.Errorf("while it asks its peers it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	short, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
 	defer cancel()
-	if s, err := r.c.authority.inForce(short); !errors.Is(err, context.DeadlineExceeded) {
+	if s, err := r.c.head.inForce(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call is decided on %v, %v", s, err)
 	}
 	later.Store(int64(followPatience))
 	goOn()
 	r.await(authority.Recovery)
-	if _, err := r.c.authority.ready(); !errors.Is(err, explain.RecoveryMode) {
+	if _, err := r.c.head.ready(); !errors.Is(err, explain.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
 	if ok, phase := r.c.health().readiness().OK, r.c.health().phase; ok || phase != authority.Recovery {
@@ -244,7 +244,7 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old, loaded := f.c.authority.state.Load(), f.loaded()
+	old, loaded := f.c.head.state.Load(), f.loaded()
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
 	r.start()
 	r.awaitHead(f)
@@ -300,7 +300,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	}
 	r.link.hold(nil)
 	wantOnly(t, "bring", bring(f.candidate(moreCoordinators(t), nil)), "")
-	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.authority.enrolment.Public().(ed25519.PublicKey)) {
+	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.self.enrolment.Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
 }
@@ -311,14 +311,14 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 func TestVerifyFollowsAReseed(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	old := f.c.authority.state.Load()
+	old := f.c.head.state.Load()
 	former, oldHistory := f.keep(), f.loaded()
 	found, err := verifyAt(t, f.addr, recovery.Expected{Manifest: old.Manifest})
 	wantOnly(t, "verify", err, "")
 	f.reseed()
 	f.awaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
 	now, err := verifyAt(t, f.addr, seen)
 	wantOnly(t, "verify after the reseed", err, "")
@@ -333,7 +333,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 				Root: s.Root.Raw, MeshCA: s.MeshCA().Certificate().Raw, TransactionKey: s.Secrets.TransactionKey(),
 			}
 			alter(&tr)
-			key, evidence, err := proof.ProveVerify(f.c.authority.enrolment, tr)
+			key, evidence, err := proof.ProveVerify(f.c.self.enrolment, tr)
 			return &fealtyv1.VerifyClaim{
 				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA, TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,
 			}, h, err

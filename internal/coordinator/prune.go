@@ -184,7 +184,7 @@ func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time
 func (c *Coordinator) dropAudit(ctx context.Context, s *authority.State, now time.Time) error {
 	before := now.Add(-auditRetention)
 	err := auditstore.Old(ctx, c.store, before,
-		func(over []store.Entry) error { return c.authority.dropEntries(ctx, s, over) })
+		func(over []store.Entry) error { return c.election.dropEntries(ctx, s, over) })
 	if err != nil {
 		return err
 	}
@@ -208,11 +208,11 @@ func (c *Coordinator) dropAudit(ctx context.Context, s *authority.State, now tim
 }
 
 // dropEntries deletes entries as they were read, in batches.
-func (c *Authority) dropEntries(ctx context.Context, s *authority.State, entries []store.Entry) error {
+func (c *Election) dropEntries(ctx context.Context, s *authority.State, entries []store.Entry) error {
 	for len(entries) > 0 {
 		batch := entries[:min(len(entries), pruneBatch)]
 		entries = entries[len(batch):]
-		ch := c.root.election.newLeaderChange(s)
+		ch := c.newLeaderChange(s)
 		for _, e := range batch {
 			ch.Delete(e.Key, e.Version)
 		}

@@ -390,7 +390,7 @@ func (c *Publication) loadPublication(ctx context.Context, s *authority.State) (
 			p.strays = append(p.strays, e.Key)
 		}
 	}
-	if err := c.authority.forgedUnder(ctx, s, bad...); err != nil {
+	if err := c.head.forgedUnder(ctx, s, bad...); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
@@ -508,7 +508,7 @@ func (c *Publication) contentsFit(after *authority.State) error {
 		}
 		rec := record.Member{Kind: e.Kind, Name: e.Name}
 		rec.Cover(e)
-		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.authority.advertised())
+		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.self.advertised())
 		t, err := nodeTarget(after, snapshot.ScopeNodeRuntime, rec, groupOfRecord(rec))
 		if err == nil {
 			_, _, _, err = compileHeader(after, t, content, nil, 1, c.now())

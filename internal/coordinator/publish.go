@@ -115,7 +115,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 		}
 		started := time.Now()
 		more, err := c.publish(ctx, s, b)
-		if err != nil && !c.authority.conflicts(ctx, err) {
+		if err != nil && !c.head.conflicts(ctx, err) {
 			return err
 		}
 		ended := time.Now()
@@ -274,10 +274,10 @@ const coordinatorSilence = 10 * time.Minute
 // and whether that changes who is named.
 func (c *Publication) nextPublicationState(ctx context.Context, s *authority.State, b *publisher, p *publication,
 	now time.Time) (publicationRecord, bool, error) {
-	if _, err := c.authority.admits(s.Manifest); err != nil {
+	if _, err := c.self.admits(s.Manifest); err != nil {
 		return publicationRecord{}, false, err
 	}
-	all, err := c.authority.replicas(ctx, s.Manifest)
+	all, err := c.head.replicas(ctx, s.Manifest)
 	if err != nil {
 		return publicationRecord{}, false, err
 	}
@@ -294,7 +294,7 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 			told[r.Key], b.heard[r.Key] = r.Addresses, now
 		}
 	}
-	told[c.authority.enrolmentKey()], b.heard[c.authority.enrolmentKey()] = c.authority.advertised(), now
+	told[c.self.enrolmentKey()], b.heard[c.self.enrolmentKey()] = c.self.advertised(), now
 	for key := range told {
 		if _, ok := b.heard[key]; !ok {
 			b.heard[key] = now // by who led before

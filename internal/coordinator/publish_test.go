@@ -29,7 +29,7 @@ func (d *desk) publishAll(c *Coordinator, b *publisher) error {
 	d.t.Helper()
 	d.lead(c)
 	for range 100 {
-		more, err := c.publication.publish(context.Background(), c.authority.state.Load(), b)
+		more, err := c.publication.publish(context.Background(), c.head.state.Load(), b)
 		if err != nil || !more {
 			return err
 		}
@@ -49,7 +49,7 @@ func (d *desk) mustPublish(b *publisher) *publication {
 // follow makes c's view of the members that of the store, as its loop does.
 func (d *desk) follow(c *Coordinator) {
 	d.t.Helper()
-	s := c.authority.state.Load()
+	s := c.head.state.Load()
 	l, err := c.store.List(context.Background(), record.MemberPrefix)
 	if err != nil {
 		d.t.Fatal(err)
@@ -153,7 +153,7 @@ func TestPublish(t *testing.T) {
 	content, ok := va.NodeRuntime()
 	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive || !slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
 		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators,
-		d.c.authority.advertised()) || content.Degraded == nil {
+		d.c.self.advertised()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
 	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.bundle.trust.Load().Revocations {
@@ -490,7 +490,7 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	other.cfg.Advertise = []string{"other.example:7443"}
 	other.share()
 	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
-		fmt.Sprintf(`match: ["key:%s", "key:`, other.authority.enrolmentKey()), 1)
+		fmt.Sprintf(`match: ["key:%s", "key:`, other.self.enrolmentKey()), 1)
 	if _, err := d.c.authority.set(t.Context(), d.request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
@@ -526,7 +526,7 @@ func TestRepairInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())), "")
 	other.authority.checkHead(t.Context())
 	const n = 2*maxPublished + 7
 	d.crowd(n)
@@ -546,7 +546,7 @@ func TestRepairInTurn(t *testing.T) {
 		for range 8 {
 			for c, b := range publishers {
 				d.lead(c)
-				if _, err := c.publication.publish(t.Context(), c.authority.state.Load(), b); err != nil {
+				if _, err := c.publication.publish(t.Context(), c.head.state.Load(), b); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -677,7 +677,7 @@ func TestPublicationsRace(t *testing.T) {
 		}
 		defer other.Close()
 		defer func() { _ = d.c.Close() }()
-		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())); err != nil {
+		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
 		other.authority.checkHead(context.Background())
@@ -722,11 +722,11 @@ func TestPublicationsRace(t *testing.T) {
 					inside = true
 					d.lead(replicas[1-i])
 					_, _ = replicas[1-i].publication.publish(context.Background(),
-						replicas[1-i].authority.state.Load(), publishers[1-i])
+						replicas[1-i].head.state.Load(), publishers[1-i])
 				})
 			}
 			d.lead(replicas[i])
-			_, err := replicas[i].publication.publish(context.Background(), replicas[i].authority.state.Load(),
+			_, err := replicas[i].publication.publish(context.Background(), replicas[i].head.state.Load(),
 				publishers[i])
 			d.store.intercept(nil)
 			d.store.lose()
@@ -766,7 +766,7 @@ func TestLatePublication(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())), "")
 	other.authority.checkHead(t.Context())
 	d.joined("a")
 	d.follow(other)

@@ -70,7 +70,7 @@ type snapshotServer struct {
 
 func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealtyv1.SnapshotService_GetContentServer) error {
 	c := s.c
-	if _, err := c.authority.ready(); err != nil {
+	if _, err := c.head.ready(); err != nil {
 		return err
 	}
 	id := identity.FromContext(stream.Context()).ID
@@ -121,7 +121,7 @@ const maxPollTime = time.Minute
 
 func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.SnapshotService_PollServer) error {
 	c := s.c
-	if _, err := c.authority.ready(); err != nil {
+	if _, err := c.head.ready(); err != nil {
 		return err
 	}
 	id := identity.FromContext(stream.Context()).ID
@@ -174,7 +174,7 @@ func (p poller) Send(m *fealtyv1.ConnectResponse) error {
 
 func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshotRequest) (*fealtyv1.GetSnapshotResponse, error) {
 	c := s.c
-	if _, err := c.authority.ready(); err != nil {
+	if _, err := c.head.ready(); err != nil {
 		return nil, err
 	}
 	scope := snapshot.Scope(req.GetScope())

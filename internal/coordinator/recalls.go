@@ -36,16 +36,16 @@ func (c *Admission) unrecorded(path string, leaf *x509.Certificate) bool {
 
 // storeAnswers reports whether the store showed our head since a call last failed for it.
 // A failure that lies ahead, because the clock was wrong, says nothing.
-func (c *Authority) storeAnswers() bool {
+func (c *Head) storeAnswers() bool {
 	failed := c.storeguard.SilentAt()
 	return !c.headConfirmed.Get().Before(failed) || failed.After(c.now())
 }
 
 // whole reports whether a renewal should succeed now.
 func (c *Admission) whole() bool {
-	_, err := c.authority.ready()
-	return err == nil && c.storeguard.Lost() == nil && c.authority.storeAnswers() &&
-		c.authority.headConfirmed.Age(c.now()) <= headDegradedAfter && !c.storeguard.Writes().Blocks()
+	_, err := c.head.ready()
+	return err == nil && c.storeguard.Lost() == nil && c.head.storeAnswers() &&
+		c.head.headConfirmed.Age(c.now()) <= headDegradedAfter && !c.storeguard.Writes().Blocks()
 }
 
 // followRecalls asks members back until ctx ends.

@@ -165,7 +165,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.store.setHanging(false)
 		d.store.setDown(nil)
 		time.Sleep(storePatience + 2*headPollPause)
-		if !d.c.authority.storeAnswers() {
+		if !d.c.head.storeAnswers() {
 			t.Error("it is impatient although the store answers")
 		}
 	})

@@ -270,19 +270,19 @@ func shareLabel(p *fealtyv1.RecoveryProgress, err error) string {
 // stands there; nil if there is none that owners could do anything for. What is signed in
 // it they check themselves.
 func (c *OwnerRecovery) waitingRestore(ctx context.Context) ([]byte, error) {
-	intent, _, err := c.authority.pendingRestore(ctx)
+	intent, _, err := c.head.pendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "", err == nil && (intent == nil || !intent.Whole):
 		return nil, nil // status says what is wrong with it
 	case err != nil:
-		return nil, c.authority.storeError("read what a restore left", err)
+		return nil, c.head.storeError("read what a restore left", err)
 	}
 	return intent.Encode()
 }
 
 // recoverable reports whether shares are of use now.
 func (c *OwnerRecovery) recoverable() error {
-	switch s := c.authority.state.Load(); s.Phase {
+	switch s := c.head.state.Load(); s.Phase {
 	case authority.Ready:
 		return explain.New(explain.RecoveryNotNeeded)
 	case authority.Uninitialized:
@@ -304,9 +304,9 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.authority.history.Head(ctx)
+	head, _, err := c.head.history.Head(ctx)
 	if err != nil {
-		return nil, c.authority.claimedHistoryError(err)
+		return nil, c.head.claimedHistoryError(err)
 	}
 	r := c.recoveries
 	r.mu.Lock()
@@ -343,7 +343,7 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 
 // newGathering reads the history, and makes an attempt for its head.
 func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
-	h, links, m, err := c.authority.claimedHistory(ctx)
+	h, links, m, err := c.head.claimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +352,7 @@ func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
 		return nil, explain.New(explain.RecoveryNoShares, "cluster", m.Cluster)
 	}
 	// No owner would send a share to who is no coordinator.
-	if _, err := c.authority.admits(m); err != nil {
+	if _, err := c.self.admits(m); err != nil {
 		return nil, err
 	}
 	recipient, err := keyring.NewEphemeral()
@@ -366,7 +366,7 @@ func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
 
 // claimedHistory reads the history as the store claims it to be, and the manifest of
 // its head. Nothing is verified: that takes the seed.
-func (c *Authority) claimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
+func (c *Head) claimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
 	h, err := c.history.Load(ctx)
 	if err != nil {
 		return nil, nil, nil, c.claimedHistoryError(err)
@@ -387,7 +387,7 @@ func (c *Authority) claimedHistory(ctx context.Context) (*history.History, []his
 }
 
 // claimedHistoryError words why the history that the store claims was not read.
-func (c *Authority) claimedHistoryError(err error) error {
+func (c *Head) claimedHistoryError(err error) error {
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty):
@@ -413,11 +413,11 @@ func (c *OwnerRecovery) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer
 	t := proof.RecoveryTranscript{
 		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(), Head: g.head.Hash[:],
 	}
-	key, evidence, err := proof.ProveRecovery(c.authority.enrolment, t)
+	key, evidence, err := proof.ProveRecovery(c.self.enrolment, t)
 	if err != nil {
 		return nil, err
 	}
-	vouch, err := c.authority.vouchFor(t)
+	vouch, err := c.self.vouchFor(t)
 	if err != nil {
 		return nil, err
 	}
@@ -500,7 +500,7 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	if err := c.faults.Hit("recover.before-store"); err != nil {
 		return nil, err
 	}
-	if err := c.authority.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
+	if err := c.head.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
 		return nil, err
 	}
 	if err := c.faults.Hit("recover.after-store"); err != nil {
@@ -587,7 +587,7 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []st
 		case errors.Is(err, store.ErrNotFound):
 			continue
 		case err != nil:
-			return nil, shares, c.authority.storeError("read the gathered shares", err)
+			return nil, shares, c.head.storeError("read the gathered shares", err)
 		case len(e.Value) > recovery.MaxSentBytes:
 			err = errors.New("it is too large")
 		}
@@ -599,10 +599,10 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []st
 			if c.recoveries.current() != g {
 				return nil, shares, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "it ended meanwhile")
 			}
-			c.authority.forged(ctx, e.Key, err)
+			c.head.forged(ctx, e.Key, err)
 			bad := store.Tx{If: []store.Condition{{Key: e.Key, Version: e.Version}}, Delete: []string{e.Key}}
 			if _, err := c.store.Commit(ctx, bad); err != nil && !errors.Is(err, store.ErrConflict) {
-				return nil, shares, c.authority.storeError("remove what is no share", err)
+				return nil, shares, c.head.storeError("remove what is no share", err)
 			}
 			continue
 		}
@@ -667,7 +667,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 	if g.force {
 		return nil
 	}
-	w, _, err := c.authority.read(ctx, c.authority.state.Load().Ready())
+	w, _, err := c.authority.read(ctx, c.head.state.Load().Ready())
 	if err != nil || w == nil || w.claimed.Hash != g.head.Hash || w.restore != nil {
 		return nil
 	}
@@ -677,7 +677,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 	if err == nil {
 		err = c.authority.adopt(ctx, s)
 	}
-	if now := c.authority.state.Load(); err == nil && now.Phase == authority.Ready {
+	if now := c.head.state.Load(); err == nil && now.Phase == authority.Ready {
 		c.dropShares(ctx, g)
 		c.log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed", slog.String("attempt", g.id.String()))
 		return now
@@ -688,17 +688,17 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 // verifyRecovered derives the keys of secrets and replays the history with them.
 func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	secrets *authority.Secrets) (*history.Verified, error) {
-	loaded, err := c.authority.history.Load(ctx)
+	loaded, err := c.head.history.Load(ctx)
 	if err != nil {
-		return nil, c.authority.claimedHistoryError(err)
+		return nil, c.head.claimedHistoryError(err)
 	}
 	claimed, err := history.Decode(loaded.Links[len(loaded.Links)-1])
 	if err != nil {
-		return nil, c.authority.claimedHistoryError(err)
+		return nil, c.head.claimedHistoryError(err)
 	}
 	if got := history.Hash(sha256Sum(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
-		c.authority.headDue.Notify()
+		c.head.headDue.Notify()
 		return nil, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
 			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
 	}
@@ -709,13 +709,13 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
-	seen, err := c.authority.seen()
+	seen, err := c.head.seen()
 	if err == nil {
 		_, err = seen.Accepts(verified)
 	}
 	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
 		// Of a restored history it is the restore transition that has to: see restoration.
-		if intent, _, pending := c.authority.pendingRestore(ctx); pending == nil && intent != nil && !carries(verified, intent) {
+		if intent, _, pending := c.head.pendingRestore(ctx); pending == nil && intent != nil && !carries(verified, intent) {
 			err = nil
 		}
 	}

@@ -105,7 +105,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
-	trueManifest := f.c.authority.state.Load().Manifest
+	trueManifest := f.c.head.state.Load().Manifest
 	f.loseKeeper()
 	g, err := f.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
@@ -139,7 +139,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
-		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.authority.enrolmentKey()),
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.self.enrolmentKey()),
 			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
 		wantOnly(t, "parse", err, "")
@@ -180,7 +180,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		}},
 		{"true history, claimed key of the coordinator", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 			o := offerBy(own, testCluster, g.head.Hash, b)
-			o.Key = f.c.authority.enrolmentKey()
+			o.Key = f.c.self.enrolmentKey()
 			return o, g.history, nil
 		}},
 		{"true history, no proof", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
@@ -189,7 +189,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			return o, g.history, nil
 		}},
 		{"coordinator's key over another head", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(f.c.authority.enrolment, testCluster, history.Hash{1}, b), g.history, nil
+			return offerBy(f.c.self.enrolment, testCluster, history.Hash{1}, b), g.history, nil
 		}},
 		{"history of the thief's own seed", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 			h := forge(own, nil)
@@ -239,7 +239,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.c.authority.enrolment, testCluster, g.head.Hash, b), g.history, nil
+		return offerBy(f.c.self.enrolment, testCluster, g.head.Hash, b), g.history, nil
 	}}
 	_, err = bringTo(t, honest.serve(t), alice, recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
 	wantOnly(t, "bring to who has the key", err, "")
@@ -333,7 +333,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	}
 	say(files, nil)
 
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	mesh, err := s.MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
 	thief := steal(s)

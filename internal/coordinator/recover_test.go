@@ -62,12 +62,12 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.c.authority.state.Load().Phase != authority.Ready || f.c.ownerrecovery.recoveries.current() != nil; {
+		for deadline := time.Now().Add(time.Minute); f.c.head.state.Load().Phase != authority.Ready || f.c.ownerrecovery.recoveries.current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
 			f.c.authority.pushed.Store(true)
-			f.c.authority.headDue.Notify()
+			f.c.head.headDue.Notify()
 			time.Sleep(time.Millisecond)
 		}
 		return nil
@@ -92,7 +92,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	m := f.member("a")
-	before := f.c.authority.state.Load()
+	before := f.c.head.state.Load()
 	files := make(map[string]keyring.ShareFile)
 	for _, n := range p.names {
 		files[n] = p.shareFile(f.store, n)
@@ -182,7 +182,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 	progress, err = f.bring(files["carol"], recovery.Options{})
 	wantProgress(t, progress, err, true, "alice", "carol")
-	after := f.c.authority.state.Load()
+	after := f.c.head.state.Load()
 	switch {
 	case after.Phase != authority.Ready:
 		t.Fatalf("phase %s (%s)", after.Phase, after.Reason)
@@ -213,9 +213,9 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	_, err = f.local().manifest.ForgetKeeperKey(f.ctx(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
 	wantOnly(t, "forget", err, "")
 	wantOnly(t, "set", f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))), "")
-	after = f.c.authority.state.Load()
+	after = f.c.head.state.Load()
 	f.restart()
-	if s := f.c.authority.state.Load(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
+	if s := f.c.head.state.Load(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.Phase, s.Reason)
 	}
 }
@@ -448,13 +448,13 @@ func TestConcurrentRecoveries(t *testing.T) {
 		t.Fatalf("the twin is %s", phase)
 	}
 	d.wantPhase("recovery", "")
-	if got := twin.authority.state.Load().Head.AuthorityEpoch; got != epoch+1 {
+	if got := twin.head.state.Load().Head.AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
 	g, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	if g.head.Hash != twin.authority.state.Load().Head.Hash {
+	if g.head.Hash != twin.head.state.Load().Head.Hash {
 		t.Error("the next attempt is not at the new head")
 	}
 }
@@ -467,7 +467,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
 	wantOnly(t, "split", err, "")
-	head, _, err := d.c.authority.history.Head(t.Context())
+	head, _, err := d.c.head.history.Head(t.Context())
 	wantOnly(t, "head", err, "")
 	var tr *history.Transition
 	d.store.alter(history.BlobKey(head.Hash), func(raw []byte) []byte {

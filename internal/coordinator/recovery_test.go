@@ -317,7 +317,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 					if err == nil && (d.state().Phase != authority.Ready || d.state().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
-					head, _, headErr := d.c.authority.history.Head(t.Context())
+					head, _, headErr := d.c.head.history.Head(t.Context())
 					d.afterCrash(t, first, headErr == nil && head.Hash != before)
 				})
 			}
@@ -339,7 +339,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				err := d.set(poolEntries + coordinatorEntry(t, 2))
 				d.store.intercept(nil)
 				d.store.setDown(nil)
-				head, _, headErr := d.c.authority.history.Head(t.Context())
+				head, _, headErr := d.c.head.history.Head(t.Context())
 				moved := headErr == nil && head.Hash != before
 				if err == nil && !moved {
 					t.Fatal("a set was acknowledged and did not happen")
@@ -394,7 +394,7 @@ func TestTwoFirstSets(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer other.Close()
-			req := d.request(d.manifest(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())))
+			req := d.request(d.manifest(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())))
 			writes := 0
 			d.store.intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
@@ -416,7 +416,7 @@ func TestTwoFirstSets(t *testing.T) {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
 				}
 			}
-			if a, b := d.state(), other.authority.state.Load(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin || a.MeshKey != b.MeshKey {
+			if a, b := d.state(), other.head.state.Load(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin || a.MeshKey != b.MeshKey {
 				t.Fatal("the two replicas serve different clusters")
 			}
 			d.restart()
@@ -434,7 +434,7 @@ func TestTwoReplicas(t *testing.T) {
 	}
 	defer other.Close()
 	entries := poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-		other.authority.enrolmentKey())
+		other.self.enrolmentKey())
 	wantOnly(t, "set", d.set(entries), "")
 	other.authority.checkHead(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
@@ -449,7 +449,7 @@ func TestTwoReplicas(t *testing.T) {
 	// first, and then refuses.
 	wantOnly(t, "set", d.set(entriesOf(false)+entries[len(poolEntries):]), "")
 	wantOnly(t, "renew at the one that lags", at(other, m.renew), explain.RenewEntryGone)
-	if other.authority.state.Load().Head.Hash != d.state().Head.Hash {
+	if other.head.state.Load().Head.Hash != d.state().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
 	wantOnly(t, "set", d.set(entries), "")
@@ -460,7 +460,7 @@ func TestTwoReplicas(t *testing.T) {
 	next, _ := newKey()
 	_, err = other.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
-	if err := other.bundle.refreshTrust(t.Context(), other.authority.state.Load(), true); err != nil {
+	if err := other.bundle.refreshTrust(t.Context(), other.head.state.Load(), true); err != nil {
 		t.Fatal(err)
 	}
 	if !other.bundle.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {

@@ -30,13 +30,13 @@ import (
 func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, by string,
 	received map[string]string) (*authority.State,
 	error) {
-	if _, err := c.admits(before.Manifest); err != nil {
+	if _, err := c.self.admits(before.Manifest); err != nil {
 		return nil, err
 	}
 	// A reseed that was cut off after the head moved left the records for this seed to
 	// move: the trust state can be read only then.
 	if err := c.moveRecords(ctx, before); err != nil {
-		return nil, c.storeError("bring the records under the seed of the head", err)
+		return nil, c.head.storeError("bring the records under the seed of the head", err)
 	}
 	mv := &move{from: before, manifest: before.Manifest, secrets: before.Secrets, root: before.Root, actor: by,
 		received: received}
@@ -63,7 +63,7 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 	if err := c.moveFits(ctx, mv); err != nil {
 		return nil, err
 	}
-	c.sealAgain(ctx, mv)
+	c.keepers.sealAgain(ctx, mv)
 	if err := c.faults.Hit("rekey.before-swap"); err != nil {
 		return nil, err
 	}
@@ -71,9 +71,9 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 	if _, err := c.swap(ctx, mv); err != nil {
 		return nil, err
 	}
-	s := c.state.Load()
+	s := c.head.state.Load()
 	if s.Phase != authority.Ready || s.Head.Hash != mv.link.Hash {
-		return nil, c.made(ctx, "the new mesh CA key", errors.New("the head moved, and the coordinator is not ready at it"))
+		return nil, c.head.made(ctx, "the new mesh CA key", errors.New("the head moved, and the coordinator is not ready at it"))
 	}
 	return s, nil
 }
@@ -105,6 +105,6 @@ func (c *Authority) keeps(secrets *authority.Secrets) bool {
 			return true
 		}
 	}
-	s := c.state.Load().Ready()
+	s := c.head.state.Load().Ready()
 	return s != nil && s.Secrets == secrets
 }

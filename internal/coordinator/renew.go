@@ -53,7 +53,7 @@ func (c *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 		chain, err = c.renewAlone(ctx, peer, r, turn, explain.Wrap(lost, explain.StoreUnreachable, "what", "the renewal", "cause", "the store went back (FE-S112)"))
 		return chain, err == nil, err
 	}
-	asking, cancel := c.authority.patience(ctx)
+	asking, cancel := c.head.patience(ctx)
 	defer cancel()
 	chain, alone, err = c.renewRecorded(asking, peer, r, turn)
 	if !outOfReach(ctx, asking, err) {
@@ -68,14 +68,14 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 	turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
 	next := r.key
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, false, err
 		}
 		id := peer.ID
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, false, c.authority.storeError("read the member", err)
+			return nil, false, c.head.storeError("read the member", err)
 		}
 		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key && next == peer.Key {
 			// The outage swallowed the answer to a renewal: the member holds that newer key
@@ -110,13 +110,13 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			if err := c.bannedNow(ctx, s, id, next); err != nil {
 				return nil, false, err
 			}
-			if c.authority.conflicts(ctx, err) {
+			if c.head.conflicts(ctx, err) {
 				continue
 			}
 		}
 		if err != nil {
 			refused := store.ReasonOf(err) != 0
-			err = c.authority.storeError("record the renewal", err)
+			err = c.head.storeError("record the renewal", err)
 			if refused {
 				chain, err = c.renewFull(ctx, s, peer, r, stored, turn, err)
 				return chain, err == nil, err
@@ -141,7 +141,7 @@ func (c *Admission) bannedNow(ctx context.Context, s *authority.State, id identi
 	for _, k := range []string{record.BanIDKey(id.Kind(), id.Name()), record.BanKeyKey(key)} {
 		ban, err := record.Get[record.Ban](ctx, s.Records, k)
 		if err != nil {
-			return c.authority.storeError("read a ban", err)
+			return c.head.storeError("read a ban", err)
 		}
 		if ban.Exists() {
 			return explain.New(explain.JoinBanned, "identity", id.String())

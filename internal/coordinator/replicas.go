@@ -160,7 +160,7 @@ func (r replica) check() error {
 // name. Each record is by the holder of its key; see [replica] for what that is
 // worth. Of too many it leaves out those that said nothing for longest: the records of the
 // dead stay until somebody forgets them, and must not take the places of the living.
-func (c *Authority) replicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
+func (c *Head) replicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
 	all, err := c.allReplicas(ctx, m)
 	return newestReplicas(all), err
 }
@@ -190,7 +190,7 @@ func newestReplicas(all []replica) []replica {
 }
 
 // allReplicas is replicas without a bound.
-func (c *Authority) allReplicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
+func (c *Head) allReplicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
 	l, err := c.store.List(ctx, replicaPrefix)
 	if err != nil {
 		return nil, err
@@ -251,8 +251,8 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 		}
 	}()
 	for {
-		changed, keepers := c.authority.stateChanged.Wait(), c.authority.keepersChanged.Wait()
-		lost, certificate := c.storeguard.Changed(), c.authority.certificateChanged.Wait()
+		changed, keepers := c.head.stateChanged.Wait(), c.authority.keepers.keepersChanged.Wait()
+		lost, certificate := c.storeguard.Changed(), c.self.certificateChanged.Wait()
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
@@ -268,25 +268,25 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 // It is conditional on no head: who is in recovery mode has none, and is who others
 // look for.
 func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
-	s := c.authority.state.Load()
+	s := c.head.state.Load()
 	if s.Phase == authority.Uninitialized {
 		return nil
 	}
-	addrs := c.authority.advertised()
+	addrs := c.self.advertised()
 	r := replica{
-		Key: c.authority.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.Phase.String(),
+		Key: c.self.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.Phase.String(),
 		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,
 			flowcontrol.MaxShownBytes), Stopped: stopped,
 		Reads: c.authority.reads,
 	}
 	if s.Phase == authority.Ready {
-		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, c.authority.told(s)
+		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, c.authority.keepers.told(s)
 	}
 	if c.storeguard.Lost() != nil {
 		r.Seen = store.Revision(min(c.storeguard.Revision(), uint64(store.MaxRevision)))
 	}
 	if last := s.Ready(); last != nil {
-		if found, err := c.authority.admits(last.Manifest); err == nil {
+		if found, err := c.self.admits(last.Manifest); err == nil {
 			r.Name = found.Name
 		}
 	}
@@ -294,15 +294,15 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
-	vouch, err := c.authority.vouch(proof.ReplicaDigest(record))
+	vouch, err := c.self.vouch(proof.ReplicaDigest(record))
 	if err != nil {
 		return fmt.Errorf("vouch for the replica record: %w", err)
 	}
-	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.authority.enrolment, record), vouch})
+	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.self.enrolment, record), vouch})
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
-	key, err := replicaKey(c.authority.enrolment.Public().(ed25519.PublicKey))
+	key, err := replicaKey(c.self.enrolment.Public().(ed25519.PublicKey))
 	if err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func (c *PeerRecovery) dropReplicas(ctx context.Context, s *authority.State, now
 		}
 		over = append(over, e)
 	}
-	return c.authority.dropEntries(ctx, s, over)
+	return c.election.dropEntries(ctx, s, over)
 }
 
 // replicaMessages says what coordinators there are, as far as anybody can tell: in
@@ -345,12 +345,12 @@ func (c *PeerRecovery) replicaMessages(ctx context.Context, s *authority.State) 
 	var m *manifest.Manifest
 	if last := s.Ready(); last != nil {
 		m = last.Manifest
-	} else if _, _, claimed, err := c.authority.claimedHistory(ctx); err == nil {
+	} else if _, _, claimed, err := c.head.claimedHistory(ctx); err == nil {
 		m = claimed
 	} else {
 		return nil
 	}
-	all, err := c.authority.replicas(ctx, m)
+	all, err := c.head.replicas(ctx, m)
 	if err != nil {
 		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
@@ -372,7 +372,7 @@ func (c *PeerRecovery) replicaMessage(r replica) *fealtyv1.Replica {
 	msg := &fealtyv1.Replica{
 		Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
 		StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
-		Self: r.Key == c.authority.enrolmentKey(), Stopped: r.Stopped,
+		Self: r.Key == c.self.enrolmentKey(), Stopped: r.Stopped,
 	}
 	if !r.Head.IsZero() {
 		msg.Head = bytes.Clone(r.Head[:])

@@ -20,7 +20,7 @@ import (
 // awaitReplica waits until the record of r's coordinator is as want says.
 func (f *fleet) awaitReplica(want func(replica) bool) replica {
 	f.t.Helper()
-	key, err := replicaKey(f.c.authority.enrolment.Public().(ed25519.PublicKey))
+	key, err := replicaKey(f.c.self.enrolment.Public().(ed25519.PublicKey))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	at := func(f *fleet) func(replica) bool {
-		head := f.c.authority.state.Load().Head.Hash
+		head := f.c.head.state.Load().Head.Hash
 		return func(r replica) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	f.awaitReplica(at(f))
@@ -114,9 +114,9 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
 	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.kill()
-	mine, err := replicaKey(f.c.authority.enrolment.Public().(ed25519.PublicKey))
+	mine, err := replicaKey(f.c.self.enrolment.Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	its, err := replicaKey(r.c.authority.enrolment.Public().(ed25519.PublicKey))
+	its, err := replicaKey(r.c.self.enrolment.Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
 	genuine, err := f.store.Get(t.Context(), its)
 	wantOnly(t, "read", err, "")
@@ -137,7 +137,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.c.authority.replicas(t.Context(), f.c.authority.state.Load().Manifest)
+		all, err := f.c.head.replicas(t.Context(), f.c.head.state.Load().Manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -152,22 +152,22 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		want      string
 	}{
 		{"as it was", its, genuine.Value, both},
-		{"signed by it again", its, again(func(r *replica) { r.Name = "somebody-else" }, r.c.authority.enrolment),
+		{"signed by it again", its, again(func(r *replica) { r.Name = "somebody-else" }, r.c.self.enrolment),
 			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
 		{"signed by another", its, again(func(*replica) {}, stranger), one},
 		{"under another key", strangers, genuine.Value, both},
 		{"by who is not admitted", strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger), both},
 		{"an address that is none", its, again(func(r *replica) { r.Addresses = []string{"host"} },
-			r.c.authority.enrolment), one},
+			r.c.self.enrolment), one},
 		{"too many addresses", its,
 			again(func(r *replica) { r.Addresses = slices.Repeat([]string{"h:1"}, maxReplicaAddrs+1) },
-				r.c.authority.enrolment), one},
-		{"a phase that is none", its, again(func(r *replica) { r.Phase = "\x1b[31m" }, r.c.authority.enrolment), one},
+				r.c.self.enrolment), one},
+		{"a phase that is none", its, again(func(r *replica) { r.Phase = "\x1b[31m" }, r.c.self.enrolment), one},
 		{"too large", its, again(func(r *replica) { r.Name = strings.Repeat("x", maxReplicaBytes) },
-			r.c.authority.enrolment), one},
+			r.c.self.enrolment), one},
 		{"a key of low order", its, again(func(r *replica) { r.Key = proof.KeyClaim(make([]byte, 32)) },
-			r.c.authority.enrolment), one},
+			r.c.self.enrolment), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
 	} {
@@ -190,7 +190,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}
 	put(strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger))
 	put(replicaPrefix+"rubbish", []byte("rubbish"))
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, f.clock()), "")
 	if got := f.keys(replicaPrefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
 		t.Errorf("left are %v", got)
@@ -200,7 +200,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	if got := f.keys(replicaPrefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *replica) { r.Stopped = true }, r.c.authority.enrolment))
+	put(its, again(func(r *replica) { r.Stopped = true }, r.c.self.enrolment))
 	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicaPrefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)
@@ -238,7 +238,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
-	all, err := d.c.authority.replicas(t.Context(), d.state().Manifest)
+	all, err := d.c.head.replicas(t.Context(), d.state().Manifest)
 	wantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
@@ -257,7 +257,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	write(0, true)
 	write(1, true)
-	if all, _ = d.c.authority.replicas(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
+	if all, _ = d.c.head.replicas(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
 		func(r replica) bool { return r.Name == living || r.Stopped }) {
 		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
 	}

@@ -82,7 +82,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 		return nil, err
 	}
 	defer release()
-	s, err := c.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -102,12 +102,12 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	if err := c.readByAll(ctx, s, next); err != nil {
 		return nil, err
 	}
-	keepers, err := c.keepers(next)
+	keepers, err := c.keepers.keepers(next)
 	if err != nil {
 		return nil, err
 	}
 	// Signers should not sign what cannot be sealed.
-	if err := c.lookAtKeepers(ctx, &move{from: s, manifest: next, newSeed: true}, keepers); err != nil {
+	if err := c.keepers.lookAtKeepers(ctx, &move{from: s, manifest: next, newSeed: true}, keepers); err != nil {
 		return nil, err
 	}
 	out, err := c.reseedCosts(ctx, s)
@@ -154,7 +154,7 @@ func (c *Authority) reseedCosts(ctx context.Context, s *authority.State) (*fealt
 	}{{record.MemberPrefix, &out.Members}, {tokenPrefix, &out.TokensVoided}} {
 		l, err := c.store.List(ctx, count.prefix)
 		if err != nil {
-			return nil, c.storeError("count the records", err)
+			return nil, c.head.storeError("count the records", err)
 		}
 		*count.n = uint64(len(l.Entries))
 	}
@@ -171,7 +171,7 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 		return nil, err
 	}
 	defer release()
-	s, err := c.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -196,11 +196,11 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 	if err != nil {
 		return nil, err
 	}
-	keepers, err := c.keepers(mv.manifest)
+	keepers, err := c.keepers.keepers(mv.manifest)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.lookAtKeepers(ctx, mv, keepers); err != nil {
+	if err := c.keepers.lookAtKeepers(ctx, mv, keepers); err != nil {
 		return nil, err
 	}
 	if err := c.moveFits(ctx, mv); err != nil {
@@ -270,7 +270,7 @@ func (c *Authority) settingTurn(ctx context.Context) (release func(), err error)
 		select {
 		case c.setting <- struct{}{}:
 			t.Stop()
-			if c.storeSilent() {
+			if c.head.storeSilent() {
 				patience.Spend(ctx, time.Since(began))
 			}
 			return func() { <-c.setting }, nil
@@ -278,7 +278,7 @@ func (c *Authority) settingTurn(ctx context.Context) (release func(), err error)
 			t.Stop()
 			return nil, ctx.Err()
 		case <-t.C:
-			if granted && c.storeSilent() {
+			if granted && c.head.storeSilent() {
 				return nil, inOutage("the wait for another change of the manifest", patience.ErrOver)
 			}
 		}
@@ -322,7 +322,7 @@ const freezeLimit = time.Minute
 // freeze makes every change of a record fail, on every replica, until the returned
 // function is called or the records are moved. It names the seed by its salt.
 func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history.Salt) (f frozen, thaw func(), err error) {
-	f = frozen{salt, record.NewID(), c.enrolmentKey(), c.now().UTC()}
+	f = frozen{salt, record.NewID(), c.self.enrolmentKey(), c.now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
 		return f, nil, err
@@ -332,7 +332,7 @@ func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history
 	version, err := ch.Commit(ctx)
 	if err != nil {
 		c.unsettle() // it may be there, of this try or of an earlier one
-		return f, nil, c.storeError("freeze the records", err)
+		return f, nil, c.head.storeError("freeze the records", err)
 	}
 	if err := c.faults.Hit("reseed.after-freeze"); err != nil {
 		c.unsettle()
@@ -355,8 +355,8 @@ const thawTimeout = 10 * time.Second
 
 // unsettle makes the loop that follows the head look at the freeze.
 func (c *Authority) unsettle() {
-	c.unsettled.Store(true)
-	c.headDue.Notify()
+	c.head.unsettled.Store(true)
+	c.head.headDue.Notify()
 }
 
 // awaitThaw waits for a reseed of ours to end, and has a freeze looked at that
@@ -398,7 +398,7 @@ func (c *Authority) breakFreeze(ctx context.Context) error {
 	}
 	var f frozen
 	if err := json.Unmarshal(e.Value,
-		&f); err == nil && f.By != c.enrolmentKey() && c.now().Sub(f.At).Abs() <= freezeLimit {
+		&f); err == nil && f.By != c.self.enrolmentKey() && c.now().Sub(f.At).Abs() <= freezeLimit {
 		return nil
 	}
 	head, err := c.store.Get(ctx, history.HeadKey)
@@ -468,16 +468,16 @@ func (c *Authority) writeLedger(ctx context.Context, s *authority.State, mv *mov
 		}
 		key := f.ledgerPrefix() + strconv.Itoa(parts)
 		part, parts = ledger{}, parts+1
-		return c.writeSealed(ctx, key, auth.Seal(key, raw))
+		return c.head.writeSealed(ctx, key, auth.Seal(key, raw))
 	}
 	for _, prefix := range movedFamilies {
 		l, err := c.store.List(ctx, prefix)
 		if err != nil {
-			return c.storeError("read the records", err)
+			return c.head.storeError("read the records", err)
 		}
 		for _, e := range l.Entries {
 			if _, err := s.Records.Auth.Open(e.Key, e.Value); err != nil {
-				c.forged(ctx, e.Key, err)
+				c.head.forged(ctx, e.Key, err)
 				continue
 			}
 			if part[e.Key] = valueSum(e.Value); len(part) == ledgerEntries {
@@ -541,7 +541,7 @@ func (c *Authority) moveRecords(ctx context.Context, s *authority.State) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, store.ErrConflict) && !c.movedOn(ctx, s):
+		case errors.Is(err, store.ErrConflict) && !c.head.movedOn(ctx, s):
 		case errors.Is(err, store.ErrForged) && c.thawed(ctx, e.Version):
 		default:
 			return err
@@ -584,7 +584,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: frozenAt}},
 			Delete: []string{record.FreezeKey}})
 		if !errors.Is(err, store.ErrConflict) { // it was there still
-			c.forged(ctx, record.FreezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
+			c.head.forged(ctx, record.FreezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
 		}
 		return err
 	}
@@ -620,7 +620,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 				continue // by a try before this one
 			}
 			if book[e.Key] != valueSum(e.Value) {
-				c.forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w", store.ErrForged))
+				c.head.forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w", store.ErrForged))
 				continue
 			}
 			if e.Key == bundle.StateKey {
@@ -707,7 +707,7 @@ func (c *Authority) sweepReseeds(ctx context.Context, s *authority.State) error 
 }
 
 func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChangesServer) error {
-	s, err := r.c.ready()
+	s, err := r.c.head.ready()
 	if err != nil {
 		return err
 	}

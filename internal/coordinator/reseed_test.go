@@ -82,7 +82,7 @@ type former struct {
 
 func (f *fleet) keep() former {
 	f.t.Helper()
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	thief := steal(s)
 	auth, err := store.NewAuthenticator(thief.keys.RecordMAC())
 	if err != nil {
@@ -95,7 +95,7 @@ func (f *fleet) keep() former {
 // records returns what every record says, whatever seed it is under.
 func (f *fleet) recordText() string {
 	f.t.Helper()
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	var out []string
 	for _, prefix := range []string{record.MemberPrefix, countPrefix, configPrefix, record.BanIDPrefix, record.BanKeyPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
@@ -147,7 +147,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.authority.state.Load().Bundle.PublicRoot())
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.head.state.Load().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestReseed(t *testing.T) {
 	}
 	next(believed)
 	records := f.recordText()
-	before := f.c.authority.state.Load()
+	before := f.c.head.state.Load()
 
 	// Nothing happens before the signers signed.
 	commit := f.prepare(nil)
@@ -184,14 +184,14 @@ func TestReseed(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.c.authority.state.Load().Head.Hash != before.Head.Hash {
+	if f.c.head.state.Load().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
 	done, err := f.reseedClient().CommitReseed(f.ctx(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.c.authority.state.Load()
+	after := f.c.head.state.Load()
 	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
 		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.Head.SeedEpoch,
 			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey, before.RootPin, before.MeshKey)
@@ -286,7 +286,7 @@ func TestReseed(t *testing.T) {
 		}
 	}
 	f.restart()
-	if s := f.c.authority.state.Load(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
+	if s := f.c.head.state.Load(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
 		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.Phase, s.Reason, s.Head.SeedEpoch)
 	}
 	if err := b.renew(true); err != nil {
@@ -295,7 +295,7 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	f.reseed()
-	if s := f.c.authority.state.Load(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
+	if s := f.c.head.state.Load(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
 			len(s.Bundle.RootChanges))
 	}
@@ -355,7 +355,7 @@ func TestReseedRefusals(t *testing.T) {
 		_, err := f.reseedClient().CommitReseed(f.ctx(), req)
 		return err
 	}
-	head := f.c.authority.state.Load().Head.Hash
+	head := f.c.head.state.Load().Head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
@@ -382,7 +382,7 @@ func TestReseedRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.c.authority.state.Load().Head.Hash; got != head {
+	if got := f.c.head.state.Load().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
 	if _, err := f.reseedClient().PrepareReseed(f.ctx(), &fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.manifest("")), testCluster, "other.example", 1))}); err == nil {
@@ -405,7 +405,7 @@ func TestReseedRefusals(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.c.authority.state.Load(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
+	if s := f.c.head.state.Load(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
 		t.Fatalf("seed epoch %d, manifest %s", s.Head.SeedEpoch, s.Manifest.Hash())
 	}
 }
@@ -452,11 +452,11 @@ func TestReseedInterrupted(t *testing.T) {
 				if restart {
 					f.start()
 				} else {
-					f.c.authority.headDue.Notify()
+					f.c.head.headDue.Notify()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					s := f.c.authority.state.Load()
-					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch && !f.c.authority.unsettled.Load() && f.thawed() {
+					s := f.c.head.state.Load()
+					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch && !f.c.head.unsettled.Load() && f.thawed() {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -475,7 +475,7 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.ctx(), f.c.authority.state.Load().Records,
+					if _, err := record.Get[record.Member](f.ctx(), f.c.head.state.Load().Records,
 						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
@@ -571,19 +571,19 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.authority.state.Load().Bundle.PublicRoot())
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.head.state.Load().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := f.keep()
-	before := f.c.authority.state.Load()
+	before := f.c.head.state.Load()
 	input, err := f.c.bundle.readTrust(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.reseed()
 	now := f.clock()
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	believed := f.c.bundle.trust.Load().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
@@ -745,24 +745,24 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	f.c.authority.headDue.Notify()
+	f.c.head.headDue.Notify()
 	f.awaitPhase(authority.Recovery)
 	f.restart()
-	if s := f.c.authority.state.Load(); s.Phase != authority.Recovery {
+	if s := f.c.head.state.Load(); s.Phase != authority.Recovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
 	}
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.authority.headDue.Notify()
+	f.c.head.headDue.Notify()
 	f.awaitPhase(authority.Ready)
 }
 
 func (f *fleet) awaitPhase(want authority.Phase) {
 	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); f.c.authority.state.Load().Phase != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); f.c.head.state.Load().Phase != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s := f.c.authority.state.Load()
+			s := f.c.head.state.Load()
 			f.t.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 		}
 	}
@@ -826,18 +826,18 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.start()
 			lost := spoil(t, f, old)
 			f.faults.Disarm("adopt.begin")
-			f.c.authority.headDue.Notify()
+			f.c.head.headDue.Notify()
 			if lost {
-				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.authority.state.Load().Reason,
+				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.head.state.Load().Reason,
 					"seed of the head"); time.Sleep(5 * time.Millisecond) {
 					if time.Now().After(deadline) {
-						t.Fatalf("%s: %s", f.c.authority.state.Load().Phase, f.c.authority.state.Load().Reason)
+						t.Fatalf("%s: %s", f.c.head.state.Load().Phase, f.c.head.state.Load().Reason)
 					}
 				}
 				return
 			}
 			f.awaitPhase(authority.Ready)
-			s := f.c.authority.state.Load()
+			s := f.c.head.state.Load()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))
 				if err == nil && (name == "mallory" && rec.Exists() || slices.Contains(rec.Value.Organizations, "evil")) {
@@ -894,7 +894,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.store.setDown(errDown)
-	err := d.c.authority.forgedUnder(t.Context(), before, suspect{all[0].Key, store.ErrForged})
+	err := d.c.head.forgedUnder(t.Context(), before, suspect{all[0].Key, store.ErrForged})
 	d.store.setDown(nil)
 	if n := testutil.ToFloat64(d.c.metrics.forged); !errors.Is(err, errDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
@@ -948,7 +948,7 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 			}
 			// It follows the head that is in force, whose records are all moved.
 			if err := d.c.authority.moveRecords(t.Context(),
-				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.authority.unsettled.Load() {
+				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.head.unsettled.Load() {
 				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(record.FreezeKey) != 0)
 			}
 			d.advance(tc.after)
@@ -976,7 +976,7 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 		d.advance(after)
 		l := d.c.election.lead
 		event := l.takeOver(t.Context(), leadership.TakeOver{Nonce: "n", IfTerm: uint64(d.store.version(leaderTermKey)), IfBeat: uint64(d.store.version(leaderBeatKey))})
-		if got := d.c.authority.unsettled.Load(); event != (leadership.Conflict{}) || got != want {
+		if got := d.c.head.unsettled.Load(); event != (leadership.Conflict{}) || got != want {
 			t.Errorf("%v after the freeze: %#v, looked at: %v, want %v", after, event, got, want)
 		}
 	}

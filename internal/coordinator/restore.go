@@ -31,7 +31,7 @@ import (
 
 // pendingRestore returns the intent in the store, with its version; nil if there is
 // none. An error that has a code says that there is one which is unusable.
-func (c *Authority) pendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
+func (c *Head) pendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
 	intent, version, err := backup.ReadIntent(ctx, c.store)
 	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
 		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
@@ -46,7 +46,7 @@ func unfinished(intent *backup.Intent) error {
 
 // restoring reports whether a whole restore waits in the store: then an older head there
 // is neither a late notice nor a lost write.
-func (c *Authority) restoring(ctx context.Context) bool {
+func (c *Head) restoring(ctx context.Context) bool {
 	intent, _, err := c.pendingRestore(ctx)
 	return err == nil && intent != nil && intent.Whole
 }
@@ -103,9 +103,9 @@ func madeOf(t *history.Transition, intent *backup.Intent) bool {
 // nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
 // the way is an error with a code.
 func (c *Authority) restoration(ctx context.Context, before *authority.State) (*history.Transition, error) {
-	intent, _, err := c.pendingRestore(ctx)
+	intent, _, err := c.head.pendingRestore(ctx)
 	if err != nil {
-		return nil, c.storeError("read what a restore left", err)
+		return nil, c.head.storeError("read what a restore left", err)
 	}
 	if intent == nil || carries(before.Chain, intent) {
 		return nil, nil
@@ -133,7 +133,7 @@ func (c *Authority) restoration(ctx context.Context, before *authority.State) (*
 	// compared with what the backup was signed over.
 	l, err := c.store.List(ctx, "")
 	if err != nil {
-		return nil, c.storeError("compare the store with the backup", err)
+		return nil, c.head.storeError("compare the store with the backup", err)
 	}
 	sum := backup.NewSum()
 	for _, e := range l.Entries {
@@ -171,11 +171,11 @@ func (c *Authority) restoreAuthorized(m *manifest.Manifest, t *history.Transitio
 // passesMark reports whether the history before, with t after it, may take the place of
 // the newest head that this coordinator has seen.
 func (c *Authority) passesMark(before *history.Verified, t *history.Transition) error {
-	seen, err := c.seen()
+	seen, err := c.head.seen()
 	if err != nil {
 		return err
 	}
-	if last := c.state.Load().Ready(); last != nil {
+	if last := c.head.state.Load().Ready(); last != nil {
 		seen = last.Chain.Seen()
 	}
 	after, err := before.With(t, before.Manifest())
@@ -198,7 +198,7 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 	if last == nil {
 		return nil
 	}
-	intent, version, err := c.pendingRestore(ctx)
+	intent, version, err := c.head.pendingRestore(ctx)
 	if err != nil {
 		return err
 	}
@@ -241,7 +241,7 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
-		return c.forgedUnder(ctx, s, suspect{restoreGapKey, err})
+		return c.head.forgedUnder(ctx, s, suspect{restoreGapKey, err})
 	case err != nil:
 		return err
 	case gap.Exists() && gap.Value.Index == last.Index:

@@ -151,7 +151,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitTold("data/lost")
 	}
 	leader, term, _ := awaitLeader(t, all...)
-	before, was := leader.c.authority.state.Load(), leader.c.publication.publication.Load()
+	before, was := leader.c.head.state.Load(), leader.c.publication.publication.Load()
 	l, err := old.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 
@@ -178,7 +178,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitState("the restore",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.LastRestore() != nil })
 	}
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	for _, r := range all[1:] {
 		r.awaitHead(f)
 	}

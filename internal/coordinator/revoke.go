@@ -22,7 +22,7 @@ import (
 // Revoke takes something away by its name.
 func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*fealtyv1.RevokeResponse, error) {
 	c := t.c
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	}
 	out.Trust, err = c.trustMessage(ctx, s, in)
 	if out.Changed && !req.GetDryRun() {
-		err = c.authority.made(ctx, "the revocation", err)
+		err = c.head.made(ctx, "the revocation", err)
 	}
 	return out, err
 }
@@ -58,7 +58,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 // only carries it: the signatures decide.
 func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmergencyRequest) (*fealtyv1.ApplyEmergencyResponse, error) {
 	c := t.c
-	if _, err := c.authority.ready(); err != nil {
+	if _, err := c.head.ready(); err != nil {
 		return nil, err
 	}
 	signed, err := snapshot.UnmarshalEmergency(req.GetStatement())
@@ -68,13 +68,13 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 	out := &fealtyv1.ApplyEmergencyResponse{}
 	cuts := c.membership.cuts.Load()
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		in, err := c.bundle.readTrust(ctx, s)
 		if err != nil {
-			return nil, c.authority.storeError("read the trust state", err)
+			return nil, c.head.storeError("read the trust state", err)
 		}
 		e, err := signed.Verify(s.Bundle.Compile(in))
 		if err != nil {
@@ -102,11 +102,11 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 			if err := c.faults.Hit("emergency.after-commit"); err != nil {
 				return nil, err
 			}
-			err = c.authority.made(ctx, "the emergency statement", c.bundle.trustChanged(ctx))
+			err = c.head.made(ctx, "the emergency statement", c.bundle.trustChanged(ctx))
 			out.ConnectionsClosed = uint32(c.membership.cuts.Load() - cuts)
 			return out, err
-		case !c.authority.conflicts(ctx, err):
-			return nil, c.authority.storeError("apply the emergency statement", err)
+		case !c.head.conflicts(ctx, err):
+			return nil, c.head.storeError("apply the emergency statement", err)
 		}
 	}
 	return nil, record.Busy("the trust state")
@@ -134,7 +134,7 @@ func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bund
 	for _, key := range e.Keys {
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key))
 		if err != nil {
-			return c.authority.storeError("read a banned key", err)
+			return c.head.storeError("read a banned key", err)
 		}
 		next := ban
 		// Whose it is nobody says: the last certificate over it ends no later than this.

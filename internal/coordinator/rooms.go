@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"crypto/ed25519"
 	"log/slog"
 	mathrand "math/rand/v2"
@@ -36,7 +37,67 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Authority holds the head that is in force and its keys (I8, I9).
+// Enrolment says which coordinator of the manifest this process is, and proves it.
+type Enrolment struct {
+	cfg Config
+	fs  durable.FS
+	log *slog.Logger
+	now func() time.Time
+
+	enrolment ed25519.PrivateKey
+	// certificate is shown beside the enrolment key; nil: this coordinator has none.
+	certificate        *enrolment.Certificate
+	certificateChanged watch.Signal // it is another one
+	setup              atomic.Pointer[setupSecret]
+}
+
+// Head knows which head is in force, and what the store shows of it (I10).
+type Head struct {
+	cfg        Config
+	elapsed    func() time.Duration
+	failures   *flowcontrol.LogSampler
+	fs         durable.FS
+	log        *slog.Logger
+	metrics    *metrics
+	now        func() time.Time
+	root       *Coordinator // what is not its own yet
+	store      store.Store
+	storeguard *storeguard.Guard
+	self       *Enrolment
+
+	// leave has the head that the store shows followed, before anything more is decided
+	// under the one in force.
+	leave func(ctx context.Context)
+	// memory is what is here of s and of what may come, for who judges another head.
+	memory     func(s *authority.State) decide.Memory
+	conflicted map[string]func(ctx context.Context, err *store.ConflictError) (again bool)
+
+	history       *history.Log
+	state         atomic.Pointer[authority.State]
+	stateChanged  watch.Signal
+	headDue       watch.Signal                   // the head is to be looked at now
+	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
+	lag           lag                            // the state, if the store showed a newer head
+	unsettled     atomic.Bool                    // a reseed may have left the records frozen
+	headConfirmed instant.Last                   // when the store was last asked and showed our head
+}
+
+// Keepers seals the seed with the keepers whose keys are on this machine, and opens it.
+type Keepers struct {
+	failures *flowcontrol.LogSampler
+	fs       durable.FS
+	log      *slog.Logger
+	now      func() time.Time
+	root     *Coordinator // what is not its own yet
+	store    store.Store
+	self     *Enrolment
+	head     *Head
+
+	keeperViews    atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
+	keepersChanged watch.Signal                // they changed
+}
+
+// Authority brings a head into force, and its keys: it sets, follows and comes back (I8, I9).
 type Authority struct {
 	root       *Coordinator // what is not its own yet
 	cfg        Config
@@ -54,43 +115,34 @@ type Authority struct {
 	storeguard *storeguard.Guard
 	auditing   *auditing.Queue
 
-	history   *history.Log
-	enrolment ed25519.PrivateKey
-	// certificate is shown beside the enrolment key; nil: this coordinator has none.
-	certificate        *enrolment.Certificate
-	certificateChanged watch.Signal // it is another one
-	state              atomic.Pointer[authority.State]
-	stateChanged       watch.Signal
-	keeperViews        atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
-	keepersChanged     watch.Signal                // they changed
-	headDue            watch.Signal                // the head is to be looked at now
 	// reads are the later fields of manifests that this release reads: all of them, but
 	// where a test plays an earlier release.
 	reads []string
 	// parse reads a manifest that is to be set: manifest.Parse, but where a test plays
 	// the release that set what a later one refuses.
 	parse      func([]byte) (*manifest.Manifest, error)
-	setting    chan struct{}                  // held by the one SetManifest under way; capacity 1
-	candidates map[history.Hash]*move         // moves of unknown outcome; owned by who holds setting
-	search     decide.Search                  // the way back to the head; owned by who holds setting
-	pushed     atomic.Bool                    // a peer may be at the head: look for it now
-	opened     *opened                        // a seed for the way back; owned by who holds setting
-	older      atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
-	prepared   *prepared                      // a seed that waits for its signatures; owned by who holds setting
+	setting    chan struct{}          // held by the one SetManifest under way; capacity 1
+	candidates map[history.Hash]*move // moves of unknown outcome; owned by who holds setting
+	search     decide.Search          // the way back to the head; owned by who holds setting
+	pushed     atomic.Bool            // a peer may be at the head: look for it now
+	opened     *opened                // a seed for the way back; owned by who holds setting
+
+	prepared *prepared // a seed that waits for its signatures; owned by who holds setting
 	// former are secrets of seeds that were replaced, which calls may still use; owned by who
 	// holds setting.
 	former []*authority.Secrets
 	// untold is what the audit log is told once a state is adopted: where the secrets came
 	// from, and the moves that made it; owned by who holds setting.
-	untold        []record.AuditEntry
-	lag           lag          // the state, if the store showed a newer head
-	unsettled     atomic.Bool  // a reseed may have left the records frozen
-	headConfirmed instant.Last // when the store was last asked and showed our head
-	tried         atomic.Bool  // to bring the keys back, or to find that there are none
-	firstSets     *flowcontrol.Limiter
-	taken         takenKeys // of heads that may come
-	yields        yields    // of the search to owners
-	setup         atomic.Pointer[setupSecret]
+	untold []record.AuditEntry
+
+	tried     atomic.Bool // to bring the keys back, or to find that there are none
+	firstSets *flowcontrol.Limiter
+	taken     takenKeys // of heads that may come
+	yields    yields    // of the search to owners
+
+	self    *Enrolment
+	head    *Head
+	keepers *Keepers
 }
 
 // TrustBundle keeps the trust bundle that is in force here (I11).
@@ -100,7 +152,8 @@ type TrustBundle struct {
 	log        *slog.Logger
 	now        func() time.Time
 	storeguard *storeguard.Guard
-	authority  *Authority
+	self       *Enrolment
+	head       *Head
 
 	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
 	trust         atomic.Pointer[bundle.View]
@@ -123,6 +176,8 @@ type Election struct {
 	now        func() time.Time
 	store      store.Store
 	storeguard *storeguard.Guard
+	self       *Enrolment
+	head       *Head
 	authority  *Authority
 
 	lead *lead
@@ -137,7 +192,7 @@ type AuditTrail struct {
 	stopping   chan struct{}
 	store      store.Store
 	storeguard *storeguard.Guard
-	authority  *Authority
+	head       *Head
 	bundle     *TrustBundle
 	election   *Election
 
@@ -160,7 +215,10 @@ type PeerRecovery struct {
 	startedAt  time.Time
 	store      store.Store
 	storeguard *storeguard.Guard
+	self       *Enrolment
+	head       *Head
 	authority  *Authority
+	election   *Election
 
 	peerCalls *flowcontrol.Limiter
 	silent    atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
@@ -175,6 +233,8 @@ type OwnerRecovery struct {
 	readers   *flowcontrol.Readers
 	refusals  *flowcontrol.LogSampler
 	store     store.Store
+	self      *Enrolment
+	head      *Head
 	authority *Authority
 	election  *Election
 
@@ -195,7 +255,8 @@ type Membership struct {
 	now          func() time.Time
 	store        store.Store
 	storeguard   *storeguard.Guard
-	authority    *Authority
+	self         *Enrolment
+	head         *Head
 	bundle       *TrustBundle
 	peerrecovery *PeerRecovery
 
@@ -220,6 +281,8 @@ type Trust struct {
 	refusals   *flowcontrol.LogSampler
 	store      store.Store
 	storeguard *storeguard.Guard
+	self       *Enrolment
+	head       *Head
 	authority  *Authority
 	bundle     *TrustBundle
 	election   *Election
@@ -235,7 +298,7 @@ type Desired struct {
 	now        func() time.Time
 	store      store.Store
 	storeguard *storeguard.Guard
-	authority  *Authority
+	head       *Head
 
 	config        atomic.Pointer[configView] // nil: not read since the start
 	configChanged watch.Signal               // the config in force is another one
@@ -253,7 +316,7 @@ type Admission struct {
 	refusals   *flowcontrol.LogSampler
 	storeguard *storeguard.Guard
 	auditing   *auditing.Queue
-	authority  *Authority
+	head       *Head
 	bundle     *TrustBundle
 	membership *Membership
 
@@ -274,7 +337,8 @@ type Publication struct {
 	now        func() time.Time
 	store      store.Store
 	storeguard *storeguard.Guard
-	authority  *Authority
+	self       *Enrolment
+	head       *Head
 	bundle     *TrustBundle
 	election   *Election
 	membership *Membership
@@ -294,7 +358,7 @@ type Delivery struct {
 	now         func() time.Time
 	readers     *flowcontrol.Readers
 	stopping    chan struct{}
-	authority   *Authority
+	head        *Head
 	bundle      *TrustBundle
 	membership  *Membership
 	trust       *Trust
@@ -318,58 +382,74 @@ func (c *Coordinator) wire() {
 		Store: c.cfg.Store, StoreName: c.cfg.StoreName, Patience: storePatience, Unguarded: unguarded,
 		FS: c.fs, Dir: c.cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
 		InForce: func() (storeguard.Head, bool) {
-			s := c.authority.state.Load()
+			s := c.head.state.Load()
 			return s.StoredHead(), s.Phase == authority.Ready
 		},
-		OlderHead: func() error { return c.authority.olderHeadError() },
-		Moved:     func() { c.authority.headDue.Notify() },
+		OlderHead: func() error { return c.head.olderHeadError() },
+		Moved:     func() { c.head.headDue.Notify() },
 		Lost:      func() { c.election.lead.due.Notify() },
 	})
 	c.store = c.storeguard.Observe(patience.Store(c.cfg.Store))
 	c.auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
+	c.self = new(Enrolment)
+	c.head = &Head{root: c, self: c.self, storeguard: c.storeguard}
+	c.keepers = &Keepers{root: c, self: c.self, head: c.head}
 	c.authority = &Authority{
-		root: c, storeguard: c.storeguard, auditing: c.auditing,
+		root: c, self: c.self, head: c.head, keepers: c.keepers,
+		storeguard: c.storeguard, auditing: c.auditing,
 		search:  decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64},
 		setting: make(chan struct{}, 1), firstSets: newFirstSets(),
 		parse: manifest.Parse, reads: manifest.LaterFields(),
 	}
+	c.head.leave, c.head.memory = c.authority.leaveHead, c.authority.remembered
+	c.head.onConflict(history.HeadKey, c.authority.headMoved)
+	c.head.onConflict(record.FreezeKey, c.authority.recordsFrozen)
+	c.head.onConflict(leaderTermKey, func(_ context.Context, err *store.ConflictError) bool {
+		c.election.lead.deposed(err.Want)
+		return true
+	})
+	c.head.onConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
+		c.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
+		return true
+	})
 	c.bundle = &TrustBundle{
-		root: c, storeguard: c.storeguard, authority: c.authority,
+		root: c, storeguard: c.storeguard, self: c.self, head: c.head,
 		refreshing: flowcontrol.NewLocks(), maxListed: snapshot.MaxBans,
 	}
-	c.election = &Election{root: c, storeguard: c.storeguard, authority: c.authority}
+	c.election = &Election{root: c, storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority}
 	c.audit = &AuditTrail{
-		storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election,
+		storeguard: c.storeguard, head: c.head, bundle: c.bundle, election: c.election,
 		auditReading: make(chan struct{}, auditReaders),
 		vouching:     vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
 	}
 	c.peerrecovery = &PeerRecovery{
-		root: c, storeguard: c.storeguard, authority: c.authority,
+		root: c, storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, election: c.election,
 		peerCalls: newPeerCalls(),
 	}
 	c.ownerrecovery = &OwnerRecovery{
-		authority: c.authority, election: c.election,
+		self: c.self, head: c.head, authority: c.authority, election: c.election,
 		recoveries: newRecoveries(),
 	}
 	c.membership = &Membership{
-		root: c, storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, peerrecovery: c.peerrecovery,
+		root: c, storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle, peerrecovery: c.peerrecovery,
 		members: newMemberIndex(), others: newOthers(),
 		live: liveMembers{elapsed: c.elapsed, members: make(map[identity.ID]*liveMember)},
 	}
 	c.trust = &Trust{
-		storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election, membership: c.membership,
+		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, bundle: c.bundle, election: c.election, membership: c.membership,
 		presenters: newPresenters(),
 	}
-	c.desired = &Desired{storeguard: c.storeguard, authority: c.authority}
+	c.desired = &Desired{storeguard: c.storeguard, head: c.head}
 	c.admission = &Admission{
-		storeguard: c.storeguard, auditing: c.auditing, authority: c.authority, bundle: c.bundle, membership: c.membership,
+		storeguard: c.storeguard, auditing: c.auditing, head: c.head, bundle: c.bundle, membership: c.membership,
 		perMember: newMemberLimiter(c.cfg.Rates), joinsWaiting: newJoinsWaiting(),
 		joinSlots: make(chan struct{}, joinsAtOnce), known: newKnown(),
 	}
-	c.publication = &Publication{storeguard: c.storeguard, authority: c.authority, bundle: c.bundle, election: c.election,
+	c.publication = &Publication{storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle,
+		election:   c.election,
 		membership: c.membership, desired: c.desired}
 	c.delivery = &Delivery{
-		authority: c.authority, bundle: c.bundle, membership: c.membership, trust: c.trust, admission: c.admission,
+		head: c.head, bundle: c.bundle, membership: c.membership, trust: c.trust, admission: c.admission,
 		publication: c.publication,
 		pulls:       newPullLimiter(), patches: newPatchCache(),
 	}
@@ -377,6 +457,13 @@ func (c *Coordinator) wire() {
 
 // share gives each room what all of them use, again where one of it changed.
 func (c *Coordinator) share() {
+	i := c.self
+	i.cfg, i.fs, i.log, i.now = c.cfg, c.fs, c.log, c.now
+	h := c.head
+	h.cfg, h.elapsed, h.failures, h.fs, h.log, h.metrics = c.cfg, c.elapsed, c.failures, c.fs, c.log, c.metrics
+	h.now, h.store = c.now, c.store
+	k := c.keepers
+	k.failures, k.fs, k.log, k.now, k.store = c.failures, c.fs, c.log, c.now, c.store
 	a := c.authority
 	a.cfg, a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.cfg, c.elapsed, c.failures, c.faults, c.fs, c.limiter
 	a.log, a.metrics, a.now, a.readers, a.refusals, a.store = c.log, c.metrics, c.now, c.readers, c.refusals, c.store

@@ -52,7 +52,7 @@ type rolloutRecord struct {
 }
 
 func (c *Trust) rolloutKey() string {
-	h := sha256.Sum256(c.authority.enrolment.Public().(ed25519.PublicKey))
+	h := sha256.Sum256(c.self.enrolment.Public().(ed25519.PublicKey))
 	return rolloutPrefix + hex.EncodeToString(h[:16])
 }
 
@@ -110,7 +110,7 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle
 		rec, err := record.Open[rolloutRecord](s.Records, e)
 		if err != nil {
 			// A rotation waits longer without it, and nothing else.
-			if err := c.authority.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
+			if err := c.head.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
 				return out, own, nil, err
 			}
 			rec = record.Versioned[rolloutRecord]{Version: e.Version}

@@ -30,7 +30,7 @@ func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse 
 // look does what the loops of c do on one round: the trust state, the rotation.
 func (d *desk) look(c *Coordinator) error {
 	d.lead(c)
-	s := c.authority.state.Load()
+	s := c.head.state.Load()
 	if err := c.bundle.refreshTrust(context.Background(), s, true); err != nil {
 		return err
 	}
@@ -402,7 +402,7 @@ func TestRotationOfReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.authority.enrolmentKey())), "")
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())), "")
 	other.authority.checkHead(t.Context())
 	a, b := d.keeping("a"), d.keeping("b")
 	d.follow(d.c)

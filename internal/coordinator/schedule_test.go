@@ -113,8 +113,8 @@ func (x *replicaSchedule) watch(i int) {
 	go func() {
 		defer close(done)
 		for {
-			changed := c.authority.stateChanged.Wait()
-			if s := c.authority.state.Load(); s.Phase == authority.Ready {
+			changed := c.head.stateChanged.Wait()
+			if s := c.head.state.Load(); s.Phase == authority.Ready {
 				x.mu.Lock()
 				x.seen = append(x.seen, seenState{i, s.Head, s.Head.Previous, s.MeshCA().KeyID()})
 				x.mu.Unlock()
@@ -139,7 +139,7 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].c.authority.state.Load().Ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].c.head.state.Load().Ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
@@ -205,7 +205,7 @@ func (x *replicaSchedule) rekey(i int) error {
 		return err
 	}
 	defer release()
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return err
 	}
@@ -239,13 +239,13 @@ func (x *replicaSchedule) run() {
 func (x *replicaSchedule) settle() {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		head, _, err := x.all[0].c.authority.history.Head(context.Background())
+		head, _, err := x.all[0].c.head.history.Head(context.Background())
 		if err != nil {
 			x.t.Fatal(err)
 		}
 		same := true
 		for _, r := range x.all {
-			s := r.c.authority.state.Load()
+			s := r.c.head.state.Load()
 			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
 		}
 		if same {
@@ -255,7 +255,7 @@ func (x *replicaSchedule) settle() {
 			for i, r := range x.all {
 				phase, why := r.c.Phase()
 				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.c.authority.state.Load().Head.Index, head.Index, why)
+					r.c.head.state.Load().Head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}
@@ -266,7 +266,7 @@ func (x *replicaSchedule) settle() {
 // check looks at everything that they left.
 func (x *replicaSchedule) check() {
 	t, c := x.t, x.all[0].c
-	v, _, err := c.authority.verifiedHistory(context.Background(), c.authority.state.Load())
+	v, _, err := c.authority.verifiedHistory(context.Background(), c.head.state.Load())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func (x *replicaSchedule) check() {
 	// I8: secrets went to coordinators, and what came from one was given by one.
 	admitted := make(map[string]bool)
 	for _, r := range x.all {
-		admitted[r.c.authority.enrolmentKey()] = true
+		admitted[r.c.self.enrolmentKey()] = true
 	}
 	given := make(map[string]bool)
 	for _, e := range x.all[0].audited("seed.given") {

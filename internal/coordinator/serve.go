@@ -107,10 +107,10 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		c.serving.Store(false)
 		return nil
 	})
-	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.authority.addr()),
+	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.self.addr()),
 		slog.String("socket", c.AdminSocket()),
-		slog.String("phase", c.authority.state.Load().Phase.String()), slog.String("enrolment_key",
-			c.authority.enrolmentKey()))
+		slog.String("phase", c.head.state.Load().Phase.String()), slog.String("enrolment_key",
+			c.self.enrolmentKey()))
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (c *Coordinator) authorizer() (*authz.Authorizer, error) {
 		return nil, err
 	}
 	return authz.New(table, authz.Options{Logger: c.log, Registerer: c.registry, ClusterID: func() string {
-		if s := c.authority.state.Load(); s.Phase == authority.Ready {
+		if s := c.head.state.Load(); s.Phase == authority.Ready {
 			return s.Manifest.Cluster
 		}
 		return ""
@@ -296,7 +296,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, h
 // because this coordinator serves no cluster now: then nothing was found out about the
 // caller, who may be served elsewhere, or here soon.
 func (c *Coordinator) unlessNotReady(ctx context.Context, err error) error {
-	if _, not := c.authority.ready(); not != nil && errors.Is(err,
+	if _, not := c.head.ready(); not != nil && errors.Is(err,
 		explain.Denied) && identity.FromContext(ctx).Standing() == identity.Identified {
 		return not
 	}
@@ -361,7 +361,7 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	case ended != nil:
 		return status.FromContextError(ended).Err()
 	case errors.Is(err, patience.ErrOver):
-		return c.authority.storeError("the call", err)
+		return c.head.storeError("the call", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	case errors.Is(err, io.EOF):

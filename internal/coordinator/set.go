@@ -60,7 +60,7 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	c := m.c
 	ctx, cancel := context.WithTimeout(stream.Context(), joinTimeout)
 	defer cancel()
-	if c.setup.Load() == nil { // before anything is read
+	if c.self.setup.Load() == nil { // before anything is read
 		return explain.New(explain.HistoryInitialized)
 	}
 	addr := identity.FromContext(ctx).Addr
@@ -91,7 +91,7 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 	if err := ch.stale(); err != nil {
 		return err
 	}
-	setup := c.setup.Load()
+	setup := c.self.setup.Load()
 	if setup == nil {
 		return explain.New(explain.HistoryInitialized)
 	}
@@ -251,7 +251,7 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if err := c.readByAll(ctx, s, next); err != nil {
 		return nil, err
 	}
-	keepers, err := c.keepers(next)
+	keepers, err := c.keepers.keepers(next)
 	if err != nil {
 		return nil, err
 	}
@@ -265,7 +265,7 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if err != nil {
 		return nil, err
 	}
-	if err := c.lookAtKeepers(ctx, mv, keepers); err != nil {
+	if err := c.keepers.lookAtKeepers(ctx, mv, keepers); err != nil {
 		return nil, err
 	}
 	if err := c.moveFits(ctx, mv); err != nil {
@@ -286,11 +286,11 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 // staysAdmitted reports whether next admits this coordinator, and under the name
 // that it has.
 func (c *Authority) staysAdmitted(s *authority.State, next *manifest.Manifest) error {
-	entry, err := c.admits(next)
+	entry, err := c.self.admits(next)
 	if err != nil || s.Phase != authority.Ready {
 		return err
 	}
-	if now, err := c.admits(s.Manifest); err == nil && now.Name != entry.Name {
+	if now, err := c.self.admits(s.Manifest); err == nil && now.Name != entry.Name {
 		return explain.New(explain.RequestField, "field", "admit", "problem",
 			fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, or add the other one for another enrolment key", now.Name, entry.Name))
 	}
@@ -309,12 +309,12 @@ func (c *Authority) readByAll(ctx context.Context, s *authority.State, next *man
 	if len(added) == 0 {
 		return nil
 	}
-	all, err := c.replicas(ctx, next)
+	all, err := c.head.replicas(ctx, next)
 	if err != nil {
-		return c.storeError("read what the coordinators read", err)
+		return c.head.storeError("read what the coordinators read", err)
 	}
 	for _, r := range all {
-		if r.Key == c.enrolmentKey() || r.Stopped || c.now().Sub(r.At).Abs() >= silentAfter {
+		if r.Key == c.self.enrolmentKey() || r.Stopped || c.now().Sub(r.At).Abs() >= silentAfter {
 			continue
 		}
 		for _, field := range added {
@@ -492,7 +492,7 @@ func (c *Authority) moveFits(ctx context.Context, mv *move) error {
 	if mv.from != nil {
 		var err error
 		if in, err = c.root.bundle.readTrust(ctx, mv.from); err != nil {
-			return c.storeError("read the trust state", err)
+			return c.head.storeError("read the trust state", err)
 		}
 	}
 	after := &authority.State{Manifest: mv.manifest, Head: mv.link, Secrets: mv.secrets, Root: mv.root,
@@ -513,12 +513,12 @@ func (c *Authority) moveFits(ctx context.Context, mv *move) error {
 // seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
 func (c *Authority) writeSecrets(ctx context.Context, mv *move) error {
 	for i := range mv.keepers {
-		if err := c.sealSeed(ctx, &mv.keepers[i], mv); err != nil {
+		if err := c.keepers.sealSeed(ctx, &mv.keepers[i], mv); err != nil {
 			return err
 		}
 	}
 	if mv.newSeed {
-		if err := c.writeSealed(ctx, sealed.RootKey(&mv.link.Transition), mv.root.Raw); err != nil {
+		if err := c.head.writeSealed(ctx, sealed.RootKey(&mv.link.Transition), mv.root.Raw); err != nil {
 			return err
 		}
 		if err := c.faults.Hit("set.after-seed"); err != nil {
@@ -572,7 +572,7 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 // that follows the head finds its keys among the candidates or, after a restart,
 // sealed under the new head's hash.
 func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) {
-	if err := c.checkPin(mv.root); err != nil {
+	if err := c.self.checkPin(mv.root); err != nil {
 		return false, err
 	}
 	if mv.actor == "" {
@@ -585,7 +585,7 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 		switch order.Stage() {
 		case decide.Make:
 		case decide.Seal:
-			if err = c.sealMesh(ctx, mv); err != nil {
+			if err = c.keepers.sealMesh(ctx, mv); err != nil {
 				result = decide.Failed
 			}
 		case decide.Prepare:
@@ -612,10 +612,10 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 			}
 		case decide.Keep:
 			inUse = c.keepCandidate(mv)
-			c.headDue.Notify()
+			c.head.headDue.Notify()
 		case decide.Drop:
 			mv.wipeMesh()
-			c.headDue.Notify()
+			c.head.headDue.Notify()
 		case decide.Done:
 			return inUse, err
 		}
@@ -632,7 +632,7 @@ func (c *Authority) moveHead(ctx context.Context, mv *move) (*history.Verified, 
 	if mv.from != nil {
 		from = mv.from.Chain
 	}
-	verified, err := c.history.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.Transaction())
+	verified, err := c.head.history.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.Transaction())
 	switch {
 	case errors.Is(err, store.ErrUnknownOutcome):
 		return nil, decide.Unknown, c.setError(err)
@@ -657,18 +657,18 @@ func (c *Authority) setError(err error) error {
 	if errors.As(err, &conflict) {
 		return explain.Wrap(err, explain.ManifestStale, "expected", "the head of before", "head", conflict.Head.Hash.String()[:16], "index", fmt.Sprint(conflict.Head.Index))
 	}
-	return c.storeError("set the manifest", err)
+	return c.head.storeError("set the manifest", err)
 }
 
 // writeSealed writes what a keeper or the root's own key authenticates. An older
 // value is of a set that never came into force, and is replaced.
-func (c *Authority) writeSealed(ctx context.Context, key string, value []byte) error {
+func (c *Head) writeSealed(ctx context.Context, key string, value []byte) error {
 	_, err := c.overwrite(ctx, key, value)
 	return err
 }
 
 // overwrite writes value, whatever is there, and returns its version.
-func (c *Authority) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
+func (c *Head) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
 	for range record.CommitTries {
 		e, err := c.store.Get(ctx, key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
@@ -758,7 +758,7 @@ func (mv *move) audit(s *authority.State) []record.AuditEntry {
 }
 
 func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManifestRequest) (*fealtyv1.GetManifestResponse, error) {
-	s, err := m.c.atHead(ctx)
+	s, err := m.c.head.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -778,7 +778,7 @@ func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManife
 }
 
 func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistoryRequest) (*fealtyv1.GetHistoryResponse, error) {
-	s, err := m.c.atHead(ctx)
+	s, err := m.c.head.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -820,14 +820,14 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 // the store holds, and no more than what verifies.
 func (c *Authority) verifiedHistory(ctx context.Context, s *authority.State) (*history.Verified, *history.History,
 	error) {
-	h, err := c.history.Load(ctx)
+	h, err := c.head.history.Load(ctx)
 	var damaged *history.BlobError
 	switch {
 	case errors.As(err, &damaged), errors.Is(err, history.ErrEmpty), errors.Is(err, history.ErrEncoding), errors.Is(err, history.ErrUnverified):
 		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
 			err.Error())
 	case err != nil:
-		return nil, nil, c.storeError("read the history", err)
+		return nil, nil, c.head.storeError("read the history", err)
 	}
 	v, err := history.Verify(h, s.Secrets.TransactionKey())
 	if err != nil {

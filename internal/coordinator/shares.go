@@ -107,7 +107,7 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 	for _, x := range mv.shares.shares {
 		sum := sha256Sum(x.file)
 		rec.Shares[x.owner] = hex.EncodeToString(sum[:])
-		if err := c.writeSealed(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner), x.file); err != nil {
+		if err := c.head.writeSealed(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner), x.file); err != nil {
 			return err
 		}
 		if err := c.faults.Hit("set.after-share"); err != nil {
@@ -118,7 +118,7 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 	if err != nil {
 		return err
 	}
-	if err := c.writeSealed(ctx, w.Key, w.Value); err != nil {
+	if err := c.head.writeSealed(ctx, w.Key, w.Value); err != nil {
 		return err
 	}
 	return c.faults.Hit("set.after-shares")
@@ -127,10 +127,10 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 // GetSeedShares returns the shares that the owners of the manifest in force should
 // hold. In recovery mode it is served to this machine alone.
 func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
-	if m.c.state.Load().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
+	if m.c.head.state.Load().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
 		return m.c.claimedShares(ctx)
 	}
-	s, err := m.c.atHead(ctx)
+	s, err := m.c.head.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 	}
 	rec, err := record.Get[shareSetRecord](ctx, s.Records, shareSetKey(made.Hash))
 	if err != nil {
-		return nil, m.c.storeError("read which shares of the seed there are", err)
+		return nil, m.c.head.storeError("read which shares of the seed there are", err)
 	}
 	for _, o := range people {
 		file, err := m.c.readShare(ctx, made, rec.Value, o)
@@ -159,7 +159,7 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 // of it is verified here. An owner's tool compares each share with a history that
 // it verifies itself, and nobody else can open one.
 func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesResponse, error) {
-	_, links, m, err := c.claimedHistory(ctx)
+	_, links, m, err := c.head.claimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesR
 	}
 	l, err := c.store.List(ctx, sharesPrefix(made.SeedEpoch, made.Salt))
 	if err != nil {
-		return nil, c.storeError("list the shares of the seed", err)
+		return nil, c.head.storeError("list the shares of the seed", err)
 	}
 	set, err := c.claimedSet(ctx, made, l.Entries)
 	if err != nil {
@@ -195,7 +195,7 @@ func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesR
 func (c *Authority) claimedSet(ctx context.Context, made history.Link, shares []store.Entry) (string, error) {
 	e, err := c.store.Get(ctx, shareSetKey(made.Hash))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return "", c.storeError("read which shares of the seed there are", err)
+		return "", c.head.storeError("read which shares of the seed there are", err)
 	}
 	var rec shareSetRecord
 	if err == nil && len(e.Value) > store.SealBytes && json.Unmarshal(e.Value[store.SealBytes:], &rec) == nil && rec.Set != "" {
@@ -218,10 +218,10 @@ func (c *Authority) readShare(ctx context.Context, made history.Link, rec shareS
 	const what = "read a share of the seed"
 	e, err := c.store.Get(ctx, shareKey(made.SeedEpoch, made.Salt, rec.Set, o.Name))
 	if err != nil {
-		return nil, c.storeError(what, err)
+		return nil, c.head.storeError(what, err)
 	}
 	if sum := sha256Sum(e.Value); hex.EncodeToString(sum[:]) != rec.Shares[o.Name] {
-		return nil, c.storeError(what, fmt.Errorf("the share of %s is not the one that was written: %w", o.Name, store.ErrForged))
+		return nil, c.head.storeError(what, fmt.Errorf("the share of %s is not the one that was written: %w", o.Name, store.ErrForged))
 	}
 	return e.Value, nil
 }

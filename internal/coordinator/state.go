@@ -32,7 +32,7 @@ import (
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
 func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *authority.State, error) {
-	seen, err := c.seen()
+	seen, err := c.head.seen()
 	if err != nil {
 		return nil, authority.Recovering(last, err), nil
 	}
@@ -42,14 +42,14 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	if last != nil {
 		seen = last.Chain.Seen()
 	}
-	intent, _, err := c.pendingRestore(ctx)
+	intent, _, err := c.head.pendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "":
 		return nil, authority.Recovering(last, err), nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("read what a restore left: %w", err)
 	}
-	loaded, err := c.history.Load(ctx)
+	loaded, err := c.head.history.Load(ctx)
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty) && intent != nil:
@@ -114,7 +114,7 @@ func (c *Authority) load(ctx context.Context, last *authority.State) (s *authori
 // newState builds the ready state of a verified history and its secrets.
 func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
 	mesh *ca.MeshCA) (*authority.State, error) {
-	if err := c.checkPin(root); err != nil {
+	if err := c.self.checkPin(root); err != nil {
 		return nil, err
 	}
 	s, err := authority.New(v, secrets, root, mesh, c.store, c.auditing.Places(), c.now())
@@ -159,15 +159,15 @@ func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 // it can, and the error says so; see [lost].
 func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	var failed error
-	old := c.state.Load()
+	old := c.head.state.Load()
 	before := old.Ready()
 	if s.Phase == authority.Ready {
 		failed = c.becomeReady(ctx, s)
 		if lost(failed) {
-			c.lag.lost++
+			c.head.lag.lost++
 			if decide.Stays(memory{c, old}, decide.HeadOf(&s.Head), decide.Conflict) {
-				c.fallBehind(old)
-				c.headDue.Notify()
+				c.head.fallBehind(old)
+				c.head.headDue.Notify()
 				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
 					slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 				return failed
@@ -178,7 +178,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 				slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 			s = authority.Recovering(s, failed)
 		} else {
-			c.recordSeen(ctx, s.Chain.Seen())
+			c.head.recordSeen(ctx, s.Chain.Seen())
 			c.auditOrigin(ctx, s)
 		}
 	}
@@ -193,21 +193,21 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		c.root.membership.hears.Store(c.now().UnixNano())
 		c.root.membership.presence.Listen(c.elapsed())
 	}
-	c.state.Store(s)
-	c.headConfirmed.Set(c.now())
-	c.stateChanged.Notify()
+	c.head.state.Store(s)
+	c.head.headConfirmed.Set(c.now())
+	c.head.stateChanged.Notify()
 	attrs := []slog.Attr{slog.String("phase", s.Phase.String())}
 	if s.Reason != "" {
 		attrs = append(attrs, slog.String("reason", s.Reason))
 	}
 	if s.Phase == authority.Ready {
-		c.lag.lost = 0
+		c.head.lag.lost = 0
 		c.settleCandidates(s.Head)
 		c.taken.settle(s.Head)
 		c.dropOpened()
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
 		c.root.ownerrecovery.recoveries.end(nil)
-		c.endSetup()
+		c.self.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.Manifest.Cluster),
 			slog.Uint64("authority_epoch", s.Head.AuthorityEpoch), slog.Uint64("index", s.Head.Index))
 	}
@@ -228,7 +228,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 		return err
 	}
 	c.storeguard.Restored(s.RestoredEpoch())
-	if old := c.state.Load().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
+	if old := c.head.state.Load().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
 		old.Records.Next.Store(&s.Records)
 	}
 	if err := c.moveRecords(ctx, s); err != nil {
@@ -280,7 +280,7 @@ func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bund
 	// Config that was altered keeps nobody from being ready: what was published stays.
 	switch _, err := c.root.desired.currentConfig(ctx, s, true); {
 	case errors.Is(err, store.ErrForged):
-		if err := c.authority.forgedUnder(ctx, s, suspect{"the config", err}); err != nil {
+		if err := c.head.forgedUnder(ctx, s, suspect{"the config", err}); err != nil {
 			return nil, err
 		}
 	case err != nil:
@@ -312,7 +312,7 @@ func (c *TrustBundle) presentAs(s *authority.State, t *bundle.View) error {
 
 // ownMaterial certifies this coordinator with a new key.
 func (c *TrustBundle) ownMaterial(s *authority.State, bundle *identity.Bundle) (*credential.Material, error) {
-	entry, err := c.authority.admits(s.Manifest)
+	entry, err := c.self.admits(s.Manifest)
 	if err != nil {
 		return nil, err
 	}
@@ -361,13 +361,13 @@ func (c *TrustBundle) renewIdentity(ctx context.Context, s *authority.State) err
 		return err
 	}
 	leaf := m.Chain()[0]
-	entry, err := c.authority.admits(s.Manifest)
+	entry, err := c.self.admits(s.Manifest)
 	if err != nil {
 		return err
 	}
 	now := c.now()
 	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
-	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.authority.acts(s) {
+	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.head.acts(s) {
 		return nil
 	}
 	return c.presentAs(s, nil)
@@ -379,7 +379,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 	changed, stop := watch.Key(ctx, c.store, history.HeadKey)
 	defer stop()
 	for {
-		due := c.headDue.Wait()
+		due := c.head.headDue.Wait()
 		pause := c.checkHead(ctx)
 		switch given, err := watch.Wait(ctx, pause, changed, due); {
 		case err != nil:
@@ -395,7 +395,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 // every transaction is conditional on our head. It returns when to look again.
 func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	pause = headPollPause
-	if !c.unsettled.Load() && c.headHolds(ctx) {
+	if !c.head.unsettled.Load() && c.head.headHolds(ctx) {
 		return pause
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
@@ -412,19 +412,19 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	if c.pushed.Swap(false) {
 		c.search.Push(c.elapsed())
 	}
-	next, wait, err := c.load(ctx, c.state.Load().Ready())
+	next, wait, err := c.load(ctx, c.head.state.Load().Ready())
 	if err != nil {
 		if ctx.Err() == nil {
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
 		}
 		return pause
 	}
-	c.unsettled.Store(false)
+	c.head.unsettled.Store(false)
 	c.tried.Store(true)
-	if ctx.Err() == nil && next != c.state.Load() {
+	if ctx.Err() == nil && next != c.head.state.Load() {
 		switch err := c.adopt(ctx, next); { // logged there, and tried again
 		case lost(err):
-			return lostPause(c.lag.lost)
+			return lostPause(c.head.lag.lost)
 		case err != nil:
 			c.search.Ended(c.elapsed(), decide.FromMemory, decide.Nothing)
 		}
@@ -450,18 +450,18 @@ func (c *Authority) leaveHead(ctx context.Context) {
 // toHead is leaveHead for who holds setting.
 func (c *Authority) toHead(ctx context.Context) {
 	for range followTries {
-		s := c.state.Load()
+		s := c.head.state.Load()
 		if s.Phase != authority.Ready || c.followed(ctx) {
 			return
 		}
 		w, next, err := c.read(ctx, s)
 		if err != nil {
-			c.headDue.Notify() // the loop says why
+			c.head.headDue.Notify() // the loop says why
 			return
 		}
 		if w != nil {
 			if next, err = c.fromMemory(ctx, w); err != nil {
-				c.headDue.Notify()
+				c.head.headDue.Notify()
 				if c.lingers(ctx, w) > 0 {
 					return
 				}
@@ -471,7 +471,7 @@ func (c *Authority) toHead(ctx context.Context) {
 		if ctx.Err() != nil || !lost(c.adopt(ctx, next)) { // logged there, and tried again
 			return
 		}
-		if watch.Sleep(ctx, lostPause(c.lag.lost)) != nil {
+		if watch.Sleep(ctx, lostPause(c.head.lag.lost)) != nil {
 			return
 		}
 	}
@@ -480,28 +480,28 @@ func (c *Authority) toHead(ctx context.Context) {
 // followed reports whether there is no other head to follow than the one in force, and
 // no reseed to settle. The caller holds setting.
 func (c *Authority) followed(ctx context.Context) bool {
-	s := c.state.Load()
-	switch verdict, known := c.judgeStored(ctx, s); {
+	s := c.head.state.Load()
+	switch verdict, known := c.head.judgeStored(ctx, s); {
 	case !known:
 	case verdict == decide.Same:
-		c.caughtUp(s)
+		c.head.caughtUp(s)
 	case verdict == decide.Another:
-		c.fallBehind(s)
+		c.head.fallBehind(s)
 		return false
 	}
-	return !c.unsettled.Load()
+	return !c.head.unsettled.Load()
 }
 
 // headHolds reports whether the head in the store is ours or one of before, or that
 // nobody can tell now.
-func (c *Authority) headHolds(ctx context.Context) bool {
+func (c *Head) headHolds(ctx context.Context) bool {
 	verdict, known := c.judgeStored(ctx, c.state.Load())
 	return !known || verdict != decide.Another
 }
 
 // judgeStored says what the head that the store shows means for s. It is not known while
 // the store does not show it. Without a history none is the same.
-func (c *Authority) judgeStored(ctx context.Context, s *authority.State) (verdict decide.Verdict, known bool) {
+func (c *Head) judgeStored(ctx context.Context, s *authority.State) (verdict decide.Verdict, known bool) {
 	asked := c.now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, storePatience)
@@ -529,9 +529,9 @@ func (c *Authority) judgeStored(ctx context.Context, s *authority.State) (verdic
 
 // seen returns what is written of the newest head in the data directory; the zero
 // value if there is nothing.
-func (c *Authority) seen() (history.SeenHead, error) {
+func (c *Head) seen() (history.SeenHead, error) {
 	var m history.SeenHead
-	raw, err := c.fs.ReadFile(c.path(markFile), maxMarkFile)
+	raw, err := c.fs.ReadFile(c.self.path(markFile), maxMarkFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}
@@ -539,17 +539,17 @@ func (c *Authority) seen() (history.SeenHead, error) {
 		err = json.Unmarshal(raw, &m)
 	}
 	if err != nil {
-		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it to believe the store", c.path(markFile), err)
+		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it to believe the store", c.self.path(markFile), err)
 	}
 	return m, nil
 }
 
 // recordSeen writes down the newest head. It is a second line of defence against
 // a store that is rolled back, so that a full disk here stops nothing.
-func (c *Authority) recordSeen(ctx context.Context, h history.SeenHead) {
+func (c *Head) recordSeen(ctx context.Context, h history.SeenHead) {
 	raw, err := json.Marshal(h)
 	if err == nil {
-		err = c.fs.WriteFile(c.path(markFile), raw)
+		err = c.fs.WriteFile(c.self.path(markFile), raw)
 	}
 	if err != nil {
 		c.log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down: a store that is rolled back would not be noticed after a restart", slog.Any("err", err))

@@ -39,20 +39,20 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if err != nil {
 		return nil, err
 	}
-	if req.GetPageToken() == "" && c.authority.state.Load().Phase == authority.Ready {
+	if req.GetPageToken() == "" && c.head.state.Load().Phase == authority.Ready {
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		if !c.authority.headHolds(reading) {
+		if !c.head.headHolds(reading) {
 			c.authority.leaveHead(reading)
 		}
 		cancel()
 	}
-	s := c.authority.state.Load()
+	s := c.head.state.Load()
 	out := &fealtyv1.GetStatusResponse{
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
-		Store: c.cfg.StoreName, Addresses: c.authority.advertised(), EnrolmentKey: c.authority.enrolmentKey(),
-		OperatorCertificate: tlsfiles.Tell(ctx, c.authority.certificate.Files()),
+		Store: c.cfg.StoreName, Addresses: c.self.advertised(), EnrolmentKey: c.self.enrolmentKey(),
+		OperatorCertificate: tlsfiles.Tell(ctx, c.self.certificate.Files()),
 	}
 	if req.GetPageToken() == "" && s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
@@ -80,7 +80,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.AuthorityEpoch = s.Head.AuthorityEpoch
 	out.HistoryIndex = s.Head.Index
 	out.Head = s.Head.Hash[:]
-	out.HeadConfirmedAt = timestamppb.New(c.authority.headConfirmed.Get())
+	out.HeadConfirmedAt = timestamppb.New(c.head.headConfirmed.Get())
 	out.RootPin = s.RootPin[:]
 	out.SeedEpoch = s.Head.SeedEpoch
 	out.MeshCaKey = s.MeshKey[:]
@@ -96,18 +96,18 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
 		if trust, err = record.Get[bundle.State](reading, s.Records, bundle.StateKey); err != nil {
-			err = c.authority.storeError("read the trust state", err)
+			err = c.head.storeError("read the trust state", err)
 		}
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
-		out.Findings = append(append(first, c.authority.keeperFindings(reading, s)...),
+		out.Findings = append(append(first, c.keepers.keeperFindings(reading, s)...),
 			finding.New(explain.StoreUnreachable, "what", "read the members", "cause",
 				"the coordinator's log says how"))
 		out.Findings = c.membership.withTold(append(out.Findings, c.membership.missedFindings()...))
-		if _, err := c.authority.alone("read the members", err); err != nil {
+		if _, err := c.head.alone("read the members", err); err != nil {
 			return out, nil
 		}
 		known := c.membership.knownMembers(s, record.MemberPrefix)
@@ -119,7 +119,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	}
 	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.maxListed)
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.membership.contacts(all)
-	out.Findings = append(append(first, c.storeguard.RefusingFindings()...), c.authority.keeperFindings(reading, s)...)
+	out.Findings = append(append(first, c.storeguard.RefusingFindings()...), c.keepers.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
 		c.membership.hearsSince())...)
 	out.Findings = append(out.Findings, c.membership.claims(reading, s, all)...)
@@ -137,16 +137,16 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 
 // headFindings says what is wrong about the head of the history, and with it about all.
 func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding) {
-	if older := c.authority.olderHeadError(); older != nil {
+	if older := c.head.olderHeadError(); older != nil {
 		e := explain.Of(older)
 		out = append(out, finding.New(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
 			e.Fields["index"], "problem", e.Fields["problem"]))
 	}
-	since := c.authority.lag.at.Get()
-	if !c.authority.acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= followPatience {
+	since := c.head.lag.at.Get()
+	if !c.head.acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= followPatience {
 		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return append(append(out, c.storeguard.LostFindings()...), c.authority.certificateFindings()...)
+	return append(append(out, c.storeguard.LostFindings()...), c.self.certificateFindings()...)
 }
 
 // manifestFindings says what of the manifest in force could not be set today.

@@ -122,14 +122,14 @@ func (d *desk) open() {
 // lead makes c the leader, if it is ready: at a desk nobody else sees to that.
 func (d *desk) lead(c *Coordinator) {
 	d.t.Helper()
-	s := c.authority.state.Load()
+	s := c.head.state.Load()
 	if s.Phase != authority.Ready {
 		return
 	}
 	if term, _, ok := c.election.leading(); ok && d.store.version(leaderTermKey) == store.Revision(term) {
 		return
 	}
-	w, err := s.Records.Seal(leaderTermKey, leaderRecord{Replica: c.authority.enrolmentKey(), Nonce: record.NewID()})
+	w, err := s.Records.Seal(leaderTermKey, leaderRecord{Replica: c.self.enrolmentKey(), Nonce: record.NewID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func (d *desk) restart() {
 	d.open()
 }
 
-func (d *desk) state() *authority.State { return d.c.authority.state.Load() }
+func (d *desk) state() *authority.State { return d.c.head.state.Load() }
 
 func (d *desk) manifest(extra string) []byte {
 	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
@@ -197,7 +197,7 @@ func (d *desk) manifest(extra string) []byte {
   keys: [{name: alice, key: "%s"}]
 admit:
   - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-%s`, testCluster, seed, key, d.c.authority.enrolmentKey(), extra)
+%s`, testCluster, seed, key, d.c.self.enrolmentKey(), extra)
 }
 
 // request returns a signed request to set a manifest with these entries.

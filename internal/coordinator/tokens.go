@@ -37,14 +37,14 @@ type tokenServer struct {
 func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	c := t.c
 	for range record.CommitTries {
-		s, err := c.authority.atHead(ctx)
+		s, err := c.head.atHead(ctx)
 		if err != nil {
 			return nil, err
 		}
 		resp, err := c.createToken(ctx, s, req)
-		if err == nil || !c.authority.conflicts(ctx, err) {
+		if err == nil || !c.head.conflicts(ctx, err) {
 			if errors.Is(err, store.ErrConflict) {
-				err = c.authority.storeError("create the token", err) // it is not decided again
+				err = c.head.storeError("create the token", err) // it is not decided again
 			}
 			return resp, err
 		}
@@ -77,7 +77,7 @@ func (c *Admission) createToken(ctx context.Context, s *authority.State,
 	if _, err := ch.Commit(ctx); errors.Is(err, store.ErrConflict) {
 		return nil, err
 	} else if err != nil {
-		return nil, c.authority.storeError("create the token", err)
+		return nil, c.head.storeError("create the token", err)
 	}
 	return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil), Line: token.Line()}, nil
 }
@@ -153,13 +153,13 @@ func (c *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateToken
 }
 
 func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensRequest) (*fealtyv1.ListTokensResponse, error) {
-	s, err := t.c.authority.ready()
+	s, err := t.c.head.ready()
 	if err != nil {
 		return nil, err
 	}
 	recs, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
 	if err != nil {
-		return nil, t.c.authority.storeError("list tokens", err)
+		return nil, t.c.head.storeError("list tokens", err)
 	}
 	resp := &fealtyv1.ListTokensResponse{}
 	for _, r := range recs {
@@ -169,7 +169,7 @@ func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensReque
 }
 
 func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest) (*fealtyv1.GetTokenResponse, error) {
-	s, err := t.c.authority.ready()
+	s, err := t.c.head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 	}
 	uses, err := record.List[tokenUse](ctx, s.Records, tokenUsePrefix+rec.Value.ID+"/")
 	if err != nil {
-		return nil, t.c.authority.storeError("read the uses of a token", err)
+		return nil, t.c.head.storeError("read the uses of a token", err)
 	}
 	return &fealtyv1.GetTokenResponse{Token: t.c.tokenMessage(s, rec.Value, uses)}, nil
 }
@@ -187,7 +187,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse, error) {
 	c := t.c
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -205,8 +205,8 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
 			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
-		case !c.authority.conflicts(ctx, err):
-			return nil, c.authority.storeError("revoke the token", err)
+		case !c.head.conflicts(ctx, err):
+			return nil, c.head.storeError("revoke the token", err)
 		}
 	}
 	return nil, record.Busy("token " + req.GetId())
@@ -219,7 +219,7 @@ func (c *Admission) token(ctx context.Context, s *authority.State, id string) (r
 	}
 	rec, err := record.Get[tokenRecord](ctx, s.Records, tokenKey(id))
 	if err != nil {
-		return rec, c.authority.storeError("read the token", err)
+		return rec, c.head.storeError("read the token", err)
 	}
 	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "token", "name", id)

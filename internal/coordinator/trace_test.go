@@ -173,7 +173,7 @@ func (tr *tracing) follow(c *Coordinator) {
 // showsLocked says what others see of a coordinator: its state, and which of the trust
 // bundles that were met it believes.
 func (tr *tracing) showsLocked(c *Coordinator) string {
-	s := c.authority.state.Load()
+	s := c.head.state.Load()
 	bundle := "no bundle"
 	if t := c.bundle.trust.Load(); t != nil {
 		if !slices.Contains(tr.bundles, t.Version) {
@@ -363,7 +363,7 @@ func (tr *tracing) opens(d *desk, what string) {
 
 func (tr *tracing) wantPhase(c *Coordinator, want authority.Phase) {
 	tr.Helper()
-	if s := c.authority.state.Load(); s.Phase != want {
+	if s := c.head.state.Load(); s.Phase != want {
 		tr.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 	}
 }
@@ -499,12 +499,12 @@ func (tr *tracing) pair() *desk {
 		second, err := d.another("second")
 		wantOnly(tr.T, "make the keys of the second", err, "")
 		wantOnly(tr.T, "close", second.Close(), "")
-		first, other := d.c.authority.enrolment.Public().(ed25519.PublicKey), second.authority.enrolment.Public().(ed25519.PublicKey)
+		first, other := d.c.self.enrolment.Public().(ed25519.PublicKey), second.self.enrolment.Public().(ed25519.PublicKey)
 		if identity.KeyID(sha256.Sum256(first)).String() > identity.KeyID(sha256.Sum256(other)).String() {
 			continue // the audit log is read in the order of these, so they come in one order
 		}
 		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
-		entry := fmt.Sprintf(admits, second.authority.enrolmentKey())
+		entry := fmt.Sprintf(admits, second.self.enrolmentKey())
 		wantOnly(tr.T, "first set", d.set(poolEntries+entry), "")
 		tr.follow(d.c)
 		return d
@@ -540,7 +540,7 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
 	second := tr.recovers(d, servePeer(tr.T, peerServer{c: d.c.peerrecovery}), "")
-	if second.authority.state.Load().Head.Hash != d.state().Head.Hash {
+	if second.head.state.Load().Head.Hash != d.state().Head.Hash {
 		tr.Error("they are at two heads")
 	}
 }
@@ -570,7 +570,7 @@ func traceSetWithPeer(tr *tracing) {
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)
-	if peer.c.authority.state.Load().MeshKey != d.state().MeshKey {
+	if peer.c.head.state.Load().MeshKey != d.state().MeshKey {
 		tr.Error("they have two mesh CA keys")
 	}
 }

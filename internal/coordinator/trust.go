@@ -71,7 +71,7 @@ func (c *TrustBundle) ensureTrust(ctx context.Context, s *authority.State) (bund
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
 			if errors.Is(err, store.ErrForged) {
-				if moved := c.authority.forgedUnder(ctx, s, suspect{"the trust state and the bans",
+				if moved := c.head.forgedUnder(ctx, s, suspect{"the trust state and the bans",
 					err}); moved != nil {
 					return in, moved
 				}
@@ -108,7 +108,7 @@ func (c *TrustBundle) touchTrust(ctx context.Context, s *authority.State, ch *re
 	room bundle.Room) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
-		return c.authority.storeError("read the trust state", err)
+		return c.head.storeError("read the trust state", err)
 	}
 	was := in.State.Version
 	next, changed := s.Bundle.Next(in, c.now().UTC().Truncate(time.Second))
@@ -152,14 +152,14 @@ func bundleFull(what string, err error) error {
 // trustChanged makes what was just committed true here: our own connections
 // first, then the members'.
 func (c *TrustBundle) trustChanged(ctx context.Context) error {
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return err
 	}
 	if err := c.refreshTrust(ctx, s, false); err != nil {
 		// It is durable, and the trust loop goes on trying.
 		c.trustDue.Notify()
-		return c.authority.storeError("read the trust state", err)
+		return c.head.storeError("read the trust state", err)
 	}
 	return nil
 }
@@ -237,7 +237,7 @@ func (c *Trust) followTrust(ctx context.Context, s *authority.State) error {
 		if err == nil {
 			err = c.followRotation(ctx, s)
 		}
-		if err != nil && !c.authority.conflicts(ctx, err) {
+		if err != nil && !c.head.conflicts(ctx, err) {
 			return err
 		}
 		if _, err := watch.Wait(ctx, trustPollPause, due, changed, confirmed); err != nil {

@@ -37,13 +37,13 @@ func (c *Trust) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {
-	s, err := t.c.authority.ready()
+	s, err := t.c.head.ready()
 	if err != nil {
 		return nil, err
 	}
 	in, err := t.c.bundle.readTrust(ctx, s)
 	if err != nil {
-		return nil, t.c.authority.storeError("read the trust state", err)
+		return nil, t.c.head.storeError("read the trust state", err)
 	}
 	msg, err := t.c.trustMessage(ctx, s, in)
 	return &fealtyv1.GetTrustResponse{Trust: msg}, err
@@ -52,7 +52,7 @@ func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) 
 // RotateConfigKey begins a rotation, or revokes a key at once.
 func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
 	c := t.c
-	if _, err := c.authority.ready(); err != nil {
+	if _, err := c.head.ready(); err != nil {
 		return nil, err
 	}
 	stolen := req.GetCompromised()
@@ -107,7 +107,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	}
 	msg, err := c.trustMessage(ctx, s, in)
 	if changed && !req.GetDryRun() {
-		err = c.authority.made(ctx, "the change of trust", err)
+		err = c.head.made(ctx, "the change of trust", err)
 	}
 	if err != nil {
 		return nil, err
@@ -123,13 +123,13 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		error)) (*authority.State,
 	bundle.Input, error) {
 	for range record.CommitTries {
-		s, err := c.authority.inForce(ctx)
+		s, err := c.head.inForce(ctx)
 		if err != nil {
 			return nil, bundle.Input{}, err
 		}
 		in, err := c.bundle.readTrust(ctx, s)
 		if err != nil {
-			return nil, bundle.Input{}, c.authority.storeError("read the trust state", err)
+			return nil, bundle.Input{}, c.head.storeError("read the trust state", err)
 		}
 		now := c.now().UTC().Truncate(time.Second)
 		var entry record.AuditEntry
@@ -154,10 +154,10 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		_, err = ch.Commit(ctx)
 		switch {
 		case err == nil:
-		case c.authority.conflicts(ctx, err):
+		case c.head.conflicts(ctx, err):
 			continue
 		default:
-			return nil, in, c.authority.storeError("change the trust state", err)
+			return nil, in, c.head.storeError("change the trust state", err)
 		}
 		if err := c.faults.Hit(point + ".after-commit"); err != nil {
 			return nil, in, err
@@ -165,7 +165,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		if err = c.bundle.trustChanged(ctx); err == nil {
 			in, err = c.bundle.readTrust(ctx, s)
 		}
-		return s, in, c.authority.made(ctx, "the change of trust", err)
+		return s, in, c.head.made(ctx, "the change of trust", err)
 	}
 	return nil, bundle.Input{}, record.Busy("the trust state")
 }
@@ -216,7 +216,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	if st.Rotation != nil {
 		progress, _, _, err := c.lookAtRollout(ctx, s, st.Rotation)
 		if err != nil {
-			return nil, c.authority.storeError("read who confirmed", err)
+			return nil, c.head.storeError("read who confirmed", err)
 		}
 		out.Rotation = rotationMessage(s, *st.Rotation)
 		out.Rotation.Members, out.Rotation.Confirmed = uint32(progress.members), uint32(progress.members-len(progress.missing))
@@ -259,7 +259,7 @@ func meshRollout(members []record.Member, key identity.KeyID, now time.Time) *fe
 // RotateMeshKey writes a rekey transition: every coordinator and member follows it.
 func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMeshKeyRequest) (*fealtyv1.RotateMeshKeyResponse, error) {
 	c := t.c
-	if _, err := c.authority.ready(); err != nil {
+	if _, err := c.head.ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -270,7 +270,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		return nil, err
 	}
 	defer release()
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -293,10 +293,10 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		out.Trust, err = c.trustMessage(ctx, s, in)
 	}
 	if err != nil && !req.GetDryRun() {
-		return nil, c.authority.made(ctx, "the new mesh CA key", err)
+		return nil, c.head.made(ctx, "the new mesh CA key", err)
 	}
 	if err != nil {
-		return nil, c.authority.storeError("read the trust state", err)
+		return nil, c.head.storeError("read the trust state", err)
 	}
 	return out, nil
 }

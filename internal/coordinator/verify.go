@@ -54,7 +54,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 		return err
 	}
 	c, ctx := v.c, slot.Context()
-	if c.authority.state.Load().Phase == authority.Uninitialized {
+	if c.head.state.Load().Phase == authority.Uninitialized {
 		return explain.New(explain.HistoryUninitialized)
 	}
 	if len(req.GetNonce()) != proof.NonceBytes {
@@ -79,7 +79,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 // verifyClaim says what this coordinator is at the head that the store shows, proven
 // over a connection.
 func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-	s := c.authority.state.Load()
+	s := c.head.state.Load()
 	if s.Phase == authority.Uninitialized {
 		return nil, nil, explain.New(explain.HistoryUninitialized)
 	}
@@ -97,11 +97,11 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 		t.Ready, t.Root, t.MeshCA = true, s.Root.Raw, mesh.Certificate().Raw
 		t.TransactionKey = s.Secrets.TransactionKey()
 	}
-	key, evidence, err := proof.ProveVerify(c.authority.enrolment, t)
+	key, evidence, err := proof.ProveVerify(c.self.enrolment, t)
 	if err != nil {
 		return nil, nil, err
 	}
-	vouch, err := c.authority.vouchFor(t)
+	vouch, err := c.self.vouchFor(t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -119,15 +119,15 @@ func (c *Coordinator) showHistory(ctx context.Context) (*shown, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.authority.history.Head(ctx)
+	head, _, err := c.head.history.Head(ctx)
 	if err != nil {
-		return nil, c.authority.claimedHistoryError(err)
+		return nil, c.head.claimedHistoryError(err)
 	}
 	// The record too: nobody vouched for its signature.
 	if c.shown != nil && c.shown.head == head.Hash && bytes.Equal(c.shown.history.Head, head.Encode()) {
 		return c.shown, nil
 	}
-	h, links, m, err := c.authority.claimedHistory(ctx)
+	h, links, m, err := c.head.claimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func verifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Clus
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
@@ -67,7 +67,7 @@ func TestVerify(t *testing.T) {
 	if when := explain.Of(err).Fields["when"]; when != "it was in force until index 2, by set" {
 		t.Errorf("when: %q", when)
 	}
-	want.Manifest = f.c.authority.state.Load().Manifest
+	want.Manifest = f.c.head.state.Load().Manifest
 	got, err = verifyAt(t, f.addr, want)
 	wantOnly(t, "verify the next", err, "")
 
@@ -160,9 +160,9 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().Manifest})
+	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.state.Load().Manifest})
 	wantOnly(t, "the first look", err, "")
-	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.authority.state.Load().Manifest.Hash() {
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.head.state.Load().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
 	first := got.Mark()
@@ -171,7 +171,7 @@ func TestVerifyAfterSets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().Manifest, Seen: first})
+	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.state.Load().Manifest, Seen: first})
 	wantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
 	// showed, as the second does.
@@ -187,7 +187,7 @@ func TestVerifyAfterSets(t *testing.T) {
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	f, _ := ownedFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.authority.state.Load().Manifest}
+	want := recovery.Expected{Manifest: f.c.head.state.Load().Manifest}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
 	f.loseKeeper()
@@ -245,11 +245,11 @@ func (l *impostor) serve(t *testing.T) string {
 func TestVerifyRefusesLiars(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	s := f.c.authority.state.Load()
+	s := f.c.head.state.Load()
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
-	h, _, _, err := f.c.authority.claimedHistory(t.Context())
+	h, _, _, err := f.c.head.claimedHistory(t.Context())
 	wantOnly(t, "history", err, "")
 	genuine, _, err := f.c.verifyClaim(t.Context(), make([]byte, 32), make([]byte, 32))
 	wantOnly(t, "claim", err, "")
@@ -281,39 +281,39 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	}{
 		{"coordinator", "by nobody's key", explain.VerifyUnproven, by(own, nothing)},
 		{"coordinator", "relayed: over another connection", explain.VerifyUnproven,
-			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
+			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
 		{"coordinator", "replayed: for another nonce", explain.VerifyUnproven,
-			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
+			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
 		{"coordinator", "of another cluster", explain.VerifyUnproven,
-			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
+			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
 		{"coordinator", "altered on its way", explain.VerifyUnproven, func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-			c, h, err := by(f.c.authority.enrolment, nothing)(nonce, binding)
+			c, h, err := by(f.c.self.enrolment, nothing)(nonce, binding)
 			c.MeshCa = otherMesh.Certificate().Raw
 			return c, h, err
 		}},
 		{"coordinator", "nothing", explain.VerifyUnproven, func(_, _ []byte) (*fealtyv1.VerifyClaim, *history.History, error) { return nil, h, nil }},
 		{"signing key", "in recovery, of a cluster never seen", explain.RecoveryMode,
-			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) {
+			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) {
 				tr.Ready, tr.Root, tr.MeshCA, tr.TransactionKey = false, nil, nil, nil
 			})},
 		{"history", "under another key", explain.VerifyHistory,
-			by(f.c.authority.enrolment,
+			by(f.c.self.enrolment,
 				func(tr *proof.VerifyTranscript) { tr.TransactionKey = own.Public().(ed25519.PublicKey) })},
 		{"history", "of another head", explain.VerifyHistory,
-			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
+			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
 		{"history", "damaged", explain.VerifyHistory, func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-			c, h, err := by(f.c.authority.enrolment, nothing)(nonce, binding)
+			c, h, err := by(f.c.self.enrolment, nothing)(nonce, binding)
 			cut := *h
 			cut.Links = cut.Links[1:]
 			return c, &cut, err
 		}},
 		{"root", "of another cluster", explain.VerifyAuthority,
-			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
+			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
 		{"mesh CA", "of the same root and epoch, and not of the head", explain.VerifyAuthority,
-			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
+			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", explain.VerifyAuthority,
-			by(f.c.authority.enrolment, func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.c.authority.state.Load().MeshCA().Certificate().Raw
+			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) {
+				tr.MeshCA = other.c.head.state.Load().MeshCA().Certificate().Raw
 			})},
 	} {
 		_, err := verifyAt(t, (&impostor{answer: tc.answer}).serve(t), want)
@@ -323,7 +323,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		met[tc.check] = true
 	}
 	// The harness works, and who holds the coordinator's key is believed.
-	_, err = verifyAt(t, (&impostor{answer: by(f.c.authority.enrolment, nothing)}).serve(t), want)
+	_, err = verifyAt(t, (&impostor{answer: by(f.c.self.enrolment, nothing)}).serve(t), want)
 	wantOnly(t, "genuine", err, "")
 	// TestVerify and TestVerifyInRecoveryMode have the others.
 	met["mark"], met["manifest"], met["ready"] = true, true, true
@@ -339,7 +339,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.authority.state.Load().Manifest}
+	want := recovery.Expected{Manifest: f.c.head.state.Load().Manifest}
 	var place *flowcontrol.Slot
 	for range verifiersPerSource {
 		var err error
@@ -371,7 +371,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
-		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.authority.state.Load().Manifest, Seen: seen})
+		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.state.Load().Manifest, Seen: seen})
 	}
 	mark := func() recovery.Mark {
 		t.Helper()
@@ -395,7 +395,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
 	wantOnly(t, "key", err, "")
-	if err := f.set(bytes.Replace(f.c.authority.state.Load().Manifest.Bytes(), []byte(was.String()),
+	if err := f.set(bytes.Replace(f.c.head.state.Load().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
 	}

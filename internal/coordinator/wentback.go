@@ -21,7 +21,7 @@ import (
 // proven takes a trust bundle that somebody shows. If this cluster signed it in the
 // authority epoch that is in force, it is compared with what the store shows from now on.
 func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return err
 	}
@@ -47,9 +47,9 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	}
 	in, err := c.bundle.readTrust(ctx, s)
 	if err != nil {
-		return c.authority.storeError("read the trust state", err)
+		return c.head.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.authority.state.Load() == s {
+	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.head.state.Load() == s {
 		c.storeguard.Missed(ctx, s.StoredHead(), loss)
 	}
 	return nil
@@ -88,7 +88,7 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []fi
 
 func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*fealtyv1.GetSeenResponse, error) {
 	c := l.c
-	s, err := c.authority.ready()
+	s, err := c.head.ready()
 	if err != nil {
 		return nil, err
 	}
