@@ -140,7 +140,7 @@ func (q *Queue) Run(ctx context.Context) error {
 
 // Write writes what is queued, in its order, until nothing is left or the store does not
 // take it, whose error it returns then. A batch whose outcome is unknown is sent again as it
-// is, under its ID, so that none of it is written twice. Only one call may go on at a time:
+// is, under its ID and until the store takes it, so that none of it is written twice. Only one call may go on at a time:
 // it is [Queue.Run] that makes them.
 func (q *Queue) Write(ctx context.Context) error {
 	for {
@@ -158,6 +158,9 @@ func (q *Queue) Write(ctx context.Context) error {
 		}
 		if errors.Is(err, store.ErrConflict) && (s.again || s.places == nil) {
 			err = nil // the chain that they begin is there, and so are they
+		}
+		if err != nil && s.again {
+			return err // a refusal is of this attempt alone: an earlier one may have written it
 		}
 		q.sending = nil
 		switch {

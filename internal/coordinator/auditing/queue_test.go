@@ -202,7 +202,7 @@ func TestWrittenOnce(t *testing.T) {
 				sure[target], sure[target+" too"] = true, true
 			}
 		case 3:
-			d.store.next = []answer{given, late, lost}[random.IntN(3)]
+			d.store.next = []answer{given, refused, late, lost}[random.IntN(4)]
 			_ = d.Write(t.Context())
 		}
 		d.store.next = given
@@ -227,6 +227,32 @@ func TestWrittenOnce(t *testing.T) {
 	}
 	if !slices.Equal(order, queued) {
 		t.Error("they are told in another order than that in which they were queued")
+	}
+}
+
+// A batch whose answer was lost, and that the store then refuses to take again, may be there:
+// what is written after it takes neither its place nor its entries once more.
+func TestRefusedAgain(t *testing.T) {
+	d := newDesk(t)
+	d.adds("first")
+	d.store.next = late
+	if err := d.Write(t.Context()); !errors.Is(err, store.ErrUnknownOutcome) {
+		t.Fatal(err)
+	}
+	d.store.next = refused
+	if err := d.Write(t.Context()); !errors.Is(err, store.ErrFull) {
+		t.Fatal(err)
+	}
+	if _, err := d.changes("second"); err != nil {
+		t.Fatal(err)
+	}
+	d.drains()
+	var told []string
+	for _, e := range d.store.told(t) {
+		told = append(told, e.Target)
+	}
+	if !slices.Equal(told, []string{"first", "second"}) {
+		t.Errorf("the log tells %q", told)
 	}
 }
 
