@@ -17,7 +17,7 @@ const heardLately = 10 * time.Minute
 // tokenAddresses are where who gets a token goes: to this coordinator, and to those of
 // m that were heard of lately, so that a token outlives the coordinator that made it.
 func (c *Membership) tokenAddresses(ctx context.Context, m *manifest.Manifest) []string {
-	out := c.self.advertised()
+	out := slices.Clone(c.cfg.Addresses)
 	others, err := c.head.replicas(ctx, m)
 	if err != nil {
 		return out // our own will do
@@ -32,7 +32,7 @@ func (c *Membership) tokenAddresses(ctx context.Context, m *manifest.Manifest) [
 
 // knownAddresses are where coordinators are, this one first, without asking the store.
 func (c *Membership) knownAddresses() []string {
-	out := c.self.advertised()
+	out := slices.Clone(c.cfg.Addresses)
 	if p := c.root.publication.publication.Load(); p != nil {
 		published := p.state.Value.Coordinators
 		for _, key := range slices.Sorted(maps.Keys(published)) {

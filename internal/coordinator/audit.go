@@ -123,7 +123,7 @@ func (c *AuditTrail) lookAtCheckpoints(ctx context.Context, s *authority.State) 
 
 // auditBroken tells people that the audit log is not what was written.
 func (c *AuditTrail) auditBroken(ctx context.Context, b auditlog.Break) {
-	c.metrics.auditBreaks.Inc()
+	c.metrics.breaks.Inc()
 	c.failures.Log(ctx, c.log, slog.LevelError, "the audit log was altered: see fealty explain FE-A108",
 		slog.String("problem", b.String()))
 }

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
@@ -220,4 +222,25 @@ func (p *auditPage) flush() error {
 	}
 	p.entries, p.bytes = nil, 0
 	return nil
+}
+
+// auditMetrics are what AuditTrail counts.
+type auditMetrics struct {
+	breaks prometheus.Counter
+}
+
+func newAuditMetrics(reg prometheus.Registerer) *auditMetrics {
+	m := &auditMetrics{
+		breaks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_audit_breaks_total",
+			Help: "Places at which the audit log is not what was written.",
+		}),
+	}
+	reg.MustRegister(m.breaks)
+	return m
+}
+
+// registerMetrics registers what it counts.
+func (c *AuditTrail) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newAuditMetrics(reg)
 }

@@ -636,7 +636,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 	if h := p.given(t, d, "both")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.contents[h.ContentHash.String()], []byte("/new")) {
 		t.Error("it blocked others")
 	}
-	if n := testutil.ToFloat64(d.c.metrics.uncompiled); n != 1 {
+	if n := testutil.ToFloat64(d.c.publication.metrics.uncompiled); n != 1 {
 		t.Errorf("%v subjects are said not to compile", n)
 	}
 	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "broken") {
@@ -644,7 +644,8 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 	}
 	d.faults.Disarm(point)
 	p = d.mustPublish(b)
-	if h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.contents[h.ContentHash.String()], []byte("/new")) || testutil.ToFloat64(d.c.metrics.uncompiled) != 0 {
+	if h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.contents[h.ContentHash.String()],
+		[]byte("/new")) || testutil.ToFloat64(d.c.publication.metrics.uncompiled) != 0 {
 		t.Error("not repaired")
 	}
 	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 0 {
@@ -673,7 +674,7 @@ func TestRemovedIsReported(t *testing.T) {
 	b := newPublisher()
 	d.mustPublish(b)
 	count := func(reason string) float64 {
-		return testutil.ToFloat64(d.c.metrics.removed.WithLabelValues("peer_directory", reason))
+		return testutil.ToFloat64(d.c.publication.metrics.removed.WithLabelValues("peer_directory", reason))
 	}
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 0 {
 		t.Fatalf("findings %v", f)
@@ -880,7 +881,7 @@ func TestTooLargeContent(t *testing.T) {
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
 		t.Fatalf("findings %v", f)
 	}
-	if n := testutil.ToFloat64(d.c.metrics.removed.WithLabelValues("route_policy", "too_large")); n == 0 {
+	if n := testutil.ToFloat64(d.c.publication.metrics.removed.WithLabelValues("route_policy", "too_large")); n == 0 {
 		t.Fatal("it is not counted")
 	}
 	version := d.store.snapshot()[publicationStateKey].Version

@@ -198,7 +198,7 @@ type Coordinator struct {
 	pulsed    instant.Last         // the last self-check that came through
 	serving   atomic.Bool
 	guard     *mesh.Guard
-	limiter   *joinLimiter
+	limiter   *flowcontrol.Sources
 	refusals  *flowcontrol.LogSampler // of the log lines that strangers can cause
 	failures  *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
 	readers   *flowcontrol.Readers
@@ -297,7 +297,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	}
 	c.head.history = history.New(c.store)
 	c.pulsed.Set(cfg.Now())
-	c.metrics = newMetrics(cfg.Registry, c, reloads)
+	c.registerMetrics(cfg.Registry, reloads)
 	c.share()
 	if cfg.PublishDir != "" {
 		c.publication.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)
@@ -329,7 +329,7 @@ func assemble(cfg Config) *Coordinator {
 		registry: cfg.Registry,
 		readers:  new(flowcontrol.Readers), verifiers: newVerifiers(), showing: make(chan struct{}, 1),
 		backingUp: make(chan struct{}, 1),
-		limiter:   newJoinLimiter(cfg.Rates),
+		limiter:   cfg.Rates.perSource(),
 		refusals:  flowcontrol.NewLogSampler(),
 		failures:  flowcontrol.NewLogSampler(),
 		stopping:  make(chan struct{}),
@@ -486,9 +486,12 @@ func (c *Enrolment) enrolmentKey() string {
 }
 
 // Addr is the address of its listener.
-func (c *Coordinator) Addr() string { return c.self.addr() }
-
-func (c *Enrolment) addr() string { return c.cfg.Listener.Addr().String() }
+func (c *Coordinator) Addr() string {
+	if c.cfg.Listener == nil {
+		return "" // it was assembled to be looked at
+	}
+	return c.cfg.Listener.Addr().String()
+}
 
 // AdminSocket is the path of its admin socket.
 func (c *Coordinator) AdminSocket() string {
@@ -498,11 +501,13 @@ func (c *Coordinator) AdminSocket() string {
 	return c.self.path(adminSocketDefault)
 }
 
-func (c *Enrolment) advertised() []string {
+// addresses are where it tells others that it is. Its rooms share them: none may change
+// what it was given.
+func (c *Coordinator) addresses() []string {
 	if len(c.cfg.Advertise) > 0 {
-		return slices.Clone(c.cfg.Advertise)
+		return slices.Clip(c.cfg.Advertise)
 	}
-	return []string{c.addr()}
+	return []string{c.Addr()}
 }
 
 // handshakeFailed counts a handshake that failed, and says so.

@@ -49,7 +49,7 @@ func (p *processOf) connect(streams *sync.WaitGroup, at *Coordinator) *processOf
 	return p
 }
 
-func (d *desk) alarms() int { return int(testutil.ToFloat64(d.c.metrics.clones)) }
+func (d *desk) alarms() int { return int(testutil.ToFloat64(d.c.membership.metrics.clones)) }
 
 // copyDesk runs fn with a desk in a bubble, one member a, and the streams that it opens.
 func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine)) {

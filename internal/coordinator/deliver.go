@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -348,4 +350,26 @@ func (c *patchCache) entry(key patchKey) *patchOnce {
 	e := new(patchOnce)
 	c.entries[key], c.order = e, append(c.order, key)
 	return e
+}
+
+// deliveryMetrics are what Delivery counts.
+type deliveryMetrics struct {
+	sent *prometheus.CounterVec
+}
+
+func newDeliveryMetrics(reg prometheus.Registerer) *deliveryMetrics {
+	m := &deliveryMetrics{
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_snapshot_sent_total",
+			Help: "Snapshots that were sent to members, by scope and form: whole, patch, record for a " +
+				"newer record alone, or detached for a content that is pulled.",
+		}, []string{"scope", "form"}),
+	}
+	reg.MustRegister(m.sent)
+	return m
+}
+
+// registerMetrics registers what it counts.
+func (c *Delivery) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newDeliveryMetrics(reg)
 }

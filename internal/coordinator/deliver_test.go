@@ -151,7 +151,9 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 		return stream
 	}
 	// It asks for more and more, and reads nothing of it, until its window is full.
-	sent := func() float64 { return testutil.ToFloat64(f.c.metrics.sent.WithLabelValues("node_runtime", "whole")) }
+	sent := func() float64 {
+		return testutil.ToFloat64(f.c.delivery.metrics.sent.WithLabelValues("node_runtime", "whole"))
+	}
 	stuck := open(slow)
 	grows := func() bool {
 		was := sent()

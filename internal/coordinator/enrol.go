@@ -151,7 +151,7 @@ type setupSecret struct {
 // only this user can read. Every start of an uninitialized coordinator makes a
 // new one: the certificate that it pins lives in memory only.
 func (c *Enrolment) offerSetup(certificate identity.KeyID) error {
-	token, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: c.advertised(), KeyHash: certificate})
+	token, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: c.cfg.Addresses, KeyHash: certificate})
 	if err != nil {
 		return fmt.Errorf("make the setup token: %w", err)
 	}

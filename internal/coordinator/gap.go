@@ -38,6 +38,19 @@ const (
 	mergeBatch = 200
 )
 
+// presentersAtOnce bounds who brings a trust bundle of before a restore, and
+// presentersPerSource those of them from one address: what they bring is large.
+const (
+	presentersAtOnce    = 4
+	presentersPerSource = 2
+)
+
+// newPresenters bounds the callers that show a trust bundle of before a restore.
+func newPresenters() *flowcontrol.Limiter {
+	return flowcontrol.New(flowcontrol.Limits{What: "trust bundles", Most: presentersAtOnce,
+		PerSource: presentersPerSource, Patience: flowcontrol.AnswerTimeout})
+}
+
 // restoreServer serves RestoreService.
 type restoreServer struct {
 	fealtyv1.UnimplementedRestoreServiceServer
@@ -82,12 +95,11 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 
 func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustServer) error {
 	c := r.c
-	ctx, cancel := context.WithTimeout(stream.Context(), joinTimeout)
+	ctx, cancel := context.WithTimeout(stream.Context(), flowcontrol.ExchangeTimeout)
 	defer cancel()
 	addr := identity.FromContext(ctx).Addr
-	if !c.limiter.allow(addr, c.now()) {
-		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
-			fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+	if err := c.limiter.Admit("calls", addr, c.now()); err != nil {
+		return err
 	}
 	s, err := c.head.ready()
 	if err != nil {
@@ -101,7 +113,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	} else if t := c.bundle.trust.Load(); t != nil {
 		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.Epoch, t.Version
 	}
-	first.PartBytes = partBytes
+	first.PartBytes = flowcontrol.PartBytes
 	if err := stream.Send(first); err != nil {
 		return err
 	}
@@ -110,7 +122,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	}
 	defer slot.Leave()
-	waiting, stop := context.WithTimeout(slot.Context(), answerTimeout)
+	waiting, stop := context.WithTimeout(slot.Context(), flowcontrol.AnswerTimeout)
 	defer stop()
 	raw, err := c.bundleParts(waiting, stream)
 	if errors.Is(err, io.EOF) {
@@ -152,10 +164,11 @@ func (c *Trust) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_
 	if err != nil || !req.GetMore() {
 		return req.GetBundle().GetEnvelope(), err
 	}
-	return receiveParts(ctx, c.readers, req.GetBundle().GetEnvelope(), maxMessageBytes, func() ([]byte, bool, error) {
-		m, err := stream.Recv()
-		return m.GetPart(), m.GetMore(), err
-	})
+	return flowcontrol.ReceiveParts(ctx, c.readers, req.GetBundle().GetEnvelope(), flowcontrol.MaxMessageBytes,
+		func() ([]byte, bool, error) {
+			m, err := stream.Recv()
+			return m.GetPart(), m.GetMore(), err
+		})
 }
 
 // gapOf reads the gap of the last restore; it does not exist if there was none.

@@ -16,6 +16,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/batch"
@@ -42,6 +44,9 @@ func (c *Admission) registerServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterAdmissionServiceServer(to, admissionServer{c: c})
 	fealtyv1.RegisterTokenServiceServer(to, tokenServer{c: c})
 }
+
+// nonceLife bounds the age of a challenge.
+const nonceLife = 30 * time.Second
 
 // channel is one connection's side of a proof: what the candidate must sign.
 type channel struct {
@@ -74,17 +79,31 @@ func (ch channel) stale() error {
 	return nil
 }
 
+// Bounds on joins.
+const (
+	// joinsAtOnce bounds the joins that are decided at once, joinsPending those
+	// that wait for their candidate's answer, which costs little, and joinsPerSource
+	// those of them from one address. Renewals have no part in these queues, so a flood
+	// of bad joins does not slow them.
+	joinsAtOnce    = 32
+	joinsPending   = 4096
+	joinsPerSource = 512
+	// maxJoinBytes bounds the answer of a candidate, which is kept while it waits to
+	// be decided: a proof and a request for a certificate are far smaller.
+	maxJoinBytes = 64 << 10
+)
+
 // newJoinsWaiting bounds the candidates that were challenged. The rate at which
 // they come has its own settings: see [Rates].
 func newJoinsWaiting() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{What: "joins", Most: joinsPending, PerSource: joinsPerSource,
-		Patience: answerTimeout})
+		Patience: flowcontrol.AnswerTimeout})
 }
 
 // Join runs the handshake of admission.md on one stream: challenge, proof, grant.
 func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 	c := a.c
-	ctx, cancel := context.WithTimeout(granted(stream.Context()), joinTimeout)
+	ctx, cancel := context.WithTimeout(granted(stream.Context()), flowcontrol.ExchangeTimeout)
 	defer cancel()
 	peer := identity.FromContext(ctx)
 	started := time.Now()
@@ -93,9 +112,8 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		if _, err := c.head.ready(); err != nil {
 			return nil, err
 		}
-		if !c.limiter.allow(peer.Addr, c.now()) {
-			return nil, explain.New(explain.RateLimited, "what", "joins from "+flowcontrol.Source(peer.Addr), "limit",
-				fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+		if err := c.limiter.Admit("joins", peer.Addr, c.now()); err != nil {
+			return nil, err
 		}
 		slot, err := c.joinsWaiting.Enter(ctx, peer.Addr, c.now())
 		if err != nil {
@@ -444,4 +462,43 @@ func (c *Membership) olderKey(ctx context.Context, kind identity.Kind, name, det
 func (c *Membership) cloneAlarm(ctx context.Context, what, detail string) {
 	c.metrics.clones.Inc()
 	c.failures.Log(ctx, c.log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
+}
+
+// admissionMetrics are what Admission counts.
+type admissionMetrics struct {
+	joins        *prometheus.CounterVec
+	joinSeconds  prometheus.Histogram
+	renewals     *prometheus.CounterVec
+	renewSeconds prometheus.Histogram
+}
+
+func newAdmissionMetrics(reg prometheus.Registerer) *admissionMetrics {
+	m := &admissionMetrics{
+		joins: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_joins_total",
+			Help: "Joins by outcome: admitted, already_member, or the code of the refusal.",
+		}, []string{"outcome"}),
+		joinSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fealty_join_seconds",
+			Help:    "Time from a join's challenge to its grant or refusal, the candidate's part included.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 15),
+		}),
+		renewals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_renewals_total",
+			Help: "Renewals by outcome: renewed, recertified for a recorded key while the store was out " +
+				"of reach or full, or the code of the refusal.",
+		}, []string{"outcome"}),
+		renewSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "fealty_renewal_seconds",
+			Help:    "Time to renew an SVID.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+		}),
+	}
+	reg.MustRegister(m.joins, m.joinSeconds, m.renewals, m.renewSeconds)
+	return m
+}
+
+// registerMetrics registers what it counts.
+func (c *Admission) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newAdmissionMetrics(reg)
 }

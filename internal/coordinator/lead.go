@@ -8,8 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/store"
@@ -454,4 +457,39 @@ func (l *lead) commit(ctx context.Context, what string, ch *record.Change, done 
 	}
 	done()
 	return leadership.Written{Version: uint64(version)}
+}
+
+// electionMetrics are what Election counts.
+type electionMetrics struct {
+	transitions prometheus.Counter
+}
+
+func newElectionMetrics(reg prometheus.Registerer) *electionMetrics {
+	m := &electionMetrics{
+		transitions: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_leader_transitions_total",
+			Help: "Changes of the leader that this coordinator has seen.",
+		}),
+	}
+	reg.MustRegister(m.transitions)
+	return m
+}
+
+// registerMetrics registers what it counts, and who leads.
+func (c *Election) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newElectionMetrics(reg)
+	reg.MustRegister(
+		gauge.If("fealty_leader",
+			"1 while this coordinator leads.",
+			func() bool {
+				_, _, ok := c.leading()
+				return ok
+			}),
+		gauge.Of("fealty_leader_term",
+			"Term of who leads, as far as this coordinator can tell; 0 if nobody does.",
+			func() float64 {
+				_, term, _ := c.leader()
+				return float64(term)
+			}),
+	)
 }

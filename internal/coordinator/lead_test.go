@@ -640,7 +640,7 @@ func TestForgedLeader(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			forged := func() (n float64) {
 				for _, f := range all {
-					n += testutil.ToFloat64(f.c.metrics.forged)
+					n += testutil.ToFloat64(f.c.head.metrics.forged)
 				}
 				return n
 			}
@@ -727,7 +727,7 @@ func TestLeaderAfterAReseed(t *testing.T) {
 	_, term, _ := awaitLeader(t, f)
 	f.reseed()
 	f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSelf() })
-	if n := testutil.ToFloat64(f.c.metrics.forged); n != 0 {
+	if n := testutil.ToFloat64(f.c.head.metrics.forged); n != 0 {
 		t.Errorf("%v forged records were reported", n)
 	}
 	f.member("n2")

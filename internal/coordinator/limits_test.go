@@ -86,7 +86,7 @@ func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
 func TestHeadersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	ctx := metadata.AppendToOutgoingContext(f.ctx(), "x", strings.Repeat("x", 2*maxHeaderBytes))
+	ctx := metadata.AppendToOutgoingContext(f.ctx(), "x", strings.Repeat("x", 2*flowcontrol.MaxHeaderBytes))
 	_, err := newClients(f.member("node-a").conn()).status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 	if err == nil || !strings.Contains(err.Error(), "header list size") {
 		t.Fatalf("%v, want a refusal of the headers", err)
@@ -158,8 +158,7 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
 	c := assemble(Config{Log: slog.New(slog.NewTextHandler(&b, nil)), Now: time.Now})
-	c.metrics = &metrics{clones: prometheus.NewCounter(prometheus.CounterOpts{Name: "x"})}
-	c.share()
+	c.membership.metrics = newMembershipMetrics(prometheus.NewRegistry())
 	const each = 2 * flowcontrol.LogBurst
 	for range each {
 		c.word(t.Context(), "/method", errors.New("broken"))
@@ -168,7 +167,7 @@ func TestFailuresFillNoLog(t *testing.T) {
 	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)
 	}
-	if n := testutil.ToFloat64(c.metrics.clones); n != each {
+	if n := testutil.ToFloat64(c.membership.metrics.clones); n != each {
 		t.Errorf("%v alarms counted, want %d", n, each)
 	}
 }

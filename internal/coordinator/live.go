@@ -13,12 +13,15 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -788,4 +791,38 @@ func (c *Membership) followMembers(ctx context.Context, s *authority.State) erro
 			return err
 		}
 	}
+}
+
+// membershipMetrics are what Membership counts.
+type membershipMetrics struct {
+	clones prometheus.Counter
+}
+
+func newMembershipMetrics(reg prometheus.Registerer) *membershipMetrics {
+	m := &membershipMetrics{
+		clones: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_clone_alarms_total",
+			Help: "Uses of an earlier key of a member: two machines hold one identity.",
+		}),
+	}
+	reg.MustRegister(m.clones)
+	return m
+}
+
+// registerMetrics registers what it counts, and who is connected.
+func (c *Membership) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newMembershipMetrics(reg)
+	reg.MustRegister(
+		gauge.Of("fealty_coordinators_unheard",
+			"Other coordinators that this one misses: they did not stop in order, and have not answered "+
+				"for ten seconds.",
+			func() float64 { return float64(len(c.presence.Missed(c.elapsed()))) }),
+		gauge.Of("fealty_agents_connected",
+			"Members that hold a stream to this coordinator.",
+			func() float64 { return float64(c.live.connected()) }),
+		gauge.Of("fealty_data_members_connected",
+			"Data members that hold a stream to this coordinator, or asked it lately. The sum over "+
+				"coordinators is what the baseline counts, but for those that drain.",
+			func() float64 { return float64(c.live.dataConnected()) }),
+	)
 }

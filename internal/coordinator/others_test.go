@@ -113,7 +113,7 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	shared.config = func(cfg *Config) { cfg.Advertise = []string{r.c.self.addr()} }
+	shared.config = func(cfg *Config) { cfg.Advertise = []string{r.c.Addr()} }
 	shared.start()
 	shared.awaitHead(f)
 	for _, r := range []*fleet{r, shared} {

@@ -117,7 +117,7 @@ func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewR
 	if !ok {
 		return nil, cause // it may have joined since: only the store knows
 	}
-	return c.recertify(ctx, s, peer, r, rec, c.cfg.MaxHeadAge, turn, cause)
+	return c.recertify(ctx, s, peer, r, rec, c.maxHeadAge, turn, cause)
 }
 
 // recertify certifies the key that rec says again, and records nothing. cause is why

@@ -90,7 +90,8 @@ func TestPublishDir(t *testing.T) {
 		t.Errorf("the pointer has mode %v, %v: its group may read it, others may not", info.Mode(), err)
 	}
 	// It is counted after it can be seen.
-	within(t, "a write is counted", func() bool { return testutil.ToFloat64(f.c.metrics.outlet.WithLabelValues("written")) >= 1 })
+	within(t, "a write is counted",
+		func() bool { return testutil.ToFloat64(f.c.publication.metrics.outlet.WithLabelValues("written")) >= 1 })
 }
 
 // A directory that cannot be written is told, and holds up nobody: members join and
@@ -116,7 +117,7 @@ func TestPublishDirFails(t *testing.T) {
 		}
 		return false
 	})
-	if got := testutil.ToFloat64(f.c.metrics.outlet.WithLabelValues("failed")); got < 1 {
+	if got := testutil.ToFloat64(f.c.publication.metrics.outlet.WithLabelValues("failed")); got < 1 {
 		t.Errorf("%v failures are counted", got)
 	}
 	if f.c.publication.outlet.generation() != 0 {

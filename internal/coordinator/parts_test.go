@@ -13,7 +13,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -163,47 +162,6 @@ func TestVisibleMembers(t *testing.T) {
 	}
 	if n := len(x.visible(all[2], 2)); n != 2 {
 		t.Errorf("%d members shown, the limit was 2", n)
-	}
-}
-
-func TestJoinLimiter(t *testing.T) {
-	l := newJoinLimiter(Rates{PerSource: 1, SourceBurst: 3, Overall: 1, OverallBurst: 10})
-	now := epoch0
-	admitted := func(addr string, tries int) (n int) {
-		for range tries {
-			if l.allow(addr, now) {
-				n++
-			}
-		}
-		return n
-	}
-	if n := admitted("192.0.2.1:1", 100); n != 3 {
-		t.Errorf("%d joins of one source at once, want 3", n)
-	}
-	if n := admitted("192.0.2.1:2", 1); n != 0 {
-		t.Error("another port counted as another source")
-	}
-	// The noisy source's refused tries used up nothing of what is everybody's.
-	n := 0
-	for i := range 20 {
-		n += admitted(fmt.Sprintf("198.51.100.%d:1", i), 1)
-	}
-	if n != 7 {
-		t.Errorf("%d joins of others, want the 7 that are left of 10", n)
-	}
-	now = now.Add(-time.Hour) // a clock that goes back opens nothing
-	if n := admitted("192.0.2.1:1", 100); n != 0 {
-		t.Errorf("%d joins after the clock went back, want none", n)
-	}
-	now = now.Add(time.Hour + 2*time.Second)
-	if n := admitted("192.0.2.1:1", 100); n != 2 {
-		t.Errorf("%d joins after two seconds, want 2", n)
-	}
-	for i := range 2 * flowcontrol.MaxSources {
-		l.allow(fmt.Sprintf("10.%d.%d.%d:1", i>>16, i>>8&255, i&255), now)
-	}
-	if n := l.sources.Len(); n != flowcontrol.MaxSources {
-		t.Errorf("%d sources remembered, want %d", n, flowcontrol.MaxSources)
 	}
 }
 

@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
@@ -367,7 +369,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 // are; and after all of these who proved nothing when it was asked last. What could not
 // be resolved is a failure of its own.
 func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
-	own := append(c.self.advertised(), c.self.addr())
+	own := append(slices.Clone(c.cfg.Addresses), c.cfg.ListensAt)
 	add := func(addr string) {
 		if len(out) < 2*maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
 			out = append(out, addr)
@@ -467,7 +469,8 @@ type asking struct {
 func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 	// Not a name for gRPC to interpret: a record in the store may say anything.
 	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{Dialer: c.cfg.Dial, Now: c.now, GRPC: []grpc.DialOption{
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes)), grpc.WithMaxHeaderListSize(maxHeaderBytes),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
+		grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
 	}})
 }
 
@@ -729,4 +732,32 @@ func (c *Enrolment) checkPin(root *x509.Certificate) error {
 		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
 	}
 	return nil
+}
+
+// peerRecoveryMetrics are what PeerRecovery counts.
+type peerRecoveryMetrics struct {
+	peers     *prometheus.CounterVec
+	peerCalls *prometheus.CounterVec
+}
+
+func newPeerRecoveryMetrics(reg prometheus.Registerer) *peerRecoveryMetrics {
+	m := &peerRecoveryMetrics{
+		peers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_peer_recoveries_total",
+			Help: "Exchanges in which this coordinator asked a peer for the secrets of the head, by " +
+				"outcome: received, or the step that failed: load, proof, answer, manifest, history, mesh.",
+		}, []string{"outcome"}),
+		peerCalls: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_peer_requests_total",
+			Help: "Exchanges that other coordinators began with this one, by purpose (recover, prepare) " +
+				"and outcome: given, taken, or the code of the refusal.",
+		}, []string{"purpose", "outcome"}),
+	}
+	reg.MustRegister(m.peers, m.peerCalls)
+	return m
+}
+
+// registerMetrics registers what it counts.
+func (c *PeerRecovery) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newPeerRecoveryMetrics(reg)
 }

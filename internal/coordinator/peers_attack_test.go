@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -100,7 +101,7 @@ func TestLyingPeer(t *testing.T) {
 			}
 		}},
 		{"more than fits", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = make([]byte, 2*maxMessageBytes) }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = make([]byte, 2*flowcontrol.MaxMessageBytes) }
 		}},
 		{"another challenge in place of secrets", stepAnswer, func(l *liar) {
 			l.last = func(s fealtyv1.PeerService_RecoverServer) error {
@@ -194,8 +195,9 @@ func (c *Coordinator) withPeers(addrs ...string) *Coordinator {
 	cfg.Peers = addrs
 	other := assemble(cfg)
 	other.log, other.now, other.store, other.fs, other.faults = c.log, c.now, c.store, c.fs, c.faults
-	other.metrics, other.failures, other.refusals = c.metrics, c.failures, c.refusals
+	other.failures, other.refusals = c.failures, c.refusals
 	other.share()
+	other.head.metrics, other.peerrecovery.metrics = c.head.metrics, c.peerrecovery.metrics
 	other.head.history, other.self.enrolment = c.head.history, c.self.enrolment
 	other.self.certificate = c.self.certificate
 	other.head.state.Store(c.head.state.Load())

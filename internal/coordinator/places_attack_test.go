@@ -135,7 +135,7 @@ func TestStrangersHoldUpNoJoin(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
 	f.c.admission.joinsWaiting = flowcontrol.New(flowcontrol.Limits{What: "joins", Most: 48, PerSource: 8,
-		Patience: answerTimeout})
+		Patience: flowcontrol.AnswerTimeout})
 	if err := f.set(f.manifest("")); err != nil {
 		t.Fatal(err)
 	}

@@ -157,7 +157,7 @@ func (c *Coordinator) checkSelf() {
 	for _, l := range c.locks() {
 		passes(l)
 	}
-	c.limiter.sources.Alive()
+	c.limiter.Alive()
 	c.admission.perMember.Alive()
 	c.auditing.Alive()
 	c.pulsed.Set(c.now())

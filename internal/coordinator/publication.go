@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
@@ -19,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -508,7 +511,7 @@ func (c *Publication) contentsFit(after *authority.State) error {
 		}
 		rec := record.Member{Kind: e.Kind, Name: e.Name}
 		rec.Cover(e)
-		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.self.advertised())
+		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.addresses)
 		t, err := nodeTarget(after, snapshot.ScopeNodeRuntime, rec, groupOfRecord(rec))
 		if err == nil {
 			_, _, _, err = compileHeader(after, t, content, nil, 1, c.now())
@@ -679,3 +682,56 @@ func (r publicationRecord) signedBy(keys []crypto.Signer) bool {
 
 func contentKey(hash string) string    { return contentPrefix + hash }
 func headerKey(path headerPath) string { return headerPrefix + path.String() }
+
+// publicationMetrics are what Publication counts.
+type publicationMetrics struct {
+	uncompiled prometheus.Gauge
+	removed    *prometheus.CounterVec
+	outlet     *prometheus.CounterVec
+}
+
+func newPublicationMetrics(reg prometheus.Registerer) *publicationMetrics {
+	m := &publicationMetrics{
+		uncompiled: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fealty_snapshot_uncompiled",
+			Help: "Members and groups for whom a snapshot could not be compiled: they keep their last one.",
+		}),
+		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_compile_removed_total",
+			Help: "What records of the config ask for and is not given, each once until it is mended, " +
+				"by scope and reason.",
+		}, []string{"scope", "reason"}),
+		outlet: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_publish_dir_writes_total",
+			Help: "Generations for the publish directory by outcome: written, not_needed, or failed.",
+		}, []string{"outcome"}),
+	}
+	reg.MustRegister(m.uncompiled, m.removed, m.outlet)
+	return m
+}
+
+// registerMetrics registers what it counts, and what is served.
+func (c *Publication) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newPublicationMetrics(reg)
+	reg.MustRegister(
+		gauge.Of("fealty_publication_generation",
+			"Generation of the publication record that is served; 0 without one.",
+			func() float64 {
+				if p := c.publication.Load(); p.serves() {
+					return float64(p.state.Value.Generation)
+				}
+				return 0
+			}),
+		gauge.Of("fealty_publication_fresh_until_seconds",
+			"Until when the publication record that is served is fresh, in seconds since 1970; 0 without one.",
+			func() float64 {
+				if p := c.publication.Load(); p.serves() {
+					return float64(p.state.Value.FreshUntil.Unix())
+				}
+				return 0
+			}),
+		gauge.Of("fealty_publish_dir_generation",
+			"Generation that this coordinator wrote to its publish directory last; 0 if it wrote none.",
+			func() float64 { return float64(c.outlet.generation()) }),
+	)
+}

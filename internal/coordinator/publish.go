@@ -294,7 +294,7 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 			told[r.Key], b.heard[r.Key] = r.Addresses, now
 		}
 	}
-	told[c.self.enrolmentKey()], b.heard[c.self.enrolmentKey()] = c.self.advertised(), now
+	told[c.self.enrolmentKey()], b.heard[c.self.enrolmentKey()] = c.addresses, now
 	for key := range told {
 		if _, ok := b.heard[key]; !ok {
 			b.heard[key] = now // by who led before

@@ -142,7 +142,7 @@ const poolScopes = 3
 func TestPublish(t *testing.T) {
 	d := testDesk(t)
 	b := newPublisher()
-	if p := d.mustPublish(b); p.serves() || d.c.metrics.uncompiled == nil {
+	if p := d.mustPublish(b); p.serves() || d.c.publication.metrics.uncompiled == nil {
 		t.Fatal("a record over no header")
 	}
 	a, z := d.joined("a"), d.joined("z")
@@ -153,7 +153,7 @@ func TestPublish(t *testing.T) {
 	content, ok := va.NodeRuntime()
 	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive || !slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
 		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators,
-		d.c.self.advertised()) || content.Degraded == nil {
+		d.c.addresses()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
 	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.bundle.trust.Load().Revocations {
@@ -319,7 +319,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 			}
 			d.restart() // what is in memory is not read again
 			p := d.mustPublish(newPublisher())
-			if got := testutil.ToFloat64(d.c.metrics.forged) > 0; got != tc.forged {
+			if got := testutil.ToFloat64(d.c.head.metrics.forged) > 0; got != tc.forged {
 				t.Errorf("alarm: %v, want %v", got, tc.forged)
 			}
 			if !p.serves() || p.state.Value.Generation <= was.state.Value.Generation {
@@ -427,11 +427,12 @@ func TestMemberThatDoesNotCompile(t *testing.T) {
 	if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 		t.Fatalf("the other has %+v", c)
 	}
-	if n := testutil.ToFloat64(d.c.metrics.uncompiled); n != 1 {
+	if n := testutil.ToFloat64(d.c.publication.metrics.uncompiled); n != 1 {
 		t.Fatalf("%v members are said not to compile", n)
 	}
 	d.faults.Disarm("publish.compile.data/a")
-	if c, _ := a.mustRead(d, d.mustPublish(b)).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) || testutil.ToFloat64(d.c.metrics.uncompiled) != 0 {
+	if c, _ := a.mustRead(d, d.mustPublish(b)).NodeRuntime(); !slices.Equal(c.Roles,
+		[]string{"ingress"}) || testutil.ToFloat64(d.c.publication.metrics.uncompiled) != 0 {
 		t.Fatalf("repaired: %+v", c)
 	}
 }

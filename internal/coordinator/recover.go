@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -732,4 +734,25 @@ func (c *OwnerRecovery) seedRefused(ctx context.Context, g *gathering, cause err
 	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold, "problem", strings.TrimPrefix(cause.Error(), "history: "))
 	c.log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()), slog.Any("err", err))
 	return err
+}
+
+// ownerRecoveryMetrics are what OwnerRecovery counts.
+type ownerRecoveryMetrics struct {
+	shares *prometheus.CounterVec
+}
+
+func newOwnerRecoveryMetrics(reg prometheus.Registerer) *ownerRecoveryMetrics {
+	m := &ownerRecoveryMetrics{
+		shares: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_recovery_shares_total",
+			Help: "Shares of the seed that owners brought, by outcome: taken, recovered, or the code of the refusal.",
+		}, []string{"outcome"}),
+	}
+	reg.MustRegister(m.shares)
+	return m
+}
+
+// registerMetrics registers what it counts.
+func (c *OwnerRecovery) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newOwnerRecoveryMetrics(reg)
 }

@@ -175,3 +175,28 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 	}
 	return &fealtyv1.LeaveResponse{}, nil
 }
+
+// memberTurn takes one turn of a member's renewals and rejoins. Ask once it has
+// shown its newest key: whoever holds an earlier one must not use up its turns.
+func (c *Admission) memberTurn(kind identity.Kind, name string) error {
+	path := string(kind) + "/" + name
+	if c.perMember.Allow(path, c.now()) {
+		return nil
+	}
+	perSecond, burst := c.perMember.Limit()
+	return explain.New(explain.RateLimited, "what", "certificates of "+path, "limit",
+		fmt.Sprintf("%v per second, %d at once", perSecond, burst))
+}
+
+// oneTurn is memberTurn for a call that decides again after each conflict: it takes
+// one turn in all.
+func (c *Admission) oneTurn() func(identity.Kind, string) error {
+	took := false
+	return func(kind identity.Kind, name string) error {
+		if took {
+			return nil
+		}
+		took = true
+		return c.memberTurn(kind, name)
+	}
+}

@@ -272,7 +272,7 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 	if s.Phase == authority.Uninitialized {
 		return nil
 	}
-	addrs := c.self.advertised()
+	addrs := c.cfg.Addresses
 	r := replica{
 		Key: c.self.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.Phase.String(),
 		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,

@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store"
@@ -321,7 +320,8 @@ const freezeLimit = time.Minute
 
 // freeze makes every change of a record fail, on every replica, until the returned
 // function is called or the records are moved. It names the seed by its salt.
-func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history.Salt) (f frozen, thaw func(), err error) {
+func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history.Salt) (f frozen, thaw func(),
+	err error) {
 	f = frozen{salt, record.NewID(), c.self.enrolmentKey(), c.now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
@@ -712,9 +712,8 @@ func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChange
 		return err
 	}
 	addr := identity.FromContext(stream.Context()).Addr
-	if !r.c.limiter.allow(addr, r.c.now()) {
-		return explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
-			fmt.Sprintf("%v per second", r.c.limiter.rates.PerSource))
+	if err := r.c.limiter.Admit("calls", addr, r.c.now()); err != nil {
+		return err
 	}
 	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.Bundle.RootChanges}})
 }

@@ -560,7 +560,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	if got := strings.Count(f.recordText(), record.MemberPrefix); got != len(members) {
 		t.Errorf("%d members, want %d", got, len(members))
 	}
-	if n := testutil.ToFloat64(f.c.metrics.forged); n != 0 {
+	if n := testutil.ToFloat64(f.c.head.metrics.forged); n != 0 {
 		t.Errorf("%v alarms of forged records", n)
 	}
 }
@@ -888,20 +888,21 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 			return err
 		},
 	} {
-		if err := read(); !lost(err) || testutil.ToFloat64(d.c.metrics.forged) != 0 {
-			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err, testutil.ToFloat64(d.c.metrics.forged))
+		if err := read(); !lost(err) || testutil.ToFloat64(d.c.head.metrics.forged) != 0 {
+			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err,
+				testutil.ToFloat64(d.c.head.metrics.forged))
 		}
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.store.setDown(errDown)
 	err := d.c.head.forgedUnder(t.Context(), before, suspect{all[0].Key, store.ErrForged})
 	d.store.setDown(nil)
-	if n := testutil.ToFloat64(d.c.metrics.forged); !errors.Is(err, errDown) || n != 0 {
+	if n := testutil.ToFloat64(d.c.head.metrics.forged); !errors.Is(err, errDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
 	}
 	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 	recs, err := d.c.membership.openMembers(t.Context(), d.state(), list())
-	if n := testutil.ToFloat64(d.c.metrics.forged); err != nil || n != 1 || len(recs) != len(all)-1 {
+	if n := testutil.ToFloat64(d.c.head.metrics.forged); err != nil || n != 1 || len(recs) != len(all)-1 {
 		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
 	}
 }
@@ -1055,7 +1056,8 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 		})
 		err := d.reseed(nil)
 		s := d.state()
-		if n := testutil.ToFloat64(d.c.metrics.forged); err != nil || s.Phase != authority.Ready || s.Head.Kind != history.KindReseed || n != 0 {
+		n := testutil.ToFloat64(d.c.head.metrics.forged)
+		if err != nil || s.Phase != authority.Ready || s.Head.Kind != history.KindReseed || n != 0 {
 			t.Fatalf("another was first at step %d: %v, %v at %s: %s; %v forgeries", first, err, s.Phase, s.Head.Kind,
 				s.Reason, n)
 		}

@@ -217,7 +217,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if !ok || version != e.Version || set.Len() != 4 {
 			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(), e.Version)
 		}
-		if n := testutil.ToFloat64(r.c.metrics.forged); n != 0 {
+		if n := testutil.ToFloat64(r.c.head.metrics.forged); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
 		if r.c.bundle.trust.Load().Version <= uint64(b.plan.Floor) {

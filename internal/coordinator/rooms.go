@@ -5,6 +5,7 @@ import (
 	"crypto/ed25519"
 	"log/slog"
 	mathrand "math/rand/v2"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,9 +38,16 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
+// enrolmentConfig is what is set of Enrolment.
+type enrolmentConfig struct {
+	DataDir   string         // where its files are
+	Addresses []string       // that people and tokens are told; shared
+	Pin       identity.KeyID // of the root key; zero: any
+}
+
 // Enrolment says which coordinator of the manifest this process is, and proves it.
 type Enrolment struct {
-	cfg Config
+	cfg enrolmentConfig
 	fs  durable.FS
 	log *slog.Logger
 	now func() time.Time
@@ -51,14 +59,20 @@ type Enrolment struct {
 	setup              atomic.Pointer[setupSecret]
 }
 
+// headConfig is what is set of Head.
+type headConfig struct {
+	// MaxHeadAge is how long it serves what needs no new fact without seeing the head.
+	MaxHeadAge time.Duration
+}
+
 // Head knows which head is in force, and what the store shows of it (I10).
 type Head struct {
-	cfg        Config
+	cfg        headConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
 	fs         durable.FS
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *headMetrics
 	now        func() time.Time
 	root       *Coordinator // what is not its own yet
 	store      store.Store
@@ -97,17 +111,22 @@ type Keepers struct {
 	keepersChanged watch.Signal                // they changed
 }
 
+// authorityConfig is what is set of Authority.
+type authorityConfig struct {
+	// SelfHealAfter is how long it looks for the mesh CA key before it makes another.
+	SelfHealAfter time.Duration
+}
+
 // Authority brings a head into force, and its keys: it sets, follows and comes back (I8, I9).
 type Authority struct {
 	root       *Coordinator // what is not its own yet
-	cfg        Config
+	cfg        authorityConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	fs         durable.FS
-	limiter    *joinLimiter
+	limiter    *flowcontrol.Sources
 	log        *slog.Logger
-	metrics    *metrics
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
@@ -165,14 +184,19 @@ type TrustBundle struct {
 	withdrawn     withdrawals
 }
 
+// electionConfig is what is set of Election; see [Config].
+type electionConfig struct {
+	Lease, Beat time.Duration
+}
+
 // Election runs internal/leadership over the store (I4).
 type Election struct {
 	root       *Coordinator // what is not its own yet
-	cfg        Config
+	cfg        electionConfig
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *electionMetrics
 	now        func() time.Time
 	store      store.Store
 	storeguard *storeguard.Guard
@@ -187,7 +211,7 @@ type Election struct {
 type AuditTrail struct {
 	failures   *flowcontrol.LogSampler
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *auditMetrics
 	now        func() time.Time
 	stopping   chan struct{}
 	store      store.Store
@@ -200,15 +224,25 @@ type AuditTrail struct {
 	vouching     vouching      // what it knows of the checkpoints of the audit log
 }
 
+// peerRecoveryConfig is what is set of PeerRecovery.
+type peerRecoveryConfig struct {
+	Addresses  []string // that others are told; shared
+	ListensAt  string   // its own address, which it never asks
+	Peers      []string // see [Config]
+	LookupHost func(ctx context.Context, name string) ([]string, error)
+	Dial       func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
+	Release    string                                                   // that it reports
+}
+
 // PeerRecovery hands the secrets of the head from one coordinator to another.
 type PeerRecovery struct {
 	root       *Coordinator // what is not its own yet
-	cfg        Config
+	cfg        peerRecoveryConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *peerRecoveryMetrics
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
@@ -228,7 +262,7 @@ type PeerRecovery struct {
 type OwnerRecovery struct {
 	faults    *fault.Points
 	log       *slog.Logger
-	metrics   *metrics
+	metrics   *ownerRecoveryMetrics
 	now       func() time.Time
 	readers   *flowcontrol.Readers
 	refusals  *flowcontrol.LogSampler
@@ -242,16 +276,22 @@ type OwnerRecovery struct {
 	gatheringDue watch.Signal // the open attempt is to be looked at now
 }
 
+// membershipConfig is what is set of Membership.
+type membershipConfig struct {
+	Addresses []string                                                 // that tokens and members are told; shared
+	Dial      func(ctx context.Context, addr string) (net.Conn, error) // to another coordinator; nil: TCP
+}
+
 // Membership knows who is a member, who is connected, and how one stops being one.
 type Membership struct {
 	root         *Coordinator // what is not its own yet
-	cfg          Config
+	cfg          membershipConfig
 	elapsed      func() time.Duration
 	failures     *flowcontrol.LogSampler
 	faults       *fault.Points
 	guard        *mesh.Guard
 	log          *slog.Logger
-	metrics      *metrics
+	metrics      *membershipMetrics
 	now          func() time.Time
 	store        store.Store
 	storeguard   *storeguard.Guard
@@ -274,7 +314,7 @@ type Membership struct {
 // Trust changes what the fleet trusts.
 type Trust struct {
 	faults     *fault.Points
-	limiter    *joinLimiter
+	limiter    *flowcontrol.Sources
 	log        *slog.Logger
 	now        func() time.Time
 	readers    *flowcontrol.Readers
@@ -306,11 +346,12 @@ type Desired struct {
 
 // Admission turns a proof into a certificate (I1).
 type Admission struct {
-	cfg        Config
+	// maxHeadAge is how old the head may be under which it renews without the store.
+	maxHeadAge time.Duration
 	faults     *fault.Points
-	limiter    *joinLimiter
+	limiter    *flowcontrol.Sources
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *admissionMetrics
 	now        func() time.Time
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
@@ -330,10 +371,11 @@ type Admission struct {
 
 // Publication compiles and signs what each member is told (I11, I12).
 type Publication struct {
+	addresses  []string // that members are told of this coordinator; shared
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
 	log        *slog.Logger
-	metrics    *metrics
+	metrics    *publicationMetrics
 	now        func() time.Time
 	store      store.Store
 	storeguard *storeguard.Guard
@@ -354,7 +396,7 @@ type Publication struct {
 type Delivery struct {
 	failures    *flowcontrol.LogSampler
 	log         *slog.Logger
-	metrics     *metrics
+	metrics     *deliveryMetrics
 	now         func() time.Time
 	readers     *flowcontrol.Readers
 	stopping    chan struct{}
@@ -442,7 +484,7 @@ func (c *Coordinator) wire() {
 	c.desired = &Desired{storeguard: c.storeguard, head: c.head}
 	c.admission = &Admission{
 		storeguard: c.storeguard, auditing: c.auditing, head: c.head, bundle: c.bundle, membership: c.membership,
-		perMember: newMemberLimiter(c.cfg.Rates), joinsWaiting: newJoinsWaiting(),
+		perMember: c.cfg.Rates.perMember(), joinsWaiting: newJoinsWaiting(),
 		joinSlots: make(chan struct{}, joinsAtOnce), known: newKnown(),
 	}
 	c.publication = &Publication{storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle,
@@ -458,41 +500,50 @@ func (c *Coordinator) wire() {
 // share gives each room what all of them use, again where one of it changed.
 func (c *Coordinator) share() {
 	i := c.self
-	i.cfg, i.fs, i.log, i.now = c.cfg, c.fs, c.log, c.now
+	i.cfg = enrolmentConfig{DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin}
+	i.fs, i.log, i.now = c.fs, c.log, c.now
 	h := c.head
-	h.cfg, h.elapsed, h.failures, h.fs, h.log, h.metrics = c.cfg, c.elapsed, c.failures, c.fs, c.log, c.metrics
+	h.cfg = headConfig{MaxHeadAge: c.cfg.MaxHeadAge}
+	h.elapsed, h.failures, h.fs, h.log = c.elapsed, c.failures, c.fs, c.log
 	h.now, h.store = c.now, c.store
 	k := c.keepers
 	k.failures, k.fs, k.log, k.now, k.store = c.failures, c.fs, c.log, c.now, c.store
 	a := c.authority
-	a.cfg, a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.cfg, c.elapsed, c.failures, c.faults, c.fs, c.limiter
-	a.log, a.metrics, a.now, a.readers, a.refusals, a.store = c.log, c.metrics, c.now, c.readers, c.refusals, c.store
+	a.cfg = authorityConfig{SelfHealAfter: c.cfg.SelfHealAfter}
+	a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.elapsed, c.failures, c.faults, c.fs, c.limiter
+	a.log, a.now, a.readers, a.refusals, a.store = c.log, c.now, c.readers, c.refusals, c.store
 	b := c.bundle
 	b.guard, b.log, b.now = c.guard, c.log, c.now
 	e := c.election
-	e.cfg, e.failures, e.faults, e.log, e.metrics, e.now = c.cfg, c.failures, c.faults, c.log, c.metrics, c.now
+	e.cfg = electionConfig{Lease: c.cfg.Lease, Beat: c.cfg.Beat}
+	e.failures, e.faults, e.log, e.now = c.failures, c.faults, c.log, c.now
 	e.store = c.store
 	l := c.audit
-	l.failures, l.log, l.metrics, l.now, l.stopping, l.store = c.failures, c.log, c.metrics, c.now, c.stopping, c.store
+	l.failures, l.log, l.now, l.stopping, l.store = c.failures, c.log, c.now, c.stopping, c.store
 	p := c.peerrecovery
-	p.cfg, p.elapsed, p.failures, p.faults, p.log, p.metrics = c.cfg, c.elapsed, c.failures, c.faults, c.log, c.metrics
+	p.cfg = peerRecoveryConfig{Addresses: c.addresses(), ListensAt: c.Addr(), Peers: c.cfg.Peers,
+		LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial, Release: c.cfg.Release}
+	p.elapsed, p.failures, p.faults, p.log = c.elapsed, c.failures, c.faults, c.log
 	p.now, p.readers, p.refusals, p.startedAt, p.store = c.now, c.readers, c.refusals, c.startedAt, c.store
 	o := c.ownerrecovery
-	o.faults, o.log, o.metrics, o.now, o.readers, o.refusals = c.faults, c.log, c.metrics, c.now, c.readers, c.refusals
+	o.faults, o.log, o.now, o.readers, o.refusals = c.faults, c.log, c.now, c.readers, c.refusals
 	o.store = c.store
 	m := c.membership
-	m.cfg, m.elapsed, m.failures, m.faults, m.guard, m.log = c.cfg, c.elapsed, c.failures, c.faults, c.guard, c.log
-	m.metrics, m.now, m.store = c.metrics, c.now, c.store
+	m.cfg = membershipConfig{Addresses: c.addresses(), Dial: c.cfg.Dial}
+	m.elapsed, m.failures, m.faults, m.guard, m.log = c.elapsed, c.failures, c.faults, c.guard, c.log
+	m.now, m.store = c.now, c.store
 	t := c.trust
 	t.faults, t.limiter, t.log, t.now, t.readers, t.refusals = c.faults, c.limiter, c.log, c.now, c.readers, c.refusals
 	t.store = c.store
 	d := c.desired
 	d.log, d.now, d.store = c.log, c.now, c.store
 	n := c.admission
-	n.cfg, n.faults, n.limiter, n.log, n.metrics, n.now = c.cfg, c.faults, c.limiter, c.log, c.metrics, c.now
+	n.maxHeadAge = c.cfg.MaxHeadAge
+	n.faults, n.limiter, n.log, n.now = c.faults, c.limiter, c.log, c.now
 	n.readers, n.refusals = c.readers, c.refusals
 	u := c.publication
-	u.failures, u.faults, u.log, u.metrics, u.now, u.store = c.failures, c.faults, c.log, c.metrics, c.now, c.store
+	u.addresses = c.addresses()
+	u.failures, u.faults, u.log, u.now, u.store = c.failures, c.faults, c.log, c.now, c.store
 	y := c.delivery
-	y.failures, y.log, y.metrics, y.now, y.readers, y.stopping = c.failures, c.log, c.metrics, c.now, c.readers, c.stopping
+	y.failures, y.log, y.now, y.readers, y.stopping = c.failures, c.log, c.now, c.readers, c.stopping
 }

@@ -107,7 +107,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		c.serving.Store(false)
 		return nil
 	})
-	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.self.addr()),
+	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()),
 		slog.String("socket", c.AdminSocket()),
 		slog.String("phase", c.head.state.Load().Phase.String()), slog.String("enrolment_key",
 			c.self.enrolmentKey()))
@@ -164,7 +164,8 @@ func Services() []string {
 // differs is how much a call may cost. It fails if one has a method that the table of
 // gate has not (I3).
 func (c *Coordinator) grpcServers(gate *authz.Authorizer) (members, strangers *grpc.Server, err error) {
-	if members, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxConcurrentStreams(maxStreams)); err != nil {
+	if members, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(flowcontrol.MaxMessageBytes),
+		grpc.MaxConcurrentStreams(maxStreams)); err != nil {
 		return nil, nil, err
 	}
 	strangers, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(maxStrangerBytes), grpc.MaxConcurrentStreams(maxStrangerStreams),
@@ -178,7 +179,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		// Unary methods are in no chain: admitFirst applies the same three.
 		grpc.StreamInterceptor(c.streamInterceptor(gate)),
 		grpc.UnknownServiceHandler(gate.UnknownService),
-		grpc.MaxHeaderListSize(maxHeaderBytes),
+		grpc.MaxHeaderListSize(flowcontrol.MaxHeaderBytes),
 		grpc.WaitForHandlers(true),
 		// Small buffers: most connections are agents' that say little.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096),

@@ -38,6 +38,20 @@ import (
 // maxHistoryPage bounds the transitions and manifests of one answer.
 const maxHistoryPage = 3 << 20
 
+// firstSetsAtOnce bounds who brings a first manifest, and firstSetsPerSource those of them
+// from one address: what they bring is large.
+const (
+	firstSetsAtOnce    = 32
+	firstSetsPerSource = 8
+)
+
+// newFirstSets are the places of who sets the first manifest. Whoever proves the setup
+// token keeps its slot.
+func newFirstSets() *flowcontrol.Limiter {
+	return flowcontrol.New(flowcontrol.Limits{What: "first sets", Most: firstSetsAtOnce,
+		PerSource: firstSetsPerSource, Patience: flowcontrol.AnswerTimeout, PerHolder: 1})
+}
+
 // manifestServer serves ManifestService.
 type manifestServer struct {
 	fealtyv1.UnimplementedManifestServiceServer
@@ -58,14 +72,14 @@ func (m manifestServer) SetManifest(ctx context.Context, req *fealtyv1.SetManife
 // to this manifest.
 func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer) error {
 	c := m.c
-	ctx, cancel := context.WithTimeout(stream.Context(), joinTimeout)
+	ctx, cancel := context.WithTimeout(stream.Context(), flowcontrol.ExchangeTimeout)
 	defer cancel()
 	if c.self.setup.Load() == nil { // before anything is read
 		return explain.New(explain.HistoryInitialized)
 	}
 	addr := identity.FromContext(ctx).Addr
-	if !c.limiter.allow(addr, c.now()) {
-		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.limiter.rates.PerSource))
+	if !c.limiter.Allow(addr, c.now()) {
+		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.limiter.Limit()))
 	}
 	slot, err := c.firstSets.Enter(ctx, addr, c.now())
 	if err != nil {
@@ -81,7 +95,8 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Nonce{Nonce: ch.nonce}, PartBytes: partBytes}); err != nil {
+	if err := stream.Send(&fealtyv1.FirstSetResponse{Step: &fealtyv1.FirstSetResponse_Nonce{Nonce: ch.nonce},
+		PartBytes: flowcontrol.PartBytes}); err != nil {
 		return err
 	}
 	req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
@@ -126,7 +141,7 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 	if size == 0 || size > manifest.MaxBytes {
 		return nil, explain.New(explain.RequestField, "field", "manifest_bytes", "problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
 	}
-	whole, err := receiveParts(ctx, c.readers, nil, size, func() ([]byte, bool, error) {
+	whole, err := flowcontrol.ReceiveParts(ctx, c.readers, nil, size, func() ([]byte, bool, error) {
 		m, err := stream.Recv()
 		return m.GetPart(), true, err
 	})

@@ -12,6 +12,8 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
@@ -19,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -557,3 +560,46 @@ func (c *Head) recordSeen(ctx context.Context, h history.SeenHead) {
 }
 
 func sha256Sum(b []byte) [32]byte { return sha256.Sum256(b) }
+
+// headMetrics are what Head counts.
+type headMetrics struct {
+	forged prometheus.Counter
+}
+
+func newHeadMetrics(reg prometheus.Registerer) *headMetrics {
+	m := &headMetrics{
+		forged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_store_forged_records_total",
+			Help: "Records whose MAC failed: the store was altered from outside.",
+		}),
+	}
+	reg.MustRegister(m.forged)
+	return m
+}
+
+// registerMetrics registers what it counts, and what the head in force is.
+func (c *Head) registerMetrics(reg prometheus.Registerer) {
+	c.metrics = newHeadMetrics(reg)
+	reg.MustRegister(
+		gauge.If("fealty_coordinator_ready",
+			"1 while a manifest is in force and this coordinator holds its keys.",
+			func() bool { return c.state.Load().Phase == authority.Ready }),
+		gauge.If("fealty_coordinator_recovery_mode",
+			"1 while the state in memory is not the head of the persisted history.",
+			func() bool { return c.state.Load().Phase == authority.Recovery }),
+		gauge.Of("fealty_authority_epoch",
+			"Authority epoch of the manifest in force; 0 without one.",
+			func() float64 { return float64(c.state.Load().Head.AuthorityEpoch) }),
+		gauge.Of("fealty_history_index",
+			"Index of the transition in force; 0 without one.",
+			func() float64 { return float64(c.state.Load().Head.Index) }),
+		gauge.Of("fealty_baseline_data",
+			"Data members that have to be connected by the manifest in force; 0 without one.",
+			func() float64 {
+				if s := c.state.Load().Ready(); s != nil {
+					return float64(s.Manifest.Baseline.Data)
+				}
+				return 0
+			}),
+	)
+}

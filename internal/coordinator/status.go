@@ -51,7 +51,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out := &fealtyv1.GetStatusResponse{
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
-		Store: c.cfg.StoreName, Addresses: c.self.advertised(), EnrolmentKey: c.self.enrolmentKey(),
+		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.self.enrolmentKey(),
 		OperatorCertificate: tlsfiles.Tell(ctx, c.self.certificate.Files()),
 	}
 	if req.GetPageToken() == "" && s.Phase != authority.Uninitialized {

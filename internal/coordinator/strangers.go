@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"fmt"
 
 	"google.golang.org/grpc"
 
@@ -10,26 +9,12 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // What clients without a certificate cost is bounded before their requests are read.
 // Their connections have a server of their own, whose windows and messages are small; a
 // call takes its slot before its request is received; and what is larger comes in parts,
 // once there is a reason to take it.
-
-// newFirstSets are the places of who sets the first manifest. Whoever proves the setup
-// token keeps its slot.
-func newFirstSets() *flowcontrol.Limiter {
-	return flowcontrol.New(flowcontrol.Limits{What: "first sets", Most: firstSetsAtOnce,
-		PerSource: firstSetsPerSource, Patience: answerTimeout, PerHolder: 1})
-}
-
-// newPresenters bounds the callers that show a trust bundle of before a restore.
-func newPresenters() *flowcontrol.Limiter {
-	return flowcontrol.New(flowcontrol.Limits{What: "trust bundles", Most: presentersAtOnce,
-		PerSource: presentersPerSource, Patience: answerTimeout})
-}
 
 // slotKey is the key of a slot in the context of a call.
 type slotKey struct{}
@@ -52,9 +37,8 @@ func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in cont
 			return slot.Reason(err)
 		}, nil
 	case fealtyv1.RestoreService_GetLinks_FullMethodName:
-		if !c.limiter.allow(addr, c.now()) {
-			return nil, nil, explain.New(explain.RateLimited, "what", "calls from "+flowcontrol.Source(addr), "limit",
-				fmt.Sprintf("%v per second", c.limiter.rates.PerSource))
+		if err := c.limiter.Admit("calls", addr, c.now()); err != nil {
+			return nil, nil, err
 		}
 	}
 	return ctx, func(err error) error { return err }, nil
@@ -76,31 +60,3 @@ type slotStream struct {
 }
 
 func (s slotStream) Context() context.Context { return s.ctx }
-
-// receiveParts receives what follows on whole until next says that it was the last, or
-// size bytes are there, which is the most that it takes.
-func receiveParts(ctx context.Context, readers *flowcontrol.Readers, whole []byte, size int, next func() (part []byte, more bool, err error)) ([]byte, error) {
-	type got struct {
-		part []byte
-		more bool
-	}
-	if info, ok := mesh.FromContext(ctx); ok {
-		info.Grant(int64(size) + int64(size)/partBytes*64) // with what frames the parts
-	}
-	for len(whole) < size {
-		g, err := flowcontrol.Receive(ctx, readers, func() (got, error) {
-			part, more, err := next()
-			return got{part, more}, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		if len(g.part) == 0 || len(g.part) > partBytes || len(whole)+len(g.part) > size {
-			return nil, explain.New(explain.RequestField, "field", "part", "problem", fmt.Sprintf("it has %d bytes after %d, want from 1 to %d, and %d in all", len(g.part), len(whole), partBytes, size))
-		}
-		if whole = append(whole, g.part...); !g.more {
-			break
-		}
-	}
-	return whole, nil
-}

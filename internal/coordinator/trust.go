@@ -8,12 +8,15 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -329,3 +332,17 @@ func (c *Admission) bootstrap(s *authority.State, rec record.Member, version sto
 // bootstrapLife is the hard end of a node_bootstrap. It is far ahead: what a
 // node is does not change until it is told so.
 const bootstrapLife = 365 * 24 * time.Hour
+
+// registerMetrics registers which bundle is in force.
+func (c *TrustBundle) registerMetrics(reg prometheus.Registerer) {
+	reg.MustRegister(
+		gauge.Of("fealty_trust_bundle_version",
+			"Config version of the trust bundle that is served.",
+			func() float64 {
+				if t := c.trust.Load(); t != nil {
+					return float64(t.Version)
+				}
+				return 0
+			}),
+	)
+}

@@ -24,6 +24,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
+// rekeyTimeout bounds a change of the mesh CA key, which goes on when its caller hangs up.
+const rekeyTimeout = 2 * time.Minute
+
 // trustServer serves TrustService.
 type trustServer struct {
 	fealtyv1.UnimplementedTrustServiceServer
@@ -281,7 +284,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 			reason += ": " + req.GetReason()
 		}
 		// Who hangs up now must not leave a head behind whose key is in no memory.
-		changing, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
+		changing, cancel := context.WithTimeout(patience.Beyond(ctx), rekeyTimeout)
 		defer cancel()
 		if s, err = c.authority.rekey(changing, s, reason, record.Actor(ctx), nil); err != nil {
 			return nil, err

@@ -106,7 +106,7 @@ func TestStoreWentBack(t *testing.T) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	d.wantWentBack("while it runs")
-	if testutil.ToFloat64(d.c.metrics.forged) != 0 {
+	if testutil.ToFloat64(d.c.head.metrics.forged) != 0 {
 		t.Error("it says that somebody altered a record")
 	}
 	was := d.store.snapshot()

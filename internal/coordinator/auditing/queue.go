@@ -140,8 +140,8 @@ func (q *Queue) Run(ctx context.Context) error {
 
 // Write writes what is queued, in its order, until nothing is left or the store does not
 // take it, whose error it returns then. A batch whose outcome is unknown is sent again as it
-// is, under its ID and until the store takes it, so that none of it is written twice. Only one call may go on at a time:
-// it is [Queue.Run] that makes them.
+// is, under its ID and until the store takes it, so that none of it is written twice.
+// Only one call may go on at a time: it is [Queue.Run] that makes them.
 func (q *Queue) Write(ctx context.Context) error {
 	for {
 		if q.sending == nil {

@@ -1,0 +1,26 @@
+package storeguard
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// RegisterMetrics registers what it noticed of the store.
+func (g *Guard) RegisterMetrics(reg prometheus.Registerer) {
+	reg.MustRegister(
+		gauge.If("fealty_store_full",
+			"1 while the store refuses writes, because it has no space left or was made read-only.",
+			func() bool {
+				r := g.writes.State(g.cfg.Now()).Reason
+				return r == store.NoSpace || r == store.ReadOnly
+			}),
+		gauge.If("fealty_store_refuses_writes",
+			"1 while the store is read and refuses writes, for whatever reason; fealty status says which.",
+			func() bool { return g.writes.State(g.cfg.Now()).Reason != 0 }),
+		gauge.If("fealty_store_went_back",
+			"1 while the store is known to have gone back: nothing is changed before the signers restore it.",
+			func() bool { return g.kept.Lost() != nil }),
+	)
+}
