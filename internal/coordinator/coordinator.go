@@ -38,6 +38,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -216,7 +217,7 @@ type Coordinator struct {
 	authority     *Authority
 	bundle        *TrustBundle
 	election      *Election
-	audit         *AuditTrail
+	audit         *audit.Trail
 	peerrecovery  *PeerRecovery
 	ownerrecovery *OwnerRecovery
 	membership    *Membership
@@ -582,7 +583,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 				return c.forever(run, "other coordinators", func() error { return c.membership.followPeers(run, s) })
 			})
 			g.Go(func() error {
-				return c.forever(run, "audit checkpoints", func() error { return c.audit.followCheckpoints(run, s) })
+				return c.forever(run, "audit checkpoints", func() error { return c.audit.Run(run, s) })
 			})
 			if c.publication.outlet != nil {
 				g.Go(func() error { return c.publication.followOutlet(run, s) })

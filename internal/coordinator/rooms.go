@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -207,23 +208,6 @@ type Election struct {
 	lead *lead
 }
 
-// AuditTrail serves the audit log and vouches for it.
-type AuditTrail struct {
-	failures   *flowcontrol.LogSampler
-	log        *slog.Logger
-	metrics    *auditMetrics
-	now        func() time.Time
-	stopping   chan struct{}
-	store      store.Store
-	storeguard *storeguard.Guard
-	head       *Head
-	bundle     *TrustBundle
-	election   *Election
-
-	auditReading chan struct{} // held by each reader of the audit log
-	vouching     vouching      // what it knows of the checkpoints of the audit log
-}
-
 // peerRecoveryConfig is what is set of PeerRecovery.
 type peerRecoveryConfig struct {
 	Addresses  []string // that others are told; shared
@@ -411,6 +395,30 @@ type Delivery struct {
 	patches *patchCache
 }
 
+// What package audit asks of rooms that are no packages yet.
+type (
+	authorityOfAudit struct{ head *Head }
+	trustOfAudit     struct{ bundle *TrustBundle }
+	leadOfAudit      struct{ election *Election }
+)
+
+func (a authorityOfAudit) Ready() (*authority.State, error) { return a.head.ready() }
+
+func (a authorityOfAudit) StoreError(what string, err error) error {
+	return a.head.storeError(what, err)
+}
+
+func (a trustOfAudit) View() *bundle.View { return a.bundle.trust.Load() }
+
+func (a trustOfAudit) Changed() <-chan struct{} { return a.bundle.bundleChanged.Wait() }
+
+func (a leadOfAudit) Leading() (store.Condition, bool) {
+	_, leads, ok := a.election.leading()
+	return leads, ok
+}
+
+func (a leadOfAudit) Changed() <-chan struct{} { return a.election.lead.changed.Wait() }
+
 // unguarded are the families that are written to whatever the store lost: they tell of
 // coordinators, or authenticate themselves, and decide nothing by being there.
 var unguarded = []string{
@@ -459,11 +467,10 @@ func (c *Coordinator) wire() {
 		refreshing: flowcontrol.NewLocks(), maxListed: snapshot.MaxBans,
 	}
 	c.election = &Election{root: c, storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority}
-	c.audit = &AuditTrail{
-		storeguard: c.storeguard, head: c.head, bundle: c.bundle, election: c.election,
-		auditReading: make(chan struct{}, auditReaders),
-		vouching:     vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
-	}
+	c.audit = audit.New(audit.Config{
+		Store: c.store, Losses: c.storeguard, Authority: authorityOfAudit{c.head}, Trust: trustOfAudit{c.bundle},
+		Lead: leadOfAudit{c.election}, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
+	})
 	c.peerrecovery = &PeerRecovery{
 		root: c, storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, election: c.election,
 		peerCalls: newPeerCalls(),
@@ -518,8 +525,6 @@ func (c *Coordinator) share() {
 	e.cfg = electionConfig{Lease: c.cfg.Lease, Beat: c.cfg.Beat}
 	e.failures, e.faults, e.log, e.now = c.failures, c.faults, c.log, c.now
 	e.store = c.store
-	l := c.audit
-	l.failures, l.log, l.now, l.stopping, l.store = c.failures, c.log, c.now, c.stopping, c.store
 	p := c.peerrecovery
 	p.cfg = peerRecoveryConfig{Addresses: c.addresses(), ListensAt: c.Addr(), Peers: c.cfg.Peers,
 		LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial, Release: c.cfg.Release}

@@ -608,7 +608,7 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 				c.log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
 			}
 		case decide.Swap:
-			c.root.audit.checkpointBefore(ctx, mv.from)
+			c.root.audit.BeforeMove(ctx, mv.from)
 			verified, result, err = c.moveHead(ctx, mv)
 		case decide.Adopt:
 			inUse = true

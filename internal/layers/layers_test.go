@@ -96,6 +96,7 @@ var levels = []struct {
 	{"internal/coordinator/ownerrecovery", 7, "shares of the seed, for an authority"},
 	{"internal/coordinator/membership", 7, "who is a member under an authority"},
 	{"internal/coordinator/trust", 8, "changes of what the fleet trusts: it asks who is a member"},
+	{"internal/coordinator/audit", 8, "the audit log, under the keys of whoever leads"},
 	{"internal/coordinator/desired", 8, "what operators want, for members"},
 	{"internal/coordinator/admission", 8, "how one becomes a member"},
 	{"internal/coordinator/publication", 8, "what each member is told"},
