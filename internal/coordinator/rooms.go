@@ -485,7 +485,8 @@ func (c *Coordinator) wire() {
 		live: liveMembers{elapsed: c.elapsed, members: make(map[identity.ID]*liveMember)},
 	}
 	c.trust = &Trust{
-		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, bundle: c.bundle, election: c.election, membership: c.membership,
+		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, bundle: c.bundle,
+		election: c.election, membership: c.membership,
 		presenters: newPresenters(),
 	}
 	c.desired = &Desired{storeguard: c.storeguard, head: c.head}
