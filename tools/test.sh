@@ -68,7 +68,7 @@ overtaken='TestRacesOverAMember|TestOneMachineIsNoCopy'
 damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestPeriodsDamaged|TestSealed'
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublicationsRace|TestAdmissionModel'
 properties+='|TestConcurrentAppends'
-much='Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestAuditQueueIsBounded|TestRepairInTurn|TestOutdatedManifest'
+much='Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestRepairInTurn|TestOutdatedManifest'
 typed='TestRooms|TestSecretsStayInTheirRooms'
 rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.

@@ -19,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -58,7 +59,7 @@ func newSwitched(t testing.TB, c *Coordinator) *switched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &switched{chains: c.auditing.auditWriter, plane: unchained{own}}
+	s := &switched{chains: c.auditing.Places(), plane: unchained{own}}
 	c.head.State().Records.Audit = s
 	return s
 }
@@ -128,7 +129,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		leader, _, _ := awaitLeader(b, all...)
 		before := auditReport(b, leader.c, leader.store).Covered
 		began := time.Now()
-		if err := leader.c.audit.checkpoint(f.ctx(), leader.c.head.State(), 0); err != nil {
+		if err := leader.c.audit.Checkpoint(f.ctx(), leader.c.head.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)
@@ -173,7 +174,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 	b.ReportMetric(1e3*without/float64(b.N), "ms/join-without")
 	b.ReportMetric(float64(took.Microseconds())/1e3, "ms/checkpoint")
 	b.ReportMetric(float64(entries), "entries/checkpoint")
-	b.ReportMetric(100*took.Seconds()/checkpointPause.Seconds(), "%of-a-minute/checkpoint")
+	b.ReportMetric(100*took.Seconds()/audit.CheckpointPause.Seconds(), "%of-a-minute/checkpoint")
 }
 
 // BenchmarkPlaces is what a join's entry costs the processor before it is committed, with a place in a

@@ -46,8 +46,8 @@ func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Kn
 func (d *desk) checkpointed() *auditlog.Report {
 	d.t.Helper()
 	d.lead(d.c)
-	wantOnlyNil(d.t, d.c.audit.lookAtCheckpoints(context.Background(), d.state()))
-	wantOnlyNil(d.t, d.c.audit.checkpoint(context.Background(), d.state(), 0))
+	wantOnlyNil(d.t, d.c.audit.Look(context.Background(), d.state()))
+	wantOnlyNil(d.t, d.c.audit.Checkpoint(context.Background(), d.state(), 0))
 	return auditReport(d.t, d.c, d.store)
 }
 
@@ -77,7 +77,7 @@ func auditDesk(t *testing.T) (d *desk, entries []string) {
 
 // brokenBy are the findings of status that the audit log was altered.
 func (d *desk) brokenBy() (problems []string) {
-	for _, f := range d.c.audit.auditFindings() {
+	for _, f := range d.c.audit.Findings() {
 		problems = append(problems, f.GetSummary())
 	}
 	return problems
@@ -116,7 +116,7 @@ func TestAuditAltered(t *testing.T) {
 		}},
 		{"a checkpoint is removed", func(d *desk, _ []string) { d.store.remove(auditlog.CheckpointKey(2)) }},
 		{"the last checkpoint is removed, and the note says so", func(d *desk, _ []string) {
-			last := d.c.audit.vouching.last(d.state())
+			last := d.c.audit.Last(d.state())
 			d.store.remove(auditlog.CheckpointKey(last.Number))
 			d.store.write(auditlog.LastKey, []byte(`{"number":1,"hash":"`+strings.Repeat("ab", 32)+`"}`))
 		}},
@@ -125,7 +125,7 @@ func TestAuditAltered(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			d, entries := auditDesk(t)
-			known := d.c.audit.vouching.last(d.state())
+			known := d.c.audit.Last(d.state())
 			if len(d.brokenBy()) > 0 {
 				t.Fatalf("of a whole log: %v", d.brokenBy())
 			}
@@ -279,7 +279,7 @@ func TestAuditWhole(t *testing.T) {
 		_, err := ch.Commit(ctx)
 		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
 		case unknown && random.IntN(2) == 0:
-			d.c.auditing.audits.again(ch)
+			d.c.auditing.Again(ch)
 		case unknown:
 			return
 		case err != nil:
@@ -293,8 +293,8 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain := func() {
-		for d.c.auditing.queuedAudit() > 0 {
-			wantOnly(t, "write the queue", d.c.auditing.writeAudit(ctx), "")
+		for d.c.auditing.Waiting() > 0 {
+			wantOnly(t, "write the queue", d.c.auditing.Write(ctx), "")
 		}
 	}
 	lost := [][]lostAnswer{{lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}
@@ -313,10 +313,10 @@ func TestAuditWhole(t *testing.T) {
 		case 4, 5:
 			target := fmt.Sprint("queued ", step)
 			sure[target] = true
-			d.c.auditing.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
+			d.c.auditing.Add(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
 		case 6, 7:
 			d.store.lose(lost[random.IntN(2)]...)
-			_ = d.c.auditing.writeAudit(ctx)
+			_ = d.c.auditing.Write(ctx)
 			d.store.forgetLost()
 		case 8:
 			wantWhole(t, d.store, d.checkpointed())
@@ -495,7 +495,7 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 	entries := len(d.store.keys(auditlog.ChainPrefix))
 	chains, before, made := len(d.store.keys(auditlog.HeadPrefix)), d.store.calls(), 0
 	d.store.follow(func(store.Tx) { made++ })
-	wantOnlyNil(t, d.c.audit.checkpoint(t.Context(), d.state(), 0))
+	wantOnlyNil(t, d.c.audit.Checkpoint(t.Context(), d.state(), 0))
 	d.store.follow(nil)
 	calls := d.store.calls() - before
 	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
@@ -548,7 +548,7 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		var loop sync.WaitGroup
-		loop.Go(func() { _ = d.c.audit.followCheckpoints(ctx, s) })
+		loop.Go(func() { _ = d.c.audit.Run(ctx, s) })
 		synctest.Wait()
 		last := func() uint64 {
 			last, err := auditstore.Last(t.Context(), d.store)
@@ -584,13 +584,13 @@ func TestCheckpointOutlivesPatience(t *testing.T) {
 	t.Parallel()
 	d, _ := auditDesk(t)
 	d.joined("late")
-	before := d.c.audit.vouching.last(d.state())
+	before := d.c.audit.Last(d.state())
 	ctx := patience.Grant(t.Context(), time.Hour)
 	d.store.intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
 	d.store.lose(lostApplied)
-	d.c.audit.checkpointBefore(ctx, d.state())
+	d.c.audit.BeforeMove(ctx, d.state())
 	d.store.intercept(nil)
-	if after := d.c.audit.vouching.last(d.state()); after.Number != before.Number+1 {
+	if after := d.c.audit.Last(d.state()); after.Number != before.Number+1 {
 		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
 	}
 	wantWhole(t, d.store, auditReport(t, d.c, d.store))

@@ -37,8 +37,9 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/audit"
+	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
@@ -51,7 +52,6 @@ import (
 	"github.com/fealty-io/fealty/internal/instant"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
@@ -210,14 +210,14 @@ type Coordinator struct {
 	stopping  chan struct{} // closed when Run's context ended
 
 	storeguard    *storeguard.Guard
-	auditing      *AuditQueue
+	auditing      *auditing.Queue
 	self          *Enrolment
 	head          *Head
 	keepers       *Keepers
 	authority     *Authority
 	bundle        *TrustBundle
 	election      *Election
-	audit         *AuditTrail
+	audit         *audit.Trail
 	peerrecovery  *PeerRecovery
 	ownerrecovery *OwnerRecovery
 	membership    *Membership
@@ -296,7 +296,6 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, err
 		}
 	}
-	c.store = c.storeguard.Observe(patience.Store(cfg.Store))
 	c.head.history = history.New(c.store)
 	c.pulsed.Set(cfg.Now())
 	c.registerMetrics(cfg.Registry, reloads)
@@ -358,7 +357,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 		return err
 	}
 	own := identity.KeyID(sha256.Sum256(c.self.enrolment.Public().(ed25519.PublicKey)))
-	if c.auditing.auditWriter, err = auditlog.NewWriter(own.String()[:16], c.now); err != nil {
+	if err = c.auditing.Open(own.String()[:16]); err != nil {
 		return err
 	}
 	c.storeguard.Load()
@@ -448,7 +447,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		return c.forever(ctx, "keepers", func() error { return c.keepers.followKeepers(ctx) })
 	})
 	g.Go(func() error { return c.pulse(ctx) })
-	g.Go(func() error { return c.auditing.followAudit(ctx) })
+	g.Go(func() error { return c.auditing.Run(ctx) })
 	g.Go(func() error { return c.admission.followRecalls(ctx) })
 	g.Go(func() error { return c.membership.followOpenings(ctx) })
 	g.Go(func() error { return c.storeguard.Run(ctx) })
@@ -584,7 +583,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 				return c.forever(run, "other coordinators", func() error { return c.membership.followPeers(run, s) })
 			})
 			g.Go(func() error {
-				return c.forever(run, "audit checkpoints", func() error { return c.audit.followCheckpoints(run, s) })
+				return c.forever(run, "audit checkpoints", func() error { return c.audit.Run(run, s) })
 			})
 			if c.publication.outlet != nil {
 				g.Go(func() error { return c.publication.followOutlet(run, s) })

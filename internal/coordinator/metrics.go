@@ -60,7 +60,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.head.registerMetrics(reg)
 	c.bundle.registerMetrics(reg)
 	c.election.registerMetrics(reg)
-	c.audit.registerMetrics(reg)
+	c.audit.RegisterMetrics(reg)
 	c.peerrecovery.registerMetrics(reg)
 	c.ownerrecovery.registerMetrics(reg)
 	c.membership.registerMetrics(reg)

@@ -250,7 +250,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			d.store.lose()
 			d.lookAgain()
 			d.wantPhase("ready", "")
-			wantOnly(t, "write what waits", d.c.auditing.writeAudit(t.Context()), "")
+			wantOnly(t, "write what waits", d.c.auditing.Write(t.Context()), "")
 			for _, action := range []string{actionSeedCreated, actionMeshMade} {
 				if found, _ := d.audits(action); len(found) != 1 || found[0].Fields["head"] != d.state().Head.Hash.String() || found[0].Actor == "" || found[0].At.IsZero() {
 					t.Errorf("%s: %+v", action, found)

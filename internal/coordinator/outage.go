@@ -153,7 +153,7 @@ func (c *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	if err != nil {
 		return nil, fmt.Errorf("certify %s: %w", id, err)
 	}
-	c.auditing.queueAudit(record.AuditEntry{
+	c.auditing.Add(record.AuditEntry{
 		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.Path(),
 		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name, "cause": explain.CodeOf(cause)},
 	})

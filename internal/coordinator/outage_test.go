@@ -4,11 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -50,7 +46,7 @@ func (d *desk) runs(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
 	for _, loop := range []func(context.Context) error{d.c.followState, d.c.authority.followHead,
-		d.c.auditing.followAudit, d.c.pulse} {
+		d.c.auditing.Run, d.c.pulse} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a loop ended with %v", err)
@@ -179,7 +175,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if a := d.c.health().readiness(); !a.OK || a.Store != "ok" {
 		t.Errorf("readiness after the outage: %+v", a)
 	}
-	if n := d.c.auditing.queuedAudit(); n != 0 {
+	if n := d.c.auditing.Waiting(); n != 0 {
 		t.Errorf("%d audit entries still wait", n)
 	}
 	if entries, _ := d.audits("member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" || entries[0].Fields["key"] == "" || entries[0].At.Before(began) {
@@ -555,37 +551,6 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 	wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false))
 	if d.c.bundle.withdrawn.has("data/a") || !d.c.bundle.believesBan(a.id, keyOf(t, a.key)) {
 		t.Error("after the outage it is not in the bundle")
-	}
-}
-
-// Audit entries that do not fit are counted, and the count is written.
-func TestAuditQueueIsBounded(t *testing.T) {
-	t.Parallel()
-	notUnderDetector(t)
-	d := testDesk(t)
-	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	d.c.share()
-	for i := range maxQueuedAudit + 7 {
-		d.c.auditing.queueAudit(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.queued",
-			Target: fmt.Sprint(i)})
-	}
-	d.store.setDown(errDown)
-	if err := d.c.auditing.writeAudit(t.Context()); err == nil || d.c.auditing.queuedAudit() != maxQueuedAudit {
-		t.Fatalf("without a store: %v, %d wait", err, d.c.auditing.queuedAudit())
-	}
-	d.store.setDown(nil)
-	d.store.lose(lostApplied) // written, and nobody heard
-	if err := d.c.auditing.writeAudit(t.Context()); err == nil {
-		t.Fatal("a lost answer is no error")
-	}
-	wantOnlyNil(t, d.c.auditing.writeAudit(t.Context()))
-	if n := d.c.auditing.queuedAudit(); n != 0 {
-		t.Errorf("%d still wait", n)
-	}
-	entries, _ := d.audits("test.queued")
-	dropped, text := d.audits("audit.dropped")
-	if len(entries) != maxQueuedAudit || len(dropped) == 0 || dropped[0].Fields["entries"] != "7" || strings.Contains(text, "\"entries\":\"0\"") {
-		t.Errorf("%d entries, %d counts of what was dropped: %v", len(entries), len(dropped), dropped)
 	}
 }
 

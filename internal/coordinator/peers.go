@@ -208,7 +208,7 @@ func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
 	}
 	if _, err := ch.Commit(ctx); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
-		c.auditing.audits.again(ch)
+		c.auditing.Again(ch)
 	}
 	c.untold = nil
 }

@@ -159,12 +159,14 @@ func (c *Coordinator) checkSelf() {
 	}
 	c.limiter.Alive()
 	c.admission.perMember.Alive()
+	c.auditing.Alive()
 	c.pulsed.Set(c.now())
 }
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		&c.bundle.trustMu, &c.auditing.audits.mu, &c.bundle.withdrawn.mu, &c.membership.members.mu, &c.membership.live.mu, &c.ownerrecovery.recoveries.mu, &c.delivery.pulls.mu, &c.delivery.patches.mu,
+		&c.bundle.trustMu, &c.bundle.withdrawn.mu, &c.membership.members.mu, &c.membership.live.mu,
+		&c.ownerrecovery.recoveries.mu, &c.delivery.pulls.mu, &c.delivery.patches.mu,
 	}
 }
 

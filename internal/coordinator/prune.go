@@ -188,23 +188,7 @@ func (c *Coordinator) dropAudit(ctx context.Context, s *authority.State, now tim
 	if err != nil {
 		return err
 	}
-	first, err := auditstore.FirstSince(ctx, c.store, before)
-	if err != nil {
-		return err
-	}
-	if first > 0 {
-		if err := c.audit.checkpoint(ctx, s, first); err != nil {
-			return ignoreConflict(err)
-		}
-	}
-	conditions, ok := c.audit.leaderConditions(s)
-	if !ok {
-		return nil
-	}
-	if err := auditstore.Retire(ctx, c.store, conditions); err != nil {
-		return ignoreConflict(err)
-	}
-	return ignoreConflict(auditstore.Forget(ctx, c.store, conditions))
+	return ignoreConflict(c.audit.Drop(ctx, s, before))
 }
 
 // dropEntries deletes entries as they were read, in batches.

@@ -93,7 +93,7 @@ func (c *Authority) stateBefore(ctx context.Context, v *history.Verified, secret
 	return &authority.State{
 		Chain: v, Manifest: v.Manifest(), Head: *v.Current(), HeadVersion: v.Version(), HeadRecord: v.Head().Encode(),
 		Secrets: secrets, Records: record.Records{Store: c.store, Auth: auth,
-			Audit: c.auditing.auditWriter}, Root: root,
+			Audit: c.auditing.Places()}, Root: root,
 	}, nil
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
+	"github.com/fealty-io/fealty/internal/coordinator/audit"
+	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -32,22 +34,12 @@ import (
 	"github.com/fealty-io/fealty/internal/recall"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// AuditQueue writes what the audit log is to hold.
-type AuditQueue struct {
-	log   *slog.Logger
-	now   func() time.Time
-	store store.Store
-
-	audits auditQueue
-	// auditWriter is the *auditlog.Writer of this process.
-	auditWriter record.AuditPlaces
-}
 
 // enrolmentConfig is what is set of Enrolment.
 type enrolmentConfig struct {
@@ -142,7 +134,7 @@ type Authority struct {
 	refusals   *flowcontrol.LogSampler
 	store      store.Store
 	storeguard *storeguard.Guard
-	auditing   *AuditQueue
+	auditing   *auditing.Queue
 
 	// reads are the later fields of manifests that this release reads: all of them, but
 	// where a test plays an earlier release.
@@ -231,23 +223,6 @@ type Election struct {
 	authority  *Authority
 
 	lead *lead
-}
-
-// AuditTrail serves the audit log and vouches for it.
-type AuditTrail struct {
-	failures   *flowcontrol.LogSampler
-	log        *slog.Logger
-	metrics    *auditMetrics
-	now        func() time.Time
-	stopping   chan struct{}
-	store      store.Store
-	storeguard *storeguard.Guard
-	head       *Head
-	bundle     *TrustBundle
-	election   *Election
-
-	auditReading chan struct{} // held by each reader of the audit log
-	vouching     vouching      // what it knows of the checkpoints of the audit log
 }
 
 // peerRecoveryConfig is what is set of PeerRecovery.
@@ -391,7 +366,7 @@ type Admission struct {
 	readers    *flowcontrol.Readers
 	refusals   *flowcontrol.LogSampler
 	storeguard *storeguard.Guard
-	auditing   *AuditQueue
+	auditing   *auditing.Queue
 	head       *Head
 	bundle     *TrustBundle
 	membership *Membership
@@ -446,6 +421,30 @@ type Delivery struct {
 	patches *patchCache
 }
 
+// What package audit asks of rooms that are no packages yet.
+type (
+	authorityOfAudit struct{ head *Head }
+	trustOfAudit     struct{ bundle *TrustBundle }
+	leadOfAudit      struct{ election *Election }
+)
+
+func (a authorityOfAudit) Ready() (*authority.State, error) { return a.head.ready() }
+
+func (a authorityOfAudit) StoreError(what string, err error) error {
+	return a.head.storeError(what, err)
+}
+
+func (a trustOfAudit) View() *bundle.View { return a.bundle.trust.Load() }
+
+func (a trustOfAudit) Changed() <-chan struct{} { return a.bundle.bundleChanged.Wait() }
+
+func (a leadOfAudit) Leading() (store.Condition, bool) {
+	_, leads, ok := a.election.leading()
+	return leads, ok
+}
+
+func (a leadOfAudit) Changed() <-chan struct{} { return a.election.lead.changed.Wait() }
+
 // unguarded are the families that are written to whatever the store lost: they tell of
 // coordinators, or authenticate themselves, and decide nothing by being there.
 var unguarded = []string{
@@ -466,7 +465,8 @@ func (c *Coordinator) wire() {
 		Moved:     func() { c.head.LookAgain() },
 		Lost:      func() { c.election.lead.due.Notify() },
 	})
-	c.auditing = &AuditQueue{}
+	c.store = c.storeguard.Observe(patience.Store(c.cfg.Store))
+	c.auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
 	c.self = new(Enrolment)
 	c.head = &Head{self: c.self, storeguard: c.storeguard}
 	c.keepers = &Keepers{self: c.self, head: c.head}
@@ -482,11 +482,10 @@ func (c *Coordinator) wire() {
 		refreshing: flowcontrol.NewLocks(), maxListed: snapshot.MaxBans,
 	}
 	c.election = &Election{storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority}
-	c.audit = &AuditTrail{
-		storeguard: c.storeguard, head: c.head, bundle: c.bundle, election: c.election,
-		auditReading: make(chan struct{}, auditReaders),
-		vouching:     vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
-	}
+	c.audit = audit.New(audit.Config{
+		Store: c.store, Losses: c.storeguard, Authority: authorityOfAudit{c.head}, Trust: trustOfAudit{c.bundle},
+		Lead: leadOfAudit{c.election}, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
+	})
 	c.peerrecovery = &PeerRecovery{
 		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, election: c.election,
 		peerCalls: newPeerCalls(),
@@ -501,7 +500,8 @@ func (c *Coordinator) wire() {
 		live: liveMembers{elapsed: c.elapsed, members: make(map[identity.ID]*liveMember)},
 	}
 	c.trust = &Trust{
-		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, bundle: c.bundle, election: c.election, membership: c.membership,
+		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, bundle: c.bundle,
+		election: c.election, membership: c.membership,
 		presenters: newPresenters(),
 	}
 	c.desired = &Desired{storeguard: c.storeguard, head: c.head}
@@ -539,7 +539,7 @@ func (c *Coordinator) hook() {
 	c.authority.arrivals = []func(){c.ownerrecovery.recoveries.over}
 	c.authority.claimed = c.ownerrecovery.recoveries.expect
 	c.authority.fits = []fitter{c.publication.fits, c.bundle.fits}
-	c.authority.beforeMove, c.authority.leaderChange = c.audit.checkpointBefore, c.election.newLeaderChange
+	c.authority.beforeMove, c.authority.leaderChange = c.audit.BeforeMove, c.election.newLeaderChange
 	c.authority.peers = c.peerrecovery
 	c.bundle.begin = c.desired.beginConfig
 	c.peerrecovery.silence = func(key string) (time.Duration, bool) {
@@ -554,8 +554,6 @@ func (c *Coordinator) hook() {
 
 // share gives each room what all of them use, again where one of it changed.
 func (c *Coordinator) share() {
-	q := c.auditing
-	q.log, q.now, q.store = c.log, c.now, c.store
 	i := c.self
 	i.cfg = enrolmentConfig{DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin}
 	i.fs, i.log, i.now = c.fs, c.log, c.now
@@ -575,8 +573,6 @@ func (c *Coordinator) share() {
 	e.cfg = electionConfig{Lease: c.cfg.Lease, Beat: c.cfg.Beat}
 	e.failures, e.faults, e.log, e.now = c.failures, c.faults, c.log, c.now
 	e.store = c.store
-	l := c.audit
-	l.failures, l.log, l.now, l.stopping, l.store = c.failures, c.log, c.now, c.stopping, c.store
 	p := c.peerrecovery
 	p.cfg = peerRecoveryConfig{Addresses: c.addresses(), ListensAt: c.Addr(), Peers: c.cfg.Peers,
 		LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial, Release: c.cfg.Release}

@@ -190,7 +190,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
 	c.authority.registerServices(services)
 	c.election.registerServices(services)
-	c.audit.registerServices(services)
+	c.audit.RegisterServices(services)
 	c.peerrecovery.registerServices(services)
 	c.ownerrecovery.registerServices(services)
 	c.membership.registerServices(services)

@@ -118,7 +118,7 @@ func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, ro
 	if err := c.self.checkPin(root); err != nil {
 		return nil, err
 	}
-	s, err := authority.New(v, secrets, root, mesh, c.store, c.auditing.auditWriter, c.now())
+	s, err := authority.New(v, secrets, root, mesh, c.store, c.auditing.Places(), c.now())
 	if err != nil {
 		return nil, err
 	}

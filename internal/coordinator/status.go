@@ -129,7 +129,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(out.Findings, manifestFindings(s.Manifest)...)
 	out.Findings = append(append(out.Findings, c.membership.copyFindings()...), c.membership.olderKeyFindings()...)
 	out.Findings = append(out.Findings, c.membership.missedFindings()...)
-	out.Findings = append(out.Findings, c.audit.auditFindings()...)
+	out.Findings = append(out.Findings, c.audit.Findings()...)
 	out.Findings = c.membership.withTold(out.Findings)
 	out.Members, out.NextPageToken = from.cut(all)
 	return out, nil

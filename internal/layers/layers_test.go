@@ -85,6 +85,7 @@ var levels = []struct {
 	// imports it.
 	{"internal/coordinator/finding", 3, "texts of what needs attention"},
 	{"internal/coordinator/record", 3, "records in a store, sealed"},
+	{"internal/coordinator/auditing", 4, "entries that wait, as records have them"},
 	{"internal/coordinator/storeguard", 4, "what was seen of a store, and its findings"},
 	{"internal/coordinator/bundle", 4, "the trust bundle, from records and a value"},
 	{"internal/coordinator/transition", 5, "the next link of the history, with the bundle that follows from it"},
@@ -95,6 +96,7 @@ var levels = []struct {
 	{"internal/coordinator/ownerrecovery", 7, "shares of the seed, for an authority"},
 	{"internal/coordinator/membership", 7, "who is a member under an authority"},
 	{"internal/coordinator/trust", 8, "changes of what the fleet trusts: it asks who is a member"},
+	{"internal/coordinator/audit", 8, "the audit log, under the keys of whoever leads"},
 	{"internal/coordinator/desired", 8, "what operators want, for members"},
 	{"internal/coordinator/admission", 8, "how one becomes a member"},
 	{"internal/coordinator/publication", 8, "what each member is told"},

@@ -1,4 +1,4 @@
-package coordinator
+package audit
 
 import (
 	"context"
@@ -12,8 +12,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
@@ -22,27 +20,27 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// auditReaders bounds the readers of the audit log at once, those who follow it among them.
-const auditReaders = 16
+// MaxReaders bounds the readers of the audit log at once, those who follow it among them.
+const MaxReaders = 16
 
-// auditServer serves AuditService.
-type auditServer struct {
+// server serves AuditService.
+type server struct {
 	fealtyv1.UnimplementedAuditServiceServer
-	c *AuditTrail
+	t *Trail
 }
 
-// registerServices registers the service that reads the audit log.
-func (c *AuditTrail) registerServices(to grpc.ServiceRegistrar) {
-	fealtyv1.RegisterAuditServiceServer(to, auditServer{c: c})
+// RegisterServices registers the service that reads the audit log.
+func (t *Trail) RegisterServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterAuditServiceServer(to, server{t: t})
 }
 
-// auditFilter is what somebody wants of the audit log.
-type auditFilter struct {
+// filter is what somebody wants of the audit log.
+type filter struct {
 	since, until   time.Time
 	member, action string
 }
 
-func newAuditFilter(req *fealtyv1.GetAuditRequest) (f auditFilter, err error) {
+func newFilter(req *fealtyv1.GetAuditRequest) (f filter, err error) {
 	for _, t := range []struct {
 		field string
 		of    *timestamppb.Timestamp
@@ -63,14 +61,15 @@ func newAuditFilter(req *fealtyv1.GetAuditRequest) (f auditFilter, err error) {
 				fmt.Sprintf("it has %d bytes, above %d", len(t.text), record.MaxReasonBytes))
 		}
 	}
-	if req.GetExact() && (f != auditFilter{} || req.GetFollow() || req.GetOnlyNew()) {
-		return f, explain.New(explain.RequestField, "field", "exact", "problem", "what is to be verified is all of the log: give no other field with it")
+	if req.GetExact() && (f != filter{} || req.GetFollow() || req.GetOnlyNew()) {
+		return f, explain.New(explain.RequestField, "field", "exact", "problem",
+			"what is to be verified is all of the log: give no other field with it")
 	}
 	return f, nil
 }
 
 // wants reports whether e is asked for.
-func (f *auditFilter) wants(e *record.AuditEntry) bool {
+func (f *filter) wants(e *record.AuditEntry) bool {
 	named := func(s string) bool { return s == f.member || strings.HasSuffix(s, "/"+f.member) }
 	return !e.At.Before(f.since) && (f.until.IsZero() || e.At.Before(f.until)) &&
 		(f.member == "" || named(e.Actor) || named(e.Target)) &&
@@ -78,64 +77,68 @@ func (f *auditFilter) wants(e *record.AuditEntry) bool {
 }
 
 // GetAudit sends the log. It holds what is behind one checkpoint at a time.
-func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.AuditService_GetAuditServer) error {
-	c, ctx := a.c, stream.Context()
-	filter, err := newAuditFilter(req)
+func (a server) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.AuditService_GetAuditServer) error {
+	t, ctx := a.t, stream.Context()
+	filter, err := newFilter(req)
 	if err != nil {
 		return err
 	}
-	s, err := c.head.ready()
+	s, err := t.cfg.Authority.Ready()
 	if err != nil {
 		return err
 	}
 	select {
-	case c.auditReading <- struct{}{}:
-		defer func() { <-c.auditReading }()
+	case t.readers <- struct{}{}:
+		defer func() { <-t.readers }()
 	default:
-		return explain.New(explain.RateLimited, "what", "readers of the audit log", "limit", fmt.Sprintf("%d at once", auditReaders))
+		return explain.New(explain.RateLimited, "what", "readers of the audit log", "limit",
+			fmt.Sprintf("%d at once", MaxReaders))
 	}
 	head := &fealtyv1.AuditHead{ClusterId: s.Manifest.Cluster}
-	if t := c.bundle.trust.Load(); t != nil && req.GetExact() {
-		head.TrustBundle, head.ConfigRootKey = t.Signed, s.Bundle.PublicRoot()
+	if view := t.cfg.Trust.View(); view != nil && req.GetExact() {
+		head.TrustBundle, head.ConfigRootKey = view.Signed, s.Bundle.PublicRoot()
 	}
 	if err := stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Head{Head: head}}); err != nil {
 		return err
 	}
 	if req.GetExact() {
-		_, err := auditstore.Read(ctx, c.store, time.Time{}, c.now(), func(i auditstore.Item) error {
-			return stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Record{Record: &fealtyv1.AuditRecord{Key: i.Key, Value: i.Value}}})
+		_, err := auditstore.Read(ctx, t.cfg.Store, time.Time{}, t.cfg.Now(), func(i auditstore.Item) error {
+			return stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Record{
+				Record: &fealtyv1.AuditRecord{Key: i.Key, Value: i.Value}}})
 		})
-		return c.auditError(err)
+		return t.readError(err)
 	}
-	out := &auditPage{stream: stream, filter: filter}
+	out := &page{stream: stream, filter: filter}
 	var read store.Revision
 	if req.GetOnlyNew() {
-		l, err := c.store.List(ctx, auditlog.LastKey)
+		l, err := t.cfg.Store.List(ctx, auditlog.LastKey)
 		if err != nil {
-			return c.auditError(err)
+			return t.readError(err)
 		}
 		read = l.Revision
-	} else if read, err = auditstore.Read(ctx, c.store, filter.since, c.now(), out.add); err != nil {
-		return c.auditError(err)
+	} else if read, err = auditstore.Read(ctx, t.cfg.Store, filter.since, t.cfg.Now(), out.add); err != nil {
+		return t.readError(err)
 	}
 	if err := out.flush(); err != nil || !req.GetFollow() {
 		return err
 	}
-	if err := stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Following{Following: &fealtyv1.AuditFollowing{}}}); err != nil {
+	err = stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Following{
+		Following: &fealtyv1.AuditFollowing{}}})
+	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // ends with the call
 		select {
-		case <-c.stopping:
+		case <-t.cfg.Stopping:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	for change, err := range c.store.Changes(ctx, auditPrefix, read) {
+	for change, err := range t.cfg.Store.Changes(ctx, auditlog.Prefix, read) {
 		if err != nil {
-			return c.auditError(err)
+			return t.readError(err)
 		}
 		for _, e := range change.Put {
 			if err := out.add(auditstore.Item{Key: e.Key, Value: e.Value}); err != nil {
@@ -149,40 +152,40 @@ func (a auditServer) GetAudit(req *fealtyv1.GetAuditRequest, stream fealtyv1.Aud
 	return nil
 }
 
-// auditError words why the log was not read to its end.
-func (c *AuditTrail) auditError(err error) error {
+// readError words why the log was not read to its end.
+func (t *Trail) readError(err error) error {
 	if err == nil || errors.Is(err, store.ErrClosed) {
 		return err
 	}
-	return c.head.storeError("read the audit log", err)
+	return t.cfg.Authority.StoreError("read the audit log", err)
 }
 
-// auditPage sends entries in the order of their times, those of one checkpoint after those of
+// page sends entries in the order of their times, those of one checkpoint after those of
 // the one before.
-type auditPage struct {
+type page struct {
 	stream     fealtyv1.AuditService_GetAuditServer
-	filter     auditFilter
+	filter     filter
 	checkpoint uint64
 	entries    []*fealtyv1.AuditEntry
 	bytes      int
 }
 
-// maxAuditPage bounds the entries that are put in order, and maxAuditPageBytes their bytes.
+// maxPageEntries bounds the entries that are put in order, and maxPageBytes their bytes.
 // More of them can only be behind no checkpoint, or of a release before chains.
 const (
-	maxAuditPage      = 4096
-	maxAuditPageBytes = 4 << 20
+	maxPageEntries = 4096
+	maxPageBytes   = 4 << 20
 )
 
 // add takes one record of the log.
-func (p *auditPage) add(i auditstore.Item) error {
-	if i.Checkpoint != p.checkpoint || len(p.entries) >= maxAuditPage || p.bytes >= maxAuditPageBytes {
+func (p *page) add(i auditstore.Item) error {
+	if i.Checkpoint != p.checkpoint || len(p.entries) >= maxPageEntries || p.bytes >= maxPageBytes {
 		if err := p.flush(); err != nil {
 			return err
 		}
 		p.checkpoint = i.Checkpoint
 	}
-	if !strings.HasPrefix(i.Key, auditPrefix) {
+	if !strings.HasPrefix(i.Key, auditlog.Prefix) {
 		return nil // a checkpoint
 	}
 	e, err := auditlog.Decode(i.Key, i.Value)
@@ -197,7 +200,8 @@ func (p *auditPage) add(i auditstore.Item) error {
 		return nil
 	}
 	m := &fealtyv1.AuditEntry{
-		Actor: text(e.Actor), Action: text(e.Action), Target: text(e.Target), Reason: text(e.Reason), Chain: e.Chain, Number: e.Number, Checkpoint: i.Checkpoint,
+		Actor: text(e.Actor), Action: text(e.Action), Target: text(e.Target), Reason: text(e.Reason),
+		Chain: e.Chain, Number: e.Number, Checkpoint: i.Checkpoint,
 	}
 	if !e.At.IsZero() {
 		m.At = timestamppb.New(e.At)
@@ -213,34 +217,16 @@ func (p *auditPage) add(i auditstore.Item) error {
 // UTF-8.
 func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-func (p *auditPage) flush() error {
-	slices.SortStableFunc(p.entries, func(a, b *fealtyv1.AuditEntry) int { return a.GetAt().AsTime().Compare(b.GetAt().AsTime()) })
+func (p *page) flush() error {
+	slices.SortStableFunc(p.entries, func(a, b *fealtyv1.AuditEntry) int {
+		return a.GetAt().AsTime().Compare(b.GetAt().AsTime())
+	})
 	for _, e := range p.entries {
-		if err := p.stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Entry{Entry: e}}); err != nil {
+		err := p.stream.Send(&fealtyv1.GetAuditResponse{Part: &fealtyv1.GetAuditResponse_Entry{Entry: e}})
+		if err != nil {
 			return err
 		}
 	}
 	p.entries, p.bytes = nil, 0
 	return nil
-}
-
-// auditMetrics are what AuditTrail counts.
-type auditMetrics struct {
-	breaks prometheus.Counter
-}
-
-func newAuditMetrics(reg prometheus.Registerer) *auditMetrics {
-	m := &auditMetrics{
-		breaks: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fealty_audit_breaks_total",
-			Help: "Places at which the audit log is not what was written.",
-		}),
-	}
-	reg.MustRegister(m.breaks)
-	return m
-}
-
-// registerMetrics registers what it counts.
-func (c *AuditTrail) registerMetrics(reg prometheus.Registerer) {
-	c.metrics = newAuditMetrics(reg)
 }

@@ -1,0 +1,228 @@
+// Package auditing writes to the audit log what was done while the store took nothing.
+//
+// Most entries become durable with the change that they describe, in its transaction. What
+// is done without the store has none: its entries wait in a [Queue] in memory, and the log
+// of the process has each of them at once. They are written in their order, each of them
+// once, whatever becomes of an answer of the store.
+package auditing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
+)
+
+const (
+	// MaxWaiting bounds the entries that wait. Those that come above it are dropped, and
+	// their number is an entry of its own.
+	MaxWaiting = 10_000
+
+	batch      = 64              // entries in one transaction
+	writePause = 5 * time.Second // between attempts to write
+)
+
+// Config is what a [Queue] is made of. Every field is required.
+type Config struct {
+	Store store.Store
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// A Queue holds the entries that the store did not take yet, and gives the entries of this
+// process their places in the audit log. It is for concurrent use, except for [Queue.Write].
+type Queue struct {
+	cfg    Config
+	places *auditlog.Writer // set by Open
+
+	mu      sync.Mutex
+	entries []record.AuditEntry // oldest first; guarded by mu
+	dropped int                 // for want of room; guarded by mu
+	// placed are transactions of entries that have their places, and that are there already,
+	// perhaps; guarded by mu
+	placed []store.Tx
+
+	// sending is a batch of which it is not known whether it was written; owned by Write.
+	sending *sending
+}
+
+// sending is a transaction that is made of the first entries of the queue.
+type sending struct {
+	tx      store.Tx
+	places  *auditlog.Stamped // nil: they have theirs
+	again   bool              // its answer was lost before
+	entries int
+	placed  int
+	dropped int
+}
+
+// New returns an empty queue. Nothing is written before [Queue.Open].
+func New(cfg Config) *Queue { return &Queue{cfg: cfg} }
+
+// Open begins the chains of this process. who tells it from others: 16 hex digits of its
+// key's digest, and anything else is an error.
+func (q *Queue) Open(who string) (err error) {
+	q.places, err = auditlog.NewWriter(who, q.cfg.Now)
+	return err
+}
+
+// Places gives the entries of this process their places, those of changes too.
+func (q *Queue) Places() record.AuditPlaces { return q.places }
+
+// Add keeps an entry until the store takes it. The log has it at once.
+func (q *Queue) Add(e record.AuditEntry) {
+	q.cfg.Log.LogAttrs(context.Background(), slog.LevelInfo, "audit entry waits for the store",
+		slog.String("action", e.Action), slog.String("target", e.Target))
+	q.add(e)
+}
+
+func (q *Queue) add(entries ...record.AuditEntry) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, e := range entries {
+		if len(q.entries)+len(q.placed) >= MaxWaiting {
+			q.dropped++
+			continue
+		}
+		q.entries = append(q.entries, e)
+	}
+}
+
+// Again queues the entries of a change that was not committed, as far as is known: the rest
+// of it is not made again. Those that may be there already keep their places, so that they
+// are written once.
+func (q *Queue) Again(ch *record.Change) {
+	if ch.Err != nil || ch.Entries != nil {
+		q.add(ch.Entries...)
+		return
+	}
+	// The rest of the change is no condition any more either.
+	tx := store.Tx{ID: store.NewTxID()}
+	for _, w := range ch.Tx.Put {
+		if strings.HasPrefix(w.Key, auditlog.ChainPrefix) || strings.HasPrefix(w.Key, auditlog.HeadPrefix) {
+			tx.Put = append(tx.Put, w)
+		}
+	}
+	for _, i := range ch.Tx.If {
+		if strings.HasPrefix(i.Key, auditlog.HeadPrefix) {
+			tx.If = append(tx.If, i)
+		}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.entries)+len(q.placed) >= MaxWaiting {
+		q.dropped++
+		return
+	}
+	q.placed = append(q.placed, tx)
+}
+
+// Run writes queued entries whenever the store takes them, until ctx ends.
+func (q *Queue) Run(ctx context.Context) error {
+	for {
+		if err := watch.Sleep(ctx, writePause); err != nil {
+			return err
+		}
+		if err := q.Write(ctx); err != nil && ctx.Err() == nil {
+			q.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "queued audit entries are not written yet", slog.Any("err", err))
+		}
+	}
+}
+
+// Write writes what is queued, in its order, until nothing is left or the store does not
+// take it, whose error it returns then. A batch whose outcome is unknown is sent again as it
+// is, under its ID and until the store takes it, so that none of it is written twice.
+// Only one call may go on at a time: it is [Queue.Run] that makes them.
+func (q *Queue) Write(ctx context.Context) error {
+	for {
+		if q.sending == nil {
+			var err error
+			if q.sending, err = q.next(ctx); q.sending == nil {
+				return err
+			}
+		}
+		s := q.sending
+		_, err := q.cfg.Store.Commit(ctx, s.tx)
+		if errors.Is(err, store.ErrUnknownOutcome) {
+			s.again = true
+			return err
+		}
+		if errors.Is(err, store.ErrConflict) && (s.again || s.places == nil) {
+			err = nil // the chain that they begin is there, and so are they
+		}
+		if err != nil && s.again {
+			return err // a refusal is of this attempt alone: an earlier one may have written it
+		}
+		q.sending = nil
+		switch {
+		case s.places == nil:
+		case err == nil:
+			s.places.Applied()
+		default:
+			s.places.Discarded()
+		}
+		if err != nil {
+			return err
+		}
+		q.mu.Lock()
+		q.entries, q.placed, q.dropped = q.entries[s.entries:], q.placed[s.placed:], q.dropped-s.dropped
+		if len(q.entries) == 0 {
+			q.entries = nil
+		}
+		q.mu.Unlock()
+	}
+}
+
+// next makes a transaction of what is first in the queue; nil if nothing is.
+func (q *Queue) next(ctx context.Context) (*sending, error) {
+	q.mu.Lock()
+	s := &sending{tx: store.Tx{ID: store.NewTxID()}}
+	var entries []record.AuditEntry
+	if len(q.placed) > 0 {
+		s.tx, s.placed = q.placed[0], 1
+	} else {
+		s.entries, s.dropped = min(len(q.entries), batch), q.dropped
+		entries = slices.Clone(q.entries[:s.entries])
+	}
+	q.mu.Unlock()
+	if s.dropped > 0 {
+		entries = append(entries, record.AuditEntry{
+			At: q.cfg.Now().UTC(), Actor: "coordinator", Action: "audit.dropped", Target: "queue",
+			Fields: map[string]string{"entries": fmt.Sprint(s.dropped)},
+		})
+	}
+	if len(entries) == 0 {
+		if s.placed == 0 {
+			return nil, nil
+		}
+		return s, nil
+	}
+	var err error
+	if s.places, err = q.places.Stamp(ctx, entries); err != nil {
+		return nil, err
+	}
+	s.tx = record.WithPlaces(s.tx, s.places)
+	return s, nil
+}
+
+// Waiting is how many entries wait for the store, those of one lost answer counted as one.
+func (q *Queue) Waiting() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.entries) + len(q.placed)
+}
+
+// Alive returns once the lock that callers take was free.
+func (q *Queue) Alive() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+}
