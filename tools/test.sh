@@ -73,7 +73,7 @@ typed='TestRooms|TestSecretsStayInTheirRooms'
 rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
 first=(./internal/devcluster ./internal/coordinator/... ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty
-  ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli)
+  ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli ./internal/store/sqlite ./manifest ./snapshot)
 uninstrumented=(modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory crypto/internal/... math/big
   golang.org/x/crypto/...)
 
