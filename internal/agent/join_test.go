@@ -515,15 +515,15 @@ func TestJoinKinds(t *testing.T) {
 }
 
 // crash runs op on a disk whose power is cut at its nth mutating call, for every n,
-// and calls check on what the disk comes back with. Under the race detector it comes
-// back in the last of these ways alone.
+// and calls check on what the disk comes back with. Under the race detector n is every
+// fourth, and the disk comes back in the last of these ways alone.
 func crash(t *testing.T, afters []durabletest.After, prepare func() (disk *durabletest.Disk, op func() error), check func(t *testing.T, done bool)) {
 	t.Helper()
 	if raceDetector {
 		afters = afters[len(afters)-1:]
 	}
 	for _, after := range afters {
-		for n := 1; ; n++ {
+		for n := 1; ; n += everyNth(4) {
 			disk, op := prepare()
 			disk.FailAt(n, durabletest.ErrPowerCut)
 			err := op()
@@ -542,6 +542,16 @@ func crash(t *testing.T, afters []durabletest.After, prepare func() (disk *durab
 			}
 		}
 	}
+}
+
+// everyNth returns by how much to go on with what is counted up, call by call: by one, or
+// by n under the race detector. The test is among the rounds of tools/test.sh, which does
+// each call.
+func everyNth(n int) int {
+	if raceDetector {
+		return n
+	}
+	return 1
 }
 
 // fewerChecks has rapid check only so often in this test, unless -rapid.checks says how
@@ -660,7 +670,7 @@ func TestCommitCrash(t *testing.T) {
 func TestJoinDiskErrors(t *testing.T) {
 	f := newFleet(t)
 	for _, errno := range []error{syscall.ENOSPC, syscall.EIO} {
-		for call := 1; ; call++ {
+		for call := 1; ; call += everyNth(4) {
 			n, token := newNode(f), ByToken(f.token())
 			n.disk.FailAt(call, errno)
 			_, err := n.join(token)

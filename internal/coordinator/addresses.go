@@ -33,11 +33,9 @@ func (c *Membership) tokenAddresses(ctx context.Context, m *manifest.Manifest) [
 // knownAddresses are where coordinators are, this one first, without asking the store.
 func (c *Membership) knownAddresses() []string {
 	out := slices.Clone(c.cfg.Addresses)
-	if p := c.root.publication.publication.Load(); p != nil {
-		published := p.state.Value.Coordinators
-		for _, key := range slices.Sorted(maps.Keys(published)) {
-			out = append(out, published[key]...)
-		}
+	published := c.published()
+	for _, key := range slices.Sorted(maps.Keys(published)) {
+		out = append(out, published[key]...)
 	}
 	return firstAddresses(out, maxBootstrapAddresses)
 }

@@ -72,14 +72,14 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
 
-	ready := f.c.head.state.Load()
+	ready := f.c.head.State()
 	leave := func() {
-		f.c.head.state.Store(authority.Recovering(ready, errors.New("a test says so")))
-		f.c.head.stateChanged.Notify()
+		f.c.head.Put(authority.Recovering(ready, errors.New("a test says so")), time.Time{})
+		f.c.head.Notify()
 	}
 	leave()
-	f.c.head.state.Store(ready)
-	f.c.head.stateChanged.Notify()
+	f.c.head.Put(ready, time.Time{})
+	f.c.head.Notify()
 	ended := make(chan error, 1)
 	go func() {
 		for {

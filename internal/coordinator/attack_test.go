@@ -380,7 +380,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 // the new head.
 func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	f := readyFleet(t, nil)
-	head := f.c.head.state.Load().Head
+	head := f.c.head.State().Head
 	errs := make(chan error, 2)
 	for i := range cap(errs) {
 		req := &fealtyv1.SetManifestRequest{Manifest: f.manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: [\"token:extra-%d\"]}\n", i, i))}
@@ -402,7 +402,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	if won != 1 {
 		t.Fatalf("%d sets won, want 1", won)
 	}
-	if got := f.c.head.state.Load().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
+	if got := f.c.head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
 		t.Fatalf("the head is index %d after %v, want the child of %v", got.Index, got.Previous, head.Hash)
 	}
 }
@@ -410,7 +410,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 func TestBadSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	head := f.c.head.state.Load().Head
+	head := f.c.head.State().Head
 	_, foreign, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -454,7 +454,7 @@ func TestBadSets(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := f.local().manifest.SetManifest(f.ctx(), tc.req)
 			wantCode(t, err, tc.want)
-			if got := f.c.head.state.Load().Head.Hash; got != head.Hash {
+			if got := f.c.head.State().Head.Hash; got != head.Hash {
 				t.Fatal("the head moved")
 			}
 		})
@@ -464,7 +464,7 @@ func TestBadSets(t *testing.T) {
 		if _, err := f.local().manifest.SetManifest(f.ctx(), req); err != nil {
 			t.Fatal(err)
 		}
-		now := f.c.head.state.Load().Head.Hash
+		now := f.c.head.State().Head.Hash
 		req.CurrentTransition = now[:]
 		_, err := f.local().manifest.SetManifest(f.ctx(), req)
 		wantCode(t, err, explain.ManifestMissigned)
@@ -590,7 +590,7 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 		t.Fatal("the set did not die")
 	}
 	f.c.authority.checkHead(f.ctx())
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
 		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,
 			s.Reason)

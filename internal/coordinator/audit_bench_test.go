@@ -60,7 +60,7 @@ func newSwitched(t testing.TB, c *Coordinator) *switched {
 		t.Fatal(err)
 	}
 	s := &switched{chains: c.auditing.Places(), plane: unchained{own}}
-	c.head.state.Load().Records.Audit = s
+	c.head.State().Records.Audit = s
 	return s
 }
 
@@ -129,7 +129,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		leader, _, _ := awaitLeader(b, all...)
 		before := auditReport(b, leader.c, leader.store).Covered
 		began := time.Now()
-		if err := leader.c.audit.Checkpoint(f.ctx(), leader.c.head.state.Load(), 0); err != nil {
+		if err := leader.c.audit.Checkpoint(f.ctx(), leader.c.head.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)

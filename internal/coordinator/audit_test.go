@@ -30,7 +30,7 @@ import (
 // force at c.
 func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
-	s, view := c.head.state.Load(), c.bundle.trust.Load()
+	s, view := c.head.State(), c.bundle.trust.Load()
 	bundle, _, err := s.Bundle.Open(view.Signed)
 	wantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)

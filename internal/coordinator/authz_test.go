@@ -46,7 +46,7 @@ type caller struct {
 // past the issuer's checks: a certificate that Fealty itself would never make.
 func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
 	f.t.Helper()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	ca := s.MeshCA()
 	key, err := newKey()
 	if err != nil {

@@ -157,7 +157,7 @@ func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []s
 	}
 	head.Entries = uint64(len(kept))
 	if !current {
-		c.head.headDue.Notify()
+		c.head.LookAgain()
 		return nil, nil, record.Busy("the backup")
 	}
 	return head, kept, nil

@@ -68,7 +68,7 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	if found.History.Current().Hash != s.Head.Hash || uint64(found.Header.Revision) != head.GetRevision() || !found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
 	}
@@ -149,7 +149,7 @@ func TestBackupRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey, Version: e.Version + 1}}}, nil); !errors.Is(err, explain.StoreBusy) {
 		t.Errorf("at another head: %v", err)
 	}

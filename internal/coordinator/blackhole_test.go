@@ -80,7 +80,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			f.awaitTold("data/" + k.name)
 		}
 	}
-	head := all[0].c.head.state.Load().Head
+	head := all[0].c.head.State().Head
 
 	way.BlackHole()
 	before := withoutBeats(t, direct)
@@ -116,7 +116,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, k := range known {
 		k.awaitProbe(t)
-		if s := k.n.f.c.head.state.Load(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
+		if s := k.n.f.c.head.State(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
 			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.Phase, s.Head.Index, head.Index, s.Reason)
 		}
 		if err := k.n.renew(true); err != nil {
@@ -173,7 +173,7 @@ func newSwallowed(f *fleet, name string) *swallowed {
 	k.member = newClients(k.n.conn())
 	k.prover = proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
 	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.manifest("  - {name: more, kind: witness, match: [\"token:more\"]}\n"), Reason: "test"}
-	f.sign(k.signed, f.c.head.state.Load().Head.Hash)
+	f.sign(k.signed, f.c.head.State().Head.Hash)
 	return k
 }
 
@@ -314,7 +314,7 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 			return
 		}
 	}
-	if s := k.n.f.c.head.state.Load(); s.Phase != authority.Ready || s.Secrets == nil {
+	if s := k.n.f.c.head.State(); s.Phase != authority.Ready || s.Secrets == nil {
 		t.Errorf("it is %v: %s", s.Phase, s.Reason)
 	}
 }

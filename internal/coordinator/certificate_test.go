@@ -4,6 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
@@ -120,7 +121,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	if a, b := f.c.head.state.Load(), r.c.head.state.Load(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
+	if a, b := f.c.head.State(), r.c.head.State(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
 		t.Error("it is ready with other secrets")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received")
@@ -132,7 +133,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
-	all, err := f.c.head.replicas(f.ctx(), f.c.head.state.Load().Manifest)
+	all, err := f.c.head.replicas(f.ctx(), f.c.head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
@@ -148,7 +149,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	f.stop()
 	f.start()
 	f.awaitHead(r)
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
@@ -280,7 +281,7 @@ func askRaw(f, r *fleet, key ed25519.PrivateKey, certificates [][]byte, vouch fu
 	defer conn.Close()
 	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
 	wantOnlyNil(f.t, err)
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: testCluster, Head: s.Head.Hash[:],
 		AskerNonce: make([]byte, proof.NonceBytes),
 		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.people.keys["alice"].Recipient().String()}
@@ -469,7 +470,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.awaitHead(f)
 	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
 	r.stop()
-	m := f.c.head.state.Load().Manifest
+	m := f.c.head.State().Manifest
 	f.advance(25 * time.Hour)
 	all, err := f.c.head.replicas(f.ctx(), m)
 	if err != nil || len(all) != 2 {
@@ -512,7 +513,7 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	_, _, claimed, err := r.c.head.claimedHistory(r.ctx())
 	wantOnlyNil(t, err)
 	loaded := r.loaded()
-	head := &recovery.Head{Hash: sha256Sum(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
+	head := &recovery.Head{Hash: sha256.Sum256(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
 	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: testCluster, Head: head.Hash,
 		Recipient: f.people.keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
 		Key: r.c.self.enrolmentKey()}
@@ -541,7 +542,7 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	r.start()
 	got, err := bringTo(t, r.addr, share, recovery.Options{})
 	wantOnlyNil(t, err)
-	if s := r.c.head.state.Load(); !got.Recovered || s.Phase != authority.Ready {
+	if s := r.c.head.State(); !got.Recovered || s.Phase != authority.Ready {
 		t.Fatalf("%+v, and it is %v", got, s.Phase)
 	}
 }

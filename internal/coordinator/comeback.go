@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -51,7 +52,8 @@ func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *
 	}
 	_, refused := c.self.admits(m)
 	return &way{
-		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256Sum(raw)}, manifest: m, seen: seen, last: last, admitted: refused == nil,
+		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, manifest: m,
+		seen: seen, last: last, admitted: refused == nil,
 	}, nil
 }
 
@@ -67,7 +69,7 @@ type memory struct {
 	s *authority.State
 }
 
-func (c *Authority) memory() memory { return memory{c, c.head.state.Load()} }
+func (c *Authority) memory() memory { return memory{c, c.head.State()} }
 
 func (m memory) Phase() decide.Phase { return m.s.Phase }
 
@@ -170,7 +172,7 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 		}
 		if step == decide.Wait {
 			if len(failed) == 0 {
-				return c.head.state.Load(), wait, nil // nothing was tried, so nothing is new
+				return c.head.State(), wait, nil // nothing was tried, so nothing is new
 			}
 			return authority.Recovering(w.last, errors.Join(failed...)), wait, nil
 		}
@@ -194,7 +196,7 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 		case ctx.Err() != nil:
 			return nil, 0, ctx.Err() // whoever looks next does it again
 		case yielded:
-			return c.head.state.Load(), yieldPause, nil // and then goes on with this very step
+			return c.head.State(), yieldPause, nil // and then goes on with this very step
 		}
 		failed = append(failed, err)
 		c.search.Ended(c.elapsed(), step, found)
@@ -451,7 +453,7 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 		for _, e := range change.Put {
 			if r, err := openReplica(e); err == nil && r.Key != c.self.enrolmentKey() && r.Phase == authority.Ready.String() {
 				c.pushed.Store(true)
-				c.head.headDue.Notify()
+				c.head.LookAgain()
 			}
 		}
 	}
@@ -504,7 +506,7 @@ func (c *Head) judgeHead(ctx context.Context, s *authority.State, e store.Entry)
 // askPeers comes back with what another coordinator gives. While there are others, a
 // new mesh CA key is not made at once.
 func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, decide.Found, error) {
-	r, err := c.root.peerrecovery.fromPeers(ctx, w.loaded)
+	r, err := c.peers.fromPeers(ctx, w.loaded)
 	if errors.Is(err, errNoPeers) {
 		// A backup holds no word of where coordinators are: whoever wrote this very head
 		// says so soon.
@@ -531,4 +533,14 @@ func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, dec
 	// If somebody moves the head on before this one is adopted, the key that came is here.
 	c.taken.keep(takenKey{*r.verified.Current(), r.mesh})
 	return s, decide.Nothing, nil
+}
+
+// peers hand over the secrets of a head, and take those of the next.
+type peers interface {
+	// fromPeers asks the other coordinators for the secrets of the head of loaded, which
+	// nothing vouches for yet. The error is errNoPeers if nobody is known.
+	fromPeers(ctx context.Context, loaded *history.History) (*received, error)
+	// prepare brings the mesh CA key of mv to others before the head moves, and returns those
+	// that took it.
+	prepare(ctx context.Context, mv *move) (took []string)
 }

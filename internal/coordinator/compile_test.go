@@ -593,7 +593,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		for range 3 {
 			for _, c := range []*Coordinator{d.c, other} {
 				d.follow(c)
-				if _, err := c.desired.currentConfig(t.Context(), c.head.state.Load(), false); err != nil {
+				if _, err := c.desired.currentConfig(t.Context(), c.head.State(), false); err != nil {
 					t.Fatal(err)
 				}
 				if err := d.publishAll(c, publishers[c]); err != nil {

@@ -218,7 +218,7 @@ func (c *Desired) followConfig(ctx context.Context, s *authority.State) error {
 		}
 		switch _, err := c.currentConfig(ctx, s, whole); {
 		case errors.Is(err, store.ErrForged) && !c.head.headHolds(ctx):
-			c.head.headDue.Notify() // under another head there may be another seed, or less config
+			c.head.LookAgain() // under another head there may be another seed, or less config
 		case errors.Is(err, store.ErrForged):
 			c.head.forged(ctx, "the config", err)
 		case err != nil:
@@ -516,4 +516,20 @@ func configProblems(err error) error {
 		details = append(details, "record", first.Record.String())
 	}
 	return explain.Wrap(err, code, details...)
+}
+
+// follow reads the config in force under next. Config that was altered keeps nobody from
+// being ready: what was published stays. While the store is known to have lost something the
+// config is what it was.
+func (c *Desired) follow(ctx context.Context, next *authority.State) (adoption, error) {
+	if c.storeguard.LostError() != nil {
+		return adoption{}, nil
+	}
+	switch _, err := c.currentConfig(ctx, next, true); {
+	case errors.Is(err, store.ErrForged):
+		return adoption{}, c.head.forgedUnder(ctx, next, suspect{"the config", err})
+	case err != nil:
+		return adoption{}, fmt.Errorf("read the config: %w", err)
+	}
+	return adoption{}, nil
 }

@@ -99,7 +99,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		back = c.admission.recalls.Add(leaf.NotAfter)
 	}
 	trustChanged, publicationChanged, moved := c.bundle.bundleChanged.Wait(), c.publication.publicationChanged.Wait(), c.membership.members.wait(path)
-	stateChanged := c.head.stateChanged.Wait()
+	stateChanged := c.head.Changed()
 	for first := true; ; first = false {
 		d.forget()
 		// The trust bundle first: it has the keys of the others.
@@ -151,7 +151,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 				return err
 			}
 		case <-stateChanged:
-			stateChanged = c.head.stateChanged.Wait()
+			stateChanged = c.head.Changed()
 			// Who is not ready for a moment only, as between two heads, sends nobody away.
 			if _, err := c.head.ready(); err != nil && leave == nil {
 				timer := time.NewTimer(leaveAfter + mathrand.N(leaveAfter))

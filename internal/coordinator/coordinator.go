@@ -377,7 +377,7 @@ func (c *Coordinator) open(ctx context.Context) error {
 		return fmt.Errorf("guard the listeners: %w", err)
 	}
 	c.share()
-	c.head.state.Store(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"})
+	c.head.Put(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"}, time.Time{})
 	s, err := c.authority.loadFirst(ctx)
 	if err != nil {
 		return unreadable(ctx, err)
@@ -409,13 +409,13 @@ func (c *Coordinator) Close() error {
 
 // wipe overwrites the secrets, when nobody uses them any more.
 func (c *Coordinator) wipe() {
-	c.ownerrecovery.recoveries.end(nil)
+	c.ownerrecovery.recoveries.over()
 	c.authority.dropPrepared()
 	c.authority.dropOpened()
 	for _, former := range c.authority.former {
 		former.Wipe()
 	}
-	if s := c.head.state.Load().Ready(); s != nil {
+	if s := c.head.State().Ready(); s != nil {
 		s.Secrets.Wipe()
 	}
 }
@@ -463,7 +463,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 
 // Phase says whether it is ready, and if not, why.
 func (c *Coordinator) Phase() (phase, reason string) {
-	s := c.head.state.Load()
+	s := c.head.State()
 	return s.Phase.String(), s.Reason
 }
 
@@ -558,8 +558,8 @@ func (c *Head) ready() (*authority.State, error) {
 // followState runs what belongs to one state for as long as it is the state.
 func (c *Coordinator) followState(ctx context.Context) error {
 	for ctx.Err() == nil {
-		changed := c.head.stateChanged.Wait()
-		s := c.head.state.Load()
+		changed := c.head.Changed()
+		s := c.head.State()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
 		if s.Phase == authority.Ready {

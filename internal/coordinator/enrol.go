@@ -94,7 +94,7 @@ func (c *Enrolment) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte,
 // state that comes is looked at too: a manifest may admit what the one before did not.
 func (c *Authority) followCertificate(ctx context.Context) error {
 	for {
-		changed, state := c.self.certificate.Changed(), c.head.stateChanged.Wait()
+		changed, state := c.self.certificate.Changed(), c.head.Changed()
 		c.takeCertificate(ctx)
 		if err := watch.Event(ctx, changed, state); err != nil {
 			return err
@@ -105,7 +105,7 @@ func (c *Authority) followCertificate(ctx context.Context) error {
 // takeCertificate looks at the files once.
 func (c *Authority) takeCertificate(ctx context.Context) {
 	var in *manifest.Manifest
-	if s := c.head.state.Load(); s.Phase == authority.Ready {
+	if s := c.head.State(); s.Phase == authority.Ready {
 		in = s.Manifest
 	}
 	taken, refused := c.self.certificate.Take(ctx, c.self.enrolmentKey(), in, c.now())
@@ -115,7 +115,7 @@ func (c *Authority) takeCertificate(ctx context.Context) {
 	case taken:
 		c.self.certificateChanged.Notify()
 		c.pushed.Store(true)
-		c.head.headDue.Notify() // what kept it from being admitted may be over
+		c.head.LookAgain() // what kept it from being admitted may be over
 	}
 }
 

@@ -34,7 +34,7 @@ func (c *Admission) renewFull(ctx context.Context, s *authority.State, peer iden
 		case err != nil && !errors.Is(err, store.ErrNotFound):
 			return nil, c.head.storeError("read what the renewal depends on", err)
 		case e.Version != want.Version:
-			c.head.headDue.Notify()
+			c.head.LookAgain()
 			return nil, record.Busy("the renewal")
 		}
 	}

@@ -206,11 +206,11 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	b := f.save(owners).signed(f.signer)
-	start := f.c.head.state.Load()
+	start := f.c.head.State()
 	if err := f.set(start.Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	before := f.c.head.state.Load()
+	before := f.c.head.State()
 	links := func(known history.Hash) [][]byte {
 		stream, err := f.restoreClient().GetLinks(f.ctx(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
@@ -235,7 +235,7 @@ func TestLinks(t *testing.T) {
 				return false, err
 			}
 		}
-		return trail.LeadsTo(f.c.head.state.Load().Chain.Mark())
+		return trail.LeadsTo(f.c.head.State().Chain.Mark())
 	}
 	if got := links(start.Head.Hash); len(got) != 1 {
 		t.Fatalf("%d links of one set", len(got))
@@ -257,7 +257,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("a restore that other signers signed: %v", err)
 	}
 	// After another restore, too, who knows a head of before the first has to see both.
-	first := f.c.head.state.Load()
+	first := f.c.head.State()
 	again := f.save(owners).signed(f.signer)
 	f.advance(time.Minute)
 	again.planned().signed(f.signer).restore()

@@ -203,7 +203,7 @@ func TestGatheringCutOff(t *testing.T) {
 				}
 				*crashed = d.again(*crashed)
 				ready := func() bool {
-					return d.c.head.state.Load().Phase == authority.Ready || two.head.state.Load().Phase == authority.Ready
+					return d.c.head.State().Phase == authority.Ready || two.head.State().Phase == authority.Ready
 				}
 				for range 4 {
 					if ready() {
@@ -216,10 +216,10 @@ func TestGatheringCutOff(t *testing.T) {
 					two.authority.checkHead(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.c.head.state.Load().Reason,
-						two.head.state.Load().Reason)
+					t.Fatalf("nobody is ready: %s, %s", d.c.head.State().Reason,
+						two.head.State().Reason)
 				}
-				if two.head.state.Load().Phase == authority.Ready {
+				if two.head.State().Phase == authority.Ready {
 					d.c = two
 				}
 				wantOneKeyPerEpoch(t, d)

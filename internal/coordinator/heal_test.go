@@ -22,7 +22,7 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.start()
 		r.awaitHead(f)
 	}
-	before := f.c.head.state.Load().Head
+	before := f.c.head.State().Head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
 		r.faults.Fail("peer.before-reread", errTestCrash)
@@ -32,7 +32,7 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.c.authority.rekey(t.Context(), f.c.head.state.Load(), "test", "test", nil)
+	_, err = f.c.authority.rekey(t.Context(), f.c.head.State(), "test", "test", nil)
 	f.link.cut(errKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {

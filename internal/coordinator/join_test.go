@@ -155,9 +155,9 @@ func TestRenewBanAndRestart(t *testing.T) {
 	if err := n.renew(true); err != nil {
 		t.Fatal(err)
 	}
-	epoch := f.c.head.state.Load().Head.AuthorityEpoch
+	epoch := f.c.head.State().Head.AuthorityEpoch
 	f.restart()
-	if got := f.c.head.state.Load().Head.AuthorityEpoch; got != epoch {
+	if got := f.c.head.State().Head.AuthorityEpoch; got != epoch {
 		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
 	}
 	if err := n.renew(true); err != nil {

@@ -77,7 +77,7 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 	t.Helper()
 	lines := func() (n int) {
-		s := d.c.head.state.Load()
+		s := d.c.head.State()
 		for _, e := range s.Manifest.Admit {
 			n += d.c.admission.joins.Waiting(joinLine{s, e.Name})
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -331,7 +332,7 @@ func (c *Keepers) writeSealedCopy(ctx context.Context, mv *move, key string, was
 	case errors.Is(err, sealed.ErrMeanwhile):
 		return record.Busy("the sealed secret")
 	case errors.Is(err, store.ErrConflict):
-		c.head.headDue.Notify()
+		c.head.LookAgain()
 		return explain.Wrap(err, explain.ManifestStale, "expected", "of before")
 	case err != nil:
 		return c.head.storeError("write a sealed secret", err)
@@ -348,7 +349,7 @@ func (c *Keepers) sealMesh(ctx context.Context, mv *move) error {
 			continue
 		}
 		err := c.sealMeshWith(ctx, f, mv)
-		c.root.ownerrecovery.recoveries.keeperSealed(f.Name, err)
+		c.noteSealed(f.Name, err)
 		if err != nil {
 			return err
 		}
@@ -379,7 +380,7 @@ func (c *Keepers) sealMeshWith(ctx context.Context, f *found, mv *move) error {
 func (c *Keepers) sealAgain(ctx context.Context, mv *move) {
 	for _, o := range mv.manifest.Seed.Keepers() {
 		err := c.sealAgainWith(ctx, o, mv)
-		c.root.ownerrecovery.recoveries.keeperSealed(o.Name, err)
+		c.noteSealed(o.Name, err)
 		if err != nil {
 			c.log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the seed and the new mesh CA key: a restart of all coordinators needs the owners, until it is mended and a manifest is set",
 				slog.String("keeper", o.Name), slog.Any("err", err))
@@ -434,4 +435,26 @@ func openCopy[T any](ctx context.Context, c *Keepers, o manifest.Owner, of seale
 		err = fmt.Errorf("it is sealed under key %s: %w", idText(sealed.IDs(copies)), err)
 	}
 	return opened, err
+}
+
+// noteSealed notes whether a keeper sealed the seed; status shows those that did
+// not.
+func (c *Keepers) noteSealed(name string, err error) {
+	c.failedMu.Lock()
+	defer c.failedMu.Unlock()
+	if err == nil {
+		delete(c.failed, name)
+		return
+	}
+	if c.failed == nil {
+		c.failed = make(map[string]string)
+	}
+	c.failed[name] = err.Error()
+}
+
+// unsealed returns the keepers that did not seal the seed, and why.
+func (c *Keepers) unsealed() map[string]string {
+	c.failedMu.Lock()
+	defer c.failedMu.Unlock()
+	return maps.Clone(c.failed)
 }

@@ -35,7 +35,7 @@ func keeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
 func keyIDs(t testing.TB, c *Coordinator) []keyring.KeyID {
 	t.Helper()
 	copies, err := sealed.Copies(context.Background(), c.store,
-		sealed.Seed(&c.head.state.Load().Head.Transition), "host")
+		sealed.Seed(&c.head.State().Head.Transition), "host")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		// A copy of each machine, and one in the old place.
 		wantOnly(t, "set on the second machine", r.set(r.machineManifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", n, n))), "")
 		f.awaitHead(r)
-		s := f.c.head.state.Load()
+		s := f.c.head.State()
 		olds = append(olds, s.Head.Salt)
 		of := sealed.Seed(&s.Head.Transition)
 		e, err := f.store.Get(t.Context(), of.Key("host", id))
@@ -421,7 +421,7 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	wantOnly(t, "first set", f.set(m("")), "")
 	r.start()
 	r.awaitHead(f)
-	of := sealed.Seed(&f.c.head.state.Load().Head.Transition)
+	of := sealed.Seed(&f.c.head.State().Head.Transition)
 	sealedBy, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	wantOnly(t, "read", err, "")
 	key("of the second machine")

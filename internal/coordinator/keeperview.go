@@ -120,8 +120,8 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 // until ctx ends.
 func (c *Keepers) followKeepers(ctx context.Context) error {
 	for {
-		changed := c.head.stateChanged.Wait()
-		if s := c.head.state.Load(); s.Phase == authority.Ready {
+		changed := c.head.Changed()
+		if s := c.head.State(); s.Phase == authority.Ready {
 			programs := failedPrograms
 			if v := c.keptBy(s); v == nil || c.now().Sub(v.at).Abs() >= programPause {
 				programs = allPrograms
@@ -195,7 +195,7 @@ func (c *Keepers) keeperFindings(ctx context.Context, s *authority.State) []*fea
 	if len(keepers) == 0 {
 		return nil
 	}
-	lost := c.root.ownerrecovery.recoveries.lostKeepers()
+	lost := c.unsealed()
 	var out []*fealtyv1.Finding
 	for _, o := range keepers {
 		if problem, ok := lost[o.Name]; ok {

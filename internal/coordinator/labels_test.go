@@ -170,7 +170,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.awaitHead(f)
 	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
 	with := f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
-	before := f.c.head.state.Load().Head.Hash
+	before := f.c.head.State().Head.Hash
 	err := f.set(with)
 	e := explain.Of(err)
 	if e == nil || e.Code != explain.ManifestFieldUnread {
@@ -181,7 +181,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 			t.Errorf("%s is %q, want %q", field, e.Fields[field], want)
 		}
 	}
-	if f.c.head.state.Load().Head.Hash != before {
+	if f.c.head.State().Head.Hash != before {
 		t.Error("the head moved")
 	}
 	// A manifest that it can read is set.

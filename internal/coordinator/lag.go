@@ -40,8 +40,45 @@ type lag struct {
 	over watch.Signal // it is up with the store after all
 
 	began time.Duration // at, on the clock that only goes forward; owned by who holds setting
-	lost  int           // adoptions in a row that somebody else was first with; likewise
 }
+
+// State returns the state in force, which is never nil.
+func (c *Head) State() *authority.State { return c.state.Load() }
+
+// Put makes s the state in force, and tells whoever waits for another one. confirmed is when
+// the store was asked and showed its head; the zero value: it was not.
+func (c *Head) Put(s *authority.State, confirmed time.Time) {
+	c.state.Store(s)
+	if !confirmed.IsZero() {
+		c.headConfirmed.Set(confirmed)
+	}
+	c.stateChanged.Notify()
+}
+
+// Changed returns a channel that is closed when another state is in force.
+func (c *Head) Changed() <-chan struct{} { return c.stateChanged.Wait() }
+
+// Notify has whoever waits for another state look at the one in force.
+func (c *Head) Notify() { c.stateChanged.Notify() }
+
+// LookAgain has the head that the store shows looked at now.
+func (c *Head) LookAgain() { c.headDue.Notify() }
+
+// Due returns a channel that is closed when the head is to be looked at.
+func (c *Head) Due() <-chan struct{} { return c.headDue.Wait() }
+
+// Confirmed returns when the store was last asked and showed the head in force; the zero
+// time: it never did.
+func (c *Head) Confirmed() time.Time { return c.headConfirmed.Get() }
+
+// ConfirmedAge is how long before now that was.
+func (c *Head) ConfirmedAge(now time.Time) time.Duration { return c.headConfirmed.Age(now) }
+
+// BehindSince returns since when the store shows a newer head than the one in force.
+func (c *Head) BehindSince() time.Time { return c.lag.at.Get() }
+
+// Behind is for how long, on the clock that only goes forward. The caller holds setting.
+func (c *Head) Behind() time.Duration { return c.elapsed() - c.lag.began }
 
 // fallBehind notes that the store shows another head than that of s. The caller holds
 // setting.
@@ -61,12 +98,12 @@ func (c *Head) fallBehind(s *authority.State) {
 // Nothing vouches for w but the seed in force: a history that this does not vouch for keeps
 // no state from giving way.
 func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
-	s := c.head.state.Load()
+	s := c.head.State()
 	if s.Phase != authority.Ready || w.restore != nil {
 		return 0
 	}
 	c.head.fallBehind(s)
-	lagged := c.elapsed() - c.head.lag.began
+	lagged := c.head.Behind()
 	if !decide.Lingers(memory{c, s}, decide.HeadOf(&w.claimed), w.admitted, lagged) {
 		return 0
 	}
@@ -135,14 +172,14 @@ func (c *Head) atHead(ctx context.Context) (*authority.State, error) {
 // it returns that state at once.
 func (c *Authority) headTurn(ctx context.Context) (s *authority.State, release func(), err error) {
 	for {
-		if s := c.head.state.Load(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
+		if s := c.head.State(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
 			return s, func() {}, nil
 		}
 		if release, err = c.settingTurn(ctx); err != nil {
 			return nil, nil, err
 		}
 		c.toHead(ctx)
-		if s = c.head.state.Load(); s.Phase != authority.Ready || c.head.acts(s) {
+		if s = c.head.State(); s.Phase != authority.Ready || c.head.acts(s) {
 			return s, release, nil
 		}
 		release() // for who follows the head
@@ -176,7 +213,7 @@ func (c *Authority) headIfFree(ctx context.Context) (*authority.State, error) {
 		c.toHead(ctx)
 		<-c.setting
 	default:
-		c.head.headDue.Notify()
+		c.head.LookAgain()
 	}
 	return c.head.ready()
 }

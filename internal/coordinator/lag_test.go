@@ -134,7 +134,7 @@ func TestSetsAtOnce(t *testing.T) {
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	if got := all[0].c.head.state.Load().Head.Index; got != uint64(made.Load())+1 {
+	if got := all[0].c.head.State().Head.Index; got != uint64(made.Load())+1 {
 		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
 	}
 }
@@ -213,7 +213,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	all, fell := trio(t, "")
 	a, b := all[0], all[1]
 	member := b.member("node-1")
-	before := b.c.head.state.Load()
+	before := b.c.head.State()
 
 	adopting, goOn := stops(t, b, 2)
 	set := func(name string) {
@@ -228,7 +228,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	set("third")
 	goOn <- struct{}{} // and loses to the third
 	<-adopting
-	if s := b.c.head.state.Load(); s != before {
+	if s := b.c.head.State(); s != before {
 		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := b.local()
@@ -266,7 +266,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	for _, e := range a.audited("manifest.set") {
 		moves[e.Target]++
 	}
-	if len(moves) != 2 || moves[a.c.head.state.Load().Head.Hash.String()] != 1 {
+	if len(moves) != 2 || moves[a.c.head.State().Head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
 	}
 }
@@ -274,7 +274,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 // awaitsHead fails unless f still serves reads under the state before, and has a change wait.
 func (f *fleet) awaitsHead(before *authority.State) {
 	f.t.Helper()
-	if s := f.c.head.state.Load(); s != before {
+	if s := f.c.head.State(); s != before {
 		f.t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := f.local()
@@ -295,7 +295,7 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
 	a, b, c := all[0], all[1], all[2]
-	before := b.c.head.state.Load()
+	before := b.c.head.State()
 	adopting, goOn := stops(t, b, 1)
 	if err := a.set(a.manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
 		t.Fatal(err)
@@ -336,7 +336,7 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	b.start()
 	b.awaitHead(a)
 	fell.n.Store(0)
-	before := b.c.head.state.Load()
+	before := b.c.head.State()
 	b.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 	asked := make(chan struct{}, 64)
 	a.faults.Arm("peer.before-reread", func() error {

@@ -125,7 +125,7 @@ func (l *lead) now() time.Duration { return time.Since(l.origin) }
 func (c *Election) leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
 	if v.term == 0 || c.storeguard.Lost() != nil || c.lead.now() >= v.until ||
-		c.lead.over.Load() == v.term || c.head.state.Load().Phase != authority.Ready {
+		c.lead.over.Load() == v.term || c.head.State().Phase != authority.Ready {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
@@ -173,7 +173,7 @@ func (c *Election) followLeadership(ctx context.Context) error {
 	defer stop()
 	for noticed := false; ; {
 		// Taken before the store is read: what is told meanwhile may be newer than the answer.
-		changed, due := c.head.stateChanged.Wait(), l.due.Wait()
+		changed, due := c.head.Changed(), l.due.Wait()
 		if noticed {
 			l.run(ctx, leadership.Noticed{})
 		}
@@ -216,7 +216,7 @@ func (l *lead) stop(ctx context.Context) {
 
 // fit tells the core whether this coordinator can lead.
 func (l *lead) fit(ctx context.Context) {
-	s, lost := l.c.head.state.Load(), l.c.storeguard.Lost() != nil
+	s, lost := l.c.head.State(), l.c.storeguard.Lost() != nil
 	if s == l.state && lost == l.lost {
 		return
 	}
@@ -301,7 +301,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 		case leaderBeatKey:
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
-			l.c.head.headDue.Notify()
+			l.c.head.LookAgain()
 		case record.FreezeKey:
 			l.c.authority.lookAtFreeze(ctx) // it may be that nobody else writes
 		}
@@ -322,7 +322,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 
 // read reads entry and beat.
 func (l *lead) read(ctx context.Context) leadership.Event {
-	s := l.c.head.state.Load()
+	s := l.c.head.State()
 	if s.Phase != authority.Ready {
 		return leadership.ReadFailed{}
 	}
@@ -349,7 +349,7 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 		}
 		// Under another head there may be another seed, and so another key.
 		if !l.c.head.headHolds(ctx) {
-			l.c.head.headDue.Notify()
+			l.c.head.LookAgain()
 			return leadership.ReadFailed{}
 		}
 		if at.Version > l.reported {
@@ -386,7 +386,7 @@ func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *r
 
 // takeOver writes an entry of this coordinator, and the beat.
 func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.Event {
-	s := l.c.head.state.Load()
+	s := l.c.head.State()
 	if s.Phase != authority.Ready {
 		return leadership.Failed{}
 	}
@@ -406,7 +406,7 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 // renew writes the beat.
 func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 	if e != l.renewal {
-		s := l.c.head.state.Load()
+		s := l.c.head.State()
 		if s.Phase != authority.Ready {
 			return leadership.Failed{}
 		}
@@ -433,7 +433,7 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 // any more has to hand over too. What it writes is under the key of the seed that it
 // knows, and while a reseed changes that nothing is written.
 func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.Event {
-	s := l.c.head.state.Load().Ready()
+	s := l.c.head.State().Ready()
 	if s == nil {
 		return leadership.Failed{}
 	}

@@ -16,8 +16,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -303,7 +301,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 				d.c.share()
 				d.store.intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == leaderBeatKey && at("beats") {
-						d.c.head.stateChanged.Notify()
+						d.c.head.Notify()
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
@@ -532,7 +530,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *fleet) string {
-		entry, err := f.c.self.admits(f.c.head.state.Load().Manifest)
+		entry, err := f.c.self.admits(f.c.head.State().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -640,7 +638,7 @@ func TestForgedLeader(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			forged := func() (n float64) {
 				for _, f := range all {
-					n += testutil.ToFloat64(f.c.head.metrics.forged)
+					n += forgedRecords(f.c)
 				}
 				return n
 			}
@@ -705,9 +703,9 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
 	all := coordinatorsWith(t, nil, longLease)
 	leader, term, others := awaitLeader(t, all...)
-	s := leader.c.head.state.Load()
-	leader.c.head.state.Store(authority.Recovering(s, errors.New("test")))
-	leader.c.head.stateChanged.Notify()
+	s := leader.c.head.State()
+	leader.c.head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
+	leader.c.head.Notify()
 	if _, _, ok := leader.c.election.leading(); ok {
 		t.Error("it leads in recovery mode")
 	}
@@ -727,7 +725,7 @@ func TestLeaderAfterAReseed(t *testing.T) {
 	_, term, _ := awaitLeader(t, f)
 	f.reseed()
 	f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSelf() })
-	if n := testutil.ToFloat64(f.c.head.metrics.forged); n != 0 {
+	if n := forgedRecords(f.c); n != 0 {
 		t.Errorf("%v forged records were reported", n)
 	}
 	f.member("n2")

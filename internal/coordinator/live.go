@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -825,4 +826,29 @@ func (c *Membership) registerMetrics(reg prometheus.Registerer) {
 				"coordinators is what the baseline counts, but for those that drain.",
 			func() float64 { return float64(c.live.dataConnected()) }),
 	)
+}
+
+// follow fills the index with the members of next. From a start on, or from the end of
+// recovery mode, silence says nothing until everybody had the time to be heard.
+func (c *Membership) follow(ctx context.Context, next *authority.State) (adoption, error) {
+	l, err := c.store.List(ctx, record.MemberPrefix)
+	if err != nil {
+		return adoption{}, fmt.Errorf("read the members: %w", err)
+	}
+	recs, err := c.openMembers(ctx, next, l.Entries)
+	if err != nil {
+		return adoption{}, err
+	}
+	return adoption{
+		present: func() error {
+			c.members.fill(recs, l.Revision)
+			return nil
+		},
+		tell: func() {
+			if c.head.State().Phase != authority.Ready {
+				c.hears.Store(c.now().UnixNano())
+				c.presence.Listen(c.elapsed())
+			}
+		},
+	}, nil
 }

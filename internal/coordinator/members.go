@@ -143,7 +143,7 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	out, err := m.recorded(asking, s, id)
 	var since *timestamppb.Timestamp
 	if outOfReach(ctx, asking, err) {
-		confirmed := m.c.head.headConfirmed.Get()
+		confirmed := m.c.head.Confirmed()
 		err = inOutage("read the member", err)
 		if _, err := m.c.head.alone("read the member", err); err != nil {
 			return nil, err
@@ -657,7 +657,7 @@ func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix 
 		ban, err = c.bans(asking, s)
 	}
 	if outOfReach(ctx, asking, err) {
-		confirmed := c.head.headConfirmed.Get()
+		confirmed := c.head.Confirmed()
 		if _, err := c.head.alone("list members", inOutage("list members", err)); err != nil {
 			return nil, "", nil, err
 		}

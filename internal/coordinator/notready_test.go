@@ -162,13 +162,13 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			return e
 		}
 		f.link.lie(spoilt)
-		f.c.head.headDue.Notify()
+		f.c.head.LookAgain()
 		f.await(authority.Recovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
 		// What it held is served again when the store is mended.
 		f.link.lie(nil)
-		f.c.head.headDue.Notify()
+		f.c.head.LookAgain()
 		f.await(authority.Ready)
 	})
 }

@@ -27,7 +27,7 @@ import (
 // coordinator with a name made that of the newest head, or received it.
 func wantOrigins(t *testing.T, f *fleet, names ...string) {
 	t.Helper()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	v, _, err := f.c.authority.verifiedHistory(t.Context(), s)
 	wantOnly(t, "history", err, "")
 	seedOf := make(map[string]history.Salt) // by head
@@ -148,13 +148,13 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
-	before := f.c.head.state.Load().MeshKey
+	before := f.c.head.State().MeshKey
 	if _, err := (trustServer{c: f.c.trust}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
-	if f.c.head.state.Load().MeshKey == before {
+	if f.c.head.State().MeshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
 
@@ -189,7 +189,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		files[n] = p.shareFile(f.store, n)
 	}
 	for round, pair := range [][2]string{{"alice", "bob"}, {"carol", "alice"}} {
-		epoch := f.c.head.state.Load().Head.AuthorityEpoch
+		epoch := f.c.head.State().Head.AuthorityEpoch
 		for _, r := range all {
 			r.kill()
 		}
@@ -216,7 +216,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		for _, r := range all[1:] {
 			r.awaitHead(f)
 		}
-		s := f.c.head.state.Load()
+		s := f.c.head.State()
 		slices.Sort(pair[:])
 		if s.Head.AuthorityEpoch != epoch+1 || s.Head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
 			t.Fatalf("round %d: epoch %d after %d: %s", round, s.Head.AuthorityEpoch, epoch, s.Head.Reason)

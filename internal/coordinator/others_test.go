@@ -96,7 +96,7 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
-	f.c.membership.hearOthers(f.ctx(), f.c.head.state.Load())
+	f.c.membership.hearOthers(f.ctx(), f.c.head.State())
 	if quiet, lost := f.c.membership.others.quiet(); lost || len(quiet) > 0 {
 		t.Errorf("%v did not say what it hears", quiet)
 	}
@@ -119,7 +119,7 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 	for _, r := range []*fleet{r, shared} {
 		r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
 	}
-	f.c.membership.hearOthers(f.ctx(), f.c.head.state.Load())
+	f.c.membership.hearOthers(f.ctx(), f.c.head.State())
 	if quiet, _ := f.c.membership.quietOthers(); !slices.Equal(quiet, []string{"coordinator-3"}) {
 		t.Errorf("%v did not say what it hears, want coordinator-3", quiet)
 	}

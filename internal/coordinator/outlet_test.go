@@ -35,7 +35,7 @@ func TestPublishDir(t *testing.T) {
 	f := readyFleet(t, func(c *Config) { c.PublishDir = dir })
 	joined := f.member("db-1")
 	id := joined.id
-	state := f.c.head.state.Load()
+	state := f.c.head.State()
 	p := f.publishedFor(id)
 	subject := p.header.Subject
 	var tree *mirror.Tree

@@ -314,7 +314,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.c.head.headConfirmed.Set(long)
+	d.c.head.Put(d.state(), long)
 	if !d.c.head.headHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
@@ -322,7 +322,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.now()) {
 		t.Errorf("the head was confirmed at %v, and status says %v", d.c.now(), at)
 	}
-	d.c.head.headConfirmed.Set(long)
+	d.c.head.Put(d.state(), long)
 	d.store.setDown(errors.New("down"))
 	d.c.head.headHolds(t.Context())
 	st := status()

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"fmt"
 	"strings"
 	"testing"
@@ -18,7 +19,7 @@ import (
 )
 
 func testKey(n int) identity.KeyID {
-	return identity.KeyID(sha256Sum(fmt.Appendf(nil, "key %d", n)))
+	return identity.KeyID(sha256.Sum256(fmt.Appendf(nil, "key %d", n)))
 }
 
 var epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

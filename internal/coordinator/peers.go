@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -361,7 +362,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 	if _, err := c.self.admits(m); err != nil {
 		return nil, err
 	}
-	return &claimedHead{loaded, history.Link{Transition: *t, Hash: sha256Sum(raw)}, m}, nil
+	return &claimedHead{loaded, history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, m}, nil
 }
 
 // peers returns whom to ask, each once, without this coordinator: those that said that
@@ -589,7 +590,8 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKey, given *fealtyv1.PeerSecrets) error {
 	a.step = stepManifest
 	if !bytes.Equal(given.GetManifest(), a.head.manifest.Bytes()) {
-		return fmt.Errorf("its manifest, %.16x, is not the one that the store has for the head, %s", sha256Sum(given.GetManifest()), a.head.manifest.Hash().String()[:32])
+		return fmt.Errorf("its manifest, %.16x, is not the one that the store has for the head, %s",
+			sha256.Sum256(given.GetManifest()), a.head.manifest.Hash().String()[:32])
 	}
 
 	a.step = stepHistory
@@ -611,7 +613,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
-	if last := a.c.head.state.Load().Ready(); last != nil {
+	if last := a.c.head.State().Ready(); last != nil {
 		if _, err := last.Chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}

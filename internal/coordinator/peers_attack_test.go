@@ -32,12 +32,12 @@ import (
 func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
-	old := f.c.head.state.Load()
+	old := f.c.head.State()
 	oldMesh := old.MeshCA()
 	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	if s.MeshKey == old.MeshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
@@ -200,7 +200,7 @@ func (c *Coordinator) withPeers(addrs ...string) *Coordinator {
 	other.head.metrics, other.peerrecovery.metrics = c.head.metrics, c.peerrecovery.metrics
 	other.head.history, other.self.enrolment = c.head.history, c.self.enrolment
 	other.self.certificate = c.self.certificate
-	other.head.state.Store(c.head.state.Load())
+	other.head.Put(c.head.State(), time.Time{})
 	return other
 }
 
@@ -247,7 +247,7 @@ func TestLyingStore(t *testing.T) {
 		}
 	}
 	r, evil := rs[0], rs[1]
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	honest := servePeer(t, &liar{key: evil.key, state: s})
 	r.link.lie(hideReplicas)
 	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
@@ -294,7 +294,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old := f.c.head.state.Load()
+	old := f.c.head.State()
 	oldHead, err := f.store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
 	if err := f.setPeople(moreCoordinators(t)); err != nil {
@@ -326,7 +326,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.c.head.state.Load(); got.Phase != authority.Recovery {
+	if got := r.c.head.State(); got.Phase != authority.Recovery {
 		t.Errorf("it is %s", got.Phase)
 	}
 	// The lie ends: it comes back by itself.
@@ -439,7 +439,7 @@ func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received,
 	f.t.Helper()
 	c := r.c.withPeers()
 	c.self.enrolment = key
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	a := &asking{c: c.peerrecovery, head: &claimedHead{f.loaded(), s.Head, s.Manifest}, peer: f.addr,
 		turn: make(chan struct{}, 1)}
 	if alter != nil {
@@ -456,7 +456,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	r.link.lie(hideReplicas)
 	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
 	r.start()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	nothing := func(t *testing.T, err error, code explain.Code) {
 		t.Helper()
 		if !errors.Is(err, code) {

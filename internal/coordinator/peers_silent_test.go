@@ -65,7 +65,7 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	peers, failed := r.c.peerrecovery.peers(t.Context(), f.c.head.state.Load().Manifest)
+	peers, failed := r.c.peerrecovery.peers(t.Context(), f.c.head.State().Manifest)
 	if len(failed) > 0 || len(peers) != 21 || peers[0] == holes[0] || slices.Index(peers, f.addr) > 20-peersDialed {
 		t.Errorf("next time it would ask %v (%v)", peers, failed)
 	}
@@ -83,7 +83,7 @@ func TestReadyPeerIsAskedFirst(t *testing.T) {
 	r.config = func(c *Config) { c.Peers = holes }
 	r.start()
 	r.awaitHead(f)
-	peers, _ := r.c.peerrecovery.peers(t.Context(), f.c.head.state.Load().Manifest)
+	peers, _ := r.c.peerrecovery.peers(t.Context(), f.c.head.State().Manifest)
 	if !slices.Equal(peers, []string{f.addr, holes[0]}) {
 		t.Errorf("it asks %v", peers)
 	}

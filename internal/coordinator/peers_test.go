@@ -78,7 +78,7 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	a, b := f.c.head.state.Load(), r.c.head.state.Load()
+	a, b := f.c.head.State(), r.c.head.State()
 	if !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey || a.RootPin != b.RootPin || a.Head.Hash != b.Head.Hash || b.Head.Index != 1 {
 		t.Error("it is ready with other secrets, or at another head")
 	}
@@ -124,7 +124,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	given := make(chan struct{})                   // by the first one
 	gave := sync.OnceFunc(func() { close(given) }) // on a busy machine it may be asked again
 	good := laterTo(t, f.addr, given)
-	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.head.state.Load(),
+	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.head.State(),
 		secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; gave() }})
 	var log syncBuffer
 	rs[0].link.lie(hideReplicas)
@@ -218,9 +218,9 @@ func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
 	if err := f.setPeople(""); err != nil {
 		t.Fatal(err)
 	}
-	before := r.c.head.state.Load()
+	before := r.c.head.State()
 	if _, err := r.local().token.CreateToken(r.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool",
-		Name: "n"}); err == nil && r.c.head.state.Load() == before {
+		Name: "n"}); err == nil && r.c.head.State() == before {
 		t.Error("a token was made under an old head")
 	}
 	r.awaitHead(f)
@@ -236,7 +236,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
-	before := r.c.head.state.Load()
+	before := r.c.head.State()
 	// It dies with the answer of the swap.
 	f.faults.Arm("set.after-swap", func() error { f.link.cut(errKilled); return errTestCrash })
 	if err := f.setPeople(moreCoordinators(t)); err == nil {
@@ -245,7 +245,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	f.stop()
 	r.awaitState("the new head",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index == 2 })
-	after := r.c.head.state.Load()
+	after := r.c.head.State()
 	if after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey || after.Head.AuthorityEpoch != 2 {
 		t.Errorf("it is at epoch %d with mesh CA key %s", after.Head.AuthorityEpoch, after.MeshKey)
 	}
@@ -273,7 +273,7 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 		r.start()
 		r.awaitHead(rs[0])
 	}
-	s := rs[0].c.head.state.Load()
+	s := rs[0].c.head.State()
 	given, received := f.audited("seed.given"), f.audited("seed.received")
 	if len(given) != 3 || len(received) != 3 {
 		t.Fatalf("given %d times, received %d times", len(given), len(received))

@@ -135,7 +135,7 @@ func refusedPeer(problem string) error {
 // behind says, to who has proven itself, that what was asked for is not the head here,
 // or here is not the head.
 func (c *PeerRecovery) behind(g *greeted, problem string) error {
-	c.head.headDue.Notify() // one of the two is behind; it may be this one
+	c.head.LookAgain() // one of the two is behind; it may be this one
 	return explain.New(explain.PeerBehind, "peer", ownName(c, g.s), "asked", shortHex(g.t.Head), "problem", problem)
 }
 
@@ -173,7 +173,7 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
 		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.Head.Hash.String()[:16], g.s.Head.Index))
-	case answer != decide.Given, c.head.state.Load() != g.s, version != g.s.HeadVersion:
+	case answer != decide.Given, c.head.State() != g.s, version != g.s.HeadVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet", head.Index))
 	}
 	return nil

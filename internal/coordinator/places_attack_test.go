@@ -77,7 +77,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	limits := f.c.verifiers.Limits()
 	limits.Patience = 2 * time.Second
 	f.c.verifiers = flowcontrol.New(limits)
-	want := recovery.Expected{Manifest: f.c.head.state.Load().Manifest}
+	want := recovery.Expected{Manifest: f.c.head.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
 		client := fealtyv1.NewVerifyServiceClient(strangerFrom(f, i))

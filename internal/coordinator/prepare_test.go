@@ -24,7 +24,7 @@ import (
 // not written.
 func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 	f.t.Helper()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	m, err := manifest.Parse(withSeed(f.manifest(extra), f.people.seed(1, "")))
 	if err != nil {
 		f.t.Fatal(err)
@@ -179,7 +179,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	f, rs := peerFleet(t, 2, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	var said strings.Builder
 	bad := servePeer(t, &liar{key: rs[1].key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
 		raw, err := proto.Marshal(m)
@@ -201,7 +201,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	rs[0].awaitHead(f)
-	next := f.c.head.state.Load()
+	next := f.c.head.State()
 
 	thief := steal(s)
 	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal()}
@@ -245,7 +245,7 @@ func FuzzPeerSecrets(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.c.head.state.Store(&authority.State{Phase: authority.Recovery})
+	d.c.head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
 	head := &claimedHead{loaded, s.Head, s.Manifest}
 	f.Add(s.Root.Raw, mesh.Certificate().Raw, s.Manifest.Bytes())
 	f.Add([]byte{}, []byte{}, []byte{})

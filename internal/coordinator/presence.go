@@ -195,9 +195,7 @@ func (c *Membership) toldNow() []told {
 
 // foundHere is what this coordinator tells the others: they cannot find it themselves.
 func (c *Membership) foundHere(s *authority.State) []*fealtyv1.Finding {
-	out := append(c.root.headFindings(s), c.storeguard.RefusingFindings()...)
-	out = append(append(out, c.root.publication.outlet.findings()...), c.root.publication.compileFindings()...)
-	out = append(out, c.olderKeyFindings()...)
+	out := append(c.found(s), c.olderKeyFindings()...)
 	return out[:min(len(out), maxToldFindings)]
 }
 

@@ -59,7 +59,7 @@ func (x *together) pass(d time.Duration) { x.moved.Add(int64(d)) }
 // ask has each of some ask the others once.
 func (x *together) ask(some ...*fleet) {
 	for _, f := range some {
-		f.c.membership.askOthers(f.ctx(), f.c.head.state.Load(), hearTimeout)
+		f.c.membership.askOthers(f.ctx(), f.c.head.State(), hearTimeout)
 	}
 }
 
@@ -83,12 +83,12 @@ func finds(t *testing.T, f *fleet, prefix string, want ...[2]string) {
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.c.self.nameIn(f.c.head.state.Load().Manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.c.self.nameIn(f.c.head.State().Manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.c.self.nameIn(f.c.head.state.Load().Manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.c.self.nameIn(f.c.head.State().Manifest), got[i], w)
 		}
 	}
 }

@@ -105,7 +105,7 @@ func (h health) liveness() probeAnswer {
 }
 
 func (c *Coordinator) health() health {
-	s, now := c.head.state.Load(), c.now()
+	s, now := c.head.State(), c.now()
 	word, refuses := c.storeguard.Refusing()
 	reason := s.Reason
 	if s.Phase == authority.Recovery {
@@ -113,7 +113,7 @@ func (c *Coordinator) health() health {
 	}
 	return health{
 		serving: c.serving.Load(), tried: c.authority.tried.Load(), phase: s.Phase, reason: reason,
-		headAge: c.head.headConfirmed.Age(now), maxHeadAge: c.cfg.MaxHeadAge,
+		headAge: c.head.ConfirmedAge(now), maxHeadAge: c.cfg.MaxHeadAge,
 		store: word, refuses: refuses, lost: c.storeguard.LostReason(),
 		pulseAge: c.pulsed.Age(now), strict: c.cfg.LivenessStore,
 	}

@@ -36,18 +36,18 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 			t.Run(map[bool]string{true: "first set, ", false: "set, "}[first]+name, func(t *testing.T) {
 				f := newFleet(t, func(c *Config) { c.Log = slog.New(slog.DiscardHandler) })
 				f.people = newPeople(t, "alice", "bob")
-				before := f.c.head.state.Load()
+				before := f.c.head.State()
 				if !first {
 					wantOnly(t, "first set", f.setPeople(""), "")
-					before = f.c.head.state.Load()
+					before = f.c.head.State()
 				}
 				f.link.lose(how)
 				wantCode(t, f.setPeople(moreCoordinators(t)), explain.StoreOutcomeUnknown)
-				if got := f.c.head.state.Load(); got != before {
+				if got := f.c.head.State(); got != before {
 					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.Phase, got.Head.Index)
 				}
 				f.link.cut(nil)
-				f.c.head.headDue.Notify()
+				f.c.head.LookAgain()
 				if how == lostForGoodN {
 					// Nothing came, and the next set goes on from where it was.
 					f.awaitState("the head of before",
@@ -58,7 +58,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				f.awaitState("the head", func(s *authority.State) bool {
 					return s.Phase == authority.Ready && s.Head.Index == before.Head.Index+1
 				})
-				s := f.c.head.state.Load()
+				s := f.c.head.State()
 				if s.Head.Kind == history.KindRekey || s.MeshKey != s.Head.MeshCAKey || s.Head.Previous != before.Head.Hash {
 					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.Head.Index, s.Head.Kind, s.MeshKey)
 				}
@@ -81,7 +81,7 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	release, err := f.c.authority.settingTurn(f.ctx())
 	wantOnly(t, "turn", err, "")
 	defer release()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	mv := f.candidate(moreCoordinators(t), nil)
 	seed := keyring.NewSeed()
 	mv.newSeed, mv.secrets, mv.link.Salt = true, secretsOf(seed, history.Salt{1}), history.Salt{1}
@@ -113,7 +113,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := readyFleet(t, nil)
-			before := f.c.head.state.Load()
+			before := f.c.head.State()
 			f.stop()
 			f.link.lie(func(e store.Entry) store.Entry {
 				if strings.HasPrefix(e.Key, sealed.Mesh(before.Head.Hash).Under()) {
@@ -123,7 +123,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 			})
 			f.start()
 			f.await(authority.Ready)
-			s := f.c.head.state.Load()
+			s := f.c.head.State()
 			if s.Head.Kind != history.KindRekey || s.Head.Previous != before.Head.Hash || s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 				s.MeshKey == before.MeshKey || s.MeshKey != s.Head.MeshCAKey || s.RootPin != before.RootPin {
 				t.Errorf("it came back at index %d by %s, epoch %d", s.Head.Index, s.Head.Kind, s.Head.AuthorityEpoch)
@@ -157,7 +157,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	before := r.c.head.state.Load()
+	before := r.c.head.State()
 	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.Manifest})
 	wantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
@@ -174,10 +174,10 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	release, err := r.c.authority.settingTurn(r.ctx())
 	wantOnly(t, "turn", err, "")
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
-	if s := r.c.head.state.Load(); s != before {
+	if s := r.c.head.State(); s != before {
 		t.Fatalf("it is at index %d", s.Head.Index)
 	}
-	want := recovery.Expected{Manifest: f.c.head.state.Load().Manifest, Seen: seen.Mark()}
+	want := recovery.Expected{Manifest: f.c.head.State().Manifest, Seen: seen.Mark()}
 	_, err = verifyAt(t, r.addr, want)
 	wantCode(t, err, explain.RecoveryMode)
 	if claim, _, err := r.c.verifyClaim(r.ctx(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil || claim.GetReady() || len(claim.GetMeshCa()) > 0 {
@@ -186,7 +186,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	release()
 
 	<-asked
-	if s := r.c.head.state.Load(); s != before {
+	if s := r.c.head.State(); s != before {
 		t.Errorf("while it asks its peers it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	short, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
@@ -244,7 +244,7 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old, loaded := f.c.head.state.Load(), f.loaded()
+	old, loaded := f.c.head.State(), f.loaded()
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
 	r.start()
 	r.awaitHead(f)
@@ -311,14 +311,14 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 func TestVerifyFollowsAReseed(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	old := f.c.head.state.Load()
+	old := f.c.head.State()
 	former, oldHistory := f.keep(), f.loaded()
 	found, err := verifyAt(t, f.addr, recovery.Expected{Manifest: old.Manifest})
 	wantOnly(t, "verify", err, "")
 	f.reseed()
 	f.awaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
 	now, err := verifyAt(t, f.addr, seen)
 	wantOnly(t, "verify after the reseed", err, "")

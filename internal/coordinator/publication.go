@@ -735,3 +735,19 @@ func (c *Publication) registerMetrics(reg prometheus.Registerer) {
 			func() float64 { return float64(c.outlet.generation()) }),
 	)
 }
+
+// fits reports whether everybody can be told what another manifest means.
+func (c *Publication) fits(_ context.Context, from, after *authority.State) error {
+	if from != nil && from.Manifest.Hash() == after.Manifest.Hash() {
+		return nil
+	}
+	return c.contentsFit(after)
+}
+
+// coordinators are the addresses of coordinators that members are told, by enrolment key.
+func (c *Publication) coordinators() map[string][]string {
+	if p := c.publication.Load(); p != nil {
+		return p.state.Value.Coordinators
+	}
+	return nil
+}

@@ -29,7 +29,7 @@ func (d *desk) publishAll(c *Coordinator, b *publisher) error {
 	d.t.Helper()
 	d.lead(c)
 	for range 100 {
-		more, err := c.publication.publish(context.Background(), c.head.state.Load(), b)
+		more, err := c.publication.publish(context.Background(), c.head.State(), b)
 		if err != nil || !more {
 			return err
 		}
@@ -49,7 +49,7 @@ func (d *desk) mustPublish(b *publisher) *publication {
 // follow makes c's view of the members that of the store, as its loop does.
 func (d *desk) follow(c *Coordinator) {
 	d.t.Helper()
-	s := c.head.state.Load()
+	s := c.head.State()
 	l, err := c.store.List(context.Background(), record.MemberPrefix)
 	if err != nil {
 		d.t.Fatal(err)
@@ -319,7 +319,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 			}
 			d.restart() // what is in memory is not read again
 			p := d.mustPublish(newPublisher())
-			if got := testutil.ToFloat64(d.c.head.metrics.forged) > 0; got != tc.forged {
+			if got := forgedRecords(d.c) > 0; got != tc.forged {
 				t.Errorf("alarm: %v, want %v", got, tc.forged)
 			}
 			if !p.serves() || p.state.Value.Generation <= was.state.Value.Generation {
@@ -547,7 +547,7 @@ func TestRepairInTurn(t *testing.T) {
 		for range 8 {
 			for c, b := range publishers {
 				d.lead(c)
-				if _, err := c.publication.publish(t.Context(), c.head.state.Load(), b); err != nil {
+				if _, err := c.publication.publish(t.Context(), c.head.State(), b); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -723,11 +723,11 @@ func TestPublicationsRace(t *testing.T) {
 					inside = true
 					d.lead(replicas[1-i])
 					_, _ = replicas[1-i].publication.publish(context.Background(),
-						replicas[1-i].head.state.Load(), publishers[1-i])
+						replicas[1-i].head.State(), publishers[1-i])
 				})
 			}
 			d.lead(replicas[i])
-			_, err := replicas[i].publication.publish(context.Background(), replicas[i].head.state.Load(),
+			_, err := replicas[i].publication.publish(context.Background(), replicas[i].head.State(),
 				publishers[i])
 			d.store.intercept(nil)
 			d.store.lose()

@@ -45,7 +45,7 @@ func (c *Head) storeAnswers() bool {
 func (c *Admission) whole() bool {
 	_, err := c.head.ready()
 	return err == nil && c.storeguard.Lost() == nil && c.head.storeAnswers() &&
-		c.head.headConfirmed.Age(c.now()) <= headDegradedAfter && !c.storeguard.Writes().Blocks()
+		c.head.ConfirmedAge(c.now()) <= headDegradedAfter && !c.storeguard.Writes().Blocks()
 }
 
 // followRecalls asks members back until ctx ends.

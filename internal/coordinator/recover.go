@@ -3,10 +3,10 @@ package coordinator
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -90,18 +90,18 @@ type recoveries struct {
 	// What the head of the history in the store says of the shares of its seed.
 	needed int      // guarded by mu
 	all    []string // owners of a share, in the order of the manifest; guarded by mu
-
-	keepersMu sync.Mutex
-	keepers   map[string]string // keepers that did not seal, and why; guarded by keepersMu
 }
 
 func newRecoveries() *recoveries {
-	return &recoveries{opening: make(chan struct{}, 1), keepers: make(map[string]string),
+	return &recoveries{opening: make(chan struct{}, 1),
 		owners: flowcontrol.New(flowcontrol.Limits{
 			What: "recoveries", PerSecond: recoveryRate, Burst: recoveryBurst,
 			Most: recoveriesAtOnce, PerSource: recoveriesPerSource, Patience: historyPatience, PerHolder: recoveriesPerOwner,
 		})}
 }
+
+// over ends whatever attempt is open: the head has its secrets, or the process stops.
+func (r *recoveries) over() { r.end(nil) }
 
 // end ends the attempt that is open, if it is g; nil ends any. What was gathered
 // for it can be read by nobody from then on.
@@ -147,25 +147,6 @@ func (r *recoveries) progress() (p *fealtyv1.RecoveryProgress, missing []string)
 
 func progressOf(a *recovery.Attempt) *fealtyv1.RecoveryProgress {
 	return &fealtyv1.RecoveryProgress{Brought: a.Brought(), Needed: uint32(a.Head.Threshold)}
-}
-
-// keeperSealed notes whether a keeper sealed the seed; status shows those that did
-// not.
-func (r *recoveries) keeperSealed(name string, err error) {
-	r.keepersMu.Lock()
-	defer r.keepersMu.Unlock()
-	if err == nil {
-		delete(r.keepers, name)
-		return
-	}
-	r.keepers[name] = err.Error()
-}
-
-// lostKeepers returns the keepers that did not seal the seed, and why.
-func (r *recoveries) lostKeepers() map[string]string {
-	r.keepersMu.Lock()
-	defer r.keepersMu.Unlock()
-	return maps.Clone(r.keepers)
 }
 
 func shares(n int) string {
@@ -284,7 +265,7 @@ func (c *OwnerRecovery) waitingRestore(ctx context.Context) ([]byte, error) {
 
 // recoverable reports whether shares are of use now.
 func (c *OwnerRecovery) recoverable() error {
-	switch s := c.head.state.Load(); s.Phase {
+	switch s := c.head.State(); s.Phase {
 	case authority.Ready:
 		return explain.New(explain.RecoveryNotNeeded)
 	case authority.Uninitialized:
@@ -379,7 +360,7 @@ func (c *Head) claimedHistory(ctx context.Context) (*history.History, []history.
 		if err != nil {
 			return nil, nil, nil, c.claimedHistoryError(err)
 		}
-		links = append(links, history.Link{Transition: *t, Hash: sha256Sum(raw)})
+		links = append(links, history.Link{Transition: *t, Hash: sha256.Sum256(raw)})
 	}
 	m, err := manifest.ParseAccepted(h.Manifests[links[len(links)-1].Manifest])
 	if err != nil {
@@ -669,7 +650,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 	if g.force {
 		return nil
 	}
-	w, _, err := c.authority.read(ctx, c.head.state.Load().Ready())
+	w, _, err := c.authority.read(ctx, c.head.State().Ready())
 	if err != nil || w == nil || w.claimed.Hash != g.head.Hash || w.restore != nil {
 		return nil
 	}
@@ -679,7 +660,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 	if err == nil {
 		err = c.authority.adopt(ctx, s)
 	}
-	if now := c.head.state.Load(); err == nil && now.Phase == authority.Ready {
+	if now := c.head.State(); err == nil && now.Phase == authority.Ready {
 		c.dropShares(ctx, g)
 		c.log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed", slog.String("attempt", g.id.String()))
 		return now
@@ -698,9 +679,9 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	if err != nil {
 		return nil, c.head.claimedHistoryError(err)
 	}
-	if got := history.Hash(sha256Sum(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
+	if got := history.Hash(sha256.Sum256(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
-		c.head.headDue.Notify()
+		c.head.LookAgain()
 		return nil, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
 			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/hex"
@@ -105,7 +106,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
-	trueManifest := f.c.head.state.Load().Manifest
+	trueManifest := f.c.head.State().Manifest
 	f.loseKeeper()
 	g, err := f.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
@@ -158,7 +159,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		}
 		return h
 	}
-	headOf := func(h *history.History) history.Hash { return sha256Sum(h.Links[len(h.Links)-1]) }
+	headOf := func(h *history.History) history.Hash { return sha256.Sum256(h.Links[len(h.Links)-1]) }
 
 	for _, tc := range []struct {
 		name   string
@@ -333,7 +334,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	}
 	say(files, nil)
 
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	mesh, err := s.MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
 	thief := steal(s)

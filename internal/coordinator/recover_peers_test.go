@@ -21,7 +21,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
 			r := rs[0]
-			before := f.c.head.state.Load().Head
+			before := f.c.head.State().Head
 			f.faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
 			r.start()
 			r.await(authority.Recovery)
@@ -32,7 +32,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			})
 			got, err := bringTo(t, r.addr, f.people.shareFile(f.store, "alice"), recovery.Options{Force: force})
 			wantOnly(t, "bring", err, "")
-			s := r.c.head.state.Load()
+			s := r.c.head.State()
 			if !got.Recovered || s.Phase != authority.Ready || got.Head != s.Head.Hash {
 				t.Fatalf("%+v, and it is %v", got, s.Phase)
 			}
@@ -48,7 +48,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 					s.Head.Index, s.Head.Kind, given, via("owners"))
 			}
 			f.awaitHead(r)
-			if a := f.c.head.state.Load(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
+			if a := f.c.head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
 				t.Errorf("mesh CA keys %s and %s, the head names %s", a.MeshKey, s.MeshKey, s.Head.MeshCAKey)
 			}
 			wantOrigins(t, f, "coordinator-1", "coordinator-2")

@@ -21,7 +21,7 @@ import (
 
 // seenBy is the mark of an owner's tool that looked at the head in force.
 func (f *fleet) seenBy() recovery.Mark {
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	return recovery.Mark{Cluster: s.Manifest.Cluster, SeenHead: s.Chain.Seen(),
 		TransactionKey: s.Chain.TransactionKey()}
 }
@@ -80,7 +80,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
 	f.awaitPhase(authority.Ready)
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	if s.Head.Kind != history.KindRestore {
 		t.Fatalf("the head is a %v", s.Head.Kind)
 	}
@@ -199,7 +199,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	}
 	f.stop()
 	f.start()
-	for what, text := range map[string]string{"status": f.c.ownerrecovery.recoveryText(f.c.head.state.Load()),
+	for what, text := range map[string]string{"status": f.c.ownerrecovery.recoveryText(f.c.head.State()),
 		"readiness": f.c.health().readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") || strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
 			t.Errorf("%s says %q", what, text)
@@ -208,7 +208,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	if _, err := f.bring(p.shareFile(f.store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.c.ownerrecovery.recoveryText(f.c.head.state.Load()); !strings.HasPrefix(text,
+	if text := f.c.ownerrecovery.recoveryText(f.c.head.State()); !strings.HasPrefix(text,
 		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}

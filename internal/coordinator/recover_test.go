@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"os"
 	"path/filepath"
@@ -62,12 +63,12 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.c.head.state.Load().Phase != authority.Ready || f.c.ownerrecovery.recoveries.current() != nil; {
+		for deadline := time.Now().Add(time.Minute); f.c.head.State().Phase != authority.Ready || f.c.ownerrecovery.recoveries.current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
 			f.c.authority.pushed.Store(true)
-			f.c.head.headDue.Notify()
+			f.c.head.LookAgain()
 			time.Sleep(time.Millisecond)
 		}
 		return nil
@@ -92,7 +93,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	m := f.member("a")
-	before := f.c.head.state.Load()
+	before := f.c.head.State()
 	files := make(map[string]keyring.ShareFile)
 	for _, n := range p.names {
 		files[n] = p.shareFile(f.store, n)
@@ -182,7 +183,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 	progress, err = f.bring(files["carol"], recovery.Options{})
 	wantProgress(t, progress, err, true, "alice", "carol")
-	after := f.c.head.state.Load()
+	after := f.c.head.State()
 	switch {
 	case after.Phase != authority.Ready:
 		t.Fatalf("phase %s (%s)", after.Phase, after.Reason)
@@ -213,9 +214,9 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	_, err = f.local().manifest.ForgetKeeperKey(f.ctx(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
 	wantOnly(t, "forget", err, "")
 	wantOnly(t, "set", f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))), "")
-	after = f.c.head.state.Load()
+	after = f.c.head.State()
 	f.restart()
-	if s := f.c.head.state.Load(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
+	if s := f.c.head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.Phase, s.Reason)
 	}
 }
@@ -448,13 +449,13 @@ func TestConcurrentRecoveries(t *testing.T) {
 		t.Fatalf("the twin is %s", phase)
 	}
 	d.wantPhase("recovery", "")
-	if got := twin.head.state.Load().Head.AuthorityEpoch; got != epoch+1 {
+	if got := twin.head.State().Head.AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
 	g, err := d.c.ownerrecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	if g.head.Hash != twin.head.state.Load().Head.Hash {
+	if g.head.Hash != twin.head.State().Head.Hash {
 		t.Error("the next attempt is not at the new head")
 	}
 }
@@ -480,9 +481,9 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	}
 	raw, err := tr.Encode()
 	wantOnly(t, "encode", err, "")
-	_, err = d.store.CompareAndSwap(t.Context(), history.BlobKey(sha256Sum(raw)), 0, raw)
+	_, err = d.store.CompareAndSwap(t.Context(), history.BlobKey(sha256.Sum256(raw)), 0, raw)
 	wantOnly(t, "put", err, "")
-	head.Hash = sha256Sum(raw)
+	head.Hash = sha256.Sum256(raw)
 	d.store.alter(history.HeadKey, func([]byte) []byte { return head.Encode() })
 	file := func(i int) keyring.ShareFile {
 		return keyring.ShareFile{Cluster: testCluster, Owner: p.names[i], Share: forged[i]}

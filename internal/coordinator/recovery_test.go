@@ -416,7 +416,7 @@ func TestTwoFirstSets(t *testing.T) {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
 				}
 			}
-			if a, b := d.state(), other.head.state.Load(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin || a.MeshKey != b.MeshKey {
+			if a, b := d.state(), other.head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin || a.MeshKey != b.MeshKey {
 				t.Fatal("the two replicas serve different clusters")
 			}
 			d.restart()
@@ -449,7 +449,7 @@ func TestTwoReplicas(t *testing.T) {
 	// first, and then refuses.
 	wantOnly(t, "set", d.set(entriesOf(false)+entries[len(poolEntries):]), "")
 	wantOnly(t, "renew at the one that lags", at(other, m.renew), explain.RenewEntryGone)
-	if other.head.state.Load().Head.Hash != d.state().Head.Hash {
+	if other.head.State().Head.Hash != d.state().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
 	wantOnly(t, "set", d.set(entries), "")
@@ -460,7 +460,7 @@ func TestTwoReplicas(t *testing.T) {
 	next, _ := newKey()
 	_, err = other.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
-	if err := other.bundle.refreshTrust(t.Context(), other.head.state.Load(), true); err != nil {
+	if err := other.bundle.refreshTrust(t.Context(), other.head.State(), true); err != nil {
 		t.Fatal(err)
 	}
 	if !other.bundle.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {

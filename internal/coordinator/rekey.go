@@ -71,7 +71,7 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 	if _, err := c.swap(ctx, mv); err != nil {
 		return nil, err
 	}
-	s := c.head.state.Load()
+	s := c.head.State()
 	if s.Phase != authority.Ready || s.Head.Hash != mv.link.Hash {
 		return nil, c.head.made(ctx, "the new mesh CA key", errors.New("the head moved, and the coordinator is not ready at it"))
 	}
@@ -105,6 +105,6 @@ func (c *Authority) keeps(secrets *authority.Secrets) bool {
 			return true
 		}
 	}
-	s := c.head.state.Load().Ready()
+	s := c.head.State().Ready()
 	return s != nil && s.Secrets == secrets
 }

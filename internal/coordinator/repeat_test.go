@@ -251,7 +251,7 @@ func (d *desk) loseAfterChange() *bool {
 		}
 		*lost = true
 		d.faults.Fail("adopt.begin", errTestCrash)
-		d.c.head.state.Store(authority.Recovering(d.state(), errTestCrash))
+		d.c.head.Put(authority.Recovering(d.state(), errTestCrash), time.Time{})
 	})
 	return lost
 }

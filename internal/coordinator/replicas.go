@@ -251,7 +251,7 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 		}
 	}()
 	for {
-		changed, keepers := c.head.stateChanged.Wait(), c.authority.keepers.keepersChanged.Wait()
+		changed, keepers := c.head.Changed(), c.authority.keepers.keepersChanged.Wait()
 		lost, certificate := c.storeguard.Changed(), c.self.certificateChanged.Wait()
 		if err := c.announce(ctx, false); err != nil {
 			return err
@@ -268,7 +268,7 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 // It is conditional on no head: who is in recovery mode has none, and is who others
 // look for.
 func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
-	s := c.head.state.Load()
+	s := c.head.State()
 	if s.Phase == authority.Uninitialized {
 		return nil
 	}
@@ -358,8 +358,7 @@ func (c *PeerRecovery) replicaMessages(ctx context.Context, s *authority.State) 
 	out := make([]*fealtyv1.Replica, 0, len(all))
 	for _, r := range all {
 		msg := c.replicaMessage(r)
-		if silent, expected := c.root.membership.presence.Silent(r.Key,
-			c.elapsed()); expected && s.Phase == authority.Ready {
+		if silent, expected := c.silence(r.Key); expected && s.Phase == authority.Ready {
 			msg.UnheardFor = durationpb.New(silent)
 		}
 		out = append(out, msg)

@@ -69,7 +69,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	at := func(f *fleet) func(replica) bool {
-		head := f.c.head.state.Load().Head.Hash
+		head := f.c.head.State().Head.Hash
 		return func(r replica) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	f.awaitReplica(at(f))
@@ -137,7 +137,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.c.head.replicas(t.Context(), f.c.head.state.Load().Manifest)
+		all, err := f.c.head.replicas(t.Context(), f.c.head.State().Manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -190,7 +190,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}
 	put(strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger))
 	put(replicaPrefix+"rubbish", []byte("rubbish"))
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, f.clock()), "")
 	if got := f.keys(replicaPrefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
 		t.Errorf("left are %v", got)

@@ -355,8 +355,8 @@ const thawTimeout = 10 * time.Second
 
 // unsettle makes the loop that follows the head look at the freeze.
 func (c *Authority) unsettle() {
-	c.head.unsettled.Store(true)
-	c.head.headDue.Notify()
+	c.unsettled.Store(true)
+	c.head.LookAgain()
 }
 
 // awaitThaw waits for a reseed of ours to end, and has a freeze looked at that

@@ -118,7 +118,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.head.headDue.Notify()
+	f.c.head.LookAgain()
 	f.awaitPhase(authority.Ready)
 	if got := f.recordText(); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
@@ -151,7 +151,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	}
 	f.faults.Disarm("set.after-swap")
 	f.faults.Disarm("adopt.begin")
-	f.c.head.headDue.Notify()
+	f.c.head.LookAgain()
 	f.awaitPhase(authority.Ready)
 	if _, err := f.local().member.RemoveMember(f.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	if !f.thawed() {
 		t.Error("the records are frozen")
 	}
-	rec, err := record.Get[record.Member](t.Context(), f.c.head.state.Load().Records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.c.head.State().Records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
 		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}

@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
@@ -82,7 +80,7 @@ type former struct {
 
 func (f *fleet) keep() former {
 	f.t.Helper()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	thief := steal(s)
 	auth, err := store.NewAuthenticator(thief.keys.RecordMAC())
 	if err != nil {
@@ -95,7 +93,7 @@ func (f *fleet) keep() former {
 // records returns what every record says, whatever seed it is under.
 func (f *fleet) recordText() string {
 	f.t.Helper()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	var out []string
 	for _, prefix := range []string{record.MemberPrefix, countPrefix, configPrefix, record.BanIDPrefix, record.BanKeyPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
@@ -147,7 +145,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.head.state.Load().Bundle.PublicRoot())
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +174,7 @@ func TestReseed(t *testing.T) {
 	}
 	next(believed)
 	records := f.recordText()
-	before := f.c.head.state.Load()
+	before := f.c.head.State()
 
 	// Nothing happens before the signers signed.
 	commit := f.prepare(nil)
@@ -184,14 +182,14 @@ func TestReseed(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.c.head.state.Load().Head.Hash != before.Head.Hash {
+	if f.c.head.State().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
 	done, err := f.reseedClient().CommitReseed(f.ctx(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.c.head.state.Load()
+	after := f.c.head.State()
 	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
 		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.Head.SeedEpoch,
 			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey, before.RootPin, before.MeshKey)
@@ -286,7 +284,7 @@ func TestReseed(t *testing.T) {
 		}
 	}
 	f.restart()
-	if s := f.c.head.state.Load(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
+	if s := f.c.head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
 		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.Phase, s.Reason, s.Head.SeedEpoch)
 	}
 	if err := b.renew(true); err != nil {
@@ -295,7 +293,7 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	f.reseed()
-	if s := f.c.head.state.Load(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
+	if s := f.c.head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
 			len(s.Bundle.RootChanges))
 	}
@@ -355,7 +353,7 @@ func TestReseedRefusals(t *testing.T) {
 		_, err := f.reseedClient().CommitReseed(f.ctx(), req)
 		return err
 	}
-	head := f.c.head.state.Load().Head.Hash
+	head := f.c.head.State().Head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
@@ -382,7 +380,7 @@ func TestReseedRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.c.head.state.Load().Head.Hash; got != head {
+	if got := f.c.head.State().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
 	if _, err := f.reseedClient().PrepareReseed(f.ctx(), &fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.manifest("")), testCluster, "other.example", 1))}); err == nil {
@@ -405,7 +403,7 @@ func TestReseedRefusals(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.c.head.state.Load(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
+	if s := f.c.head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
 		t.Fatalf("seed epoch %d, manifest %s", s.Head.SeedEpoch, s.Manifest.Hash())
 	}
 }
@@ -452,11 +450,11 @@ func TestReseedInterrupted(t *testing.T) {
 				if restart {
 					f.start()
 				} else {
-					f.c.head.headDue.Notify()
+					f.c.head.LookAgain()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					s := f.c.head.state.Load()
-					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch && !f.c.head.unsettled.Load() && f.thawed() {
+					s := f.c.head.State()
+					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch && !f.c.authority.unsettled.Load() && f.thawed() {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -475,7 +473,7 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.ctx(), f.c.head.state.Load().Records,
+					if _, err := record.Get[record.Member](f.ctx(), f.c.head.State().Records,
 						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
@@ -560,7 +558,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	if got := strings.Count(f.recordText(), record.MemberPrefix); got != len(members) {
 		t.Errorf("%d members, want %d", got, len(members))
 	}
-	if n := testutil.ToFloat64(f.c.head.metrics.forged); n != 0 {
+	if n := forgedRecords(f.c); n != 0 {
 		t.Errorf("%v alarms of forged records", n)
 	}
 }
@@ -571,19 +569,19 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.head.state.Load().Bundle.PublicRoot())
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := f.keep()
-	before := f.c.head.state.Load()
+	before := f.c.head.State()
 	input, err := f.c.bundle.readTrust(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.reseed()
 	now := f.clock()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	believed := f.c.bundle.trust.Load().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
@@ -745,24 +743,24 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	f.c.head.headDue.Notify()
+	f.c.head.LookAgain()
 	f.awaitPhase(authority.Recovery)
 	f.restart()
-	if s := f.c.head.state.Load(); s.Phase != authority.Recovery {
+	if s := f.c.head.State(); s.Phase != authority.Recovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
 	}
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.head.headDue.Notify()
+	f.c.head.LookAgain()
 	f.awaitPhase(authority.Ready)
 }
 
 func (f *fleet) awaitPhase(want authority.Phase) {
 	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); f.c.head.state.Load().Phase != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); f.c.head.State().Phase != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s := f.c.head.state.Load()
+			s := f.c.head.State()
 			f.t.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 		}
 	}
@@ -826,18 +824,18 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.start()
 			lost := spoil(t, f, old)
 			f.faults.Disarm("adopt.begin")
-			f.c.head.headDue.Notify()
+			f.c.head.LookAgain()
 			if lost {
-				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.head.state.Load().Reason,
+				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.head.State().Reason,
 					"seed of the head"); time.Sleep(5 * time.Millisecond) {
 					if time.Now().After(deadline) {
-						t.Fatalf("%s: %s", f.c.head.state.Load().Phase, f.c.head.state.Load().Reason)
+						t.Fatalf("%s: %s", f.c.head.State().Phase, f.c.head.State().Reason)
 					}
 				}
 				return
 			}
 			f.awaitPhase(authority.Ready)
-			s := f.c.head.state.Load()
+			s := f.c.head.State()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))
 				if err == nil && (name == "mallory" && rec.Exists() || slices.Contains(rec.Value.Organizations, "evil")) {
@@ -888,21 +886,21 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 			return err
 		},
 	} {
-		if err := read(); !lost(err) || testutil.ToFloat64(d.c.head.metrics.forged) != 0 {
+		if err := read(); !lost(err) || forgedRecords(d.c) != 0 {
 			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err,
-				testutil.ToFloat64(d.c.head.metrics.forged))
+				forgedRecords(d.c))
 		}
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.store.setDown(errDown)
 	err := d.c.head.forgedUnder(t.Context(), before, suspect{all[0].Key, store.ErrForged})
 	d.store.setDown(nil)
-	if n := testutil.ToFloat64(d.c.head.metrics.forged); !errors.Is(err, errDown) || n != 0 {
+	if n := forgedRecords(d.c); !errors.Is(err, errDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
 	}
 	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 	recs, err := d.c.membership.openMembers(t.Context(), d.state(), list())
-	if n := testutil.ToFloat64(d.c.head.metrics.forged); err != nil || n != 1 || len(recs) != len(all)-1 {
+	if n := forgedRecords(d.c); err != nil || n != 1 || len(recs) != len(all)-1 {
 		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
 	}
 }
@@ -949,7 +947,7 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 			}
 			// It follows the head that is in force, whose records are all moved.
 			if err := d.c.authority.moveRecords(t.Context(),
-				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.head.unsettled.Load() {
+				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.authority.unsettled.Load() {
 				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(record.FreezeKey) != 0)
 			}
 			d.advance(tc.after)
@@ -977,7 +975,7 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 		d.advance(after)
 		l := d.c.election.lead
 		event := l.takeOver(t.Context(), leadership.TakeOver{Nonce: "n", IfTerm: uint64(d.store.version(leaderTermKey)), IfBeat: uint64(d.store.version(leaderBeatKey))})
-		if got := d.c.head.unsettled.Load(); event != (leadership.Conflict{}) || got != want {
+		if got := d.c.authority.unsettled.Load(); event != (leadership.Conflict{}) || got != want {
 			t.Errorf("%v after the freeze: %#v, looked at: %v, want %v", after, event, got, want)
 		}
 	}
@@ -1056,7 +1054,7 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 		})
 		err := d.reseed(nil)
 		s := d.state()
-		n := testutil.ToFloat64(d.c.head.metrics.forged)
+		n := forgedRecords(d.c)
 		if err != nil || s.Phase != authority.Ready || s.Head.Kind != history.KindReseed || n != 0 {
 			t.Fatalf("another was first at step %d: %v, %v at %s: %s; %v forgeries", first, err, s.Phase, s.Head.Kind,
 				s.Reason, n)

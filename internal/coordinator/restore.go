@@ -175,7 +175,7 @@ func (c *Authority) passesMark(before *history.Verified, t *history.Transition) 
 	if err != nil {
 		return err
 	}
-	if last := c.head.state.Load().Ready(); last != nil {
+	if last := c.head.State().Ready(); last != nil {
 		seen = last.Chain.Seen()
 	}
 	after, err := before.With(t, before.Manifest())

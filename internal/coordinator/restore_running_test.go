@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"filippo.io/age"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
@@ -151,7 +150,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitTold("data/lost")
 	}
 	leader, term, _ := awaitLeader(t, all...)
-	before, was := leader.c.head.state.Load(), leader.c.publication.publication.Load()
+	before, was := leader.c.head.State(), leader.c.publication.publication.Load()
 	l, err := old.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 
@@ -178,7 +177,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitState("the restore",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.LastRestore() != nil })
 	}
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	for _, r := range all[1:] {
 		r.awaitHead(f)
 	}
@@ -217,7 +216,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if !ok || version != e.Version || set.Len() != 4 {
 			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(), e.Version)
 		}
-		if n := testutil.ToFloat64(r.c.head.metrics.forged); n != 0 {
+		if n := forgedRecords(r.c); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
 		if r.c.bundle.trust.Load().Version <= uint64(b.plan.Floor) {

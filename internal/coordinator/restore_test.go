@@ -126,14 +126,14 @@ func TestRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := f.c.head.state.Load()
+	before := f.c.head.State()
 	l, err := f.store.List(f.ctx(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.restore()
 	f.start()
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
@@ -170,7 +170,7 @@ func TestRestored(t *testing.T) {
 		t.Errorf("a new token: %v", err)
 	}
 	// It goes on: another set, another start.
-	if err := f.set(f.c.head.state.Load().Manifest.Bytes()); err != nil {
+	if err := f.set(f.c.head.State().Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	f.restart()
@@ -253,7 +253,7 @@ func TestRestoreWaits(t *testing.T) {
 		}, explain.HistoryInvalid},
 		{"the signers of then are not those of now", func(t *testing.T, f *fleet, b *saved) {
 			b.signed(f.signer)
-			m := f.c.head.state.Load().Manifest.Bytes()
+			m := f.c.head.State().Manifest.Bytes()
 			_, next, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -275,7 +275,7 @@ func TestRestoreWaits(t *testing.T) {
 			}
 			row.alter(t, f, b)
 			f.start()
-			s := f.c.head.state.Load()
+			s := f.c.head.State()
 			if s.Phase != authority.Recovery || !strings.Contains(s.Reason, string(row.reason)) {
 				t.Errorf("phase %v: %s, want recovery with %s", s.Phase, s.Reason, row.reason)
 			}
@@ -301,7 +301,7 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 	older.plan.Index, older.plan.AuthorityEpoch, older.plan.Signatures = newer.plan.Index, newer.plan.AuthorityEpoch, newer.plan.Signatures
 	older.restore()
 	f.start()
-	if s := f.c.head.state.Load(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
+	if s := f.c.head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
 		string(explain.ManifestMissigned)) {
 		t.Errorf("phase %v: %s", s.Phase, s.Reason)
 	}
@@ -344,7 +344,7 @@ func TestRestoreByOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := f.c.head.state.Load(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+	if s := f.c.head.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
 }
@@ -365,7 +365,7 @@ func TestRestoreCrash(t *testing.T) {
 			f.faults.Fail(point, nil)
 			f.restart()
 			f.awaitPhase(authority.Ready)
-			s := f.c.head.state.Load()
+			s := f.c.head.State()
 			restores := 0
 			for _, l := range s.Chain.Links() {
 				if l.Kind == history.KindRestore {

@@ -6,10 +6,12 @@ import (
 	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
@@ -75,7 +77,6 @@ type Head struct {
 	log        *slog.Logger
 	metrics    *headMetrics
 	now        func() time.Time
-	root       *Coordinator // what is not its own yet
 	store      store.Store
 	storeguard *storeguard.Guard
 	self       *Enrolment
@@ -93,7 +94,6 @@ type Head struct {
 	headDue       watch.Signal                   // the head is to be looked at now
 	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
 	lag           lag                            // the state, if the store showed a newer head
-	unsettled     atomic.Bool                    // a reseed may have left the records frozen
 	headConfirmed instant.Last                   // when the store was last asked and showed our head
 }
 
@@ -103,13 +103,15 @@ type Keepers struct {
 	fs       durable.FS
 	log      *slog.Logger
 	now      func() time.Time
-	root     *Coordinator // what is not its own yet
 	store    store.Store
 	self     *Enrolment
 	head     *Head
 
 	keeperViews    atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
 	keepersChanged watch.Signal                // they changed
+
+	failedMu sync.Mutex
+	failed   map[string]string // keepers that did not seal, and why; guarded by failedMu
 }
 
 // authorityConfig is what is set of Authority.
@@ -120,7 +122,6 @@ type authorityConfig struct {
 
 // Authority brings a head into force, and its keys: it sets, follows and comes back (I8, I9).
 type Authority struct {
-	root       *Coordinator // what is not its own yet
 	cfg        authorityConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
@@ -155,6 +156,21 @@ type Authority struct {
 	// from, and the moves that made it; owned by who holds setting.
 	untold []record.AuditEntry
 
+	// What higher rooms do for it: wire says who.
+	followers []follower          // in the order in which they prepare
+	arrivals  []func()            // a head came into force
+	claimed   func(*history.Link) // the store shows this head, and nothing vouches for it yet
+	fits      []fitter            // say what a move must not break
+	// beforeMove ends what has to be done under from, before its head is replaced.
+	beforeMove func(ctx context.Context, from *authority.State)
+	// leaderChange begins a change that only who leads can commit.
+	leaderChange func(s *authority.State) *record.Change
+	peers        peers
+
+	// lost counts adoptions in a row that somebody else was first with; owned by who holds
+	// setting.
+	lost      int
+	unsettled atomic.Bool // a reseed may have left the records frozen
 	tried     atomic.Bool // to bring the keys back, or to find that there are none
 	firstSets *flowcontrol.Limiter
 	taken     takenKeys // of heads that may come
@@ -167,7 +183,6 @@ type Authority struct {
 
 // TrustBundle keeps the trust bundle that is in force here (I11).
 type TrustBundle struct {
-	root       *Coordinator // what is not its own yet
 	guard      *mesh.Guard
 	log        *slog.Logger
 	now        func() time.Time
@@ -183,6 +198,9 @@ type TrustBundle struct {
 	source        *credential.Issued // what our listener presents and believes
 	refreshing    *flowcontrol.Locks // held by who refreshes the trust bundle
 	withdrawn     withdrawals
+
+	// begin adds to a change what config begins with beside the trust state in.
+	begin func(ctx context.Context, ch *record.Change, in bundle.State) error
 }
 
 // electionConfig is what is set of Election; see [Config].
@@ -192,7 +210,6 @@ type electionConfig struct {
 
 // Election runs internal/leadership over the store (I4).
 type Election struct {
-	root       *Coordinator // what is not its own yet
 	cfg        electionConfig
 	failures   *flowcontrol.LogSampler
 	faults     *fault.Points
@@ -220,7 +237,6 @@ type peerRecoveryConfig struct {
 
 // PeerRecovery hands the secrets of the head from one coordinator to another.
 type PeerRecovery struct {
-	root       *Coordinator // what is not its own yet
 	cfg        peerRecoveryConfig
 	elapsed    func() time.Duration
 	failures   *flowcontrol.LogSampler
@@ -240,6 +256,10 @@ type PeerRecovery struct {
 
 	peerCalls *flowcontrol.Limiter
 	silent    atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
+
+	// silence is for how long the coordinator with the key was not heard, and whether it is
+	// expected.
+	silence func(key string) (since time.Duration, expected bool)
 }
 
 // OwnerRecovery brings the seed back from its owners' shares.
@@ -268,7 +288,6 @@ type membershipConfig struct {
 
 // Membership knows who is a member, who is connected, and how one stops being one.
 type Membership struct {
-	root         *Coordinator // what is not its own yet
 	cfg          membershipConfig
 	elapsed      func() time.Duration
 	failures     *flowcontrol.LogSampler
@@ -293,6 +312,13 @@ type Membership struct {
 	presence presence.Watch // which other coordinators are heard
 	cuts     atomic.Int64   // connections that the guard cut
 	ended    ended.Log      // those of them that a ban ended
+
+	// published are the addresses of coordinators that members are told, by enrolment key.
+	published func() map[string][]string
+	// found is what else this coordinator finds that the others are told.
+	found func(s *authority.State) []*fealtyv1.Finding
+	// proven counts a trust bundle that somebody showed as seen, if this cluster signed it.
+	proven func(ctx context.Context, from string, raw []byte) error
 }
 
 // Trust changes what the fleet trusts.
@@ -432,47 +458,36 @@ func (c *Coordinator) wire() {
 		Store: c.cfg.Store, StoreName: c.cfg.StoreName, Patience: storePatience, Unguarded: unguarded,
 		FS: c.fs, Dir: c.cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
 		InForce: func() (storeguard.Head, bool) {
-			s := c.head.state.Load()
+			s := c.head.State()
 			return s.StoredHead(), s.Phase == authority.Ready
 		},
 		OlderHead: func() error { return c.head.olderHeadError() },
-		Moved:     func() { c.head.headDue.Notify() },
+		Moved:     func() { c.head.LookAgain() },
 		Lost:      func() { c.election.lead.due.Notify() },
 	})
 	c.store = c.storeguard.Observe(patience.Store(c.cfg.Store))
 	c.auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
 	c.self = new(Enrolment)
-	c.head = &Head{root: c, self: c.self, storeguard: c.storeguard}
-	c.keepers = &Keepers{root: c, self: c.self, head: c.head}
+	c.head = &Head{self: c.self, storeguard: c.storeguard}
+	c.keepers = &Keepers{self: c.self, head: c.head}
 	c.authority = &Authority{
-		root: c, self: c.self, head: c.head, keepers: c.keepers,
+		self: c.self, head: c.head, keepers: c.keepers,
 		storeguard: c.storeguard, auditing: c.auditing,
 		search:  decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64},
 		setting: make(chan struct{}, 1), firstSets: newFirstSets(),
 		parse: manifest.Parse, reads: manifest.LaterFields(),
 	}
-	c.head.leave, c.head.memory = c.authority.leaveHead, c.authority.remembered
-	c.head.onConflict(history.HeadKey, c.authority.headMoved)
-	c.head.onConflict(record.FreezeKey, c.authority.recordsFrozen)
-	c.head.onConflict(leaderTermKey, func(_ context.Context, err *store.ConflictError) bool {
-		c.election.lead.deposed(err.Want)
-		return true
-	})
-	c.head.onConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
-		c.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
-		return true
-	})
 	c.bundle = &TrustBundle{
-		root: c, storeguard: c.storeguard, self: c.self, head: c.head,
+		storeguard: c.storeguard, self: c.self, head: c.head,
 		refreshing: flowcontrol.NewLocks(), maxListed: snapshot.MaxBans,
 	}
-	c.election = &Election{root: c, storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority}
+	c.election = &Election{storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority}
 	c.audit = audit.New(audit.Config{
 		Store: c.store, Losses: c.storeguard, Authority: authorityOfAudit{c.head}, Trust: trustOfAudit{c.bundle},
 		Lead: leadOfAudit{c.election}, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
 	})
 	c.peerrecovery = &PeerRecovery{
-		root: c, storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, election: c.election,
+		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, election: c.election,
 		peerCalls: newPeerCalls(),
 	}
 	c.ownerrecovery = &OwnerRecovery{
@@ -480,7 +495,7 @@ func (c *Coordinator) wire() {
 		recoveries: newRecoveries(),
 	}
 	c.membership = &Membership{
-		root: c, storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle, peerrecovery: c.peerrecovery,
+		storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle, peerrecovery: c.peerrecovery,
 		members: newMemberIndex(), others: newOthers(),
 		live: liveMembers{elapsed: c.elapsed, members: make(map[identity.ID]*liveMember)},
 	}
@@ -502,6 +517,38 @@ func (c *Coordinator) wire() {
 		head: c.head, bundle: c.bundle, membership: c.membership, trust: c.trust, admission: c.admission,
 		publication: c.publication,
 		pulls:       newPullLimiter(), patches: newPatchCache(),
+	}
+	c.hook()
+}
+
+// hook gives the rooms what higher ones do for them.
+func (c *Coordinator) hook() {
+	c.head.leave, c.head.memory = c.authority.leaveHead, c.authority.remembered
+	c.head.onConflict(history.HeadKey, c.authority.headMoved)
+	c.head.onConflict(record.FreezeKey, c.authority.recordsFrozen)
+	c.head.onConflict(leaderTermKey, func(_ context.Context, err *store.ConflictError) bool {
+		c.election.lead.deposed(err.Want)
+		return true
+	})
+	c.head.onConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
+		c.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
+		return true
+	})
+	// In this order: a bundle is believed before anybody is a member by it.
+	c.authority.followers = []follower{c.bundle.follow, c.desired.follow, c.membership.follow}
+	c.authority.arrivals = []func(){c.ownerrecovery.recoveries.over}
+	c.authority.claimed = c.ownerrecovery.recoveries.expect
+	c.authority.fits = []fitter{c.publication.fits, c.bundle.fits}
+	c.authority.beforeMove, c.authority.leaderChange = c.audit.BeforeMove, c.election.newLeaderChange
+	c.authority.peers = c.peerrecovery
+	c.bundle.begin = c.desired.beginConfig
+	c.peerrecovery.silence = func(key string) (time.Duration, bool) {
+		return c.membership.presence.Silent(key, c.elapsed())
+	}
+	c.membership.published, c.membership.proven = c.publication.coordinators, c.trust.proven
+	c.membership.found = func(s *authority.State) []*fealtyv1.Finding {
+		return slices.Concat(c.headFindings(s), c.storeguard.RefusingFindings(), c.publication.outlet.findings(),
+			c.publication.compileFindings())
 	}
 }
 

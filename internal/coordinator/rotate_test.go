@@ -30,7 +30,7 @@ func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse 
 // look does what the loops of c do on one round: the trust state, the rotation.
 func (d *desk) look(c *Coordinator) error {
 	d.lead(c)
-	s := c.head.state.Load()
+	s := c.head.State()
 	if err := c.bundle.refreshTrust(context.Background(), s, true); err != nil {
 		return err
 	}

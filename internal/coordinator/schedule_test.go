@@ -113,8 +113,8 @@ func (x *replicaSchedule) watch(i int) {
 	go func() {
 		defer close(done)
 		for {
-			changed := c.head.stateChanged.Wait()
-			if s := c.head.state.Load(); s.Phase == authority.Ready {
+			changed := c.head.Changed()
+			if s := c.head.State(); s.Phase == authority.Ready {
 				x.mu.Lock()
 				x.seen = append(x.seen, seenState{i, s.Head, s.Head.Previous, s.MeshCA().KeyID()})
 				x.mu.Unlock()
@@ -139,7 +139,7 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].c.head.state.Load().Ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].c.head.State().Ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
@@ -245,7 +245,7 @@ func (x *replicaSchedule) settle() {
 		}
 		same := true
 		for _, r := range x.all {
-			s := r.c.head.state.Load()
+			s := r.c.head.State()
 			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
 		}
 		if same {
@@ -255,7 +255,7 @@ func (x *replicaSchedule) settle() {
 			for i, r := range x.all {
 				phase, why := r.c.Phase()
 				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.c.head.state.Load().Head.Index, head.Index, why)
+					r.c.head.State().Head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}
@@ -266,7 +266,7 @@ func (x *replicaSchedule) settle() {
 // check looks at everything that they left.
 func (x *replicaSchedule) check() {
 	t, c := x.t, x.all[0].c
-	v, _, err := c.authority.verifiedHistory(context.Background(), c.head.state.Load())
+	v, _, err := c.authority.verifiedHistory(context.Background(), c.head.State())
 	if err != nil {
 		t.Fatal(err)
 	}

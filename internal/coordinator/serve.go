@@ -109,7 +109,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	})
 	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()),
 		slog.String("socket", c.AdminSocket()),
-		slog.String("phase", c.head.state.Load().Phase.String()), slog.String("enrolment_key",
+		slog.String("phase", c.head.State().Phase.String()), slog.String("enrolment_key",
 			c.self.enrolmentKey()))
 	return nil
 }
@@ -126,7 +126,7 @@ func (c *Coordinator) authorizer() (*authz.Authorizer, error) {
 		return nil, err
 	}
 	return authz.New(table, authz.Options{Logger: c.log, Registerer: c.registry, ClusterID: func() string {
-		if s := c.head.state.Load(); s.Phase == authority.Ready {
+		if s := c.head.State(); s.Phase == authority.Ready {
 			return s.Manifest.Cluster
 		}
 		return ""

@@ -362,7 +362,7 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("an SVID of the epoch before: %v", err)
 	}
 	f.advance(26 * time.Hour)
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	if err := errors.Join(f.c.bundle.renewIdentity(f.ctx(), s), f.c.bundle.refreshTrust(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
@@ -691,7 +691,7 @@ func TestSecretsStayInside(t *testing.T) {
 	_, err = f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
 	fail(err)
 	collect := func(epoch string) {
-		s := f.c.head.state.Load()
+		s := f.c.head.State()
 		thief := steal(s)
 		secrets["seed"] = thief.Seed.Reveal()
 		secrets["record MAC key"] = thief.keys.RecordMAC()
@@ -707,8 +707,8 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	collect("epoch 2")
-	for _, v := range []any{f.c.head.state.Load().Secrets, *f.c.head.state.Load().Secrets,
-		f.c.head.state.Load(), f.c.head.state.Load().MeshCA()} {
+	for _, v := range []any{f.c.head.State().Secrets, *f.c.head.State().Secrets,
+		f.c.head.State(), f.c.head.State().MeshCA()} {
 		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
 		f.c.log.Info("printed", "value", v)
 	}

@@ -32,7 +32,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // maxHistoryPage bounds the transitions and manifests of one answer.
@@ -148,7 +147,7 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 	if err != nil {
 		return nil, err
 	}
-	if sum := sha256Sum(whole); !bytes.Equal(sum[:], req.GetManifestHash()) {
+	if sum := sha256.Sum256(whole); !bytes.Equal(sum[:], req.GetManifestHash()) {
 		return nil, explain.New(explain.RequestField, "field", "part", "problem", "the manifest is not the one that was proven")
 	}
 	return whole, nil
@@ -503,26 +502,24 @@ func (mv *move) seal(t *history.Transition) (err error) {
 // manifest what members are told. A head that no bundle follows from would stop the
 // cluster.
 func (c *Authority) moveFits(ctx context.Context, mv *move) error {
-	var in bundle.Input
-	if mv.from != nil {
-		var err error
-		if in, err = c.root.bundle.readTrust(ctx, mv.from); err != nil {
-			return c.head.storeError("read the trust state", err)
-		}
-	}
 	after := &authority.State{Manifest: mv.manifest, Head: mv.link, Secrets: mv.secrets, Root: mv.root,
 		MeshKey: mv.mesh.KeyID()}
 	after.Bundle = &bundle.Authority{
 		Manifest: after.Manifest, Head: after.Head, Root: after.Root, MeshKey: after.MeshKey,
 		ConfigRoot: mv.secrets.ConfigRoot, ConfigKey: mv.secrets.ConfigSigning,
 	}
-	if mv.from == nil || mv.from.Manifest.Hash() != mv.manifest.Hash() {
-		if err := c.root.publication.contentsFit(after); err != nil {
+	for _, fits := range c.fits {
+		if err := fits(ctx, mv.from, after); err != nil {
 			return err
 		}
 	}
-	return c.bundleFits(after.Bundle, in)
+	return nil
 }
+
+// A fitter says why what its room makes of a head cannot be made of after, which follows
+// from. That has no history, records or issuer: it is not written yet. from is nil for the
+// first head.
+type fitter func(ctx context.Context, from, after *authority.State) error
 
 // writeSecrets writes what must be found by who comes up at the new head: the
 // seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
@@ -543,26 +540,13 @@ func (c *Authority) writeSecrets(ctx context.Context, mv *move) error {
 	return c.writeShares(ctx, mv)
 }
 
-// bundleFits reports whether a trust bundle can be made of what is in force after
-// a move, from what it is made of before.
-func (c *Authority) bundleFits(after *bundle.Authority, in bundle.Input) error {
-	next, _ := after.Next(in, c.now().UTC().Truncate(time.Second))
-	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
-		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
-	}
-	if _, err := after.Sign(in.With(bundle.Delta{}, next), c.now()); err != nil {
-		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
-	}
-	return nil
-}
-
 // linkOf names t by its hash, which is known before anything is written.
 func linkOf(t *history.Transition) (history.Link, error) {
 	raw, err := t.Encode()
 	if err != nil {
 		return history.Link{}, explain.Wrap(err, explain.RequestField, "field", "transition", "problem", err.Error())
 	}
-	return history.Link{Transition: *t, Hash: sha256Sum(raw)}, nil
+	return history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, nil
 }
 
 func transitionMessage(l history.Link) *fealtyv1.Transition {
@@ -604,11 +588,11 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 				result = decide.Failed
 			}
 		case decide.Prepare:
-			if took := c.root.peerrecovery.prepare(ctx, mv); len(took) > 0 {
+			if took := c.peers.prepare(ctx, mv); len(took) > 0 {
 				c.log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
 			}
 		case decide.Swap:
-			c.root.audit.BeforeMove(ctx, mv.from)
+			c.beforeMove(ctx, mv.from)
 			verified, result, err = c.moveHead(ctx, mv)
 		case decide.Adopt:
 			inUse = true
@@ -627,10 +611,10 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 			}
 		case decide.Keep:
 			inUse = c.keepCandidate(mv)
-			c.head.headDue.Notify()
+			c.head.LookAgain()
 		case decide.Drop:
 			mv.wipeMesh()
-			c.head.headDue.Notify()
+			c.head.LookAgain()
 		case decide.Done:
 			return inUse, err
 		}

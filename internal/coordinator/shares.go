@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -105,7 +106,7 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 	}
 	rec := shareSetRecord{Set: hex.EncodeToString(mv.shares.id[:]), Shares: make(map[string]string)}
 	for _, x := range mv.shares.shares {
-		sum := sha256Sum(x.file)
+		sum := sha256.Sum256(x.file)
 		rec.Shares[x.owner] = hex.EncodeToString(sum[:])
 		if err := c.head.writeSealed(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner), x.file); err != nil {
 			return err
@@ -127,7 +128,7 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 // GetSeedShares returns the shares that the owners of the manifest in force should
 // hold. In recovery mode it is served to this machine alone.
 func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
-	if m.c.head.state.Load().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
+	if m.c.head.State().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
 		return m.c.claimedShares(ctx)
 	}
 	s, err := m.c.head.atHead(ctx)
@@ -220,7 +221,7 @@ func (c *Authority) readShare(ctx context.Context, made history.Link, rec shareS
 	if err != nil {
 		return nil, c.head.storeError(what, err)
 	}
-	if sum := sha256Sum(e.Value); hex.EncodeToString(sum[:]) != rec.Shares[o.Name] {
+	if sum := sha256.Sum256(e.Value); hex.EncodeToString(sum[:]) != rec.Shares[o.Name] {
 		return nil, c.head.storeError(what, fmt.Errorf("the share of %s is not the one that was written: %w", o.Name, store.ErrForged))
 	}
 	return e.Value, nil
@@ -258,7 +259,7 @@ func (c *Authority) dropSecrets(ctx context.Context, s *authority.State) error {
 		}
 	}
 	for _, e := range over {
-		ch := c.root.election.newLeaderChange(s)
+		ch := c.leaderChange(s)
 		ch.Delete(e.Key, e.Version)
 		if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
 			return err

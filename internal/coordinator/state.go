@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -19,7 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
@@ -71,7 +69,7 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	if err != nil {
 		return nil, authority.Recovering(last, err), nil
 	}
-	c.root.ownerrecovery.recoveries.expect(&w.claimed)
+	c.claimed(&w.claimed)
 	if intent != nil && !carriedOut(intent, loaded) {
 		w.restore = intent
 	}
@@ -162,15 +160,15 @@ func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 // it can, and the error says so; see [lost].
 func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	var failed error
-	old := c.head.state.Load()
+	old := c.head.State()
 	before := old.Ready()
 	if s.Phase == authority.Ready {
 		failed = c.becomeReady(ctx, s)
 		if lost(failed) {
-			c.head.lag.lost++
+			c.lost++
 			if decide.Stays(memory{c, old}, decide.HeadOf(&s.Head), decide.Conflict) {
 				c.head.fallBehind(old)
-				c.head.headDue.Notify()
+				c.head.LookAgain()
 				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
 					slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 				return failed
@@ -192,24 +190,20 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	if before != nil && after != nil && before.Head.Salt != after.Head.Salt {
 		c.former = append(c.former, before.Secrets)
 	}
-	if s.Phase == authority.Ready && old.Phase != authority.Ready {
-		c.root.membership.hears.Store(c.now().UnixNano())
-		c.root.membership.presence.Listen(c.elapsed())
-	}
-	c.head.state.Store(s)
-	c.head.headConfirmed.Set(c.now())
-	c.head.stateChanged.Notify()
+	c.head.Put(s, c.now())
 	attrs := []slog.Attr{slog.String("phase", s.Phase.String())}
 	if s.Reason != "" {
 		attrs = append(attrs, slog.String("reason", s.Reason))
 	}
 	if s.Phase == authority.Ready {
-		c.head.lag.lost = 0
+		c.lost = 0
 		c.settleCandidates(s.Head)
 		c.taken.settle(s.Head)
 		c.dropOpened()
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
-		c.root.ownerrecovery.recoveries.end(nil)
+		for _, arrived := range c.arrivals {
+			arrived()
+		}
 		c.self.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.Manifest.Cluster),
 			slog.Uint64("authority_epoch", s.Head.AuthorityEpoch), slog.Uint64("index", s.Head.Index))
@@ -222,6 +216,18 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	return failed
 }
 
+// An adoption is what a room prepared for a head. All of them are presented once all rooms
+// are prepared, and told once all are presented; both may be nil. None takes the turn of
+// the authority, or a lock that is held over I/O.
+type adoption struct {
+	present func() error // what fails here leaves the coordinator in recovery mode
+	tell    func()
+}
+
+// A follower prepares its room for the head of next, before that is in force. What it
+// prepared lives in the adoption.
+type follower func(ctx context.Context, next *authority.State) (adoption, error)
+
 // becomeReady puts bundle and own identity of s into force.
 func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.faults.Hit("adopt.begin"); err != nil {
@@ -231,7 +237,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 		return err
 	}
 	c.storeguard.Restored(s.RestoredEpoch())
-	if old := c.head.state.Load().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
+	if old := c.head.State().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
 		old.Records.Next.Store(&s.Records)
 	}
 	if err := c.moveRecords(ctx, s); err != nil {
@@ -240,34 +246,36 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.settleRestore(ctx, s); err != nil {
 		return err
 	}
-	t, err := c.root.bundle.firstTrust(ctx, s)
-	if err != nil {
-		return err
-	}
-	l, err := c.store.List(ctx, record.MemberPrefix)
-	if err != nil {
-		return fmt.Errorf("read the members: %w", err)
-	}
-	recs, err := c.root.membership.openMembers(ctx, s, l.Entries)
-	if err != nil {
-		return err
+	prepared := make([]adoption, len(c.followers))
+	for i, prepare := range c.followers {
+		var err error
+		if prepared[i], err = prepare(ctx, s); err != nil {
+			return err
+		}
 	}
 	if err := c.faults.Hit("adopt.before-identity"); err != nil {
 		return err
 	}
-	if err := c.root.bundle.presentAs(s, t); err != nil {
-		return err
+	for _, p := range prepared {
+		if p.present != nil {
+			if err := p.present(); err != nil {
+				return err
+			}
+		}
 	}
-	c.root.membership.members.fill(recs, l.Revision)
-	c.root.bundle.bundleChanged.Notify()
+	for _, p := range prepared {
+		if p.tell != nil {
+			p.tell()
+		}
+	}
 	if err := c.sweepReseeds(ctx, s); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelWarn, "what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
 	}
 	return nil
 }
 
-// firstTrust returns the bundle to begin with at s, with the config in force. While the
-// store is known to have lost something both are what they were.
+// firstTrust returns the bundle to begin with at s. While the store is known to have lost
+// something it is what it was.
 func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
 	if lost := c.storeguard.LostError(); lost != nil {
@@ -280,16 +288,16 @@ func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bund
 	if err != nil {
 		return nil, fmt.Errorf("fit the trust state to the head: %w", err)
 	}
-	// Config that was altered keeps nobody from being ready: what was published stays.
-	switch _, err := c.root.desired.currentConfig(ctx, s, true); {
-	case errors.Is(err, store.ErrForged):
-		if err := c.head.forgedUnder(ctx, s, suspect{"the config", err}); err != nil {
-			return nil, err
-		}
-	case err != nil:
-		return nil, fmt.Errorf("read the config: %w", err)
-	}
 	return s.Bundle.Sign(in, c.now())
+}
+
+// follow has the first trust bundle of next believed and presented.
+func (c *TrustBundle) follow(ctx context.Context, next *authority.State) (adoption, error) {
+	t, err := c.firstTrust(ctx, next)
+	if err != nil {
+		return adoption{}, err
+	}
+	return adoption{present: func() error { return c.presentAs(next, t) }, tell: c.bundleChanged.Notify}, nil
 }
 
 // presentAs certifies this coordinator anew and presents it. t is the bundle to
@@ -382,7 +390,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 	changed, stop := watch.Key(ctx, c.store, history.HeadKey)
 	defer stop()
 	for {
-		due := c.head.headDue.Wait()
+		due := c.head.Due()
 		pause := c.checkHead(ctx)
 		switch given, err := watch.Wait(ctx, pause, changed, due); {
 		case err != nil:
@@ -398,7 +406,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 // every transaction is conditional on our head. It returns when to look again.
 func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	pause = headPollPause
-	if !c.head.unsettled.Load() && c.head.headHolds(ctx) {
+	if !c.unsettled.Load() && c.head.headHolds(ctx) {
 		return pause
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
@@ -415,19 +423,19 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	if c.pushed.Swap(false) {
 		c.search.Push(c.elapsed())
 	}
-	next, wait, err := c.load(ctx, c.head.state.Load().Ready())
+	next, wait, err := c.load(ctx, c.head.State().Ready())
 	if err != nil {
 		if ctx.Err() == nil {
 			c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
 		}
 		return pause
 	}
-	c.head.unsettled.Store(false)
+	c.unsettled.Store(false)
 	c.tried.Store(true)
-	if ctx.Err() == nil && next != c.head.state.Load() {
+	if ctx.Err() == nil && next != c.head.State() {
 		switch err := c.adopt(ctx, next); { // logged there, and tried again
 		case lost(err):
-			return lostPause(c.head.lag.lost)
+			return lostPause(c.lost)
 		case err != nil:
 			c.search.Ended(c.elapsed(), decide.FromMemory, decide.Nothing)
 		}
@@ -453,18 +461,18 @@ func (c *Authority) leaveHead(ctx context.Context) {
 // toHead is leaveHead for who holds setting.
 func (c *Authority) toHead(ctx context.Context) {
 	for range followTries {
-		s := c.head.state.Load()
+		s := c.head.State()
 		if s.Phase != authority.Ready || c.followed(ctx) {
 			return
 		}
 		w, next, err := c.read(ctx, s)
 		if err != nil {
-			c.head.headDue.Notify() // the loop says why
+			c.head.LookAgain() // the loop says why
 			return
 		}
 		if w != nil {
 			if next, err = c.fromMemory(ctx, w); err != nil {
-				c.head.headDue.Notify()
+				c.head.LookAgain()
 				if c.lingers(ctx, w) > 0 {
 					return
 				}
@@ -474,7 +482,7 @@ func (c *Authority) toHead(ctx context.Context) {
 		if ctx.Err() != nil || !lost(c.adopt(ctx, next)) { // logged there, and tried again
 			return
 		}
-		if watch.Sleep(ctx, lostPause(c.head.lag.lost)) != nil {
+		if watch.Sleep(ctx, lostPause(c.lost)) != nil {
 			return
 		}
 	}
@@ -483,7 +491,7 @@ func (c *Authority) toHead(ctx context.Context) {
 // followed reports whether there is no other head to follow than the one in force, and
 // no reseed to settle. The caller holds setting.
 func (c *Authority) followed(ctx context.Context) bool {
-	s := c.head.state.Load()
+	s := c.head.State()
 	switch verdict, known := c.head.judgeStored(ctx, s); {
 	case !known:
 	case verdict == decide.Same:
@@ -492,7 +500,7 @@ func (c *Authority) followed(ctx context.Context) bool {
 		c.head.fallBehind(s)
 		return false
 	}
-	return !c.head.unsettled.Load()
+	return !c.unsettled.Load()
 }
 
 // headHolds reports whether the head in the store is ours or one of before, or that
@@ -558,8 +566,6 @@ func (c *Head) recordSeen(ctx context.Context, h history.SeenHead) {
 		c.log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down: a store that is rolled back would not be noticed after a restart", slog.Any("err", err))
 	}
 }
-
-func sha256Sum(b []byte) [32]byte { return sha256.Sum256(b) }
 
 // headMetrics are what Head counts.
 type headMetrics struct {

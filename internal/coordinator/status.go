@@ -39,7 +39,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if err != nil {
 		return nil, err
 	}
-	if req.GetPageToken() == "" && c.head.state.Load().Phase == authority.Ready {
+	if req.GetPageToken() == "" && c.head.State().Phase == authority.Ready {
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 		if !c.head.headHolds(reading) {
@@ -47,7 +47,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		}
 		cancel()
 	}
-	s := c.head.state.Load()
+	s := c.head.State()
 	out := &fealtyv1.GetStatusResponse{
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
@@ -80,7 +80,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.AuthorityEpoch = s.Head.AuthorityEpoch
 	out.HistoryIndex = s.Head.Index
 	out.Head = s.Head.Hash[:]
-	out.HeadConfirmedAt = timestamppb.New(c.head.headConfirmed.Get())
+	out.HeadConfirmedAt = timestamppb.New(c.head.Confirmed())
 	out.RootPin = s.RootPin[:]
 	out.SeedEpoch = s.Head.SeedEpoch
 	out.MeshCaKey = s.MeshKey[:]
@@ -142,7 +142,7 @@ func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding)
 		out = append(out, finding.New(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
 			e.Fields["index"], "problem", e.Fields["problem"]))
 	}
-	since := c.head.lag.at.Get()
+	since := c.head.BehindSince()
 	if !c.head.acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= followPatience {
 		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}

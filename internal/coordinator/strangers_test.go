@@ -90,7 +90,7 @@ func TestFirstSetInParts(t *testing.T) {
 	if phase, reason := f.c.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if got := len(f.c.head.state.Load().Manifest.Bytes()); got != len(m) {
+	if got := len(f.c.head.State().Manifest.Bytes()); got != len(m) {
 		t.Errorf("a manifest of %d bytes is in force, want %d", got, len(m))
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
@@ -122,7 +124,7 @@ func (d *desk) open() {
 // lead makes c the leader, if it is ready: at a desk nobody else sees to that.
 func (d *desk) lead(c *Coordinator) {
 	d.t.Helper()
-	s := c.head.state.Load()
+	s := c.head.State()
 	if s.Phase != authority.Ready {
 		return
 	}
@@ -180,7 +182,7 @@ func (d *desk) restart() {
 	d.open()
 }
 
-func (d *desk) state() *authority.State { return d.c.head.state.Load() }
+func (d *desk) state() *authority.State { return d.c.head.State() }
 
 func (d *desk) manifest(extra string) []byte {
 	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
@@ -407,3 +409,6 @@ func (c *Coordinator) renewOver(ctx context.Context, peer identity.Peer, csr []b
 	chain, _, err := c.admission.renew(ctx, peer, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr}))
 	return chain, err
 }
+
+// forgedRecords is how many records c refused because their MAC failed.
+func forgedRecords(c *Coordinator) float64 { return testutil.ToFloat64(c.head.metrics.forged) }

@@ -252,7 +252,7 @@ func (f *fleet) localConn() grpcConn {
 func (f *fleet) set(m []byte) error {
 	f.t.Helper()
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
-	if s := f.c.head.state.Load(); s.Phase == authority.Ready {
+	if s := f.c.head.State(); s.Phase == authority.Ready {
 		f.sign(req, s.Head.Hash)
 	}
 	_, err := f.local().manifest.SetManifest(f.ctx(), req)
@@ -292,7 +292,7 @@ func (f *fleet) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	return tok
 }
 
-func (f *fleet) pin() identity.KeyID { return f.c.head.state.Load().RootPin }
+func (f *fleet) pin() identity.KeyID { return f.c.head.State().RootPin }
 
 // clients are the generated clients over one connection.
 type clients struct {
@@ -476,7 +476,7 @@ func (f *fleet) member(name string) *node {
 // catalog returns all members, as one text to compare.
 func (f *fleet) catalog() string {
 	f.t.Helper()
-	recs, err := record.List[record.Member](context.Background(), f.c.head.state.Load().Records,
+	recs, err := record.List[record.Member](context.Background(), f.c.head.State().Records,
 		record.MemberPrefix)
 	if err != nil {
 		f.t.Fatal(err)

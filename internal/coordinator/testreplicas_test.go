@@ -78,7 +78,7 @@ func (f *fleet) await(p authority.Phase) {
 // awaitHead waits until the coordinator is ready at the head that g is ready at.
 func (f *fleet) awaitHead(g *fleet) {
 	f.t.Helper()
-	want := g.c.head.state.Load().Head
+	want := g.c.head.State().Head
 	f.awaitState(fmt.Sprintf("head %d", want.Index),
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Hash == want.Hash })
 }
@@ -90,8 +90,8 @@ func awaitSameHead(t testing.TB, a, b *fleet) *authority.State {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		newsA, newsB := a.c.head.stateChanged.Wait(), b.c.head.stateChanged.Wait()
-		x, y := a.c.head.state.Load(), b.c.head.state.Load()
+		newsA, newsB := a.c.head.Changed(), b.c.head.Changed()
+		x, y := a.c.head.State(), b.c.head.State()
 		if x.Phase == authority.Ready && y.Phase == authority.Ready && x.Head.Hash == y.Head.Hash {
 			return x
 		}
@@ -110,8 +110,8 @@ func (f *fleet) awaitState(what string, want func(*authority.State) bool) {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		changed := f.c.head.stateChanged.Wait()
-		s := f.c.head.state.Load()
+		changed := f.c.head.Changed()
+		s := f.c.head.State()
 		if want(s) {
 			return
 		}

@@ -114,9 +114,12 @@ const (
 )
 
 // losses returns the ways in which the answer of the nth commit of something is lost:
-// all of them, or one in its turn under the race detector.
+// all of them, or one in its turn of every other commit under the race detector.
 func losses(n int) []lostAnswer {
-	return inTurn(n, lostApplied, lostDropped, lostForGood, lostForGoodN)
+	if n%everyNth(2) != 0 {
+		return nil
+	}
+	return inTurn(n/everyNth(2), lostApplied, lostDropped, lostForGood, lostForGoodN)
 }
 
 // inTurn returns in how many ways the nth row of a table is done: in all of them, or in

@@ -173,7 +173,7 @@ func (tr *tracing) follow(c *Coordinator) {
 // showsLocked says what others see of a coordinator: its state, and which of the trust
 // bundles that were met it believes.
 func (tr *tracing) showsLocked(c *Coordinator) string {
-	s := c.head.state.Load()
+	s := c.head.State()
 	bundle := "no bundle"
 	if t := c.bundle.trust.Load(); t != nil {
 		if !slices.Contains(tr.bundles, t.Version) {
@@ -363,7 +363,7 @@ func (tr *tracing) opens(d *desk, what string) {
 
 func (tr *tracing) wantPhase(c *Coordinator, want authority.Phase) {
 	tr.Helper()
-	if s := c.head.state.Load(); s.Phase != want {
+	if s := c.head.State(); s.Phase != want {
 		tr.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 	}
 }
@@ -540,7 +540,7 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
 	second := tr.recovers(d, servePeer(tr.T, peerServer{c: d.c.peerrecovery}), "")
-	if second.head.state.Load().Head.Hash != d.state().Head.Hash {
+	if second.head.State().Head.Hash != d.state().Head.Hash {
 		tr.Error("they are at two heads")
 	}
 }
@@ -570,7 +570,7 @@ func traceSetWithPeer(tr *tracing) {
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)
-	if peer.c.head.state.Load().MeshKey != d.state().MeshKey {
+	if peer.c.head.State().MeshKey != d.state().MeshKey {
 		tr.Error("they have two mesh CA keys")
 	}
 }

@@ -88,7 +88,7 @@ func (c *TrustBundle) ensureTrust(ctx context.Context, s *authority.State) (bund
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(bundle.StateKey, in.State.Version, next)
-		if err := c.root.desired.beginConfig(ctx, ch, in.State.Value); err != nil {
+		if err := c.begin(ctx, ch, in.State.Value); err != nil {
 			return in, err
 		}
 		_, err = ch.Commit(ctx)
@@ -345,4 +345,22 @@ func (c *TrustBundle) registerMetrics(reg prometheus.Registerer) {
 				return 0
 			}),
 	)
+}
+
+// fits reports whether a trust bundle can be made under after.
+func (c *TrustBundle) fits(ctx context.Context, from, after *authority.State) (err error) {
+	var in bundle.Input
+	if from != nil {
+		if in, err = c.readTrust(ctx, from); err != nil {
+			return c.head.storeError("read the trust state", err)
+		}
+	}
+	next, _ := after.Bundle.Next(in, c.now().UTC().Truncate(time.Second))
+	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
+		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
+	}
+	if _, err := after.Bundle.Sign(in.With(bundle.Delta{}, next), c.now()); err != nil {
+		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
+	}
+	return nil
 }

@@ -54,7 +54,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 		return err
 	}
 	c, ctx := v.c, slot.Context()
-	if c.head.state.Load().Phase == authority.Uninitialized {
+	if c.head.State().Phase == authority.Uninitialized {
 		return explain.New(explain.HistoryUninitialized)
 	}
 	if len(req.GetNonce()) != proof.NonceBytes {
@@ -79,7 +79,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 // verifyClaim says what this coordinator is at the head that the store shows, proven
 // over a connection.
 func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-	s := c.head.state.Load()
+	s := c.head.State()
 	if s.Phase == authority.Uninitialized {
 		return nil, nil, explain.New(explain.HistoryUninitialized)
 	}

@@ -48,7 +48,7 @@ func verifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Clus
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
@@ -67,7 +67,7 @@ func TestVerify(t *testing.T) {
 	if when := explain.Of(err).Fields["when"]; when != "it was in force until index 2, by set" {
 		t.Errorf("when: %q", when)
 	}
-	want.Manifest = f.c.head.state.Load().Manifest
+	want.Manifest = f.c.head.State().Manifest
 	got, err = verifyAt(t, f.addr, want)
 	wantOnly(t, "verify the next", err, "")
 
@@ -160,9 +160,9 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.state.Load().Manifest})
+	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.State().Manifest})
 	wantOnly(t, "the first look", err, "")
-	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.head.state.Load().Manifest.Hash() {
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.head.State().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
 	first := got.Mark()
@@ -171,7 +171,7 @@ func TestVerifyAfterSets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.state.Load().Manifest, Seen: first})
+	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.State().Manifest, Seen: first})
 	wantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
 	// showed, as the second does.
@@ -187,7 +187,7 @@ func TestVerifyAfterSets(t *testing.T) {
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	f, _ := ownedFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.head.state.Load().Manifest}
+	want := recovery.Expected{Manifest: f.c.head.State().Manifest}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
 	f.loseKeeper()
@@ -245,7 +245,7 @@ func (l *impostor) serve(t *testing.T) string {
 func TestVerifyRefusesLiars(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	s := f.c.head.state.Load()
+	s := f.c.head.State()
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
@@ -313,7 +313,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", explain.VerifyAuthority,
 			by(f.c.self.enrolment, func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.c.head.state.Load().MeshCA().Certificate().Raw
+				tr.MeshCA = other.c.head.State().MeshCA().Certificate().Raw
 			})},
 	} {
 		_, err := verifyAt(t, (&impostor{answer: tc.answer}).serve(t), want)
@@ -339,7 +339,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.head.state.Load().Manifest}
+	want := recovery.Expected{Manifest: f.c.head.State().Manifest}
 	var place *flowcontrol.Slot
 	for range verifiersPerSource {
 		var err error
@@ -371,7 +371,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
-		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.state.Load().Manifest, Seen: seen})
+		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.State().Manifest, Seen: seen})
 	}
 	mark := func() recovery.Mark {
 		t.Helper()
@@ -395,7 +395,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
 	wantOnly(t, "key", err, "")
-	if err := f.set(bytes.Replace(f.c.head.state.Load().Manifest.Bytes(), []byte(was.String()),
+	if err := f.set(bytes.Replace(f.c.head.State().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
 	}

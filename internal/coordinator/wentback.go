@@ -49,7 +49,7 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	if err != nil {
 		return c.head.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.head.state.Load() == s {
+	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.head.State() == s {
 		c.storeguard.Missed(ctx, s.StoredHead(), loss)
 	}
 	return nil
@@ -109,7 +109,7 @@ func (c *Membership) compareSeen(ctx context.Context, s *authority.State, name s
 		return "", nil // one of both does not know of a restore yet
 	}
 	if raw := seen.GetTrustBundle().GetEnvelope(); raw != nil {
-		if err := c.root.trust.proven(ctx, "coordinator "+name,
+		if err := c.proven(ctx, "coordinator "+name,
 			raw); err != nil && explain.CodeOf(err) != string(explain.RequestField) {
 			return "", err
 		}

@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
@@ -106,7 +104,7 @@ func TestStoreWentBack(t *testing.T) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	d.wantWentBack("while it runs")
-	if testutil.ToFloat64(d.c.head.metrics.forged) != 0 {
+	if forgedRecords(d.c) != 0 {
 		t.Error("it says that somebody altered a record")
 	}
 	was := d.store.snapshot()
@@ -477,7 +475,7 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.c.head.state.Load().Bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.c.head.State().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -71,8 +71,6 @@ var secretReaches = map[string]map[kind][]string{
 	},
 	"internal/coordinator": {
 		shares: {
-			"Authority.adopt",
-			"Coordinator.wipe",
 			"OwnerRecovery.bring",
 			"OwnerRecovery.dropShares",
 			"OwnerRecovery.followGathering",
@@ -104,6 +102,7 @@ var secretReaches = map[string]map[kind][]string{
 			"recoveries",
 			"recoveries.current",
 			"recoveries.end",
+			"recoveries.over",
 			"recoveries.progress",
 			"recoveryServer.recover",
 		},
