@@ -619,11 +619,15 @@ type metric struct{ name, labels, help string }
 // metrics returns what the programs register: every metric is made with its name,
 // help and labels as literals in one call.
 func (s *source) metrics() map[string]metric {
-	text := func(e ast.Expr) string {
-		if lit, ok := e.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-			if v, err := strconv.Unquote(lit.Value); err == nil {
+	var text func(ast.Expr) string
+	text = func(e ast.Expr) string {
+		switch e := e.(type) {
+		case *ast.BasicLit:
+			if v, err := strconv.Unquote(e.Value); e.Kind == token.STRING && err == nil {
 				return v
 			}
+		case *ast.BinaryExpr: // one text in several lines
+			return text(e.X) + text(e.Y)
 		}
 		return ""
 	}

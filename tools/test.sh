@@ -80,7 +80,7 @@ uninstrumented=(modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory c
 product() { CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -tags=grpcnotrace" go "$@"; }
 
 built=$(mktemp -d)
-trap 'rm -rf "$built"' EXIT
+trap 'rm -rf "$built" ${files:+"$files"}' EXIT
 product build -o "$built/fealty" ./cmd/fealty
 export FEALTY_TEST_PROGRAM="$built/fealty"
 
@@ -105,7 +105,8 @@ in_memory() {
 memory=$(in_memory)
 if [ -n "$memory" ]; then
   # What go builds stays on the disk: it is large.
-  export GOTMPDIR="${GOTMPDIR:-${TMPDIR:-/tmp}}" TMPDIR="$memory"
+  files=$(mktemp -d "$memory/fealty-tests.XXXXXX") # removed at the end, also what a test that was ended left
+  export GOTMPDIR="${GOTMPDIR:-${TMPDIR:-/tmp}}" TMPDIR="$files"
 fi
 # Most tests wait, so one package more than there are processors runs at once.
 options+=(-p $((processors + 1)))

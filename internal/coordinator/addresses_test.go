@@ -75,11 +75,11 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	ready := f.c.head.State()
 	leave := func() {
 		f.c.head.Put(authority.Recovering(ready, errors.New("a test says so")), time.Time{})
-		f.c.head.Notify()
+		f.c.head.Put(f.c.head.State(), time.Time{})
 	}
 	leave()
 	f.c.head.Put(ready, time.Time{})
-	f.c.head.Notify()
+	f.c.head.Put(f.c.head.State(), time.Time{})
 	ended := make(chan error, 1)
 	go func() {
 		for {

@@ -261,6 +261,7 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, fmt.Errorf("coordinator: Config.Peers: %q: %s", p, problem)
 		}
 	}
+	cfg.Advertise = slices.Clone(cfg.Advertise) // rooms share it
 	if cfg.LookupHost == nil {
 		cfg.LookupHost = net.DefaultResolver.LookupHost
 	}

@@ -58,9 +58,6 @@ func (c *Head) Put(s *authority.State, confirmed time.Time) {
 // Changed returns a channel that is closed when another state is in force.
 func (c *Head) Changed() <-chan struct{} { return c.stateChanged.Wait() }
 
-// Notify has whoever waits for another state look at the one in force.
-func (c *Head) Notify() { c.stateChanged.Notify() }
-
 // LookAgain has the head that the store shows looked at now.
 func (c *Head) LookAgain() { c.headDue.Notify() }
 

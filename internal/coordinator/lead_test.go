@@ -301,7 +301,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 				d.c.share()
 				d.store.intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == leaderBeatKey && at("beats") {
-						d.c.head.Notify()
+						d.c.head.Put(d.c.head.State(), time.Time{})
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
@@ -705,7 +705,7 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	leader, term, others := awaitLeader(t, all...)
 	s := leader.c.head.State()
 	leader.c.head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
-	leader.c.head.Notify()
+	leader.c.head.Put(leader.c.head.State(), time.Time{})
 	if _, _, ok := leader.c.election.leading(); ok {
 		t.Error("it leads in recovery mode")
 	}

@@ -828,8 +828,7 @@ func (c *Membership) registerMetrics(reg prometheus.Registerer) {
 	)
 }
 
-// follow fills the index with the members of next. From a start on, or from the end of
-// recovery mode, silence says nothing until everybody had the time to be heard.
+// follow fills the index with the members of next.
 func (c *Membership) follow(ctx context.Context, next *authority.State) (adoption, error) {
 	l, err := c.store.List(ctx, record.MemberPrefix)
 	if err != nil {
@@ -844,11 +843,12 @@ func (c *Membership) follow(ctx context.Context, next *authority.State) (adoptio
 			c.members.fill(recs, l.Revision)
 			return nil
 		},
-		tell: func() {
-			if c.head.State().Phase != authority.Ready {
-				c.hears.Store(c.now().UnixNano())
-				c.presence.Listen(c.elapsed())
-			}
-		},
 	}, nil
+}
+
+// listen begins to hear members and coordinators anew: from a start on, or from the end of
+// recovery mode, silence says nothing until everybody had the time to be heard.
+func (c *Membership) listen() {
+	c.hears.Store(c.now().UnixNano())
+	c.presence.Listen(c.elapsed())
 }

@@ -159,6 +159,7 @@ type Authority struct {
 	// What higher rooms do for it: wire says who.
 	followers []follower          // in the order in which they prepare
 	arrivals  []func()            // a head came into force
+	returns   []func()            // it is about to be ready, and was not
 	claimed   func(*history.Link) // the store shows this head, and nothing vouches for it yet
 	fits      []fitter            // say what a move must not break
 	// beforeMove ends what has to be done under from, before its head is replaced.
@@ -537,8 +538,9 @@ func (c *Coordinator) hook() {
 	// In this order: a bundle is believed before anybody is a member by it.
 	c.authority.followers = []follower{c.bundle.follow, c.desired.follow, c.membership.follow}
 	c.authority.arrivals = []func(){c.ownerrecovery.recoveries.over}
+	c.authority.returns = []func(){c.membership.listen}
 	c.authority.claimed = c.ownerrecovery.recoveries.expect
-	c.authority.fits = []fitter{c.publication.fits, c.bundle.fits}
+	c.authority.fits = []fitter{c.bundle.fits, c.publication.fits}
 	c.authority.beforeMove, c.authority.leaderChange = c.audit.BeforeMove, c.election.newLeaderChange
 	c.authority.peers = c.peerrecovery
 	c.bundle.begin = c.desired.beginConfig

@@ -190,6 +190,11 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	if before != nil && after != nil && before.Head.Salt != after.Head.Salt {
 		c.former = append(c.former, before.Secrets)
 	}
+	if s.Phase == authority.Ready && old.Phase != authority.Ready {
+		for _, f := range c.returns {
+			f()
+		}
+	}
 	c.head.Put(s, c.now())
 	attrs := []slog.Attr{slog.String("phase", s.Phase.String())}
 	if s.Reason != "" {

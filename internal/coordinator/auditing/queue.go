@@ -139,9 +139,10 @@ func (q *Queue) Run(ctx context.Context) error {
 }
 
 // Write writes what is queued, in its order, until nothing is left or the store does not
-// take it, whose error it returns then. A batch whose outcome is unknown is sent again as it
-// is, under its ID and until the store takes it, so that none of it is written twice.
-// Only one call may go on at a time: it is [Queue.Run] that makes them.
+// take it, whose error it returns then. If the answer to a batch was lost nothing else is
+// sent before the store says what became of it, so that none of it is written twice or over
+// another: its places are free again only if it never will be there. Only one call may go on
+// at a time: it is [Queue.Run] that makes them.
 func (q *Queue) Write(ctx context.Context) error {
 	for {
 		if q.sending == nil {
@@ -151,16 +152,21 @@ func (q *Queue) Write(ctx context.Context) error {
 			}
 		}
 		s := q.sending
-		_, err := q.cfg.Store.Commit(ctx, s.tx)
-		if errors.Is(err, store.ErrUnknownOutcome) {
+		var err error
+		if s.again {
+			switch _, err = q.cfg.Store.Outcome(ctx, s.tx.ID); {
+			case errors.Is(err, store.ErrNotFound): // nor will it ever be applied
+				q.takeBack(s)
+				continue
+			case err != nil:
+				return err
+			}
+		} else if _, err = q.cfg.Store.Commit(ctx, s.tx); errors.Is(err, store.ErrUnknownOutcome) {
 			s.again = true
 			return err
 		}
-		if errors.Is(err, store.ErrConflict) && (s.again || s.places == nil) {
+		if errors.Is(err, store.ErrConflict) && s.places == nil {
 			err = nil // the chain that they begin is there, and so are they
-		}
-		if err != nil && s.again {
-			return err // a refusal is of this attempt alone: an earlier one may have written it
 		}
 		q.sending = nil
 		switch {
@@ -178,6 +184,20 @@ func (q *Queue) Write(ctx context.Context) error {
 		if len(q.entries) == 0 {
 			q.entries = nil
 		}
+		q.mu.Unlock()
+	}
+}
+
+// takeBack frees the places of what will never be in the store. Entries that another
+// transaction may have written keep theirs.
+func (q *Queue) takeBack(s *sending) {
+	q.sending = nil
+	if s.places != nil {
+		s.places.Discarded()
+	}
+	if s.placed > 0 {
+		q.mu.Lock()
+		q.placed[0].ID = store.NewTxID()
 		q.mu.Unlock()
 	}
 }

@@ -170,6 +170,7 @@ func (d *desk) changes(targets ...string) (*record.Change, error) {
 // drains writes all that waits.
 func (d *desk) drains() {
 	d.t.Helper()
+	d.store.silent = false
 	if err := d.Write(d.t.Context()); err != nil || d.Waiting() != 0 {
 		d.t.Fatalf("%d wait, %v", d.Waiting(), err)
 	}
@@ -202,7 +203,7 @@ func TestWrittenOnce(t *testing.T) {
 				sure[target], sure[target+" too"] = true, true
 			}
 		case 3:
-			d.store.next = []answer{given, refused, late, lost}[random.IntN(4)]
+			d.store.next = answer(random.IntN(int(neverKnew) + 1))
 			_ = d.Write(t.Context())
 		}
 		d.store.next = given
@@ -230,29 +231,61 @@ func TestWrittenOnce(t *testing.T) {
 	}
 }
 
-// A batch whose answer was lost, and that the store then refuses to take again, may be there:
-// what is written after it takes neither its place nor its entries once more.
-func TestRefusedAgain(t *testing.T) {
-	d := newDesk(t)
-	d.adds("first")
-	d.store.next = late
-	if err := d.Write(t.Context()); !errors.Is(err, store.ErrUnknownOutcome) {
-		t.Fatal(err)
-	}
-	d.store.next = refused
-	if err := d.Write(t.Context()); !errors.Is(err, store.ErrFull) {
-		t.Fatal(err)
-	}
-	if _, err := d.changes("second"); err != nil {
-		t.Fatal(err)
-	}
-	d.drains()
-	var told []string
-	for _, e := range d.store.told(t) {
-		told = append(told, e.Target)
-	}
-	if !slices.Equal(told, []string{"first", "second"}) {
-		t.Errorf("the log tells %q", told)
+// A batch whose answer was lost may be there: what is written after it takes neither its
+// place nor its entries once more, and if it is not there it is told after all, however long the
+// store says nothing.
+func TestAnswerLost(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer answer
+		want   []string
+	}{
+		"and it was written":                         {late, []string{"first", "second"}},
+		"and it was not written":                     {lost, []string{"second", "first"}},
+		"for long, and it was written":               {neverHeard, []string{"first", "second"}},
+		"for long, and it was not written after all": {neverKnew, []string{"second", "first"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			d.adds("first")
+			d.store.next = tc.answer
+			if err := d.Write(t.Context()); !errors.Is(err, store.ErrUnknownOutcome) {
+				t.Fatal(err)
+			}
+			for range 3 {
+				if err := d.Write(t.Context()); d.store.silent != (err != nil) {
+					t.Fatal(err)
+				}
+				if !d.store.silent {
+					break
+				}
+			}
+			waits := d.store.silent
+			if waits {
+				d.store.silent = false
+				if _, err := d.changes("second"); err != nil {
+					t.Fatal(err)
+				}
+				d.drains()
+			} else if _, err := d.changes("second"); err != nil {
+				t.Fatal(err)
+			}
+			var told, places []string
+			for _, e := range d.store.told(t) {
+				told = append(told, e.Target)
+			}
+			for key := range d.store.entries {
+				if strings.HasPrefix(key, auditlog.ChainPrefix) {
+					places = append(places, key)
+				}
+			}
+			want := tc.want
+			if !waits {
+				want = []string{"first", "second"}
+			}
+			if !slices.Equal(told, want) || len(places) != 2 {
+				t.Errorf("the log tells %q, at %q", told, places)
+			}
+		})
 	}
 }
 
