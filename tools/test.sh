@@ -105,7 +105,9 @@ in_memory() {
 memory=$(in_memory)
 if [ -n "$memory" ]; then
   # What go builds stays on the disk: it is large.
-  files=$(mktemp -d "$memory/fealty-tests.XXXXXX") # removed at the end, also what a test that was ended left
+  # Removed at the end, with what a test left that was ended. Servers have users of their own.
+  files=$(mktemp -d "$memory/fealty-tests.XXXXXX")
+  chmod 711 "$files"
   export GOTMPDIR="${GOTMPDIR:-${TMPDIR:-/tmp}}" TMPDIR="$files"
 fi
 # Most tests wait, so one package more than there are processors runs at once.
