@@ -104,7 +104,7 @@ in_memory() {
 }
 memory=$(in_memory)
 if [ -n "$memory" ]; then
-  # What go builds stays on the disk: it is large.
+  # Builds of go stay on the disk: they are large.
   # Removed at the end, with what a test left that was ended. Servers have users of their own.
   files=$(mktemp -d "$memory/fealty-tests.XXXXXX")
   chmod 711 "$files"

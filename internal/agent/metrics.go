@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -76,43 +77,32 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 		}, []string{"action", "reason"}),
 	}
 	m.entries = prometheus.NewCounter(prometheus.CounterOpts{Name: "fealty_degraded_entries_total", Help: "How often the node went into degraded mode: no news for an hour longer than announced."})
-	gauge := func(name, help string, f func() float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, f)
-	}
 	if a.operator != nil {
-		m.registry.MustRegister(gauge("fealty_operator_certificate_not_after_seconds", "When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
-			return tlsfiles.NotAfter(a.operator)
-		}))
+		m.registry.MustRegister(gauge.Of("fealty_operator_certificate_not_after_seconds",
+			"When the certificate of the operator's PKI in use ends, in seconds since 1970.", func() float64 {
+				return tlsfiles.NotAfter(a.operator)
+			}))
 	}
 	m.registry.MustRegister(m.rejected, m.received, m.asked, m.mirrors, m.renewals, m.handshakes, m.refused, m.entries, m.hookRuns, reloads,
-		gauge("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.", func() float64 {
-			if a.facts().degraded(a.now()) {
-				return 1
-			}
-			return 0
-		}),
-		gauge("fealty_degraded_ends_seconds", "Until when the node's services go on if no news come, in seconds since 1970.", func() float64 {
-			until, _ := a.alone()
-			return float64(until.Unix())
-		}),
-		gauge("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.", func() float64 {
-			if a.status.view().connected {
-				return 1
-			}
-			return 0
-		}),
-		gauge("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use.", func() float64 {
-			if a.unready() == "" {
-				return 1
-			}
-			return 0
-		}),
-		gauge("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.", func() float64 {
-			return float64(a.svid.Load().leaf().NotAfter.Unix())
-		}),
-		gauge("fealty_agent_clock_behind_seconds", "How far the machine's clock is behind the time that was signed, beyond what clocks may differ; 0 if it is not. The node goes by the later of the two.", func() float64 {
-			return a.clock.behind().Seconds()
-		}),
+		gauge.If("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.",
+			func() bool { return a.facts().degraded(a.now()) }),
+		gauge.Of("fealty_degraded_ends_seconds",
+			"Until when the node's services go on if no news come, in seconds since 1970.", func() float64 {
+				until, _ := a.alone()
+				return float64(until.Unix())
+			}),
+		gauge.If("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.",
+			func() bool { return a.status.view().connected }),
+		gauge.If("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use.",
+			func() bool { return a.unready() == "" }),
+		gauge.Of("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.",
+			func() float64 {
+				return float64(a.svid.Load().leaf().NotAfter.Unix())
+			}),
+		gauge.Of("fealty_agent_clock_behind_seconds",
+			"How far the machine's clock is behind the time that was signed, beyond what clocks may differ; 0 if it is not. The node goes by the later of the two.", func() float64 {
+				return a.clock.behind().Seconds()
+			}),
 		snapshotVersions{a},
 	)
 	return m

@@ -156,7 +156,7 @@ type Authority struct {
 	// from, and the moves that made it; owned by who holds setting.
 	untold []record.AuditEntry
 
-	// What higher rooms do for it: wire says who.
+	// Higher rooms do these for it: hook says which.
 	followers []follower          // in the order in which they prepare
 	arrivals  []func()            // a head came into force
 	returns   []func()            // it is about to be ready, and was not
@@ -422,7 +422,7 @@ type Delivery struct {
 	patches *patchCache
 }
 
-// What package audit asks of rooms that are no packages yet.
+// Package audit asks these of rooms that are no packages yet.
 type (
 	authorityOfAudit struct{ head *Head }
 	trustOfAudit     struct{ bundle *TrustBundle }

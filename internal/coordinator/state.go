@@ -229,8 +229,8 @@ type adoption struct {
 	tell    func()
 }
 
-// A follower prepares its room for the head of next, before that is in force. What it
-// prepared lives in the adoption.
+// A follower prepares its room for the head of next, before that is in force. The
+// adoption holds what it prepared.
 type follower func(ctx context.Context, next *authority.State) (adoption, error)
 
 // becomeReady puts bundle and own identity of s into force.

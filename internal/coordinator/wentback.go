@@ -15,8 +15,8 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// What a coordinator hears of its store from members and from other coordinators, which may
-// have seen more of it than this one. Package storeguard is what it saw itself.
+// Members and other coordinators tell what they saw of the store, which may be more than this
+// coordinator saw. Package storeguard is what it saw itself.
 
 // proven takes a trust bundle that somebody shows. If this cluster signed it in the
 // authority epoch that is in force, it is compared with what the store shows from now on.

@@ -10,7 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
 
-// What comes in parts is taken up to its size, and nothing of another size than asked.
+// A thing in parts is taken up to its size, and nothing of another size than asked.
 func TestReceiveParts(t *testing.T) {
 	const size = flowcontrol.PartBytes + 2
 	full, two := make([]byte, flowcontrol.PartBytes), []byte("ab")

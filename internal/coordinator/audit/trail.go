@@ -3,8 +3,8 @@
 // Whoever can write to the store can alter the log. So the leader has a checkpoint sign what
 // is new in it, about once a minute and before the head of the history moves on, and every
 // coordinator looks whether the checkpoints that the store shows are those that were made.
-// What is wrong with the log is decided by package auditlog, and kept by package auditstore;
-// a [Trail] is when that is done, under which keys, and who is told.
+// Package auditlog decides whether something is wrong with the log, and package auditstore
+// keeps it; a [Trail] says when that is done, under which keys, and who is told.
 package audit
 
 import (

@@ -336,7 +336,7 @@ func (d *desk) old(at time.Time, actor, action, target string) {
 		`{"at":%q,"actor":%q,"action":%q,"target":%q}`, at.Format(time.RFC3339), actor, action, target))
 }
 
-// Who reads names what is wanted, or gets all, in the order of the times.
+// A reader names what it wants, or gets all, in the order of the times.
 func TestRead(t *testing.T) {
 	d := newDesk(t)
 	d.old(d.now.Add(-time.Hour), "operator/ann", "token.create", "one")
@@ -383,7 +383,7 @@ func TestRead(t *testing.T) {
 	})
 }
 
-// What nobody can mean is refused by its field, and nothing is sent.
+// A filter that nobody can mean is refused by its field, and nothing is sent.
 func TestReadRefuses(t *testing.T) {
 	d := newDesk(t)
 	for name, req := range map[string]*fealtyv1.GetAuditRequest{
@@ -410,7 +410,7 @@ func TestReadRefuses(t *testing.T) {
 	}
 }
 
-// Who follows gets what comes, until the coordinator stops; there is a bound on them.
+// A follower gets what comes, until the coordinator stops; there is a bound on them.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t)

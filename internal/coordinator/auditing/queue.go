@@ -1,7 +1,7 @@
 // Package auditing writes to the audit log what was done while the store took nothing.
 //
-// Most entries become durable with the change that they describe, in its transaction. What
-// is done without the store has none: its entries wait in a [Queue] in memory, and the log
+// Most entries become durable with the change that they describe, in its transaction. An
+// act that needs no store has none: its entries wait in a [Queue] in memory, and the log
 // of the process has each of them at once. They are written in their order, each of them
 // once, whatever becomes of an answer of the store.
 package auditing

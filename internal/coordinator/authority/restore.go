@@ -8,8 +8,8 @@ import (
 )
 
 // RestoreWindow is the time that a restored store knows nothing of: from its backup to the
-// restore. What was revoked then is known by members alone, which hold the trust bundles of
-// that time. It is stored under the record MAC.
+// restore. Members alone know of revocations of that time, by the trust bundles that they
+// hold. It is stored under the record MAC.
 type RestoreWindow struct {
 	// Index is that of the restore transition.
 	Index uint64 `json:"index,string"`
@@ -36,7 +36,7 @@ func (s *State) LastRestore() *history.Link {
 }
 
 // RestoredAt returns the end of the second in which the last restore was planned; the
-// zero time if there was none. What is made from then on is made later.
+// zero time if there was none. Everything that is made from then on is later.
 func (s *State) RestoredAt() time.Time {
 	l := s.LastRestore()
 	if l == nil {

@@ -42,7 +42,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// What is urgent comes first, and a severity that nobody knows has no rank.
+// Urgent findings come first, and a severity that nobody knows has no rank.
 func TestRank(t *testing.T) {
 	last := -1
 	for _, severity := range []string{"critical", "warning", "info"} {

@@ -232,7 +232,7 @@ func TestOlderHeadIsToldFirst(t *testing.T) {
 	}
 }
 
-// What seems to be lost under a head is not, if the store does not show that head any more:
+// Nothing is lost under a head that the store does not show any more, however it seems:
 // the head is looked at instead.
 func TestAnotherHeadIsLookedAt(t *testing.T) {
 	for name, change := range map[string]func(d *desk){
@@ -332,7 +332,7 @@ func TestTransactionSentAgainIsNoLoss(t *testing.T) {
 	}
 }
 
-// What was seen outlasts the process, and so does what was lost, until a restore; a
+// All that was seen outlasts the process, and so does what was lost, until a restore; a
 // revision of before is found by the first look of the next process.
 func TestSeenOutlastsTheProcess(t *testing.T) {
 	d := newDesk(t)
@@ -362,7 +362,7 @@ func TestSeenOutlastsTheProcess(t *testing.T) {
 	}
 }
 
-// What cannot be read is a fault, and is not written over: a person may restore it.
+// A file that cannot be read is a fault, and is not written over: a person may restore it.
 func TestDamagedSeenIsKept(t *testing.T) {
 	for _, name := range []string{storeguard.StoreSeenFile, storeguard.TrustSeenFile} {
 		t.Run(name, func(t *testing.T) {

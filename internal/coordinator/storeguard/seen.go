@@ -13,7 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
-// What was seen of a store, in Config.Dir. The second file moves with the trust state alone.
+// These files in Config.Dir say what was seen of a store. The second file moves with the trust state alone.
 const (
 	StoreSeenFile = "store-seen.json"
 	TrustSeenFile = "trust-seen.json"
