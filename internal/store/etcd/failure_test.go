@@ -111,7 +111,7 @@ func TestNobodyAnswers(t *testing.T) {
 		if arrives {
 			fate = proxytest.LoseAnswer
 		}
-		p.When(0, []byte(mark), fate)
+		p.AloneWhen(0, []byte(mark), fate)
 		c := s.Begin(t.Context(), tx)
 		waitFor(t, "the commit", func() bool { return !p.Pending() })
 		if arrives {
@@ -315,10 +315,9 @@ func TestHalfMoved(t *testing.T) {
 	}
 	large.Put = append(large.Put, store.Write{Key: "a", Value: []byte("new")}, store.Write{Key: "z", Value: []byte("new")})
 	// After some steps: the first is the entry of m/000, which is then read again.
-	p.When(0, []byte(prefix+"/e/m/300"+"\x12"), proxytest.CutBefore)
+	p.AloneWhen(0, []byte(prefix+"/e/m/300"+"\x12"), proxytest.CutBefore)
 	c := s.Begin(t.Context(), large)
 	waitFor(t, "the middle of the move", func() bool { return !p.Pending() })
-	p.BlackHole()
 	r, err := c.Wait()
 	if err != nil {
 		t.Fatalf("Commit: %v, though it was decided", err)
@@ -403,10 +402,10 @@ func TestHalfMovedLeavesNothing(t *testing.T) {
 			large.Put = append(large.Put, store.Write{Key: fmt.Sprintf("m/%03d", i)})
 		}
 		large.Put = append(large.Put, store.Write{Key: "x", Value: []byte("new")})
-		p.When(0, fmt.Appendf(nil, "%s/l/%016x/0000", prefix, uint64(mustList(t, direct))+1), proxytest.CutBefore)
+		// With a value after it: the follower names this key too, as the end of what it reads.
+		p.AloneWhen(0, fmt.Appendf(nil, "%s/l/%016x/0000\x12", prefix, uint64(mustList(t, direct))+1), proxytest.CutBefore)
 		c := s.Begin(t.Context(), large)
 		waitFor(t, "the last step", func() bool { return !p.Pending() })
-		p.BlackHole()
 		if _, err := c.Wait(); err != nil {
 			t.Fatalf("Commit: %v, though it was decided", err)
 		}

@@ -35,6 +35,7 @@ type Proxy struct {
 	conns   map[*pair]struct{}                    // guarded by mu
 	trigger []byte                                // what the client has to say; guarded by mu
 	fate    Fate                                  // of the connection then; guarded by mu
+	alone   bool                                  // all others lose everything then; guarded by mu
 	spare   int                                   // times that the trigger is to be overlooked; guarded by mu
 	filter  func(data []byte) (keep, rest []byte) // of what servers say; guarded by mu
 	hole    bool                                  // new connections lose everything; guarded by mu
@@ -77,7 +78,15 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 func (p *Proxy) When(times int, trigger []byte, f Fate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.spare, p.trigger, p.fate = times, bytes.Clone(trigger), f
+	p.spare, p.trigger, p.fate, p.alone = times, bytes.Clone(trigger), f, false
+}
+
+// AloneWhen is When, and a BlackHole for all other connections from the moment on in
+// which the trigger is said: a client that is quick to connect again says no more.
+func (p *Proxy) AloneWhen(times int, trigger []byte, f Fate) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spare, p.trigger, p.fate, p.alone = times, bytes.Clone(trigger), f, true
 }
 
 // Pending reports whether the trigger was not seen yet.
@@ -224,6 +233,14 @@ func (p *Proxy) requests(c *pair) {
 		if p.fate != Pass && bytes.Contains(tail, p.trigger) {
 			if p.spare--; p.spare < 0 {
 				f, p.fate = p.fate, Pass
+				if p.alone {
+					p.hole = true
+					for other := range p.conns {
+						if other != c {
+							other.pass(false, false)
+						}
+					}
+				}
 			}
 			tail = tail[:0]
 		}
