@@ -18,12 +18,12 @@ const heardLately = 10 * time.Minute
 // m that were heard of lately, so that a token outlives the coordinator that made it.
 func (c *Membership) tokenAddresses(ctx context.Context, m *manifest.Manifest) []string {
 	out := slices.Clone(c.cfg.Addresses)
-	others, err := c.head.replicas(ctx, m)
+	others, err := c.cfg.Head.replicas(ctx, m)
 	if err != nil {
 		return out // our own will do
 	}
 	for _, r := range others {
-		if r.Key != c.self.enrolmentKey() && c.now().Sub(r.At).Abs() < heardLately {
+		if r.Key != c.cfg.Self.enrolmentKey() && c.cfg.Now().Sub(r.At).Abs() < heardLately {
 			out = append(out, r.Addresses...)
 		}
 	}
@@ -33,7 +33,7 @@ func (c *Membership) tokenAddresses(ctx context.Context, m *manifest.Manifest) [
 // knownAddresses are where coordinators are, this one first, without asking the store.
 func (c *Membership) knownAddresses() []string {
 	out := slices.Clone(c.cfg.Addresses)
-	published := c.published()
+	published := c.cfg.Published()
 	for _, key := range slices.Sorted(maps.Keys(published)) {
 		out = append(out, published[key]...)
 	}

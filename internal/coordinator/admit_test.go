@@ -542,7 +542,7 @@ func TestReplaceKeepsDomains(t *testing.T) {
 // still room for bans, and a ban gets through even when there is none.
 func TestBundleKeepsRoomForBans(t *testing.T) {
 	d := testDesk(t)
-	d.c.bundle.maxListed = 100
+	d.c.bundle.cfg.MaxListed = 100
 	victim, spare := d.joined("victim"), d.joined("spare")
 	have := 0
 	fill := func(n int) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	mathrand "math/rand/v2"
 	"slices"
 	"strings"
@@ -66,8 +65,6 @@ func wantWhole(t rapidTB, st *memStore, r *auditlog.Report) {
 func auditDesk(t *testing.T) (d *desk, entries []string) {
 	t.Helper()
 	d = testDesk(t)
-	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	d.c.share()
 	for i := range 3 {
 		d.joined(fmt.Sprint("n", i))
 		wantWhole(t, d.store, d.checkpointed())
@@ -186,21 +183,16 @@ func TestAuditNoteAltered(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, and the leader starts anew %v", tc.name, restarts), func(t *testing.T) {
 				t.Parallel()
 				d := testDesk(t)
-				d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
-				d.c.share()
 				d.joined("a")
 				wantWhole(t, d.store, d.checkpointed())
 				note := notes(d)[0]
 				before := d.store.snapshot()[note].Value
 				d.joined("b")
 				wantWhole(t, d.store, d.checkpointed())
-				log := d.c.log
 				d.joined("c")
 				tc.edit(d, note, before)
 				if restarts {
 					d.restart()
-					d.c.log = log
-					d.c.share()
 					wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), true))
 				}
 				r := d.checkpointed()
@@ -230,8 +222,6 @@ func TestAuditNotesForgotten(t *testing.T) {
 	for range 3 {
 		d.advance(14 * time.Hour)
 		d.restart()
-		d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
-		d.c.share()
 		d.lead(d.c)
 		wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
@@ -252,8 +242,6 @@ func TestAuditNotesForgotten(t *testing.T) {
 func TestAuditWhole(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
-	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	d.c.share()
 	ctx := t.Context()
 	wantOnly(t, "bundle", d.c.bundle.refreshTrust(ctx, d.state(), true), "")
 	seed := mathrand.Uint64()
@@ -601,8 +589,6 @@ func TestCheckpointOutlivesPatience(t *testing.T) {
 func TestAuditRetention(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
-	d.c.log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	d.c.share()
 	for i := range 4 {
 		d.joined(fmt.Sprint("old-", i))
 		d.checkpointed()

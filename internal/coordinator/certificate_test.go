@@ -178,7 +178,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		return own.certificate()
 	}
 	ask := func(c *enrolment.Certificate) error {
-		_, err := askAs(f, r, newTestKey(t), func(a *asking) { a.c.self.certificate = c })
+		_, err := askAs(f, r, newTestKey(t), func(a *asking) { a.c.cfg.Self.cfg.Certificate = c })
 		return err
 	}
 	// A certificate of an entry is enough, under a key that no manifest names.
@@ -328,13 +328,13 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 		{"of another CA", newCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-a").certificate(), "no root of the manifest vouches"},
 		{"of another name", newCorpFiles(t, pki, "node-a").certificate(), "x509:subject:CN=node-a"},
 		{"none", nil, "names its key"},
-		{"of an entry", f.c.self.certificate, ""},
+		{"of an entry", f.c.self.cfg.Certificate, ""},
 	} {
 		giver := f.c.withPeers()
-		giver.self.certificate, giver.peerrecovery.peerCalls = tc.cert, newPeerCalls()
-		at := servePeer(t, peerServer{c: giver.peerrecovery})
+		giver.cfg.Self.cfg.Certificate = tc.cert
+		at := servePeer(t, peerServer{c: giver})
 		_, err := askAs(f, r, newTestKey(t), func(a *asking) {
-			a.peer, a.c.self.certificate = at, newCorpFiles(t, pki, "coordinator-b").certificate()
+			a.peer, a.c.cfg.Self.cfg.Certificate = at, newCorpFiles(t, pki, "coordinator-b").certificate()
 		})
 		if tc.says == "" && err == nil {
 			continue // what the others are refused for is their certificate
@@ -392,7 +392,7 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	}
 
 	// Ready: what would make another one of it, or none, is not taken.
-	shown := func() string { return string(r.c.self.certificate.Certificates("")[0]) }
+	shown := func() string { return string(r.c.self.cfg.Certificate.Certificates("")[0]) }
 	before := shown()
 	own.write(pki, "coordinator-z")
 	says("ready", string(explain.CoordinatorCertificateRenames))
@@ -486,7 +486,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	}
 	given := len(f.audited("seed.given"))
 	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		a.c.now, a.c.self.certificate = f.clock, r.c.self.certificate
+		a.c.cfg.Now, a.c.cfg.Self.cfg.Certificate = f.clock, r.c.self.cfg.Certificate
 	})
 	if !errors.Is(err, explain.PeerRefused) || !strings.Contains(err.Error(), "out of date") {
 		t.Errorf("it is given something: %v", err)

@@ -50,7 +50,7 @@ func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
-	_, refused := c.self.admits(m)
+	_, refused := c.cfg.Self.admits(m)
 	return &way{
 		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, manifest: m,
 		seen: seen, last: last, admitted: refused == nil,
@@ -69,7 +69,7 @@ type memory struct {
 	s *authority.State
 }
 
-func (c *Authority) memory() memory { return memory{c, c.head.State()} }
+func (c *Authority) memory() memory { return memory{c, c.cfg.Head.State()} }
 
 func (m memory) Phase() decide.Phase { return m.s.Phase }
 
@@ -157,7 +157,7 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 	var failed []error
 	for {
 		m := c.memory()
-		step, wait := c.search.Next(c.elapsed(), m, decide.HeadOf(&w.claimed), w.admitted)
+		step, wait := c.search.Next(c.cfg.Elapsed(), m, decide.HeadOf(&w.claimed), w.admitted)
 		if step != decide.FromMemory && m.Phase() == decide.Ready {
 			left := c.lingers(ctx, w)
 			switch {
@@ -172,7 +172,7 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 		}
 		if step == decide.Wait {
 			if len(failed) == 0 {
-				return c.head.State(), wait, nil // nothing was tried, so nothing is new
+				return c.cfg.Head.State(), wait, nil // nothing was tried, so nothing is new
 			}
 			return authority.Recovering(w.last, errors.Join(failed...)), wait, nil
 		}
@@ -196,10 +196,10 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 		case ctx.Err() != nil:
 			return nil, 0, ctx.Err() // whoever looks next does it again
 		case yielded:
-			return c.head.State(), yieldPause, nil // and then goes on with this very step
+			return c.cfg.Head.State(), yieldPause, nil // and then goes on with this very step
 		}
 		failed = append(failed, err)
-		c.search.Ended(c.elapsed(), step, found)
+		c.search.Ended(c.cfg.Elapsed(), step, found)
 	}
 }
 
@@ -373,7 +373,7 @@ func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets,
 	}
 	var failures []error
 	for _, o := range w.manifest.Seed.Keepers() {
-		s, err := c.keepers.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
+		s, err := c.cfg.Keepers.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
 		if err != nil {
 			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
 			continue
@@ -390,7 +390,7 @@ func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets,
 func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
 	var failures []error
 	for _, o := range v.Manifest().Seed.Keepers() {
-		mesh, err := c.keepers.openMeshOf(ctx, v, root, o)
+		mesh, err := c.cfg.Keepers.openMeshOf(ctx, v, root, o)
 		if err == nil {
 			return mesh, nil
 		}
@@ -431,29 +431,29 @@ func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	me, err := c.self.admits(w.manifest)
+	me, err := c.cfg.Self.admits(w.manifest)
 	if err != nil {
 		return nil, err
 	}
-	c.log.LogAttrs(ctx, slog.LevelWarn, "no coordinator was found that has the mesh CA key of the head; a new one is made", slog.String("head", w.claimed.Hash.String()))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "no coordinator was found that has the mesh CA key of the head; a new one is made", slog.String("head", w.claimed.Hash.String()))
 	return c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index), string(identity.Coordinator)+"/"+me.Name, c.openedBy(secrets, ""))
 }
 
 // watchPeers has peers asked as soon as one of them says that it is ready, until ctx
 // ends. It is a hint: they are asked again anyway.
 func (c *Authority) watchPeers(ctx context.Context) error {
-	l, err := c.store.List(ctx, replicaPrefix)
+	l, err := c.cfg.Store.List(ctx, replicaPrefix)
 	if err != nil {
 		return err
 	}
-	for change, err := range c.store.Changes(ctx, replicaPrefix, l.Revision) {
+	for change, err := range c.cfg.Store.Changes(ctx, replicaPrefix, l.Revision) {
 		if err != nil {
 			return err
 		}
 		for _, e := range change.Put {
-			if r, err := openReplica(e); err == nil && r.Key != c.self.enrolmentKey() && r.Phase == authority.Ready.String() {
+			if r, err := openReplica(e); err == nil && r.Key != c.cfg.Self.enrolmentKey() && r.Phase == authority.Ready.String() {
 				c.pushed.Store(true)
-				c.head.LookAgain()
+				c.cfg.Head.LookAgain()
 			}
 		}
 	}
@@ -466,7 +466,7 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 // that nothing is decided on what the store shows.
 func (c *Head) olderHead(ctx context.Context, record history.Record) {
 	if c.older.Swap(&record) == nil {
-		c.log.LogAttrs(ctx, slog.LevelError, "the store shows an older head of the history: nothing can change until it shows the newest one", slog.Uint64("index", record.Index), slog.String("head", record.Hash.String()))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelError, "the store shows an older head of the history: nothing can change until it shows the newest one", slog.Uint64("index", record.Index), slog.String("head", record.Hash.String()))
 	}
 }
 
@@ -491,7 +491,7 @@ func (c *Head) judgeHead(ctx context.Context, s *authority.State, e store.Entry)
 	if err != nil {
 		return decide.Another
 	}
-	verdict := decide.Judge(c.memory(s), record.Hash)
+	verdict := decide.Judge(c.cfg.Memory(s), record.Hash)
 	switch {
 	case verdict == decide.Older && c.restoring(ctx):
 		return decide.Another
@@ -506,7 +506,7 @@ func (c *Head) judgeHead(ctx context.Context, s *authority.State, e store.Entry)
 // askPeers comes back with what another coordinator gives. While there are others, a
 // new mesh CA key is not made at once.
 func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, decide.Found, error) {
-	r, err := c.peers.fromPeers(ctx, w.loaded)
+	r, err := c.cfg.Peers().fromPeers(ctx, w.loaded)
 	if errors.Is(err, errNoPeers) {
 		// A backup holds no word of where coordinators are: whoever wrote this very head
 		// says so soon.

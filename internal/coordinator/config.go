@@ -82,7 +82,7 @@ func (c *Desired) beginConfig(ctx context.Context, ch *record.Change, in bundle.
 	if in.Config {
 		return nil
 	}
-	_, err := c.store.Get(ctx, configStateKey)
+	_, err := c.cfg.Store.Get(ctx, configStateKey)
 	if errors.Is(err, store.ErrNotFound) {
 		ch.Put(configStateKey, 0, configState{}.of(new(config.Set)))
 		return nil
@@ -106,7 +106,7 @@ func (c *Desired) configured() (set *config.Set, version store.Revision, ok bool
 // there are, or there is no state, the error matches [store.ErrForged]: nothing is
 // compiled of what somebody else left.
 func (c *Desired) readConfig(ctx context.Context, s *authority.State) (*configView, error) {
-	l, err := c.store.List(ctx, configPrefix)
+	l, err := c.cfg.Store.List(ctx, configPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (c *Desired) readConfig(ctx context.Context, s *authority.State) (*configVi
 func (c *Desired) currentConfig(ctx context.Context, s *authority.State, whole bool) (*configView, error) {
 	have := c.config.Load()
 	if have != nil && !whole {
-		e, err := c.store.Get(ctx, configStateKey)
+		e, err := c.cfg.Store.Get(ctx, configStateKey)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return nil, err
 		}
@@ -196,7 +196,7 @@ func (c *Desired) believeConfig(ctx context.Context, v *configView) *configView 
 		}
 		if c.config.CompareAndSwap(have, v) {
 			c.configChanged.Notify()
-			c.log.LogAttrs(ctx, slog.LevelInfo, "config in force", slog.Uint64("version", uint64(v.state.Version)),
+			c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "config in force", slog.Uint64("version", uint64(v.state.Version)),
 				slog.Int("records", v.set.Len()))
 			return v
 		}
@@ -207,20 +207,20 @@ func (c *Desired) believeConfig(ctx context.Context, v *configView) *configView 
 // on a change, and every few seconds in case a notice was lost. What was altered
 // from outside is reported, and the config in force stays.
 func (c *Desired) followConfig(ctx context.Context, s *authority.State) error {
-	checked := c.now()
-	return watch.Follow(ctx, c.store, configStateKey, configPollPause, func(ctx context.Context) error {
-		if err := c.storeguard.UntilWhole(ctx); err != nil {
+	checked := c.cfg.Now()
+	return watch.Follow(ctx, c.cfg.Store, configStateKey, configPollPause, func(ctx context.Context) error {
+		if err := c.cfg.StoreGuard.UntilWhole(ctx); err != nil {
 			return err
 		}
-		whole := c.now().Sub(checked) >= configCheckPause || c.now().Before(checked)
+		whole := c.cfg.Now().Sub(checked) >= configCheckPause || c.cfg.Now().Before(checked)
 		if whole {
-			checked = c.now()
+			checked = c.cfg.Now()
 		}
 		switch _, err := c.currentConfig(ctx, s, whole); {
-		case errors.Is(err, store.ErrForged) && !c.head.headHolds(ctx):
-			c.head.LookAgain() // under another head there may be another seed, or less config
+		case errors.Is(err, store.ErrForged) && !c.cfg.Head.headHolds(ctx):
+			c.cfg.Head.LookAgain() // under another head there may be another seed, or less config
 		case errors.Is(err, store.ErrForged):
-			c.head.forged(ctx, "the config", err)
+			c.cfg.Head.forged(ctx, "the config", err)
 		case err != nil:
 			return err
 		}
@@ -240,7 +240,7 @@ func (c *Desired) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequest) (*fealtyv1.PutConfigResponse, error) {
-	if _, err := r.c.head.ready(); err != nil {
+	if _, err := r.c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	if err := batchSize(len(req.GetRecords())); err != nil {
@@ -269,7 +269,7 @@ func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequ
 }
 
 func (r configServer) DeleteConfig(ctx context.Context, req *fealtyv1.DeleteConfigRequest) (*fealtyv1.DeleteConfigResponse, error) {
-	if _, err := r.c.head.ready(); err != nil {
+	if _, err := r.c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	if err := batchSize(len(req.GetRecords())); err != nil {
@@ -312,14 +312,14 @@ type configWrite struct {
 // it did and the version that is in force then. What changes nothing is not written.
 func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, 0, err
 		}
 		changes, version, err := c.tryWriteConfig(ctx, s, w)
-		if err == nil || !c.head.conflicts(ctx, err) {
+		if err == nil || !c.cfg.Head.conflicts(ctx, err) {
 			if err != nil {
-				return nil, 0, c.head.storeError(w.what, err)
+				return nil, 0, c.cfg.Head.storeError(w.what, err)
 			}
 			return changes, version, nil
 		}
@@ -362,7 +362,7 @@ func (c *Desired) tryWriteConfig(ctx context.Context, s *authority.State, w conf
 		} else {
 			ch.Drop(configKeyOf(k))
 		}
-		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: w.action, Target: k.String(),
+		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: w.action, Target: k.String(),
 			Fields: fields})
 	}
 	if !changed || w.dryRun {
@@ -443,20 +443,20 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 // read returns the config as the store has it now, for who asks, and while the store
 // is out of reach as it was last read.
 func (r configServer) read(ctx context.Context) (*configView, error) {
-	s, err := r.c.head.ready()
+	s, err := r.c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := r.c.head.patience(ctx)
+	asking, cancel := r.c.cfg.Head.patience(ctx)
 	defer cancel()
 	v, err := r.c.currentConfig(asking, s, false)
 	if err == nil {
 		return v, nil
 	}
-	if err = r.c.head.storeError("read the config", err); !outOfReach(ctx, asking, err) {
+	if err = r.c.cfg.Head.storeError("read the config", err); !outOfReach(ctx, asking, err) {
 		return nil, err
 	}
-	if _, err := r.c.head.alone("read the config", inOutage("read the config", err)); err != nil {
+	if _, err := r.c.cfg.Head.alone("read the config", inOutage("read the config", err)); err != nil {
 		return nil, err
 	}
 	if v = r.c.config.Load(); v == nil {
@@ -522,12 +522,12 @@ func configProblems(err error) error {
 // being ready: what was published stays. While the store is known to have lost something the
 // config is what it was.
 func (c *Desired) follow(ctx context.Context, next *authority.State) (adoption, error) {
-	if c.storeguard.LostError() != nil {
+	if c.cfg.StoreGuard.LostError() != nil {
 		return adoption{}, nil
 	}
 	switch _, err := c.currentConfig(ctx, next, true); {
 	case errors.Is(err, store.ErrForged):
-		return adoption{}, c.head.forgedUnder(ctx, next, suspect{"the config", err})
+		return adoption{}, c.cfg.Head.forgedUnder(ctx, next, suspect{"the config", err})
 	case err != nil:
 		return adoption{}, fmt.Errorf("read the config: %w", err)
 	}

@@ -45,31 +45,31 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	c := a.c
 	ctx := stream.Context()
 	id := identity.FromContext(ctx).ID
-	if _, err := c.head.ready(); err != nil {
+	if _, err := c.cfg.Head.ready(); err != nil {
 		return err
 	}
 	helloCtx, cancel := context.WithTimeout(ctx, helloTimeout)
-	hello, err := flowcontrol.Receive(helloCtx, c.readers, stream.Recv)
+	hello, err := flowcontrol.Receive(helloCtx, c.cfg.Readers, stream.Recv)
 	cancel()
 	if err != nil {
 		return err
 	}
-	if err := c.membership.presents(ctx, identity.FromContext(ctx)); err != nil {
+	if err := c.cfg.Membership.presents(ctx, identity.FromContext(ctx)); err != nil {
 		return err
 	}
 	path := string(id.Kind()) + "/" + id.Name()
-	own := c.membership.live.opened(id, runOf(hello.GetRun()))
+	own := c.cfg.Membership.live.opened(id, runOf(hello.GetRun()))
 	defer func() {
-		_, member := c.membership.members.get(path)
-		c.membership.live.closed(id, own, member)
+		_, member := c.cfg.Membership.members.get(path)
+		c.cfg.Membership.live.closed(id, own, member)
 	}()
-	c.membership.streamOpened(ctx, path, own.run)
+	c.cfg.Membership.streamOpened(ctx, path, own.run)
 	c.heard(id, hello)
 
-	d := newDelivery(c, stream, id, hello.GetHeld())
+	d := newSender(c, stream, id, hello.GetHeld())
 	d.resync(hello.GetResync())
 	reports := make(chan error, 1)
-	c.readers.Go(func() { // ends with the stream, which ends when Connect returns
+	c.cfg.Readers.Go(func() { // ends with the stream, which ends when Connect returns
 		for {
 			r, err := stream.Recv()
 			if err != nil {
@@ -87,19 +87,19 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			return record.Member{}, false
 		}
 		known = true
-		return c.membership.members.get(path)
+		return c.cfg.Membership.members.get(path)
 	}
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
 	var leave <-chan time.Time     // when the member is sent elsewhere; nil: not now
 	// An outage ends for a member when its certificate stands in a record again.
 	var back *recall.Call
-	defer func() { c.admission.recalls.Remove(back) }()
+	defer func() { c.cfg.Admission.recalls.Remove(back) }()
 	leaf := identity.FromContext(ctx).Leaf
-	if c.admission.unrecorded(path, leaf) {
-		back = c.admission.recalls.Add(leaf.NotAfter)
+	if c.cfg.Admission.unrecorded(path, leaf) {
+		back = c.cfg.Admission.recalls.Add(leaf.NotAfter)
 	}
-	trustChanged, publicationChanged, moved := c.bundle.bundleChanged.Wait(), c.publication.publicationChanged.Wait(), c.membership.members.wait(path)
-	stateChanged := c.head.Changed()
+	trustChanged, publicationChanged, moved := c.cfg.Bundle.bundleChanged.Wait(), c.cfg.Publication.publicationChanged.Wait(), c.cfg.Membership.members.wait(path)
+	stateChanged := c.cfg.Head.Changed()
 	for first := true; ; first = false {
 		d.forget()
 		// The trust bundle first: it has the keys of the others.
@@ -129,7 +129,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-c.stopping:
+		case <-c.cfg.Stopping:
 			return explain.New(explain.RecoveryMode, "reason", "this coordinator stops")
 		case err := <-reports:
 			if err == io.EOF {
@@ -147,30 +147,30 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 		case <-leave:
 			leave = nil
-			if _, err := c.head.ready(); err != nil {
+			if _, err := c.cfg.Head.ready(); err != nil {
 				return err
 			}
 		case <-stateChanged:
-			stateChanged = c.head.Changed()
+			stateChanged = c.cfg.Head.Changed()
 			// Who is not ready for a moment only, as between two heads, sends nobody away.
-			if _, err := c.head.ready(); err != nil && leave == nil {
+			if _, err := c.cfg.Head.ready(); err != nil && leave == nil {
 				timer := time.NewTimer(leaveAfter + mathrand.N(leaveAfter))
 				defer timer.Stop()
 				leave = timer.C
 			}
 		// The next wait is taken before the loop looks again.
 		case <-moved:
-			moved, known = c.membership.members.wait(path), false
+			moved, known = c.cfg.Membership.members.wait(path), false
 		case <-trustChanged:
-			trustChanged = c.bundle.bundleChanged.Wait()
+			trustChanged = c.cfg.Bundle.bundleChanged.Wait()
 		case <-publicationChanged:
-			publicationChanged = c.publication.publicationChanged.Wait()
+			publicationChanged = c.cfg.Publication.publicationChanged.Wait()
 		case <-d.wanted:
 		case <-own.gone:
 			return explain.New(explain.StreamReplaced, "identity", id.String())
 		case <-back.Now():
-			if !c.admission.unrecorded(path, leaf) {
-				c.admission.recalls.Remove(back)
+			if !c.cfg.Admission.unrecorded(path, leaf) {
+				c.cfg.Admission.recalls.Remove(back)
 				continue
 			}
 			if err := stream.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_RenewNow{RenewNow: &fealtyv1.RenewNow{Reason: backReason}}}); err != nil {
@@ -182,15 +182,15 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 
 // heard notes what a member reports.
 func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
-	if c.membership.live.reported(id, r, c.now()) {
-		c.trust.keyConfirmed.Notify()
+	if c.cfg.Membership.live.reported(id, r, c.cfg.Now()) {
+		c.cfg.Trust.keyConfirmed.Notify()
 	}
 }
 
 // outdated reports whether a member's certificate is of another mesh CA key than
 // the one that signs now.
 func (c *Delivery) outdated(leaf *x509.Certificate) bool {
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId,
 		s.MeshCA().Certificate().SubjectKeyId)
 }
@@ -199,14 +199,14 @@ func (c *Delivery) outdated(leaf *x509.Certificate) bool {
 // it does not hold one of this authority epoch, and how long it is to wait for it:
 // its file was lost, or authority moved.
 func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (wait time.Duration, due bool, err error) {
-	s, err := a.c.head.ready()
+	s, err := a.c.cfg.Head.ready()
 	if err != nil {
 		return 0, false, err
 	}
 	if held != nil && held.GetAuthorityEpoch() == s.Head.AuthorityEpoch {
 		return 0, false, nil
 	}
-	wait, err = a.c.membership.live.bootstrapWait(id, a.c.now())
+	wait, err = a.c.cfg.Membership.live.bootstrapWait(id, a.c.cfg.Now())
 	return wait, err == nil, err
 }
 
@@ -215,13 +215,13 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 // record is written again.
 func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.head.storeError("read the member", err)
+			return nil, c.cfg.Head.storeError("read the member", err)
 		}
 		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
 		if !rec.Exists() || !rec.Value.Held() {
@@ -232,7 +232,7 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 			return nil, gone
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
-		if err := c.membership.recount(ctx, s, ch, rec.Value.Entry, found.Entry.Name); err != nil {
+		if err := c.cfg.Membership.recount(ctx, s, ch, rec.Value.Entry, found.Entry.Name); err != nil {
 			return nil, err
 		}
 		rec.Value.Cover(found.Entry)
@@ -240,10 +240,10 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 		version, err := ch.Commit(ctx)
 		switch {
 		case err == nil:
-			c.membership.members.put(rec.Value, version)
-			return c.admission.bootstrap(s, rec.Value, version, c.now())
-		case !c.head.conflicts(ctx, err):
-			return nil, c.head.storeError("number the member's bootstrap", err)
+			c.cfg.Membership.members.put(rec.Value, version)
+			return c.cfg.Admission.bootstrap(s, rec.Value, version, c.cfg.Now())
+		case !c.cfg.Head.conflicts(ctx, err):
+			return nil, c.cfg.Head.storeError("number the member's bootstrap", err)
 		}
 	}
 	return nil, record.Busy("member " + id.Name())

@@ -37,7 +37,6 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -48,7 +47,6 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
@@ -261,6 +259,46 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, fmt.Errorf("coordinator: Config.Peers: %q: %s", p, problem)
 		}
 	}
+	o := own{outside: cfg.FS}
+	if cfg.FS == nil {
+		o.outside = durable.Shared()
+	}
+	cfg = cfg.withDefaults()
+	reloads := tlsfiles.NewFailures()
+	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is
+		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
+			reloads.WithLabelValues(string(r)).Inc()
+		}})
+		if err != nil {
+			return nil, err
+		}
+		if o.certificate, err = enrolment.New(ctx, files); err != nil {
+			return nil, err
+		}
+	}
+	if err := cfg.FS.MkdirAll(cfg.DataDir); err != nil {
+		return nil, folderUnusable(cfg.DataDir, err)
+	}
+	lock, err := cfg.FS.Lock(cfg.DataDir + "/" + lockFile)
+	if err != nil {
+		var held *durable.LockedError
+		if errors.As(err, &held) {
+			return nil, explain.Wrap(err, explain.StoreLocked, "path", cfg.DataDir, "pid", fmt.Sprint(held.PID))
+		}
+		return nil, folderUnusable(cfg.DataDir, err)
+	}
+	c, err := open(ctx, cfg, o, reloads)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	c.lock = lock
+	return c, nil
+}
+
+// withDefaults returns it with what it leaves open; the file system of what others read is
+// [own.outside].
+func (cfg Config) withDefaults() Config {
 	cfg.Advertise = slices.Clone(cfg.Advertise) // rooms share it
 	if cfg.LookupHost == nil {
 		cfg.LookupHost = net.DefaultResolver.LookupHost
@@ -274,9 +312,8 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	if cfg.Elapsed == nil {
 		cfg.Elapsed = sinceNow()
 	}
-	outside := cfg.FS // of what others read
 	if cfg.FS == nil {
-		cfg.FS, outside = durable.OS(), durable.Shared()
+		cfg.FS = durable.OS()
 	}
 	if cfg.Lease == 0 && cfg.Beat == 0 {
 		cfg.Lease, cfg.Beat = DefaultLease, DefaultBeat
@@ -284,47 +321,11 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
-	c := assemble(cfg)
-	reloads := tlsfiles.NewFailures()
-	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is
-		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
-			reloads.WithLabelValues(string(r)).Inc()
-		}})
-		if err != nil {
-			return nil, err
-		}
-		if c.self.certificate, err = enrolment.New(ctx, files); err != nil {
-			return nil, err
-		}
-	}
-	c.head.history = history.New(c.store)
-	c.pulsed.Set(cfg.Now())
-	c.registerMetrics(cfg.Registry, reloads)
-	c.share()
-	if cfg.PublishDir != "" {
-		c.publication.outlet = newOutlet(outside, cfg.PublishDir, cfg.Now)
-	}
-	if err := c.fs.MkdirAll(cfg.DataDir); err != nil {
-		return nil, folderUnusable(cfg.DataDir, err)
-	}
-	lock, err := c.fs.Lock(c.self.path(lockFile))
-	if err != nil {
-		var held *durable.LockedError
-		if errors.As(err, &held) {
-			return nil, explain.Wrap(err, explain.StoreLocked, "path", cfg.DataDir, "pid", fmt.Sprint(held.PID))
-		}
-		return nil, folderUnusable(cfg.DataDir, err)
-	}
-	c.lock = lock
-	if err := c.open(ctx); err != nil {
-		lock.Close()
-		return nil, err
-	}
-	return c, nil
+	return cfg
 }
 
 // assemble makes a coordinator with its rooms, and opens nothing.
-func assemble(cfg Config) *Coordinator {
+func assemble(cfg Config, o own) (*Coordinator, error) {
 	c := &Coordinator{
 		cfg: cfg, log: cfg.Log, now: cfg.Now, fs: cfg.FS, faults: cfg.Faults,
 		startedAt: cfg.Now(), elapsed: cfg.Elapsed,
@@ -336,10 +337,51 @@ func assemble(cfg Config) *Coordinator {
 		failures:  flowcontrol.NewLogSampler(),
 		stopping:  make(chan struct{}),
 	}
-	c.wire()
-	c.share()
-	c.admission.joins = batch.New(joinsAtOnce, c.readers.Go, c.admission.admitTogether)
-	return c
+	var err error
+	c.guard, err = mesh.NewGuard(mesh.GuardConfig{
+		Source: o.source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
+		OnFailure: c.handshakeFailed, OnRefused: c.connectionRefused, OnCut: c.connectionCut,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("guard the listeners: %w", err)
+	}
+	return c, c.wire(o)
+}
+
+// open is the part of New that must give the lock back if it fails.
+func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) (*Coordinator, error) {
+	var err error
+	if o.key, err = loadEnrolmentKey(cfg.FS, cfg.DataDir); err != nil {
+		return nil, err
+	}
+	ephemeral, err := credential.NewEphemeral(cfg.Now)
+	if err != nil {
+		return nil, fmt.Errorf("make the ephemeral certificate: %w", err)
+	}
+	o.source = credential.NewIssued(ephemeral)
+	c, err := assemble(cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	public := identity.KeyID(sha256.Sum256(o.key.Public().(ed25519.PublicKey)))
+	if err = c.auditing.Open(public.String()[:16]); err != nil {
+		return nil, err
+	}
+	c.pulsed.Set(cfg.Now())
+	c.registerMetrics(cfg.Registry, reloads)
+	c.storeguard.Load()
+	s, err := c.authority.loadFirst(ctx)
+	if err != nil {
+		return nil, unreadable(ctx, err)
+	}
+	c.authority.tried.Store(s.Phase != authority.Recovery) // else the loop that follows the head tries the other ways
+	if s.Phase == authority.Uninitialized {
+		if err := c.self.offerSetup(ephemeral.Pin()); err != nil {
+			return nil, err
+		}
+	}
+	_ = c.authority.adopt(ctx, s) // a failure is logged, and is the state then
+	return c, ctx.Err()
 }
 
 // folderUnusable words why nothing can be kept in the coordinator's folder.
@@ -349,48 +391,6 @@ func folderUnusable(dir string, err error) error {
 		cause = p.Path + ": " + p.Err.Error()
 	}
 	return explain.Wrap(err, explain.FolderUnusable, "dir", dir, "cause", cause)
-}
-
-// open does the part of New that must give the lock back if it fails.
-func (c *Coordinator) open(ctx context.Context) error {
-	var err error
-	if c.self.enrolment, err = c.self.loadEnrolmentKey(); err != nil {
-		return err
-	}
-	own := identity.KeyID(sha256.Sum256(c.self.enrolment.Public().(ed25519.PublicKey)))
-	if err = c.auditing.Open(own.String()[:16]); err != nil {
-		return err
-	}
-	c.storeguard.Load()
-	if c.election.lead, err = newLead(c.election); err != nil {
-		return err
-	}
-	ephemeral, err := credential.NewEphemeral(c.now)
-	if err != nil {
-		return fmt.Errorf("make the ephemeral certificate: %w", err)
-	}
-	c.bundle.source = credential.NewIssued(ephemeral)
-	c.guard, err = mesh.NewGuard(mesh.GuardConfig{
-		Source: c.bundle.source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
-		OnFailure: c.handshakeFailed, OnRefused: c.connectionRefused, OnCut: c.connectionCut,
-	})
-	if err != nil {
-		return fmt.Errorf("guard the listeners: %w", err)
-	}
-	c.share()
-	c.head.Put(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"}, time.Time{})
-	s, err := c.authority.loadFirst(ctx)
-	if err != nil {
-		return unreadable(ctx, err)
-	}
-	c.authority.tried.Store(s.Phase != authority.Recovery) // else the loop that follows the head tries the other ways
-	if s.Phase == authority.Uninitialized {
-		if err := c.self.offerSetup(ephemeral.Pin()); err != nil {
-			return err
-		}
-	}
-	_ = c.authority.adopt(ctx, s) // a failure is logged, and is the state then
-	return ctx.Err()
 }
 
 // unreadable words that the store was opened, and does not give what the start needs.
@@ -436,7 +436,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
 	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.authority.followHead(ctx) }) })
-	if files := c.self.certificate.Files(); files != nil {
+	if files := c.self.cfg.Certificate.Files(); files != nil {
 		g.Go(func() error { return files.Run(ctx) })
 		g.Go(func() error { return c.authority.followCertificate(ctx) })
 	}
@@ -480,7 +480,7 @@ func (c *Coordinator) Leading() (term uint64, ok bool) {
 func (c *Coordinator) EnrolmentKey() string { return c.self.enrolmentKey() }
 
 func (c *Enrolment) enrolmentKey() string {
-	k, err := manifest.NewKey(c.enrolment.Public().(ed25519.PublicKey))
+	k, err := manifest.NewKey(c.cfg.Key.Public().(ed25519.PublicKey))
 	if err != nil {
 		panic("the enrolment key was checked when it was read: " + err.Error())
 	}
@@ -550,7 +550,7 @@ func (c *Head) ready() (*authority.State, error) {
 		return nil, explain.New(explain.HistoryUninitialized)
 	}
 	reason := "its keys or its history could not be brought back"
-	if c.storeguard.Lost() != nil {
+	if c.cfg.StoreGuard.Lost() != nil {
 		reason = "the store went back (" + string(explain.StoreWentBack) + "), and nothing is changed before the signers restore it"
 	}
 	return nil, explain.New(explain.RecoveryMode, "reason", reason+"; fealty status on its machine says why")
@@ -655,7 +655,7 @@ func (c *Head) onConflict(key string, f func(ctx context.Context, err *store.Con
 // older one nothing can be decided again.
 func (c *Authority) headMoved(ctx context.Context, _ *store.ConflictError) (again bool) {
 	c.leaveHead(ctx)
-	return c.head.olderHeadError() == nil
+	return c.cfg.Head.olderHeadError() == nil
 }
 
 // recordsFrozen waits until a reseed is over that freezes the records.
@@ -677,7 +677,7 @@ func (c *Head) storeError(what string, err error) error {
 	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
 		code = explain.StoreOutcomeUnknown
 	case store.ReasonOf(err) != 0:
-		c.log.Error("the store failed", "what", what, "err", err)
+		c.cfg.Log.Error("the store failed", "what", what, "err", err)
 		return storeguard.Refusal(what, err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
@@ -690,7 +690,7 @@ func (c *Head) storeError(what string, err error) error {
 		}
 		return record.Busy(what)
 	}
-	c.log.Error("the store failed", "what", what, "err", err)
+	c.cfg.Log.Error("the store failed", "what", what, "err", err)
 	cause := "the coordinator's log says how"
 	if reason := store.ReasonOf(err); reason != 0 {
 		cause = fmt.Sprintf("the store took no write, because %v", reason)
@@ -705,14 +705,14 @@ func (c *Head) made(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	c.log.LogAttrs(ctx, slog.LevelWarn, "a change was made, and is not in force here yet", slog.String("what", what), slog.Any("err", err))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a change was made, and is not in force here yet", slog.String("what", what), slog.Any("err", err))
 	return explain.New(explain.DoneNotInForce, "what", what)
 }
 
 // forged tells people that a record was altered outside of Fealty.
 func (c *Head) forged(ctx context.Context, what string, err error) {
 	c.metrics.forged.Inc()
-	c.log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside", slog.String("record", what), slog.Any("err", err))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside", slog.String("record", what), slog.Any("err", err))
 }
 
 // sinceNow returns a clock that only goes forward, whatever is done to the wall's.

@@ -40,14 +40,14 @@ func (c *Membership) presents(ctx context.Context, peer identity.Peer) error {
 	if !ok || !rec.Held() {
 		return nil // of no member, or of one that is to be replaced: others say so
 	}
-	now, age := c.now(), rec.Age(peer.Key)
+	now, age := c.cfg.Now(), rec.Age(peer.Key)
 	if age == record.KeyUnknown {
 		// It may be newer than what this coordinator has heard of, or of a restore's gap.
-		s, err := c.head.ready()
+		s, err := c.cfg.Head.ready()
 		if err != nil {
 			return err
 		}
-		asking, cancel := c.head.patience(ctx)
+		asking, cancel := c.cfg.Head.patience(ctx)
 		defer cancel()
 		stored, err := record.Get[record.Member](asking, s.Records, record.MemberKey(peer.ID.Kind(), peer.ID.Name()))
 		if err != nil || !stored.Exists() || !stored.Value.Held() {
@@ -84,7 +84,7 @@ func (c *Membership) streamOpened(ctx context.Context, path, run string) {
 	if run == "" {
 		return
 	}
-	if c.copies.Opened(path, run, c.now()) {
+	if c.copies.Opened(path, run, c.cfg.Now()) {
 		c.cloneAlarm(ctx, "two processes take the place of each other", path)
 	}
 	c.openings.add(path, run)
@@ -92,13 +92,13 @@ func (c *Membership) streamOpened(ctx context.Context, path, run string) {
 
 // copyFindings says whom two processes run as. Every coordinator hears of the streams.
 func (c *Membership) copyFindings() []*fealtyv1.Finding {
-	members, at := c.copies.Alarms(c.now())
+	members, at := c.copies.Alarms(c.cfg.Now())
 	return alarmFindings(explain.MemberCopied, members, at)
 }
 
 // olderKeyFindings says of whom an earlier key was presented here.
 func (c *Membership) olderKeyFindings() []*fealtyv1.Finding {
-	members, at := c.copies.OlderKeys(c.now())
+	members, at := c.copies.OlderKeys(c.cfg.Now())
 	return alarmFindings(explain.MemberOlderKey, members, at)
 }
 
@@ -156,7 +156,7 @@ func (c *Membership) followOpenings(ctx context.Context) error {
 // tellOpenings tells every other coordinator that is heard. Who does not listen now finds
 // out by the next stream.
 func (c *Membership) tellOpenings(ctx context.Context, streams map[string]string) {
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return
 	}
@@ -190,7 +190,7 @@ func tellPages(ctx context.Context, conn *mesh.Conn, pages []*fealtyv1.NoteStrea
 // NoteStreams has streams here give way to newer ones elsewhere.
 func (l liveServer) NoteStreams(_ context.Context, req *fealtyv1.NoteStreamsRequest) (*fealtyv1.NoteStreamsResponse, error) {
 	c := l.c
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +204,7 @@ func (l liveServer) NoteStreams(_ context.Context, req *fealtyv1.NoteStreamsRequ
 			continue
 		}
 		if id, err := identity.New(s.Manifest.Cluster, rec.Kind, rec.Name); err == nil {
-			c.copies.Opened(o.GetMember(), run, c.now()) // who serves it raises the alarm
+			c.copies.Opened(o.GetMember(), run, c.cfg.Now()) // who serves it raises the alarm
 			c.live.openedElsewhere(id, run)
 		}
 	}

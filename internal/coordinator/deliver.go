@@ -22,9 +22,9 @@ type listener interface {
 	Send(*fealtyv1.ConnectResponse) error
 }
 
-// delivery is what one listener was sent. It belongs to one goroutine, but for what
+// sender knows what one listener was sent. It belongs to one goroutine, but for what
 // is wanted.
-type delivery struct {
+type sender struct {
 	c     *Delivery
 	to    listener
 	id    identity.ID
@@ -39,18 +39,18 @@ type delivery struct {
 	wanted chan struct{}                // there are some; capacity 1
 }
 
-func newDelivery(c *Delivery, to listener, id identity.ID, held []*fealtyv1.HeldSnapshot) *delivery {
-	return &delivery{c: c, to: to, id: id, held: heldOf(held), has: make(map[snapshot.Scope]holding), wanted: make(chan struct{}, 1)}
+func newSender(c *Delivery, to listener, id identity.ID, held []*fealtyv1.HeldSnapshot) *sender {
+	return &sender{c: c, to: to, id: id, held: heldOf(held), has: make(map[snapshot.Scope]holding), wanted: make(chan struct{}, 1)}
 }
 
 // resyncEvery bounds how often a member is sent a scope whole because it asks for that.
 const resyncEvery = 10 * time.Second
 
 // resync notes that the member wants scopes whole, whatever it holds.
-func (d *delivery) resync(scopes []string) {
+func (d *sender) resync(scopes []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.c.now()
+	now := d.c.cfg.Now()
 	for _, s := range scopes[:min(len(scopes), maxHeldReported)] {
 		scope := snapshot.Scope(s)
 		if last, ok := d.asked[scope]; !slices.Contains(snapshot.Scopes(), scope) || ok && now.Sub(last).Abs() < resyncEvery {
@@ -69,7 +69,7 @@ func (d *delivery) resync(scopes []string) {
 }
 
 // forget drops what the member is to be sent whole from what it has.
-func (d *delivery) forget() {
+func (d *sender) forget() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, scope := range d.resend {
@@ -83,13 +83,13 @@ func (d *delivery) forget() {
 	d.resend = nil
 }
 
-func (d *delivery) send(m *fealtyv1.SignedSnapshot) error {
+func (d *sender) send(m *fealtyv1.SignedSnapshot) error {
 	return d.to.Send(&fealtyv1.ConnectResponse{News: &fealtyv1.ConnectResponse_Snapshot{Snapshot: m}})
 }
 
 // sendTrust sends the trust bundle in force, if it is news to the member.
-func (d *delivery) sendTrust() error {
-	t := d.c.bundle.trust.Load()
+func (d *sender) sendTrust() error {
+	t := d.c.cfg.Bundle.trust.Load()
 	if t == d.trust {
 		return nil
 	}
@@ -138,7 +138,7 @@ type holding struct {
 }
 
 // holds returns what the member has of scope.
-func (d *delivery) holds(scope snapshot.Scope) (holding, bool) {
+func (d *sender) holds(scope snapshot.Scope) (holding, bool) {
 	if h, ok := d.has[scope]; ok {
 		return h, true
 	}
@@ -194,8 +194,8 @@ func (h holding) isBase(is *published) bool {
 // sendPublished sends the member what is published for it: a new header at once, a
 // newer record over the same one when the last is old enough. A record of a later
 // epoch than the bundle that was sent waits for that.
-func (d *delivery) sendPublished(ctx context.Context) error {
-	p := d.c.publication.publication.Load()
+func (d *sender) sendPublished(ctx context.Context) error {
+	p := d.c.cfg.Publication.publication.Load()
 	if p == d.seen || !p.serves() || p.state.Value.AuthorityEpoch > d.trust.Epoch {
 		return nil
 	}
@@ -219,7 +219,7 @@ func rankOf(scope snapshot.Scope) int {
 }
 
 // sendHeader sends header i of p in the form that the member needs, if any.
-func (d *delivery) sendHeader(ctx context.Context, p *publication, i int) error {
+func (d *sender) sendHeader(ctx context.Context, p *publication, i int) error {
 	is, record := &p.headers[i], &p.state.Value
 	h, has := d.holds(is.scope)
 	form := h.form(has, is, record, len(p.contents[is.header.Content]))
@@ -230,7 +230,7 @@ func (d *delivery) sendHeader(ctx context.Context, p *publication, i int) error 
 		m, err := p.news(i, form, d.c.patches)
 		if err != nil {
 			// It stays as it was for this member, and is no reason to end the stream.
-			d.c.failures.Log(ctx, d.c.log, slog.LevelError, "a snapshot was not sent",
+			d.c.cfg.Failures.Log(ctx, d.c.cfg.Log, slog.LevelError, "a snapshot was not sent",
 				slog.String("scope", string(is.scope)), slog.String("member", d.id.String()), slog.Any("err", err))
 			return nil
 		}

@@ -85,7 +85,7 @@ func TestDeliveryResync(t *testing.T) {
 	b := newPublisher()
 	p := d.mustPublish(b)
 	stream := &sentNews{ctx: t.Context()}
-	dl := newDelivery(d.c.delivery, stream, m.id, nil)
+	dl := newSender(d.c.delivery, stream, m.id, nil)
 	deliver := func() []*snapshot.Signed {
 		t.Helper()
 		dl.forget()
@@ -198,7 +198,7 @@ type acting struct {
 	*reader
 	m      *machine
 	stream *sentNews
-	dl     *delivery
+	dl     *sender
 	held   map[snapshot.Scope]*snapshot.Verified
 	forms  map[sentForm]int
 }
@@ -206,7 +206,7 @@ type acting struct {
 func (m *machine) acting(t *testing.T) *acting {
 	t.Helper()
 	a := &acting{reader: m.reader(), m: m, stream: &sentNews{ctx: t.Context()}, held: make(map[snapshot.Scope]*snapshot.Verified), forms: make(map[sentForm]int)}
-	a.dl = newDelivery(m.d.c.delivery, a.stream, m.id, nil)
+	a.dl = newSender(m.d.c.delivery, a.stream, m.id, nil)
 	return a
 }
 

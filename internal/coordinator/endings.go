@@ -25,11 +25,11 @@ const endedLately = 10 * time.Second
 func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id identity.ID,
 	mark uint64) []*fealtyv1.EndedConnections {
 	member := string(id.Kind()) + "/" + id.Name()
-	own := &fealtyv1.EndedConnections{Coordinator: ownName(c.peerrecovery, s), Answered: true,
+	own := &fealtyv1.EndedConnections{Coordinator: ownName(c.cfg.PeerRecovery, s), Answered: true,
 		Connections: c.ended.After(member, mark)}
 	out := []*fealtyv1.EndedConnections{own}
 	req := &fealtyv1.GetEndedRequest{Member: member}
-	if t := c.bundle.trust.Load(); t != nil {
+	if t := c.cfg.Bundle.trust.Load(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
@@ -48,7 +48,7 @@ func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id
 	for i, r := range all {
 		there := &fealtyv1.EndedConnections{Coordinator: r.Name}
 		out = append(out, there)
-		if c.presence.Gone(r.Key, c.elapsed()) {
+		if c.presence.Gone(r.Key, c.cfg.Elapsed()) {
 			continue
 		}
 		asked.Go(func() {
@@ -68,13 +68,13 @@ func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id
 // GetEnded brings the bans in force here up to those of the store, and counts what ended.
 func (l liveServer) GetEnded(ctx context.Context, req *fealtyv1.GetEndedRequest) (*fealtyv1.GetEndedResponse, error) {
 	c := l.c
-	if err := c.bundle.trustChanged(ctx); err != nil {
+	if err := c.cfg.Bundle.trustChanged(ctx); err != nil {
 		return nil, err
 	}
 	asked := &bundle.View{Epoch: req.GetAuthorityEpoch(), Version: req.GetConfigVersion()}
-	if t := c.bundle.trust.Load(); t == nil || asked.Newer(t) {
+	if t := c.cfg.Bundle.trust.Load(); t == nil || asked.Newer(t) {
 		return nil, record.Busy("trust bundle")
 	}
-	c.guard.Sweep(ctx) // another one may have brought the bundle, and be about to
-	return &fealtyv1.GetEndedResponse{Connections: c.ended.Since(req.GetMember(), c.now().Add(-endedLately))}, nil
+	c.cfg.Guard.Sweep(ctx) // another one may have brought the bundle, and be about to
+	return &fealtyv1.GetEndedResponse{Connections: c.ended.Since(req.GetMember(), c.cfg.Now().Add(-endedLately))}, nil
 }

@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -22,13 +23,13 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// loadEnrolmentKey reads the enrolment key, or makes it at the first start. It
+// loadEnrolmentKey reads the enrolment key in dataDir, or makes it at the first start. It
 // holds no seed material: it only says which coordinator of the manifest this is.
-func (c *Enrolment) loadEnrolmentKey() (ed25519.PrivateKey, error) {
-	path := c.path(enrolmentKeyFile)
-	raw, err := c.fs.ReadSecret(path, maxEnrolmentKey)
+func loadEnrolmentKey(files durable.FS, dataDir string) (ed25519.PrivateKey, error) {
+	path := dataDir + "/" + enrolmentKeyFile
+	raw, err := files.ReadSecret(path, maxEnrolmentKey)
 	if errors.Is(err, fs.ErrNotExist) {
-		return c.makeEnrolmentKey(path)
+		return makeEnrolmentKey(files, path)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the enrolment key %s: %w", path, err)
@@ -54,7 +55,7 @@ func (c *Enrolment) loadEnrolmentKey() (ed25519.PrivateKey, error) {
 	return key, nil
 }
 
-func (c *Enrolment) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) {
+func makeEnrolmentKey(files durable.FS, path string) (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the enrolment key: %w", err)
@@ -63,22 +64,25 @@ func (c *Enrolment) makeEnrolmentKey(path string) (ed25519.PrivateKey, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the enrolment key: %w", err)
 	}
-	if err := c.fs.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})); err != nil {
+	if err := files.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})); err != nil {
 		return nil, fmt.Errorf("write the enrolment key %s: %w", path, err)
 	}
 	return key, nil
 }
 
+// Key is the key by which the manifest knows this coordinator.
+func (c *Enrolment) Key() ed25519.PrivateKey { return c.cfg.Key }
+
 // admits returns the entry of m that admits this coordinator by its enrolment key or its
 // certificate, and the name that it gets.
 func (c *Enrolment) admits(m *manifest.Manifest) (manifest.Match, error) {
-	return c.certificate.Admits(c.enrolmentKey(), m, c.now())
+	return c.cfg.Certificate.Admits(c.enrolmentKey(), m, c.cfg.Now())
 }
 
 // vouch signs what the enrolment key signs with the key of the certificate; nil without
 // one.
 func (c *Enrolment) vouch(said [64]byte) ([]byte, error) {
-	return c.certificate.Vouch(c.enrolmentKey(), said)
+	return c.cfg.Certificate.Vouch(c.enrolmentKey(), said)
 }
 
 // vouchFor is vouch for what the enrolment key signs of t.
@@ -94,7 +98,7 @@ func (c *Enrolment) vouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte,
 // state that comes is looked at too: a manifest may admit what the one before did not.
 func (c *Authority) followCertificate(ctx context.Context) error {
 	for {
-		changed, state := c.self.certificate.Changed(), c.head.Changed()
+		changed, state := c.cfg.Self.cfg.Certificate.Changed(), c.cfg.Head.Changed()
 		c.takeCertificate(ctx)
 		if err := watch.Event(ctx, changed, state); err != nil {
 			return err
@@ -105,17 +109,17 @@ func (c *Authority) followCertificate(ctx context.Context) error {
 // takeCertificate looks at the files once.
 func (c *Authority) takeCertificate(ctx context.Context) {
 	var in *manifest.Manifest
-	if s := c.head.State(); s.Phase == authority.Ready {
+	if s := c.cfg.Head.State(); s.Phase == authority.Ready {
 		in = s.Manifest
 	}
-	taken, refused := c.self.certificate.Take(ctx, c.self.enrolmentKey(), in, c.now())
+	taken, refused := c.cfg.Self.cfg.Certificate.Take(ctx, c.cfg.Self.enrolmentKey(), in, c.cfg.Now())
 	switch {
 	case refused != nil:
-		c.log.LogAttrs(ctx, slog.LevelWarn, "the new certificate is not used", slog.String("code", explain.CodeOf(refused)), slog.Any("err", refused))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the new certificate is not used", slog.String("code", explain.CodeOf(refused)), slog.Any("err", refused))
 	case taken:
-		c.self.certificateChanged.Notify()
+		c.cfg.Self.certificateChanged.Notify()
 		c.pushed.Store(true)
-		c.head.LookAgain() // what kept it from being admitted may be over
+		c.cfg.Head.LookAgain() // what kept it from being admitted may be over
 	}
 }
 
@@ -125,17 +129,17 @@ func (c *Enrolment) certificateFindings() []*fealtyv1.Finding {
 	add := func(e *explain.Error) {
 		out = append(out, &fealtyv1.Finding{Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why, Remedy: e.Do})
 	}
-	files := c.certificate.Files()
+	files := c.cfg.Certificate.Files()
 	if files == nil {
 		return nil
 	}
-	if ended := c.certificate.Ended(c.now()); !ended.IsZero() {
+	if ended := c.cfg.Certificate.Ended(c.cfg.Now()); !ended.IsZero() {
 		add(explain.New(explain.CredentialExpired, "certificate", files.Paths().Cert, "problem",
 			"it ended at "+ended.UTC().Format(time.RFC3339)+", and other coordinators take nothing from this one and give it nothing"))
 	} else if err := files.Failure(); err != nil {
 		add(tlsfiles.Word(files.Paths(), err))
 	}
-	if e := c.certificate.Refused(); e != nil {
+	if e := c.cfg.Certificate.Refused(); e != nil {
 		add(e)
 	}
 	return out
@@ -155,7 +159,7 @@ func (c *Enrolment) offerSetup(certificate identity.KeyID) error {
 	if err != nil {
 		return fmt.Errorf("make the setup token: %w", err)
 	}
-	if err := c.fs.WriteFile(c.path(setupTokenFile), []byte(token.Line()+"\n")); err != nil {
+	if err := c.cfg.FS.WriteFile(c.path(setupTokenFile), []byte(token.Line()+"\n")); err != nil {
 		return fmt.Errorf("write the setup token: %w", err)
 	}
 	c.setup.Store(&setupSecret{token.PublicKey()})
@@ -165,7 +169,7 @@ func (c *Enrolment) offerSetup(certificate identity.KeyID) error {
 // endSetup forgets the setup token: the cluster has its first manifest.
 func (c *Enrolment) endSetup() {
 	c.setup.Store(nil)
-	if err := c.fs.Remove(c.path(setupTokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c.log.Warn("the file of the setup token was not removed; the token is void all the same", "err", err)
+	if err := c.cfg.FS.Remove(c.path(setupTokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.cfg.Log.Warn("the file of the setup token was not removed; the token is void all the same", "err", err)
 	}
 }

@@ -58,7 +58,7 @@ type restoreServer struct {
 }
 
 func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.RestoreService_GetLinksServer) error {
-	s, err := r.c.head.ready()
+	s, err := r.c.cfg.Head.ready()
 	if err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.R
 	send := func() error {
 		ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(linkPage))
 		defer cancel()
-		return r.c.readers.Do(ctx, func() error { return stream.Send(page) })
+		return r.c.cfg.Readers.Do(ctx, func() error { return stream.Send(page) })
 	}
 	for _, l := range links[from:] {
 		raw, err := l.Encode()
@@ -98,10 +98,10 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	ctx, cancel := context.WithTimeout(stream.Context(), flowcontrol.ExchangeTimeout)
 	defer cancel()
 	addr := identity.FromContext(ctx).Addr
-	if err := c.limiter.Admit("calls", addr, c.now()); err != nil {
+	if err := c.cfg.Limiter.Admit("calls", addr, c.cfg.Now()); err != nil {
 		return err
 	}
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return err
 	}
@@ -110,14 +110,14 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	} else if gap.Exists() {
 		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.Value.AuthorityEpoch, uint64(gap.Value.Version)
-	} else if t := c.bundle.trust.Load(); t != nil {
+	} else if t := c.cfg.Bundle.trust.Load(); t != nil {
 		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.Epoch, t.Version
 	}
 	first.PartBytes = flowcontrol.PartBytes
 	if err := stream.Send(first); err != nil {
 		return err
 	}
-	slot, err := c.presenters.Enter(ctx, addr, c.now())
+	slot, err := c.presenters.Enter(ctx, addr, c.cfg.Now())
 	if err != nil {
 		return err
 	}
@@ -135,10 +135,10 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	if first.Compares || c.aheadOf(s, raw) {
 		err = c.proven(ctx, addr, raw)
 	} else if n, err = c.takePresented(ctx, raw); err == nil {
-		err = c.bundle.trustChanged(ctx)
+		err = c.cfg.Bundle.trustChanged(ctx)
 	}
 	if err != nil {
-		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a trust bundle of before the restore is not believed",
+		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "a trust bundle of before the restore is not believed",
 			slog.String("remote", addr), slog.String("reason", err.Error()))
 		return err
 	}
@@ -153,18 +153,18 @@ func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 		return false
 	}
 	claims, err := snapshot.ReadClaims(signed)
-	t := c.bundle.trust.Load()
+	t := c.cfg.Bundle.trust.Load()
 	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.Head.AuthorityEpoch && claims.Header.ConfigVersion > t.Version
 }
 
 // bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
 // so that few are received at a time.
 func (c *Trust) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_PresentTrustServer) ([]byte, error) {
-	req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
+	req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
 	if err != nil || !req.GetMore() {
 		return req.GetBundle().GetEnvelope(), err
 	}
-	return flowcontrol.ReceiveParts(ctx, c.readers, req.GetBundle().GetEnvelope(), flowcontrol.MaxMessageBytes,
+	return flowcontrol.ReceiveParts(ctx, c.cfg.Readers, req.GetBundle().GetEnvelope(), flowcontrol.MaxMessageBytes,
 		func() ([]byte, bool, error) {
 			m, err := stream.Recv()
 			return m.GetPart(), m.GetMore(), err
@@ -179,7 +179,7 @@ func (c *Trust) gapOf(ctx context.Context, s *authority.State) (record.Versioned
 	}
 	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 	if err != nil {
-		return gap, c.head.storeError("read what a restore left", err)
+		return gap, c.cfg.Head.storeError("read what a restore left", err)
 	}
 	if gap.Value.Index != last.Index {
 		return record.Versioned[authority.RestoreWindow]{}, nil
@@ -191,7 +191,7 @@ func (c *Trust) gapOf(ctx context.Context, s *authority.State) (record.Versioned
 // of it was new. The caller puts it into force: that takes one of the same locks.
 func (c *Trust) takePresented(ctx context.Context, raw []byte) (int, error) {
 	// One at a time: each is compared with what those before it brought.
-	release, err := c.bundle.refreshing.Lock(ctx, "presented")
+	release, err := c.cfg.Bundle.refreshing.Lock(ctx, "presented")
 	if err != nil {
 		return 0, err
 	}
@@ -201,7 +201,7 @@ func (c *Trust) takePresented(ctx context.Context, raw []byte) (int, error) {
 
 // mergePresented is takePresented for who holds its lock.
 func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return 0, err
 	}
@@ -216,11 +216,11 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	total := 0
 	for ctx.Err() == nil {
 		n, more, err := c.mergeOnce(ctx, shown, header)
-		if err != nil && c.head.conflicts(ctx, err) {
+		if err != nil && c.cfg.Head.conflicts(ctx, err) {
 			continue
 		}
 		if err != nil {
-			return total, c.head.storeError("take in what was revoked before the restore",
+			return total, c.cfg.Head.storeError("take in what was revoked before the restore",
 				bundleFull("what was revoked before the restore", err))
 		}
 		if total += n; !more {
@@ -230,7 +230,7 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	if ctx.Err() != nil {
 		return total, ctx.Err()
 	}
-	c.log.LogAttrs(ctx, slog.LevelWarn, "a member showed what was revoked after the backup", slog.Uint64("authority_epoch", header.AuthorityEpoch),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a member showed what was revoked after the backup", slog.Uint64("authority_epoch", header.AuthorityEpoch),
 		slog.Uint64("config_version", header.ConfigVersion), slog.Int("new", total))
 	return total, nil
 }
@@ -260,7 +260,7 @@ func presented(s *authority.State, raw []byte, gap record.Versioned[authority.Re
 // mergeOnce adds a part of what bundle takes away. The last part moves the gap.
 func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h snapshot.Header) (
 	n int, more bool, err error) {
-	s, err := c.head.inForce(ctx)
+	s, err := c.cfg.Head.inForce(ctx)
 	if err != nil {
 		return 0, false, err
 	}
@@ -268,11 +268,11 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 	if err != nil || !gap.Exists() {
 		return 0, false, err
 	}
-	in, err := c.bundle.readTrust(ctx, s)
+	in, err := c.cfg.Bundle.readTrust(ctx, s)
 	if err != nil {
 		return 0, false, err
 	}
-	now, by := c.now().UTC().Truncate(time.Second), fmt.Sprintf("trust bundle %d of epoch %d", h.ConfigVersion, h.AuthorityEpoch)
+	now, by := c.cfg.Now().UTC().Truncate(time.Second), fmt.Sprintf("trust bundle %d of epoch %d", h.ConfigVersion, h.AuthorityEpoch)
 	ban := record.Ban{Reason: "in force before the restore", By: by, At: now}
 	ch := s.Records.NewChange(s.HeadVersion)
 	var d bundle.Delta
@@ -321,10 +321,10 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 			AuthorityEpoch: h.AuthorityEpoch,
 			Version:        store.Revision(h.ConfigVersion), BackupAt: gap.Value.BackupAt})
 	}
-	if err := c.bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
+	if err := c.cfg.Bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return 0, false, err
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: "restore", Action: "trust.presented", Target: by,
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: "restore", Action: "trust.presented", Target: by,
 		Fields: map[string]string{"bans": fmt.Sprint(len(d.Ban)), "keys": fmt.Sprint(len(d.Keys))}})
 	_, err = ch.Commit(ctx)
 	return n, more, err

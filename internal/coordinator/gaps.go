@@ -75,7 +75,7 @@ func (c *Publication) report(ctx context.Context, b *publisher) {
 		r.gaps = append(r.gaps, removed)
 		if !b.told[g] {
 			c.metrics.removed.WithLabelValues(string(g.scope), string(g.reason)).Inc()
-			c.failures.Log(ctx, c.log, slog.LevelWarn, "something that the config asks for is not given",
+			c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "something that the config asks for is not given",
 				slog.String("scope", string(g.scope)), slog.String("record", g.record.String()), slog.String("reason", string(g.reason)), slog.String("detail", removed.Detail))
 		}
 	}

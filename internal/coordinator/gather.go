@@ -63,24 +63,24 @@ func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
 	if g.toldAt != 0 && ends.Equal(g.toldEnd) {
 		return nil
 	}
-	key, err := openKey(c.self.enrolmentKey())
+	key, err := openKey(c.cfg.Self.enrolmentKey())
 	if err != nil {
 		return err
 	}
 	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash,
-		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.self.enrolment, c.self.vouch)
+		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.cfg.Self.Key(), c.cfg.Self.vouch)
 	if err != nil {
 		return err
 	}
-	if err := c.faults.Hit("recover.before-tell"); err != nil {
+	if err := c.cfg.Faults.Hit("recover.before-tell"); err != nil {
 		return err
 	}
-	version, err := c.head.overwrite(ctx, key, raw)
+	version, err := c.cfg.Head.overwrite(ctx, key, raw)
 	if err != nil {
 		return err
 	}
 	g.toldAt, g.toldEnd = version, ends
-	return c.faults.Hit("recover.after-tell")
+	return c.cfg.Faults.Hit("recover.after-tell")
 }
 
 // gather looks at what is in for g, passes on what it holds, and makes the seed of
@@ -96,7 +96,7 @@ func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.Rec
 		return nil, err
 	}
 	c.recoveries.mu.Lock()
-	g.attempt.Gathered(c.now(), owners)
+	g.attempt.Gathered(c.cfg.Now(), owners)
 	progress, enough := progressOf(g.attempt), g.attempt.Enough()
 	c.recoveries.mu.Unlock()
 	if err := c.tellAttempt(ctx, g); err != nil {
@@ -105,7 +105,7 @@ func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.Rec
 	// First, so that the others can go on if this one ends right here. What fails is
 	// tried again with the next look.
 	if err := c.passOn(ctx, g, owners, shares); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "shares were not passed on to the other recovering coordinators; that is tried again", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "shares were not passed on to the other recovering coordinators; that is tried again", slog.Any("err", err))
 	}
 	if !enough || len(shares) < g.head.Threshold {
 		return progress, nil
@@ -127,7 +127,7 @@ func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []strin
 		failed = append(failed, err)
 	}
 	for _, key := range keys {
-		if key == c.self.enrolmentKey() || len(shares) == 0 {
+		if key == c.cfg.Self.enrolmentKey() || len(shares) == 0 {
 			continue
 		}
 		open, err := c.openAttemptOf(ctx, g, key)
@@ -150,7 +150,7 @@ func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []strin
 // only say where to look: each attempt proves itself.
 func (c *OwnerRecovery) mayGather(ctx context.Context, m *manifest.Manifest) ([]string, error) {
 	keys := recovery.Coordinators(m)
-	known, err := c.head.replicas(ctx, m)
+	known, err := c.cfg.Head.replicas(ctx, m)
 	for _, r := range known {
 		if !slices.Contains(keys, r.Key) {
 			keys = append(keys, r.Key)
@@ -166,14 +166,14 @@ func (c *OwnerRecovery) openAttemptOf(ctx context.Context, g *gathering, key str
 	if err != nil {
 		return nil, err
 	}
-	e, err := c.store.Get(ctx, at)
+	e, err := c.cfg.Store.Get(ctx, at)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read the open attempt of %s: %w", key, err)
 	}
-	open, err := recovery.ReadOpen(e.Value, recovery.Claimed{Head: g.head, Manifest: g.manifest}, key, c.now())
+	open, err := recovery.ReadOpen(e.Value, recovery.Claimed{Head: g.head, Manifest: g.manifest}, key, c.cfg.Now())
 	if err != nil {
 		c.notOpen(ctx, at, err)
 		return nil, nil
@@ -187,7 +187,7 @@ func (c *OwnerRecovery) notOpen(ctx context.Context, key string, err error) {
 	if e, ok := errors.AsType[*recovery.OpenError](err); ok && (e.Rule == "ends" || e.Rule == "head") {
 		return
 	}
-	c.refusals.Log(ctx, c.log, slog.LevelWarn,
+	c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn,
 		"what the store shows as an open recovery attempt is none, and got no share", slog.String("key", key),
 		slog.Any("err", err))
 }
@@ -196,7 +196,7 @@ func (c *OwnerRecovery) notOpen(ctx context.Context, key string, err error) {
 // attempt itself removes what is not what the head commits to.
 func (c *OwnerRecovery) passOne(ctx context.Context, open *recovery.Open, owner string, share keyring.Share) error {
 	key := recoveryKey(open.Attempt, owner)
-	switch _, err := c.store.Get(ctx, key); {
+	switch _, err := c.cfg.Store.Get(ctx, key); {
 	case err == nil:
 		return nil
 	case !errors.Is(err, store.ErrNotFound):
@@ -206,15 +206,15 @@ func (c *OwnerRecovery) passOne(ctx context.Context, open *recovery.Open, owner 
 	if err != nil {
 		return err
 	}
-	if err := c.faults.Hit("recover.before-pass-on"); err != nil {
+	if err := c.cfg.Faults.Hit("recover.before-pass-on"); err != nil {
 		return err
 	}
-	if _, err := c.store.CompareAndSwap(ctx, key, 0, sent); err != nil && !errors.Is(err, store.ErrConflict) {
+	if _, err := c.cfg.Store.CompareAndSwap(ctx, key, 0, sent); err != nil && !errors.Is(err, store.ErrConflict) {
 		return err
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was passed on to another recovering coordinator", slog.String("owner", owner),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was passed on to another recovering coordinator", slog.String("owner", owner),
 		slog.String("attempt", open.Attempt.String()), slog.String("key", open.Key))
-	return c.faults.Hit("recover.after-pass-on")
+	return c.cfg.Faults.Hit("recover.after-pass-on")
 }
 
 // followGathering goes on with the attempt that is open whenever others may have
@@ -223,7 +223,7 @@ func (c *OwnerRecovery) followGathering(ctx context.Context) error {
 	for {
 		opened, due := c.recoveries.changed.Wait(), c.gatheringDue.Wait()
 		if err := c.goOnGathering(ctx); err != nil {
-			c.log.LogAttrs(ctx, slog.LevelWarn, "the recovery attempt did not get on", slog.Any("err", err))
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the recovery attempt did not get on", slog.Any("err", err))
 		}
 		if c.recoveries.current() == nil {
 			if err := watch.Event(ctx, opened); err != nil {
@@ -248,7 +248,7 @@ func (c *OwnerRecovery) watchGathering(ctx context.Context) error {
 			}
 			continue
 		}
-		for _, err := range c.store.Changes(ctx, recoveryPrefix, g.openedAt) {
+		for _, err := range c.cfg.Store.Changes(ctx, recoveryPrefix, g.openedAt) {
 			if err != nil || c.recoveries.current() != g {
 				break
 			}
@@ -264,8 +264,8 @@ func (c *OwnerRecovery) watchGathering(ctx context.Context) error {
 // goOnGathering looks once at the attempt that is open.
 func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 	select {
-	case c.authority.setting <- struct{}{}:
-		defer func() { <-c.authority.setting }()
+	case c.cfg.Authority.setting <- struct{}{}:
+		defer func() { <-c.cfg.Authority.setting }()
 	case <-ctx.Done():
 		return nil
 	}
@@ -274,7 +274,7 @@ func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 		return nil
 	}
 	c.recoveries.mu.Lock()
-	over := g.attempt.Over(c.now())
+	over := g.attempt.Over(c.cfg.Now())
 	c.recoveries.mu.Unlock()
 	if over {
 		c.recoveries.end(g)
@@ -285,13 +285,13 @@ func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 	progress, err := c.gather(ctx, g)
 	switch {
 	case errors.Is(err, explain.RecoveryOver):
-		c.log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt ended", slog.Any("reason", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt ended", slog.Any("reason", err))
 		return nil
 	case err != nil:
 		return err
 	}
 	if len(progress.GetBrought()) > len(before) {
-		c.log.LogAttrs(ctx, slog.LevelInfo, "another coordinator passed a share of the seed on to this one", slog.Any("brought", progress.GetBrought()),
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another coordinator passed a share of the seed on to this one", slog.Any("brought", progress.GetBrought()),
 			slog.Uint64("needed", uint64(progress.GetNeeded())), slog.Bool("recovered", progress.GetRecovered()))
 	}
 	return nil
@@ -302,31 +302,31 @@ func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 	tx := store.Tx{ID: store.NewTxID()}
 	for _, owner := range g.head.Owners() {
-		if e, err := c.store.Get(ctx, recoveryKey(g.id, owner)); err == nil {
+		if e, err := c.cfg.Store.Get(ctx, recoveryKey(g.id, owner)); err == nil {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
 	}
-	if key, err := openKey(c.self.enrolmentKey()); err == nil {
-		if e, err := c.store.Get(ctx, key); err == nil && e.Version == g.toldAt {
+	if key, err := openKey(c.cfg.Self.enrolmentKey()); err == nil {
+		if e, err := c.cfg.Store.Get(ctx, key); err == nil && e.Version == g.toldAt {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
 	}
 	if len(tx.Delete) == 0 {
 		return
 	}
-	if _, err := c.store.Commit(ctx, tx); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed", slog.Any("err", err))
+	if _, err := c.cfg.Store.Commit(ctx, tx); err != nil {
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed", slog.Any("err", err))
 	}
 }
 
 // dropGathered removes what attempts left that ended: all but those that other
 // coordinators have open at the head of s. Nobody can open what is removed.
 func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) error {
-	_, leads, ok := c.election.leading()
+	_, leads, ok := c.cfg.Election.leading()
 	if !ok {
 		return nil
 	}
-	l, err := c.store.List(ctx, recoveryPrefix)
+	l, err := c.cfg.Store.List(ctx, recoveryPrefix)
 	if err != nil {
 		return err
 	}
@@ -342,10 +342,10 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) er
 	}
 	for _, key := range keys {
 		at, err := openKey(key)
-		if err != nil || key == c.self.enrolmentKey() {
+		if err != nil || key == c.cfg.Self.enrolmentKey() {
 			continue // a coordinator that is ready has none open
 		}
-		if open, err := recovery.ReadOpen(entries[at].Value, want, key, c.now()); err == nil {
+		if open, err := recovery.ReadOpen(entries[at].Value, want, key, c.cfg.Now()); err == nil {
 			keep[at], keep[recoveryPrefix+open.Attempt.String()+"/"] = true, true
 		}
 	}
@@ -356,7 +356,7 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) er
 		}
 		tx.ID = store.NewTxID()
 		tx.If = append(tx.If, leads, store.Condition{Key: history.HeadKey, Version: s.HeadVersion})
-		_, err := c.store.Commit(ctx, tx)
+		_, err := c.cfg.Store.Commit(ctx, tx)
 		tx = store.Tx{}
 		return ignoreConflict(err)
 	}

@@ -131,7 +131,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 
 func mustHead(t rapidTB, d *desk) history.Record {
 	t.Helper()
-	head, _, err := d.c.head.history.Head(context.Background())
+	head, _, err := d.c.head.cfg.History.Head(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,22 +330,22 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 			theirs, err := keyring.NewEphemeral()
 			wantOnly(t, "recipient", err, "")
 			o.Recipient = theirs.Public()
-			return []byte(strings.Replace(string(signed(o, two.self.enrolment)), theirs.Public(), mine.Public(),
+			return []byte(strings.Replace(string(signed(o, two.self.Key())), theirs.Public(), mine.Public(),
 				1))
 		},
-		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.self.enrolment) },
+		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.self.Key()) },
 		"for another cluster": func() []byte {
 			o := good
 			o.Cluster = "other.example"
-			return signed(o, two.self.enrolment)
+			return signed(o, two.self.Key())
 		},
-		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.self.enrolment) },
+		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.self.Key()) },
 		"for ever": func() []byte {
 			o := good
 			o.Ends = d.clock().Add(24 * 365 * time.Hour)
-			return signed(o, two.self.enrolment)
+			return signed(o, two.self.Key())
 		},
-		"of another coordinator": func() []byte { return signed(good, others[1].self.enrolment) },
+		"of another coordinator": func() []byte { return signed(good, others[1].self.Key()) },
 	} {
 		put(place, value())
 		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
@@ -369,7 +369,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
-	put(place, signed(good, two.self.enrolment))
+	put(place, signed(good, two.self.Key()))
 	wantOnly(t, "genuine", d.c.ownerrecovery.goOnGathering(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{recoveryKey(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)

@@ -109,13 +109,13 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 	started := time.Now()
 	kind := ""
 	grant, err := func() (*fealtyv1.JoinGrant, error) {
-		if _, err := c.head.ready(); err != nil {
+		if _, err := c.cfg.Head.ready(); err != nil {
 			return nil, err
 		}
-		if err := c.limiter.Admit("joins", peer.Addr, c.now()); err != nil {
+		if err := c.cfg.Limiter.Admit("joins", peer.Addr, c.cfg.Now()); err != nil {
 			return nil, err
 		}
-		slot, err := c.joinsWaiting.Enter(ctx, peer.Addr, c.now())
+		slot, err := c.joinsWaiting.Enter(ctx, peer.Addr, c.cfg.Now())
 		if err != nil {
 			return nil, err
 		}
@@ -125,12 +125,12 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, err
 		}
 		err = stream.Send(&fealtyv1.JoinResponse{Step: &fealtyv1.JoinResponse_Challenge{
-			Challenge: &fealtyv1.JoinChallenge{Nonce: ch.nonce, ServerTime: timestamppb.New(c.now())},
+			Challenge: &fealtyv1.JoinChallenge{Nonce: ch.nonce, ServerTime: timestamppb.New(c.cfg.Now())},
 		}})
 		if err != nil {
 			return nil, err
 		}
-		req, err := flowcontrol.Receive(slot.Context(), c.readers, stream.Recv)
+		req, err := flowcontrol.Receive(slot.Context(), c.cfg.Readers, stream.Recv)
 		if err != nil {
 			return nil, slot.Reason(err)
 		}
@@ -159,7 +159,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 	c.metrics.joins.WithLabelValues(joinLabel(grant, err)).Inc()
 	c.metrics.joinSeconds.Observe(time.Since(started).Seconds())
 	if err != nil {
-		c.refusals.Log(ctx, c.log, slog.LevelWarn, "join refused", slog.String("remote", peer.Addr),
+		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "join refused", slog.String("remote", peer.Addr),
 			slog.String("kind", kind),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 		return err
@@ -185,11 +185,11 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 	turn := c.oneTurn()
 	var j *joiner
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if lost := c.storeguard.LostError(); lost != nil {
+		if lost := c.cfg.StoreGuard.LostError(); lost != nil {
 			return nil, lost
 		}
 		first := j == nil
@@ -211,9 +211,9 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 			return c.grant(ctx, j)
 		case errors.Is(err, errLookAgain):
 		case errors.Is(err, batch.ErrUnderWay):
-			return nil, c.head.storeError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
-		case !c.head.conflicts(ctx, err):
-			return nil, c.head.storeError("admit the member",
+			return nil, c.cfg.Head.storeError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
+		case !c.cfg.Head.conflicts(ctx, err):
+			return nil, c.cfg.Head.storeError("admit the member",
 				err) // with a conflict: the call ended before it was decided again
 		}
 	}
@@ -318,7 +318,7 @@ func (c *Membership) recount(ctx context.Context, s *authority.State, ch *record
 		}
 		count, err := record.Get[entryCount](ctx, s.Records, countKey(entry.Name))
 		if err != nil {
-			return c.head.storeError("read the count of an entry", err)
+			return c.cfg.Head.storeError("read the count of an entry", err)
 		}
 		// One of another head is counted anew at the next admission; it is written
 		// all the same, so that an admission that counts right now starts again.
@@ -383,7 +383,7 @@ func (c *Admission) proofs(s *authority.State) *proof.Registry {
 		}),
 	}
 	if s.X509Roots != nil {
-		verifiers = append(verifiers, proof.NewX509Verifier(s.X509Roots, c.now))
+		verifiers = append(verifiers, proof.NewX509Verifier(s.X509Roots, c.cfg.Now))
 	}
 	return proof.NewRegistry(verifiers...)
 }
@@ -396,13 +396,13 @@ func (c *Admission) proofRejection(ctx context.Context, e proof.Evidence, err er
 	var certificate *proof.CertificateError
 	switch {
 	case errors.As(err, &clone):
-		c.membership.olderKey(ctx, clone.Kind, clone.Name, clone.Error())
+		c.cfg.Membership.olderKey(ctx, clone.Kind, clone.Name, clone.Error())
 		return explain.Wrap(err, explain.JoinClone, "identity", e.Claim, "key", clone.Key.String()[:16])
 	case errors.As(err, &unknown):
 		return explain.Wrap(err, explain.ProofUnknownType, "type",
 			flowcontrol.Clip(unknown.Type, flowcontrol.MaxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
-		return c.head.storeError("look up what the proof names", lookup.Err)
+		return c.cfg.Head.storeError("look up what the proof names", lookup.Err)
 	case errors.As(err, &certificate):
 		return certificateRejection(certificate)
 	case e.Type == proof.TypeX509 && errors.Is(err, proof.ErrRefused):
@@ -454,14 +454,14 @@ func csrKey(der []byte) ([]byte, error) {
 
 // olderKey raises the alarm that somebody proved an earlier key of a member.
 func (c *Membership) olderKey(ctx context.Context, kind identity.Kind, name, detail string) {
-	c.copies.OlderKey(string(kind)+"/"+name, c.now())
+	c.copies.OlderKey(string(kind)+"/"+name, c.cfg.Now())
 	c.cloneAlarm(ctx, "an earlier key of a member is in use", detail)
 }
 
 // cloneAlarm tells people that two holders of one identity exist.
 func (c *Membership) cloneAlarm(ctx context.Context, what, detail string) {
 	c.metrics.clones.Inc()
-	c.failures.Log(ctx, c.log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
+	c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
 }
 
 // admissionMetrics are what Admission counts.

@@ -79,7 +79,7 @@ type joinLine struct {
 func (c *Admission) lineOf(j *joiner) joinLine {
 	if j.cand.proven.Type() == proof.TypeSVID {
 		kind, name := j.cand.proven.Member()
-		return joinLine{j.s, c.membership.members.at(string(kind) + "/" + name).record.Entry}
+		return joinLine{j.s, c.cfg.Membership.members.at(string(kind) + "/" + name).record.Entry}
 	}
 	if found, ok := j.s.Manifest.Match(j.cand.kind, j.cand.proven.Selectors()); ok {
 		return joinLine{j.s, found.Entry.Name}
@@ -174,22 +174,22 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	if id := cand.proven.TokenID(); id != "" {
 		tok, err := c.known.readToken(ctx, s.Records, id)
 		if err != nil {
-			return c.head.storeError("read the token", err)
+			return c.cfg.Head.storeError("read the token", err)
 		}
 		if !tok.Exists() || voids(s, tok.Value) {
 			return unknownToken()
 		}
 		if own.use, err = record.Get[tokenUse](ctx, s.Records, tokenUseKey(id, cand.key)); err != nil {
-			return c.head.storeError("read the use of the token", err)
+			return c.cfg.Head.storeError("read the use of the token", err)
 		}
 		cand.token = &versionedToken{Versioned: tok, use: own.use}
 		own.name = generatedName(tok.Value)
 	}
-	now := c.now()
+	now := c.cfg.Now()
 	if cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
 		if own.proven, err = record.Get[record.Member](ctx, s.Records, record.MemberKey(kind, name)); err != nil {
-			return c.head.storeError("read the member", err)
+			return c.cfg.Head.storeError("read the member", err)
 		}
 		if err := inGrace(s, own.proven.Value, now); err != nil {
 			return err
@@ -206,7 +206,7 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	if m.entry.MaxMembers > 0 && !v.member.Exists() {
 		count, err := c.known.readCount(ctx, s.Records, m.entry.Name)
 		if err != nil {
-			return c.head.storeError("read the count of an entry", err)
+			return c.cfg.Head.storeError("read the count of an entry", err)
 		}
 		if v.members, err = c.counted(ctx, s, m.entry, count); err != nil {
 			return err
@@ -214,7 +214,7 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	}
 	if _, err := admit(m, cand, v, j.csrErr, now); err != nil {
 		if errors.Is(err, explain.JoinClone) {
-			c.membership.olderKey(ctx, m.id.Kind(), m.id.Name(), err.Error())
+			c.cfg.Membership.olderKey(ctx, m.id.Kind(), m.id.Name(), err.Error())
 		}
 		return err
 	}
@@ -227,17 +227,17 @@ func (c *Admission) ownView(ctx context.Context, s *authority.State, m match, ca
 	err error) {
 	if v.member, err = record.Get[record.Member](ctx, s.Records,
 		record.MemberKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.head.storeError("read the member", err)
+		return v, c.cfg.Head.storeError("read the member", err)
 	}
 	if v.bannedID, err = record.Get[record.Ban](ctx, s.Records, record.BanIDKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.head.storeError("read a ban", err)
+		return v, c.cfg.Head.storeError("read a ban", err)
 	}
 	if v.bannedKey, err = record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(cand.key)); err != nil {
-		return v, c.head.storeError("read a ban", err)
+		return v, c.cfg.Head.storeError("read a ban", err)
 	}
 	if key, ok := cand.provingKey(); ok {
 		if v.bannedProof, err = record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key)); err != nil {
-			return v, c.head.storeError("read a ban", err)
+			return v, c.cfg.Head.storeError("read a ban", err)
 		}
 	}
 	v.believed = c.believes(m, cand)
@@ -247,7 +247,7 @@ func (c *Admission) ownView(ctx context.Context, s *authority.State, m match, ca
 // believes reports whether the bundle in force bans the name or a key of cand.
 func (c *Admission) believes(m match, cand candidate) bool {
 	key, ok := cand.provingKey()
-	return c.bundle.believesBan(m.id, cand.key) || ok && c.bundle.believesBan(m.id, key)
+	return c.cfg.Bundle.believesBan(m.id, cand.key) || ok && c.cfg.Bundle.believesBan(m.id, key)
 }
 
 // counted returns the members under an entry: those of its count, if that is of the
@@ -259,7 +259,7 @@ func (c *Admission) counted(ctx context.Context, s *authority.State, entry *mani
 	}
 	n, err := c.countMembers(ctx, s, entry)
 	if err != nil {
-		return 0, c.head.storeError("count the members under an entry", err)
+		return 0, c.cfg.Head.storeError("count the members under an entry", err)
 	}
 	return n, nil
 }
@@ -290,7 +290,7 @@ type rollCount struct {
 
 func (c *Admission) newRoll(s *authority.State) *roll {
 	return &roll{
-		c: c, s: s, now: c.now(), change: s.Records.NewChange(s.HeadVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
+		c: c, s: s, now: c.cfg.Now(), change: s.Records.NewChange(s.HeadVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
 		tokens: make(map[string]*record.Versioned[tokenRecord]), used: make(map[string]bool), counts: make(map[string]*rollCount),
 	}
 }
@@ -326,7 +326,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	proven := own.proven
 	if j.own == nil && cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
-		proven = r.c.membership.members.recorded(string(kind) + "/" + name)
+		proven = r.c.cfg.Membership.members.recorded(string(kind) + "/" + name)
 	}
 	if inGrace(s, proven.Value, r.now) != nil {
 		return errLookAgain
@@ -337,7 +337,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	}
 	v := own.view
 	if j.own == nil {
-		v = admissionView{member: r.c.membership.members.recorded(string(m.id.Kind()) + "/" + m.id.Name())}
+		v = admissionView{member: r.c.cfg.Membership.members.recorded(string(m.id.Kind()) + "/" + m.id.Name())}
 	}
 	v.believed = r.c.believes(m, cand)
 	var count *rollCount
@@ -358,7 +358,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	adm.record.MeshKey = s.MeshKey
 	part := r.part(cand, m, v, adm)
 	if moves {
-		if err := r.c.membership.recount(ctx, s, part, adm.from, m.entry.Name); err != nil {
+		if err := r.c.cfg.Membership.recount(ctx, s, part, adm.from, m.entry.Name); err != nil {
 			return err
 		}
 	}
@@ -432,7 +432,7 @@ func (r *roll) token(ctx context.Context, id string) (*record.Versioned[tokenRec
 	}
 	tok, err := r.c.known.token(ctx, r.s.Records, id)
 	if err != nil {
-		return nil, r.c.head.storeError("read the token", err)
+		return nil, r.c.cfg.Head.storeError("read the token", err)
 	}
 	return &tok, nil
 }
@@ -444,7 +444,7 @@ func (r *roll) count(ctx context.Context, entry *manifest.Entry) (*rollCount, er
 	}
 	count, err := r.c.known.count(ctx, r.s.Records, entry.Name)
 	if err != nil {
-		return nil, r.c.head.storeError("read the count of an entry", err)
+		return nil, r.c.cfg.Head.storeError("read the count of an entry", err)
 	}
 	n := &rollCount{Versioned: count}
 	n.members, err = r.c.counted(ctx, r.s, entry, count)
@@ -464,7 +464,7 @@ func (r *roll) commit(ctx context.Context) (store.Revision, error) {
 		n.Value = entryCount{Members: n.members, Head: r.s.Head.Hash}
 		r.change.Put(countKey(entry), n.Version, n.Value)
 	}
-	if err := r.c.faults.Hit("join.before-commit"); err != nil {
+	if err := r.c.cfg.Faults.Hit("join.before-commit"); err != nil {
 		return 0, err
 	}
 	rev, err := r.change.Commit(ctx)
@@ -521,7 +521,7 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 	calls []*batch.Call[*joiner]) (again []*batch.Call[*joiner], halve bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			err := panicked(ctx, c.log, "admission of several", p)
+			err := panicked(ctx, c.cfg.Log, "admission of several", p)
 			for _, call := range calls {
 				call.Answer(err)
 			}
@@ -561,14 +561,14 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 	if err == nil {
 		for _, call := range on {
 			call.Item.rev = rev
-			c.membership.members.put(call.Item.adm.record, rev)
+			c.cfg.Membership.members.put(call.Item.adm.record, rev)
 		}
 		answer(nil)
 		return again, false
 	}
 	var conflict *store.ConflictError
 	if !errors.Is(err, store.ErrConflict) {
-		answer(c.head.storeError("admit the member", err))
+		answer(c.cfg.Head.storeError("admit the member", err))
 		return again, false
 	}
 	if !errors.As(err, &conflict) {
@@ -604,7 +604,7 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 // follows the record, never the other way round. Whoever loses the grant asks again with
 // the same key.
 func (c *Admission) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, error) {
-	if err := c.faults.Hit("join.after-commit"); err != nil {
+	if err := c.cfg.Faults.Hit("join.after-commit"); err != nil {
 		return nil, err
 	}
 	s, m, adm := j.s, j.match, j.adm
@@ -617,13 +617,13 @@ func (c *Admission) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, 
 		return nil, fmt.Errorf("certify %s: %w", m.id, err)
 	}
 	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.RootStatement,
-		TrustBundle: c.bundle.trust.Load().Message()}
+		TrustBundle: c.cfg.Bundle.trust.Load().Message()}
 	if !sessionKind(m.id.Kind()) {
 		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, j.rev, j.now); err != nil {
 			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)
 		}
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "member admitted", slog.String("member", m.id.String()), slog.String("outcome", outcome.String()),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "member admitted", slog.String("member", m.id.String()), slog.String("outcome", outcome.String()),
 		slog.String("entry", m.entry.Name), slog.String("proof", adm.record.ProofType),
 		slog.String("remote", adm.record.SeenAddress), slog.String("reported_host", adm.record.Machine.Host))
 	return grant, nil

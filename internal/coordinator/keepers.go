@@ -34,7 +34,7 @@ type keeper struct {
 
 // keeperOf returns the keeper o, ready to seal.
 func (c *Keepers) keeperOf(o manifest.Owner) (keeper, error) {
-	k, err := keyring.KeeperOf(keyring.Owner(o), c.fs)
+	k, err := keyring.KeeperOf(keyring.Owner(o), c.cfg.FS)
 	if err != nil {
 		return keeper{}, explain.Wrap(err, explain.KeeperUnusable, "keeper", o.Name, "problem", err.Error())
 	}
@@ -87,8 +87,8 @@ func (c *Keepers) lookAtKeeper(ctx context.Context, k keeper, s *authority.State
 	f.Proven = k.proven()
 	place := seedPlace(s.Manifest.Cluster, k.Name, &s.Head.Transition)
 	var err error
-	if f.copies, err = sealed.Copies(ctx, c.store, sealed.Seed(&s.Head.Transition), k.Name); err != nil {
-		return f, c.head.storeError("read what keepers sealed", err)
+	if f.copies, err = sealed.Copies(ctx, c.cfg.Store, sealed.Seed(&s.Head.Transition), k.Name); err != nil {
+		return f, c.cfg.Head.storeError("read what keepers sealed", err)
 	}
 	f.Copies = len(f.copies) > 0
 	c.lookAtKey(ctx, &f, place)
@@ -258,8 +258,8 @@ func (c *Keepers) sealSeed(ctx context.Context, f *found, mv *move) error {
 			return explain.Wrap(f.problem, explain.KeeperUnusable, "keeper", f.Name, "problem", problemText(f.problem))
 		}
 		if made {
-			mv.madeKeys = append(mv.madeKeys, &fealtyv1.KeeperKey{Keeper: f.Name, Coordinator: c.self.nameIn(mv.manifest), File: f.file(), KeyId: string(f.id)})
-			c.log.LogAttrs(ctx, slog.LevelWarn, "the key of a keeper was made: back its file up now", slog.String("keeper", f.Name), slog.String("file", f.file()), slog.String("key", string(f.id)))
+			mv.madeKeys = append(mv.madeKeys, &fealtyv1.KeeperKey{Keeper: f.Name, Coordinator: c.cfg.Self.nameIn(mv.manifest), File: f.file(), KeyId: string(f.id)})
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the key of a keeper was made: back its file up now", slog.String("keeper", f.Name), slog.String("file", f.file()), slog.String("key", string(f.id)))
 		}
 		return c.writeCopy(ctx, f, mv)
 	case decide.SealOwn:
@@ -267,7 +267,7 @@ func (c *Keepers) sealSeed(ctx context.Context, f *found, mv *move) error {
 	case decide.RefuseMove:
 		return c.refuseMove(ctx, *f, mv)
 	case decide.KeepForeign:
-		c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper of this machine does not open the seed: what is sealed under another key stays",
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a keeper of this machine does not open the seed: what is sealed under another key stays",
 			slog.String("keeper", f.Name), slog.String("keys", idText(sealed.IDs(f.copies))), slog.Any("err", f.problem))
 	}
 	return nil
@@ -288,8 +288,8 @@ func (c *Keepers) writeCopy(ctx context.Context, f *found, mv *move) error {
 	if mv.newSeed {
 		// A try before this one may have left some: nobody else has this seed.
 		var err error
-		if copies, err = sealed.Copies(ctx, c.store, of, f.Name); err != nil {
-			return c.head.storeError("read what keepers sealed", err)
+		if copies, err = sealed.Copies(ctx, c.cfg.Store, of, f.Name); err != nil {
+			return c.cfg.Head.storeError("read what keepers sealed", err)
 		}
 	}
 	key, was := of.Key(f.Name, f.id), store.Revision(0)
@@ -299,7 +299,7 @@ func (c *Keepers) writeCopy(ctx context.Context, f *found, mv *move) error {
 		}
 	}
 	if ids := sealed.IDs(copies); was == 0 && len(ids) >= sealed.MaxCopies && !slices.Contains(ids, f.id) {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper has too many keys to seal under one more: forget those that are lost",
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a keeper has too many keys to seal under one more: forget those that are lost",
 			slog.String("keeper", f.Name), slog.Int("keys", len(ids)))
 		return nil
 	}
@@ -327,15 +327,15 @@ func (c *Keepers) writeSealedCopy(ctx context.Context, mv *move, key string, was
 	if mv.from != nil {
 		head = mv.from.HeadVersion
 	}
-	err := sealed.Write(ctx, c.store, head, key, was, data)
+	err := sealed.Write(ctx, c.cfg.Store, head, key, was, data)
 	switch {
 	case errors.Is(err, sealed.ErrMeanwhile):
 		return record.Busy("the sealed secret")
 	case errors.Is(err, store.ErrConflict):
-		c.head.LookAgain()
+		c.cfg.Head.LookAgain()
 		return explain.Wrap(err, explain.ManifestStale, "expected", "of before")
 	case err != nil:
-		return c.head.storeError("write a sealed secret", err)
+		return c.cfg.Head.storeError("write a sealed secret", err)
 	}
 	return nil
 }
@@ -367,9 +367,9 @@ func (c *Keepers) sealMeshWith(ctx context.Context, f *found, mv *move) error {
 		return explain.Wrap(err, explain.KeeperUnusable, "keeper", f.Name, "problem", err.Error())
 	}
 	key := sealed.Mesh(mv.link.Hash).Key(f.Name, f.id)
-	e, err := c.store.Get(ctx, key)
+	e, err := c.cfg.Store.Get(ctx, key)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return c.head.storeError("read a sealed secret", err)
+		return c.cfg.Head.storeError("read a sealed secret", err)
 	}
 	return c.writeSealedCopy(ctx, mv, key, e.Version, data)
 }
@@ -382,7 +382,7 @@ func (c *Keepers) sealAgain(ctx context.Context, mv *move) {
 		err := c.sealAgainWith(ctx, o, mv)
 		c.noteSealed(o.Name, err)
 		if err != nil {
-			c.log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the seed and the new mesh CA key: a restart of all coordinators needs the owners, until it is mended and a manifest is set",
+			c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the seed and the new mesh CA key: a restart of all coordinators needs the owners, until it is mended and a manifest is set",
 				slog.String("keeper", o.Name), slog.Any("err", err))
 		}
 	}
@@ -422,7 +422,7 @@ func openCopy[T any](ctx context.Context, c *Keepers, o manifest.Owner, of seale
 	if err != nil {
 		return opened, err
 	}
-	copies, err := sealed.Copies(ctx, c.store, of, o.Name)
+	copies, err := sealed.Copies(ctx, c.cfg.Store, of, o.Name)
 	switch {
 	case err != nil:
 		return opened, fmt.Errorf("read what it sealed: %w", err)

@@ -71,7 +71,7 @@ const (
 // It changes nothing in the store.
 func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, programs whichPrograms) error {
 	before := c.keptBy(s)
-	now := &keeperViews{salt: s.Head.Salt, at: c.now()}
+	now := &keeperViews{salt: s.Head.Salt, at: c.cfg.Now()}
 	if before != nil && programs != allPrograms {
 		now.at = before.at
 	}
@@ -109,7 +109,7 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 		c.keepersChanged.Notify()
 		for i, v := range now.views {
 			if !v.Opens {
-				c.log.LogAttrs(ctx, slog.LevelWarn, "a keeper of this machine does not open the seed", slog.String("keeper", v.Name), slog.String("problem", now.problems[i]))
+				c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a keeper of this machine does not open the seed", slog.String("keeper", v.Name), slog.String("problem", now.problems[i]))
 			}
 		}
 	}
@@ -120,10 +120,10 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 // until ctx ends.
 func (c *Keepers) followKeepers(ctx context.Context) error {
 	for {
-		changed := c.head.Changed()
-		if s := c.head.State(); s.Phase == authority.Ready {
+		changed := c.cfg.Head.Changed()
+		if s := c.cfg.Head.State(); s.Phase == authority.Ready {
 			programs := failedPrograms
-			if v := c.keptBy(s); v == nil || c.now().Sub(v.at).Abs() >= programPause {
+			if v := c.keptBy(s); v == nil || c.cfg.Now().Sub(v.at).Abs() >= programPause {
 				programs = allPrograms
 			}
 			if err := c.lookAtOwnKeepers(ctx, s, programs); err != nil {
@@ -163,14 +163,14 @@ func checkKeeperViews(views []keeperView) error {
 // keeperTold returns what the coordinators that s admits say of themselves; this one with
 // what it saw just now.
 func (c *Keepers) keeperTold(ctx context.Context, s *authority.State) []replica {
-	all, err := c.head.replicas(ctx, s.Manifest)
+	all, err := c.cfg.Head.replicas(ctx, s.Manifest)
 	if err != nil {
-		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+		c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 	}
-	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.self.enrolmentKey() })
+	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.cfg.Self.enrolmentKey() })
 	if me < 0 {
 		me = len(all)
-		all = append(all, replica{Name: c.self.nameIn(s.Manifest), Key: c.self.enrolmentKey()})
+		all = append(all, replica{Name: c.cfg.Self.nameIn(s.Manifest), Key: c.cfg.Self.enrolmentKey()})
 	}
 	all[me].Keepers = c.told(s)
 	return all
@@ -215,7 +215,7 @@ func (c *Keepers) keeperFindings(ctx context.Context, s *authority.State) []*fea
 	}
 	keys := make(map[string]string)
 	for i, o := range keepers {
-		copies, err := sealed.Copies(ctx, c.store, sealed.Seed(&s.Head.Transition), o.Name)
+		copies, err := sealed.Copies(ctx, c.cfg.Store, sealed.Seed(&s.Head.Transition), o.Name)
 		if err != nil {
 			return out
 		}
@@ -278,7 +278,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		return nil, err
 	}
 	defer release()
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -291,18 +291,18 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		return nil, explain.New(explain.NotFound, "what", "keeper", "name",
 			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
 	}
-	if err := c.keepers.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
+	if err := c.cfg.Keepers.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
 		return nil, err
 	}
 	of := sealed.Seed(&s.Head.Transition)
 	ch := s.Records.NewChange(s.HeadVersion)
 	out := &fealtyv1.ForgetKeeperKeyResponse{}
-	all := c.keepers.keeperTold(ctx, s)
+	all := c.cfg.Keepers.keeperTold(ctx, s)
 	var opens, spare, found bool // the copy that goes; another one that stays
 	for _, o := range keepers {
-		copies, err := sealed.Copies(ctx, c.store, of, o.Name)
+		copies, err := sealed.Copies(ctx, c.cfg.Store, of, o.Name)
 		if err != nil {
-			return nil, c.head.storeError("read what keepers sealed", err)
+			return nil, c.cfg.Head.storeError("read what keepers sealed", err)
 		}
 		for _, x := range copies {
 			goes := o.Name == name && x.ID == id
@@ -330,9 +330,9 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	case req.GetDryRun():
 		return out, nil
 	}
-	mesh, err := sealed.Copies(ctx, c.store, sealed.Mesh(s.Head.Hash), name)
+	mesh, err := sealed.Copies(ctx, c.cfg.Store, sealed.Mesh(s.Head.Hash), name)
 	if err != nil {
-		return nil, c.head.storeError("read what keepers sealed", err)
+		return nil, c.cfg.Head.storeError("read what keepers sealed", err)
 	}
 	for _, x := range mesh {
 		if x.ID == id {
@@ -340,16 +340,16 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 			out.Removed++
 		}
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "keeper.forget", Target: name,
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "keeper.forget", Target: name,
 		Reason: req.GetReason(), Fields: map[string]string{"key": string(id)}})
 	if _, err := ch.Commit(ctx); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return nil, record.Busy("the sealed seed")
 		}
-		return nil, c.head.storeError("forget a key of a keeper", err)
+		return nil, c.cfg.Head.storeError("forget a key of a keeper", err)
 	}
-	if err := c.keepers.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "the keepers were not looked at", slog.Any("err", err))
+	if err := c.cfg.Keepers.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the keepers were not looked at", slog.Any("err", err))
 	}
 	return out, nil
 }

@@ -163,8 +163,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r := newReplica(t, f)
 	wantOnly(t, "set", f.set(f.manifest("")), "")
 	r.made = func(c *Coordinator) {
-		c.authority.reads, c.cfg.Release = nil, "0.1.0"
-		c.share()
+		c.authority.cfg.Reads, c.peerrecovery.cfg.Release = nil, "0.1.0"
 	}
 	r.start()
 	r.awaitHead(f)
@@ -201,7 +200,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.awaitHead(f)
 	// The field is there already: an earlier one that comes is not what a set waits for.
 	r.kill()
-	r.made = func(c *Coordinator) { c.authority.reads = nil }
+	r.made = func(c *Coordinator) { c.authority.cfg.Reads = nil }
 	r.start()
 	r.awaitReplica(func(x replica) bool { return len(x.Reads) == 0 })
 	wantOnly(t, "another entry", f.set(append(with, "  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")

@@ -75,7 +75,7 @@ func (c *Head) ConfirmedAge(now time.Time) time.Duration { return c.headConfirme
 func (c *Head) BehindSince() time.Time { return c.lag.at.Get() }
 
 // Behind is for how long, on the clock that only goes forward. The caller holds setting.
-func (c *Head) Behind() time.Duration { return c.elapsed() - c.lag.began }
+func (c *Head) Behind() time.Duration { return c.cfg.Elapsed() - c.lag.began }
 
 // fallBehind notes that the store shows another head than that of s. The caller holds
 // setting.
@@ -83,8 +83,8 @@ func (c *Head) fallBehind(s *authority.State) {
 	if s.Phase != authority.Ready || c.lag.of.Load() == s {
 		return
 	}
-	c.lag.at.Set(c.now())
-	c.lag.began = c.elapsed()
+	c.lag.at.Set(c.cfg.Now())
+	c.lag.began = c.cfg.Elapsed()
 	c.lag.of.Store(s)
 }
 
@@ -95,12 +95,12 @@ func (c *Head) fallBehind(s *authority.State) {
 // Nothing vouches for w but the seed in force: a history that this does not vouch for keeps
 // no state from giving way.
 func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
-	s := c.head.State()
+	s := c.cfg.Head.State()
 	if s.Phase != authority.Ready || w.restore != nil {
 		return 0
 	}
-	c.head.fallBehind(s)
-	lagged := c.head.Behind()
+	c.cfg.Head.fallBehind(s)
+	lagged := c.cfg.Head.Behind()
 	if !decide.Lingers(memory{c, s}, decide.HeadOf(&w.claimed), w.admitted, lagged) {
 		return 0
 	}
@@ -160,7 +160,7 @@ func (c *Head) atHead(ctx context.Context) (*authority.State, error) {
 	asking, cancel := c.patience(ctx)
 	defer cancel()
 	if !c.headHolds(asking) {
-		c.leave(asking)
+		c.cfg.Leave(asking)
 	}
 	return c.inForce(ctx)
 }
@@ -169,18 +169,18 @@ func (c *Head) atHead(ctx context.Context) (*authority.State, error) {
 // it returns that state at once.
 func (c *Authority) headTurn(ctx context.Context) (s *authority.State, release func(), err error) {
 	for {
-		if s := c.head.State(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
+		if s := c.cfg.Head.State(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
 			return s, func() {}, nil
 		}
 		if release, err = c.settingTurn(ctx); err != nil {
 			return nil, nil, err
 		}
 		c.toHead(ctx)
-		if s = c.head.State(); s.Phase != authority.Ready || c.head.acts(s) {
+		if s = c.cfg.Head.State(); s.Phase != authority.Ready || c.cfg.Head.acts(s) {
 			return s, release, nil
 		}
 		release() // for who follows the head
-		if _, err := c.head.inForce(ctx); err != nil && !errors.Is(err, explain.RecoveryMode) {
+		if _, err := c.cfg.Head.inForce(ctx); err != nil && !errors.Is(err, explain.RecoveryMode) {
 			return nil, nil, err
 		}
 	}
@@ -210,7 +210,7 @@ func (c *Authority) headIfFree(ctx context.Context) (*authority.State, error) {
 		c.toHead(ctx)
 		<-c.setting
 	default:
-		c.head.LookAgain()
+		c.cfg.Head.LookAgain()
 	}
-	return c.head.ready()
+	return c.cfg.Head.ready()
 }

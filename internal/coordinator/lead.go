@@ -106,7 +106,7 @@ type leadView struct {
 }
 
 func newLead(c *Election) (*lead, error) {
-	core, err := leadership.New(leadership.Config{Replica: c.self.enrolmentKey(), Lease: c.cfg.Lease,
+	core, err := leadership.New(leadership.Config{Replica: c.cfg.Self.enrolmentKey(), Lease: c.cfg.Lease,
 		Beat: c.cfg.Beat, Nonce: record.NewID})
 	if err != nil {
 		return nil, err
@@ -124,8 +124,8 @@ func (l *lead) now() time.Duration { return time.Since(l.origin) }
 // That it does is a guess, by its own clock; the condition is what decides (I4).
 func (c *Election) leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
-	if v.term == 0 || c.storeguard.Lost() != nil || c.lead.now() >= v.until ||
-		c.lead.over.Load() == v.term || c.head.State().Phase != authority.Ready {
+	if v.term == 0 || c.cfg.StoreGuard.Lost() != nil || c.lead.now() >= v.until ||
+		c.lead.over.Load() == v.term || c.cfg.Head.State().Phase != authority.Ready {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
@@ -138,7 +138,7 @@ func (c *Election) leader() (l leaderRecord, term uint64, nobodyFor time.Duratio
 	if _, _, ok := c.leading(); ok {
 		return v.seen, v.term, 0
 	}
-	if now < v.ledUntil && v.seen.Replica != c.self.enrolmentKey() {
+	if now < v.ledUntil && v.seen.Replica != c.cfg.Self.enrolmentKey() {
 		return v.seen, v.seenTerm, 0
 	}
 	return leaderRecord{}, 0, max(now-v.ledUntil, 0)
@@ -169,11 +169,11 @@ func (l *lead) deposed(term store.Revision) {
 // followLeadership leads when nobody else does, until ctx ends. Then it hands over.
 func (c *Election) followLeadership(ctx context.Context) error {
 	l := c.lead
-	told, stop := watch.Key(ctx, c.store, leaderTermKey)
+	told, stop := watch.Key(ctx, c.cfg.Store, leaderTermKey)
 	defer stop()
 	for noticed := false; ; {
 		// Taken before the store is read: what is told meanwhile may be newer than the answer.
-		changed, due := c.head.Changed(), l.due.Wait()
+		changed, due := c.cfg.Head.Changed(), l.due.Wait()
 		if noticed {
 			l.run(ctx, leadership.Noticed{})
 		}
@@ -216,7 +216,7 @@ func (l *lead) stop(ctx context.Context) {
 
 // fit tells the core whether this coordinator can lead.
 func (l *lead) fit(ctx context.Context) {
-	s, lost := l.c.head.State(), l.c.storeguard.Lost() != nil
+	s, lost := l.c.cfg.Head.State(), l.c.cfg.StoreGuard.Lost() != nil
 	if s == l.state && lost == l.lost {
 		return
 	}
@@ -272,7 +272,7 @@ func (l *lead) publish(ctx context.Context) {
 		l.seen.Notify()
 	}
 	if v.low && !was.low {
-		l.c.log.LogAttrs(ctx, slog.LevelError, "this coordinator does not lead: the store gives terms that are not above those of before, as one does that went back, or was restored and not raised",
+		l.c.cfg.Log.LogAttrs(ctx, slog.LevelError, "this coordinator does not lead: the store gives terms that are not above those of before, as one does that went back, or was restored and not raised",
 			slog.Uint64("term", seen.Term), slog.Uint64("floor", l.state.Head.AuthorityEpoch))
 	}
 	if v.term == was.term {
@@ -283,9 +283,9 @@ func (l *lead) publish(ctx context.Context) {
 	}
 	switch {
 	case v.term != 0:
-		l.c.log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads", slog.Uint64("term", v.term))
+		l.c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads", slog.Uint64("term", v.term))
 	default:
-		l.c.log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads no more", slog.Uint64("term", was.term), slog.Bool("in_time", now < was.until), slog.Duration("lease", l.core.Lease()))
+		l.c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads no more", slog.Uint64("term", was.term), slog.Bool("in_time", now < was.until), slog.Duration("lease", l.core.Lease()))
 	}
 	l.changed.Notify()
 }
@@ -301,9 +301,9 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 		case leaderBeatKey:
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
-			l.c.head.LookAgain()
+			l.c.cfg.Head.LookAgain()
 		case record.FreezeKey:
-			l.c.authority.lookAtFreeze(ctx) // it may be that nobody else writes
+			l.c.cfg.Authority.lookAtFreeze(ctx) // it may be that nobody else writes
 		}
 		return leadership.Conflict{}
 	case errors.Is(err, store.ErrConflict):
@@ -311,7 +311,7 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 	}
 	if now := l.now(); now >= l.quiet {
 		l.quiet = now + leadFailurePause
-		l.c.failures.Log(ctx, l.c.log, slog.LevelWarn, "the store did not take or tell who leads",
+		l.c.cfg.Failures.Log(ctx, l.c.cfg.Log, slog.LevelWarn, "the store did not take or tell who leads",
 			slog.String("what", what), slog.Any("err", err))
 	}
 	if errors.Is(err, store.ErrUnknownOutcome) {
@@ -322,11 +322,11 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 
 // read reads entry and beat.
 func (l *lead) read(ctx context.Context) leadership.Event {
-	s := l.c.head.State()
+	s := l.c.cfg.Head.State()
 	if s.Phase != authority.Ready {
 		return leadership.ReadFailed{}
 	}
-	found, err := l.c.store.List(ctx, leaderPrefix)
+	found, err := l.c.cfg.Store.List(ctx, leaderPrefix)
 	if err != nil {
 		l.failed(ctx, "read", err)
 		return leadership.ReadFailed{}
@@ -348,13 +348,13 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 			continue
 		}
 		// Under another head there may be another seed, and so another key.
-		if !l.c.head.headHolds(ctx) {
-			l.c.head.LookAgain()
+		if !l.c.cfg.Head.headHolds(ctx) {
+			l.c.cfg.Head.LookAgain()
 			return leadership.ReadFailed{}
 		}
 		if at.Version > l.reported {
 			l.reported = at.Version
-			l.c.head.forged(ctx, at.Key, err)
+			l.c.cfg.Head.forged(ctx, at.Key, err)
 		}
 	}
 	l.record = written.Value
@@ -386,16 +386,16 @@ func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *r
 
 // takeOver writes an entry of this coordinator, and the beat.
 func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.Event {
-	s := l.c.head.State()
+	s := l.c.cfg.Head.State()
 	if s.Phase != authority.Ready {
 		return leadership.Failed{}
 	}
-	entry, err := l.c.self.admits(s.Manifest)
+	entry, err := l.c.cfg.Self.admits(s.Manifest)
 	if err != nil {
 		return leadership.Failed{}
 	}
-	written := leaderRecord{Replica: l.c.self.enrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
-		Lease: e.Lease.Milliseconds(), Since: l.c.now().UTC()}
+	written := leaderRecord{Replica: l.c.cfg.Self.enrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
+		Lease: e.Lease.Milliseconds(), Since: l.c.cfg.Now().UTC()}
 	ch := l.change(s.Records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
 	ch.Require(history.HeadKey, s.HeadVersion)
 	ch.Write(leaderTermKey, written)
@@ -406,7 +406,7 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 // renew writes the beat.
 func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 	if e != l.renewal {
-		s := l.c.head.State()
+		s := l.c.cfg.Head.State()
 		if s.Phase != authority.Ready {
 			return leadership.Failed{}
 		}
@@ -419,10 +419,10 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 		ch.Tx.ID = store.NewTxID()
 		l.renewal, l.renewTx = e, ch.Tx
 	}
-	if err := l.c.faults.Hit("lead.beat"); err != nil {
+	if err := l.c.cfg.Faults.Hit("lead.beat"); err != nil {
 		return leadership.Unknown{}
 	}
-	version, err := l.c.store.Commit(ctx, l.renewTx)
+	version, err := l.c.cfg.Store.Commit(ctx, l.renewTx)
 	if err != nil {
 		return l.failed(ctx, "beat", err)
 	}
@@ -433,7 +433,7 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 // any more has to hand over too. What it writes is under the key of the seed that it
 // knows, and while a reseed changes that nothing is written.
 func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.Event {
-	s := l.c.head.State().Ready()
+	s := l.c.cfg.Head.State().Ready()
 	if s == nil {
 		return leadership.Failed{}
 	}
@@ -448,10 +448,10 @@ func (l *lead) commit(ctx context.Context, what string, ch *record.Change, done 
 	if ch.Err != nil {
 		return l.failed(ctx, what, ch.Err)
 	}
-	if err := l.c.faults.Hit("lead." + what); err != nil {
+	if err := l.c.cfg.Faults.Hit("lead." + what); err != nil {
 		return leadership.Failed{}
 	}
-	version, err := l.c.store.Commit(ctx, ch.Tx)
+	version, err := l.c.cfg.Store.Commit(ctx, ch.Tx)
 	if err != nil {
 		return l.failed(ctx, what, err)
 	}

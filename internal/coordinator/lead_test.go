@@ -204,10 +204,10 @@ func (f *fleet) awaitTold(member string) {
 // then, not with every beat.
 func TestLateBeatIsNews(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := unopenedDesk(t)
 	var log bytes.Buffer
-	d.c.log = slog.New(slog.NewTextHandler(&log, nil))
-	d.c.share()
+	d.alter = func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }
+	d.open()
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
@@ -297,8 +297,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					l.due.Notify()
 					return true
 				}
-				d.c.store = seenReads{d.c.store, leaderPrefix, func() { reads.Add(1); at("reads") }}
-				d.c.share()
+				d.c.election.cfg.Store = seenReads{d.c.store, leaderPrefix, func() { reads.Add(1); at("reads") }}
 				d.store.intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == leaderBeatKey && at("beats") {
 						d.c.head.Put(d.c.head.State(), time.Time{})

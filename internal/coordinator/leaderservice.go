@@ -35,7 +35,7 @@ func (c *Election) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {
-	if _, err := l.c.head.ready(); err != nil {
+	if _, err := l.c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	return &fealtyv1.GetLeaderResponse{Leader: l.c.leaderMessage()}, nil
@@ -47,7 +47,7 @@ func (c *Election) leaderMessage() *fealtyv1.Leader {
 		return &fealtyv1.Leader{NobodyFor: durationpb.New(nobody)}
 	}
 	return &fealtyv1.Leader{
-		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.self.enrolmentKey(),
+		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.cfg.Self.enrolmentKey(),
 	}
 }
 
@@ -57,8 +57,8 @@ func (c *Election) leaderFindings() []*fealtyv1.Finding {
 	switch low := c.lead.view.Load().low; {
 	case term != 0 || nobody < nobodyLeadsAfter:
 		return nil
-	case c.storeguard.Writes().Reason != 0:
-		_, refuses := c.storeguard.Refusing()
+	case c.cfg.StoreGuard.Writes().Reason != 0:
+		_, refuses := c.cfg.StoreGuard.Refusing()
 		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
 			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
 	case low:
@@ -77,7 +77,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 		return nil, err
 	}
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +86,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 		case err == nil && done != 0:
 			out.Leader = c.awaitLeaderAfter(ctx, done)
 			return out, nil
-		case err == nil || !c.head.conflicts(ctx, err):
+		case err == nil || !c.cfg.Head.conflicts(ctx, err):
 			return out, err
 		}
 	}
@@ -100,14 +100,14 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	const what = "hand over leadership"
 	now, err := record.Get[leaderRecord](ctx, s.Records, leaderTermKey)
 	if err != nil {
-		return nil, 0, c.head.storeError(what, err)
+		return nil, 0, c.cfg.Head.storeError(what, err)
 	}
 	if !now.Exists() || now.Value.HandedOver {
 		return nil, 0, explain.New(explain.LeaderUnfit, "problem", "nobody leads now: whoever is ready takes over by itself")
 	}
 	was := now.Value
 	out := &fealtyv1.TransferLeaderResponse{To: req.GetTo(), Before: &fealtyv1.Leader{
-		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.self.enrolmentKey(),
+		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.cfg.Self.enrolmentKey(),
 	}}
 	out.Leader = out.Before
 	if to := req.GetTo(); to != "" && to == was.Name {
@@ -121,10 +121,10 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	next.HandedOver, next.For = true, heir
 	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(leaderTermKey, now.Version, next)
-	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "leader.transfer", Target: was.Name,
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "leader.transfer", Target: was.Name,
 		Reason: req.GetReason(),
 		Fields: map[string]string{"term": fmt.Sprint(now.Version), "to": req.GetTo()}})
-	if err := c.faults.Hit("lead.transfer"); err != nil {
+	if err := c.cfg.Faults.Hit("lead.transfer"); err != nil {
 		return nil, 0, err
 	}
 	done, err := ch.Commit(ctx)
@@ -132,9 +132,9 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 		if errors.Is(err, store.ErrConflict) {
 			return nil, 0, err
 		}
-		return nil, 0, c.head.storeError(what, err)
+		return nil, 0, c.cfg.Head.storeError(what, err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
 		slog.String("to", req.GetTo()), slog.String("by", record.Actor(ctx)))
 	c.lead.due.Notify()
 	return out, done, nil
@@ -143,9 +143,9 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 // heir returns the key of the coordinator named to that can lead after who has the
 // key from; empty for anyone, where there is one.
 func (c *Election) heir(ctx context.Context, s *authority.State, from, to string) (key string, err error) {
-	all, err := c.head.replicas(ctx, s.Manifest)
+	all, err := c.cfg.Head.replicas(ctx, s.Manifest)
 	if err != nil {
-		return "", c.head.storeError("read the coordinators", err)
+		return "", c.cfg.Head.storeError("read the coordinators", err)
 	}
 	problem := "no other coordinator is ready"
 	if to != "" {
@@ -162,7 +162,7 @@ func (c *Election) heir(ctx context.Context, s *authority.State, from, to string
 			if to != "" {
 				problem = "it is in phase " + r.Phase
 			}
-		case c.now().Sub(r.At) > 3*replicaPause:
+		case c.cfg.Now().Sub(r.At) > 3*replicaPause:
 			if to != "" {
 				problem = "it was not heard of since " + r.At.UTC().Format(time.RFC3339)
 			}

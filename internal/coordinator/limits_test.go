@@ -74,7 +74,7 @@ func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
 }
 
 func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
-	c := assemble(Config{Now: time.Now})
+	c := unopened(t, slog.Default())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	_, err := flowcontrol.Receive(ctx, c.readers, func() (any, error) { <-t.Context().Done(); return nil, nil })
@@ -157,7 +157,7 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 // Failures and clone alarms fill no log, whoever causes them; all alarms count.
 func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
-	c := assemble(Config{Log: slog.New(slog.NewTextHandler(&b, nil)), Now: time.Now})
+	c := unopened(t, slog.New(slog.NewTextHandler(&b, nil)))
 	c.membership.metrics = newMembershipMetrics(prometheus.NewRegistry())
 	const each = 2 * flowcontrol.LogBurst
 	for range each {

@@ -715,7 +715,7 @@ func (c *Membership) openMembers(ctx context.Context, s *authority.State,
 			bad = append(bad, suspect{e.Key, err})
 		}
 	}
-	return recs, c.head.forgedUnder(ctx, s, bad...)
+	return recs, c.cfg.Head.forgedUnder(ctx, s, bad...)
 }
 
 // suspect is what a state does not open as genuine, and why.
@@ -732,7 +732,7 @@ func (c *Head) forgedUnder(ctx context.Context, s *authority.State, all ...suspe
 	if len(all) == 0 {
 		return nil
 	}
-	head, err := c.store.Get(ctx, history.HeadKey)
+	head, err := c.cfg.Store.Get(ctx, history.HeadKey)
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return err
@@ -748,18 +748,18 @@ func (c *Head) forgedUnder(ctx context.Context, s *authority.State, all ...suspe
 
 // movedOn reports whether the store shows another head than that of s.
 func (c *Head) movedOn(ctx context.Context, s *authority.State) bool {
-	e, err := c.store.Get(ctx, history.HeadKey)
+	e, err := c.cfg.Store.Get(ctx, history.HeadKey)
 	return err == nil && e.Version != s.HeadVersion
 }
 
 // followMembers keeps the index up with the store until ctx ends.
 func (c *Membership) followMembers(ctx context.Context, s *authority.State) error {
 	for {
-		l, err := c.store.List(ctx, record.MemberPrefix)
+		l, err := c.cfg.Store.List(ctx, record.MemberPrefix)
 		if err != nil {
 			return err
 		}
-		if err := c.storeguard.UntilWhole(ctx); err != nil {
+		if err := c.cfg.StoreGuard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		recs, err := c.openMembers(ctx, s, l.Entries)
@@ -767,7 +767,7 @@ func (c *Membership) followMembers(ctx context.Context, s *authority.State) erro
 			return err
 		}
 		c.members.fill(recs, l.Revision)
-		for ch, err := range c.store.Changes(ctx, record.MemberPrefix, l.Revision) {
+		for ch, err := range c.cfg.Store.Changes(ctx, record.MemberPrefix, l.Revision) {
 			if err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
@@ -817,7 +817,7 @@ func (c *Membership) registerMetrics(reg prometheus.Registerer) {
 		gauge.Of("fealty_coordinators_unheard",
 			"Other coordinators that this one misses: they did not stop in order, and have not answered "+
 				"for ten seconds.",
-			func() float64 { return float64(len(c.presence.Missed(c.elapsed()))) }),
+			func() float64 { return float64(len(c.presence.Missed(c.cfg.Elapsed()))) }),
 		gauge.Of("fealty_agents_connected",
 			"Members that hold a stream to this coordinator.",
 			func() float64 { return float64(c.live.connected()) }),
@@ -830,7 +830,7 @@ func (c *Membership) registerMetrics(reg prometheus.Registerer) {
 
 // follow fills the index with the members of next.
 func (c *Membership) follow(ctx context.Context, next *authority.State) (adoption, error) {
-	l, err := c.store.List(ctx, record.MemberPrefix)
+	l, err := c.cfg.Store.List(ctx, record.MemberPrefix)
 	if err != nil {
 		return adoption{}, fmt.Errorf("read the members: %w", err)
 	}
@@ -849,6 +849,6 @@ func (c *Membership) follow(ctx context.Context, next *authority.State) (adoptio
 // listen begins to hear members and coordinators anew: from a start on, or from the end of
 // recovery mode, silence says nothing until everybody had the time to be heard.
 func (c *Membership) listen() {
-	c.hears.Store(c.now().UnixNano())
-	c.presence.Listen(c.elapsed())
+	c.hears.Store(c.cfg.Now().UnixNano())
+	c.presence.Listen(c.cfg.Elapsed())
 }

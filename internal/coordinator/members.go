@@ -39,7 +39,7 @@ func (c *Membership) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
-	s, err := m.c.head.ready()
+	s, err := m.c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (p page) cut(members []*fealtyv1.Member) ([]*fealtyv1.Member, string) {
 }
 
 func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse, error) {
-	s, err := m.c.head.ready()
+	s, err := m.c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -138,14 +138,14 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := m.c.head.patience(ctx)
+	asking, cancel := m.c.cfg.Head.patience(ctx)
 	defer cancel()
 	out, err := m.recorded(asking, s, id)
 	var since *timestamppb.Timestamp
 	if outOfReach(ctx, asking, err) {
-		confirmed := m.c.head.Confirmed()
+		confirmed := m.c.cfg.Head.Confirmed()
 		err = inOutage("read the member", err)
-		if _, err := m.c.head.alone("read the member", err); err != nil {
+		if _, err := m.c.cfg.Head.alone("read the member", err); err != nil {
 			return nil, err
 		}
 		rec, ok := m.c.members.get(string(id.Kind()) + "/" + id.Name())
@@ -168,7 +168,7 @@ func (m memberServer) recorded(ctx context.Context, s *authority.State, id ident
 	}
 	ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 	if err != nil {
-		return nil, m.c.head.storeError("read the ban of a member", err)
+		return nil, m.c.cfg.Head.storeError("read the ban of a member", err)
 	}
 	m.c.hearOthers(ctx, s)
 	out := m.c.memberMessage(s, rec.Value, ban)
@@ -181,7 +181,7 @@ func (m memberServer) recorded(ctx context.Context, s *authority.State, id ident
 // DrainMember marks a member that is to go. The mark is its record's own, so that
 // renewals, returns and replacements keep it.
 func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMemberRequest) (*fealtyv1.DrainMemberResponse, error) {
-	if _, err := m.c.head.ready(); err != nil {
+	if _, err := m.c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -190,13 +190,13 @@ func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMember
 	if sessionKind(identity.Kind(req.GetKind())) {
 		return nil, explain.New(explain.RequestField, "field", "kind", "problem", "it is the session of a person or a tool, which never owns anything: remove or ban it")
 	}
-	mark := record.DrainMark{At: m.c.now().UTC(), By: record.Actor(ctx), Reason: req.GetReason()}
+	mark := record.DrainMark{At: m.c.cfg.Now().UTC(), By: record.Actor(ctx), Reason: req.GetReason()}
 	member, changed, err := m.mark(ctx, req, "drain the member", "member.drain", mark)
 	return &fealtyv1.DrainMemberResponse{Member: member, Changed: changed}, err
 }
 
 func (m memberServer) UndrainMember(ctx context.Context, req *fealtyv1.UndrainMemberRequest) (*fealtyv1.UndrainMemberResponse, error) {
-	if _, err := m.c.head.ready(); err != nil {
+	if _, err := m.c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	member, changed, err := m.mark(ctx, req, "undrain the member", "member.undrain", record.DrainMark{})
@@ -219,7 +219,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
-				return false, c.head.storeError("read the ban of a member", err)
+				return false, c.cfg.Head.storeError("read the ban of a member", err)
 			}
 			if changed = rec.Value.Drain.At.IsZero() != mark.At.IsZero(); changed {
 				rec.Value.Drain = mark
@@ -232,7 +232,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 				return false, nil
 			}
 			ch.Put(record.MemberKey(rec.Value.Kind, rec.Value.Name), rec.Version, rec.Value)
-			ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: action, Target: rec.Value.Path(),
+			ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: action, Target: rec.Value.Path(),
 				Reason: mark.Reason})
 			return true, nil
 		})
@@ -244,7 +244,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 // is refused, as somebody may have named the wrong one, unless it drains or the
 // removal is forced.
 func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemberRequest) (*fealtyv1.RemoveMemberResponse, error) {
-	if _, err := m.c.head.ready(); err != nil {
+	if _, err := m.c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -261,7 +261,7 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
-				return false, m.c.head.storeError("read the ban of a member", err)
+				return false, m.c.cfg.Head.storeError("read the ban of a member", err)
 			}
 			m.c.hearOthers(ctx, s)
 			out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.Value, ban)}
@@ -284,7 +284,7 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 // inContact says how a member shows that it is alive, or "" if it does not. A
 // coordinator that has only just become ready does not know yet, and says that.
 func (c *Membership) inContact(m *fealtyv1.Member) string {
-	now, live := c.now(), m.GetLive()
+	now, live := c.cfg.Now(), m.GetLive()
 	switch silent := now.Sub(live.GetLastReport().AsTime()); {
 	case sessionKind(identity.Kind(m.GetKind())), !now.Before(m.GetSvidNotAfter().AsTime()):
 		return ""
@@ -310,7 +310,7 @@ func (c *Membership) inContact(m *fealtyv1.Member) string {
 func (c *Membership) quietOthers() (names []string, lost bool) {
 	silent, lost := c.others.quiet()
 	for _, r := range silent {
-		if since, expected := c.presence.Silent(r.Key, c.elapsed()); expected && since < silentAfter {
+		if since, expected := c.presence.Silent(r.Key, c.cfg.Elapsed()); expected && since < silentAfter {
 			names = append(names, r.Name)
 		}
 	}
@@ -321,7 +321,7 @@ func (c *Membership) quietOthers() (names []string, lost bool) {
 // last, and this coordinator has listened for long enough to know.
 func (c *Membership) hearsAll() bool {
 	silent, lost := c.others.quiet()
-	return !lost && len(silent) == 0 && c.presence.Settled(c.elapsed())
+	return !lost && len(silent) == 0 && c.presence.Settled(c.cfg.Elapsed())
 }
 
 // contacts counts what is heard of members.
@@ -351,7 +351,7 @@ func (c *Membership) contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
 func (c *Membership) hearsSince() time.Time { return time.Unix(0, c.hears.Load()) }
 
 func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
-	if _, err := m.c.head.ready(); err != nil {
+	if _, err := m.c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -366,14 +366,14 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 			}
 			ch.Withdraws = rec.Value.Path()
 			err := m.c.banKeys(ctx, s, ch, rec.Value, record.Ban{Reason: "replaced: " + req.GetReason(),
-				By: record.Actor(ctx), At: m.c.now().UTC()}, bundle.Delta{}, bundle.ForOthers)
+				By: record.Actor(ctx), At: m.c.cfg.Now().UTC()}, bundle.Delta{}, bundle.ForOthers)
 			if err != nil {
 				return false, bundleFull("the replacement of a member", err)
 			}
 			rec.Value.State = record.Replacing
 			out.Member.State = record.Replacing
 			ch.Put(record.MemberKey(rec.Value.Kind, rec.Value.Name), rec.Version, rec.Value)
-			ch.Audit(m.c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.replace",
+			ch.Audit(m.c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.replace",
 				Target: rec.Value.Path(), Reason: req.GetReason()})
 			return true, nil
 		})
@@ -384,7 +384,7 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 // identity that nobody holds can be banned too, before it joins.
 func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequest) (*fealtyv1.BanMemberResponse, error) {
 	c := m.c
-	if _, err := c.head.ready(); err != nil {
+	if _, err := c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	if req.GetReason() == "" {
@@ -400,7 +400,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	// certificates out, and lifting its ban bans the keys.
 	withKeys := true
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -414,13 +414,13 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.head.storeError("read the member", err)
+			return nil, c.cfg.Head.storeError("read the member", err)
 		}
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.head.storeError("read the ban", err)
+			return nil, c.cfg.Head.storeError("read the ban", err)
 		}
-		ban := record.Ban{Reason: req.GetReason(), By: record.Actor(ctx), At: c.now().UTC()}
+		ban := record.Ban{Reason: req.GetReason(), By: record.Actor(ctx), At: c.cfg.Now().UTC()}
 		if rec.Exists() {
 			out.Member = c.memberMessage(s, rec.Value, record.Versioned[record.Ban]{Value: ban, Version: 1})
 		}
@@ -445,12 +445,12 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		case err != nil:
 			return nil, bundleFull("the ban", err)
 		}
-		ch.Audit(c.now(), record.AuditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(),
+		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(),
 			Reason: ban.Reason})
 		ch.Withdraws = string(id.Kind()) + "/" + id.Name()
-		switch err := c.bundle.commitWithdrawal(ctx, ch); {
+		switch err := c.cfg.Bundle.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			if err := c.head.made(ctx, "the ban", c.bundle.trustChanged(ctx)); err != nil {
+			if err := c.cfg.Head.made(ctx, "the ban", c.cfg.Bundle.trustChanged(ctx)); err != nil {
 				return out, err
 			}
 			out.Ended = c.endedEverywhere(ctx, s, id, mark)
@@ -458,8 +458,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 				out.ConnectionsClosed += at.GetConnections()
 			}
 			return out, nil
-		case !c.head.conflicts(ctx, err):
-			return nil, c.head.storeError("ban the member", err)
+		case !c.cfg.Head.conflicts(ctx, err):
+			return nil, c.cfg.Head.storeError("ban the member", err)
 		}
 	}
 	return nil, record.Busy("member " + req.GetName())
@@ -470,7 +470,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse, error) {
 	c := m.c
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -480,14 +480,14 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		}
 		ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.head.storeError("read the ban", err)
+			return nil, c.cfg.Head.storeError("read the ban", err)
 		}
 		if !ban.Exists() {
 			return nil, explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.head.storeError("read the member", err)
+			return nil, c.cfg.Head.storeError("read the member", err)
 		}
 		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(keyMemory(s.Manifest))}
 		if req.GetDryRun() {
@@ -496,8 +496,8 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Delete(record.BanIDKey(id.Kind(), id.Name()), ban.Version)
 		ch.Write(record.UnbanKey(id.Kind(), id.Name()), record.Unban{Counter: ban.Value.Counter, By: record.Actor(ctx),
-			At: c.now().UTC()})
-		kept := record.Ban{Reason: ban.Value.Reason, By: ban.Value.By, At: c.now().UTC()}
+			At: c.cfg.Now().UTC()})
+		kept := record.Ban{Reason: ban.Value.Reason, By: ban.Value.By, At: c.cfg.Now().UTC()}
 		if err := c.banKeys(ctx, s, ch, rec.Value, kept, bundle.Delta{Unban: []identity.ID{id}},
 			bundle.ForBans); err != nil {
 			return nil, bundleFull("lifting the ban, which bans the member's keys instead,", err)
@@ -508,12 +508,12 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		} else {
 			ch.Require(record.MemberKey(id.Kind(), id.Name()), rec.Version)
 		}
-		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.unban", Target: id.String()})
+		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
-			return out, c.head.made(ctx, "the end of the ban", c.bundle.trustChanged(ctx))
-		case !c.head.conflicts(ctx, err):
-			return nil, c.head.storeError("lift the ban", err)
+			return out, c.cfg.Head.made(ctx, "the end of the ban", c.cfg.Bundle.trustChanged(ctx))
+		case !c.cfg.Head.conflicts(ctx, err):
+			return nil, c.cfg.Head.storeError("lift the ban", err)
 		}
 	}
 	return nil, record.Busy("member " + req.GetName())
@@ -532,8 +532,8 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 	if err != nil {
 		return err
 	}
-	if err = c.bundle.trustChanged(ctx); done {
-		err = c.head.made(ctx, "the change of the member", err)
+	if err = c.cfg.Bundle.trustChanged(ctx); done {
+		err = c.cfg.Head.made(ctx, "the change of the member", err)
 	}
 	return err
 }
@@ -543,7 +543,7 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what string,
 	f func(*authority.State, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return err
 		}
@@ -555,12 +555,12 @@ func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what str
 		if do, err := f(s, rec, ch); err != nil || !do {
 			return err
 		}
-		switch err := c.bundle.commitWithdrawal(ctx, ch); {
+		switch err := c.cfg.Bundle.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			c.bundle.trustDue.Notify()
+			c.cfg.Bundle.trustDue.Notify()
 			return nil
-		case !c.head.conflicts(ctx, err):
-			return c.head.storeError(what, err)
+		case !c.cfg.Head.conflicts(ctx, err):
+			return c.cfg.Head.storeError(what, err)
 		}
 	}
 	return record.Busy("member " + name)
@@ -575,8 +575,8 @@ func (c *Membership) removeRecord(ctx context.Context, s *authority.State, ch *r
 	if err := c.recount(ctx, s, ch, m.Entry, ""); err != nil {
 		return err
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: by, Action: action, Target: m.Path(), Reason: reason})
-	err := c.banKeys(ctx, s, ch, m, record.Ban{Reason: action, By: by, At: c.now().UTC()}, bundle.Delta{},
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: by, Action: action, Target: m.Path(), Reason: reason})
+	err := c.banKeys(ctx, s, ch, m, record.Ban{Reason: action, By: by, At: c.cfg.Now().UTC()}, bundle.Delta{},
 		bundle.ForOthers)
 	return bundleFull("the removal of a member", err)
 }
@@ -599,7 +599,7 @@ func (c *Membership) banKeys(ctx context.Context, s *authority.State, ch *record
 		}
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(k.Key))
 		if err != nil {
-			return c.head.storeError("read a banned key", err)
+			return c.cfg.Head.storeError("read a banned key", err)
 		}
 		next := ban
 		next.CertEnd = record.Later(k.NotAfter.Add(certMargin), old.Value.CertEnd)
@@ -614,7 +614,7 @@ func (c *Membership) banKeys(ctx context.Context, s *authority.State, ch *record
 		ch.Put(record.BanKeyKey(k.Key), old.Version, next)
 		d.Keys = append(d.Keys, bundle.KeyBan{Key: k.Key, CertEnd: next.CertEnd})
 	}
-	return c.bundle.touchTrust(ctx, s, ch, d, room)
+	return c.cfg.Bundle.touchTrust(ctx, s, ch, d, room)
 }
 
 // member reads the record of the member, or says that there is none.
@@ -627,7 +627,7 @@ func (c *Membership) member(ctx context.Context, s *authority.State, kind,
 	}
 	rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 	if err != nil {
-		return rec, c.head.storeError("read the member", err)
+		return rec, c.cfg.Head.storeError("read the member", err)
 	}
 	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "member", "name", string(id.Kind())+"/"+id.Name())
@@ -649,7 +649,7 @@ func memberID(s *authority.State, kind, name string) (identity.ID, error) {
 // were last known, and since is when.
 func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix string, from page,
 	keep func(record.Member) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
-	asking, cancel := c.head.patience(ctx)
+	asking, cancel := c.cfg.Head.patience(ctx)
 	defer cancel()
 	ban := func(record.Member) record.Versioned[record.Ban] { return record.Versioned[record.Ban]{} }
 	from.at, err = c.syncMembers(asking, s, from.at)
@@ -657,8 +657,8 @@ func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix 
 		ban, err = c.bans(asking, s)
 	}
 	if outOfReach(ctx, asking, err) {
-		confirmed := c.head.Confirmed()
-		if _, err := c.head.alone("list members", inOutage("list members", err)); err != nil {
+		confirmed := c.cfg.Head.Confirmed()
+		if _, err := c.cfg.Head.alone("list members", inOutage("list members", err)); err != nil {
 			return nil, "", nil, err
 		}
 		since, err = timestamppb.New(confirmed), nil
@@ -685,9 +685,9 @@ func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 	if at != 0 && c.members.holds(at) {
 		return at, nil
 	}
-	l, err := c.store.List(ctx, record.MemberPrefix)
+	l, err := c.cfg.Store.List(ctx, record.MemberPrefix)
 	if err != nil {
-		return 0, c.head.storeError("list members", err)
+		return 0, c.cfg.Head.storeError("list members", err)
 	}
 	have, listed := c.members.versions(), make(map[string]bool, len(l.Entries))
 	var news []record.Versioned[record.Member]
@@ -696,13 +696,13 @@ func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 		listed[path] = true
 		if have[path] == e.Version {
 			if _, err := s.Records.Open(e.Key, e.Value); err != nil {
-				return 0, c.head.storeError("list members", err)
+				return 0, c.cfg.Head.storeError("list members", err)
 			}
 			continue
 		}
 		r, err := record.Open[record.Member](s.Records, e)
 		if err != nil {
-			return 0, c.head.storeError("list members", err)
+			return 0, c.cfg.Head.storeError("list members", err)
 		}
 		news = append(news, r)
 	}
@@ -740,15 +740,15 @@ func (c *Membership) bans(ctx context.Context, s *authority.State) (func(record.
 
 // banned returns the bans of identities by "<kind>/<name>".
 func (c *Membership) banned(ctx context.Context, s *authority.State) (map[string]record.Versioned[record.Ban], error) {
-	l, err := c.store.List(ctx, record.BanIDPrefix)
+	l, err := c.cfg.Store.List(ctx, record.BanIDPrefix)
 	if err != nil {
-		return nil, c.head.storeError("list bans", err)
+		return nil, c.cfg.Head.storeError("list bans", err)
 	}
 	out := make(map[string]record.Versioned[record.Ban], len(l.Entries))
 	for _, e := range l.Entries {
 		b, err := record.Open[record.Ban](s.Records, e)
 		if err != nil {
-			return nil, c.head.storeError("read a ban", err)
+			return nil, c.cfg.Head.storeError("read a ban", err)
 		}
 		out[e.Key[len(record.BanIDPrefix):]] = b
 	}

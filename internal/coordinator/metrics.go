@@ -1,10 +1,12 @@
 package coordinator
 
 import (
+	"crypto/ed25519"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -40,10 +42,22 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 // Metrics returns a collector that describes all that a coordinator counts, for the
 // documentation. Nothing can be collected from it.
 func Metrics() (prometheus.Collector, error) {
-	c := assemble(Config{Registry: prometheus.NewRegistry(), Now: time.Now})
-	c.self.certificate = new(enrolment.Certificate)
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, err
+	}
+	ephemeral, err := credential.NewEphemeral(time.Now)
+	if err != nil {
+		return nil, err
+	}
+	c, err := assemble(Config{}.withDefaults(), own{
+		key: key, certificate: new(enrolment.Certificate), source: credential.NewIssued(ephemeral),
+	})
+	if err != nil {
+		return nil, err
+	}
 	c.registerMetrics(c.registry, tlsfiles.NewFailures())
-	_, err := c.authorizer()
+	_, err = c.authorizer()
 	return c.registry, err
 }
 
@@ -51,10 +65,10 @@ func Metrics() (prometheus.Collector, error) {
 // files of the operator's certificate.
 func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometheus.Collector) {
 	c.metrics = newMetrics(reg)
-	if c.self.certificate != nil {
+	if c.self.cfg.Certificate != nil {
 		reg.MustRegister(reloads, gauge.Of("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
-			func() float64 { return tlsfiles.NotAfter(c.self.certificate.Files()) }))
+			func() float64 { return tlsfiles.NotAfter(c.self.cfg.Certificate.Files()) }))
 	}
 	c.storeguard.RegisterMetrics(reg)
 	c.head.registerMetrics(reg)

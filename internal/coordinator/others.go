@@ -120,7 +120,7 @@ func (c *Membership) hearOthers(ctx context.Context, s *authority.State) {
 	answers := make([]map[string]*fealtyv1.Live, len(all))
 	var asked sync.WaitGroup
 	for i := range all {
-		if !c.presence.Gone(all[i].Key, c.elapsed()) {
+		if !c.presence.Gone(all[i].Key, c.cfg.Elapsed()) {
 			asked.Go(func() { answers[i] = askAny(ctx, conns[i]) })
 		}
 	}
@@ -130,7 +130,7 @@ func (c *Membership) hearOthers(ctx context.Context, s *authority.State) {
 		if answer == nil {
 			silent = append(silent, all[i])
 		} else {
-			c.presence.Heard(all[i].Key, c.elapsed())
+			c.presence.Heard(all[i].Key, c.cfg.Elapsed())
 		}
 		for path, l := range answer {
 			live[path] = newerLive(l, live[path])
@@ -152,7 +152,7 @@ func (c *Membership) withOthers(ctx context.Context, s *authority.State, tell fu
 	}
 	var told sync.WaitGroup
 	for i := range all {
-		if !c.presence.Gone(all[i].Key, c.elapsed()) {
+		if !c.presence.Gone(all[i].Key, c.cfg.Elapsed()) {
 			told.Go(func() { tell(ctx, conns[i]) })
 		}
 	}
@@ -163,12 +163,12 @@ func (c *Membership) withOthers(ctx context.Context, s *authority.State, tell fu
 // each with the connections to its addresses. One that said that it stops is left out.
 func (e *others) connect(ctx context.Context, c *Membership, s *authority.State) (all []replica, conns [][]*mesh.Conn,
 	err error) {
-	all, err = c.head.replicas(ctx, s.Manifest)
+	all, err = c.cfg.Head.replicas(ctx, s.Manifest)
 	if err != nil {
 		return nil, nil, err
 	}
-	all = slices.DeleteFunc(all, func(r replica) bool { return r.Key == c.self.enrolmentKey() })
-	c.presence.Expect(expected(all), c.elapsed())
+	all = slices.DeleteFunc(all, func(r replica) bool { return r.Key == c.cfg.Self.enrolmentKey() })
+	c.presence.Expect(expected(all), c.cfg.Elapsed())
 	all = slices.DeleteFunc(all, func(r replica) bool { return r.Stopped })
 	return all, e.connectTo(c, s, all), nil
 }
@@ -209,8 +209,8 @@ func (e *others) connLocked(c *Membership, s *authority.State, at place) *mesh.C
 	if err != nil {
 		return nil
 	}
-	conn, err := mesh.Dial("passthrough:///"+at.addr, c.bundle.source, credential.ExactID(id),
-		mesh.Options{Dialer: c.cfg.Dial, Now: c.now})
+	conn, err := mesh.Dial("passthrough:///"+at.addr, c.cfg.Bundle.cfg.Source, credential.ExactID(id),
+		mesh.Options{Dialer: c.cfg.Dial, Now: c.cfg.Now})
 	if err != nil {
 		return nil
 	}
@@ -343,7 +343,7 @@ type liveServer struct {
 }
 
 func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.LiveService_ListLiveServer) error {
-	s, err := l.c.head.ready()
+	s, err := l.c.cfg.Head.ready()
 	if err != nil {
 		return err
 	}

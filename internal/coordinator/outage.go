@@ -59,7 +59,7 @@ func (c *Head) patience(ctx context.Context) (context.Context, context.CancelFun
 
 // storeSilent reports whether the store is known to be out of reach.
 func (c *Head) storeSilent() bool {
-	return c.headConfirmed.Age(c.now()) > headDegradedAfter || !c.storeAnswers()
+	return c.headConfirmed.Age(c.cfg.Now()) > headDegradedAfter || !c.storeAnswers()
 }
 
 // granted returns ctx for a request: it waits for the store for so long in all, however
@@ -92,7 +92,7 @@ func (c *Head) alone(what string, cause error) (*authority.State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if age := c.headConfirmed.Age(c.now()); age > c.cfg.MaxHeadAge {
+	if age := c.headConfirmed.Age(c.cfg.Now()); age > c.cfg.MaxHeadAge {
 		return nil, explain.Wrap(cause, explain.StoreUnreachable, "what", what, "cause",
 			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s", age.Round(time.Second), c.cfg.MaxHeadAge))
 	}
@@ -104,20 +104,20 @@ func (c *Head) alone(what string, cause error) (*authority.State, error) {
 func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewRequest,
 	turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	cause = inOutage("the renewal", cause)
-	s, err := c.head.alone("the renewal", cause)
+	s, err := c.cfg.Head.alone("the renewal", cause)
 	if err != nil {
 		return nil, err
 	}
 	// Of a member that was removed there is no record, and the bundle bans its keys: that it
 	// is no member is known, and trying again leads nowhere.
-	if c.bundle.believesBan(peer.ID, r.key) || c.bundle.believesBan(peer.ID, peer.Key) {
+	if c.cfg.Bundle.believesBan(peer.ID, r.key) || c.cfg.Bundle.believesBan(peer.ID, peer.Key) {
 		return nil, explain.New(explain.JoinBanned, "identity", peer.ID.String())
 	}
-	rec, ok := c.membership.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
+	rec, ok := c.cfg.Membership.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok {
 		return nil, cause // it may have joined since: only the store knows
 	}
-	return c.recertify(ctx, s, peer, r, rec, c.maxHeadAge, turn, cause)
+	return c.recertify(ctx, s, peer, r, rec, c.cfg.MaxHeadAge, turn, cause)
 }
 
 // recertify certifies the key that rec says again, and records nothing. cause is why
@@ -126,22 +126,22 @@ func (c *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	rec record.Member,
 	stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	if !c.head.acts(s) {
+	if !c.cfg.Head.acts(s) {
 		return nil, explain.Wrap(cause, explain.HeadNotFollowed) // the newer manifest may not admit it
 	}
-	if c.bundle.withdrawn.has(rec.Path()) {
+	if c.cfg.Bundle.withdrawn.has(rec.Path()) {
 		return nil, cause // as far as is known it is banned, and the bundle does not say so yet
 	}
-	if c.bundle.believesBan(id, r.key) || c.bundle.believesBan(id, peer.Key) {
+	if c.cfg.Bundle.believesBan(id, r.key) || c.cfg.Bundle.believesBan(id, peer.Key) {
 		return nil, explain.New(explain.JoinBanned, "identity", id.String())
 	}
-	now := c.now()
+	now := c.cfg.Now()
 	until, entry, err := recertified(s.Manifest, rec, id, peer.Key, r.key, now, stretch)
 	switch {
 	case errors.Is(err, errNotRecorded):
 		return nil, cause
 	case errors.Is(err, explain.RenewOlderKey):
-		c.membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
+		c.cfg.Membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 		return nil, err
 	case err != nil:
 		return nil, err
@@ -153,11 +153,11 @@ func (c *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	if err != nil {
 		return nil, fmt.Errorf("certify %s: %w", id, err)
 	}
-	c.auditing.Add(record.AuditEntry{
+	c.cfg.Auditing.Add(record.AuditEntry{
 		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.Path(),
 		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name, "cause": explain.CodeOf(cause)},
 	})
-	c.refusals.Log(ctx, c.log, slog.LevelWarn, "nothing can be recorded, a recorded key is certified again",
+	c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "nothing can be recorded, a recorded key is certified again",
 		slog.String("member", id.String()), slog.Time("not_after", until), slog.String("code", explain.CodeOf(cause)))
 	return chain, nil
 }
@@ -215,7 +215,7 @@ func (c *Membership) knownMembers(s *authority.State, prefix string) []*fealtyv1
 // whom only the store knows.
 func (c *Membership) knownBan(s *authority.State, r record.Member) record.Versioned[record.Ban] {
 	id, err := identity.New(s.Manifest.Cluster, r.Kind, r.Name)
-	if err != nil || !c.bundle.believesBan(id, identity.KeyID{}) {
+	if err != nil || !c.cfg.Bundle.believesBan(id, identity.KeyID{}) {
 		return record.Versioned[record.Ban]{}
 	}
 	return record.Versioned[record.Ban]{Version: 1}

@@ -59,7 +59,7 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			entry := strings.NewReplacer("KEY", key.String(), "MEASURED", strings.Repeat("ab", 48)).Replace(entry)
-			d.c.authority.parse = manifest.ParseAccepted
+			d.c.authority.cfg.Parse = manifest.ParseAccepted
 			pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 			if err := d.set(pool + entry); err != nil {
 				t.Fatal(err)
@@ -111,7 +111,7 @@ func TestOutdatedManifest(t *testing.T) {
 func TestOutdatedMember(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.c.authority.parse = manifest.ParseAccepted
+	d.c.authority.cfg.Parse = manifest.ParseAccepted
 	pki := identitytest.NewPKI(t, "corp", d.clock)
 	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 	entry := strings.Replace(corpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)

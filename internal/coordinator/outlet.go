@@ -62,7 +62,7 @@ func (o *outlet) findings() []*fealtyv1.Finding {
 // followOutlet writes what is published to the publish directory, until ctx ends.
 func (c *Publication) followOutlet(ctx context.Context, s *authority.State) error {
 	for {
-		published, trust := c.publicationChanged.Wait(), c.bundle.bundleChanged.Wait()
+		published, trust := c.publicationChanged.Wait(), c.cfg.Bundle.bundleChanged.Wait()
 		started := time.Now()
 		err := c.writeOutlet(ctx, s)
 		if ctx.Err() != nil {
@@ -72,7 +72,7 @@ func (c *Publication) followOutlet(ctx context.Context, s *authority.State) erro
 		if failed {
 			why := err.Error()
 			if o := c.outlet.failed.Swap(&why); o == nil || *o != why {
-				c.log.LogAttrs(ctx, slog.LevelError, "what is published was not written to the publish directory", slog.String("dir", c.outlet.dir), slog.Any("err", err),
+				c.cfg.Log.LogAttrs(ctx, slog.LevelError, "what is published was not written to the publish directory", slog.String("dir", c.outlet.dir), slog.Any("err", err),
 					slog.String("code", string(explain.PublishDirFailed)))
 			}
 			c.metrics.outlet.WithLabelValues("failed").Inc()
@@ -93,11 +93,11 @@ func (c *Publication) followOutlet(ctx context.Context, s *authority.State) erro
 
 // writeOutlet writes the newest generation that there is.
 func (c *Publication) writeOutlet(ctx context.Context, s *authority.State) error {
-	p, t := c.publication.Load(), c.bundle.trust.Load()
+	p, t := c.publication.Load(), c.cfg.Bundle.trust.Load()
 	if !p.serves() || t == nil {
 		return nil
 	}
-	if err := c.faults.Hit("outlet.before-write"); err != nil {
+	if err := c.cfg.Faults.Hit("outlet.before-write"); err != nil {
 		return err
 	}
 	v := p.state.Value
@@ -124,7 +124,7 @@ func (c *Publication) writeOutlet(ctx context.Context, s *authority.State) error
 		return err
 	}
 	if old := c.outlet.failed.Swap(nil); old != nil {
-		c.log.LogAttrs(ctx, slog.LevelInfo, "the publish directory is written again", slog.String("dir", c.outlet.dir))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the publish directory is written again", slog.String("dir", c.outlet.dir))
 	}
 	if !wrote {
 		c.metrics.outlet.WithLabelValues("not_needed").Inc()
@@ -132,6 +132,6 @@ func (c *Publication) writeOutlet(ctx context.Context, s *authority.State) error
 	}
 	c.metrics.outlet.WithLabelValues("written").Inc()
 	c.outlet.wrote.Store(v.Generation)
-	c.log.LogAttrs(ctx, slog.LevelDebug, "wrote to the publish directory", slog.Uint64("generation", v.Generation), slog.Int("headers", len(out.Headers)))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "wrote to the publish directory", slog.Uint64("generation", v.Generation), slog.Int("headers", len(out.Headers)))
 	return nil
 }

@@ -202,13 +202,13 @@ func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
 	ch := s.Records.NewChange(s.HeadVersion)
 	for _, e := range c.untold {
 		if e.Actor == "" {
-			e.Actor = c.self.ownID(s)
+			e.Actor = c.cfg.Self.ownID(s)
 		}
-		ch.Audit(c.now(), e)
+		ch.Audit(c.cfg.Now(), e)
 	}
 	if _, err := ch.Commit(ctx); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
-		c.auditing.Again(ch)
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
+		c.cfg.Auditing.Again(ch)
 	}
 	c.untold = nil
 }
@@ -274,7 +274,7 @@ func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (
 	case found >= 0:
 		x := results[found]
 		c.metrics.peers.WithLabelValues("received").Inc()
-		c.log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.peer), slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.peer), slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
 		return x.received, nil
 	case len(failed) == 0:
 		return nil, errNoPeers
@@ -336,7 +336,7 @@ func firstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context
 // peerFailed counts and logs what came of one peer.
 func (c *PeerRecovery) peerFailed(ctx context.Context, f *peerError) {
 	c.metrics.peers.WithLabelValues(f.Step.String()).Inc()
-	c.failures.Log(ctx, c.log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer),
+	c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer),
 		slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
 		slog.String("code", explain.CodeOf(f.Err)), slog.String("reason", flowcontrol.Clip(bare(f.Err), maxPeerError)))
 }
@@ -359,7 +359,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 	if m.Hash() != t.Manifest {
 		return nil, errors.New("the manifest of the head is not the one that its transition names")
 	}
-	if _, err := c.self.admits(m); err != nil {
+	if _, err := c.cfg.Self.admits(m); err != nil {
 		return nil, err
 	}
 	return &claimedHead{loaded, history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, m}, nil
@@ -376,13 +376,13 @@ func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []s
 			out = append(out, addr)
 		}
 	}
-	others, err := c.head.replicas(ctx, m)
+	others, err := c.cfg.Head.replicas(ctx, m)
 	if err != nil {
 		failed = append(failed, &peerError{Step: stepLoad, Err: fmt.Errorf("read the replica records: %w", err)})
 	}
 	announced := func(ready bool) {
 		for _, r := range others {
-			if r.Key != c.self.enrolmentKey() && (r.Phase == authority.Ready.String()) == ready {
+			if r.Key != c.cfg.Self.enrolmentKey() && (r.Phase == authority.Ready.String()) == ready {
 				for _, a := range r.Addresses {
 					add(a)
 				}
@@ -469,7 +469,7 @@ type asking struct {
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
 func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 	// Not a name for gRPC to interpret: a record in the store may say anything.
-	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{Dialer: c.cfg.Dial, Now: c.now, GRPC: []grpc.DialOption{
+	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{Dialer: c.cfg.Dial, Now: c.cfg.Now, GRPC: []grpc.DialOption{
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
 		grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
 	}})
@@ -534,7 +534,7 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 	}); err != nil {
 		return nil, err
 	}
-	found, err := x.giver.Match(a.head.manifest, a.c.now())
+	found, err := x.giver.Match(a.head.manifest, a.c.cfg.Now())
 	if err != nil {
 		return nil, fmt.Errorf("what it proved is not in the manifest of the head: %w", err)
 	}
@@ -572,7 +572,7 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 		return nil, errors.New("its answer holds no secrets")
 	}
 	secrets, mesh, err := authority.TakeOver(recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.self.enrolmentKey(), Head: a.head.link.Hash,
+		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.cfg.Self.enrolmentKey(), Head: a.head.link.Hash,
 	}, given.GetSealed())
 	if err != nil {
 		return nil, err
@@ -606,14 +606,14 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if !r.verified.TransactionKey().Equal(public) {
 		return errors.New("its seed is one that was replaced")
 	}
-	seen, err := a.c.head.seen()
+	seen, err := a.c.cfg.Head.seen()
 	if err != nil {
 		return err
 	}
 	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
-	if last := a.c.head.State().Ready(); last != nil {
+	if last := a.c.cfg.Head.State().Ready(); last != nil {
 		if _, err := last.Chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}
@@ -630,7 +630,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if !again.Equal(r.root) {
 		return errors.New("its root certificate is not that of the seed")
 	}
-	if err := a.c.self.checkPin(r.root); err != nil {
+	if err := a.c.cfg.Self.checkPin(r.root); err != nil {
 		return err
 	}
 	if r.mesh, err = mesh.Load(r.root, given.GetMeshCa(), a.head.manifest.Cluster,
@@ -640,10 +640,10 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if want := r.verified.Current().MeshCAKey; r.mesh.KeyID() != want {
 		return fmt.Errorf("its mesh CA key, %s, is not the one of the head, %s", r.mesh.KeyID(), want)
 	}
-	if err := a.c.faults.Hit("peer.before-head"); err != nil {
+	if err := a.c.cfg.Faults.Hit("peer.before-head"); err != nil {
 		return err
 	}
-	now, version, err := a.c.head.history.Head(ctx)
+	now, version, err := a.c.cfg.Head.cfg.History.Head(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -665,10 +665,10 @@ type exchange struct {
 func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHello) error, challenge func() (*fealtyv1.PeerChallenge, error)) error {
 	x.t.AskerNonce = make([]byte, proof.NonceBytes)
 	rand.Read(x.t.AskerNonce)
-	x.t.AskerKey = x.c.self.enrolment.Public().(ed25519.PublicKey)
+	x.t.AskerKey = x.c.cfg.Self.Key().Public().(ed25519.PublicKey)
 	h := &fealtyv1.PeerHello{Cluster: x.t.Cluster, Head: x.t.Head, Nonce: x.t.AskerNonce,
-		Key: x.c.self.enrolmentKey(), Recipient: x.t.Recipient,
-		Certificates: x.c.self.certificate.Certificates(x.c.self.enrolmentKey())}
+		Key: x.c.cfg.Self.enrolmentKey(), Recipient: x.t.Recipient,
+		Certificates: x.c.cfg.Self.cfg.Certificate.Certificates(x.c.cfg.Self.enrolmentKey())}
 	if err := hello(h); err != nil && ctx().Err() != nil {
 		return err // otherwise the answer says why
 	}
@@ -704,14 +704,14 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 // provePeer signs t in role, with the enrolment key and with the certificate's, if there
 // is one.
 func (c *PeerRecovery) provePeer(role proof.PeerRole, t proof.PeerTranscript) (evidence, vouch []byte, err error) {
-	if evidence, err = proof.ProvePeer(c.self.enrolment, role, t); err != nil {
+	if evidence, err = proof.ProvePeer(c.cfg.Self.Key(), role, t); err != nil {
 		return nil, nil, err
 	}
 	said, err := t.Digest(role)
 	if err != nil {
 		return nil, nil, err
 	}
-	vouch, err = c.self.vouch(said)
+	vouch, err = c.cfg.Self.vouch(said)
 	return evidence, vouch, err
 }
 

@@ -159,7 +159,7 @@ func TestLyingPeer(t *testing.T) {
 			tc.lie(one)
 			at := servePeer(t, one)
 			c := r.c.withPeers(at)
-			got, err := c.peerrecovery.fromPeers(r.ctx(), loaded)
+			got, err := c.fromPeers(r.ctx(), loaded)
 			if err == nil {
 				t.Fatalf("adopted from %s", got.peer)
 			}
@@ -175,7 +175,7 @@ func TestLyingPeer(t *testing.T) {
 		})
 	}
 	t.Run("nothing that is wrong", func(t *testing.T) {
-		got, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: s})).peerrecovery.fromPeers(r.ctx(), loaded)
+		got, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: s})).fromPeers(r.ctx(), loaded)
 		if err != nil || got.mesh.KeyID() != s.MeshKey || !got.secrets.Same(s.Secrets) || got.peer != "coordinator-3" {
 			t.Errorf("the honest peer is refused: %v", err)
 		}
@@ -189,19 +189,13 @@ func TestLyingPeer(t *testing.T) {
 	}
 }
 
-// withPeers returns c as it is, with other peers.
-func (c *Coordinator) withPeers(addrs ...string) *Coordinator {
-	cfg := c.cfg
-	cfg.Peers = addrs
-	other := assemble(cfg)
-	other.log, other.now, other.store, other.fs, other.faults = c.log, c.now, c.store, c.fs, c.faults
-	other.failures, other.refusals = c.failures, c.refusals
-	other.share()
-	other.head.metrics, other.peerrecovery.metrics = c.head.metrics, c.peerrecovery.metrics
-	other.head.history, other.self.enrolment = c.head.history, c.self.enrolment
-	other.self.certificate = c.self.certificate
-	other.head.Put(c.head.State(), time.Time{})
-	return other
+// withPeers returns c's recovery by its peers, with other peers and an enrolment of its own.
+func (c *Coordinator) withPeers(addrs ...string) *PeerRecovery {
+	cfg := c.peerrecovery.cfg
+	cfg.Peers, cfg.Self = addrs, newEnrolment(cfg.Self.cfg)
+	p := newPeerRecovery(cfg)
+	p.metrics = c.peerrecovery.metrics
+	return p
 }
 
 func newTestKey(t testing.TB) ed25519.PrivateKey {
@@ -279,11 +273,11 @@ func TestLyingStore(t *testing.T) {
 		{"the version of another write", stepMesh, alter(func(h *history.History) { h.Version++ })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := r.c.withPeers(honest).peerrecovery.fromPeers(r.ctx(), tc.h)
+			_, err := r.c.withPeers(honest).fromPeers(r.ctx(), tc.h)
 			wantStep(t, err, tc.step, "")
 		})
 	}
-	if _, err := r.c.withPeers(honest).peerrecovery.fromPeers(r.ctx(), whole); err != nil {
+	if _, err := r.c.withPeers(honest).fromPeers(r.ctx(), whole); err != nil {
 		t.Errorf("the true history is refused: %v", err)
 	}
 }
@@ -312,7 +306,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	r.link.lie(back)
 	r.config = func(c *Config) { c.Peers = []string{f.addr} }
 	r.start()
-	loaded, err := r.c.head.history.Load(t.Context())
+	loaded, err := r.c.head.cfg.History.Load(t.Context())
 	wantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
 	_, err = r.c.peerrecovery.fromPeers(r.ctx(), loaded)
@@ -321,7 +315,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 		t.Errorf("the honest peer answers %v", failed.Err)
 	}
 	// One that does is no use: the mark stands against both.
-	_, err = r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).peerrecovery.fromPeers(r.ctx(), loaded)
+	_, err = r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
 	failed = wantStep(t, err, stepHistory, "coordinator-3")
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
@@ -425,8 +419,8 @@ func TestRelayedRecovery(t *testing.T) {
 	// Somebody in the middle who asks himself, with the asker's hello: without its key
 	// he has no proof.
 	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		a.c.self.enrolment = append(ed25519.PrivateKey{}, a.c.self.enrolment...)
-		copy(a.c.self.enrolment[32:], r.key[32:])
+		a.c.cfg.Self.cfg.Key = slices.Clone(a.c.cfg.Self.Key())
+		copy(a.c.cfg.Self.Key()[32:], r.key[32:])
 	})
 	wantStep(t, &peerError{"x", stepProof, err}, stepProof, "x")
 	if !errors.Is(err, explain.PeerRefused) {
@@ -438,9 +432,9 @@ func TestRelayedRecovery(t *testing.T) {
 func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received, error) {
 	f.t.Helper()
 	c := r.c.withPeers()
-	c.self.enrolment = key
+	c.cfg.Self.cfg.Key = key
 	s := f.c.head.State()
-	a := &asking{c: c.peerrecovery, head: &claimedHead{f.loaded(), s.Head, s.Manifest}, peer: f.addr,
+	a := &asking{c: c, head: &claimedHead{f.loaded(), s.Head, s.Manifest}, peer: f.addr,
 		turn: make(chan struct{}, 1)}
 	if alter != nil {
 		alter(a)
@@ -499,7 +493,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	})
 	t.Run("to another purpose", func(t *testing.T) {
 		mv := &move{from: s, manifest: s.Manifest, link: s.Head, mesh: s.MeshCA()}
-		nothing(t, explain.Of((&preparing{c: r.c.withPeers().peerrecovery, mv: mv}).bring(r.ctx(), f.addr)),
+		nothing(t, explain.Of((&preparing{c: r.c.withPeers(), mv: mv}).bring(r.ctx(), f.addr)),
 			explain.PeerRefused)
 	})
 	t.Run("while the head moves", func(t *testing.T) {
@@ -592,7 +586,7 @@ func TestDismissedCoordinator(t *testing.T) {
 		return e
 	})
 	r.start()
-	loaded, err := r.c.head.history.Load(t.Context())
+	loaded, err := r.c.head.cfg.History.Load(t.Context())
 	wantOnly(t, "load", err, "")
 	_, err = r.askOnce(loaded)
 	if failed := wantStep(t, err, stepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {

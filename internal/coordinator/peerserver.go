@@ -74,7 +74,7 @@ func (g *greeted) name() string { return string(identity.Coordinator) + "/" + g.
 // here.
 func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *fealtyv1.PeerHello,
 	recipient string) (*greeted, *fealtyv1.PeerChallenge, error) {
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,9 +87,9 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 		return nil, nil, refusedPeer(err.Error())
 	}
 	if _, unknown := g.shown.Match(s.Manifest,
-		c.now()); unknown == nil && string(h.GetHead()) != string(s.Head.Hash[:]) {
+		c.cfg.Now()); unknown == nil && string(h.GetHead()) != string(s.Head.Hash[:]) {
 		// It may have seen a newer head than this one has.
-		if s, err = c.authority.headIfFree(ctx); err != nil {
+		if s, err = c.cfg.Authority.headIfFree(ctx); err != nil {
 			return nil, nil, err
 		}
 		g.s = s
@@ -97,7 +97,7 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	if h.GetCluster() != s.Manifest.Cluster {
 		return nil, nil, refusedPeer(strangerThere)
 	}
-	if g.asker, err = g.shown.Match(s.Manifest, c.now()); err != nil {
+	if g.asker, err = g.shown.Match(s.Manifest, c.cfg.Now()); err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
 	cs, ok := mesh.ConnectionState(ctx)
@@ -115,13 +115,13 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	}
 	g.t = proof.PeerTranscript{
 		Purpose: purpose, Cluster: s.Manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
-		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.self.enrolment.Public().(ed25519.PublicKey),
+		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.cfg.Self.Key().Public().(ed25519.PublicKey),
 	}
 	evidence, vouch, err := c.provePeer(proof.Giver, g.t)
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error()) // of what it sent
 	}
-	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.self.enrolmentKey(), Recipient: recipient,
+	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.cfg.Self.enrolmentKey(), Recipient: recipient,
 		Evidence: evidence, X509: vouch}, nil
 }
 
@@ -135,14 +135,14 @@ func refusedPeer(problem string) error {
 // behind says, to who has proven itself, that what was asked for is not the head here,
 // or here is not the head.
 func (c *PeerRecovery) behind(g *greeted, problem string) error {
-	c.head.LookAgain() // one of the two is behind; it may be this one
+	c.cfg.Head.LookAgain() // one of the two is behind; it may be this one
 	return explain.New(explain.PeerBehind, "peer", ownName(c, g.s), "asked", shortHex(g.t.Head), "problem", problem)
 }
 
 func ownName(c *PeerRecovery, s *authority.State) string {
-	found, err := c.self.admits(s.Manifest)
+	found, err := c.cfg.Self.admits(s.Manifest)
 	if err != nil {
-		return c.self.enrolmentKey()
+		return c.cfg.Self.enrolmentKey()
 	}
 	return found.Name
 }
@@ -159,21 +159,21 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 		return refusedPeer(err.Error())
 	}
 	g.shown = shown
-	if err := c.faults.Hit("peer.before-reread"); err != nil {
+	if err := c.cfg.Faults.Hit("peer.before-reread"); err != nil {
 		return err
 	}
-	head, version, err := c.head.history.Head(ctx)
+	head, version, err := c.cfg.Head.cfg.History.Head(ctx)
 	if err != nil {
-		return c.head.storeError("read the head of the history", err)
+		return c.cfg.Head.storeError("read the head of the history", err)
 	}
-	asker, stranger := g.shown.Match(g.s.Manifest, c.now())
+	asker, stranger := g.shown.Match(g.s.Manifest, c.cfg.Now())
 	g.asker = asker
-	switch answer := decide.Give(memory{c.authority, g.s}, head.Hash, history.Hash(g.t.Head), stranger == nil); {
+	switch answer := decide.Give(memory{c.cfg.Authority, g.s}, head.Hash, history.Hash(g.t.Head), stranger == nil); {
 	case answer == decide.Stranger:
 		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
 		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.Head.Hash.String()[:16], g.s.Head.Index))
-	case answer != decide.Given, c.head.State() != g.s, version != g.s.HeadVersion:
+	case answer != decide.Given, c.cfg.Head.State() != g.s, version != g.s.HeadVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet", head.Index))
 	}
 	return nil
@@ -187,7 +187,7 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
 	addr := identity.FromContext(ctx).Addr
 	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
 	defer cancel()
-	slot, err := c.peerCalls.Enter(ctx, addr, c.now())
+	slot, err := c.peerCalls.Enter(ctx, addr, c.cfg.Now())
 	if err != nil {
 		c.metrics.peerCalls.WithLabelValues(string(purpose), explain.CodeOf(err)).Inc()
 		return err
@@ -210,11 +210,11 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
 		attrs = append(attrs, slog.String("peer", g.name()), slog.String("key", g.key))
 	}
 	if err != nil {
-		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a coordinator was refused",
+		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "a coordinator was refused",
 			append(attrs, slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))...)
 		return err
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "secrets were handed over between coordinators", append(attrs, slog.String("outcome", label))...)
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "secrets were handed over between coordinators", append(attrs, slog.String("outcome", label))...)
 	return nil
 }
 
@@ -225,7 +225,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		ctx context.Context, slot *flowcontrol.Slot,
 	) (*greeted, error) {
 		c := p.c
-		req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
+		req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
 		if err != nil {
 			return nil, err
 		}
@@ -236,7 +236,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if err := stream.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Challenge{Challenge: challenge}}); err != nil {
 			return g, err
 		}
-		if req, err = flowcontrol.Receive(ctx, c.readers, stream.Recv); err != nil {
+		if req, err = flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv); err != nil {
 			return g, err
 		}
 		if err := g.proven(ctx, c, req.GetEvidence(), req.GetX509()); err != nil {
@@ -256,17 +256,17 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 // give seals the secrets of the state for who proved itself. The audit entry is durable
 // before they leave; that it is written says too that the head is still the one.
 func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []byte) (*fealtyv1.PeerSecrets, error) {
-	mesh, err := g.s.FreshMeshCA(c.now())
+	mesh, err := g.s.FreshMeshCA(c.cfg.Now())
 	if err != nil {
 		return nil, err
 	}
 	sealed, err := g.s.Secrets.HandOver(g.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.self.enrolmentKey(), To: g.key, Head: g.s.Head.Hash,
+		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.cfg.Self.enrolmentKey(), To: g.key, Head: g.s.Head.Hash,
 	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")
 	}
-	if err := c.faults.Hit("peer.before-audit"); err != nil {
+	if err := c.cfg.Faults.Hit("peer.before-audit"); err != nil {
 		return nil, err
 	}
 	if err := c.auditHandover(ctx, g, evidence, vouch, record.AuditEntry{Action: "seed.given", Target: g.name(),
@@ -287,20 +287,20 @@ func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, 
 	if err != nil {
 		return err
 	}
-	e.Actor = c.self.ownID(g.s)
+	e.Actor = c.cfg.Self.ownID(g.s)
 	e.Fields["key"], e.Fields["proof"] = g.key, base64.StdEncoding.EncodeToString(evidence)
 	e.Fields["transcript"] = base64.StdEncoding.EncodeToString(digest[:])
 	if g.asker.Entry != nil && !strings.HasPrefix(g.asker.Selector, "key:") {
 		e.Fields["shown"], e.Fields["x509"] = g.asker.Selector, base64.StdEncoding.EncodeToString(vouch)
 	}
 	ch := g.s.Records.NewChange(g.s.HeadVersion)
-	ch.Audit(c.now(), e)
+	ch.Audit(c.cfg.Now(), e)
 	if _, err := ch.Commit(ctx); err != nil {
 		var conflict *store.ConflictError
 		if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
 			return c.behind(g, "the history moved on, and that one has not followed yet")
 		}
-		return c.head.storeError("audit what is handed over", err)
+		return c.cfg.Head.storeError("audit what is handed over", err)
 	}
 	return nil
 }

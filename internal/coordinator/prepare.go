@@ -107,7 +107,7 @@ func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
 		g.Go(func() error {
 			p := &preparing{c: c, mv: mv}
 			if err := p.bring(ctx, addr); err != nil {
-				c.failures.Log(ctx, c.log, slog.LevelWarn,
+				c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn,
 					"a peer was not prepared for the next head; it asks for its key when the head appears",
 					slog.String("peer", addr), slog.String("reason", flowcontrol.Clip(bare(err), maxPeerError)))
 				return nil
@@ -129,17 +129,17 @@ func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
 // that they are ready at its parent, or at the head before that. Such a one follows as soon
 // as it is greeted, or has followed and did not come to say so. They have to prove it.
 func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
-	others, err := c.head.replicas(ctx, mv.from.Manifest)
+	others, err := c.cfg.Head.replicas(ctx, mv.from.Manifest)
 	if err != nil {
-		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+		c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
 	}
 	var out []string
 	parent := mv.from.Head
 	for _, r := range others {
-		_, stays := r.entryIn(mv.manifest, c.now())
+		_, stays := r.entryIn(mv.manifest, c.cfg.Now())
 		near := r.Head == parent.Hash || r.Head == parent.Previous
-		if r.Key != c.self.enrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near && len(r.Addresses) > 0 {
+		if r.Key != c.cfg.Self.enrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near && len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])
 		}
 	}
@@ -176,8 +176,8 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	}); err != nil {
 		return err
 	}
-	_, before := x.giver.Match(from.Manifest, p.c.now())
-	found, after := x.giver.Match(p.mv.manifest, p.c.now())
+	_, before := x.giver.Match(from.Manifest, p.c.cfg.Now())
+	found, after := x.giver.Match(p.mv.manifest, p.c.cfg.Now())
 	if !decide.Prepares(before == nil, after == nil) {
 		return fmt.Errorf("it is no coordinator both before and after the change: %w", cmp.Or(before, after))
 	}
@@ -187,7 +187,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.self.enrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
+		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.cfg.Self.enrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
 	}, p.mv.mesh)
 	if err != nil {
 		return err
@@ -214,7 +214,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		ctx context.Context, slot *flowcontrol.Slot,
 	) (*greeted, error) {
 		c := p.c
-		req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
+		req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
 		if err != nil {
 			return nil, err
 		}
@@ -230,7 +230,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err := stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Challenge{Challenge: challenge}}); err != nil {
 			return g, err
 		}
-		if req, err = flowcontrol.Receive(ctx, c.readers, stream.Recv); err != nil {
+		if req, err = flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv); err != nil {
 			return g, err
 		}
 		candidate := req.GetCandidate()
@@ -251,7 +251,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 			authority.WipeMesh(k.mesh)
 			return g, err
 		}
-		c.authority.taken.keep(k)
+		c.cfg.Authority.taken.keep(k)
 		return g, stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Taken{Taken: &fealtyv1.PeerTaken{}}})
 	})
 }
@@ -275,11 +275,11 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 		return takenKey{}, err
 	}
 	link := *next.Current()
-	_, stranger := g.shown.Match(g.s.Manifest, c.now())
-	if answer := decide.Take(memory{c.authority, g.s}, decide.HeadOf(&link), stranger == nil); answer != decide.Given {
+	_, stranger := g.shown.Match(g.s.Manifest, c.cfg.Now())
+	if answer := decide.Take(memory{c.cfg.Authority, g.s}, decide.HeadOf(&link), stranger == nil); answer != decide.Given {
 		return takenKey{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
-	switch _, err := c.self.admits(m); {
+	switch _, err := c.cfg.Self.admits(m); {
 	case err != nil:
 		return takenKey{}, err
 	case link.Salt != g.s.Head.Salt || !next.TransactionKey().Equal(g.s.Secrets.TransactionKey()):
@@ -288,7 +288,7 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 		return takenKey{}, errors.New("it makes no mesh CA key")
 	}
 	key, err := authority.TakeMesh(recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.self.enrolmentKey(), Head: link.Hash,
+		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.cfg.Self.enrolmentKey(), Head: link.Hash,
 	}, p.GetSealed())
 	if err != nil {
 		return takenKey{}, err

@@ -70,7 +70,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	wantOnly(t, "mesh", err, "")
 	bring := func(mv *move) error {
 		c := f.c.withPeers()
-		err := (&preparing{c: c.peerrecovery, mv: mv}).bring(f.ctx(), r.addr)
+		err := (&preparing{c: c, mv: mv}).bring(f.ctx(), r.addr)
 		if err != nil {
 			return explain.Of(err)
 		}
@@ -119,8 +119,8 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
 		c := f.c.withPeers()
-		c.self.enrolment = newTestKey(t)
-		if err := explain.Of((&preparing{c: c.peerrecovery, mv: f.candidate(more, nil)}).bring(f.ctx(),
+		c.cfg.Self.cfg.Key = newTestKey(t)
+		if err := explain.Of((&preparing{c: c, mv: f.candidate(more, nil)}).bring(f.ctx(),
 			r.addr)); err.Code != explain.PeerRefused {
 			t.Errorf("answered %v", err)
 		}
@@ -129,7 +129,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		f.replicas = rs[1:]
 		mv := f.candidate(more, nil)
 		f.replicas = rs
-		p := &preparing{c: f.c.withPeers().peerrecovery, mv: mv}
+		p := &preparing{c: f.c.withPeers(), mv: mv}
 		if err := p.bring(f.ctx(), r.addr); err == nil || !strings.Contains(err.Error(), "both before and after") {
 			t.Errorf("the key is brought to who is dismissed: %v", err)
 		}
@@ -193,7 +193,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	rs[0].start()
 	rs[0].awaitHead(f)
 	rs[0].link.lie(hideReplicas)
-	_, err := rs[0].c.withPeers(bad).peerrecovery.fromPeers(f.ctx(), rs[0].loaded())
+	_, err := rs[0].c.withPeers(bad).fromPeers(f.ctx(), rs[0].loaded())
 	rs[0].link.lie(nil)
 	wantStep(t, err, stepMesh, bad)
 	fmt.Fprintf(&said, "%v %+v", err, err)
@@ -241,7 +241,7 @@ func FuzzPeerSecrets(f *testing.F) {
 	}
 	s := d.state()
 	mesh := s.MeshCA()
-	loaded, err := d.c.head.history.Load(f.Context())
+	loaded, err := d.c.head.cfg.History.Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -105,7 +105,7 @@ func (c *Membership) askOthers(ctx context.Context, s *authority.State, patience
 			})
 			switch {
 			case err == nil:
-				c.presence.Heard(r.Key, c.elapsed())
+				c.presence.Heard(r.Key, c.cfg.Elapsed())
 				c.take(ctx, s, r, seen)
 			case ctx.Err() == nil && patience == hearTimeout:
 				c.presence.Unanswered(r.Key)
@@ -120,7 +120,7 @@ func (c *Membership) askOthers(ctx context.Context, s *authority.State, patience
 func (c *Membership) seenBy(ctx context.Context, s *authority.State, conn *mesh.Conn) (*fealtyv1.GetSeenResponse,
 	error) {
 	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.Head.AuthorityEpoch}
-	if t := c.bundle.trust.Load(); t != nil {
+	if t := c.cfg.Bundle.trust.Load(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
 	seen, err := fealtyv1.NewLiveServiceClient(conn).GetSeen(ctx, req)
@@ -136,7 +136,7 @@ func (c *Membership) take(ctx context.Context, s *authority.State, r replica, se
 	if seen != nil {
 		claim, err := c.compareSeen(ctx, s, r.Name, seen)
 		if err != nil {
-			c.failures.Log(ctx, c.log, slog.LevelWarn, "what another coordinator saw of the store was not compared",
+			c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "what another coordinator saw of the store was not compared",
 				slog.String("coordinator", r.Name), slog.Any("err", err))
 		}
 		said.claim = claim
@@ -180,7 +180,7 @@ func (e *others) forgetTold() {
 
 // toldNow returns what those said who are there still, by name.
 func (c *Membership) toldNow() []told {
-	e, now := c.others, c.elapsed()
+	e, now := c.others, c.cfg.Elapsed()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var out []told
@@ -195,7 +195,7 @@ func (c *Membership) toldNow() []told {
 
 // foundHere is what this coordinator tells the others: they cannot find it themselves.
 func (c *Membership) foundHere(s *authority.State) []*fealtyv1.Finding {
-	out := append(c.found(s), c.olderKeyFindings()...)
+	out := append(c.cfg.Found(s), c.olderKeyFindings()...)
 	return out[:min(len(out), maxToldFindings)]
 }
 
@@ -204,7 +204,7 @@ func (c *Membership) foundHere(s *authority.State) []*fealtyv1.Finding {
 func (c *Membership) withTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
 	out := own
 	for _, t := range c.toldNow() {
-		if t.claim != "" && c.storeguard.Lost() == nil {
+		if t.claim != "" && c.cfg.StoreGuard.Lost() == nil {
 			out = append(out, finding.New(explain.StoreClaimed, "member", "coordinator "+t.name, "claim", t.claim))
 		}
 		for _, f := range t.findings {
@@ -227,7 +227,7 @@ func ofTheStore(code string) bool {
 // missedFindings says which other coordinators are missed.
 func (c *Membership) missedFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
-	for _, m := range c.presence.Missed(c.elapsed()) {
+	for _, m := range c.presence.Missed(c.cfg.Elapsed()) {
 		if m.Recovering && m.Writes {
 			out = append(out, finding.New(explain.CoordinatorRecovering, "name", m.Name, "addresses",
 				strings.Join(m.Addresses, ", ")))
@@ -259,12 +259,12 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.
 		return nil, err
 	}
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		out, err := c.forgetCoordinator(ctx, s, req)
-		if err == nil || !c.head.conflicts(ctx, err) {
+		if err == nil || !c.cfg.Head.conflicts(ctx, err) {
 			return out, err
 		}
 	}
@@ -278,9 +278,9 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	const what = "forget a coordinator"
 	name := req.GetName()
 	// Those are forgotten too that are not told of any more, a bounded number at a time.
-	all, err := c.head.allReplicas(ctx, s.Manifest)
+	all, err := c.cfg.Head.allReplicas(ctx, s.Manifest)
 	if err != nil {
-		return nil, c.head.storeError(what, err)
+		return nil, c.cfg.Head.storeError(what, err)
 	}
 	all = slices.DeleteFunc(all, func(r replica) bool { return r.Name != name })
 	all = all[:min(len(all), maxReplicas)]
@@ -290,10 +290,10 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	}
 	out := &fealtyv1.ForgetCoordinatorResponse{}
 	ch := s.Records.NewChange(s.HeadVersion)
-	now, heard := c.elapsed(), ""
+	now, heard := c.cfg.Elapsed(), ""
 	for _, r := range all {
 		switch silent, _ := c.presence.Silent(r.Key, now); {
-		case r.Key == c.self.enrolmentKey():
+		case r.Key == c.cfg.Self.enrolmentKey():
 			heard = "it is the one that was asked"
 			continue
 		case !r.Stopped && !c.presence.Gone(r.Key, now):
@@ -309,7 +309,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 			return nil, err
 		}
 		ch.Delete(at, r.version)
-		out.Forgotten = append(out.Forgotten, c.peerrecovery.replicaMessage(r))
+		out.Forgotten = append(out.Forgotten, c.cfg.PeerRecovery.replicaMessage(r))
 	}
 	if len(out.Forgotten) == 0 {
 		return nil, explain.New(explain.CoordinatorHeard, "name", name, "problem", heard)
@@ -317,18 +317,18 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	if req.GetDryRun() {
 		return out, nil
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "coordinator.forget", Target: name,
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "coordinator.forget", Target: name,
 		Reason: req.GetReason()})
-	if err := c.faults.Hit("coordinator.forget"); err != nil {
+	if err := c.cfg.Faults.Hit("coordinator.forget"); err != nil {
 		return nil, err
 	}
 	if _, err := ch.Commit(ctx); err != nil {
 		if errors.Is(err, store.ErrConflict) {
 			return nil, err
 		}
-		return nil, c.head.storeError(what, err)
+		return nil, c.cfg.Head.storeError(what, err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name),
 		slog.String("by", record.Actor(ctx)))
 	c.hearPeers(ctx, s) // so that the finding is gone with the answer
 	return out, nil

@@ -15,7 +15,7 @@ const maxPreview = 1000
 // rule that decides renewals.
 func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.PreviewManifestRequest) (*fealtyv1.PreviewManifestResponse, error) {
 	c := m.c
-	s, err := c.head.atHead(ctx)
+	s, err := c.cfg.Head.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 	out := &fealtyv1.PreviewManifestResponse{Manifest: s.Manifest.Bytes(), Transition: transitionMessage(s.Head)}
 	recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix)
 	if err != nil {
-		return nil, c.head.storeError("read the members", err)
+		return nil, c.cfg.Head.storeError("read the members", err)
 	}
 	for _, r := range recs {
 		rec := r.Value
@@ -46,9 +46,9 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 	}
 	tokens, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
 	if err != nil {
-		return nil, c.head.storeError("read the tokens", err)
+		return nil, c.cfg.Head.storeError("read the tokens", err)
 	}
-	now := c.now()
+	now := c.cfg.Now()
 	for _, t := range tokens {
 		admits := func(m *manifest.Manifest) bool {
 			e, ok := m.EntryByName(t.Value.Entry)

@@ -158,7 +158,7 @@ func (c *Coordinator) checkSelf() {
 		passes(l)
 	}
 	c.limiter.Alive()
-	c.admission.perMember.Alive()
+	c.admission.cfg.PerMember.Alive()
 	c.auditing.Alive()
 	c.pulsed.Set(c.now())
 }

@@ -122,10 +122,8 @@ func TestProbes(t *testing.T) {
 		t.Errorf("readiness in an outage: %+v", a)
 	}
 	d.c.cfg.LivenessStore = true
-	d.c.share()
 	want("in an outage, strict", 200, 200, 503, 0)
 	d.c.cfg.LivenessStore = false
-	d.c.share()
 	d.advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
 	d.store.setDown(nil)

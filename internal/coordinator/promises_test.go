@@ -250,7 +250,7 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	r.awaitHead(f)
 	r.link.lie(hideReplicas) // it is the liar alone that is asked
 	wantOnly(t, "remove", os.Remove(filepath.Join(r.dir, "coordinator", markFile)), "")
-	_, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).peerrecovery.fromPeers(r.ctx(), loaded)
+	_, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
 	if failed := wantStep(t, err, stepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
@@ -281,7 +281,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	bring := func(mv *move) error {
-		return (&preparing{c: f.c.withPeers().peerrecovery, mv: mv}).bring(f.ctx(), r.addr)
+		return (&preparing{c: f.c.withPeers(), mv: mv}).bring(f.ctx(), r.addr)
 	}
 	mv := f.candidate(moreCoordinators(t), nil)
 	r.link.hold(func(tx store.Tx) error {
@@ -300,7 +300,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	}
 	r.link.hold(nil)
 	wantOnly(t, "bring", bring(f.candidate(moreCoordinators(t), nil)), "")
-	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.self.enrolment.Public().(ed25519.PublicKey)) {
+	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.self.Key().Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
 }
@@ -333,7 +333,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 				Root: s.Root.Raw, MeshCA: s.MeshCA().Certificate().Raw, TransactionKey: s.Secrets.TransactionKey(),
 			}
 			alter(&tr)
-			key, evidence, err := proof.ProveVerify(f.c.self.enrolment, tr)
+			key, evidence, err := proof.ProveVerify(f.c.self.Key(), tr)
 			return &fealtyv1.VerifyClaim{
 				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA, TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,
 			}, h, err

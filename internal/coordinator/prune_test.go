@@ -141,7 +141,6 @@ func TestPruningWaitsForTheClock(t *testing.T) {
 		var jump atomic.Int64
 		origin, began := d.clock(), time.Now()
 		d.c.now = func() time.Time { return origin.Add(time.Since(began) + time.Duration(jump.Load())) }
-		d.c.share()
 		done := make(chan struct{})
 		ended := make(chan struct{})
 		go func() {

@@ -350,7 +350,7 @@ func (p *publication) settle() {
 // hash, is left out and reported: it is made again. It is a [store.ConflictError] on the
 // head if that is because the head moved on.
 func (c *Publication) loadPublication(ctx context.Context, s *authority.State) (*publication, error) {
-	l, err := c.store.List(ctx, publicationPrefix)
+	l, err := c.cfg.Store.List(ctx, publicationPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -393,7 +393,7 @@ func (c *Publication) loadPublication(ctx context.Context, s *authority.State) (
 			p.strays = append(p.strays, e.Key)
 		}
 	}
-	if err := c.head.forgedUnder(ctx, s, bad...); err != nil {
+	if err := c.cfg.Head.forgedUnder(ctx, s, bad...); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
@@ -511,10 +511,10 @@ func (c *Publication) contentsFit(after *authority.State) error {
 		}
 		rec := record.Member{Kind: e.Kind, Name: e.Name}
 		rec.Cover(e)
-		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.addresses)
+		content := runtimeContent(after, rec, snapshot.MemberActive, e, c.cfg.Addresses)
 		t, err := nodeTarget(after, snapshot.ScopeNodeRuntime, rec, groupOfRecord(rec))
 		if err == nil {
-			_, _, _, err = compileHeader(after, t, content, nil, 1, c.now())
+			_, _, _, err = compileHeader(after, t, content, nil, 1, c.cfg.Now())
 		}
 		if err != nil {
 			return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", fmt.Sprintf("the members of entry %s could not be told what they are: %v", e.Name, err))

@@ -105,23 +105,23 @@ const sweepHeaders = time.Hour
 // followPublication keeps what members are told up with the store until ctx ends: it
 // compiles while this coordinator leads, and reads what the leader published else.
 func (c *Publication) followPublication(ctx context.Context, s *authority.State) error {
-	changed, stop := watch.Key(ctx, c.store, publicationStateKey)
+	changed, stop := watch.Key(ctx, c.cfg.Store, publicationStateKey)
 	defer stop()
 	b := newPublisher()
 	for {
-		trust, configured, led := c.bundle.bundleChanged.Wait(), c.desired.configChanged.Wait(), c.election.lead.changed.Wait()
-		if err := c.storeguard.UntilWhole(ctx); err != nil {
+		trust, configured, led := c.cfg.Bundle.bundleChanged.Wait(), c.cfg.Desired.configChanged.Wait(), c.cfg.Election.lead.changed.Wait()
+		if err := c.cfg.StoreGuard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		started := time.Now()
 		more, err := c.publish(ctx, s, b)
-		if err != nil && !c.head.conflicts(ctx, err) {
+		if err != nil && !c.cfg.Head.conflicts(ctx, err) {
 			return err
 		}
 		ended := time.Now()
 		pause := max(publishPause, publishShare*ended.Sub(started))
 		if !more && err == nil {
-			members := c.membership.members.changed
+			members := c.cfg.Membership.members.changed
 			if _, err := watch.Wait(ctx, publicationPollPause, members, trust, configured, changed, led); err != nil {
 				return err
 			}
@@ -139,7 +139,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 // that matches store.ErrConflict means that somebody was first, or leads now, and
 // nothing was published.
 func (c *Publication) publish(ctx context.Context, s *authority.State, b *publisher) (more bool, err error) {
-	t := c.bundle.trust.Load()
+	t := c.cfg.Bundle.trust.Load()
 	if t == nil || t.Epoch != s.Head.AuthorityEpoch {
 		return false, nil // the bundle of this head comes first
 	}
@@ -147,7 +147,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 	if err != nil {
 		return false, err
 	}
-	term, leads, ok := c.election.leading()
+	term, leads, ok := c.cfg.Election.leading()
 	if !ok {
 		c.unreport(b)
 		return false, nil
@@ -156,7 +156,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 		*b = *newPublisher()
 		b.term = term
 	}
-	now := c.now()
+	now := c.cfg.Now()
 	next, coordinators, err := c.nextPublicationState(ctx, s, b, p, now)
 	if err != nil {
 		return false, err
@@ -213,7 +213,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 	if w.configured {
 		ch.Require(configStateKey, b.configVersion)
 	}
-	if err := c.faults.Hit("publish.before-commit"); err != nil {
+	if err := c.cfg.Faults.Hit("publish.before-commit"); err != nil {
 		return false, err
 	}
 	rev, err := ch.Commit(ctx)
@@ -230,7 +230,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 	if err != nil {
 		return false, err
 	}
-	if err := c.faults.Hit("publish.after-commit"); err != nil {
+	if err := c.cfg.Faults.Hit("publish.after-commit"); err != nil {
 		return false, err
 	}
 	after.state.Version = rev
@@ -238,7 +238,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 	c.publication.Store(after)
 	c.publicationChanged.Notify()
 	c.publishedAll(ctx, b, w)
-	c.log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.state.Value.Generation),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.state.Value.Generation),
 		slog.Int("headers", len(after.headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
 	return w.more || len(after.strays) > 0, nil
 }
@@ -246,7 +246,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 // currentPublication returns the publication that the store holds: the one in
 // memory, unless another replica wrote since.
 func (c *Publication) currentPublication(ctx context.Context, s *authority.State) (*publication, error) {
-	e, err := c.store.Get(ctx, publicationStateKey)
+	e, err := c.cfg.Store.Get(ctx, publicationStateKey)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return nil, err
 	}
@@ -274,10 +274,10 @@ const coordinatorSilence = 10 * time.Minute
 // and whether that changes who is named.
 func (c *Publication) nextPublicationState(ctx context.Context, s *authority.State, b *publisher, p *publication,
 	now time.Time) (publicationRecord, bool, error) {
-	if _, err := c.self.admits(s.Manifest); err != nil {
+	if _, err := c.cfg.Self.admits(s.Manifest); err != nil {
 		return publicationRecord{}, false, err
 	}
-	all, err := c.head.replicas(ctx, s.Manifest)
+	all, err := c.cfg.Head.replicas(ctx, s.Manifest)
 	if err != nil {
 		return publicationRecord{}, false, err
 	}
@@ -294,7 +294,7 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 			told[r.Key], b.heard[r.Key] = r.Addresses, now
 		}
 	}
-	told[c.self.enrolmentKey()], b.heard[c.self.enrolmentKey()] = c.addresses, now
+	told[c.cfg.Self.enrolmentKey()], b.heard[c.cfg.Self.enrolmentKey()] = c.cfg.Addresses, now
 	for key := range told {
 		if _, ok := b.heard[key]; !ok {
 			b.heard[key] = now // by who led before
@@ -314,14 +314,14 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 // another one than in the store.
 func (b *publisher) collect(c *Publication, s *authority.State, t *bundle.View, p *publication, addresses []string,
 	now time.Time) (ready bool) {
-	b.state, b.members = s, &c.membership.members
-	touched := c.membership.members.takeTouched()
+	b.state, b.members = s, &c.cfg.Membership.members
+	touched := c.cfg.Membership.members.takeTouched()
 	all := b.head != s.Head.Hash || !slices.Equal(b.addresses,
 		addresses) || p.broken || now.Sub(b.swept).Abs() >= sweepHeaders
 	moved := b.head != s.Head.Hash
 	if all {
 		b.head, b.addresses, b.swept = s.Head.Hash, addresses, now
-		for _, path := range c.membership.members.paths() {
+		for _, path := range c.cfg.Membership.members.paths() {
 			touched[path] = true
 		}
 		for _, h := range p.headers {
@@ -343,7 +343,7 @@ func (b *publisher) collect(c *Publication, s *authority.State, t *bundle.View, 
 		}
 	}
 	b.banned(t)
-	set, version, ok := c.desired.configured()
+	set, version, ok := c.cfg.Desired.configured()
 	if ok && (b.compiler == nil || version != b.configVersion || moved || b.withdrawn) {
 		b.recompile(s, set, version, moved || b.withdrawn)
 		b.withdrawn = false
@@ -606,7 +606,7 @@ func (c *Publication) compile(ctx context.Context, s *authority.State, b *publis
 		if !w.room(len(nodeScopes())) {
 			break
 		}
-		member := c.membership.members.at(path)
+		member := c.cfg.Membership.members.at(path)
 		if version, ok := b.contested[path]; ok && (b.lost || version == member.version) {
 			continue
 		}
@@ -655,7 +655,7 @@ func (x *compilation) make(name string, t target, content snapshot.Content) []co
 		h, raw, changed, removed, err = x.fit(t, content, old, err)
 	}
 	if err == nil {
-		err = x.c.faults.Hit("publish.compile." + name + "." + string(t.scope))
+		err = x.c.cfg.Faults.Hit("publish.compile." + name + "." + string(t.scope))
 	}
 	switch {
 	case err != nil:
@@ -683,7 +683,7 @@ func (x *compilation) fit(t target, content snapshot.Content, old *published, to
 // fail notes that a subject keeps the header that it has.
 func (x *compilation) fail(name string, scope snapshot.Scope, err error) {
 	x.b.failed[name], x.b.news = fmt.Sprintf("%s: %v", scope, err), true
-	x.c.failures.Log(x.ctx, x.c.log, slog.LevelError, "a snapshot was not compiled: its subject keeps the last one",
+	x.c.cfg.Failures.Log(x.ctx, x.c.cfg.Log, slog.LevelError, "a snapshot was not compiled: its subject keeps the last one",
 		slog.String("scope", string(scope)), slog.String("subject", name), slog.Any("err", err))
 }
 
@@ -726,7 +726,7 @@ func (x *compilation) member(path string, member indexed, addresses []string) {
 		h, raw, changed, err = compileHeader(x.s, t, content, x.last(runtime), x.generation, x.now)
 	}
 	if err == nil {
-		err = x.c.faults.Hit("publish.compile." + path)
+		err = x.c.cfg.Faults.Hit("publish.compile." + path)
 	}
 	if err != nil {
 		x.fail(path, snapshot.ScopeNodeRuntime, err)

@@ -483,13 +483,12 @@ func TestContestedMember(t *testing.T) {
 // Two coordinators that one entry admits are both named, and agree on that.
 func TestCoordinatorsOfOneEntry(t *testing.T) {
 	d := newDesk(t)
+	d.alter = func(c *Config) { c.Advertise = []string{"other.example:7443"} }
 	other, err := d.another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	other.cfg.Advertise = []string{"other.example:7443"}
-	other.share()
 	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
 		fmt.Sprintf(`match: ["key:%s", "key:`, other.self.enrolmentKey()), 1)
 	if _, err := d.c.authority.set(t.Context(), d.request([]byte(both)), true); err != nil {
@@ -835,7 +834,7 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	earlier := *d.c.bundle.trust.Load()
 	earlier.Epoch--
 	d.mustPublish(newPublisher())
-	dl := newDelivery(d.c.delivery, stream, m.id, nil)
+	dl := newSender(d.c.delivery, stream, m.id, nil)
 	dl.trust = &earlier
 	if err := dl.sendPublished(t.Context()); err != nil || len(stream.sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.sent, err)

@@ -70,7 +70,7 @@ type snapshotServer struct {
 
 func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealtyv1.SnapshotService_GetContentServer) error {
 	c := s.c
-	if _, err := c.head.ready(); err != nil {
+	if _, err := c.cfg.Head.ready(); err != nil {
 		return err
 	}
 	id := identity.FromContext(stream.Context()).ID
@@ -80,12 +80,12 @@ func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealt
 		return explain.New(explain.RequestField, "field", "content_hash", "problem", fmt.Sprintf("it has %d bytes, a SHA-256 has %d", len(req.GetContentHash()), sha256.Size))
 	}
 	copy(hash[:], req.GetContentHash())
-	end, err := c.pulls.start(member, c.now())
+	end, err := c.pulls.start(member, c.cfg.Now())
 	if err != nil {
 		return err
 	}
 	defer end()
-	content := c.publication.publication.Load().contentFor(id, hash)
+	content := c.cfg.Publication.publication.Load().contentFor(id, hash)
 	if content == nil {
 		// The same for what others have and for what nobody has.
 		return explain.New(explain.NotFound, "what", "content", "name", hash.String())
@@ -93,7 +93,7 @@ func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealt
 	ctx, cancel := context.WithTimeout(stream.Context(), pace.Time(int64(len(content))))
 	defer cancel()
 	for chunk := range slices.Chunk(content, chunkBytes) {
-		if err := c.readers.Do(ctx,
+		if err := c.cfg.Readers.Do(ctx,
 			func() error { return stream.Send(&fealtyv1.GetContentResponse{Chunk: chunk}) }); err != nil {
 			return err
 		}
@@ -121,24 +121,24 @@ const maxPollTime = time.Minute
 
 func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.SnapshotService_PollServer) error {
 	c := s.c
-	if _, err := c.head.ready(); err != nil {
+	if _, err := c.cfg.Head.ready(); err != nil {
 		return err
 	}
 	id := identity.FromContext(stream.Context()).ID
-	end, err := c.pulls.start(string(id.Kind())+"/"+id.Name(), c.now())
+	end, err := c.pulls.start(string(id.Kind())+"/"+id.Name(), c.cfg.Now())
 	if err != nil {
 		return err
 	}
 	defer end()
 	ctx, cancel := context.WithTimeout(stream.Context(), maxPollTime)
 	defer cancel()
-	if err := c.membership.presents(ctx, identity.FromContext(ctx)); err != nil {
+	if err := c.cfg.Membership.presents(ctx, identity.FromContext(ctx)); err != nil {
 		return err
 	}
-	if _, ok := c.membership.members.get(string(id.Kind()) + "/" + id.Name()); ok && req.GetInterval().CheckValid() == nil {
-		c.membership.live.polls(id, req.GetInterval().AsDuration())
+	if _, ok := c.cfg.Membership.members.get(string(id.Kind()) + "/" + id.Name()); ok && req.GetInterval().CheckValid() == nil {
+		c.cfg.Membership.live.polls(id, req.GetInterval().AsDuration())
 	}
-	d := newDelivery(c, poller{c, ctx, stream}, id, req.GetHeld())
+	d := newSender(c, poller{c, ctx, stream}, id, req.GetHeld())
 	if err := d.sendTrust(); err != nil {
 		return err
 	}
@@ -169,12 +169,12 @@ func (p poller) Send(m *fealtyv1.ConnectResponse) error {
 	default:
 		return nil // of no use to who does not listen
 	}
-	return p.c.readers.Do(p.ctx, func() error { return p.stream.Send(out) })
+	return p.c.cfg.Readers.Do(p.ctx, func() error { return p.stream.Send(out) })
 }
 
 func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshotRequest) (*fealtyv1.GetSnapshotResponse, error) {
 	c := s.c
-	if _, err := c.head.ready(); err != nil {
+	if _, err := c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	scope := snapshot.Scope(req.GetScope())
@@ -183,11 +183,11 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 			flowcontrol.Clip(req.GetScope(), maxReleaseBytes))
 	}
 	if scope == snapshot.ScopeTrustBundle {
-		if t := c.bundle.trust.Load(); t != nil {
+		if t := c.cfg.Bundle.trust.Load(); t != nil {
 			return &fealtyv1.GetSnapshotResponse{Snapshot: t.Message()}, nil
 		}
 	}
-	if p := c.publication.publication.Load(); p.serves() {
+	if p := c.cfg.Publication.publication.Load(); p.serves() {
 		for _, i := range p.of(identity.Kind(req.GetKind()), req.GetName()) {
 			if p.headers[i].scope != scope {
 				continue

@@ -30,22 +30,22 @@ const backReason = "the store is back: the present certificate stands in no reco
 // kept out of the records, as far as is known: over the key that its record says, and for
 // longer.
 func (c *Admission) unrecorded(path string, leaf *x509.Certificate) bool {
-	rec, ok := c.membership.members.get(path)
+	rec, ok := c.cfg.Membership.members.get(path)
 	return ok && leaf != nil && identity.KeyOf(leaf) == rec.Key && leaf.NotAfter.After(rec.NotAfter)
 }
 
 // storeAnswers reports whether the store showed our head since a call last failed for it.
 // A failure that lies ahead, because the clock was wrong, says nothing.
 func (c *Head) storeAnswers() bool {
-	failed := c.storeguard.SilentAt()
-	return !c.headConfirmed.Get().Before(failed) || failed.After(c.now())
+	failed := c.cfg.StoreGuard.SilentAt()
+	return !c.headConfirmed.Get().Before(failed) || failed.After(c.cfg.Now())
 }
 
 // whole reports whether a renewal should succeed now.
 func (c *Admission) whole() bool {
-	_, err := c.head.ready()
-	return err == nil && c.storeguard.Lost() == nil && c.head.storeAnswers() &&
-		c.head.ConfirmedAge(c.now()) <= headDegradedAfter && !c.storeguard.Writes().Blocks()
+	_, err := c.cfg.Head.ready()
+	return err == nil && c.cfg.StoreGuard.Lost() == nil && c.cfg.Head.storeAnswers() &&
+		c.cfg.Head.ConfirmedAge(c.cfg.Now()) <= headDegradedAfter && !c.cfg.StoreGuard.Writes().Blocks()
 }
 
 // followRecalls asks members back until ctx ends.
@@ -55,7 +55,7 @@ func (c *Admission) followRecalls(ctx context.Context) error {
 			return err
 		}
 		if c.recalls.Len() > 0 && c.whole() {
-			c.recalls.Tell(c.now(), recallsAtOnce, recallAgain)
+			c.recalls.Tell(c.cfg.Now(), recallsAtOnce, recallAgain)
 		}
 	}
 }

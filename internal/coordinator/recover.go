@@ -186,7 +186,7 @@ func (c *OwnerRecovery) registerServices(to grpc.ServiceRegistrar) {
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
-	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.now())
+	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.cfg.Now())
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	}); err != nil {
 		return err
 	}
-	req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
+	req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
 	if err != nil {
 		return err
 	}
@@ -227,12 +227,12 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	progress, err := c.bring(ctx, req, slot.Prove)
 	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
 	if err != nil {
-		c.refusals.Log(ctx, c.log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", addr),
+		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", addr),
 			slog.String("owner", owner),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 		return err
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was taken", slog.String("remote", addr), slog.String("owner", owner),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was taken", slog.String("remote", addr), slog.String("owner", owner),
 		slog.Any("brought", progress.GetBrought()), slog.Uint64("needed", uint64(progress.GetNeeded())), slog.Bool("recovered", progress.GetRecovered()))
 	return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Progress{Progress: progress}})
 }
@@ -253,19 +253,19 @@ func shareLabel(p *fealtyv1.RecoveryProgress, err error) string {
 // stands there; nil if there is none that owners could do anything for. What is signed in
 // it they check themselves.
 func (c *OwnerRecovery) waitingRestore(ctx context.Context) ([]byte, error) {
-	intent, _, err := c.head.pendingRestore(ctx)
+	intent, _, err := c.cfg.Head.pendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "", err == nil && (intent == nil || !intent.Whole):
 		return nil, nil // status says what is wrong with it
 	case err != nil:
-		return nil, c.head.storeError("read what a restore left", err)
+		return nil, c.cfg.Head.storeError("read what a restore left", err)
 	}
 	return intent.Encode()
 }
 
 // recoverable reports whether shares are of use now.
 func (c *OwnerRecovery) recoverable() error {
-	switch s := c.head.State(); s.Phase {
+	switch s := c.cfg.Head.State(); s.Phase {
 	case authority.Ready:
 		return explain.New(explain.RecoveryNotNeeded)
 	case authority.Uninitialized:
@@ -287,14 +287,14 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.head.history.Head(ctx)
+	head, _, err := c.cfg.Head.cfg.History.Head(ctx)
 	if err != nil {
-		return nil, c.head.claimedHistoryError(err)
+		return nil, c.cfg.Head.claimedHistoryError(err)
 	}
 	r := c.recoveries
 	r.mu.Lock()
 	g := r.now
-	if g != nil && !g.attempt.Serves(c.now(), head.Hash) {
+	if g != nil && !g.attempt.Serves(c.cfg.Now(), head.Hash) {
 		g.recipient.Wipe()
 		r.now, g = nil, nil
 	}
@@ -319,14 +319,14 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 		return nil, err
 	}
 	r.changed.Notify()
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.id.String()), slog.String("cluster", g.head.Cluster),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.id.String()), slog.String("cluster", g.head.Cluster),
 		slog.Int("needed", g.head.Threshold), slog.Any("owners", g.head.Owners()))
 	return g, nil
 }
 
 // newGathering reads the history, and makes an attempt for its head.
 func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
-	h, links, m, err := c.head.claimedHistory(ctx)
+	h, links, m, err := c.cfg.Head.claimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +335,7 @@ func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
 		return nil, explain.New(explain.RecoveryNoShares, "cluster", m.Cluster)
 	}
 	// No owner would send a share to who is no coordinator.
-	if _, err := c.self.admits(m); err != nil {
+	if _, err := c.cfg.Self.admits(m); err != nil {
 		return nil, err
 	}
 	recipient, err := keyring.NewEphemeral()
@@ -344,13 +344,13 @@ func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
 	}
 	var id recovery.ID
 	rand.Read(id[:])
-	return &gathering{attempt: recovery.NewAttempt(id, head, c.now()), recipient: recipient, id: id, head: head, manifest: m, history: h}, nil
+	return &gathering{attempt: recovery.NewAttempt(id, head, c.cfg.Now()), recipient: recipient, id: id, head: head, manifest: m, history: h}, nil
 }
 
 // claimedHistory reads the history as the store claims it to be, and the manifest of
 // its head. Nothing is verified: that takes the seed.
 func (c *Head) claimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
-	h, err := c.history.Load(ctx)
+	h, err := c.cfg.History.Load(ctx)
 	if err != nil {
 		return nil, nil, nil, c.claimedHistoryError(err)
 	}
@@ -387,7 +387,7 @@ func (c *OwnerRecovery) sendHistory(slot *flowcontrol.Slot, h *history.History,
 	send func(*fealtyv1.RecoveryHistory) error) error {
 	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
 		defer slot.Progress()
-		return c.readers.Do(slot.Context(), func() error { return send(page) })
+		return c.cfg.Readers.Do(slot.Context(), func() error { return send(page) })
 	})
 }
 
@@ -396,11 +396,11 @@ func (c *OwnerRecovery) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer
 	t := proof.RecoveryTranscript{
 		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(), Head: g.head.Hash[:],
 	}
-	key, evidence, err := proof.ProveRecovery(c.self.enrolment, t)
+	key, evidence, err := proof.ProveRecovery(c.cfg.Self.Key(), t)
 	if err != nil {
 		return nil, err
 	}
-	vouch, err := c.self.vouchFor(t)
+	vouch, err := c.cfg.Self.vouchFor(t)
 	if err != nil {
 		return nil, err
 	}
@@ -471,7 +471,7 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	}
 	// One at a time, like every change of the head: of two owners that come at once
 	// the second one finds the share of the first.
-	release, err := c.authority.ownersTurn(ctx)
+	release, err := c.cfg.Authority.ownersTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -480,13 +480,13 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	if err != nil {
 		return nil, err
 	}
-	if err := c.faults.Hit("recover.before-store"); err != nil {
+	if err := c.cfg.Faults.Hit("recover.before-store"); err != nil {
 		return nil, err
 	}
-	if err := c.head.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
+	if err := c.cfg.Head.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
 		return nil, err
 	}
-	if err := c.faults.Hit("recover.after-store"); err != nil {
+	if err := c.cfg.Faults.Hit("recover.after-store"); err != nil {
 		return nil, err
 	}
 	g.force = g.force || req.GetForce()
@@ -508,7 +508,7 @@ func (c *OwnerRecovery) takesNow(req *fealtyv1.RecoverRequest, owner string) (*g
 	if err := c.recoverable(); err != nil {
 		return nil, err
 	}
-	if err := c.faults.Hit("recover.before-taking"); err != nil {
+	if err := c.cfg.Faults.Hit("recover.before-taking"); err != nil {
 		return nil, err
 	}
 	g, err := c.taking(req.GetAttempt(), owner)
@@ -531,7 +531,7 @@ func (c *OwnerRecovery) taking(id []byte, owner string) (*gathering, error) {
 	if g == nil {
 		return nil, explain.New(explain.RecoveryOver, "owner", owner, "problem", "no attempt is open any more")
 	}
-	return g, g.attempt.Takes(c.now(), id, owner)
+	return g, g.attempt.Takes(c.cfg.Now(), id, owner)
 }
 
 // open decrypts what an owner sent, or what the store says that one sent, and
@@ -565,12 +565,12 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []string, shares []keyring.Share,
 	err error) {
 	for _, owner := range slices.Sorted(slices.Values(g.head.Owners())) {
-		e, err := c.store.Get(ctx, recoveryKey(g.id, owner))
+		e, err := c.cfg.Store.Get(ctx, recoveryKey(g.id, owner))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			continue
 		case err != nil:
-			return nil, shares, c.head.storeError("read the gathered shares", err)
+			return nil, shares, c.cfg.Head.storeError("read the gathered shares", err)
 		case len(e.Value) > recovery.MaxSentBytes:
 			err = errors.New("it is too large")
 		}
@@ -582,10 +582,10 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []st
 			if c.recoveries.current() != g {
 				return nil, shares, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "it ended meanwhile")
 			}
-			c.head.forged(ctx, e.Key, err)
+			c.cfg.Head.forged(ctx, e.Key, err)
 			bad := store.Tx{If: []store.Condition{{Key: e.Key, Version: e.Version}}, Delete: []string{e.Key}}
-			if _, err := c.store.Commit(ctx, bad); err != nil && !errors.Is(err, store.ErrConflict) {
-				return nil, shares, c.head.storeError("remove what is no share", err)
+			if _, err := c.cfg.Store.Commit(ctx, bad); err != nil && !errors.Is(err, store.ErrConflict) {
+				return nil, shares, c.cfg.Head.storeError("remove what is no share", err)
 			}
 			continue
 		}
@@ -606,7 +606,7 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 	if s := c.readyAtPeer(ctx, g); s != nil {
 		return s, nil
 	}
-	if err := c.faults.Hit("recover.before-combine"); err != nil {
+	if err := c.cfg.Faults.Hit("recover.before-combine"); err != nil {
 		return nil, err
 	}
 	secrets, err := authority.Combine(g.head.Threshold, shares)
@@ -614,7 +614,7 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 		return nil, c.seedRefused(ctx, g, err)
 	}
 	defer func() {
-		if !c.authority.keeps(secrets) {
+		if !c.cfg.Authority.keeps(secrets) {
 			secrets.Wipe()
 		}
 	}()
@@ -622,11 +622,11 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.authority.stateBefore(ctx, verified, secrets)
+	before, err := c.cfg.Authority.stateBefore(ctx, verified, secrets)
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.authority.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "),
+	s, err := c.cfg.Authority.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "),
 		"owners "+strings.Join(owners, ", "),
 		map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.id.String()})
 	if errors.Is(err, explain.ManifestStale) {
@@ -637,7 +637,7 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 		return nil, err
 	}
 	c.dropShares(ctx, g)
-	c.log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
 		slog.Uint64("authority_epoch", s.Head.AuthorityEpoch))
 	return s, nil
 }
@@ -650,19 +650,19 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 	if g.force {
 		return nil
 	}
-	w, _, err := c.authority.read(ctx, c.head.State().Ready())
+	w, _, err := c.cfg.Authority.read(ctx, c.cfg.Head.State().Ready())
 	if err != nil || w == nil || w.claimed.Hash != g.head.Hash || w.restore != nil {
 		return nil
 	}
 	looking, cancel := context.WithTimeout(ctx, lastLook) // a person waits
 	defer cancel()
-	s, _, err := c.authority.askPeers(looking, w)
+	s, _, err := c.cfg.Authority.askPeers(looking, w)
 	if err == nil {
-		err = c.authority.adopt(ctx, s)
+		err = c.cfg.Authority.adopt(ctx, s)
 	}
-	if now := c.head.State(); err == nil && now.Phase == authority.Ready {
+	if now := c.cfg.Head.State(); err == nil && now.Phase == authority.Ready {
 		c.dropShares(ctx, g)
-		c.log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed", slog.String("attempt", g.id.String()))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed", slog.String("attempt", g.id.String()))
 		return now
 	}
 	return nil
@@ -671,17 +671,17 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 // verifyRecovered derives the keys of secrets and replays the history with them.
 func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	secrets *authority.Secrets) (*history.Verified, error) {
-	loaded, err := c.head.history.Load(ctx)
+	loaded, err := c.cfg.Head.cfg.History.Load(ctx)
 	if err != nil {
-		return nil, c.head.claimedHistoryError(err)
+		return nil, c.cfg.Head.claimedHistoryError(err)
 	}
 	claimed, err := history.Decode(loaded.Links[len(loaded.Links)-1])
 	if err != nil {
-		return nil, c.head.claimedHistoryError(err)
+		return nil, c.cfg.Head.claimedHistoryError(err)
 	}
 	if got := history.Hash(sha256.Sum256(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
-		c.head.LookAgain()
+		c.cfg.Head.LookAgain()
 		return nil, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
 			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
 	}
@@ -692,13 +692,13 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
-	seen, err := c.head.seen()
+	seen, err := c.cfg.Head.seen()
 	if err == nil {
 		_, err = seen.Accepts(verified)
 	}
 	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
 		// Of a restored history it is the restore transition that has to: see restoration.
-		if intent, _, pending := c.head.pendingRestore(ctx); pending == nil && intent != nil && !carries(verified, intent) {
+		if intent, _, pending := c.cfg.Head.pendingRestore(ctx); pending == nil && intent != nil && !carries(verified, intent) {
 			err = nil
 		}
 	}
@@ -713,7 +713,7 @@ func (c *OwnerRecovery) seedRefused(ctx context.Context, g *gathering, cause err
 	c.recoveries.end(g)
 	c.dropShares(ctx, g)
 	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold, "problem", strings.TrimPrefix(cause.Error(), "history: "))
-	c.log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()), slog.Any("err", err))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()), slog.Any("err", err))
 	return err
 }
 

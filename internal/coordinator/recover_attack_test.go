@@ -190,7 +190,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			return o, g.history, nil
 		}},
 		{"coordinator's key over another head", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(f.c.self.enrolment, testCluster, history.Hash{1}, b), g.history, nil
+			return offerBy(f.c.self.Key(), testCluster, history.Hash{1}, b), g.history, nil
 		}},
 		{"history of the thief's own seed", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 			h := forge(own, nil)
@@ -240,7 +240,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.c.self.enrolment, testCluster, g.head.Hash, b), g.history, nil
+		return offerBy(f.c.self.Key(), testCluster, g.head.Hash, b), g.history, nil
 	}}
 	_, err = bringTo(t, honest.serve(t), alice, recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
 	wantOnly(t, "bring to who has the key", err, "")

@@ -468,7 +468,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
 	wantOnly(t, "split", err, "")
-	head, _, err := d.c.head.history.Head(t.Context())
+	head, _, err := d.c.head.cfg.History.Head(t.Context())
 	wantOnly(t, "head", err, "")
 	var tr *history.Transition
 	d.store.alter(history.BlobKey(head.Hash), func(raw []byte) []byte {

@@ -317,7 +317,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 					if err == nil && (d.state().Phase != authority.Ready || d.state().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
-					head, _, headErr := d.c.head.history.Head(t.Context())
+					head, _, headErr := d.c.head.cfg.History.Head(t.Context())
 					d.afterCrash(t, first, headErr == nil && head.Hash != before)
 				})
 			}
@@ -339,7 +339,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				err := d.set(poolEntries + coordinatorEntry(t, 2))
 				d.store.intercept(nil)
 				d.store.setDown(nil)
-				head, _, headErr := d.c.head.history.Head(t.Context())
+				head, _, headErr := d.c.head.cfg.History.Head(t.Context())
 				moved := headErr == nil && head.Hash != before
 				if err == nil && !moved {
 					t.Fatal("a set was acknowledged and did not happen")
@@ -487,7 +487,7 @@ func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	if err := d.c.bundle.renewIdentity(t.Context(), d.state()); err != nil {
 		t.Fatal(err)
 	}
-	material, err := d.c.bundle.source.Current(t.Context())
+	material, err := d.c.bundle.cfg.Source.Current(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -555,7 +555,7 @@ func testClockThatJumps(t *testing.T, bans bool) {
 		if age := d.clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
 		}
-		material, err := d.c.bundle.source.Current(t.Context())
+		material, err := d.c.bundle.cfg.Source.Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,13 +30,13 @@ import (
 func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, by string,
 	received map[string]string) (*authority.State,
 	error) {
-	if _, err := c.self.admits(before.Manifest); err != nil {
+	if _, err := c.cfg.Self.admits(before.Manifest); err != nil {
 		return nil, err
 	}
 	// A reseed that was cut off after the head moved left the records for this seed to
 	// move: the trust state can be read only then.
 	if err := c.moveRecords(ctx, before); err != nil {
-		return nil, c.head.storeError("bring the records under the seed of the head", err)
+		return nil, c.cfg.Head.storeError("bring the records under the seed of the head", err)
 	}
 	mv := &move{from: before, manifest: before.Manifest, secrets: before.Secrets, root: before.Root, actor: by,
 		received: received}
@@ -63,17 +63,17 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 	if err := c.moveFits(ctx, mv); err != nil {
 		return nil, err
 	}
-	c.keepers.sealAgain(ctx, mv)
-	if err := c.faults.Hit("rekey.before-swap"); err != nil {
+	c.cfg.Keepers.sealAgain(ctx, mv)
+	if err := c.cfg.Faults.Hit("rekey.before-swap"); err != nil {
 		return nil, err
 	}
 	// Keepers have sealed what they can: swap must not fail over those that cannot.
 	if _, err := c.swap(ctx, mv); err != nil {
 		return nil, err
 	}
-	s := c.head.State()
+	s := c.cfg.Head.State()
 	if s.Phase != authority.Ready || s.Head.Hash != mv.link.Hash {
-		return nil, c.head.made(ctx, "the new mesh CA key", errors.New("the head moved, and the coordinator is not ready at it"))
+		return nil, c.cfg.Head.made(ctx, "the new mesh CA key", errors.New("the head moved, and the coordinator is not ready at it"))
 	}
 	return s, nil
 }
@@ -92,8 +92,8 @@ func (c *Authority) stateBefore(ctx context.Context, v *history.Verified, secret
 	}
 	return &authority.State{
 		Chain: v, Manifest: v.Manifest(), Head: *v.Current(), HeadVersion: v.Version(), HeadRecord: v.Head().Encode(),
-		Secrets: secrets, Records: record.Records{Store: c.store, Auth: auth,
-			Audit: c.auditing.Places()}, Root: root,
+		Secrets: secrets, Records: record.Records{Store: c.cfg.Store, Auth: auth,
+			Audit: c.cfg.Auditing.Places()}, Root: root,
 	}, nil
 }
 
@@ -105,6 +105,6 @@ func (c *Authority) keeps(secrets *authority.Secrets) bool {
 			return true
 		}
 	}
-	s := c.head.State().Ready()
+	s := c.cfg.Head.State().Ready()
 	return s != nil && s.Secrets == secrets
 }

@@ -31,7 +31,7 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 		if code := explain.CodeOf(err); code != "" {
 			label = code
 		}
-		c.refusals.Log(ctx, c.log, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
+		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 	}
 	c.metrics.renewals.WithLabelValues(label).Inc()
@@ -47,19 +47,19 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 func (c *Admission) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool,
 	err error) {
 	turn := c.oneTurn()
-	if lost := c.storeguard.LostError(); lost != nil {
+	if lost := c.cfg.StoreGuard.LostError(); lost != nil {
 		// What the store shows of the member may be of before: it is renewed by what is known
 		// here, as without the store.
 		chain, err = c.renewAlone(ctx, peer, r, turn, explain.Wrap(lost, explain.StoreUnreachable, "what", "the renewal", "cause", "the store went back (FE-S112)"))
 		return chain, err == nil, err
 	}
-	asking, cancel := c.head.patience(ctx)
+	asking, cancel := c.cfg.Head.patience(ctx)
 	defer cancel()
 	chain, alone, err = c.renewRecorded(asking, peer, r, turn)
 	if !outOfReach(ctx, asking, err) {
 		return chain, alone, err
 	}
-	c.storeguard.Silent()
+	c.cfg.StoreGuard.Silent()
 	chain, err = c.renewAlone(ctx, peer, r, turn, err)
 	return chain, err == nil, err
 }
@@ -68,39 +68,39 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 	turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
 	next := r.key
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, false, err
 		}
 		id := peer.ID
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, false, c.head.storeError("read the member", err)
+			return nil, false, c.cfg.Head.storeError("read the member", err)
 		}
 		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key && next == peer.Key {
 			// The outage swallowed the answer to a renewal: the member holds that newer key
 			// too, and asks with it once more. This one shows no second machine.
 			return nil, false, record.Busy("the renewal")
 		}
-		now, stored := c.now(), rec
+		now, stored := c.cfg.Now(), rec
 		catchUp(s, &rec.Value, peer.Leaf, now)
 		after, entry, err := renewal(s.Manifest, rec, id, peer.Key, next, r.csr, now)
 		if err != nil {
 			if errors.Is(err, explain.RenewOlderKey) {
-				c.membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
+				c.cfg.Membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 			}
 			return nil, false, err
 		}
 		if err := turn(id.Kind(), id.Name()); err != nil {
 			return nil, false, err
 		}
-		if c.bundle.believesBan(id, next) || c.bundle.believesBan(id, peer.Key) {
+		if c.cfg.Bundle.believesBan(id, next) || c.cfg.Bundle.believesBan(id, peer.Key) {
 			return nil, false, explain.New(explain.JoinBanned, "identity", id.String())
 		}
 		after.MeshKey = s.MeshKey
 		change := s.Records.NewChange(s.HeadVersion)
 		change.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, after)
-		if err := c.membership.recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
+		if err := c.cfg.Membership.recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
 			return nil, false, err
 		}
 		change.Require(record.BanIDKey(id.Kind(), id.Name()), 0)
@@ -110,23 +110,23 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			if err := c.bannedNow(ctx, s, id, next); err != nil {
 				return nil, false, err
 			}
-			if c.head.conflicts(ctx, err) {
+			if c.cfg.Head.conflicts(ctx, err) {
 				continue
 			}
 		}
 		if err != nil {
 			refused := store.ReasonOf(err) != 0
-			err = c.head.storeError("record the renewal", err)
+			err = c.cfg.Head.storeError("record the renewal", err)
 			if refused {
 				chain, err = c.renewFull(ctx, s, peer, r, stored, turn, err)
 				return chain, err == nil, err
 			}
 			return nil, false, err
 		}
-		if err := c.faults.Hit("renew.after-commit"); err != nil {
+		if err := c.cfg.Faults.Hit("renew.after-commit"); err != nil {
 			return nil, false, err
 		}
-		c.membership.members.put(after, rev)
+		c.cfg.Membership.members.put(after, rev)
 		chain, err := s.Issue(r.publicKey, id, entry, after.NotAfter, now)
 		if err != nil {
 			return nil, false, fmt.Errorf("certify %s: %w", id, err)
@@ -141,7 +141,7 @@ func (c *Admission) bannedNow(ctx context.Context, s *authority.State, id identi
 	for _, k := range []string{record.BanIDKey(id.Kind(), id.Name()), record.BanKeyKey(key)} {
 		ban, err := record.Get[record.Ban](ctx, s.Records, k)
 		if err != nil {
-			return c.head.storeError("read a ban", err)
+			return c.cfg.Head.storeError("read a ban", err)
 		}
 		if ban.Exists() {
 			return explain.New(explain.JoinBanned, "identity", id.String())
@@ -157,18 +157,18 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 	id := peer.ID
 	// The ban of its keys ends this very connection, so it takes effect behind the
 	// answer.
-	err := c.membership.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave",
+	err := c.cfg.Membership.changeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave",
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			if peer.Key != rec.Value.Key {
 				// Whoever holds an earlier certificate must not end the membership.
 				err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
-				c.membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
+				c.cfg.Membership.olderKey(ctx, id.Kind(), id.Name(), err.Error())
 				return false, err
 			}
 			if n := len(rec.Value.Domains); n > 0 {
 				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(), "domains", fmt.Sprint(n))
 			}
-			return true, c.membership.removeRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
+			return true, c.cfg.Membership.removeRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
 		})
 	if err != nil {
 		return nil, err
@@ -180,10 +180,10 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 // shown its newest key: whoever holds an earlier one must not use up its turns.
 func (c *Admission) memberTurn(kind identity.Kind, name string) error {
 	path := string(kind) + "/" + name
-	if c.perMember.Allow(path, c.now()) {
+	if c.cfg.PerMember.Allow(path, c.cfg.Now()) {
 		return nil
 	}
-	perSecond, burst := c.perMember.Limit()
+	perSecond, burst := c.cfg.PerMember.Limit()
 	return explain.New(explain.RateLimited, "what", "certificates of "+path, "limit",
 		fmt.Sprintf("%v per second, %d at once", perSecond, burst))
 }

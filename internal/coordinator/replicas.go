@@ -191,7 +191,7 @@ func newestReplicas(all []replica) []replica {
 
 // allReplicas is replicas without a bound.
 func (c *Head) allReplicas(ctx context.Context, m *manifest.Manifest) ([]replica, error) {
-	l, err := c.store.List(ctx, replicaPrefix)
+	l, err := c.cfg.Store.List(ctx, replicaPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -199,11 +199,11 @@ func (c *Head) allReplicas(ctx context.Context, m *manifest.Manifest) ([]replica
 	for _, e := range l.Entries {
 		r, err := openReplica(e)
 		if err != nil {
-			c.failures.Log(ctx, c.log, slog.LevelWarn, "a replica record is left alone", slog.String("record", e.Key),
+			c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "a replica record is left alone", slog.String("record", e.Key),
 				slog.Any("err", err))
 			continue
 		}
-		found, ok := r.entryIn(m, c.now())
+		found, ok := r.entryIn(m, c.cfg.Now())
 		if !ok {
 			continue // one that was dismissed, or is not admitted yet
 		}
@@ -247,12 +247,12 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer cancel()
 		if err := c.announce(leaving, true); err != nil {
-			c.log.LogAttrs(leaving, slog.LevelWarn, "the others were not told that this coordinator stops: they will miss it", slog.Any("err", err))
+			c.cfg.Log.LogAttrs(leaving, slog.LevelWarn, "the others were not told that this coordinator stops: they will miss it", slog.Any("err", err))
 		}
 	}()
 	for {
-		changed, keepers := c.head.Changed(), c.authority.keepers.keepersChanged.Wait()
-		lost, certificate := c.storeguard.Changed(), c.self.certificateChanged.Wait()
+		changed, keepers := c.cfg.Head.Changed(), c.cfg.Authority.cfg.Keepers.keepersChanged.Wait()
+		lost, certificate := c.cfg.StoreGuard.Changed(), c.cfg.Self.certificateChanged.Wait()
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
@@ -268,25 +268,25 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 // It is conditional on no head: who is in recovery mode has none, and is who others
 // look for.
 func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
-	s := c.head.State()
+	s := c.cfg.Head.State()
 	if s.Phase == authority.Uninitialized {
 		return nil
 	}
 	addrs := c.cfg.Addresses
 	r := replica{
-		Key: c.self.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.Phase.String(),
-		StartedAt: c.startedAt.UTC(), At: c.now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,
+		Key: c.cfg.Self.enrolmentKey(), Addresses: addrs[:min(len(addrs), maxReplicaAddrs)], Phase: s.Phase.String(),
+		StartedAt: c.cfg.StartedAt.UTC(), At: c.cfg.Now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,
 			flowcontrol.MaxShownBytes), Stopped: stopped,
-		Reads: c.authority.reads,
+		Reads: c.cfg.Authority.cfg.Reads,
 	}
 	if s.Phase == authority.Ready {
-		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, c.authority.keepers.told(s)
+		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, c.cfg.Authority.cfg.Keepers.told(s)
 	}
-	if c.storeguard.Lost() != nil {
-		r.Seen = store.Revision(min(c.storeguard.Revision(), uint64(store.MaxRevision)))
+	if c.cfg.StoreGuard.Lost() != nil {
+		r.Seen = store.Revision(min(c.cfg.StoreGuard.Revision(), uint64(store.MaxRevision)))
 	}
 	if last := s.Ready(); last != nil {
-		if found, err := c.self.admits(last.Manifest); err == nil {
+		if found, err := c.cfg.Self.admits(last.Manifest); err == nil {
 			r.Name = found.Name
 		}
 	}
@@ -294,24 +294,24 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
-	vouch, err := c.self.vouch(proof.ReplicaDigest(record))
+	vouch, err := c.cfg.Self.vouch(proof.ReplicaDigest(record))
 	if err != nil {
 		return fmt.Errorf("vouch for the replica record: %w", err)
 	}
-	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.self.enrolment, record), vouch})
+	value, err := json.Marshal(signedReplica{record, proof.SignReplica(c.cfg.Self.Key(), record), vouch})
 	if err != nil {
 		return fmt.Errorf("encode the replica record: %w", err)
 	}
-	key, err := replicaKey(c.self.enrolment.Public().(ed25519.PublicKey))
+	key, err := replicaKey(c.cfg.Self.Key().Public().(ed25519.PublicKey))
 	if err != nil {
 		return err
 	}
-	if err := c.faults.Hit("replica.announce"); err != nil {
+	if err := c.cfg.Faults.Hit("replica.announce"); err != nil {
 		return err
 	}
 	// Nobody else writes it but who prunes. Of two writes of our own, the later is the
 	// later in the store too: there is one loop.
-	if _, err := c.store.Commit(ctx, store.Tx{ID: store.NewTxID(), Put: []store.Write{{Key: key, Value: value}}}); err != nil {
+	if _, err := c.cfg.Store.Commit(ctx, store.Tx{ID: store.NewTxID(), Put: []store.Write{{Key: key, Value: value}}}); err != nil {
 		return fmt.Errorf("write the replica record: %w", err)
 	}
 	return nil
@@ -320,7 +320,7 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 // dropReplicas removes the records of coordinators that the manifest does not admit, or
 // that were stopped a week ago. One that died is missed until somebody forgets it.
 func (c *PeerRecovery) dropReplicas(ctx context.Context, s *authority.State, now time.Time) error {
-	l, err := c.store.List(ctx, replicaPrefix)
+	l, err := c.cfg.Store.List(ctx, replicaPrefix)
 	if err != nil {
 		return err
 	}
@@ -335,7 +335,7 @@ func (c *PeerRecovery) dropReplicas(ctx context.Context, s *authority.State, now
 		}
 		over = append(over, e)
 	}
-	return c.election.dropEntries(ctx, s, over)
+	return c.cfg.Election.dropEntries(ctx, s, over)
 }
 
 // replicaMessages says what coordinators there are, as far as anybody can tell: in
@@ -345,20 +345,20 @@ func (c *PeerRecovery) replicaMessages(ctx context.Context, s *authority.State) 
 	var m *manifest.Manifest
 	if last := s.Ready(); last != nil {
 		m = last.Manifest
-	} else if _, _, claimed, err := c.head.claimedHistory(ctx); err == nil {
+	} else if _, _, claimed, err := c.cfg.Head.claimedHistory(ctx); err == nil {
 		m = claimed
 	} else {
 		return nil
 	}
-	all, err := c.head.replicas(ctx, m)
+	all, err := c.cfg.Head.replicas(ctx, m)
 	if err != nil {
-		c.failures.Log(ctx, c.log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
+		c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
 	}
 	out := make([]*fealtyv1.Replica, 0, len(all))
 	for _, r := range all {
 		msg := c.replicaMessage(r)
-		if silent, expected := c.silence(r.Key); expected && s.Phase == authority.Ready {
+		if silent, expected := c.cfg.Silence(r.Key); expected && s.Phase == authority.Ready {
 			msg.UnheardFor = durationpb.New(silent)
 		}
 		out = append(out, msg)
@@ -371,7 +371,7 @@ func (c *PeerRecovery) replicaMessage(r replica) *fealtyv1.Replica {
 	msg := &fealtyv1.Replica{
 		Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
 		StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
-		Self: r.Key == c.self.enrolmentKey(), Stopped: r.Stopped,
+		Self: r.Key == c.cfg.Self.enrolmentKey(), Stopped: r.Stopped,
 	}
 	if !r.Head.IsZero() {
 		msg.Head = bytes.Clone(r.Head[:])

@@ -20,7 +20,7 @@ import (
 // awaitReplica waits until the record of r's coordinator is as want says.
 func (f *fleet) awaitReplica(want func(replica) bool) replica {
 	f.t.Helper()
-	key, err := replicaKey(f.c.self.enrolment.Public().(ed25519.PublicKey))
+	key, err := replicaKey(f.c.self.Key().Public().(ed25519.PublicKey))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -114,9 +114,9 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
 	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.kill()
-	mine, err := replicaKey(f.c.self.enrolment.Public().(ed25519.PublicKey))
+	mine, err := replicaKey(f.c.self.Key().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	its, err := replicaKey(r.c.self.enrolment.Public().(ed25519.PublicKey))
+	its, err := replicaKey(r.c.self.Key().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
 	genuine, err := f.store.Get(t.Context(), its)
 	wantOnly(t, "read", err, "")
@@ -152,22 +152,22 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		want      string
 	}{
 		{"as it was", its, genuine.Value, both},
-		{"signed by it again", its, again(func(r *replica) { r.Name = "somebody-else" }, r.c.self.enrolment),
+		{"signed by it again", its, again(func(r *replica) { r.Name = "somebody-else" }, r.c.self.Key()),
 			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
 		{"signed by another", its, again(func(*replica) {}, stranger), one},
 		{"under another key", strangers, genuine.Value, both},
 		{"by who is not admitted", strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger), both},
 		{"an address that is none", its, again(func(r *replica) { r.Addresses = []string{"host"} },
-			r.c.self.enrolment), one},
+			r.c.self.Key()), one},
 		{"too many addresses", its,
 			again(func(r *replica) { r.Addresses = slices.Repeat([]string{"h:1"}, maxReplicaAddrs+1) },
-				r.c.self.enrolment), one},
-		{"a phase that is none", its, again(func(r *replica) { r.Phase = "\x1b[31m" }, r.c.self.enrolment), one},
+				r.c.self.Key()), one},
+		{"a phase that is none", its, again(func(r *replica) { r.Phase = "\x1b[31m" }, r.c.self.Key()), one},
 		{"too large", its, again(func(r *replica) { r.Name = strings.Repeat("x", maxReplicaBytes) },
-			r.c.self.enrolment), one},
+			r.c.self.Key()), one},
 		{"a key of low order", its, again(func(r *replica) { r.Key = proof.KeyClaim(make([]byte, 32)) },
-			r.c.self.enrolment), one},
+			r.c.self.Key()), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
 	} {
@@ -200,7 +200,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	if got := f.keys(replicaPrefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *replica) { r.Stopped = true }, r.c.self.enrolment))
+	put(its, again(func(r *replica) { r.Stopped = true }, r.c.self.Key()))
 	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicaPrefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)

@@ -81,7 +81,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 		return nil, err
 	}
 	defer release()
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -101,12 +101,12 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	if err := c.readByAll(ctx, s, next); err != nil {
 		return nil, err
 	}
-	keepers, err := c.keepers.keepers(next)
+	keepers, err := c.cfg.Keepers.keepers(next)
 	if err != nil {
 		return nil, err
 	}
 	// Signers should not sign what cannot be sealed.
-	if err := c.keepers.lookAtKeepers(ctx, &move{from: s, manifest: next, newSeed: true}, keepers); err != nil {
+	if err := c.cfg.Keepers.lookAtKeepers(ctx, &move{from: s, manifest: next, newSeed: true}, keepers); err != nil {
 		return nil, err
 	}
 	out, err := c.reseedCosts(ctx, s)
@@ -132,13 +132,13 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 		return out, nil
 	}
 	c.dropPrepared()
-	p := &prepared{move: mv, transition: *t, change: change, expires: c.now().Add(preparedLife)}
+	p := &prepared{move: mv, transition: *t, change: change, expires: c.cfg.Now().Add(preparedLife)}
 	c.prepared = p
 	ch := s.Records.NewChange(s.HeadVersion)
-	ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "manifest.reseed.prepare",
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "manifest.reseed.prepare",
 		Target: identity.KeyOf(mv.root).String()})
 	if _, err := ch.Commit(ctx); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a prepared seed was not written", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a prepared seed was not written", slog.Any("err", err))
 	}
 	out.ExpiresAt = timestamppb.New(p.expires)
 	return out, nil
@@ -151,9 +151,9 @@ func (c *Authority) reseedCosts(ctx context.Context, s *authority.State) (*fealt
 		prefix string
 		n      *uint64
 	}{{record.MemberPrefix, &out.Members}, {tokenPrefix, &out.TokensVoided}} {
-		l, err := c.store.List(ctx, count.prefix)
+		l, err := c.cfg.Store.List(ctx, count.prefix)
 		if err != nil {
-			return nil, c.head.storeError("count the records", err)
+			return nil, c.cfg.Head.storeError("count the records", err)
 		}
 		*count.n = uint64(len(l.Entries))
 	}
@@ -170,7 +170,7 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 		return nil, err
 	}
 	defer release()
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 	switch {
 	case p == nil:
 		return nil, explain.New(explain.ReseedUnprepared, "problem", "none is prepared on this coordinator: it is kept in memory alone, for an hour, and by one coordinator")
-	case !c.now().Before(p.expires):
+	case !c.cfg.Now().Before(p.expires):
 		c.dropPrepared()
 		return nil, explain.New(explain.ReseedUnprepared, "problem", "it was prepared more than an hour ago, and is dropped")
 	case !bytes.Equal(req.GetChange(), p.change):
@@ -195,11 +195,11 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 	if err != nil {
 		return nil, err
 	}
-	keepers, err := c.keepers.keepers(mv.manifest)
+	keepers, err := c.cfg.Keepers.keepers(mv.manifest)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.keepers.lookAtKeepers(ctx, mv, keepers); err != nil {
+	if err := c.cfg.Keepers.lookAtKeepers(ctx, mv, keepers); err != nil {
 		return nil, err
 	}
 	if err := c.moveFits(ctx, mv); err != nil {
@@ -269,7 +269,7 @@ func (c *Authority) settingTurn(ctx context.Context) (release func(), err error)
 		select {
 		case c.setting <- struct{}{}:
 			t.Stop()
-			if c.head.storeSilent() {
+			if c.cfg.Head.storeSilent() {
 				patience.Spend(ctx, time.Since(began))
 			}
 			return func() { <-c.setting }, nil
@@ -277,7 +277,7 @@ func (c *Authority) settingTurn(ctx context.Context) (release func(), err error)
 			t.Stop()
 			return nil, ctx.Err()
 		case <-t.C:
-			if granted && c.head.storeSilent() {
+			if granted && c.cfg.Head.storeSilent() {
 				return nil, inOutage("the wait for another change of the manifest", patience.ErrOver)
 			}
 		}
@@ -301,7 +301,7 @@ func (c *Authority) dropExpired() {
 	default:
 		return
 	}
-	if c.prepared != nil && !c.now().Before(c.prepared.expires) {
+	if c.prepared != nil && !c.cfg.Now().Before(c.prepared.expires) {
 		c.dropPrepared()
 	}
 }
@@ -322,7 +322,7 @@ const freezeLimit = time.Minute
 // function is called or the records are moved. It names the seed by its salt.
 func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history.Salt) (f frozen, thaw func(),
 	err error) {
-	f = frozen{salt, record.NewID(), c.self.enrolmentKey(), c.now().UTC()}
+	f = frozen{salt, record.NewID(), c.cfg.Self.enrolmentKey(), c.cfg.Now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
 		return f, nil, err
@@ -332,9 +332,9 @@ func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history
 	version, err := ch.Commit(ctx)
 	if err != nil {
 		c.unsettle() // it may be there, of this try or of an earlier one
-		return f, nil, c.head.storeError("freeze the records", err)
+		return f, nil, c.cfg.Head.storeError("freeze the records", err)
 	}
-	if err := c.faults.Hit("reseed.after-freeze"); err != nil {
+	if err := c.cfg.Faults.Hit("reseed.after-freeze"); err != nil {
 		c.unsettle()
 		return f, nil, err
 	}
@@ -343,8 +343,8 @@ func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history
 		defer cancel()
 		tx := store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: version}},
 			Delete: []string{record.FreezeKey}}
-		if _, err := c.store.Commit(ctx, tx); err != nil {
-			c.log.LogAttrs(ctx, slog.LevelWarn, "the records are still frozen, which is tried again", slog.Any("err", err))
+		if _, err := c.cfg.Store.Commit(ctx, tx); err != nil {
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the records are still frozen, which is tried again", slog.Any("err", err))
 			c.unsettle()
 		}
 	}, nil
@@ -356,7 +356,7 @@ const thawTimeout = 10 * time.Second
 // unsettle makes the loop that follows the head look at the freeze.
 func (c *Authority) unsettle() {
 	c.unsettled.Store(true)
-	c.head.LookAgain()
+	c.cfg.Head.LookAgain()
 }
 
 // awaitThaw waits for a reseed of ours to end, and has a freeze looked at that
@@ -372,12 +372,12 @@ func (c *Authority) awaitThaw(ctx context.Context) {
 
 // lookAtFreeze has a freeze ended that nobody seems to end. It waits for no reseed.
 func (c *Authority) lookAtFreeze(ctx context.Context) {
-	e, err := c.store.Get(ctx, record.FreezeKey)
+	e, err := c.cfg.Store.Get(ctx, record.FreezeKey)
 	if err != nil {
 		return // most likely it is over
 	}
 	var f frozen
-	if err := json.Unmarshal(e.Value, &f); err != nil || c.now().Sub(f.At).Abs() > freezeLimit {
+	if err := json.Unmarshal(e.Value, &f); err != nil || c.cfg.Now().Sub(f.At).Abs() > freezeLimit {
 		c.unsettle()
 	}
 }
@@ -389,7 +389,7 @@ func (c *Authority) lookAtFreeze(ctx context.Context) {
 // coordinator made it. A freeze for the seed of the head stays: the records are to be
 // moved. The caller holds c.setting, so that it is none of ours that is under way.
 func (c *Authority) breakFreeze(ctx context.Context) error {
-	e, err := c.store.Get(ctx, record.FreezeKey)
+	e, err := c.cfg.Store.Get(ctx, record.FreezeKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -398,12 +398,12 @@ func (c *Authority) breakFreeze(ctx context.Context) error {
 	}
 	var f frozen
 	if err := json.Unmarshal(e.Value,
-		&f); err == nil && f.By != c.self.enrolmentKey() && c.now().Sub(f.At).Abs() <= freezeLimit {
+		&f); err == nil && f.By != c.cfg.Self.enrolmentKey() && c.cfg.Now().Sub(f.At).Abs() <= freezeLimit {
 		return nil
 	}
-	head, err := c.store.Get(ctx, history.HeadKey)
+	head, err := c.cfg.Store.Get(ctx, history.HeadKey)
 	if errors.Is(err, store.ErrNotFound) { // nobody of ours made it
-		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: e.Version}},
+		_, err := c.cfg.Store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: e.Version}},
 			Delete: []string{record.FreezeKey}})
 		return err
 	}
@@ -416,7 +416,7 @@ func (c *Authority) breakFreeze(ctx context.Context) error {
 	if err != nil {
 		return nil
 	}
-	blob, err := c.store.Get(ctx, history.BlobKey(shown.Hash))
+	blob, err := c.cfg.Store.Get(ctx, history.BlobKey(shown.Hash))
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -430,8 +430,8 @@ func (c *Authority) breakFreeze(ctx context.Context) error {
 	if f.Salt == t.Salt {
 		return nil
 	}
-	c.log.LogAttrs(ctx, slog.LevelWarn, "a reseed was cut off before the head moved: the records are free again, and the old seed stays")
-	_, err = c.store.Commit(ctx, store.Tx{
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a reseed was cut off before the head moved: the records are free again, and the old seed stays")
+	_, err = c.cfg.Store.Commit(ctx, store.Tx{
 		If: []store.Condition{{Key: record.FreezeKey, Version: e.Version},
 			{Key: history.HeadKey, Version: head.Version}},
 		Put:    []store.Write{{Key: history.HeadKey, Value: head.Value}},
@@ -468,16 +468,16 @@ func (c *Authority) writeLedger(ctx context.Context, s *authority.State, mv *mov
 		}
 		key := f.ledgerPrefix() + strconv.Itoa(parts)
 		part, parts = ledger{}, parts+1
-		return c.head.writeSealed(ctx, key, auth.Seal(key, raw))
+		return c.cfg.Head.writeSealed(ctx, key, auth.Seal(key, raw))
 	}
 	for _, prefix := range movedFamilies {
-		l, err := c.store.List(ctx, prefix)
+		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
-			return c.head.storeError("read the records", err)
+			return c.cfg.Head.storeError("read the records", err)
 		}
 		for _, e := range l.Entries {
 			if _, err := s.Records.Auth.Open(e.Key, e.Value); err != nil {
-				c.head.forged(ctx, e.Key, err)
+				c.cfg.Head.forged(ctx, e.Key, err)
 				continue
 			}
 			if part[e.Key] = valueSum(e.Value); len(part) == ledgerEntries {
@@ -490,12 +490,12 @@ func (c *Authority) writeLedger(ctx context.Context, s *authority.State, mv *mov
 	if err := flush(); err != nil { // at least one, so that an empty one is told from none
 		return err
 	}
-	return c.faults.Hit("reseed.after-ledger")
+	return c.cfg.Faults.Hit("reseed.after-ledger")
 }
 
 // readLedger returns the ledger of a freeze, for the seed of s.
 func (c *Authority) readLedger(ctx context.Context, s *authority.State, f frozen) (ledger, error) {
-	l, err := c.store.List(ctx, f.ledgerPrefix())
+	l, err := c.cfg.Store.List(ctx, f.ledgerPrefix())
 	if err != nil {
 		return nil, err
 	}
@@ -530,7 +530,7 @@ func (c *Authority) readLedger(ctx context.Context, s *authority.State, f frozen
 // another one was first is looked at again.
 func (c *Authority) moveRecords(ctx context.Context, s *authority.State) error {
 	for range record.CommitTries {
-		e, err := c.store.Get(ctx, record.FreezeKey)
+		e, err := c.cfg.Store.Get(ctx, record.FreezeKey)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			return nil
@@ -541,7 +541,7 @@ func (c *Authority) moveRecords(ctx context.Context, s *authority.State) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, store.ErrConflict) && !c.head.movedOn(ctx, s):
+		case errors.Is(err, store.ErrConflict) && !c.cfg.Head.movedOn(ctx, s):
 		case errors.Is(err, store.ErrForged) && c.thawed(ctx, e.Version):
 		default:
 			return err
@@ -556,14 +556,14 @@ func (c *Authority) moveRecords(ctx context.Context, s *authority.State) error {
 // thawed reports whether a freeze has ended: then what was frozen is elsewhere, and not
 // missing.
 func (c *Authority) thawed(ctx context.Context, at store.Revision) bool {
-	e, err := c.store.Get(ctx, record.FreezeKey)
+	e, err := c.cfg.Store.Get(ctx, record.FreezeKey)
 	return errors.Is(err, store.ErrNotFound) || err == nil && e.Version != at
 }
 
 // moveFrozen is one try at it, under the freeze e.
 func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.Entry) error {
 	frozenAt := e.Version
-	trust, err := c.store.Get(ctx, bundle.StateKey)
+	trust, err := c.cfg.Store.Get(ctx, bundle.StateKey)
 	if err == nil {
 		_, err = s.Records.Auth.Open(bundle.StateKey, trust.Value)
 	}
@@ -581,10 +581,10 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 	case moved:
 		// It moves with the end of the freeze: somebody put the freeze back, and what it
 		// says is void.
-		_, err := c.store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: frozenAt}},
+		_, err := c.cfg.Store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: frozenAt}},
 			Delete: []string{record.FreezeKey}})
 		if !errors.Is(err, store.ErrConflict) { // it was there still
-			c.head.forged(ctx, record.FreezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
+			c.cfg.Head.forged(ctx, record.FreezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
 		}
 		return err
 	}
@@ -593,7 +593,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 		return err
 	}
 	for _, prefix := range endedFamilies {
-		l, err := c.store.List(ctx, prefix)
+		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
 			return err
 		}
@@ -610,7 +610,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 	}
 	var last *store.Entry
 	for _, prefix := range movedFamilies {
-		l, err := c.store.List(ctx, prefix)
+		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
 			return err
 		}
@@ -620,7 +620,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 				continue // by a try before this one
 			}
 			if book[e.Key] != valueSum(e.Value) {
-				c.head.forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w", store.ErrForged))
+				c.cfg.Head.forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w", store.ErrForged))
 				continue
 			}
 			if e.Key == bundle.StateKey {
@@ -638,7 +638,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 			if _, err := ch.Commit(ctx); err != nil {
 				return fmt.Errorf("move the records to the new seed: %w", err)
 			}
-			if err := c.faults.Hit("reseed.after-batch"); err != nil {
+			if err := c.cfg.Faults.Hit("reseed.after-batch"); err != nil {
 				return err
 			}
 		}
@@ -654,9 +654,9 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 	if _, err := ch.Commit(ctx); err != nil {
 		return fmt.Errorf("move the trust state to the new seed: %w", err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "the records are under the new seed", slog.Int("records", len(book)),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the records are under the new seed", slog.Int("records", len(book)),
 		slog.Uint64("seed_epoch", s.Head.SeedEpoch))
-	return c.faults.Hit("reseed.after-move")
+	return c.cfg.Faults.Hit("reseed.after-move")
 }
 
 // sweepReseeds removes what a move leaves behind: ledgers, what is sealed of seeds and
@@ -683,7 +683,7 @@ func (c *Authority) sweepReseeds(ctx context.Context, s *authority.State) error 
 		prefixes = append(prefixes, shareSetPrefix)
 	}
 	for _, prefix := range prefixes {
-		l, err := c.store.List(ctx, prefix)
+		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
 			return err
 		}
@@ -707,12 +707,12 @@ func (c *Authority) sweepReseeds(ctx context.Context, s *authority.State) error 
 }
 
 func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChangesServer) error {
-	s, err := r.c.head.ready()
+	s, err := r.c.cfg.Head.ready()
 	if err != nil {
 		return err
 	}
 	addr := identity.FromContext(stream.Context()).Addr
-	if err := r.c.limiter.Admit("calls", addr, r.c.now()); err != nil {
+	if err := r.c.cfg.Limiter.Admit("calls", addr, r.c.cfg.Now()); err != nil {
 		return err
 	}
 	return stream.Send(&fealtyv1.GetRootChangesResponse{Changes: &fealtyv1.RootChanges{Changes: s.Bundle.RootChanges}})

@@ -32,7 +32,7 @@ import (
 // pendingRestore returns the intent in the store, with its version; nil if there is
 // none. An error that has a code says that there is one which is unusable.
 func (c *Head) pendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
-	intent, version, err := backup.ReadIntent(ctx, c.store)
+	intent, version, err := backup.ReadIntent(ctx, c.cfg.Store)
 	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
 		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
 	}
@@ -103,9 +103,9 @@ func madeOf(t *history.Transition, intent *backup.Intent) bool {
 // nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
 // the way is an error with a code.
 func (c *Authority) restoration(ctx context.Context, before *authority.State) (*history.Transition, error) {
-	intent, _, err := c.head.pendingRestore(ctx)
+	intent, _, err := c.cfg.Head.pendingRestore(ctx)
 	if err != nil {
-		return nil, c.head.storeError("read what a restore left", err)
+		return nil, c.cfg.Head.storeError("read what a restore left", err)
 	}
 	if intent == nil || carries(before.Chain, intent) {
 		return nil, nil
@@ -131,9 +131,9 @@ func (c *Authority) restoration(ctx context.Context, before *authority.State) (*
 	}
 	// Bans and revocations are records that can be missing: what the store holds is
 	// compared with what the backup was signed over.
-	l, err := c.store.List(ctx, "")
+	l, err := c.cfg.Store.List(ctx, "")
 	if err != nil {
-		return nil, c.head.storeError("compare the store with the backup", err)
+		return nil, c.cfg.Head.storeError("compare the store with the backup", err)
 	}
 	sum := backup.NewSum()
 	for _, e := range l.Entries {
@@ -171,11 +171,11 @@ func (c *Authority) restoreAuthorized(m *manifest.Manifest, t *history.Transitio
 // passesMark reports whether the history before, with t after it, may take the place of
 // the newest head that this coordinator has seen.
 func (c *Authority) passesMark(before *history.Verified, t *history.Transition) error {
-	seen, err := c.head.seen()
+	seen, err := c.cfg.Head.seen()
 	if err != nil {
 		return err
 	}
-	if last := c.head.State().Ready(); last != nil {
+	if last := c.cfg.Head.State().Ready(); last != nil {
 		seen = last.Chain.Seen()
 	}
 	after, err := before.With(t, before.Manifest())
@@ -198,12 +198,12 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 	if last == nil {
 		return nil
 	}
-	intent, version, err := c.head.pendingRestore(ctx)
+	intent, version, err := c.cfg.Head.pendingRestore(ctx)
 	if err != nil {
 		return err
 	}
 	if intent != nil && carries(s.Chain, intent) && intent.Index == last.Index {
-		if err := c.faults.Hit("restore.before-end"); err != nil {
+		if err := c.cfg.Faults.Hit("restore.before-end"); err != nil {
 			return err
 		}
 		head, err := intent.Head()
@@ -229,19 +229,19 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 			ch := s.Records.NewChange(s.HeadVersion)
 			ch.Write(restoreGapKey, gap)
 			ch.Delete(backup.IntentKey, version)
-			ch.Audit(c.now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
+			ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
 				Target: last.Hash.String(), Reason: last.Reason,
 				Fields: map[string]string{"backup_at": intent.Header.CreatedAt.UTC().Format(time.RFC3339), "index": fmt.Sprint(last.Index)}})
 			if _, err := ch.Commit(ctx); err != nil {
 				return fmt.Errorf("end the restore: %w", err)
 			}
-			c.log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at", intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at", intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
 		}
 	}
 	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
-		return c.head.forgedUnder(ctx, s, suspect{restoreGapKey, err})
+		return c.cfg.Head.forgedUnder(ctx, s, suspect{restoreGapKey, err})
 	case err != nil:
 		return err
 	case gap.Exists() && gap.Value.Index == last.Index:

@@ -22,7 +22,7 @@ import (
 // Revoke takes something away by its name.
 func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*fealtyv1.RevokeResponse, error) {
 	c := t.c
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	}
 	out.Trust, err = c.trustMessage(ctx, s, in)
 	if out.Changed && !req.GetDryRun() {
-		err = c.head.made(ctx, "the revocation", err)
+		err = c.cfg.Head.made(ctx, "the revocation", err)
 	}
 	return out, err
 }
@@ -58,7 +58,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 // only carries it: the signatures decide.
 func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmergencyRequest) (*fealtyv1.ApplyEmergencyResponse, error) {
 	c := t.c
-	if _, err := c.head.ready(); err != nil {
+	if _, err := c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	signed, err := snapshot.UnmarshalEmergency(req.GetStatement())
@@ -66,15 +66,15 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		return nil, emergencyRefused(err)
 	}
 	out := &fealtyv1.ApplyEmergencyResponse{}
-	cuts := c.membership.cuts.Load()
+	cuts := c.cfg.Membership.cuts.Load()
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
-		in, err := c.bundle.readTrust(ctx, s)
+		in, err := c.cfg.Bundle.readTrust(ctx, s)
 		if err != nil {
-			return nil, c.head.storeError("read the trust state", err)
+			return nil, c.cfg.Head.storeError("read the trust state", err)
 		}
 		e, err := signed.Verify(s.Bundle.Compile(in))
 		if err != nil {
@@ -94,19 +94,19 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 		if err := c.emergencyChange(ctx, s, in, ch, signed, e); err != nil {
 			return nil, bundleFull("the emergency statement", err)
 		}
-		if err := c.faults.Hit("emergency.before-commit"); err != nil {
+		if err := c.cfg.Faults.Hit("emergency.before-commit"); err != nil {
 			return nil, err
 		}
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
-			if err := c.faults.Hit("emergency.after-commit"); err != nil {
+			if err := c.cfg.Faults.Hit("emergency.after-commit"); err != nil {
 				return nil, err
 			}
-			err = c.head.made(ctx, "the emergency statement", c.bundle.trustChanged(ctx))
-			out.ConnectionsClosed = uint32(c.membership.cuts.Load() - cuts)
+			err = c.cfg.Head.made(ctx, "the emergency statement", c.cfg.Bundle.trustChanged(ctx))
+			out.ConnectionsClosed = uint32(c.cfg.Membership.cuts.Load() - cuts)
 			return out, err
-		case !c.head.conflicts(ctx, err):
-			return nil, c.head.storeError("apply the emergency statement", err)
+		case !c.cfg.Head.conflicts(ctx, err):
+			return nil, c.cfg.Head.storeError("apply the emergency statement", err)
 		}
 	}
 	return nil, record.Busy("the trust state")
@@ -116,7 +116,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 // keys, which are banned when somebody lifts that.
 func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bundle.Input, ch *record.Change,
 	signed *snapshot.SignedEmergency, e *snapshot.Emergency) error {
-	now, by := c.now().UTC().Truncate(time.Second), record.Actor(ctx)
+	now, by := c.cfg.Now().UTC().Truncate(time.Second), record.Actor(ctx)
 	ban := record.Ban{Reason: flowcontrol.Clip("emergency: "+e.Reason, record.MaxReasonBytes), By: by, At: now}
 	var d bundle.Delta
 	for _, id := range e.Nodes {
@@ -134,7 +134,7 @@ func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bund
 	for _, key := range e.Keys {
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key))
 		if err != nil {
-			return c.head.storeError("read a banned key", err)
+			return c.cfg.Head.storeError("read a banned key", err)
 		}
 		next := ban
 		// Whose it is nobody says: the last certificate over it ends no later than this.
@@ -160,10 +160,10 @@ func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bund
 			bundle.Emergency{Number: e.Number, Digest: signed.Digest(), At: now, By: by, Reason: e.Reason})
 		return nil
 	}
-	if err := c.bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
+	if err := c.cfg.Bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return err
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: by, Action: "trust.emergency",
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: by, Action: "trust.emergency",
 		Target: fmt.Sprintf("statement %d", e.Number), Reason: e.Reason, Fields: map[string]string{
 			"digest": signed.Digest().String(), "config_keys": fmt.Sprint(len(e.ConfigKeys)), "keys": fmt.Sprint(len(e.Keys)),
 			"nodes": fmt.Sprint(len(e.Nodes)), "things": fmt.Sprint(len(e.Revoked)),

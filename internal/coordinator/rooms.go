@@ -41,54 +41,58 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// enrolmentConfig is what is set of Enrolment.
+// enrolmentConfig is what an Enrolment is made of.
 type enrolmentConfig struct {
-	DataDir   string         // where its files are
-	Addresses []string       // that people and tokens are told; shared
-	Pin       identity.KeyID // of the root key; zero: any
+	FS  durable.FS
+	Log *slog.Logger
+	Now func() time.Time
+
+	DataDir   string             // where its files are
+	Addresses []string           // that people and tokens are told; shared
+	Pin       identity.KeyID     // of the root key; zero: any
+	Key       ed25519.PrivateKey // see [loadEnrolmentKey]
+	// Certificate is shown beside the enrolment key; nil: this coordinator has none.
+	Certificate *enrolment.Certificate
 }
 
 // Enrolment says which coordinator of the manifest this process is, and proves it.
 type Enrolment struct {
 	cfg enrolmentConfig
-	fs  durable.FS
-	log *slog.Logger
-	now func() time.Time
 
-	enrolment ed25519.PrivateKey
-	// certificate is shown beside the enrolment key; nil: this coordinator has none.
-	certificate        *enrolment.Certificate
 	certificateChanged watch.Signal // it is another one
 	setup              atomic.Pointer[setupSecret]
 }
 
-// headConfig is what is set of Head.
+func newEnrolment(cfg enrolmentConfig) *Enrolment { return &Enrolment{cfg: cfg} }
+
+// headConfig is what a Head is made of.
 type headConfig struct {
+	Self       *Enrolment
+	StoreGuard *storeguard.Guard
+	History    *history.Log
+	Store      store.Store
+	FS         durable.FS
+	Failures   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+	Elapsed    func() time.Duration
+
 	// MaxHeadAge is how long it serves what needs no new fact without seeing the head.
 	MaxHeadAge time.Duration
+	// Leave has the head that the store shows followed, before anything more is decided
+	// under the one in force.
+	Leave func(ctx context.Context)
+	// Memory is what is here of s and of what may come, for who judges another head.
+	Memory func(s *authority.State) decide.Memory
 }
 
 // Head knows which head is in force, and what the store shows of it (I10).
 type Head struct {
-	cfg        headConfig
-	elapsed    func() time.Duration
-	failures   *flowcontrol.LogSampler
-	fs         durable.FS
-	log        *slog.Logger
-	metrics    *headMetrics
-	now        func() time.Time
-	store      store.Store
-	storeguard *storeguard.Guard
-	self       *Enrolment
+	cfg     headConfig
+	metrics *headMetrics
 
-	// leave has the head that the store shows followed, before anything more is decided
-	// under the one in force.
-	leave func(ctx context.Context)
-	// memory is what is here of s and of what may come, for who judges another head.
-	memory     func(s *authority.State) decide.Memory
 	conflicted map[string]func(ctx context.Context, err *store.ConflictError) (again bool)
 
-	history       *history.Log
 	state         atomic.Pointer[authority.State]
 	stateChanged  watch.Signal
 	headDue       watch.Signal                   // the head is to be looked at now
@@ -97,15 +101,27 @@ type Head struct {
 	headConfirmed instant.Last                   // when the store was last asked and showed our head
 }
 
+// newHead makes a Head under which nothing was read yet.
+func newHead(cfg headConfig) *Head {
+	h := &Head{cfg: cfg}
+	h.Put(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"}, time.Time{})
+	return h
+}
+
+// keepersConfig is what Keepers are made of.
+type keepersConfig struct {
+	Self     *Enrolment
+	Head     *Head
+	Store    store.Store
+	FS       durable.FS
+	Failures *flowcontrol.LogSampler
+	Log      *slog.Logger
+	Now      func() time.Time
+}
+
 // Keepers seals the seed with the keepers whose keys are on this machine, and opens it.
 type Keepers struct {
-	failures *flowcontrol.LogSampler
-	fs       durable.FS
-	log      *slog.Logger
-	now      func() time.Time
-	store    store.Store
-	self     *Enrolment
-	head     *Head
+	cfg keepersConfig
 
 	keeperViews    atomic.Pointer[keeperViews] // of this machine; nil: it did not look yet
 	keepersChanged watch.Signal                // they changed
@@ -114,34 +130,53 @@ type Keepers struct {
 	failed   map[string]string // keepers that did not seal, and why; guarded by failedMu
 }
 
-// authorityConfig is what is set of Authority.
+func newKeepers(cfg keepersConfig) *Keepers { return &Keepers{cfg: cfg} }
+
+// authorityConfig is what an Authority is made of.
 type authorityConfig struct {
+	Self       *Enrolment
+	Head       *Head
+	Keepers    *Keepers
+	StoreGuard *storeguard.Guard
+	Auditing   *auditing.Queue
+	Store      store.Store
+	FS         durable.FS
+	Faults     *fault.Points
+	Limiter    *flowcontrol.Sources
+	Readers    *flowcontrol.Readers
+	Refusals   *flowcontrol.LogSampler
+	Failures   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+	Elapsed    func() time.Duration
+
 	// SelfHealAfter is how long it looks for the mesh CA key before it makes another.
 	SelfHealAfter time.Duration
+	// Reads are the later fields of manifests that this release reads: all of them, but
+	// where a test plays an earlier release.
+	Reads []string
+	// Parse reads a manifest that is to be set: manifest.Parse, but where a test plays
+	// the release that set what a later one refuses.
+	Parse func([]byte) (*manifest.Manifest, error)
+
+	// Higher rooms do these for it.
+
+	Followers []follower          // in the order in which they prepare
+	Arrivals  []func()            // a head came into force
+	Returns   []func()            // it is about to be ready, and was not
+	Claimed   func(*history.Link) // the store shows this head, and nothing vouches for it yet
+	Fits      []fitter            // say what a move must not break
+	// BeforeMove ends what has to be done under from, before its head is replaced.
+	BeforeMove func(ctx context.Context, from *authority.State)
+	// LeaderChange begins a change that only who leads can commit.
+	LeaderChange func(s *authority.State) *record.Change
+	Peers        func() peers
 }
 
 // Authority brings a head into force, and its keys: it sets, follows and comes back (I8, I9).
 type Authority struct {
-	cfg        authorityConfig
-	elapsed    func() time.Duration
-	failures   *flowcontrol.LogSampler
-	faults     *fault.Points
-	fs         durable.FS
-	limiter    *flowcontrol.Sources
-	log        *slog.Logger
-	now        func() time.Time
-	readers    *flowcontrol.Readers
-	refusals   *flowcontrol.LogSampler
-	store      store.Store
-	storeguard *storeguard.Guard
-	auditing   *auditing.Queue
+	cfg authorityConfig
 
-	// reads are the later fields of manifests that this release reads: all of them, but
-	// where a test plays an earlier release.
-	reads []string
-	// parse reads a manifest that is to be set: manifest.Parse, but where a test plays
-	// the release that set what a later one refuses.
-	parse      func([]byte) (*manifest.Manifest, error)
 	setting    chan struct{}          // held by the one SetManifest under way; capacity 1
 	candidates map[history.Hash]*move // moves of unknown outcome; owned by who holds setting
 	search     decide.Search          // the way back to the head; owned by who holds setting
@@ -156,18 +191,6 @@ type Authority struct {
 	// from, and the moves that made it; owned by who holds setting.
 	untold []record.AuditEntry
 
-	// Higher rooms do these for it: hook says which.
-	followers []follower          // in the order in which they prepare
-	arrivals  []func()            // a head came into force
-	returns   []func()            // it is about to be ready, and was not
-	claimed   func(*history.Link) // the store shows this head, and nothing vouches for it yet
-	fits      []fitter            // say what a move must not break
-	// beforeMove ends what has to be done under from, before its head is replaced.
-	beforeMove func(ctx context.Context, from *authority.State)
-	// leaderChange begins a change that only who leads can commit.
-	leaderChange func(s *authority.State) *record.Change
-	peers        peers
-
 	// lost counts adoptions in a row that somebody else was first with; owned by who holds
 	// setting.
 	lost      int
@@ -176,133 +199,172 @@ type Authority struct {
 	firstSets *flowcontrol.Limiter
 	taken     takenKeys // of heads that may come
 	yields    yields    // of the search to owners
+}
 
-	self    *Enrolment
-	head    *Head
-	keepers *Keepers
+func newAuthority(cfg authorityConfig) *Authority {
+	return &Authority{
+		cfg: cfg, setting: make(chan struct{}, 1), firstSets: newFirstSets(),
+		search: decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64},
+	}
+}
+
+// trustBundleConfig is what a TrustBundle is made of.
+type trustBundleConfig struct {
+	Self       *Enrolment
+	Head       *Head
+	StoreGuard *storeguard.Guard
+	Guard      *mesh.Guard
+	Source     *credential.Issued // what our listener presents and believes
+	Log        *slog.Logger
+	Now        func() time.Time
+
+	MaxListed int // banned keys in a bundle
+	// Begin adds to a change what config begins with beside the trust state in.
+	Begin func(ctx context.Context, ch *record.Change, in bundle.State) error
 }
 
 // TrustBundle keeps the trust bundle that is in force here (I11).
 type TrustBundle struct {
-	guard      *mesh.Guard
-	log        *slog.Logger
-	now        func() time.Time
-	storeguard *storeguard.Guard
-	self       *Enrolment
-	head       *Head
+	cfg trustBundleConfig
 
 	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
 	trust         atomic.Pointer[bundle.View]
 	bundleChanged watch.Signal
-	maxListed     int                // banned keys in a bundle
 	trustDue      watch.Signal       // the trust state is to be looked at now
-	source        *credential.Issued // what our listener presents and believes
 	refreshing    *flowcontrol.Locks // held by who refreshes the trust bundle
 	withdrawn     withdrawals
-
-	// begin adds to a change what config begins with beside the trust state in.
-	begin func(ctx context.Context, ch *record.Change, in bundle.State) error
 }
 
-// electionConfig is what is set of Election; see [Config].
+func newTrustBundle(cfg trustBundleConfig) *TrustBundle {
+	return &TrustBundle{cfg: cfg, refreshing: flowcontrol.NewLocks()}
+}
+
+// electionConfig is what an Election is made of.
 type electionConfig struct {
-	Lease, Beat time.Duration
+	Self       *Enrolment
+	Head       *Head
+	Authority  *Authority
+	StoreGuard *storeguard.Guard
+	Store      store.Store
+	Faults     *fault.Points
+	Failures   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+
+	Lease, Beat time.Duration // see [Config]
 }
 
 // Election runs internal/leadership over the store (I4).
 type Election struct {
-	cfg        electionConfig
-	failures   *flowcontrol.LogSampler
-	faults     *fault.Points
-	log        *slog.Logger
-	metrics    *electionMetrics
-	now        func() time.Time
-	store      store.Store
-	storeguard *storeguard.Guard
-	self       *Enrolment
-	head       *Head
-	authority  *Authority
-
-	lead *lead
+	cfg     electionConfig
+	metrics *electionMetrics
+	lead    *lead
 }
 
-// peerRecoveryConfig is what is set of PeerRecovery.
+func newElection(cfg electionConfig) (*Election, error) {
+	e := &Election{cfg: cfg}
+	var err error
+	e.lead, err = newLead(e)
+	return e, err
+}
+
+// peerRecoveryConfig is what a PeerRecovery is made of.
 type peerRecoveryConfig struct {
+	Self       *Enrolment
+	Head       *Head
+	Authority  *Authority
+	Election   *Election
+	StoreGuard *storeguard.Guard
+	Store      store.Store
+	Faults     *fault.Points
+	Readers    *flowcontrol.Readers
+	Refusals   *flowcontrol.LogSampler
+	Failures   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+	Elapsed    func() time.Duration
+
+	StartedAt  time.Time
+	Release    string   // that it reports
 	Addresses  []string // that others are told; shared
 	ListensAt  string   // its own address, which it never asks
 	Peers      []string // see [Config]
 	LookupHost func(ctx context.Context, name string) ([]string, error)
 	Dial       func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
-	Release    string                                                   // that it reports
+	// Silence is for how long the coordinator with the key was not heard, and whether it is
+	// expected.
+	Silence func(key string) (since time.Duration, expected bool)
 }
 
 // PeerRecovery hands the secrets of the head from one coordinator to another.
 type PeerRecovery struct {
-	cfg        peerRecoveryConfig
-	elapsed    func() time.Duration
-	failures   *flowcontrol.LogSampler
-	faults     *fault.Points
-	log        *slog.Logger
-	metrics    *peerRecoveryMetrics
-	now        func() time.Time
-	readers    *flowcontrol.Readers
-	refusals   *flowcontrol.LogSampler
-	startedAt  time.Time
-	store      store.Store
-	storeguard *storeguard.Guard
-	self       *Enrolment
-	head       *Head
-	authority  *Authority
-	election   *Election
+	cfg     peerRecoveryConfig
+	metrics *peerRecoveryMetrics
 
 	peerCalls *flowcontrol.Limiter
 	silent    atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
+}
 
-	// silence is for how long the coordinator with the key was not heard, and whether it is
-	// expected.
-	silence func(key string) (since time.Duration, expected bool)
+func newPeerRecovery(cfg peerRecoveryConfig) *PeerRecovery {
+	return &PeerRecovery{cfg: cfg, peerCalls: newPeerCalls()}
+}
+
+// ownerRecoveryConfig is what an OwnerRecovery is made of.
+type ownerRecoveryConfig struct {
+	Self      *Enrolment
+	Head      *Head
+	Authority *Authority
+	Election  *Election
+	Store     store.Store
+	Faults    *fault.Points
+	Readers   *flowcontrol.Readers
+	Refusals  *flowcontrol.LogSampler
+	Log       *slog.Logger
+	Now       func() time.Time
 }
 
 // OwnerRecovery brings the seed back from its owners' shares.
 type OwnerRecovery struct {
-	faults    *fault.Points
-	log       *slog.Logger
-	metrics   *ownerRecoveryMetrics
-	now       func() time.Time
-	readers   *flowcontrol.Readers
-	refusals  *flowcontrol.LogSampler
-	store     store.Store
-	self      *Enrolment
-	head      *Head
-	authority *Authority
-	election  *Election
+	cfg     ownerRecoveryConfig
+	metrics *ownerRecoveryMetrics
 
 	recoveries   *recoveries
 	gatheringDue watch.Signal // the open attempt is to be looked at now
 }
 
-// membershipConfig is what is set of Membership.
+func newOwnerRecovery(cfg ownerRecoveryConfig) *OwnerRecovery {
+	return &OwnerRecovery{cfg: cfg, recoveries: newRecoveries()}
+}
+
+// membershipConfig is what a Membership is made of.
 type membershipConfig struct {
+	Self         *Enrolment
+	Head         *Head
+	Bundle       *TrustBundle
+	PeerRecovery *PeerRecovery
+	StoreGuard   *storeguard.Guard
+	Store        store.Store
+	Guard        *mesh.Guard
+	Faults       *fault.Points
+	Failures     *flowcontrol.LogSampler
+	Log          *slog.Logger
+	Now          func() time.Time
+	Elapsed      func() time.Duration
+
 	Addresses []string                                                 // that tokens and members are told; shared
 	Dial      func(ctx context.Context, addr string) (net.Conn, error) // to another coordinator; nil: TCP
+	// Published are the addresses of coordinators that members are told, by enrolment key.
+	Published func() map[string][]string
+	// Found is what else this coordinator finds that the others are told.
+	Found func(s *authority.State) []*fealtyv1.Finding
+	// Proven counts a trust bundle that somebody showed as seen, if this cluster signed it.
+	Proven func(ctx context.Context, from string, raw []byte) error
 }
 
 // Membership knows who is a member, who is connected, and how one stops being one.
 type Membership struct {
-	cfg          membershipConfig
-	elapsed      func() time.Duration
-	failures     *flowcontrol.LogSampler
-	faults       *fault.Points
-	guard        *mesh.Guard
-	log          *slog.Logger
-	metrics      *membershipMetrics
-	now          func() time.Time
-	store        store.Store
-	storeguard   *storeguard.Guard
-	self         *Enrolment
-	head         *Head
-	bundle       *TrustBundle
-	peerrecovery *PeerRecovery
+	cfg     membershipConfig
+	metrics *membershipMetrics
 
 	hears    atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
 	copies   copies.Watch // which processes opened streams of members
@@ -313,89 +375,124 @@ type Membership struct {
 	presence presence.Watch // which other coordinators are heard
 	cuts     atomic.Int64   // connections that the guard cut
 	ended    ended.Log      // those of them that a ban ended
+}
 
-	// published are the addresses of coordinators that members are told, by enrolment key.
-	published func() map[string][]string
-	// found is what else this coordinator finds that the others are told.
-	found func(s *authority.State) []*fealtyv1.Finding
-	// proven counts a trust bundle that somebody showed as seen, if this cluster signed it.
-	proven func(ctx context.Context, from string, raw []byte) error
+func newMembership(cfg membershipConfig) *Membership {
+	return &Membership{
+		cfg: cfg, members: newMemberIndex(), others: newOthers(),
+		live: liveMembers{elapsed: cfg.Elapsed, members: make(map[identity.ID]*liveMember)},
+	}
+}
+
+// trustConfig is what a Trust is made of.
+type trustConfig struct {
+	Self       *Enrolment
+	Head       *Head
+	Authority  *Authority
+	Bundle     *TrustBundle
+	Election   *Election
+	Membership *Membership
+	StoreGuard *storeguard.Guard
+	Store      store.Store
+	Faults     *fault.Points
+	Limiter    *flowcontrol.Sources
+	Readers    *flowcontrol.Readers
+	Refusals   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
 }
 
 // Trust changes what the fleet trusts.
 type Trust struct {
-	faults     *fault.Points
-	limiter    *flowcontrol.Sources
-	log        *slog.Logger
-	now        func() time.Time
-	readers    *flowcontrol.Readers
-	refusals   *flowcontrol.LogSampler
-	store      store.Store
-	storeguard *storeguard.Guard
-	self       *Enrolment
-	head       *Head
-	authority  *Authority
-	bundle     *TrustBundle
-	election   *Election
-	membership *Membership
+	cfg trustConfig
 
 	keyConfirmed watch.Signal         // a member may have confirmed a config key: it is to be looked at soon
 	presenters   *flowcontrol.Limiter // of trust bundles of before a restore
 }
 
+func newTrust(cfg trustConfig) *Trust { return &Trust{cfg: cfg, presenters: newPresenters()} }
+
+// desiredConfig is what a Desired is made of.
+type desiredConfig struct {
+	Head       *Head
+	StoreGuard *storeguard.Guard
+	Store      store.Store
+	Log        *slog.Logger
+	Now        func() time.Time
+}
+
 // Desired stores what operators want configured.
 type Desired struct {
-	log        *slog.Logger
-	now        func() time.Time
-	store      store.Store
-	storeguard *storeguard.Guard
-	head       *Head
+	cfg desiredConfig
 
 	config        atomic.Pointer[configView] // nil: not read since the start
 	configChanged watch.Signal               // the config in force is another one
 }
 
+func newDesired(cfg desiredConfig) *Desired { return &Desired{cfg: cfg} }
+
+// admissionConfig is what an Admission is made of.
+type admissionConfig struct {
+	Head       *Head
+	Bundle     *TrustBundle
+	Membership *Membership
+	StoreGuard *storeguard.Guard
+	Auditing   *auditing.Queue
+	Faults     *fault.Points
+	Limiter    *flowcontrol.Sources
+	PerMember  *flowcontrol.PerKey // renewals and rejoins, by identity
+	Readers    *flowcontrol.Readers
+	Refusals   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+
+	// MaxHeadAge is how old the head may be under which it renews without the store.
+	MaxHeadAge time.Duration
+}
+
 // Admission turns a proof into a certificate (I1).
 type Admission struct {
-	// maxHeadAge is how old the head may be under which it renews without the store.
-	maxHeadAge time.Duration
-	faults     *fault.Points
-	limiter    *flowcontrol.Sources
-	log        *slog.Logger
-	metrics    *admissionMetrics
-	now        func() time.Time
-	readers    *flowcontrol.Readers
-	refusals   *flowcontrol.LogSampler
-	storeguard *storeguard.Guard
-	auditing   *auditing.Queue
-	head       *Head
-	bundle     *TrustBundle
-	membership *Membership
+	cfg     admissionConfig
+	metrics *admissionMetrics
 
 	recalls      recall.List          // of streams whose members hold certificates that stand in no record
-	perMember    *flowcontrol.PerKey  // renewals and rejoins, by identity
 	joinsWaiting *flowcontrol.Limiter // of joins from challenge to answer
 	joinSlots    chan struct{}        // held by each join that is decided
 	joins        *batch.Desk[joinLine, *joiner]
 	known        *known
 }
 
+func newAdmission(cfg admissionConfig) *Admission {
+	a := &Admission{cfg: cfg, joinsWaiting: newJoinsWaiting(), joinSlots: make(chan struct{}, joinsAtOnce), known: newKnown()}
+	a.joins = batch.New(joinsAtOnce, cfg.Readers.Go, a.admitTogether)
+	return a
+}
+
+// publicationConfig is what a Publication is made of.
+type publicationConfig struct {
+	Self       *Enrolment
+	Head       *Head
+	Bundle     *TrustBundle
+	Election   *Election
+	Membership *Membership
+	Desired    *Desired
+	StoreGuard *storeguard.Guard
+	Store      store.Store
+	Faults     *fault.Points
+	Failures   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+
+	Addresses []string // that members are told of this coordinator; shared
+	// Outside is the file system of PublishDir, whose files others read.
+	Outside    durable.FS
+	PublishDir string // "": nothing is written for mirrors
+}
+
 // Publication compiles and signs what each member is told (I11, I12).
 type Publication struct {
-	addresses  []string // that members are told of this coordinator; shared
-	failures   *flowcontrol.LogSampler
-	faults     *fault.Points
-	log        *slog.Logger
-	metrics    *publicationMetrics
-	now        func() time.Time
-	store      store.Store
-	storeguard *storeguard.Guard
-	self       *Enrolment
-	head       *Head
-	bundle     *TrustBundle
-	election   *Election
-	membership *Membership
-	desired    *Desired
+	cfg     publicationConfig
+	metrics *publicationMetrics
 
 	publication        atomic.Pointer[publication] // what members are told; nil before it was read
 	publicationChanged watch.Signal
@@ -403,23 +500,41 @@ type Publication struct {
 	outlet             *outlet                       // nil without a PublishDir
 }
 
+func newPublication(cfg publicationConfig) *Publication {
+	p := &Publication{cfg: cfg}
+	if cfg.PublishDir != "" {
+		p.outlet = newOutlet(cfg.Outside, cfg.PublishDir, cfg.Now)
+	}
+	return p
+}
+
+// deliveryConfig is what a Delivery is made of.
+type deliveryConfig struct {
+	Head        *Head
+	Bundle      *TrustBundle
+	Membership  *Membership
+	Trust       *Trust
+	Admission   *Admission
+	Publication *Publication
+	Readers     *flowcontrol.Readers
+	Failures    *flowcontrol.LogSampler
+	Log         *slog.Logger
+	Now         func() time.Time
+
+	Stopping <-chan struct{} // closed when the coordinator stops
+}
+
 // Delivery streams to each member what is signed for it.
 type Delivery struct {
-	failures    *flowcontrol.LogSampler
-	log         *slog.Logger
-	metrics     *deliveryMetrics
-	now         func() time.Time
-	readers     *flowcontrol.Readers
-	stopping    chan struct{}
-	head        *Head
-	bundle      *TrustBundle
-	membership  *Membership
-	trust       *Trust
-	admission   *Admission
-	publication *Publication
+	cfg     deliveryConfig
+	metrics *deliveryMetrics
 
 	pulls   *pullLimiter
 	patches *patchCache
+}
+
+func newDelivery(cfg deliveryConfig) *Delivery {
+	return &Delivery{cfg: cfg, pulls: newPullLimiter(), patches: newPatchCache()}
 }
 
 // Package audit asks these of rooms that are no packages yet.
@@ -453,11 +568,21 @@ var unguarded = []string{
 	sealedPrefix, sharePrefix, shareSetPrefix, recoveryPrefix, "history/blob/",
 }
 
-// wire makes the rooms, the lowest first.
-func (c *Coordinator) wire() {
+// own is what is this coordinator's own, whatever the store holds.
+type own struct {
+	key         ed25519.PrivateKey
+	certificate *enrolment.Certificate // nil: none
+	source      *credential.Issued     // what the listener presents and believes
+	outside     durable.FS             // of what others read
+}
+
+// wire makes the rooms, the lowest first. What a lower room asks of a higher one it is
+// given as a function, and calls once all of them are made.
+func (c *Coordinator) wire(o own) error {
+	cfg := c.cfg
 	c.storeguard = storeguard.New(storeguard.Config{
-		Store: c.cfg.Store, StoreName: c.cfg.StoreName, Patience: storePatience, Unguarded: unguarded,
-		FS: c.fs, Dir: c.cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
+		Store: cfg.Store, StoreName: cfg.StoreName, Patience: storePatience, Unguarded: unguarded,
+		FS: c.fs, Dir: cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
 		InForce: func() (storeguard.Head, bool) {
 			s := c.head.State()
 			return s.StoredHead(), s.Phase == authority.Ready
@@ -466,65 +591,121 @@ func (c *Coordinator) wire() {
 		Moved:     func() { c.head.LookAgain() },
 		Lost:      func() { c.election.lead.due.Notify() },
 	})
-	c.store = c.storeguard.Observe(patience.Store(c.cfg.Store))
+	c.store = c.storeguard.Observe(patience.Store(cfg.Store))
 	c.auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
-	c.self = new(Enrolment)
-	c.head = &Head{self: c.self, storeguard: c.storeguard}
-	c.keepers = &Keepers{self: c.self, head: c.head}
-	c.authority = &Authority{
-		self: c.self, head: c.head, keepers: c.keepers,
-		storeguard: c.storeguard, auditing: c.auditing,
-		search:  decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64},
-		setting: make(chan struct{}, 1), firstSets: newFirstSets(),
-		parse: manifest.Parse, reads: manifest.LaterFields(),
+	c.self = newEnrolment(enrolmentConfig{
+		FS: c.fs, Log: c.log, Now: c.now,
+		DataDir: cfg.DataDir, Addresses: c.addresses(), Pin: cfg.Pin, Key: o.key, Certificate: o.certificate,
+	})
+	c.head = newHead(headConfig{
+		Self: c.self, StoreGuard: c.storeguard, History: history.New(c.store), Store: c.store, FS: c.fs,
+		Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
+		MaxHeadAge: cfg.MaxHeadAge,
+		Leave:      func(ctx context.Context) { c.authority.leaveHead(ctx) },
+		Memory:     func(s *authority.State) decide.Memory { return c.authority.remembered(s) },
+	})
+	c.keepers = newKeepers(keepersConfig{
+		Self: c.self, Head: c.head, Store: c.store, FS: c.fs, Failures: c.failures, Log: c.log, Now: c.now,
+	})
+	c.authority = newAuthority(authorityConfig{
+		Self: c.self, Head: c.head, Keepers: c.keepers, StoreGuard: c.storeguard, Auditing: c.auditing,
+		Store: c.store, FS: c.fs, Faults: c.faults, Limiter: c.limiter, Readers: c.readers,
+		Refusals: c.refusals, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
+		SelfHealAfter: cfg.SelfHealAfter, Reads: manifest.LaterFields(), Parse: manifest.Parse,
+		// In this order: a bundle is believed before anybody is a member by it.
+		Followers: []follower{
+			func(ctx context.Context, next *authority.State) (adoption, error) { return c.bundle.follow(ctx, next) },
+			func(ctx context.Context, next *authority.State) (adoption, error) { return c.desired.follow(ctx, next) },
+			func(ctx context.Context, next *authority.State) (adoption, error) {
+				return c.membership.follow(ctx, next)
+			},
+		},
+		Arrivals: []func(){func() { c.ownerrecovery.recoveries.over() }},
+		Returns:  []func(){func() { c.membership.listen() }},
+		Claimed:  func(l *history.Link) { c.ownerrecovery.recoveries.expect(l) },
+		Fits: []fitter{
+			func(ctx context.Context, from, after *authority.State) error { return c.bundle.fits(ctx, from, after) },
+			func(ctx context.Context, from, after *authority.State) error {
+				return c.publication.fits(ctx, from, after)
+			},
+		},
+		BeforeMove:   func(ctx context.Context, from *authority.State) { c.audit.BeforeMove(ctx, from) },
+		LeaderChange: func(s *authority.State) *record.Change { return c.election.newLeaderChange(s) },
+		Peers:        func() peers { return c.peerrecovery },
+	})
+	c.bundle = newTrustBundle(trustBundleConfig{
+		Self: c.self, Head: c.head, StoreGuard: c.storeguard, Guard: c.guard, Source: o.source, Log: c.log, Now: c.now,
+		MaxListed: snapshot.MaxBans,
+		Begin: func(ctx context.Context, ch *record.Change, in bundle.State) error {
+			return c.desired.beginConfig(ctx, ch, in)
+		},
+	})
+	var err error
+	c.election, err = newElection(electionConfig{
+		Self: c.self, Head: c.head, Authority: c.authority, StoreGuard: c.storeguard, Store: c.store,
+		Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
+		Lease: cfg.Lease, Beat: cfg.Beat,
+	})
+	if err != nil {
+		return err
 	}
-	c.bundle = &TrustBundle{
-		storeguard: c.storeguard, self: c.self, head: c.head,
-		refreshing: flowcontrol.NewLocks(), maxListed: snapshot.MaxBans,
-	}
-	c.election = &Election{storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority}
 	c.audit = audit.New(audit.Config{
 		Store: c.store, Losses: c.storeguard, Authority: authorityOfAudit{c.head}, Trust: trustOfAudit{c.bundle},
 		Lead: leadOfAudit{c.election}, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
 	})
-	c.peerrecovery = &PeerRecovery{
-		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, election: c.election,
-		peerCalls: newPeerCalls(),
-	}
-	c.ownerrecovery = &OwnerRecovery{
-		self: c.self, head: c.head, authority: c.authority, election: c.election,
-		recoveries: newRecoveries(),
-	}
-	c.membership = &Membership{
-		storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle, peerrecovery: c.peerrecovery,
-		members: newMemberIndex(), others: newOthers(),
-		live: liveMembers{elapsed: c.elapsed, members: make(map[identity.ID]*liveMember)},
-	}
-	c.trust = &Trust{
-		storeguard: c.storeguard, self: c.self, head: c.head, authority: c.authority, bundle: c.bundle,
-		election: c.election, membership: c.membership,
-		presenters: newPresenters(),
-	}
-	c.desired = &Desired{storeguard: c.storeguard, head: c.head}
-	c.admission = &Admission{
-		storeguard: c.storeguard, auditing: c.auditing, head: c.head, bundle: c.bundle, membership: c.membership,
-		perMember: c.cfg.Rates.perMember(), joinsWaiting: newJoinsWaiting(),
-		joinSlots: make(chan struct{}, joinsAtOnce), known: newKnown(),
-	}
-	c.publication = &Publication{storeguard: c.storeguard, self: c.self, head: c.head, bundle: c.bundle,
-		election:   c.election,
-		membership: c.membership, desired: c.desired}
-	c.delivery = &Delivery{
-		head: c.head, bundle: c.bundle, membership: c.membership, trust: c.trust, admission: c.admission,
-		publication: c.publication,
-		pulls:       newPullLimiter(), patches: newPatchCache(),
-	}
-	c.hook()
+	c.peerrecovery = newPeerRecovery(peerRecoveryConfig{
+		Self: c.self, Head: c.head, Authority: c.authority, Election: c.election, StoreGuard: c.storeguard,
+		Store: c.store, Faults: c.faults, Readers: c.readers, Refusals: c.refusals, Failures: c.failures,
+		Log: c.log, Now: c.now, Elapsed: c.elapsed,
+		StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(), ListensAt: c.Addr(),
+		Peers: cfg.Peers, LookupHost: cfg.LookupHost, Dial: cfg.Dial,
+		Silence: func(key string) (time.Duration, bool) { return c.membership.presence.Silent(key, c.elapsed()) },
+	})
+	c.ownerrecovery = newOwnerRecovery(ownerRecoveryConfig{
+		Self: c.self, Head: c.head, Authority: c.authority, Election: c.election, Store: c.store,
+		Faults: c.faults, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now,
+	})
+	c.membership = newMembership(membershipConfig{
+		Self: c.self, Head: c.head, Bundle: c.bundle, PeerRecovery: c.peerrecovery, StoreGuard: c.storeguard,
+		Store: c.store, Guard: c.guard, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
+		Elapsed: c.elapsed, Addresses: c.addresses(), Dial: cfg.Dial,
+		Published: func() map[string][]string { return c.publication.coordinators() },
+		Found: func(s *authority.State) []*fealtyv1.Finding {
+			return slices.Concat(c.headFindings(s), c.storeguard.RefusingFindings(), c.publication.outlet.findings(),
+				c.publication.compileFindings())
+		},
+		Proven: func(ctx context.Context, from string, raw []byte) error { return c.trust.proven(ctx, from, raw) },
+	})
+	c.trust = newTrust(trustConfig{
+		Self: c.self, Head: c.head, Authority: c.authority, Bundle: c.bundle, Election: c.election,
+		Membership: c.membership, StoreGuard: c.storeguard, Store: c.store, Faults: c.faults,
+		Limiter: c.limiter, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now,
+	})
+	c.desired = newDesired(desiredConfig{
+		Head: c.head, StoreGuard: c.storeguard, Store: c.store, Log: c.log, Now: c.now,
+	})
+	c.admission = newAdmission(admissionConfig{
+		Head: c.head, Bundle: c.bundle, Membership: c.membership, StoreGuard: c.storeguard, Auditing: c.auditing,
+		Faults: c.faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
+		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.MaxHeadAge,
+	})
+	c.publication = newPublication(publicationConfig{
+		Self: c.self, Head: c.head, Bundle: c.bundle, Election: c.election, Membership: c.membership,
+		Desired: c.desired, StoreGuard: c.storeguard, Store: c.store, Faults: c.faults, Failures: c.failures,
+		Log: c.log, Now: c.now, Addresses: c.addresses(), Outside: o.outside, PublishDir: cfg.PublishDir,
+	})
+	c.delivery = newDelivery(deliveryConfig{
+		Head: c.head, Bundle: c.bundle, Membership: c.membership, Trust: c.trust, Admission: c.admission,
+		Publication: c.publication, Readers: c.readers, Failures: c.failures, Log: c.log, Now: c.now,
+		Stopping: c.stopping,
+	})
+	c.conflicts()
+	return nil
 }
 
-// hook gives the rooms what higher ones do for them.
-func (c *Coordinator) hook() {
-	c.head.leave, c.head.memory = c.authority.leaveHead, c.authority.remembered
+// conflicts says what it means that a transaction found another version of a key than it
+// was decided by.
+func (c *Coordinator) conflicts() {
 	c.head.onConflict(history.HeadKey, c.authority.headMoved)
 	c.head.onConflict(record.FreezeKey, c.authority.recordsFrozen)
 	c.head.onConflict(leaderTermKey, func(_ context.Context, err *store.ConflictError) bool {
@@ -535,70 +716,4 @@ func (c *Coordinator) hook() {
 		c.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
 		return true
 	})
-	// In this order: a bundle is believed before anybody is a member by it.
-	c.authority.followers = []follower{c.bundle.follow, c.desired.follow, c.membership.follow}
-	c.authority.arrivals = []func(){c.ownerrecovery.recoveries.over}
-	c.authority.returns = []func(){c.membership.listen}
-	c.authority.claimed = c.ownerrecovery.recoveries.expect
-	c.authority.fits = []fitter{c.bundle.fits, c.publication.fits}
-	c.authority.beforeMove, c.authority.leaderChange = c.audit.BeforeMove, c.election.newLeaderChange
-	c.authority.peers = c.peerrecovery
-	c.bundle.begin = c.desired.beginConfig
-	c.peerrecovery.silence = func(key string) (time.Duration, bool) {
-		return c.membership.presence.Silent(key, c.elapsed())
-	}
-	c.membership.published, c.membership.proven = c.publication.coordinators, c.trust.proven
-	c.membership.found = func(s *authority.State) []*fealtyv1.Finding {
-		return slices.Concat(c.headFindings(s), c.storeguard.RefusingFindings(), c.publication.outlet.findings(),
-			c.publication.compileFindings())
-	}
-}
-
-// share gives each room what all of them use, again where one of it changed.
-func (c *Coordinator) share() {
-	i := c.self
-	i.cfg = enrolmentConfig{DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin}
-	i.fs, i.log, i.now = c.fs, c.log, c.now
-	h := c.head
-	h.cfg = headConfig{MaxHeadAge: c.cfg.MaxHeadAge}
-	h.elapsed, h.failures, h.fs, h.log = c.elapsed, c.failures, c.fs, c.log
-	h.now, h.store = c.now, c.store
-	k := c.keepers
-	k.failures, k.fs, k.log, k.now, k.store = c.failures, c.fs, c.log, c.now, c.store
-	a := c.authority
-	a.cfg = authorityConfig{SelfHealAfter: c.cfg.SelfHealAfter}
-	a.elapsed, a.failures, a.faults, a.fs, a.limiter = c.elapsed, c.failures, c.faults, c.fs, c.limiter
-	a.log, a.now, a.readers, a.refusals, a.store = c.log, c.now, c.readers, c.refusals, c.store
-	b := c.bundle
-	b.guard, b.log, b.now = c.guard, c.log, c.now
-	e := c.election
-	e.cfg = electionConfig{Lease: c.cfg.Lease, Beat: c.cfg.Beat}
-	e.failures, e.faults, e.log, e.now = c.failures, c.faults, c.log, c.now
-	e.store = c.store
-	p := c.peerrecovery
-	p.cfg = peerRecoveryConfig{Addresses: c.addresses(), ListensAt: c.Addr(), Peers: c.cfg.Peers,
-		LookupHost: c.cfg.LookupHost, Dial: c.cfg.Dial, Release: c.cfg.Release}
-	p.elapsed, p.failures, p.faults, p.log = c.elapsed, c.failures, c.faults, c.log
-	p.now, p.readers, p.refusals, p.startedAt, p.store = c.now, c.readers, c.refusals, c.startedAt, c.store
-	o := c.ownerrecovery
-	o.faults, o.log, o.now, o.readers, o.refusals = c.faults, c.log, c.now, c.readers, c.refusals
-	o.store = c.store
-	m := c.membership
-	m.cfg = membershipConfig{Addresses: c.addresses(), Dial: c.cfg.Dial}
-	m.elapsed, m.failures, m.faults, m.guard, m.log = c.elapsed, c.failures, c.faults, c.guard, c.log
-	m.now, m.store = c.now, c.store
-	t := c.trust
-	t.faults, t.limiter, t.log, t.now, t.readers, t.refusals = c.faults, c.limiter, c.log, c.now, c.readers, c.refusals
-	t.store = c.store
-	d := c.desired
-	d.log, d.now, d.store = c.log, c.now, c.store
-	n := c.admission
-	n.maxHeadAge = c.cfg.MaxHeadAge
-	n.faults, n.limiter, n.log, n.now = c.faults, c.limiter, c.log, c.now
-	n.readers, n.refusals = c.readers, c.refusals
-	u := c.publication
-	u.addresses = c.addresses()
-	u.failures, u.faults, u.log, u.now, u.store = c.failures, c.faults, c.log, c.now, c.store
-	y := c.delivery
-	y.failures, y.log, y.now, y.readers, y.stopping = c.failures, c.log, c.now, c.readers, c.stopping
 }

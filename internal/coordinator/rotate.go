@@ -52,7 +52,7 @@ type rolloutRecord struct {
 }
 
 func (c *Trust) rolloutKey() string {
-	h := sha256.Sum256(c.self.enrolment.Public().(ed25519.PublicKey))
+	h := sha256.Sum256(c.cfg.Self.Key().Public().(ed25519.PublicKey))
 	return rolloutPrefix + hex.EncodeToString(h[:16])
 }
 
@@ -101,7 +101,7 @@ func mustConfirm(rec record.Member, now time.Time) bool {
 // this one had noted.
 func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle.Rotation) (out rollout,
 	own record.Versioned[rolloutRecord], now map[uint64]bool, err error) {
-	l, err := c.store.List(ctx, rolloutPrefix)
+	l, err := c.cfg.Store.List(ctx, rolloutPrefix)
 	if err != nil {
 		return out, own, nil, err
 	}
@@ -110,7 +110,7 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle
 		rec, err := record.Open[rolloutRecord](s.Records, e)
 		if err != nil {
 			// A rotation waits longer without it, and nothing else.
-			if err := c.head.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
+			if err := c.cfg.Head.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
 				return out, own, nil, err
 			}
 			rec = record.Versioned[rolloutRecord]{Version: e.Version}
@@ -124,14 +124,14 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle
 			}
 		}
 	}
-	for _, path := range c.membership.live.confirmed(r, s.Bundle.KeyID(r.Number)) {
+	for _, path := range c.cfg.Membership.live.confirmed(r, s.Bundle.KeyID(r.Number)) {
 		all[pathSum(path)], now[pathSum(path)] = true, true
 	}
-	at := c.now()
-	paths, seen := c.membership.members.pathsAt()
+	at := c.cfg.Now()
+	paths, seen := c.cfg.Membership.members.pathsAt()
 	out.unsettled = seen == 0
 	for _, path := range paths {
-		if rec, ok := c.membership.members.get(path); ok && mustConfirm(rec, at) {
+		if rec, ok := c.cfg.Membership.members.get(path); ok && mustConfirm(rec, at) {
 			out.members++
 			if !all[pathSum(path)] {
 				out.missing = append(out.missing, path)
@@ -145,7 +145,7 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle
 // coordinator leads. An error that matches store.ErrConflict means that somebody was
 // first.
 func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
-	t := c.bundle.trust.Load()
+	t := c.cfg.Bundle.trust.Load()
 	if t == nil || t.Rotation == nil || t.Epoch != s.Head.AuthorityEpoch {
 		return nil
 	}
@@ -162,7 +162,7 @@ func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
 			return err
 		}
 	}
-	how, now := "", c.now().UTC().Truncate(time.Second)
+	how, now := "", c.cfg.Now().UTC().Truncate(time.Second)
 	switch {
 	case !progress.unsettled && len(progress.missing) == 0:
 		how = bundle.EndedConfirmed
@@ -171,14 +171,14 @@ func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
 	default:
 		return nil
 	}
-	if _, _, ok := c.election.leading(); !ok {
+	if _, _, ok := c.cfg.Election.leading(); !ok {
 		return nil
 	}
-	if err := c.faults.Hit("rotate.before-end"); err != nil {
+	if err := c.cfg.Faults.Hit("rotate.before-end"); err != nil {
 		return err
 	}
-	ch := c.election.newLeaderChange(s)
-	err = c.bundle.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
+	ch := c.cfg.Election.newLeaderChange(s)
+	err = c.cfg.Bundle.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
 		if st.Rotation == nil || st.Rotation.Number != r.Number {
 			return store.ErrConflict
 		}
@@ -191,30 +191,30 @@ func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
 	if err := c.dropRollout(ctx, ch); err != nil {
 		return err
 	}
-	ch.Audit(c.now(), record.AuditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.Bundle.KeyID(r.Number),
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.Bundle.KeyID(r.Number),
 		Reason: r.Reason,
 		Fields: map[string]string{"how": how, "members": fmt.Sprint(progress.members), "missing": fmt.Sprint(len(progress.missing))}})
 	if _, err := ch.Commit(ctx); err != nil {
 		return err
 	}
-	if err := c.faults.Hit("rotate.after-end"); err != nil {
+	if err := c.cfg.Faults.Hit("rotate.after-end"); err != nil {
 		return err
 	}
 	level := slog.LevelInfo
 	if len(progress.missing) > 0 {
 		level = slog.LevelWarn
 	}
-	c.log.LogAttrs(ctx, level, "a config signing key was replaced", slog.String("key", s.Bundle.KeyID(r.Number)),
+	c.cfg.Log.LogAttrs(ctx, level, "a config signing key was replaced", slog.String("key", s.Bundle.KeyID(r.Number)),
 		slog.String("how", how),
 		slog.Int("members", progress.members), slog.Int("missing", len(progress.missing)),
 		slog.String("missing_members",
 			strings.Join(progress.missing[:min(len(progress.missing), bundle.MaxNamedMembers)], " ")))
-	return c.bundle.refreshTrust(ctx, s, false)
+	return c.cfg.Bundle.refreshTrust(ctx, s, false)
 }
 
 // dropRollout removes what coordinators noted during a rotation.
 func (c *Trust) dropRollout(ctx context.Context, ch *record.Change) error {
-	l, err := c.store.List(ctx, rolloutPrefix)
+	l, err := c.cfg.Store.List(ctx, rolloutPrefix)
 	if err != nil {
 		return err
 	}

@@ -239,7 +239,7 @@ func (x *replicaSchedule) run() {
 func (x *replicaSchedule) settle() {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		head, _, err := x.all[0].c.head.history.Head(context.Background())
+		head, _, err := x.all[0].c.head.cfg.History.Head(context.Background())
 		if err != nil {
 			x.t.Fatal(err)
 		}

@@ -537,7 +537,7 @@ func (f *fleet) rawConn(n *node) grpcConn {
 // that go away are not logged as failures.
 func TestErrorsAreWorded(t *testing.T) {
 	var b bytes.Buffer
-	c := assemble(Config{Log: slog.New(slog.NewTextHandler(&b, nil)), Now: time.Now})
+	c := unopened(t, slog.New(slog.NewTextHandler(&b, nil)))
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, tc := range []struct {

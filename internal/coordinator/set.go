@@ -73,14 +73,14 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	c := m.c
 	ctx, cancel := context.WithTimeout(stream.Context(), flowcontrol.ExchangeTimeout)
 	defer cancel()
-	if c.self.setup.Load() == nil { // before anything is read
+	if c.cfg.Self.setup.Load() == nil { // before anything is read
 		return explain.New(explain.HistoryInitialized)
 	}
 	addr := identity.FromContext(ctx).Addr
-	if !c.limiter.Allow(addr, c.now()) {
-		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.limiter.Limit()))
+	if !c.cfg.Limiter.Allow(addr, c.cfg.Now()) {
+		return explain.New(explain.RateLimited, "what", "first sets", "limit", fmt.Sprint(c.cfg.Limiter.Limit()))
 	}
-	slot, err := c.firstSets.Enter(ctx, addr, c.now())
+	slot, err := c.firstSets.Enter(ctx, addr, c.cfg.Now())
 	if err != nil {
 		return err
 	}
@@ -98,20 +98,20 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 		PartBytes: flowcontrol.PartBytes}); err != nil {
 		return err
 	}
-	req, err := flowcontrol.Receive(ctx, c.readers, stream.Recv)
+	req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
 	if err != nil {
 		return err
 	}
 	if err := ch.stale(); err != nil {
 		return err
 	}
-	setup := c.self.setup.Load()
+	setup := c.cfg.Self.setup.Load()
 	if setup == nil {
 		return explain.New(explain.HistoryInitialized)
 	}
 	t := proof.SetupTranscript{Nonce: ch.nonce, Binding: ch.binding, Manifest: req.GetSet().GetManifest(), Hash: req.GetManifestHash()}
 	if err := proof.VerifySetup(setup.public, t, req.GetEvidence()); err != nil {
-		c.refusals.Log(ctx, c.log, slog.LevelWarn, "first set refused",
+		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "first set refused",
 			slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
 		return explain.Wrap(err, explain.SetupRefused)
 	}
@@ -140,7 +140,7 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 	if size == 0 || size > manifest.MaxBytes {
 		return nil, explain.New(explain.RequestField, "field", "manifest_bytes", "problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
 	}
-	whole, err := flowcontrol.ReceiveParts(ctx, c.readers, nil, size, func() ([]byte, bool, error) {
+	whole, err := flowcontrol.ReceiveParts(ctx, c.cfg.Readers, nil, size, func() ([]byte, bool, error) {
 		m, err := stream.Recv()
 		return m.GetPart(), true, err
 	})
@@ -265,7 +265,7 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if err := c.readByAll(ctx, s, next); err != nil {
 		return nil, err
 	}
-	keepers, err := c.keepers.keepers(next)
+	keepers, err := c.cfg.Keepers.keepers(next)
 	if err != nil {
 		return nil, err
 	}
@@ -279,7 +279,7 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if err != nil {
 		return nil, err
 	}
-	if err := c.keepers.lookAtKeepers(ctx, mv, keepers); err != nil {
+	if err := c.cfg.Keepers.lookAtKeepers(ctx, mv, keepers); err != nil {
 		return nil, err
 	}
 	if err := c.moveFits(ctx, mv); err != nil {
@@ -300,11 +300,11 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 // staysAdmitted reports whether next admits this coordinator, and under the name
 // that it has.
 func (c *Authority) staysAdmitted(s *authority.State, next *manifest.Manifest) error {
-	entry, err := c.self.admits(next)
+	entry, err := c.cfg.Self.admits(next)
 	if err != nil || s.Phase != authority.Ready {
 		return err
 	}
-	if now, err := c.self.admits(s.Manifest); err == nil && now.Name != entry.Name {
+	if now, err := c.cfg.Self.admits(s.Manifest); err == nil && now.Name != entry.Name {
 		return explain.New(explain.RequestField, "field", "admit", "problem",
 			fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, or add the other one for another enrolment key", now.Name, entry.Name))
 	}
@@ -323,12 +323,12 @@ func (c *Authority) readByAll(ctx context.Context, s *authority.State, next *man
 	if len(added) == 0 {
 		return nil
 	}
-	all, err := c.head.replicas(ctx, next)
+	all, err := c.cfg.Head.replicas(ctx, next)
 	if err != nil {
-		return c.head.storeError("read what the coordinators read", err)
+		return c.cfg.Head.storeError("read what the coordinators read", err)
 	}
 	for _, r := range all {
-		if r.Key == c.self.enrolmentKey() || r.Stopped || c.now().Sub(r.At).Abs() >= silentAfter {
+		if r.Key == c.cfg.Self.enrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= silentAfter {
 			continue
 		}
 		for _, field := range added {
@@ -474,7 +474,7 @@ func (c *Authority) makeSeed(mv *move, t *history.Transition) error {
 		return err
 	}
 	mv.secrets, mv.newSeed, t.Salt = secrets, true, salt
-	if mv.root, err = ca.Root(secrets.RootCA(), mv.manifest.Cluster, c.now().Add(-ca.Backdate)); err != nil {
+	if mv.root, err = ca.Root(secrets.RootCA(), mv.manifest.Cluster, c.cfg.Now().Add(-ca.Backdate)); err != nil {
 		return fmt.Errorf("make the root: %w", err)
 	}
 	return nil
@@ -483,7 +483,7 @@ func (c *Authority) makeSeed(mv *move, t *history.Transition) error {
 // newMesh makes the mesh CA of a new authority epoch.
 func (c *Authority) newMesh(mv *move, t *history.Transition) error {
 	mesh, err := ca.NewMeshCA(mv.root, mv.secrets.RootCA(), ca.MeshConfig{Cluster: mv.manifest.Cluster,
-		Epoch: t.AuthorityEpoch, Validity: authority.MeshLife(mv.manifest)}, c.now())
+		Epoch: t.AuthorityEpoch, Validity: authority.MeshLife(mv.manifest)}, c.cfg.Now())
 	if err != nil {
 		return fmt.Errorf("make the mesh CA: %w", err)
 	}
@@ -508,7 +508,7 @@ func (c *Authority) moveFits(ctx context.Context, mv *move) error {
 		Manifest: after.Manifest, Head: after.Head, Root: after.Root, MeshKey: after.MeshKey,
 		ConfigRoot: mv.secrets.ConfigRoot, ConfigKey: mv.secrets.ConfigSigning,
 	}
-	for _, fits := range c.fits {
+	for _, fits := range c.cfg.Fits {
 		if err := fits(ctx, mv.from, after); err != nil {
 			return err
 		}
@@ -525,15 +525,15 @@ type fitter func(ctx context.Context, from, after *authority.State) error
 // seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
 func (c *Authority) writeSecrets(ctx context.Context, mv *move) error {
 	for i := range mv.keepers {
-		if err := c.keepers.sealSeed(ctx, &mv.keepers[i], mv); err != nil {
+		if err := c.cfg.Keepers.sealSeed(ctx, &mv.keepers[i], mv); err != nil {
 			return err
 		}
 	}
 	if mv.newSeed {
-		if err := c.head.writeSealed(ctx, sealed.RootKey(&mv.link.Transition), mv.root.Raw); err != nil {
+		if err := c.cfg.Head.writeSealed(ctx, sealed.RootKey(&mv.link.Transition), mv.root.Raw); err != nil {
 			return err
 		}
-		if err := c.faults.Hit("set.after-seed"); err != nil {
+		if err := c.cfg.Faults.Hit("set.after-seed"); err != nil {
 			return err
 		}
 	}
@@ -571,7 +571,7 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 // that follows the head finds its keys among the candidates or, after a restart,
 // sealed under the new head's hash.
 func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) {
-	if err := c.self.checkPin(mv.root); err != nil {
+	if err := c.cfg.Self.checkPin(mv.root); err != nil {
 		return false, err
 	}
 	if mv.actor == "" {
@@ -584,15 +584,15 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 		switch order.Stage() {
 		case decide.Make:
 		case decide.Seal:
-			if err = c.keepers.sealMesh(ctx, mv); err != nil {
+			if err = c.cfg.Keepers.sealMesh(ctx, mv); err != nil {
 				result = decide.Failed
 			}
 		case decide.Prepare:
-			if took := c.peers.prepare(ctx, mv); len(took) > 0 {
-				c.log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
+			if took := c.cfg.Peers().prepare(ctx, mv); len(took) > 0 {
+				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
 			}
 		case decide.Swap:
-			c.beforeMove(ctx, mv.from)
+			c.cfg.BeforeMove(ctx, mv.from)
 			verified, result, err = c.moveHead(ctx, mv)
 		case decide.Adopt:
 			inUse = true
@@ -600,7 +600,7 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 			// is no reason to say that it did not. The loop that follows the head goes on
 			// where it fails.
 			if s, failed := c.newState(verified, mv.secrets, mv.root, mv.mesh); failed != nil {
-				c.log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", failed))
+				c.cfg.Log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", failed))
 				result = decide.Failed
 			} else {
 				c.untold = append(c.untold, mv.audit(s)...)
@@ -611,10 +611,10 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 			}
 		case decide.Keep:
 			inUse = c.keepCandidate(mv)
-			c.head.LookAgain()
+			c.cfg.Head.LookAgain()
 		case decide.Drop:
 			mv.wipeMesh()
-			c.head.LookAgain()
+			c.cfg.Head.LookAgain()
 		case decide.Done:
 			return inUse, err
 		}
@@ -624,14 +624,14 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 
 // moveHead moves the head to mv, and says how that ended.
 func (c *Authority) moveHead(ctx context.Context, mv *move) (*history.Verified, decide.Result, error) {
-	if err := c.faults.Hit("set.before-swap"); err != nil {
+	if err := c.cfg.Faults.Hit("set.before-swap"); err != nil {
 		return nil, decide.Failed, err
 	}
 	var from *history.Verified
 	if mv.from != nil {
 		from = mv.from.Chain
 	}
-	verified, err := c.head.history.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.Transaction())
+	verified, err := c.cfg.Head.cfg.History.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.Transaction())
 	switch {
 	case errors.Is(err, store.ErrUnknownOutcome):
 		return nil, decide.Unknown, c.setError(err)
@@ -640,7 +640,7 @@ func (c *Authority) moveHead(ctx context.Context, mv *move) (*history.Verified, 
 	case err != nil:
 		return nil, decide.Failed, c.setError(err)
 	}
-	if err := c.faults.Hit("set.after-swap"); err != nil {
+	if err := c.cfg.Faults.Hit("set.after-swap"); err != nil {
 		return nil, decide.Unknown, err
 	}
 	if verified.Version() == 0 {
@@ -656,7 +656,7 @@ func (c *Authority) setError(err error) error {
 	if errors.As(err, &conflict) {
 		return explain.Wrap(err, explain.ManifestStale, "expected", "the head of before", "head", conflict.Head.Hash.String()[:16], "index", fmt.Sprint(conflict.Head.Index))
 	}
-	return c.head.storeError("set the manifest", err)
+	return c.cfg.Head.storeError("set the manifest", err)
 }
 
 // writeSealed writes what a keeper or the root's own key authenticates. An older
@@ -669,11 +669,11 @@ func (c *Head) writeSealed(ctx context.Context, key string, value []byte) error 
 // overwrite writes value, whatever is there, and returns its version.
 func (c *Head) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
 	for range record.CommitTries {
-		e, err := c.store.Get(ctx, key)
+		e, err := c.cfg.Store.Get(ctx, key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return 0, c.storeError("write a sealed secret", err)
 		}
-		version, err := c.store.CompareAndSwap(ctx, key, e.Version, value)
+		version, err := c.cfg.Store.CompareAndSwap(ctx, key, e.Version, value)
 		switch {
 		case err == nil:
 			return version, nil
@@ -718,7 +718,7 @@ func (c *Authority) proposed(s *authority.State, data []byte) (*manifest.Manifes
 	if s.Phase == authority.Ready && manifest.Hash(sha256.Sum256(data)) == s.Manifest.Hash() {
 		return s.Manifest, nil
 	}
-	m, err := c.parse(data)
+	m, err := c.cfg.Parse(data)
 	if err != nil {
 		return nil, manifestProblems(err)
 	}
@@ -757,7 +757,7 @@ func (mv *move) audit(s *authority.State) []record.AuditEntry {
 }
 
 func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManifestRequest) (*fealtyv1.GetManifestResponse, error) {
-	s, err := m.c.head.atHead(ctx)
+	s, err := m.c.cfg.Head.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -777,7 +777,7 @@ func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManife
 }
 
 func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistoryRequest) (*fealtyv1.GetHistoryResponse, error) {
-	s, err := m.c.head.atHead(ctx)
+	s, err := m.c.cfg.Head.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -819,14 +819,14 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 // the store holds, and no more than what verifies.
 func (c *Authority) verifiedHistory(ctx context.Context, s *authority.State) (*history.Verified, *history.History,
 	error) {
-	h, err := c.head.history.Load(ctx)
+	h, err := c.cfg.Head.cfg.History.Load(ctx)
 	var damaged *history.BlobError
 	switch {
 	case errors.As(err, &damaged), errors.Is(err, history.ErrEmpty), errors.Is(err, history.ErrEncoding), errors.Is(err, history.ErrUnverified):
 		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
 			err.Error())
 	case err != nil:
-		return nil, nil, c.head.storeError("read the history", err)
+		return nil, nil, c.cfg.Head.storeError("read the history", err)
 	}
 	v, err := history.Verify(h, s.Secrets.TransactionKey())
 	if err != nil {

@@ -108,30 +108,30 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 	for _, x := range mv.shares.shares {
 		sum := sha256.Sum256(x.file)
 		rec.Shares[x.owner] = hex.EncodeToString(sum[:])
-		if err := c.head.writeSealed(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner), x.file); err != nil {
+		if err := c.cfg.Head.writeSealed(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner), x.file); err != nil {
 			return err
 		}
-		if err := c.faults.Hit("set.after-share"); err != nil {
+		if err := c.cfg.Faults.Hit("set.after-share"); err != nil {
 			return err
 		}
 	}
-	w, err := record.Records{Store: c.store, Auth: auth}.Seal(shareSetKey(mv.link.Hash), rec)
+	w, err := record.Records{Store: c.cfg.Store, Auth: auth}.Seal(shareSetKey(mv.link.Hash), rec)
 	if err != nil {
 		return err
 	}
-	if err := c.head.writeSealed(ctx, w.Key, w.Value); err != nil {
+	if err := c.cfg.Head.writeSealed(ctx, w.Key, w.Value); err != nil {
 		return err
 	}
-	return c.faults.Hit("set.after-shares")
+	return c.cfg.Faults.Hit("set.after-shares")
 }
 
 // GetSeedShares returns the shares that the owners of the manifest in force should
 // hold. In recovery mode it is served to this machine alone.
 func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
-	if m.c.head.State().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
+	if m.c.cfg.Head.State().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
 		return m.c.claimedShares(ctx)
 	}
-	s, err := m.c.head.atHead(ctx)
+	s, err := m.c.cfg.Head.atHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 	}
 	rec, err := record.Get[shareSetRecord](ctx, s.Records, shareSetKey(made.Hash))
 	if err != nil {
-		return nil, m.c.head.storeError("read which shares of the seed there are", err)
+		return nil, m.c.cfg.Head.storeError("read which shares of the seed there are", err)
 	}
 	for _, o := range people {
 		file, err := m.c.readShare(ctx, made, rec.Value, o)
@@ -160,7 +160,7 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 // of it is verified here. An owner's tool compares each share with a history that
 // it verifies itself, and nobody else can open one.
 func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesResponse, error) {
-	_, links, m, err := c.head.claimedHistory(ctx)
+	_, links, m, err := c.cfg.Head.claimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -170,9 +170,9 @@ func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesR
 	if len(people) == 0 {
 		return out, nil
 	}
-	l, err := c.store.List(ctx, sharesPrefix(made.SeedEpoch, made.Salt))
+	l, err := c.cfg.Store.List(ctx, sharesPrefix(made.SeedEpoch, made.Salt))
 	if err != nil {
-		return nil, c.head.storeError("list the shares of the seed", err)
+		return nil, c.cfg.Head.storeError("list the shares of the seed", err)
 	}
 	set, err := c.claimedSet(ctx, made, l.Entries)
 	if err != nil {
@@ -194,9 +194,9 @@ func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesR
 // claimedSet returns the set of shares that made is said to have made: what a set
 // that failed left may be there as well. Without a record of it, it is the newest.
 func (c *Authority) claimedSet(ctx context.Context, made history.Link, shares []store.Entry) (string, error) {
-	e, err := c.store.Get(ctx, shareSetKey(made.Hash))
+	e, err := c.cfg.Store.Get(ctx, shareSetKey(made.Hash))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return "", c.head.storeError("read which shares of the seed there are", err)
+		return "", c.cfg.Head.storeError("read which shares of the seed there are", err)
 	}
 	var rec shareSetRecord
 	if err == nil && len(e.Value) > store.SealBytes && json.Unmarshal(e.Value[store.SealBytes:], &rec) == nil && rec.Set != "" {
@@ -217,12 +217,12 @@ func (c *Authority) claimedSet(ctx context.Context, made history.Link, shares []
 func (c *Authority) readShare(ctx context.Context, made history.Link, rec shareSetRecord, o manifest.Owner) ([]byte,
 	error) {
 	const what = "read a share of the seed"
-	e, err := c.store.Get(ctx, shareKey(made.SeedEpoch, made.Salt, rec.Set, o.Name))
+	e, err := c.cfg.Store.Get(ctx, shareKey(made.SeedEpoch, made.Salt, rec.Set, o.Name))
 	if err != nil {
-		return nil, c.head.storeError(what, err)
+		return nil, c.cfg.Head.storeError(what, err)
 	}
 	if sum := sha256.Sum256(e.Value); hex.EncodeToString(sum[:]) != rec.Shares[o.Name] {
-		return nil, c.head.storeError(what, fmt.Errorf("the share of %s is not the one that was written: %w", o.Name, store.ErrForged))
+		return nil, c.cfg.Head.storeError(what, fmt.Errorf("the share of %s is not the one that was written: %w", o.Name, store.ErrForged))
 	}
 	return e.Value, nil
 }
@@ -248,7 +248,7 @@ func (c *Authority) dropSecrets(ctx context.Context, s *authority.State) error {
 		}
 	}
 	for _, prefix := range []string{sharesPrefix(s.Head.SeedEpoch, s.Head.Salt), shareSetPrefix} {
-		l, err := c.store.List(ctx, prefix)
+		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
 			return err
 		}
@@ -259,7 +259,7 @@ func (c *Authority) dropSecrets(ctx context.Context, s *authority.State) error {
 		}
 	}
 	for _, e := range over {
-		ch := c.leaderChange(s)
+		ch := c.cfg.LeaderChange(s)
 		ch.Delete(e.Key, e.Version)
 		if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
 			return err
@@ -270,7 +270,7 @@ func (c *Authority) dropSecrets(ctx context.Context, s *authority.State) error {
 
 // goneSealed returns what keepers sealed and nobody may need any more.
 func (c *Authority) goneSealed(ctx context.Context, s *authority.State) ([]store.Entry, error) {
-	l, err := c.store.List(ctx, sealed.Prefix)
+	l, err := c.cfg.Store.List(ctx, sealed.Prefix)
 	if err != nil {
 		return nil, err
 	}

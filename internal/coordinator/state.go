@@ -33,7 +33,7 @@ import (
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
 func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *authority.State, error) {
-	seen, err := c.head.seen()
+	seen, err := c.cfg.Head.seen()
 	if err != nil {
 		return nil, authority.Recovering(last, err), nil
 	}
@@ -43,14 +43,14 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	if last != nil {
 		seen = last.Chain.Seen()
 	}
-	intent, _, err := c.head.pendingRestore(ctx)
+	intent, _, err := c.cfg.Head.pendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "":
 		return nil, authority.Recovering(last, err), nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("read what a restore left: %w", err)
 	}
-	loaded, err := c.head.history.Load(ctx)
+	loaded, err := c.cfg.Head.cfg.History.Load(ctx)
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty) && intent != nil:
@@ -69,7 +69,7 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	if err != nil {
 		return nil, authority.Recovering(last, err), nil
 	}
-	c.claimed(&w.claimed)
+	c.cfg.Claimed(&w.claimed)
 	if intent != nil && !carriedOut(intent, loaded) {
 		w.restore = intent
 	}
@@ -115,15 +115,15 @@ func (c *Authority) load(ctx context.Context, last *authority.State) (s *authori
 // newState builds the ready state of a verified history and its secrets.
 func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
 	mesh *ca.MeshCA) (*authority.State, error) {
-	if err := c.self.checkPin(root); err != nil {
+	if err := c.cfg.Self.checkPin(root); err != nil {
 		return nil, err
 	}
-	s, err := authority.New(v, secrets, root, mesh, c.store, c.auditing.Places(), c.now())
+	s, err := authority.New(v, secrets, root, mesh, c.cfg.Store, c.cfg.Auditing.Places(), c.cfg.Now())
 	if err != nil {
 		return nil, err
 	}
 	if s.X509Fault != nil {
-		c.log.LogAttrs(context.Background(), slog.LevelError,
+		c.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
 			"proof x509 is not accepted: the roots of the manifest cannot be used", slog.Any("err", s.X509Fault))
 	}
 	return s, nil
@@ -133,7 +133,7 @@ func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, ro
 // seed, and compares it with the key that the seed gives.
 func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 	secrets *authority.Secrets) (*x509.Certificate, error) {
-	e, err := c.store.Get(ctx, sealed.RootKey(&v.Current().Transition))
+	e, err := c.cfg.Store.Get(ctx, sealed.RootKey(&v.Current().Transition))
 	if err != nil {
 		return nil, fmt.Errorf("read the root certificate: %w", err)
 	}
@@ -160,26 +160,26 @@ func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 // it can, and the error says so; see [lost].
 func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	var failed error
-	old := c.head.State()
+	old := c.cfg.Head.State()
 	before := old.Ready()
 	if s.Phase == authority.Ready {
 		failed = c.becomeReady(ctx, s)
 		if lost(failed) {
 			c.lost++
 			if decide.Stays(memory{c, old}, decide.HeadOf(&s.Head), decide.Conflict) {
-				c.head.fallBehind(old)
-				c.head.LookAgain()
-				c.log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
+				c.cfg.Head.fallBehind(old)
+				c.cfg.Head.LookAgain()
+				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
 					slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 				return failed
 			}
 		}
 		if failed != nil {
-			c.log.LogAttrs(ctx, slog.LevelError, "the head of the history was not adopted",
+			c.cfg.Log.LogAttrs(ctx, slog.LevelError, "the head of the history was not adopted",
 				slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 			s = authority.Recovering(s, failed)
 		} else {
-			c.head.recordSeen(ctx, s.Chain.Seen())
+			c.cfg.Head.recordSeen(ctx, s.Chain.Seen())
 			c.auditOrigin(ctx, s)
 		}
 	}
@@ -191,11 +191,11 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		c.former = append(c.former, before.Secrets)
 	}
 	if s.Phase == authority.Ready && old.Phase != authority.Ready {
-		for _, f := range c.returns {
+		for _, f := range c.cfg.Returns {
 			f()
 		}
 	}
-	c.head.Put(s, c.now())
+	c.cfg.Head.Put(s, c.cfg.Now())
 	attrs := []slog.Attr{slog.String("phase", s.Phase.String())}
 	if s.Reason != "" {
 		attrs = append(attrs, slog.String("reason", s.Reason))
@@ -206,10 +206,10 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		c.taken.settle(s.Head)
 		c.dropOpened()
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
-		for _, arrived := range c.arrivals {
+		for _, arrived := range c.cfg.Arrivals {
 			arrived()
 		}
-		c.self.endSetup()
+		c.cfg.Self.endSetup()
 		attrs = append(attrs, slog.String("cluster", s.Manifest.Cluster),
 			slog.Uint64("authority_epoch", s.Head.AuthorityEpoch), slog.Uint64("index", s.Head.Index))
 	}
@@ -217,7 +217,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	if s.Phase == authority.Recovery {
 		level = slog.LevelWarn
 	}
-	c.log.LogAttrs(ctx, level, "coordinator state", attrs...)
+	c.cfg.Log.LogAttrs(ctx, level, "coordinator state", attrs...)
 	return failed
 }
 
@@ -235,14 +235,14 @@ type follower func(ctx context.Context, next *authority.State) (adoption, error)
 
 // becomeReady puts bundle and own identity of s into force.
 func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
-	if err := c.faults.Hit("adopt.begin"); err != nil {
+	if err := c.cfg.Faults.Hit("adopt.begin"); err != nil {
 		return err
 	}
-	if err := c.storeguard.Fault(); err != nil {
+	if err := c.cfg.StoreGuard.Fault(); err != nil {
 		return err
 	}
-	c.storeguard.Restored(s.RestoredEpoch())
-	if old := c.head.State().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
+	c.cfg.StoreGuard.Restored(s.RestoredEpoch())
+	if old := c.cfg.Head.State().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
 		old.Records.Next.Store(&s.Records)
 	}
 	if err := c.moveRecords(ctx, s); err != nil {
@@ -251,14 +251,14 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.settleRestore(ctx, s); err != nil {
 		return err
 	}
-	prepared := make([]adoption, len(c.followers))
-	for i, prepare := range c.followers {
+	prepared := make([]adoption, len(c.cfg.Followers))
+	for i, prepare := range c.cfg.Followers {
 		var err error
 		if prepared[i], err = prepare(ctx, s); err != nil {
 			return err
 		}
 	}
-	if err := c.faults.Hit("adopt.before-identity"); err != nil {
+	if err := c.cfg.Faults.Hit("adopt.before-identity"); err != nil {
 		return err
 	}
 	for _, p := range prepared {
@@ -274,7 +274,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 		}
 	}
 	if err := c.sweepReseeds(ctx, s); err != nil {
-		c.log.LogAttrs(ctx, slog.LevelWarn, "what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
 	}
 	return nil
 }
@@ -283,7 +283,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 // something it is what it was.
 func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bundle.View, error) {
 	in, err := c.ensureTrust(ctx, s)
-	if lost := c.storeguard.LostError(); lost != nil {
+	if lost := c.cfg.StoreGuard.LostError(); lost != nil {
 		t, err := c.keptTrust(s)
 		if err != nil {
 			return nil, fmt.Errorf("%w (%w)", lost, err)
@@ -293,7 +293,7 @@ func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bund
 	if err != nil {
 		return nil, fmt.Errorf("fit the trust state to the head: %w", err)
 	}
-	return s.Bundle.Sign(in, c.now())
+	return s.Bundle.Sign(in, c.cfg.Now())
 }
 
 // follow has the first trust bundle of next believed and presented.
@@ -318,17 +318,17 @@ func (c *TrustBundle) presentAs(s *authority.State, t *bundle.View) error {
 	if err != nil {
 		return fmt.Errorf("certify this coordinator: %w", err)
 	}
-	if err := c.source.Adopt(m); err != nil {
+	if err := c.cfg.Source.Adopt(m); err != nil {
 		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
 	}
 	c.trust.Store(t)
-	c.storeguard.SawBundle(t.Signed)
+	c.cfg.StoreGuard.SawBundle(t.Signed)
 	return nil
 }
 
 // ownMaterial certifies this coordinator with a new key.
 func (c *TrustBundle) ownMaterial(s *authority.State, bundle *identity.Bundle) (*credential.Material, error) {
-	entry, err := c.self.admits(s.Manifest)
+	entry, err := c.cfg.Self.admits(s.Manifest)
 	if err != nil {
 		return nil, err
 	}
@@ -340,7 +340,7 @@ func (c *TrustBundle) ownMaterial(s *authority.State, bundle *identity.Bundle) (
 	if err != nil {
 		return nil, err
 	}
-	now := c.now()
+	now := c.cfg.Now()
 	raw, err := s.Issue(key.Public(), id, entry.Entry, now.Add(entry.Entry.SVIDTTL), now)
 	if err != nil {
 		return nil, err
@@ -353,7 +353,7 @@ func (c *TrustBundle) ownMaterial(s *authority.State, bundle *identity.Bundle) (
 		}
 		chain = append(chain, cert)
 	}
-	return credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: bundle, Now: c.now})
+	return credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: bundle, Now: c.cfg.Now})
 }
 
 // keepIdentity renews this coordinator's own certificate in good time, until ctx
@@ -372,18 +372,18 @@ func (c *TrustBundle) keepIdentity(ctx context.Context, s *authority.State) erro
 
 // renewIdentity certifies this coordinator anew if it is time to.
 func (c *TrustBundle) renewIdentity(ctx context.Context, s *authority.State) error {
-	m, err := c.source.Current(ctx)
+	m, err := c.cfg.Source.Current(ctx)
 	if err != nil {
 		return err
 	}
 	leaf := m.Chain()[0]
-	entry, err := c.self.admits(s.Manifest)
+	entry, err := c.cfg.Self.admits(s.Manifest)
 	if err != nil {
 		return err
 	}
-	now := c.now()
+	now := c.cfg.Now()
 	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
-	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.head.acts(s) {
+	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.cfg.Head.acts(s) {
 		return nil
 	}
 	return c.presentAs(s, nil)
@@ -392,10 +392,10 @@ func (c *TrustBundle) renewIdentity(ctx context.Context, s *authority.State) err
 // followHead confirms every few seconds, and on every notice, that the head is
 // the one in memory; on the way back to it it looks when the search says.
 func (c *Authority) followHead(ctx context.Context) error {
-	changed, stop := watch.Key(ctx, c.store, history.HeadKey)
+	changed, stop := watch.Key(ctx, c.cfg.Store, history.HeadKey)
 	defer stop()
 	for {
-		due := c.head.Due()
+		due := c.cfg.Head.Due()
 		pause := c.checkHead(ctx)
 		switch given, err := watch.Wait(ctx, pause, changed, due); {
 		case err != nil:
@@ -411,7 +411,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 // every transaction is conditional on our head. It returns when to look again.
 func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	pause = headPollPause
-	if !c.unsettled.Load() && c.head.headHolds(ctx) {
+	if !c.unsettled.Load() && c.cfg.Head.headHolds(ctx) {
 		return pause
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
@@ -426,23 +426,23 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 		return pause
 	}
 	if c.pushed.Swap(false) {
-		c.search.Push(c.elapsed())
+		c.search.Push(c.cfg.Elapsed())
 	}
-	next, wait, err := c.load(ctx, c.head.State().Ready())
+	next, wait, err := c.load(ctx, c.cfg.Head.State().Ready())
 	if err != nil {
 		if ctx.Err() == nil {
-			c.log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
 		}
 		return pause
 	}
 	c.unsettled.Store(false)
 	c.tried.Store(true)
-	if ctx.Err() == nil && next != c.head.State() {
+	if ctx.Err() == nil && next != c.cfg.Head.State() {
 		switch err := c.adopt(ctx, next); { // logged there, and tried again
 		case lost(err):
 			return lostPause(c.lost)
 		case err != nil:
-			c.search.Ended(c.elapsed(), decide.FromMemory, decide.Nothing)
+			c.search.Ended(c.cfg.Elapsed(), decide.FromMemory, decide.Nothing)
 		}
 	}
 	if wait > 0 {
@@ -466,18 +466,18 @@ func (c *Authority) leaveHead(ctx context.Context) {
 // toHead is leaveHead for who holds setting.
 func (c *Authority) toHead(ctx context.Context) {
 	for range followTries {
-		s := c.head.State()
+		s := c.cfg.Head.State()
 		if s.Phase != authority.Ready || c.followed(ctx) {
 			return
 		}
 		w, next, err := c.read(ctx, s)
 		if err != nil {
-			c.head.LookAgain() // the loop says why
+			c.cfg.Head.LookAgain() // the loop says why
 			return
 		}
 		if w != nil {
 			if next, err = c.fromMemory(ctx, w); err != nil {
-				c.head.LookAgain()
+				c.cfg.Head.LookAgain()
 				if c.lingers(ctx, w) > 0 {
 					return
 				}
@@ -496,13 +496,13 @@ func (c *Authority) toHead(ctx context.Context) {
 // followed reports whether there is no other head to follow than the one in force, and
 // no reseed to settle. The caller holds setting.
 func (c *Authority) followed(ctx context.Context) bool {
-	s := c.head.State()
-	switch verdict, known := c.head.judgeStored(ctx, s); {
+	s := c.cfg.Head.State()
+	switch verdict, known := c.cfg.Head.judgeStored(ctx, s); {
 	case !known:
 	case verdict == decide.Same:
-		c.head.caughtUp(s)
+		c.cfg.Head.caughtUp(s)
 	case verdict == decide.Another:
-		c.head.fallBehind(s)
+		c.cfg.Head.fallBehind(s)
 		return false
 	}
 	return !c.unsettled.Load()
@@ -518,11 +518,11 @@ func (c *Head) headHolds(ctx context.Context) bool {
 // judgeStored says what the head that the store shows means for s. It is not known while
 // the store does not show it. Without a history none is the same.
 func (c *Head) judgeStored(ctx context.Context, s *authority.State) (verdict decide.Verdict, known bool) {
-	asked := c.now()
+	asked := c.cfg.Now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, storePatience)
 	defer cancel()
-	e, err := c.store.Get(asking, history.HeadKey)
+	e, err := c.cfg.Store.Get(asking, history.HeadKey)
 	switch {
 	case ctx.Err() != nil:
 		return 0, false
@@ -531,8 +531,8 @@ func (c *Head) judgeStored(ctx context.Context, s *authority.State) (verdict dec
 	case errors.Is(err, store.ErrNotFound):
 		return decide.Another, true
 	case err != nil:
-		c.log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.storeguard.Silent()
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
+		c.cfg.StoreGuard.Silent()
 		return 0, false
 	}
 	verdict = c.judgeHead(ctx, s, e)
@@ -547,7 +547,7 @@ func (c *Head) judgeStored(ctx context.Context, s *authority.State) (verdict dec
 // value if there is nothing.
 func (c *Head) seen() (history.SeenHead, error) {
 	var m history.SeenHead
-	raw, err := c.fs.ReadFile(c.self.path(markFile), maxMarkFile)
+	raw, err := c.cfg.FS.ReadFile(c.cfg.Self.path(markFile), maxMarkFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}
@@ -555,7 +555,7 @@ func (c *Head) seen() (history.SeenHead, error) {
 		err = json.Unmarshal(raw, &m)
 	}
 	if err != nil {
-		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it to believe the store", c.self.path(markFile), err)
+		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it to believe the store", c.cfg.Self.path(markFile), err)
 	}
 	return m, nil
 }
@@ -565,10 +565,10 @@ func (c *Head) seen() (history.SeenHead, error) {
 func (c *Head) recordSeen(ctx context.Context, h history.SeenHead) {
 	raw, err := json.Marshal(h)
 	if err == nil {
-		err = c.fs.WriteFile(c.self.path(markFile), raw)
+		err = c.cfg.FS.WriteFile(c.cfg.Self.path(markFile), raw)
 	}
 	if err != nil {
-		c.log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down: a store that is rolled back would not be noticed after a restart", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down: a store that is rolled back would not be noticed after a restart", slog.Any("err", err))
 	}
 }
 

@@ -52,7 +52,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
 		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.self.enrolmentKey(),
-		OperatorCertificate: tlsfiles.Tell(ctx, c.self.certificate.Files()),
+		OperatorCertificate: tlsfiles.Tell(ctx, c.self.cfg.Certificate.Files()),
 	}
 	if req.GetPageToken() == "" && s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
@@ -117,7 +117,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	case err != nil:
 		return nil, err
 	}
-	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.maxListed)
+	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.cfg.MaxListed)
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.membership.contacts(all)
 	out.Findings = append(append(first, c.storeguard.RefusingFindings()...), c.keepers.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),

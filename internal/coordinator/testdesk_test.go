@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -144,18 +145,27 @@ func (d *desk) lead(c *Coordinator) {
 func (d *desk) another(dir string) (*Coordinator, error) {
 	cfg := Config{
 		DataDir: "/" + dir, Store: d.store, StoreName: "memory", Listener: noListener{}, Now: d.clock,
-		FS: d.disk.FS(), Faults: d.faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Elapsed: d.elapsed, FS: d.disk.FS(), Faults: d.faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Rates: Rates{PerMember: 1e6, MemberBurst: 1e6},
 	}
 	if d.alter != nil {
 		d.alter(&cfg)
 	}
-	c, err := New(context.Background(), cfg)
-	if err == nil {
-		c.elapsed = d.elapsed
-		c.share()
+	return New(context.Background(), cfg)
+}
+
+// unopened returns a coordinator that opened nothing.
+func unopened(t testing.TB, log *slog.Logger) *Coordinator {
+	t.Helper()
+	ephemeral, err := credential.NewEphemeral(time.Now)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return c, err
+	c, err := assemble(Config{Log: log}.withDefaults(), own{key: newTestKey(t), source: credential.NewIssued(ephemeral)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 func (d *desk) elapsed() time.Duration {

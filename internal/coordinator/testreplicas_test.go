@@ -39,11 +39,11 @@ func newReplica(t testing.TB, f *fleet) *fleet {
 		t: t, dir: filepath.Join(f.dir, name), addr: "127.0.0.1:0", faults: new(fault.Points), signer: f.signer, config: f.config,
 		first: f, link: new(storeLink), open: f.open, stopC: func() {},
 	}
-	made := assemble(Config{DataDir: filepath.Join(r.dir, "coordinator"), FS: durable.OS(), Now: time.Now})
-	if err := made.fs.MkdirAll(made.cfg.DataDir); err != nil {
+	files, folder := durable.OS(), filepath.Join(r.dir, "coordinator")
+	if err := files.MkdirAll(folder); err != nil {
 		t.Fatal(err)
 	}
-	key, err := made.self.loadEnrolmentKey()
+	key, err := loadEnrolmentKey(files, folder)
 	if err != nil {
 		t.Fatal(err)
 	}

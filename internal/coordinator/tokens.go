@@ -37,14 +37,14 @@ type tokenServer struct {
 func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
 	c := t.c
 	for range record.CommitTries {
-		s, err := c.head.atHead(ctx)
+		s, err := c.cfg.Head.atHead(ctx)
 		if err != nil {
 			return nil, err
 		}
 		resp, err := c.createToken(ctx, s, req)
-		if err == nil || !c.head.conflicts(ctx, err) {
+		if err == nil || !c.cfg.Head.conflicts(ctx, err) {
 			if errors.Is(err, store.ErrConflict) {
-				err = c.head.storeError("create the token", err) // it is not decided again
+				err = c.cfg.Head.storeError("create the token", err) // it is not decided again
 			}
 			return resp, err
 		}
@@ -61,7 +61,7 @@ func (c *Admission) createToken(ctx context.Context, s *authority.State,
 		return nil, err
 	}
 	token, err := proof.NewJoinToken(nil, proof.JoinToken{Cluster: s.Manifest.Cluster,
-		Addresses: c.membership.tokenAddresses(ctx, s.Manifest), Pin: s.RootPin, Expires: rec.ExpiresAt})
+		Addresses: c.cfg.Membership.tokenAddresses(ctx, s.Manifest), Pin: s.RootPin, Expires: rec.ExpiresAt})
 	if err != nil {
 		return nil, fmt.Errorf("make a join token: %w", err)
 	}
@@ -72,12 +72,12 @@ func (c *Admission) createToken(ctx context.Context, s *authority.State,
 	}
 	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(tokenKey(rec.ID), 0, rec)
-	ch.Audit(c.now(), record.AuditEntry{Actor: rec.CreatedBy, Action: "token.create", Target: rec.ID,
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: rec.CreatedBy, Action: "token.create", Target: rec.ID,
 		Fields: map[string]string{"entry": rec.Entry, "name": rec.Name, "uses": fmt.Sprint(rec.Uses)}})
 	if _, err := ch.Commit(ctx); errors.Is(err, store.ErrConflict) {
 		return nil, err
 	} else if err != nil {
-		return nil, c.head.storeError("create the token", err)
+		return nil, c.cfg.Head.storeError("create the token", err)
 	}
 	return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil), Line: token.Line()}, nil
 }
@@ -136,7 +136,7 @@ func (c *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateToken
 			return tokenRecord{}, bad("organizations", fmt.Sprintf("entry %s is not of organization %q: a token narrows its entry, it cannot widen it", entry.Name, o))
 		}
 	}
-	now := c.now().UTC()
+	now := c.cfg.Now().UTC()
 	rec := tokenRecord{Entry: entry.Name, Name: req.GetName(), Uses: uses, CreatedAt: now, CreatedBy: by, ExpiresAt: now.Add(ttl).Truncate(time.Second)}
 	if voids(s, rec) { // it is made in the very second of a restore
 		rec.CreatedAt = s.RestoredAt().Add(time.Nanosecond).UTC()
@@ -153,13 +153,13 @@ func (c *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateToken
 }
 
 func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensRequest) (*fealtyv1.ListTokensResponse, error) {
-	s, err := t.c.head.ready()
+	s, err := t.c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
 	recs, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
 	if err != nil {
-		return nil, t.c.head.storeError("list tokens", err)
+		return nil, t.c.cfg.Head.storeError("list tokens", err)
 	}
 	resp := &fealtyv1.ListTokensResponse{}
 	for _, r := range recs {
@@ -169,7 +169,7 @@ func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensReque
 }
 
 func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest) (*fealtyv1.GetTokenResponse, error) {
-	s, err := t.c.head.ready()
+	s, err := t.c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 	}
 	uses, err := record.List[tokenUse](ctx, s.Records, tokenUsePrefix+rec.Value.ID+"/")
 	if err != nil {
-		return nil, t.c.head.storeError("read the uses of a token", err)
+		return nil, t.c.cfg.Head.storeError("read the uses of a token", err)
 	}
 	return &fealtyv1.GetTokenResponse{Token: t.c.tokenMessage(s, rec.Value, uses)}, nil
 }
@@ -187,7 +187,7 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse, error) {
 	c := t.c
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -201,12 +201,12 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 		rec.Value.Revoked = true
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(tokenKey(rec.Value.ID), rec.Version, rec.Value)
-		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "token.revoke", Target: rec.Value.ID})
+		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "token.revoke", Target: rec.Value.ID})
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
 			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
-		case !c.head.conflicts(ctx, err):
-			return nil, c.head.storeError("revoke the token", err)
+		case !c.cfg.Head.conflicts(ctx, err):
+			return nil, c.cfg.Head.storeError("revoke the token", err)
 		}
 	}
 	return nil, record.Busy("token " + req.GetId())
@@ -219,7 +219,7 @@ func (c *Admission) token(ctx context.Context, s *authority.State, id string) (r
 	}
 	rec, err := record.Get[tokenRecord](ctx, s.Records, tokenKey(id))
 	if err != nil {
-		return rec, c.head.storeError("read the token", err)
+		return rec, c.cfg.Head.storeError("read the token", err)
 	}
 	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "token", "name", id)
@@ -246,7 +246,7 @@ func (c *Admission) tokenMessage(s *authority.State, r tokenRecord, uses []recor
 		m.State = "revoked"
 	case r.Used >= r.Uses:
 		m.State = "spent"
-	case !c.now().Before(r.ExpiresAt):
+	case !c.cfg.Now().Before(r.ExpiresAt):
 		m.State = "expired"
 	case !ok || !entry.AdmitsTokens():
 		m.State = "no entry"

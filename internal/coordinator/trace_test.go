@@ -499,7 +499,7 @@ func (tr *tracing) pair() *desk {
 		second, err := d.another("second")
 		wantOnly(tr.T, "make the keys of the second", err, "")
 		wantOnly(tr.T, "close", second.Close(), "")
-		first, other := d.c.self.enrolment.Public().(ed25519.PublicKey), second.self.enrolment.Public().(ed25519.PublicKey)
+		first, other := d.c.self.Key().Public().(ed25519.PublicKey), second.self.Key().Public().(ed25519.PublicKey)
 		if identity.KeyID(sha256.Sum256(first)).String() > identity.KeyID(sha256.Sum256(other)).String() {
 			continue // the audit log is read in the order of these, so they come in one order
 		}

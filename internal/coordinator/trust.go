@@ -33,13 +33,13 @@ const maxBootstrapMembers = 32
 // the trust state says there are, or the trust state is gone, the error matches
 // [store.ErrForged]: no bundle is made of what somebody else left.
 func (c *TrustBundle) readTrust(ctx context.Context, s *authority.State) (bundle.Input, error) {
-	began := c.storeguard.Begin()
+	began := c.cfg.StoreGuard.Begin()
 	in, err := bundle.Read(ctx, s.Records, s.Manifest.Cluster)
 	if err != nil {
 		return in, err
 	}
 	// First whether all of it is of before: whoever put it back put back the sum too.
-	if err := c.storeguard.Compare(ctx, s.StoredHead(), began, in.Seen(s.RestoredEpoch())); err != nil {
+	if err := c.cfg.StoreGuard.Compare(ctx, s.StoredHead(), began, in.Seen(s.RestoredEpoch())); err != nil {
 		return in, err
 	}
 	return in, in.Whole()
@@ -51,7 +51,7 @@ func (c *TrustBundle) keptTrust(s *authority.State) (*bundle.View, error) {
 	if have := c.trust.Load(); have != nil && have.Epoch == s.Head.AuthorityEpoch {
 		return have, nil
 	}
-	raw := c.storeguard.Bundle()
+	raw := c.cfg.StoreGuard.Bundle()
 	if raw == nil {
 		return nil, errors.New("no trust bundle is kept here")
 	}
@@ -74,21 +74,21 @@ func (c *TrustBundle) ensureTrust(ctx context.Context, s *authority.State) (bund
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
 			if errors.Is(err, store.ErrForged) {
-				if moved := c.head.forgedUnder(ctx, s, suspect{"the trust state and the bans",
+				if moved := c.cfg.Head.forgedUnder(ctx, s, suspect{"the trust state and the bans",
 					err}); moved != nil {
 					return in, moved
 				}
 			}
 			return in, err
 		}
-		now := c.now().UTC().Truncate(time.Second)
+		now := c.cfg.Now().UTC().Truncate(time.Second)
 		next, changed := s.Bundle.Next(in, now)
 		if !changed {
 			return in, nil
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(bundle.StateKey, in.State.Version, next)
-		if err := c.begin(ctx, ch, in.State.Value); err != nil {
+		if err := c.cfg.Begin(ctx, ch, in.State.Value); err != nil {
 			return in, err
 		}
 		_, err = ch.Commit(ctx)
@@ -111,10 +111,10 @@ func (c *TrustBundle) touchTrust(ctx context.Context, s *authority.State, ch *re
 	room bundle.Room) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
-		return c.head.storeError("read the trust state", err)
+		return c.cfg.Head.storeError("read the trust state", err)
 	}
 	was := in.State.Version
-	next, changed := s.Bundle.Next(in, c.now().UTC().Truncate(time.Second))
+	next, changed := s.Bundle.Next(in, c.cfg.Now().UTC().Truncate(time.Second))
 	if !changed {
 		next.Change++
 	}
@@ -125,11 +125,11 @@ func (c *TrustBundle) touchTrust(ctx context.Context, s *authority.State, ch *re
 	}
 	in = in.With(d, next)
 	next.Bans = in.Sum()
-	limit := room.Of(c.maxListed)
+	limit := room.Of(c.cfg.MaxListed)
 	if n := len(in.Listed()); n > limit && len(d.Keys) > 0 {
 		return fmt.Errorf("%d banned keys would be listed, the limit is %d: %w", n, limit, bundle.ErrFull)
 	}
-	t, err := s.Bundle.Sign(in, c.now())
+	t, err := s.Bundle.Sign(in, c.cfg.Now())
 	if err != nil {
 		return fmt.Errorf("%w: %w", bundle.ErrFull, err)
 	}
@@ -155,14 +155,14 @@ func bundleFull(what string, err error) error {
 // trustChanged makes what was just committed true here: our own connections
 // first, then the members'.
 func (c *TrustBundle) trustChanged(ctx context.Context) error {
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return err
 	}
 	if err := c.refreshTrust(ctx, s, false); err != nil {
 		// It is durable, and the trust loop goes on trying.
 		c.trustDue.Notify()
-		return c.head.storeError("read the trust state", err)
+		return c.cfg.Head.storeError("read the trust state", err)
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func (c *TrustBundle) refreshTrust(ctx context.Context, s *authority.State, rene
 			c.withdrawn.forget(withdrawn...) // the bundle bans them, or nothing came of it
 		}
 	}()
-	now := c.now()
+	now := c.cfg.Now()
 	have := c.trust.Load()
 	if have != nil && have.Epoch == s.Head.AuthorityEpoch && have.Version >= uint64(in.State.Version) {
 		age := now.Sub(have.IssuedAt)
@@ -201,9 +201,9 @@ func (c *TrustBundle) refreshTrust(ctx context.Context, s *authority.State, rene
 	if err := c.believe(t); err != nil {
 		return err
 	}
-	c.guard.Sweep(ctx)
+	c.cfg.Guard.Sweep(ctx)
 	c.bundleChanged.Notify()
-	c.log.LogAttrs(ctx, slog.LevelInfo, "trust bundle in force", slog.Uint64("config_version", t.Version),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "trust bundle in force", slog.Uint64("config_version", t.Version),
 		slog.Uint64("authority_epoch", t.Epoch),
 		slog.Int("banned", len(in.BannedIDs)), slog.Int("banned_keys", len(in.BannedKeys)), slog.Int("mesh_keys",
 			len(in.State.Value.MeshKeys)))
@@ -217,30 +217,30 @@ func (c *TrustBundle) believe(t *bundle.View) error {
 	if have := c.trust.Load(); have != nil && have.Newer(t) {
 		return nil
 	}
-	if err := c.source.Trust(t.Bundle); err != nil {
+	if err := c.cfg.Source.Trust(t.Bundle); err != nil {
 		return fmt.Errorf("believe the new trust bundle: %w", err)
 	}
 	c.trust.Store(t)
-	c.storeguard.SawBundle(t.Signed)
+	c.cfg.StoreGuard.SawBundle(t.Signed)
 	return nil
 }
 
 // followTrust keeps the bundle up with the store until ctx ends: at once on a
 // notice or a change, and every few seconds in case a notice was lost.
 func (c *Trust) followTrust(ctx context.Context, s *authority.State) error {
-	changed, stop := watch.Key(ctx, c.store, bundle.StateKey)
+	changed, stop := watch.Key(ctx, c.cfg.Store, bundle.StateKey)
 	defer stop()
 	for {
-		due, confirmed := c.bundle.trustDue.Wait(), c.keyConfirmed.Wait()
-		if err := c.storeguard.UntilWhole(ctx); err != nil {
+		due, confirmed := c.cfg.Bundle.trustDue.Wait(), c.keyConfirmed.Wait()
+		if err := c.cfg.StoreGuard.UntilWhole(ctx); err != nil {
 			return err
 		}
 		// A head that moved ends this state, and with it ctx.
-		err := c.bundle.refreshTrust(ctx, s, true)
+		err := c.cfg.Bundle.refreshTrust(ctx, s, true)
 		if err == nil {
 			err = c.followRotation(ctx, s)
 		}
-		if err != nil && !c.head.conflicts(ctx, err) {
+		if err != nil && !c.cfg.Head.conflicts(ctx, err) {
 			return err
 		}
 		if _, err := watch.Wait(ctx, trustPollPause, due, changed, confirmed); err != nil {
@@ -276,15 +276,15 @@ func (c *Admission) bootstrap(s *authority.State, rec record.Member, version sto
 	}
 	content := snapshot.NodeBootstrap{
 		ClusterID: s.Manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
-		Coordinators: c.membership.knownAddresses(),
+		Coordinators: c.cfg.Membership.knownAddresses(),
 		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 		Degraded:     degradedPolicy(s.Manifest),
-		Resilience: snapshot.Resilience{DataMembers: c.membership.members.count(identity.Data),
+		Resilience: snapshot.Resilience{DataMembers: c.cfg.Membership.members.count(identity.Data),
 			Required: s.Manifest.Baseline.Data},
 	}
 	if snapshot.MayHold(snapshot.ScopeNodeBootstrap, snapshot.SectionMembers, roles) {
-		for _, m := range c.membership.members.visible(rec, maxBootstrapMembers) {
+		for _, m := range c.cfg.Membership.members.visible(rec, maxBootstrapMembers) {
 			other, err := identity.New(s.Manifest.Cluster, m.Kind, m.Name)
 			if err != nil {
 				return nil, err
@@ -314,7 +314,7 @@ func (c *Admission) bootstrap(s *authority.State, rec record.Member, version sto
 	if err != nil {
 		return nil, err
 	}
-	t := c.bundle.trust.Load()
+	t := c.cfg.Bundle.trust.Load()
 	signed, err := draft.Publish(snapshot.Record{
 		ClusterID: s.Manifest.Cluster, AuthorityEpoch: s.Head.AuthorityEpoch, Generation: uint64(version),
 		IssuedAt: issued, FreshUntil: issued.Add(entry.SVIDTTL).Truncate(time.Second), Revocations: t.Revocations,
@@ -352,14 +352,14 @@ func (c *TrustBundle) fits(ctx context.Context, from, after *authority.State) (e
 	var in bundle.Input
 	if from != nil {
 		if in, err = c.readTrust(ctx, from); err != nil {
-			return c.head.storeError("read the trust state", err)
+			return c.cfg.Head.storeError("read the trust state", err)
 		}
 	}
-	next, _ := after.Bundle.Next(in, c.now().UTC().Truncate(time.Second))
+	next, _ := after.Bundle.Next(in, c.cfg.Now().UTC().Truncate(time.Second))
 	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
 		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
 	}
-	if _, err := after.Bundle.Sign(in.With(bundle.Delta{}, next), c.now()); err != nil {
+	if _, err := after.Bundle.Sign(in.With(bundle.Delta{}, next), c.cfg.Now()); err != nil {
 		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
 	}
 	return nil

@@ -40,13 +40,13 @@ func (c *Trust) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {
-	s, err := t.c.head.ready()
+	s, err := t.c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
-	in, err := t.c.bundle.readTrust(ctx, s)
+	in, err := t.c.cfg.Bundle.readTrust(ctx, s)
 	if err != nil {
-		return nil, t.c.head.storeError("read the trust state", err)
+		return nil, t.c.cfg.Head.storeError("read the trust state", err)
 	}
 	msg, err := t.c.trustMessage(ctx, s, in)
 	return &fealtyv1.GetTrustResponse{Trust: msg}, err
@@ -55,7 +55,7 @@ func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) 
 // RotateConfigKey begins a rotation, or revokes a key at once.
 func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
 	c := t.c
-	if _, err := c.head.ready(); err != nil {
+	if _, err := c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	stolen := req.GetCompromised()
@@ -110,7 +110,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	}
 	msg, err := c.trustMessage(ctx, s, in)
 	if changed && !req.GetDryRun() {
-		err = c.head.made(ctx, "the change of trust", err)
+		err = c.cfg.Head.made(ctx, "the change of trust", err)
 	}
 	if err != nil {
 		return nil, err
@@ -126,19 +126,19 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		error)) (*authority.State,
 	bundle.Input, error) {
 	for range record.CommitTries {
-		s, err := c.head.inForce(ctx)
+		s, err := c.cfg.Head.inForce(ctx)
 		if err != nil {
 			return nil, bundle.Input{}, err
 		}
-		in, err := c.bundle.readTrust(ctx, s)
+		in, err := c.cfg.Bundle.readTrust(ctx, s)
 		if err != nil {
-			return nil, bundle.Input{}, c.head.storeError("read the trust state", err)
+			return nil, bundle.Input{}, c.cfg.Head.storeError("read the trust state", err)
 		}
-		now := c.now().UTC().Truncate(time.Second)
+		now := c.cfg.Now().UTC().Truncate(time.Second)
 		var entry record.AuditEntry
 		changed := false
 		ch := s.Records.NewChange(s.HeadVersion)
-		err = c.bundle.touchTrust(ctx, s, ch,
+		err = c.cfg.Bundle.touchTrust(ctx, s, ch,
 			bundle.Delta{Edit: func(st *bundle.State, was store.Revision) (err error) {
 				entry, changed, err = edit(s, st, was, now)
 				in.State.Value = *st
@@ -150,25 +150,25 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		case !changed || dry:
 			return s, in, nil
 		}
-		ch.Audit(c.now(), entry)
-		if err := c.faults.Hit(point + ".before-commit"); err != nil {
+		ch.Audit(c.cfg.Now(), entry)
+		if err := c.cfg.Faults.Hit(point + ".before-commit"); err != nil {
 			return nil, in, err
 		}
 		_, err = ch.Commit(ctx)
 		switch {
 		case err == nil:
-		case c.head.conflicts(ctx, err):
+		case c.cfg.Head.conflicts(ctx, err):
 			continue
 		default:
-			return nil, in, c.head.storeError("change the trust state", err)
+			return nil, in, c.cfg.Head.storeError("change the trust state", err)
 		}
-		if err := c.faults.Hit(point + ".after-commit"); err != nil {
+		if err := c.cfg.Faults.Hit(point + ".after-commit"); err != nil {
 			return nil, in, err
 		}
-		if err = c.bundle.trustChanged(ctx); err == nil {
-			in, err = c.bundle.readTrust(ctx, s)
+		if err = c.cfg.Bundle.trustChanged(ctx); err == nil {
+			in, err = c.cfg.Bundle.readTrust(ctx, s)
 		}
-		return s, in, c.head.made(ctx, "the change of trust", err)
+		return s, in, c.cfg.Head.made(ctx, "the change of trust", err)
 	}
 	return nil, bundle.Input{}, record.Busy("the trust state")
 }
@@ -180,7 +180,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 		AuthorityEpoch: s.Head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version), ConfigRootKey: snapshot.KeyIDOf(s.Bundle.PublicRoot()),
 		BannedIds: uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
 	}
-	t := c.bundle.trust.Load()
+	t := c.cfg.Bundle.trust.Load()
 	if t != nil && t.Version == out.GetConfigVersion() && t.Epoch == out.GetAuthorityEpoch() {
 		out.IssuedAt, out.ExpiresAt = timestamppb.New(t.IssuedAt), timestamppb.New(t.IssuedAt.Add(bundle.Life(s.Manifest)))
 	}
@@ -196,7 +196,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	for _, k := range st.MeshKeys {
 		out.MeshKeys = append(out.MeshKeys, &fealtyv1.TrustMeshKey{KeyId: k.Key.String(), AuthorityEpoch: k.AuthorityEpoch, AcceptUntil: timeUnlessZero(k.AcceptUntil)})
 	}
-	now := c.now()
+	now := c.cfg.Now()
 	for _, k := range st.ConfigKeys {
 		public := s.Bundle.PublicKey(k.Number)
 		m := &fealtyv1.TrustConfigKey{
@@ -219,7 +219,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	if st.Rotation != nil {
 		progress, _, _, err := c.lookAtRollout(ctx, s, st.Rotation)
 		if err != nil {
-			return nil, c.head.storeError("read who confirmed", err)
+			return nil, c.cfg.Head.storeError("read who confirmed", err)
 		}
 		out.Rotation = rotationMessage(s, *st.Rotation)
 		out.Rotation.Members, out.Rotation.Confirmed = uint32(progress.members), uint32(progress.members-len(progress.missing))
@@ -236,9 +236,9 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 		out.Emergencies = append(out.Emergencies, &fealtyv1.AppliedEmergency{Number: e.Number, Digest: e.Digest.String(), AppliedAt: timestamppb.New(e.At), By: e.By, Reason: e.Reason})
 	}
 	if t != nil {
-		out.Rollout = c.membership.live.rollout(t)
+		out.Rollout = c.cfg.Membership.live.rollout(t)
 	}
-	out.MeshRollout = meshRollout(c.membership.members.all(), s.MeshKey, now)
+	out.MeshRollout = meshRollout(c.cfg.Membership.members.all(), s.MeshKey, now)
 	return out, nil
 }
 
@@ -262,18 +262,18 @@ func meshRollout(members []record.Member, key identity.KeyID, now time.Time) *fe
 // RotateMeshKey writes a rekey transition: every coordinator and member follows it.
 func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMeshKeyRequest) (*fealtyv1.RotateMeshKeyResponse, error) {
 	c := t.c
-	if _, err := c.head.ready(); err != nil {
+	if _, err := c.cfg.Head.ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	release, err := c.authority.settingTurn(ctx)
+	release, err := c.cfg.Authority.settingTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
@@ -286,20 +286,20 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		// Who hangs up now must not leave a head behind whose key is in no memory.
 		changing, cancel := context.WithTimeout(patience.Beyond(ctx), rekeyTimeout)
 		defer cancel()
-		if s, err = c.authority.rekey(changing, s, reason, record.Actor(ctx), nil); err != nil {
+		if s, err = c.cfg.Authority.rekey(changing, s, reason, record.Actor(ctx), nil); err != nil {
 			return nil, err
 		}
 		out.AuthorityEpoch, out.MeshKeyId = s.Head.AuthorityEpoch, s.MeshKey.String()
 	}
-	in, err := c.bundle.readTrust(ctx, s)
+	in, err := c.cfg.Bundle.readTrust(ctx, s)
 	if err == nil {
 		out.Trust, err = c.trustMessage(ctx, s, in)
 	}
 	if err != nil && !req.GetDryRun() {
-		return nil, c.head.made(ctx, "the new mesh CA key", err)
+		return nil, c.cfg.Head.made(ctx, "the new mesh CA key", err)
 	}
 	if err != nil {
-		return nil, c.head.storeError("read the trust state", err)
+		return nil, c.cfg.Head.storeError("read the trust state", err)
 	}
 	return out, nil
 }

@@ -97,7 +97,7 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 		t.Ready, t.Root, t.MeshCA = true, s.Root.Raw, mesh.Certificate().Raw
 		t.TransactionKey = s.Secrets.TransactionKey()
 	}
-	key, evidence, err := proof.ProveVerify(c.self.enrolment, t)
+	key, evidence, err := proof.ProveVerify(c.self.Key(), t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -119,7 +119,7 @@ func (c *Coordinator) showHistory(ctx context.Context) (*shown, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.head.history.Head(ctx)
+	head, _, err := c.head.cfg.History.Head(ctx)
 	if err != nil {
 		return nil, c.head.claimedHistoryError(err)
 	}

@@ -21,7 +21,7 @@ import (
 // proven takes a trust bundle that somebody shows. If this cluster signed it in the
 // authority epoch that is in force, it is compared with what the store shows from now on.
 func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	}
 	// Whoever shows what is known costs no look at the store.
 	shown, news := regress.Proof{From: from, Version: header.ConfigVersion}, false
-	have := c.bundle.trust.Load()
+	have := c.cfg.Bundle.trust.Load()
 	if have == nil {
 		return nil // there is nothing to compare with yet
 	}
@@ -45,12 +45,12 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	if !news && header.ConfigVersion <= have.Version {
 		return nil
 	}
-	in, err := c.bundle.readTrust(ctx, s)
+	in, err := c.cfg.Bundle.readTrust(ctx, s)
 	if err != nil {
-		return c.head.storeError("read the trust state", err)
+		return c.cfg.Head.storeError("read the trust state", err)
 	}
-	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.now()); loss != nil && c.head.State() == s {
-		c.storeguard.Missed(ctx, s.StoredHead(), loss)
+	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.cfg.Now()); loss != nil && c.cfg.Head.State() == s {
+		c.cfg.StoreGuard.Missed(ctx, s.StoredHead(), loss)
 	}
 	return nil
 }
@@ -60,10 +60,10 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 func (c *Membership) claims(ctx context.Context, s *authority.State, members []*fealtyv1.Member) []*fealtyv1.Finding {
 	// What one of them holds may be newer than what was seen of the store here, and is not
 	// newer than what it shows from now on.
-	if len(claimsAbove(members, s.Head.AuthorityEpoch, c.storeguard.Revision())) == 0 {
+	if len(claimsAbove(members, s.Head.AuthorityEpoch, c.cfg.StoreGuard.Revision())) == 0 {
 		return nil
 	}
-	l, err := c.store.List(ctx, bundle.StateKey)
+	l, err := c.cfg.Store.List(ctx, bundle.StateKey)
 	if err != nil {
 		return nil // status says that the store does not answer
 	}
@@ -88,13 +88,13 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []fi
 
 func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*fealtyv1.GetSeenResponse, error) {
 	c := l.c
-	s, err := c.head.ready()
+	s, err := c.cfg.Head.ready()
 	if err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.GetSeenResponse{Restored: s.RestoredEpoch(), Revision: c.storeguard.Revision(),
-		Lost: c.storeguard.Lost() != nil, Findings: c.foundHere(s)}
-	if t := c.bundle.trust.Load(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
+	out := &fealtyv1.GetSeenResponse{Restored: s.RestoredEpoch(), Revision: c.cfg.StoreGuard.Revision(),
+		Lost: c.cfg.StoreGuard.Lost() != nil, Findings: c.foundHere(s)}
+	if t := c.cfg.Bundle.trust.Load(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
 		Version: req.GetConfigVersion()}) {
 		out.TrustBundle = t.Message()
 	}
@@ -109,17 +109,17 @@ func (c *Membership) compareSeen(ctx context.Context, s *authority.State, name s
 		return "", nil // one of both does not know of a restore yet
 	}
 	if raw := seen.GetTrustBundle().GetEnvelope(); raw != nil {
-		if err := c.proven(ctx, "coordinator "+name,
+		if err := c.cfg.Proven(ctx, "coordinator "+name,
 			raw); err != nil && explain.CodeOf(err) != string(explain.RequestField) {
 			return "", err
 		}
 	}
-	if c.storeguard.Lost() != nil {
+	if c.cfg.StoreGuard.Lost() != nil {
 		return "", nil // it is known
 	}
 	if said := (regress.Claim{Epoch: s.Head.AuthorityEpoch,
-		Value: seen.GetRevision()}); said.Above(s.Head.AuthorityEpoch, c.storeguard.Revision()) {
-		l, err := c.store.List(ctx, bundle.StateKey)
+		Value: seen.GetRevision()}); said.Above(s.Head.AuthorityEpoch, c.cfg.StoreGuard.Revision()) {
+		l, err := c.cfg.Store.List(ctx, bundle.StateKey)
 		if err != nil {
 			return "", err
 		}
