@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/backup"
-	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -217,7 +217,7 @@ func (c *CLI) restoreInPlace(ctx context.Context, cfg *config, in restoreFlags) 
 		return restoreFailed(name, "", backup.ErrNoCluster)
 	}
 	defer st.Close()
-	found, err := backup.PlanInPlace(ctx, st, c.env.Now(), func(m *manifest.Manifest) (store.Revision, error) { return coordinator.SeenIn(ctx, st, m) }, in.reason, c.env.Release)
+	found, err := backup.PlanInPlace(ctx, st, c.env.Now(), func(m *manifest.Manifest) (store.Revision, error) { return replicas.SeenIn(ctx, st, m) }, in.reason, c.env.Release)
 	if err != nil {
 		return restoreFailed(name, "", err)
 	}

@@ -18,7 +18,7 @@ const heardLately = 10 * time.Minute
 // m that were heard of lately, so that a token outlives the coordinator that made it.
 func (c *Membership) tokenAddresses(ctx context.Context, m *manifest.Manifest) []string {
 	out := slices.Clone(c.cfg.Addresses)
-	others, err := c.cfg.Head.replicas(ctx, m)
+	others, err := c.cfg.Replicas.Newest(ctx, m)
 	if err != nil {
 		return out // our own will do
 	}

@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
@@ -25,8 +26,8 @@ func TestTokensNameAllCoordinators(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
-	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
+	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	for _, made := range []struct{ at, other *fleet }{{f, r}, {r, f}} {
 		tok := made.at.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		if !slices.Equal(tok.Addresses, []string{made.at.addr, made.other.addr}) {

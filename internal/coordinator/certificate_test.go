@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -108,7 +109,7 @@ func corpFleet(t testing.TB, n int) (pki *identitytest.PKI, f *fleet, rs []*flee
 	}
 	f.people = newPeople(t, "alice", "bob")
 	wantOnlyNil(t, f.set(withSeed(byCertificate(f.manifest(""), pki), f.people.seed(1, ""))))
-	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	return pki, f, f.replicas, files
 }
 
@@ -132,8 +133,8 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	if len(received) != 1 || received[0].Fields["from"] != "a" {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
-	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
-	all, err := f.c.head.replicas(f.ctx(), f.c.head.State().Manifest)
+	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
+	all, err := f.c.membership.cfg.Replicas.Newest(f.ctx(), f.c.head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
@@ -468,11 +469,11 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
+	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
 	r.stop()
 	m := f.c.head.State().Manifest
 	f.advance(25 * time.Hour)
-	all, err := f.c.head.replicas(f.ctx(), m)
+	all, err := f.c.membership.cfg.Replicas.Newest(f.ctx(), m)
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}

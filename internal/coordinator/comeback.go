@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -442,16 +443,16 @@ func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) 
 // watchPeers has peers asked as soon as one of them says that it is ready, until ctx
 // ends. It is a hint: they are asked again anyway.
 func (c *Authority) watchPeers(ctx context.Context) error {
-	l, err := c.cfg.Store.List(ctx, replicaPrefix)
+	l, err := c.cfg.Store.List(ctx, replicas.Prefix)
 	if err != nil {
 		return err
 	}
-	for change, err := range c.cfg.Store.Changes(ctx, replicaPrefix, l.Revision) {
+	for change, err := range c.cfg.Store.Changes(ctx, replicas.Prefix, l.Revision) {
 		if err != nil {
 			return err
 		}
 		for _, e := range change.Put {
-			if r, err := openReplica(e); err == nil && r.Key != c.cfg.Self.enrolmentKey() && r.Phase == authority.Ready.String() {
+			if r, err := replicas.Open(e); err == nil && r.Key != c.cfg.Self.enrolmentKey() && r.Phase == authority.Ready.String() {
 				c.pushed.Store(true)
 				c.cfg.Head.LookAgain()
 			}

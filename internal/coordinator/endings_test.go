@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -26,9 +27,9 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	for _, r := range []*fleet{b, gone} {
 		r.start()
 		r.awaitHead(f)
-		r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+		r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
-	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	open := func(name string, at *fleet) {
 		t.Helper()
 		n := f.member(name)

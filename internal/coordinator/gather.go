@@ -150,7 +150,7 @@ func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []strin
 // only say where to look: each attempt proves itself.
 func (c *OwnerRecovery) mayGather(ctx context.Context, m *manifest.Manifest) ([]string, error) {
 	keys := recovery.Coordinators(m)
-	known, err := c.cfg.Head.replicas(ctx, m)
+	known, err := c.cfg.Replicas.Newest(ctx, m)
 	for _, r := range known {
 		if !slices.Contains(keys, r.Key) {
 			keys = append(keys, r.Key)

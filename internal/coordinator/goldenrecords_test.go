@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -42,8 +43,8 @@ var storedTypes = map[string]any{
 	"ledger":           ledger{},
 	"member":           record.Member{},
 	"publication":      publicationRecord{},
-	"replica":          replica{},
-	"replica-signed":   signedReplica{},
+	"replica":          replicas.Record{},
+	"replica-signed":   replicas.Signed{},
 	"restore-gap":      authority.RestoreWindow{},
 	"rollout":          rolloutRecord{},
 	"share-set":        shareSetRecord{},

@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -54,7 +55,7 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 	}
 	told := func(x *fleet, opens bool) {
 		t.Helper()
-		x.awaitReplica(func(rec replica) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens == opens })
+		x.awaitReplica(func(rec replicas.Record) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens == opens })
 	}
 	told(f, true)
 	told(r, false)
@@ -94,7 +95,7 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	t.Parallel()
 	f, r := twoMachines(t)
-	f.awaitReplica(func(rec replica) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens })
+	f.awaitReplica(func(rec replicas.Record) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens })
 	id := keyIDs(t, f.c)[0]
 	for _, key := range []string{"", "fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"} {
 		what := "no key"

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -21,31 +22,20 @@ import (
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // Each coordinator looks whether the keepers of its own machine would bring the seed
 // back, and tells the others in its replica record: a key file that is missing is found
 // while the seed is still in a memory.
 const (
-	keeperPause    = time.Minute      // between two looks
-	programPause   = 15 * time.Minute // between two looks at a program that opened the seed
-	maxKeeperViews = 16               // that are told of, so that a replica record stays small
+	keeperPause  = time.Minute      // between two looks
+	programPause = 15 * time.Minute // between two looks at a program that opened the seed
 )
-
-// keeperView is what a keeper is worth on one machine, as its coordinator says.
-type keeperView struct {
-	Name string `json:"name"`
-	// KeyID names the copy that opens or, if none does, the key that is there; empty: no
-	// key that can be used.
-	KeyID keyring.KeyID `json:"key_id,omitempty"`
-	Opens bool          `json:"opens"` // it opens the seed in force
-}
 
 // keeperViews are those of this machine, for one seed.
 type keeperViews struct {
 	salt     history.Salt
-	views    []keeperView
+	views    []replicas.KeeperView
 	problems []string // why one does not open, by the place in views; for this machine's log and status
 	at       time.Time
 }
@@ -76,18 +66,19 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 		now.at = before.at
 	}
 	for _, o := range s.Manifest.Seed.Keepers() {
-		if len(now.views) == maxKeeperViews {
+		if len(now.views) == replicas.MaxKeepers {
 			break
 		}
 		i := -1
 		if before != nil && programs != allPrograms && !strings.HasPrefix(o.Keeper, "file:") {
-			i = slices.IndexFunc(before.views, func(v keeperView) bool { return v.Name == o.Name && (v.Opens || programs == noPrograms) })
+			i = slices.IndexFunc(before.views,
+				func(v replicas.KeeperView) bool { return v.Name == o.Name && (v.Opens || programs == noPrograms) })
 		}
 		if i >= 0 {
 			now.views, now.problems = append(now.views, before.views[i]), append(now.problems, before.problems[i])
 			continue
 		}
-		view, problem := keeperView{Name: o.Name}, ""
+		view, problem := replicas.KeeperView{Name: o.Name}, ""
 		k, err := c.keeperOf(o)
 		if err != nil {
 			problem = err.Error()
@@ -137,7 +128,7 @@ func (c *Keepers) followKeepers(ctx context.Context) error {
 }
 
 // told returns what this machine's replica record says of its keepers.
-func (c *Keepers) told(s *authority.State) []keeperView {
+func (c *Keepers) told(s *authority.State) []replicas.KeeperView {
 	if s.Phase != authority.Ready {
 		return nil
 	}
@@ -147,30 +138,17 @@ func (c *Keepers) told(s *authority.State) []keeperView {
 	return nil
 }
 
-// checkKeeperViews refuses what nobody could show.
-func checkKeeperViews(views []keeperView) error {
-	if len(views) > maxKeeperViews {
-		return fmt.Errorf("it has %d keepers, at most %d are read", len(views), maxKeeperViews)
-	}
-	for _, v := range views {
-		if !manifest.IsName(v.Name) || v.KeyID != "" && !v.KeyID.Valid() || v.Opens && v.KeyID == "" {
-			return errors.New("it has a keeper that is not acceptable")
-		}
-	}
-	return nil
-}
-
 // keeperTold returns what the coordinators that s admits say of themselves; this one with
 // what it saw just now.
-func (c *Keepers) keeperTold(ctx context.Context, s *authority.State) []replica {
-	all, err := c.cfg.Head.replicas(ctx, s.Manifest)
+func (c *Keepers) keeperTold(ctx context.Context, s *authority.State) []replicas.Record {
+	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
 		c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 	}
-	me := slices.IndexFunc(all, func(r replica) bool { return r.Key == c.cfg.Self.enrolmentKey() })
+	me := slices.IndexFunc(all, func(r replicas.Record) bool { return r.Key == c.cfg.Self.enrolmentKey() })
 	if me < 0 {
 		me = len(all)
-		all = append(all, replica{Name: c.cfg.Self.nameIn(s.Manifest), Key: c.cfg.Self.enrolmentKey()})
+		all = append(all, replicas.Record{Name: c.cfg.Self.nameIn(s.Manifest), Key: c.cfg.Self.enrolmentKey()})
 	}
 	all[me].Keepers = c.told(s)
 	return all
@@ -223,14 +201,15 @@ func (c *Keepers) keeperFindings(ctx context.Context, s *authority.State) []*fea
 		if len(copies) == 0 {
 			keys[o.Name] = "of nobody: the next manifest that is set seals it"
 		}
-		if opens[o.Name] || unknown || i >= maxKeeperViews || lost[o.Name] != "" {
+		if opens[o.Name] || unknown || i >= replicas.MaxKeepers || lost[o.Name] != "" {
 			continue
 		}
 		out = append(out, finding.New(explain.KeeperUnopened, "keeper", o.Name, "keys", keys[o.Name], "problem",
 			c.ownProblem(s, o.Name)))
 	}
 	for _, r := range all {
-		if len(r.Keepers) == 0 || len(opens) == 0 || slices.ContainsFunc(r.Keepers, func(v keeperView) bool { return v.Opens }) {
+		if len(r.Keepers) == 0 || len(opens) == 0 || slices.ContainsFunc(r.Keepers,
+			func(v replicas.KeeperView) bool { return v.Opens }) {
 			continue
 		}
 		// What nobody opens is said above. Of the others, it is this machine that lacks a key.
@@ -356,7 +335,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 
 // openedBy reports whether a coordinator says that it opens a copy, and whether one may
 // that did not say.
-func openedBy(all []replica, keeper string, x sealed.Copy) (known, maybe bool) {
+func openedBy(all []replicas.Record, keeper string, x sealed.Copy) (known, maybe bool) {
 	for _, r := range all {
 		if len(r.Keepers) == 0 {
 			maybe = true

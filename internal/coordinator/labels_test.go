@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/manifest"
@@ -167,7 +168,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
+	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
 	with := f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
 	before := f.c.head.State().Head.Hash
 	err := f.set(with)
@@ -195,14 +196,14 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.made = nil
 	r.start()
 	r.awaitHead(f)
-	r.awaitReplica(func(x replica) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
+	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
 	wantOnly(t, "after the upgrade", f.set(with), "")
 	r.awaitHead(f)
 	// The field is there already: an earlier one that comes is not what a set waits for.
 	r.kill()
 	r.made = func(c *Coordinator) { c.authority.cfg.Reads = nil }
 	r.start()
-	r.awaitReplica(func(x replica) bool { return len(x.Reads) == 0 })
+	r.awaitReplica(func(x replicas.Record) bool { return len(x.Reads) == 0 })
 	wantOnly(t, "another entry", f.set(append(with, "  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")
 	// Without labels again, and then it is no coordinator of the manifest that has them.
 	wantOnly(t, "without again", f.set(f.manifest("")), "")
@@ -212,7 +213,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	wantOnly(t, "with it again", f.set(f.manifest("")), "")
 	r.awaitHead(f)
 	r.stop()
-	f.awaitReplica(func(x replica) bool { return x.Phase == "ready" })
+	f.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
 	wantOnly(t, "after it stopped", f.set(with), "")
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -368,10 +369,10 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 	b := rs[0]
 	b.start()
 	b.awaitHead(a)
-	b.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	b.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	b.link.hold(func(tx store.Tx) error {
 		for _, w := range tx.Put {
-			if strings.HasPrefix(w.Key, replicaPrefix) {
+			if strings.HasPrefix(w.Key, replicas.Prefix) {
 				return errTestCrash
 			}
 		}

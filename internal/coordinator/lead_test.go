@@ -19,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/store"
@@ -536,7 +537,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		return entry.Name
 	}
 	for _, f := range all {
-		f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+		f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	// A dry run changes nothing.
 	resp, err := asked.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: name(heir), DryRun: true})

@@ -143,7 +143,7 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 // heir returns the key of the coordinator named to that can lead after who has the
 // key from; empty for anyone, where there is one.
 func (c *Election) heir(ctx context.Context, s *authority.State, from, to string) (key string, err error) {
-	all, err := c.cfg.Head.replicas(ctx, s.Manifest)
+	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
 		return "", c.cfg.Head.storeError("read the coordinators", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -39,9 +40,9 @@ type others struct {
 	mu     sync.Mutex
 	at     time.Time                 // of the last answers, monotonic; guarded by mu
 	live   map[string]*fealtyv1.Live // by "<kind>/<name>"; guarded by mu
-	silent []replica                 // coordinators that did not answer, sorted; guarded by mu
+	silent []replicas.Record         // coordinators that did not answer, sorted; guarded by mu
 	lost   bool                      // nobody could say which others there are; guarded by mu
-	known  []replica                 // as the store named them last; guarded by mu
+	known  []replicas.Record         // as the store named them last; guarded by mu
 	conns  map[place]*mesh.Conn      // guarded by mu
 	told   map[string]told           // what each said of the store and finds, by its key; guarded by mu
 
@@ -75,7 +76,7 @@ func (e *others) of(path string) *fealtyv1.Live {
 
 // quiet returns the coordinators that did not say what they hear, and whether nobody
 // could tell who they are.
-func (e *others) quiet() (silent []replica, lost bool) {
+func (e *others) quiet() (silent []replicas.Record, lost bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.silent, e.lost
@@ -125,7 +126,7 @@ func (c *Membership) hearOthers(ctx context.Context, s *authority.State) {
 		}
 	}
 	asked.Wait()
-	live, silent := make(map[string]*fealtyv1.Live), []replica(nil)
+	live, silent := make(map[string]*fealtyv1.Live), []replicas.Record(nil)
 	for i, answer := range answers {
 		if answer == nil {
 			silent = append(silent, all[i])
@@ -161,21 +162,22 @@ func (c *Membership) withOthers(ctx context.Context, s *authority.State, tell fu
 
 // connect returns the other coordinators that there are to be, as the store names them,
 // each with the connections to its addresses. One that said that it stops is left out.
-func (e *others) connect(ctx context.Context, c *Membership, s *authority.State) (all []replica, conns [][]*mesh.Conn,
+func (e *others) connect(ctx context.Context, c *Membership, s *authority.State) (all []replicas.Record,
+	conns [][]*mesh.Conn,
 	err error) {
-	all, err = c.cfg.Head.replicas(ctx, s.Manifest)
+	all, err = c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
 		return nil, nil, err
 	}
-	all = slices.DeleteFunc(all, func(r replica) bool { return r.Key == c.cfg.Self.enrolmentKey() })
+	all = slices.DeleteFunc(all, func(r replicas.Record) bool { return r.Key == c.cfg.Self.enrolmentKey() })
 	c.presence.Expect(expected(all), c.cfg.Elapsed())
-	all = slices.DeleteFunc(all, func(r replica) bool { return r.Stopped })
+	all = slices.DeleteFunc(all, func(r replicas.Record) bool { return r.Stopped })
 	return all, e.connectTo(c, s, all), nil
 }
 
 // connectTo returns the connections to the addresses of each of all. Connections that
 // nobody needs any more are closed.
-func (e *others) connectTo(c *Membership, s *authority.State, all []replica) [][]*mesh.Conn {
+func (e *others) connectTo(c *Membership, s *authority.State, all []replicas.Record) [][]*mesh.Conn {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.known = all

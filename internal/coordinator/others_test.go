@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -95,7 +96,7 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	f.c.membership.hearOthers(f.ctx(), f.c.head.State())
 	if quiet, lost := f.c.membership.others.quiet(); lost || len(quiet) > 0 {
 		t.Errorf("%v did not say what it hears", quiet)
@@ -117,7 +118,7 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 	shared.start()
 	shared.awaitHead(f)
 	for _, r := range []*fleet{r, shared} {
-		r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+		r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	f.c.membership.hearOthers(f.ctx(), f.c.head.State())
 	if quiet, _ := f.c.membership.quietOthers(); !slices.Equal(quiet, []string{"coordinator-3"}) {

@@ -376,7 +376,7 @@ func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []s
 			out = append(out, addr)
 		}
 	}
-	others, err := c.cfg.Head.replicas(ctx, m)
+	others, err := c.cfg.Replicas.Newest(ctx, m)
 	if err != nil {
 		failed = append(failed, &peerError{Step: stepLoad, Err: fmt.Errorf("read the replica records: %w", err)})
 	}

@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -345,7 +346,7 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 	if err := g.setPeople("  - {name: coordinator-2, kind: coordinator, match: [\"key:" + r.enrolment + "\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	g.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	g.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	for i := range 50 { // it shows higher revisions, which are no evidence against the true one
 		if _, err := g.store.CompareAndSwap(t.Context(), fmt.Sprint("more/", i), 0, nil); err != nil {
 			t.Fatal(err)

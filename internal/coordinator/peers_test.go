@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -31,7 +32,7 @@ func peerFleet(t testing.TB, n int, config func(*Config)) (*fleet, []*fleet) {
 	if err := f.setPeople(""); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	return f, f.replicas
 }
 
@@ -235,7 +236,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	before := r.c.head.State()
 	// It dies with the answer of the swap.
 	f.faults.Arm("set.after-swap", func() error { f.link.cut(errKilled); return errTestCrash })

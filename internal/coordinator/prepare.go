@@ -129,7 +129,7 @@ func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
 // that they are ready at its parent, or at the head before that. Such a one follows as soon
 // as it is greeted, or has followed and did not come to say so. They have to prove it.
 func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
-	others, err := c.cfg.Head.replicas(ctx, mv.from.Manifest)
+	others, err := c.cfg.Replicas.Newest(ctx, mv.from.Manifest)
 	if err != nil {
 		c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
@@ -137,7 +137,7 @@ func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
 	var out []string
 	parent := mv.from.Head
 	for _, r := range others {
-		_, stays := r.entryIn(mv.manifest, c.cfg.Now())
+		_, stays := r.EntryIn(mv.manifest, c.cfg.Now())
 		near := r.Head == parent.Hash || r.Head == parent.Previous
 		if r.Key != c.cfg.Self.enrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near && len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])

@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -60,7 +61,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	seed := keyring.NewSeed()
 	keys, err := seed.Derive(make([]byte, keyring.SaltBytes))
 	wantOnly(t, "derive", err, "")

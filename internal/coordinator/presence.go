@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/presence"
@@ -48,11 +49,11 @@ type told struct {
 }
 
 // expected returns what package presence is to know of the coordinators.
-func expected(all []replica) []presence.Coordinator {
+func expected(all []replicas.Record) []presence.Coordinator {
 	out := make([]presence.Coordinator, len(all))
 	for i, r := range all {
 		out[i] = presence.Coordinator{
-			Key: r.Key, Name: r.Name, Addresses: r.Addresses, Revision: uint64(r.version),
+			Key: r.Key, Name: r.Name, Addresses: r.Addresses, Revision: uint64(r.Version),
 			Recovering: r.Phase == authority.Recovery.String(), Stopped: r.Stopped,
 		}
 	}
@@ -131,7 +132,7 @@ func (c *Membership) seenBy(ctx context.Context, s *authority.State, conn *mesh.
 }
 
 // take keeps what a coordinator said.
-func (c *Membership) take(ctx context.Context, s *authority.State, r replica, seen *fealtyv1.GetSeenResponse) {
+func (c *Membership) take(ctx context.Context, s *authority.State, r replicas.Record, seen *fealtyv1.GetSeenResponse) {
 	said := told{name: r.Name}
 	if seen != nil {
 		claim, err := c.compareSeen(ctx, s, r.Name, seen)
@@ -165,7 +166,7 @@ func severityOf(f *fealtyv1.Finding) string {
 }
 
 // knownBefore returns the coordinators that the store named last.
-func (e *others) knownBefore(c *Membership, s *authority.State) ([]replica, [][]*mesh.Conn) {
+func (e *others) knownBefore(c *Membership, s *authority.State) ([]replicas.Record, [][]*mesh.Conn) {
 	e.mu.Lock()
 	all := e.known
 	e.mu.Unlock()
@@ -278,12 +279,12 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	const what = "forget a coordinator"
 	name := req.GetName()
 	// Those are forgotten too that are not told of any more, a bounded number at a time.
-	all, err := c.cfg.Head.allReplicas(ctx, s.Manifest)
+	all, err := c.cfg.Replicas.All(ctx, s.Manifest)
 	if err != nil {
 		return nil, c.cfg.Head.storeError(what, err)
 	}
-	all = slices.DeleteFunc(all, func(r replica) bool { return r.Name != name })
-	all = all[:min(len(all), maxReplicas)]
+	all = slices.DeleteFunc(all, func(r replicas.Record) bool { return r.Name != name })
+	all = all[:min(len(all), replicas.Max)]
 	if len(all) == 0 {
 		return nil, explain.New(explain.NotFound, "what", "coordinator", "name",
 			flowcontrol.Clip(name, flowcontrol.MaxShownBytes))
@@ -304,11 +305,11 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 		if err != nil {
 			return nil, err
 		}
-		at, err := replicaKey(key)
+		at, err := replicas.Key(key)
 		if err != nil {
 			return nil, err
 		}
-		ch.Delete(at, r.version)
+		ch.Delete(at, r.Version)
 		out.Forgotten = append(out.Forgotten, c.cfg.PeerRecovery.replicaMessage(r))
 	}
 	if len(out.Forgotten) == 0 {

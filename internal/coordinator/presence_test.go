@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/snapshot"
@@ -43,7 +44,7 @@ func newTogether(t *testing.T, n int) *together {
 		r.awaitHead(f)
 	}
 	for _, r := range x.all {
-		r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+		r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	x.ask(x.all...) // they know each other
 	x.pass(presence.Settle)
@@ -120,7 +121,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 
 	first.start()
 	first.await(authority.Ready)
-	first.awaitReplica(func(r replica) bool { return r.Phase == "ready" && !r.Stopped })
+	first.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" && !r.Stopped })
 	until := time.Now().Add(time.Minute)
 	for x.ask(second, third); second.c.membership.presence.Gone(first.enrolmentKey(),
 		x.elapsed()) && time.Now().Before(until); x.ask(second, third) {
@@ -197,7 +198,7 @@ func TestForgetCoordinator(t *testing.T) {
 
 	second.start()
 	second.await(authority.Ready)
-	second.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
+	second.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	second.kill()
 	x.ask(first)
 	x.unheard(first)

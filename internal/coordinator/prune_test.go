@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -70,7 +71,7 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 	}
 	over["audit entry"], over["audit entry of a year ago"] = audit(auditRetention+time.Second), audit(365*24*time.Hour)
 	kept["audit entry"] = audit(auditRetention - time.Second)
-	over["coordinator's word of itself"] = replicaPrefix + "rubbish"
+	over["coordinator's word of itself"] = replicas.Prefix + "rubbish"
 	d.store.write(over["coordinator's word of itself"], []byte("rubbish"))
 	over["gathered share"] = recoveryPrefix + "a/b"
 	d.store.write(over["gathered share"], []byte("share"))

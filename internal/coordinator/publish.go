@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -277,7 +278,7 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 	if _, err := c.cfg.Self.admits(s.Manifest); err != nil {
 		return publicationRecord{}, false, err
 	}
-	all, err := c.cfg.Head.replicas(ctx, s.Manifest)
+	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
 		return publicationRecord{}, false, err
 	}
@@ -285,7 +286,7 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 	for key, addresses := range p.state.Value.Coordinators {
 		// By its key or, for one that a certificate admits, by the record that holds it.
 		_, named := s.Manifest.Match(identity.Coordinator, []string{"key:" + key})
-		if named || slices.ContainsFunc(all, func(r replica) bool { return r.Key == key }) {
+		if named || slices.ContainsFunc(all, func(r replicas.Record) bool { return r.Key == key }) {
 			told[key] = addresses
 		}
 	}

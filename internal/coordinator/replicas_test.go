@@ -13,14 +13,15 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
 // awaitReplica waits until the record of r's coordinator is as want says.
-func (f *fleet) awaitReplica(want func(replica) bool) replica {
+func (f *fleet) awaitReplica(want func(replicas.Record) bool) replicas.Record {
 	f.t.Helper()
-	key, err := replicaKey(f.c.self.Key().Public().(ed25519.PublicKey))
+	key, err := replicas.Key(f.c.self.Key().Public().(ed25519.PublicKey))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -30,7 +31,7 @@ func (f *fleet) awaitReplica(want func(replica) bool) replica {
 	if f.first != nil {
 		st = f.first.store
 	}
-	var last replica
+	var last replicas.Record
 	for e, err := range st.Watch(ctx, key) {
 		if err != nil {
 			f.t.Fatalf("the record did not come: %v; last was %+v", err, last)
@@ -38,7 +39,7 @@ func (f *fleet) awaitReplica(want func(replica) bool) replica {
 		if e.Version == 0 {
 			continue
 		}
-		if last, err = openReplica(e); err != nil {
+		if last, err = replicas.Open(e); err != nil {
 			f.t.Fatal(err)
 		}
 		if want(last) {
@@ -68,9 +69,9 @@ func TestReplicasTellEachOther(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	at := func(f *fleet) func(replica) bool {
+	at := func(f *fleet) func(replicas.Record) bool {
 		head := f.c.head.State().Head.Hash
-		return func(r replica) bool { return r.Phase == "ready" && r.Head == head }
+		return func(r replicas.Record) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	f.awaitReplica(at(f))
 	told := r.awaitReplica(at(f))
@@ -95,7 +96,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start()
-	r.awaitReplica(func(r replica) bool { return r.Phase == "recovery" && r.Head.IsZero() && r.Index == 0 })
+	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "recovery" && r.Head.IsZero() && r.Index == 0 })
 	if all := r.getStatus().GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" || all[0].GetPhase() != "ready" {
 		t.Errorf("in recovery mode it shows %v", all)
 	}
@@ -111,33 +112,33 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	r.awaitReplica(func(r replica) bool { return r.Phase == "ready" })
-	f.awaitReplica(func(r replica) bool { return r.Phase == "ready" && r.Index == 2 })
+	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
+	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.kill()
-	mine, err := replicaKey(f.c.self.Key().Public().(ed25519.PublicKey))
+	mine, err := replicas.Key(f.c.self.Key().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	its, err := replicaKey(r.c.self.Key().Public().(ed25519.PublicKey))
+	its, err := replicas.Key(r.c.self.Key().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
 	genuine, err := f.store.Get(t.Context(), its)
 	wantOnly(t, "read", err, "")
 	_, stranger, err := ed25519.GenerateKey(nil)
 	wantOnly(t, "key", err, "")
-	strangers, err := replicaKey(stranger.Public().(ed25519.PublicKey))
+	strangers, err := replicas.Key(stranger.Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	again := func(change func(*replica), key ed25519.PrivateKey) []byte {
-		var signed signedReplica
-		var rec replica
+	again := func(change func(*replicas.Record), key ed25519.PrivateKey) []byte {
+		var signed replicas.Signed
+		var rec replicas.Record
 		wantOnly(t, "decode", json.Unmarshal(genuine.Value, &signed), "")
 		wantOnly(t, "decode", json.Unmarshal(signed.Record, &rec), "")
 		change(&rec)
 		raw, err := json.Marshal(rec)
 		wantOnly(t, "encode", err, "")
-		out, err := json.Marshal(signedReplica{Record: raw, Signature: proof.SignReplica(key, raw)})
+		out, err := json.Marshal(replicas.Signed{Record: raw, Signature: proof.SignReplica(key, raw)})
 		wantOnly(t, "encode", err, "")
 		return out
 	}
 	names := func() string {
-		all, err := f.c.head.replicas(t.Context(), f.c.head.State().Manifest)
+		all, err := f.c.membership.cfg.Replicas.Newest(t.Context(), f.c.head.State().Manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -152,21 +153,23 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		want      string
 	}{
 		{"as it was", its, genuine.Value, both},
-		{"signed by it again", its, again(func(r *replica) { r.Name = "somebody-else" }, r.c.self.Key()),
+		{"signed by it again", its, again(func(r *replicas.Record) { r.Name = "somebody-else" }, r.c.self.Key()),
 			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
-		{"signed by another", its, again(func(*replica) {}, stranger), one},
+		{"signed by another", its, again(func(*replicas.Record) {}, stranger), one},
 		{"under another key", strangers, genuine.Value, both},
-		{"by who is not admitted", strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger), both},
-		{"an address that is none", its, again(func(r *replica) { r.Addresses = []string{"host"} },
+		{"by who is not admitted", strangers,
+			again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
+				stranger), both},
+		{"an address that is none", its, again(func(r *replicas.Record) { r.Addresses = []string{"host"} },
 			r.c.self.Key()), one},
 		{"too many addresses", its,
-			again(func(r *replica) { r.Addresses = slices.Repeat([]string{"h:1"}, maxReplicaAddrs+1) },
+			again(func(r *replicas.Record) { r.Addresses = slices.Repeat([]string{"h:1"}, replicas.MaxAddrs+1) },
 				r.c.self.Key()), one},
-		{"a phase that is none", its, again(func(r *replica) { r.Phase = "\x1b[31m" }, r.c.self.Key()), one},
-		{"too large", its, again(func(r *replica) { r.Name = strings.Repeat("x", maxReplicaBytes) },
+		{"a phase that is none", its, again(func(r *replicas.Record) { r.Phase = "\x1b[31m" }, r.c.self.Key()), one},
+		{"too large", its, again(func(r *replicas.Record) { r.Name = strings.Repeat("x", replicas.MaxBytes) },
 			r.c.self.Key()), one},
-		{"a key of low order", its, again(func(r *replica) { r.Key = proof.KeyClaim(make([]byte, 32)) },
+		{"a key of low order", its, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(make([]byte, 32)) },
 			r.c.self.Key()), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
@@ -188,21 +191,22 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	put(strangers, again(func(r *replica) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) }, stranger))
-	put(replicaPrefix+"rubbish", []byte("rubbish"))
+	put(strangers, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
+		stranger))
+	put(replicas.Prefix+"rubbish", []byte("rubbish"))
 	s := f.c.head.State()
 	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, f.clock()), "")
-	if got := f.keys(replicaPrefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
+	if got := f.keys(replicas.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
 		t.Errorf("left are %v", got)
 	}
 	week := f.clock().Add(replicaRetention + time.Hour)
 	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
-	if got := f.keys(replicaPrefix); len(got) != 2 {
+	if got := f.keys(replicas.Prefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *replica) { r.Stopped = true }, r.c.self.Key()))
+	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.c.self.Key()))
 	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
-	if got := f.keys(replicaPrefix); !slices.Equal(got, []string{mine}) {
+	if got := f.keys(replicas.Prefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)
 	}
 }
@@ -211,7 +215,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 // of one that lives, whatever the names and the clocks; and each of them can be forgotten.
 func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	t.Parallel()
-	keys := make([]ed25519.PrivateKey, maxReplicas+20)
+	keys := make([]ed25519.PrivateKey, replicas.Max+20)
 	var entries strings.Builder
 	for i := range keys {
 		_, key, err := ed25519.GenerateKey(nil)
@@ -223,12 +227,13 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	write := func(i int, stopped bool) {
 		t.Helper()
 		public := keys[i].Public().(ed25519.PublicKey)
-		raw, err := json.Marshal(replica{Key: proof.KeyClaim(public), Addresses: []string{"127.0.0.1:1"}, Phase: "ready", Stopped: stopped,
+		raw, err := json.Marshal(replicas.Record{Key: proof.KeyClaim(public), Addresses: []string{"127.0.0.1:1"},
+			Phase: "ready", Stopped: stopped,
 			At: d.clock().Add(-time.Duration(i) * time.Hour)}) // the clock of the last one is the most behind
 		wantOnly(t, "encode", err, "")
-		value, err := json.Marshal(signedReplica{Record: raw, Signature: proof.SignReplica(keys[i], raw)})
+		value, err := json.Marshal(replicas.Signed{Record: raw, Signature: proof.SignReplica(keys[i], raw)})
 		wantOnly(t, "encode", err, "")
-		at, err := replicaKey(public)
+		at, err := replicas.Key(public)
 		wantOnly(t, "key", err, "")
 		_, err = d.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: at, Value: value}}})
 		wantOnly(t, "write", err, "")
@@ -238,14 +243,15 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
-	all, err := d.c.head.replicas(t.Context(), d.state().Manifest)
+	all, err := d.c.membership.cfg.Replicas.Newest(t.Context(), d.state().Manifest)
 	wantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
 		names = append(names, r.Name)
 	}
 	living := fmt.Sprintf("other-%02d", last)
-	if len(names) != maxReplicas || !slices.IsSorted(names) || !slices.Contains(names, living) || slices.Contains(names, "other-00") || slices.Contains(names, "other-01") {
+	if len(names) != replicas.Max || !slices.IsSorted(names) || !slices.Contains(names,
+		living) || slices.Contains(names, "other-00") || slices.Contains(names, "other-01") {
 		t.Errorf("told are %v, want %s among them", names, living)
 	}
 	if _, err := (coordinatorServer{c: d.c.membership}).ForgetCoordinator(t.Context(),
@@ -257,8 +263,8 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	write(0, true)
 	write(1, true)
-	if all, _ = d.c.head.replicas(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
-		func(r replica) bool { return r.Name == living || r.Stopped }) {
+	if all, _ = d.c.membership.cfg.Replicas.Newest(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
+		func(r replicas.Record) bool { return r.Name == living || r.Stopped }) {
 		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
 	}
 }
@@ -291,7 +297,7 @@ func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
 func FuzzOpenReplica(f *testing.F) {
 	key := ed25519.NewKeyFromSeed(make([]byte, 32))
 	public := key.Public().(ed25519.PublicKey)
-	at, err := replicaKey(public)
+	at, err := replicas.Key(public)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -312,11 +318,11 @@ func FuzzOpenReplica(f *testing.F) {
 		if err != nil {
 			value = record
 		}
-		r, err := openReplica(store.Entry{Key: at, Value: value})
+		r, err := replicas.Open(store.Entry{Key: at, Value: value})
 		if err != nil {
 			return
 		}
-		if r.Key != proof.KeyClaim(public) || len(r.Addresses) > maxReplicaAddrs || r.Phase != "ready" && r.Phase != "recovery" {
+		if r.Key != proof.KeyClaim(public) || len(r.Addresses) > replicas.MaxAddrs || r.Phase != "ready" && r.Phase != "recovery" {
 			t.Fatalf("read %s as %s", value, fmt.Sprintf("%+v", r))
 		}
 	})

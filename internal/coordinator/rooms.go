@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -112,6 +113,7 @@ func newHead(cfg headConfig) *Head {
 type keepersConfig struct {
 	Self     *Enrolment
 	Head     *Head
+	Replicas *replicas.Directory
 	Store    store.Store
 	FS       durable.FS
 	Failures *flowcontrol.LogSampler
@@ -136,6 +138,7 @@ func newKeepers(cfg keepersConfig) *Keepers { return &Keepers{cfg: cfg} }
 type authorityConfig struct {
 	Self       *Enrolment
 	Head       *Head
+	Replicas   *replicas.Directory
 	Keepers    *Keepers
 	StoreGuard *storeguard.Guard
 	Auditing   *auditing.Queue
@@ -243,6 +246,7 @@ func newTrustBundle(cfg trustBundleConfig) *TrustBundle {
 type electionConfig struct {
 	Self       *Enrolment
 	Head       *Head
+	Replicas   *replicas.Directory
 	Authority  *Authority
 	StoreGuard *storeguard.Guard
 	Store      store.Store
@@ -272,6 +276,7 @@ func newElection(cfg electionConfig) (*Election, error) {
 type peerRecoveryConfig struct {
 	Self       *Enrolment
 	Head       *Head
+	Replicas   *replicas.Directory
 	Authority  *Authority
 	Election   *Election
 	StoreGuard *storeguard.Guard
@@ -313,6 +318,7 @@ func newPeerRecovery(cfg peerRecoveryConfig) *PeerRecovery {
 type ownerRecoveryConfig struct {
 	Self      *Enrolment
 	Head      *Head
+	Replicas  *replicas.Directory
 	Authority *Authority
 	Election  *Election
 	Store     store.Store
@@ -340,6 +346,7 @@ func newOwnerRecovery(cfg ownerRecoveryConfig) *OwnerRecovery {
 type membershipConfig struct {
 	Self         *Enrolment
 	Head         *Head
+	Replicas     *replicas.Directory
 	Bundle       *TrustBundle
 	PeerRecovery *PeerRecovery
 	StoreGuard   *storeguard.Guard
@@ -472,6 +479,7 @@ func newAdmission(cfg admissionConfig) *Admission {
 type publicationConfig struct {
 	Self       *Enrolment
 	Head       *Head
+	Replicas   *replicas.Directory
 	Bundle     *TrustBundle
 	Election   *Election
 	Membership *Membership
@@ -564,7 +572,7 @@ func (a leadOfAudit) Changed() <-chan struct{} { return a.election.lead.changed.
 // unguarded are the families that are written to whatever the store lost: they tell of
 // coordinators, or authenticate themselves, and decide nothing by being there.
 var unguarded = []string{
-	replicaPrefix, auditPrefix, auditlog.NotePrefix, auditlog.CheckpointPrefix,
+	replicas.Prefix, auditPrefix, auditlog.NotePrefix, auditlog.CheckpointPrefix,
 	sealedPrefix, sharePrefix, shareSetPrefix, recoveryPrefix, "history/blob/",
 }
 
@@ -604,11 +612,12 @@ func (c *Coordinator) wire(o own) error {
 		Leave:      func(ctx context.Context) { c.authority.leaveHead(ctx) },
 		Memory:     func(s *authority.State) decide.Memory { return c.authority.remembered(s) },
 	})
+	coordinators := &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
 	c.keepers = newKeepers(keepersConfig{
-		Self: c.self, Head: c.head, Store: c.store, FS: c.fs, Failures: c.failures, Log: c.log, Now: c.now,
+		Self: c.self, Head: c.head, Replicas: coordinators, Store: c.store, FS: c.fs, Failures: c.failures, Log: c.log, Now: c.now,
 	})
 	c.authority = newAuthority(authorityConfig{
-		Self: c.self, Head: c.head, Keepers: c.keepers, StoreGuard: c.storeguard, Auditing: c.auditing,
+		Self: c.self, Head: c.head, Replicas: coordinators, Keepers: c.keepers, StoreGuard: c.storeguard, Auditing: c.auditing,
 		Store: c.store, FS: c.fs, Faults: c.faults, Limiter: c.limiter, Readers: c.readers,
 		Refusals: c.refusals, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		SelfHealAfter: cfg.SelfHealAfter, Reads: manifest.LaterFields(), Parse: manifest.Parse,
@@ -642,7 +651,7 @@ func (c *Coordinator) wire(o own) error {
 	})
 	var err error
 	c.election, err = newElection(electionConfig{
-		Self: c.self, Head: c.head, Authority: c.authority, StoreGuard: c.storeguard, Store: c.store,
+		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, StoreGuard: c.storeguard, Store: c.store,
 		Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
 		Lease: cfg.Lease, Beat: cfg.Beat,
 	})
@@ -654,7 +663,7 @@ func (c *Coordinator) wire(o own) error {
 		Lead: leadOfAudit{c.election}, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
 	})
 	c.peerrecovery = newPeerRecovery(peerRecoveryConfig{
-		Self: c.self, Head: c.head, Authority: c.authority, Election: c.election, StoreGuard: c.storeguard,
+		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, Election: c.election, StoreGuard: c.storeguard,
 		Store: c.store, Faults: c.faults, Readers: c.readers, Refusals: c.refusals, Failures: c.failures,
 		Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(), ListensAt: c.Addr(),
@@ -662,11 +671,11 @@ func (c *Coordinator) wire(o own) error {
 		Silence: func(key string) (time.Duration, bool) { return c.membership.presence.Silent(key, c.elapsed()) },
 	})
 	c.ownerrecovery = newOwnerRecovery(ownerRecoveryConfig{
-		Self: c.self, Head: c.head, Authority: c.authority, Election: c.election, Store: c.store,
+		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, Election: c.election, Store: c.store,
 		Faults: c.faults, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now,
 	})
 	c.membership = newMembership(membershipConfig{
-		Self: c.self, Head: c.head, Bundle: c.bundle, PeerRecovery: c.peerrecovery, StoreGuard: c.storeguard,
+		Self: c.self, Head: c.head, Replicas: coordinators, Bundle: c.bundle, PeerRecovery: c.peerrecovery, StoreGuard: c.storeguard,
 		Store: c.store, Guard: c.guard, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
 		Elapsed: c.elapsed, Addresses: c.addresses(), Dial: cfg.Dial,
 		Published: func() map[string][]string { return c.publication.coordinators() },
@@ -690,7 +699,7 @@ func (c *Coordinator) wire(o own) error {
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.MaxHeadAge,
 	})
 	c.publication = newPublication(publicationConfig{
-		Self: c.self, Head: c.head, Bundle: c.bundle, Election: c.election, Membership: c.membership,
+		Self: c.self, Head: c.head, Replicas: coordinators, Bundle: c.bundle, Election: c.election, Membership: c.membership,
 		Desired: c.desired, StoreGuard: c.storeguard, Store: c.store, Faults: c.faults, Failures: c.failures,
 		Log: c.log, Now: c.now, Addresses: c.addresses(), Outside: o.outside, PublishDir: cfg.PublishDir,
 	})

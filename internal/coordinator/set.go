@@ -323,7 +323,7 @@ func (c *Authority) readByAll(ctx context.Context, s *authority.State, next *man
 	if len(added) == 0 {
 		return nil
 	}
-	all, err := c.cfg.Head.replicas(ctx, next)
+	all, err := c.cfg.Replicas.Newest(ctx, next)
 	if err != nil {
 		return c.cfg.Head.storeError("read what the coordinators read", err)
 	}

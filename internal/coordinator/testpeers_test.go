@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -175,7 +176,7 @@ func (r *peerRelay) Recover(down fealtyv1.PeerService_RecoverServer) error {
 
 // hideReplicas makes the store tell a coordinator of no other.
 func hideReplicas(e store.Entry) store.Entry {
-	if strings.HasPrefix(e.Key, replicaPrefix) {
+	if strings.HasPrefix(e.Key, replicas.Prefix) {
 		e.Value = nil
 	}
 	return e

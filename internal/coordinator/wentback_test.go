@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -219,7 +220,8 @@ func (m *machine) recertify() ([][]byte, error) { return m.renewWith(m.leaf, m.k
 func (d *desk) restoreInPlace(st store.Store, signer any) {
 	d.t.Helper()
 	ctx := context.Background()
-	found, err := backup.PlanInPlace(ctx, lifted{d.store}, d.clock(), func(m *manifest.Manifest) (store.Revision, error) { return SeenIn(ctx, st, m) }, "test", "test")
+	found, err := backup.PlanInPlace(ctx, lifted{d.store}, d.clock(),
+		func(m *manifest.Manifest) (store.Revision, error) { return replicas.SeenIn(ctx, st, m) }, "test", "test")
 	if err != nil {
 		d.t.Fatal(err)
 	}
