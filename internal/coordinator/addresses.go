@@ -23,7 +23,7 @@ func (c *Membership) tokenAddresses(ctx context.Context, m *manifest.Manifest) [
 		return out // our own will do
 	}
 	for _, r := range others {
-		if r.Key != c.cfg.Self.enrolmentKey() && c.cfg.Now().Sub(r.At).Abs() < heardLately {
+		if r.Key != c.cfg.Self.EnrolmentKey() && c.cfg.Now().Sub(r.At).Abs() < heardLately {
 			out = append(out, r.Addresses...)
 		}
 	}

@@ -62,7 +62,8 @@ func tokenFault(tok tokenRecord, now time.Time) error {
 	case tok.Revoked:
 		return explain.New(explain.TokenRevoked, "token", tok.ID)
 	case !now.Before(tok.ExpiresAt):
-		return explain.New(explain.TokenExpired, "token", tok.ID, "expired_at", tok.ExpiresAt.UTC().Format(time.RFC3339), "now", now.UTC().Format(time.RFC3339))
+		return explain.New(explain.TokenExpired, "token", tok.ID,
+			"expired_at", tok.ExpiresAt.UTC().Format(time.RFC3339), "now", now.UTC().Format(time.RFC3339))
 	case tok.Used >= tok.Uses:
 		return explain.New(explain.TokenSpent, "token", tok.ID, "uses", fmt.Sprint(tok.Uses))
 	}
@@ -145,11 +146,14 @@ func kindMismatch(who string, allowed, requested identity.Kind) error {
 	case allowed == identity.Coordinator:
 		do = "start a coordinator with it: fealty coordinator"
 	case person(allowed):
-		do = "it is for a person or a tool, and not for a machine: fealty login --kind " + string(allowed) + ", with the same proof"
+		do = "it is for a person or a tool, and not for a machine: fealty login --kind " + string(allowed) +
+			", with the same proof"
 	case person(requested):
-		do = "it is for a machine, and not for a person: fealty join --kind " + string(allowed) + ", with the same proof"
+		do = "it is for a machine, and not for a person: fealty join --kind " + string(allowed) +
+			", with the same proof"
 	}
-	return explain.New(explain.JoinKindMismatch, "identity", who, "allowed", string(allowed), "requested", string(requested), "do", do)
+	return explain.New(explain.JoinKindMismatch, "identity", who, "allowed", string(allowed),
+		"requested", string(requested), "do", do)
 }
 
 // admissionView is what one admission is decided on. The versions in it are the
@@ -227,7 +231,8 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		}
 	} else if m.entry.MaxMembers > 0 {
 		if v.members >= m.entry.MaxMembers {
-			return admission{}, explain.New(explain.JoinEntryFull, "entry", m.entry.Name, "max", fmt.Sprint(m.entry.MaxMembers))
+			return admission{}, explain.New(explain.JoinEntryFull, "entry", m.entry.Name,
+				"max", fmt.Sprint(m.entry.MaxMembers))
 		}
 	}
 	if c.token != nil && !c.token.use.Exists() {

@@ -444,7 +444,7 @@ func TestBadSets(t *testing.T) {
 		{"for an older head", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = make([]byte, 32) }), explain.ManifestStale},
 		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }), explain.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.self.enrolmentKey(), foreignKey.String(),
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.self.EnrolmentKey(), foreignKey.String(),
 				1))
 		}), explain.ManifestLeavesOut},
 		{"another cluster", signed(func(r *fealtyv1.SetManifestRequest) {

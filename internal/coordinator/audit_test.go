@@ -395,7 +395,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.self.enrolmentKey())
+			c.self.EnrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range all {

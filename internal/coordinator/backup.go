@@ -38,7 +38,8 @@ type backupServer struct {
 // that a restore needs, and nothing that counts for now alone. What is secret in it is
 // encrypted twice: by keepers or to owners in the store, and all of it to owners in
 // the file.
-func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fealtyv1.BackupService_CreateBackupServer) error {
+func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
+	stream fealtyv1.BackupService_CreateBackupServer) error {
 	c, ctx := b.c, stream.Context()
 	select {
 	case c.backingUp <- struct{}{}: // each holds all of the store in memory
@@ -46,7 +47,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	default:
 		return explain.New(explain.RateLimited, "what", "backups", "limit", "one at a time")
 	}
-	s, err := c.head.ready()
+	s, err := c.head.Ready()
 	if err != nil {
 		return err
 	}
@@ -56,7 +57,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 	}
 	l, err := c.store.List(ctx, "")
 	if err != nil {
-		return c.head.storeError("read the store", err)
+		return c.head.StoreError("read the store", err)
 	}
 	head, entries, err := c.backupHead(s, l, owners)
 	if err != nil {
@@ -70,7 +71,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
 				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), record.MaxReasonBytes)}})
 		if _, err := ch.Commit(ctx); err != nil {
-			return c.head.storeError("write the audit entry of the backup", err)
+			return c.head.StoreError("write the audit entry of the backup", err)
 		}
 	}
 	if err := stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{Head: head}}); err != nil || req.GetDryRun() {
@@ -110,14 +111,16 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest, stream fea
 // seed, and whom the admin names.
 func readers(s *authority.State, named []string) (recipients, owners []string, err error) {
 	if len(named) > maxRecipients {
-		return nil, nil, explain.New(explain.RequestField, "field", "recipients", "problem", fmt.Sprintf("%d are above %d", len(named), maxRecipients))
+		return nil, nil, explain.New(explain.RequestField,
+			"field", "recipients", "problem", fmt.Sprintf("%d are above %d", len(named), maxRecipients))
 	}
 	for _, o := range s.Manifest.Seed.People() {
 		recipients, owners = append(recipients, o.Recipient), append(owners, o.Name)
 	}
 	for _, r := range named {
 		if err := keyring.CheckRecipient(r); err != nil {
-			return nil, nil, explain.Wrap(err, explain.RequestField, "field", "recipients", "problem", strings.TrimPrefix(err.Error(), "keyring: "))
+			return nil, nil, explain.Wrap(err, explain.RequestField,
+				"field", "recipients", "problem", strings.TrimPrefix(err.Error(), "keyring: "))
 		}
 	}
 	recipients = append(recipients, named...)

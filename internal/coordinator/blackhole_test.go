@@ -93,7 +93,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	// At first nobody knows how long that lasts.
 	everywhere(known, func(k *swallowed) { k.calls(t); k.wantProbe(t, true, "ok", "degraded") })
 	for _, f := range all {
-		f.advance(headDegradedAfter)
+		f.advance(authority.DegradedAfter)
 	}
 	everywhere(known, func(k *swallowed) { k.calls(t); k.wantProbe(t, true, "degraded") })
 	for _, f := range all {

@@ -179,7 +179,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		return own.certificate()
 	}
 	ask := func(c *enrolment.Certificate) error {
-		_, err := askAs(f, r, newTestKey(t), func(a *asking) { a.c.cfg.Self.cfg.Certificate = c })
+		_, err := askAs(f, r, newTestKey(t), func(a *asking) { a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(), c) })
 		return err
 	}
 	// A certificate of an entry is enough, under a key that no manifest names.
@@ -329,13 +329,14 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 		{"of another CA", newCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-a").certificate(), "no root of the manifest vouches"},
 		{"of another name", newCorpFiles(t, pki, "node-a").certificate(), "x509:subject:CN=node-a"},
 		{"none", nil, "names its key"},
-		{"of an entry", f.c.self.cfg.Certificate, ""},
+		{"of an entry", f.c.self.Certificate(), ""},
 	} {
 		giver := f.c.withPeers()
-		giver.cfg.Self.cfg.Certificate = tc.cert
+		giver.cfg.Self = f.c.enrolledAs(f.c.self.PrivateKey(), tc.cert)
 		at := servePeer(t, peerServer{c: giver})
 		_, err := askAs(f, r, newTestKey(t), func(a *asking) {
-			a.peer, a.c.cfg.Self.cfg.Certificate = at, newCorpFiles(t, pki, "coordinator-b").certificate()
+			a.peer = at
+			a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(), newCorpFiles(t, pki, "coordinator-b").certificate())
 		})
 		if tc.says == "" && err == nil {
 			continue // what the others are refused for is their certificate
@@ -393,7 +394,7 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	}
 
 	// Ready: what would make another one of it, or none, is not taken.
-	shown := func() string { return string(r.c.self.cfg.Certificate.Certificates("")[0]) }
+	shown := func() string { return string(r.c.self.Certificate().Certificates("")[0]) }
 	before := shown()
 	own.write(pki, "coordinator-z")
 	says("ready", string(explain.CoordinatorCertificateRenames))
@@ -477,7 +478,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}
-	if _, err := f.c.self.admits(m); err != nil {
+	if _, err := f.c.self.Admits(m); err != nil {
 		t.Errorf("it does not go on: %v", err)
 	}
 	resp, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
@@ -487,7 +488,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	}
 	given := len(f.audited("seed.given"))
 	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		a.c.cfg.Now, a.c.cfg.Self.cfg.Certificate = f.clock, r.c.self.cfg.Certificate
+		a.c.cfg.Now = f.clock
 	})
 	if !errors.Is(err, explain.PeerRefused) || !strings.Contains(err.Error(), "out of date") {
 		t.Errorf("it is given something: %v", err)
@@ -511,13 +512,13 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 		t.Errorf("one whose certificate is foreign asks for shares: %v", err)
 	}
 	// One that asks all the same is not believed.
-	_, _, claimed, err := r.c.head.claimedHistory(r.ctx())
+	_, _, claimed, err := r.c.head.ClaimedHistory(r.ctx())
 	wantOnlyNil(t, err)
 	loaded := r.loaded()
 	head := &recovery.Head{Hash: sha256.Sum256(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
 	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: testCluster, Head: head.Hash,
 		Recipient: f.people.keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
-		Key: r.c.self.enrolmentKey()}
+		Key: r.c.self.EnrolmentKey()}
 	for _, tc := range []struct {
 		name string
 		cert *enrolment.Certificate
@@ -529,10 +530,10 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	} {
 		raw, err := open.Sign(r.key, func(said [64]byte) ([]byte,
 			error) {
-			return tc.cert.Vouch(r.c.self.enrolmentKey(), said)
+			return tc.cert.Vouch(r.c.self.EnrolmentKey(), said)
 		})
 		wantOnlyNil(t, err)
-		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.self.enrolmentKey(),
+		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.self.EnrolmentKey(),
 			time.Now())
 		if (err == nil) != tc.ok {
 			t.Errorf("an attempt with certificate %s: %v", tc.name, err)

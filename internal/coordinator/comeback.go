@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/recovery"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
-	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -51,7 +50,7 @@ func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
-	_, refused := c.cfg.Self.admits(m)
+	_, refused := c.cfg.Self.Admits(m)
 	return &way{
 		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, manifest: m,
 		seen: seen, last: last, admitted: refused == nil,
@@ -60,7 +59,8 @@ func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *
 
 // notHere says that the secrets of the head have to come from elsewhere.
 func (w *way) notHere() error {
-	return fmt.Errorf("the history moved on to index %d, and the mesh CA key of that head is not here yet", w.claimed.Index)
+	return fmt.Errorf("the history moved on to index %d, and the mesh CA key of that head is not here yet",
+		w.claimed.Index)
 }
 
 // memory is what this process holds, as decisions see it. Who looks at the secrets in
@@ -289,7 +289,8 @@ func (c *Authority) fromMemory(ctx context.Context, w *way) (*authority.State, e
 	if err != nil {
 		return nil, err
 	}
-	if mv := c.candidates[w.claimed.Hash]; mv != nil && !mv.told && (w.last == nil || w.last.Head.Hash != w.claimed.Hash) {
+	if mv := c.candidates[w.claimed.Hash]; mv != nil && !mv.told &&
+		(w.last == nil || w.last.Head.Hash != w.claimed.Hash) {
 		mv.told = true
 		c.untold = append(c.untold, mv.audit(s)...) // it came into force after all
 	}
@@ -376,13 +377,15 @@ func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets,
 	for _, o := range w.manifest.Seed.Keepers() {
 		s, err := c.cfg.Keepers.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
 		if err != nil {
-			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
+			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name,
+				"problem", err.Error()))
 			continue
 		}
 		return s, o.Name, nil
 	}
 	if len(failures) == 0 {
-		return nil, "", errors.New("the seed is not in this memory, and the manifest names nobody who opens it without owners")
+		return nil, "", errors.New("the seed is not in this memory, and the manifest names nobody who opens it " +
+			"without owners")
 	}
 	return nil, "", errors.Join(failures...)
 }
@@ -406,7 +409,8 @@ func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x50
 func (c *Keepers) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate,
 	o manifest.Owner) (*ca.MeshCA, error) {
 	head := v.Current()
-	place := keyring.Place{Cluster: v.Manifest().Cluster, Purpose: keyring.PurposeMesh, Owner: o.Name, SeedEpoch: head.SeedEpoch, Head: head.Hash}
+	place := keyring.Place{Cluster: v.Manifest().Cluster, Purpose: keyring.PurposeMesh, Owner: o.Name,
+		SeedEpoch: head.SeedEpoch, Head: head.Hash}
 	return openCopy(ctx, c, o, sealed.Mesh(head.Hash), place, func(k keeper, data []byte) (*ca.MeshCA, error) {
 		key, cert, err := authority.OpenMesh(ctx, k.box, place, data)
 		if err != nil {
@@ -432,12 +436,15 @@ func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	me, err := c.cfg.Self.admits(w.manifest)
+	me, err := c.cfg.Self.Admits(w.manifest)
 	if err != nil {
 		return nil, err
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "no coordinator was found that has the mesh CA key of the head; a new one is made", slog.String("head", w.claimed.Hash.String()))
-	return c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index), string(identity.Coordinator)+"/"+me.Name, c.openedBy(secrets, ""))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+		"no coordinator was found that has the mesh CA key of the head; a new one is made", slog.String("head",
+			w.claimed.Hash.String()))
+	return c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index),
+		string(identity.Coordinator)+"/"+me.Name, c.openedBy(secrets, ""))
 }
 
 // watchPeers has peers asked as soon as one of them says that it is ready, until ctx
@@ -452,56 +459,14 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 			return err
 		}
 		for _, e := range change.Put {
-			if r, err := replicas.Open(e); err == nil && r.Key != c.cfg.Self.enrolmentKey() && r.Phase == authority.Ready.String() {
+			if r, err := replicas.Open(e); err == nil && r.Key != c.cfg.Self.EnrolmentKey() &&
+				r.Phase == authority.Ready.String() {
 				c.pushed.Store(true)
 				c.cfg.Head.LookAgain()
 			}
 		}
 	}
 	return nil
-}
-
-// olderHead says that the store shows a head that was in force before ours. It is a
-// notice that was late or, if it stays, a store that went back. Ours stays in force:
-// this may be the only memory with its mesh CA key. Every transaction wants ours, so
-// that nothing is decided on what the store shows.
-func (c *Head) olderHead(ctx context.Context, record history.Record) {
-	if c.older.Swap(&record) == nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelError, "the store shows an older head of the history: nothing can change until it shows the newest one", slog.Uint64("index", record.Index), slog.String("head", record.Hash.String()))
-	}
-}
-
-// olderHeadError words why nothing can change while the store shows an older head; nil
-// if it does not.
-func (c *Head) olderHeadError() error {
-	record, s := c.older.Load(), c.state.Load()
-	if record == nil || s.Phase != authority.Ready {
-		return nil
-	}
-	return explain.New(explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "index", fmt.Sprint(record.Index),
-		"problem", fmt.Sprintf("the store shows index %d, and index %d is in force: it was rolled back, or answers from a copy that lags", record.Index, s.Head.Index))
-}
-
-// judgeHead says what the head e of the store means. What cannot be read is another
-// head: why is found out on the way to it.
-func (c *Head) judgeHead(ctx context.Context, s *authority.State, e store.Entry) decide.Verdict {
-	if s.Phase == authority.Ready && e.Version == s.HeadVersion && string(e.Value) == string(s.HeadRecord) {
-		return decide.Same
-	}
-	record, err := history.DecodeRecord(e.Value)
-	if err != nil {
-		return decide.Another
-	}
-	verdict := decide.Judge(c.cfg.Memory(s), record.Hash)
-	switch {
-	case verdict == decide.Older && c.restoring(ctx):
-		return decide.Another
-	case verdict == decide.Older:
-		c.olderHead(ctx, record)
-	case verdict == decide.Same:
-		return decide.Another // of the same name, and written anew
-	}
-	return verdict
 }
 
 // askPeers comes back with what another coordinator gives. While there are others, a

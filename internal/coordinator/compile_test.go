@@ -582,7 +582,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())), "")
+	wantOnly(t, "set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
 	other.authority.checkHead(t.Context())
 	d.joinedAs("acme", "acme")
 	d.joinedAs("globex", "globex")

@@ -217,10 +217,10 @@ func (c *Desired) followConfig(ctx context.Context, s *authority.State) error {
 			checked = c.cfg.Now()
 		}
 		switch _, err := c.currentConfig(ctx, s, whole); {
-		case errors.Is(err, store.ErrForged) && !c.cfg.Head.headHolds(ctx):
+		case errors.Is(err, store.ErrForged) && !c.cfg.Head.HeadHolds(ctx):
 			c.cfg.Head.LookAgain() // under another head there may be another seed, or less config
 		case errors.Is(err, store.ErrForged):
-			c.cfg.Head.forged(ctx, "the config", err)
+			c.cfg.Head.Forged(ctx, "the config", err)
 		case err != nil:
 			return err
 		}
@@ -239,8 +239,9 @@ func (c *Desired) registerServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterConfigServiceServer(to, configServer{c: c})
 }
 
-func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequest) (*fealtyv1.PutConfigResponse, error) {
-	if _, err := r.c.cfg.Head.ready(); err != nil {
+func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequest) (*fealtyv1.PutConfigResponse,
+	error) {
+	if _, err := r.c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	if err := batchSize(len(req.GetRecords())); err != nil {
@@ -254,13 +255,16 @@ func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequ
 			return nil, configProblems(err)
 		}
 		if len(docs) != 1 {
-			return nil, explain.New(explain.RequestField, "field", "records", "problem", fmt.Sprintf("one of them holds %d records; send each for itself", len(docs)))
+			return nil, explain.New(explain.RequestField,
+				"field", "records", "problem", fmt.Sprintf("one of them holds %d records; send each for itself",
+					len(docs)))
 		}
 		recs = append(recs, docs[0].Record)
 		keys = append(keys, config.KeyOf(docs[0].Record))
 	}
-	w := configWrite{what: "put the config", action: "config.put", keys: keys, expected: req.GetExpectedVersion(), dryRun: req.GetDryRun(),
-		edit: func(set *config.Set) (*config.Set, error) { return set.With(recs, nil) }}
+	w := configWrite{what: "put the config", action: "config.put", keys: keys, expected: req.GetExpectedVersion(),
+		dryRun: req.GetDryRun(),
+		edit:   func(set *config.Set) (*config.Set, error) { return set.With(recs, nil) }}
 	changes, version, err := r.c.writeConfig(ctx, w)
 	if err != nil {
 		return nil, err
@@ -268,8 +272,9 @@ func (r configServer) PutConfig(ctx context.Context, req *fealtyv1.PutConfigRequ
 	return &fealtyv1.PutConfigResponse{Changes: changes, Version: uint64(version)}, nil
 }
 
-func (r configServer) DeleteConfig(ctx context.Context, req *fealtyv1.DeleteConfigRequest) (*fealtyv1.DeleteConfigResponse, error) {
-	if _, err := r.c.cfg.Head.ready(); err != nil {
+func (r configServer) DeleteConfig(ctx context.Context,
+	req *fealtyv1.DeleteConfigRequest) (*fealtyv1.DeleteConfigResponse, error) {
+	if _, err := r.c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	if err := batchSize(len(req.GetRecords())); err != nil {
@@ -283,7 +288,8 @@ func (r configServer) DeleteConfig(ctx context.Context, req *fealtyv1.DeleteConf
 		}
 		keys = append(keys, k)
 	}
-	w := configWrite{what: "delete from the config", action: "config.delete", keys: keys, expected: req.GetExpectedVersion(), dryRun: req.GetDryRun(),
+	w := configWrite{what: "delete from the config", action: "config.delete", keys: keys,
+		expected: req.GetExpectedVersion(), dryRun: req.GetDryRun(),
 		edit: func(set *config.Set) (*config.Set, error) {
 			for _, k := range keys {
 				if _, ok := set.Get(k); !ok {
@@ -312,14 +318,14 @@ type configWrite struct {
 // it did and the version that is in force then. What changes nothing is not written.
 func (c *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, 0, err
 		}
 		changes, version, err := c.tryWriteConfig(ctx, s, w)
-		if err == nil || !c.cfg.Head.conflicts(ctx, err) {
+		if err == nil || !c.cfg.Head.Conflicts(ctx, err) {
 			if err != nil {
-				return nil, 0, c.cfg.Head.storeError(w.what, err)
+				return nil, 0, c.cfg.Head.StoreError(w.what, err)
 			}
 			return changes, version, nil
 		}
@@ -335,7 +341,8 @@ func (c *Desired) tryWriteConfig(ctx context.Context, s *authority.State, w conf
 	}
 	version := have.state.Version
 	if w.expected != 0 && w.expected != uint64(version) {
-		return nil, 0, explain.New(explain.ConfigStale, "expected", fmt.Sprint(w.expected), "version", fmt.Sprint(version))
+		return nil, 0, explain.New(explain.ConfigStale, "expected", fmt.Sprint(w.expected),
+			"version", fmt.Sprint(version))
 	}
 	next, err := w.edit(have.set)
 	if err != nil {
@@ -378,7 +385,8 @@ func (c *Desired) tryWriteConfig(ctx context.Context, s *authority.State, w conf
 	return changes, version, nil
 }
 
-func (r configServer) GetConfig(ctx context.Context, req *fealtyv1.GetConfigRequest) (*fealtyv1.GetConfigResponse, error) {
+func (r configServer) GetConfig(ctx context.Context, req *fealtyv1.GetConfigRequest) (*fealtyv1.GetConfigResponse,
+	error) {
 	v, err := r.read(ctx)
 	if err != nil {
 		return nil, err
@@ -394,7 +402,8 @@ func (r configServer) GetConfig(ctx context.Context, req *fealtyv1.GetConfigRequ
 	return &fealtyv1.GetConfigResponse{Record: record, Version: uint64(v.state.Version)}, nil
 }
 
-func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRequest) (*fealtyv1.ListConfigResponse, error) {
+func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRequest) (*fealtyv1.ListConfigResponse,
+	error) {
 	v, err := r.read(ctx)
 	if err != nil {
 		return nil, err
@@ -405,7 +414,8 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 	}
 	size := int(req.GetPageSize())
 	if size > maxConfigPage {
-		return nil, explain.New(explain.RequestField, "field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, maxConfigPage))
+		return nil, explain.New(explain.RequestField,
+			"field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, maxConfigPage))
 	}
 	if size == 0 {
 		size = maxConfigPage
@@ -414,7 +424,8 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 	if token := req.GetPageToken(); token != "" {
 		after, ok := parseConfigKey(token)
 		if !ok {
-			return nil, explain.New(explain.RequestField, "field", "page_token", "problem", "it is not one that this call gave out")
+			return nil, explain.New(explain.RequestField,
+				"field", "page_token", "problem", "it is not one that this call gave out")
 		}
 		i, found := slices.BinarySearchFunc(keys, after, config.Key.Compare)
 		if found {
@@ -443,20 +454,20 @@ func (r configServer) ListConfig(ctx context.Context, req *fealtyv1.ListConfigRe
 // read returns the config as the store has it now, for who asks, and while the store
 // is out of reach as it was last read.
 func (r configServer) read(ctx context.Context) (*configView, error) {
-	s, err := r.c.cfg.Head.ready()
+	s, err := r.c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := r.c.cfg.Head.patience(ctx)
+	asking, cancel := r.c.cfg.Head.Patience(ctx)
 	defer cancel()
 	v, err := r.c.currentConfig(asking, s, false)
 	if err == nil {
 		return v, nil
 	}
-	if err = r.c.cfg.Head.storeError("read the config", err); !outOfReach(ctx, asking, err) {
+	if err = r.c.cfg.Head.StoreError("read the config", err); !authority.OutOfReach(ctx, asking, err) {
 		return nil, err
 	}
-	if _, err := r.c.cfg.Head.alone("read the config", inOutage("read the config", err)); err != nil {
+	if _, err := r.c.cfg.Head.Alone("read the config", authority.InOutage("read the config", err)); err != nil {
 		return nil, err
 	}
 	if v = r.c.config.Load(); v == nil {
@@ -493,7 +504,8 @@ func noConfigRecord(k config.Key) error {
 
 func batchSize(n int) error {
 	if n == 0 || n > config.MaxBatch {
-		return explain.New(explain.RequestField, "field", "records", "problem", fmt.Sprintf("there are %d, want 1 to %d", n, config.MaxBatch))
+		return explain.New(explain.RequestField,
+			"field", "records", "problem", fmt.Sprintf("there are %d, want 1 to %d", n, config.MaxBatch))
 	}
 	return nil
 }
@@ -527,7 +539,7 @@ func (c *Desired) follow(ctx context.Context, next *authority.State) (adoption, 
 	}
 	switch _, err := c.currentConfig(ctx, next, true); {
 	case errors.Is(err, store.ErrForged):
-		return adoption{}, c.cfg.Head.forgedUnder(ctx, next, suspect{"the config", err})
+		return adoption{}, c.cfg.Head.ForgedUnder(ctx, next, authority.Suspect{What: "the config", Err: err})
 	case err != nil:
 		return adoption{}, fmt.Errorf("read the config: %w", err)
 	}

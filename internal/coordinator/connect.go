@@ -45,7 +45,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	c := a.c
 	ctx := stream.Context()
 	id := identity.FromContext(ctx).ID
-	if _, err := c.cfg.Head.ready(); err != nil {
+	if _, err := c.cfg.Head.Ready(); err != nil {
 		return err
 	}
 	helloCtx, cancel := context.WithTimeout(ctx, helloTimeout)
@@ -147,13 +147,13 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 		case <-leave:
 			leave = nil
-			if _, err := c.cfg.Head.ready(); err != nil {
+			if _, err := c.cfg.Head.Ready(); err != nil {
 				return err
 			}
 		case <-stateChanged:
 			stateChanged = c.cfg.Head.Changed()
 			// Who is not ready for a moment only, as between two heads, sends nobody away.
-			if _, err := c.cfg.Head.ready(); err != nil && leave == nil {
+			if _, err := c.cfg.Head.Ready(); err != nil && leave == nil {
 				timer := time.NewTimer(leaveAfter + mathrand.N(leaveAfter))
 				defer timer.Stop()
 				leave = timer.C
@@ -190,7 +190,7 @@ func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
 // outdated reports whether a member's certificate is of another mesh CA key than
 // the one that signs now.
 func (c *Delivery) outdated(leaf *x509.Certificate) bool {
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	return err == nil && leaf != nil && !bytes.Equal(leaf.AuthorityKeyId,
 		s.MeshCA().Certificate().SubjectKeyId)
 }
@@ -198,8 +198,9 @@ func (c *Delivery) outdated(leaf *x509.Certificate) bool {
 // bootstrapDue reports whether the member is to be sent a node_bootstrap, because
 // it does not hold one of this authority epoch, and how long it is to wait for it:
 // its file was lost, or authority moved.
-func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (wait time.Duration, due bool, err error) {
-	s, err := a.c.cfg.Head.ready()
+func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (wait time.Duration, due bool,
+	err error) {
+	s, err := a.c.cfg.Head.Ready()
 	if err != nil {
 		return 0, false, err
 	}
@@ -215,13 +216,13 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 // record is written again.
 func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read the member", err)
+			return nil, c.cfg.Head.StoreError("read the member", err)
 		}
 		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
 		if !rec.Exists() || !rec.Value.Held() {
@@ -242,8 +243,8 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 		case err == nil:
 			c.cfg.Membership.members.put(rec.Value, version)
 			return c.cfg.Admission.bootstrap(s, rec.Value, version, c.cfg.Now())
-		case !c.cfg.Head.conflicts(ctx, err):
-			return nil, c.cfg.Head.storeError("number the member's bootstrap", err)
+		case !c.cfg.Head.Conflicts(ctx, err):
+			return nil, c.cfg.Head.StoreError("number the member's bootstrap", err)
 		}
 	}
 	return nil, record.Busy("member " + id.Name())

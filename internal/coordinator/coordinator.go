@@ -26,7 +26,6 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
-	mathrand "math/rand/v2"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -40,7 +39,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
@@ -52,7 +50,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
-	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -63,12 +60,7 @@ const (
 	trustPollPause     = 5 * time.Second
 	confirmPause       = 200 * time.Millisecond // between a report that may confirm a new key and the look at all of them
 	identityPause      = 5 * time.Second
-	enrolmentKeyFile   = "enrolment.key"
 	lockFile           = "lock"
-	markFile           = "head-seen.json"
-	maxMarkFile        = 16 << 10
-	setupTokenFile     = "setup-token"
-	maxEnrolmentKey    = 4 << 10
 	adminSocketDefault = "admin.sock"
 )
 
@@ -209,8 +201,8 @@ type Coordinator struct {
 
 	storeguard    *storeguard.Guard
 	auditing      *auditing.Queue
-	self          *Enrolment
-	head          *Head
+	self          *authority.Enrolment
+	head          *authority.Head
 	keepers       *Keepers
 	authority     *Authority
 	bundle        *TrustBundle
@@ -246,13 +238,16 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		cfg.MaxHeadAge = defaultMaxHeadAge
 	}
 	if cfg.MaxHeadAge < MinMaxHeadAge || cfg.MaxHeadAge > MaxMaxHeadAge {
-		return nil, fmt.Errorf("coordinator: Config.MaxHeadAge is %v, want from %v to %v", cfg.MaxHeadAge, MinMaxHeadAge, MaxMaxHeadAge)
+		return nil, fmt.Errorf("coordinator: Config.MaxHeadAge is %v, want from %v to %v", cfg.MaxHeadAge,
+			MinMaxHeadAge, MaxMaxHeadAge)
 	}
 	if cfg.SelfHealAfter < 0 || cfg.SelfHealAfter > MaxSelfHealAfter {
-		return nil, fmt.Errorf("coordinator: Config.SelfHealAfter is %v, want at most %v", cfg.SelfHealAfter, MaxSelfHealAfter)
+		return nil, fmt.Errorf("coordinator: Config.SelfHealAfter is %v, want at most %v", cfg.SelfHealAfter,
+			MaxSelfHealAfter)
 	}
 	if len(cfg.Peers) > maxPeers {
-		return nil, fmt.Errorf("coordinator: Config.Peers has %d elements, at most %d are asked", len(cfg.Peers), maxPeers)
+		return nil, fmt.Errorf("coordinator: Config.Peers has %d elements, at most %d are asked", len(cfg.Peers),
+			maxPeers)
 	}
 	for _, p := range cfg.Peers {
 		if problem := CheckPeer(p); problem != "" {
@@ -266,9 +261,10 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	cfg = cfg.withDefaults()
 	reloads := tlsfiles.NewFailures()
 	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is
-		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, OnFailure: func(r credential.Reason) {
-			reloads.WithLabelValues(string(r)).Inc()
-		}})
+		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log,
+			OnFailure: func(r credential.Reason) {
+				reloads.WithLabelValues(string(r)).Inc()
+			}})
 		if err != nil {
 			return nil, err
 		}
@@ -351,7 +347,7 @@ func assemble(cfg Config, o own) (*Coordinator, error) {
 // open is the part of New that must give the lock back if it fails.
 func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) (*Coordinator, error) {
 	var err error
-	if o.key, err = loadEnrolmentKey(cfg.FS, cfg.DataDir); err != nil {
+	if o.key, err = authority.LoadEnrolmentKey(cfg.FS, cfg.DataDir); err != nil {
 		return nil, err
 	}
 	ephemeral, err := credential.NewEphemeral(cfg.Now)
@@ -376,7 +372,7 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 	}
 	c.authority.tried.Store(s.Phase != authority.Recovery) // else the loop that follows the head tries the other ways
 	if s.Phase == authority.Uninitialized {
-		if err := c.self.offerSetup(ephemeral.Pin()); err != nil {
+		if err := c.self.OfferSetup(ephemeral.Pin()); err != nil {
 			return nil, err
 		}
 	}
@@ -398,7 +394,8 @@ func unreadable(ctx context.Context, err error) error {
 	if ctx.Err() != nil || explain.CodeOf(err) != "" {
 		return err
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "reading the state of the cluster", "cause", err.Error(), "do", explain.StartWhenStoreAnswers)
+	return explain.Wrap(err, explain.StoreUnreachable, "what", "reading the state of the cluster", "cause", err.Error(),
+		"do", explain.StartWhenStoreAnswers)
 }
 
 // Close gives back what [New] took, for a coordinator that was never run.
@@ -436,7 +433,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
 	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.authority.followHead(ctx) }) })
-	if files := c.self.cfg.Certificate.Files(); files != nil {
+	if files := c.self.Certificate().Files(); files != nil {
 		g.Go(func() error { return files.Run(ctx) })
 		g.Go(func() error { return c.authority.followCertificate(ctx) })
 	}
@@ -477,15 +474,7 @@ func (c *Coordinator) Leading() (term uint64, ok bool) {
 
 // EnrolmentKey is the public key that a manifest names to admit this
 // coordinator, as "ed25519:<base64>".
-func (c *Coordinator) EnrolmentKey() string { return c.self.enrolmentKey() }
-
-func (c *Enrolment) enrolmentKey() string {
-	k, err := manifest.NewKey(c.cfg.Key.Public().(ed25519.PublicKey))
-	if err != nil {
-		panic("the enrolment key was checked when it was read: " + err.Error())
-	}
-	return k.String()
-}
+func (c *Coordinator) EnrolmentKey() string { return c.self.EnrolmentKey() }
 
 // Addr is the address of its listener.
 func (c *Coordinator) Addr() string {
@@ -500,7 +489,7 @@ func (c *Coordinator) AdminSocket() string {
 	if c.cfg.AdminSocket != "" {
 		return c.cfg.AdminSocket
 	}
-	return c.self.path(adminSocketDefault)
+	return c.self.Path(adminSocketDefault)
 }
 
 // addresses are where it tells others that it is. Its rooms share them: none may change
@@ -535,25 +524,6 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 	}
 	c.metrics.cuts.WithLabelValues(string(err.Reason)).Inc()
 	c.log.Warn("a connection was cut", "reason", string(err.Reason), "peer", p)
-}
-
-// ready returns the state to decide on, or why there is none. Strangers are told
-// too, so why it is in recovery mode, which names files and keepers, is left to
-// status and the log. That the store went back is said: a coordinator that has to ask
-// this one for the seed cannot find it out by itself.
-func (c *Head) ready() (*authority.State, error) {
-	s := c.state.Load()
-	switch s.Phase {
-	case authority.Ready:
-		return s, nil
-	case authority.Uninitialized:
-		return nil, explain.New(explain.HistoryUninitialized)
-	}
-	reason := "its keys or its history could not be brought back"
-	if c.cfg.StoreGuard.Lost() != nil {
-		reason = "the store went back (" + string(explain.StoreWentBack) + "), and nothing is changed before the signers restore it"
-	}
-	return nil, explain.New(explain.RecoveryMode, "reason", reason+"; fealty status on its machine says why")
 }
 
 // followState runs what belongs to one state for as long as it is the state.
@@ -617,45 +587,19 @@ func (c *Coordinator) forever(ctx context.Context, what string, f func() error) 
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		c.log.LogAttrs(ctx, slog.LevelWarn, "a loop failed and starts again", slog.String("loop", what), slog.Any("err", err))
+		c.log.LogAttrs(ctx, slog.LevelWarn, "a loop failed and starts again", slog.String("loop", what),
+			slog.Any("err", err))
 		if err := watch.Sleep(ctx, watch.RetryPause); err != nil {
 			return err
 		}
 	}
 }
 
-// conflicts reports whether err means that somebody else's transaction was
-// first, so that the decision must be made again on what is there now. If it was
-// the head of the history that moved, our state is looked at first.
-func (c *Head) conflicts(ctx context.Context, err error) bool {
-	if !errors.Is(err, store.ErrConflict) {
-		return false
-	}
-	var conflict *store.ConflictError
-	switch errors.As(err, &conflict); {
-	case conflict == nil:
-	case c.conflicted[conflict.Key] == nil:
-	case !c.conflicted[conflict.Key](ctx, conflict):
-		return false
-	}
-	// Who lost to somebody once would lose again in step with them.
-	return watch.Sleep(ctx, mathrand.N(record.ConflictPause)) == nil
-}
-
-// onConflict has f called when a transaction conflicts over key: f waits until the decision
-// can be made again, or says that it cannot.
-func (c *Head) onConflict(key string, f func(ctx context.Context, err *store.ConflictError) (again bool)) {
-	if c.conflicted == nil {
-		c.conflicted = make(map[string]func(context.Context, *store.ConflictError) bool)
-	}
-	c.conflicted[key] = f
-}
-
 // headMoved follows the head that came before a transaction. While the store shows an
 // older one nothing can be decided again.
 func (c *Authority) headMoved(ctx context.Context, _ *store.ConflictError) (again bool) {
 	c.leaveHead(ctx)
-	return c.cfg.Head.olderHeadError() == nil
+	return c.cfg.Head.OlderHeadError() == nil
 }
 
 // recordsFrozen waits until a reseed is over that freezes the records.
@@ -667,58 +611,8 @@ func (c *Authority) recordsFrozen(ctx context.Context, _ *store.ConflictError) (
 // remembered is what is here of s and of the heads that may come.
 func (c *Authority) remembered(s *authority.State) decide.Memory { return memory{c, s} }
 
-// storeError words an error of the store for who called. What failed, and how,
-// stays in the log: it is not the caller's to know.
-func (c *Head) storeError(what string, err error) error {
-	code := explain.StoreUnreachable
-	switch {
-	case explain.CodeOf(err) != "":
-		return err // worded where it happened
-	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
-		code = explain.StoreOutcomeUnknown
-	case store.ReasonOf(err) != 0:
-		c.cfg.Log.Error("the store failed", "what", what, "err", err)
-		return storeguard.Refusal(what, err)
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return err
-	case errors.Is(err, store.ErrForged):
-		c.forged(context.Background(), what, err)
-		return explain.New(explain.StoreForged, "what", what)
-	case errors.Is(err, store.ErrConflict):
-		if older := c.olderHeadError(); older != nil {
-			return older
-		}
-		return record.Busy(what)
-	}
-	c.cfg.Log.Error("the store failed", "what", what, "err", err)
-	cause := "the coordinator's log says how"
-	if reason := store.ReasonOf(err); reason != 0 {
-		cause = fmt.Sprintf("the store took no write, because %v", reason)
-	}
-	return explain.New(code, "what", what, "cause", cause)
-}
-
-// made words err, which came after a change was in the store. It must not be one that
-// has clients make the change again at another coordinator, as recovery mode does: that
-// would be a second one.
-func (c *Head) made(ctx context.Context, what string, err error) error {
-	if err == nil {
-		return nil
-	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a change was made, and is not in force here yet", slog.String("what", what), slog.Any("err", err))
-	return explain.New(explain.DoneNotInForce, "what", what)
-}
-
-// forged tells people that a record was altered outside of Fealty.
-func (c *Head) forged(ctx context.Context, what string, err error) {
-	c.metrics.forged.Inc()
-	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside", slog.String("record", what), slog.Any("err", err))
-}
-
 // sinceNow returns a clock that only goes forward, whatever is done to the wall's.
 func sinceNow() func() time.Duration {
 	start := time.Now()
 	return func() time.Duration { return time.Since(start) }
 }
-
-func (c *Enrolment) path(name string) string { return c.cfg.DataDir + "/" + name }

@@ -43,11 +43,11 @@ func (c *Membership) presents(ctx context.Context, peer identity.Peer) error {
 	now, age := c.cfg.Now(), rec.Age(peer.Key)
 	if age == record.KeyUnknown {
 		// It may be newer than what this coordinator has heard of, or of a restore's gap.
-		s, err := c.cfg.Head.ready()
+		s, err := c.cfg.Head.Ready()
 		if err != nil {
 			return err
 		}
-		asking, cancel := c.cfg.Head.patience(ctx)
+		asking, cancel := c.cfg.Head.Patience(ctx)
 		defer cancel()
 		stored, err := record.Get[record.Member](asking, s.Records, record.MemberKey(peer.ID.Kind(), peer.ID.Name()))
 		if err != nil || !stored.Exists() || !stored.Value.Held() {
@@ -156,7 +156,7 @@ func (c *Membership) followOpenings(ctx context.Context) error {
 // tellOpenings tells every other coordinator that is heard. Who does not listen now finds
 // out by the next stream.
 func (c *Membership) tellOpenings(ctx context.Context, streams map[string]string) {
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return
 	}
@@ -188,9 +188,10 @@ func tellPages(ctx context.Context, conn *mesh.Conn, pages []*fealtyv1.NoteStrea
 }
 
 // NoteStreams has streams here give way to newer ones elsewhere.
-func (l liveServer) NoteStreams(_ context.Context, req *fealtyv1.NoteStreamsRequest) (*fealtyv1.NoteStreamsResponse, error) {
+func (l liveServer) NoteStreams(_ context.Context, req *fealtyv1.NoteStreamsRequest) (*fealtyv1.NoteStreamsResponse,
+	error) {
 	c := l.c
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}

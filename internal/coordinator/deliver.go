@@ -40,7 +40,8 @@ type sender struct {
 }
 
 func newSender(c *Delivery, to listener, id identity.ID, held []*fealtyv1.HeldSnapshot) *sender {
-	return &sender{c: c, to: to, id: id, held: heldOf(held), has: make(map[snapshot.Scope]holding), wanted: make(chan struct{}, 1)}
+	return &sender{c: c, to: to, id: id, held: heldOf(held), has: make(map[snapshot.Scope]holding),
+		wanted: make(chan struct{}, 1)}
 }
 
 // resyncEvery bounds how often a member is sent a scope whole because it asks for that.
@@ -53,7 +54,8 @@ func (d *sender) resync(scopes []string) {
 	now := d.c.cfg.Now()
 	for _, s := range scopes[:min(len(scopes), maxHeldReported)] {
 		scope := snapshot.Scope(s)
-		if last, ok := d.asked[scope]; !slices.Contains(snapshot.Scopes(), scope) || ok && now.Sub(last).Abs() < resyncEvery {
+		if last, ok := d.asked[scope]; !slices.Contains(snapshot.Scopes(), scope) || ok &&
+			now.Sub(last).Abs() < resyncEvery {
 			continue
 		}
 		if d.asked == nil {
@@ -146,7 +148,8 @@ func (d *sender) holds(scope snapshot.Scope) (holding, bool) {
 	if h == nil {
 		return holding{}, false
 	}
-	return holding{epoch: h.GetAuthorityEpoch(), version: h.GetConfigVersion(), content: hex.EncodeToString(h.GetContentHash()), generation: h.GetGeneration()}, true
+	return holding{epoch: h.GetAuthorityEpoch(), version: h.GetConfigVersion(),
+		content: hex.EncodeToString(h.GetContentHash()), generation: h.GetGeneration()}, true
 }
 
 // sentForm says how a header travels. It is a metric label.
@@ -170,7 +173,8 @@ func (h holding) form(has bool, is *published, record *publicationRecord, size i
 		if h.leaf == is.leaf && h.keys == record.keyIDs() && record.IssuedAt.Sub(h.issued).Abs() < publicationRenew {
 			return sentNothing
 		}
-		if h.issued.IsZero() && h.generation == record.Generation && h.epoch == is.header.AuthorityEpoch && h.version == is.header.ConfigVersion {
+		if h.issued.IsZero() && h.generation == record.Generation && h.epoch == is.header.AuthorityEpoch &&
+			h.version == is.header.ConfigVersion {
 			return sentNothing // as it says
 		}
 		if h.keys == "" || record.sharesKey(h.keys) {

@@ -52,16 +52,18 @@ func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id
 			continue
 		}
 		asked.Go(func() {
-			resp, err := firstAnswer(ctx, conns[i], func(ctx context.Context, conn *mesh.Conn) (*fealtyv1.GetEndedResponse, error) {
-				return fealtyv1.NewLiveServiceClient(conn).GetEnded(ctx, req)
-			})
+			resp, err := firstAnswer(ctx, conns[i],
+				func(ctx context.Context, conn *mesh.Conn) (*fealtyv1.GetEndedResponse, error) {
+					return fealtyv1.NewLiveServiceClient(conn).GetEnded(ctx, req)
+				})
 			if err == nil {
 				there.Answered, there.Connections = true, resp.GetConnections()
 			}
 		})
 	}
 	asked.Wait()
-	slices.SortStableFunc(out, func(a, b *fealtyv1.EndedConnections) int { return strings.Compare(a.Coordinator, b.Coordinator) })
+	slices.SortStableFunc(out,
+		func(a, b *fealtyv1.EndedConnections) int { return strings.Compare(a.Coordinator, b.Coordinator) })
 	return out
 }
 

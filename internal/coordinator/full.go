@@ -32,7 +32,7 @@ func (c *Admission) renewFull(ctx context.Context, s *authority.State, peer iden
 		e, err := s.Records.Store.Get(ctx, want.Key)
 		switch {
 		case err != nil && !errors.Is(err, store.ErrNotFound):
-			return nil, c.cfg.Head.storeError("read what the renewal depends on", err)
+			return nil, c.cfg.Head.StoreError("read what the renewal depends on", err)
 		case e.Version != want.Version:
 			c.cfg.Head.LookAgain()
 			return nil, record.Busy("the renewal")

@@ -58,16 +58,18 @@ type restoreServer struct {
 }
 
 func (r restoreServer) GetLinks(req *fealtyv1.GetLinksRequest, stream fealtyv1.RestoreService_GetLinksServer) error {
-	s, err := r.c.cfg.Head.ready()
+	s, err := r.c.cfg.Head.Ready()
 	if err != nil {
 		return err
 	}
 	// From a head that is not in this history a restore alone leads on. It may be the
 	// first of several: who signed a later one need not have been a signer then.
 	links := s.Chain.Links()
-	from := slices.IndexFunc(links, func(l history.Link) bool { return string(l.Hash[:]) == string(req.GetKnown()) }) + 1
+	from := slices.IndexFunc(links,
+		func(l history.Link) bool { return string(l.Hash[:]) == string(req.GetKnown()) }) + 1
 	if from == 0 {
-		if from = slices.IndexFunc(links, func(l history.Link) bool { return l.Kind == history.KindRestore }); from < 0 {
+		if from = slices.IndexFunc(links,
+			func(l history.Link) bool { return l.Kind == history.KindRestore }); from < 0 {
 			from = len(links)
 		}
 	}
@@ -101,7 +103,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	if err := c.cfg.Limiter.Admit("calls", addr, c.cfg.Now()); err != nil {
 		return err
 	}
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return err
 	}
@@ -154,7 +156,8 @@ func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 	}
 	claims, err := snapshot.ReadClaims(signed)
 	t := c.cfg.Bundle.trust.Load()
-	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.Head.AuthorityEpoch && claims.Header.ConfigVersion > t.Version
+	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.Head.AuthorityEpoch &&
+		claims.Header.ConfigVersion > t.Version
 }
 
 // bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
@@ -179,7 +182,7 @@ func (c *Trust) gapOf(ctx context.Context, s *authority.State) (record.Versioned
 	}
 	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 	if err != nil {
-		return gap, c.cfg.Head.storeError("read what a restore left", err)
+		return gap, c.cfg.Head.StoreError("read what a restore left", err)
 	}
 	if gap.Value.Index != last.Index {
 		return record.Versioned[authority.RestoreWindow]{}, nil
@@ -201,7 +204,7 @@ func (c *Trust) takePresented(ctx context.Context, raw []byte) (int, error) {
 
 // mergePresented is takePresented for who holds its lock.
 func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return 0, err
 	}
@@ -211,16 +214,17 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	}
 	shown, header, err := presented(s, raw, gap)
 	if err != nil {
-		return 0, explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
+		return 0, explain.Wrap(err, explain.RequestField,
+			"field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	total := 0
 	for ctx.Err() == nil {
 		n, more, err := c.mergeOnce(ctx, shown, header)
-		if err != nil && c.cfg.Head.conflicts(ctx, err) {
+		if err != nil && c.cfg.Head.Conflicts(ctx, err) {
 			continue
 		}
 		if err != nil {
-			return total, c.cfg.Head.storeError("take in what was revoked before the restore",
+			return total, c.cfg.Head.StoreError("take in what was revoked before the restore",
 				bundleFull("what was revoked before the restore", err))
 		}
 		if total += n; !more {
@@ -230,7 +234,8 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 	if ctx.Err() != nil {
 		return total, ctx.Err()
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a member showed what was revoked after the backup", slog.Uint64("authority_epoch", header.AuthorityEpoch),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+		"a member showed what was revoked after the backup", slog.Uint64("authority_epoch", header.AuthorityEpoch),
 		slog.Uint64("config_version", header.ConfigVersion), slog.Int("new", total))
 	return total, nil
 }
@@ -249,8 +254,10 @@ func presented(s *authority.State, raw []byte, gap record.Versioned[authority.Re
 	case err != nil:
 		return nil, h, err
 	case h.AuthorityEpoch >= last.AuthorityEpoch:
-		return nil, h, fmt.Errorf("authority epoch %d is not of before the restore, which began %d", h.AuthorityEpoch, last.AuthorityEpoch)
-	case h.AuthorityEpoch < gap.Value.AuthorityEpoch, h.AuthorityEpoch == gap.Value.AuthorityEpoch && h.ConfigVersion <= uint64(gap.Value.Version):
+		return nil, h, fmt.Errorf("authority epoch %d is not of before the restore, which began %d", h.AuthorityEpoch,
+			last.AuthorityEpoch)
+	case h.AuthorityEpoch < gap.Value.AuthorityEpoch, h.AuthorityEpoch == gap.Value.AuthorityEpoch &&
+		h.ConfigVersion <= uint64(gap.Value.Version):
 		return nil, h, fmt.Errorf("version %d of epoch %d is no newer than what is known, %d of %d", h.ConfigVersion,
 			h.AuthorityEpoch, gap.Value.Version, gap.Value.AuthorityEpoch)
 	}
@@ -260,7 +267,7 @@ func presented(s *authority.State, raw []byte, gap record.Versioned[authority.Re
 // mergeOnce adds a part of what bundle takes away. The last part moves the gap.
 func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h snapshot.Header) (
 	n int, more bool, err error) {
-	s, err := c.cfg.Head.inForce(ctx)
+	s, err := c.cfg.Head.InForce(ctx)
 	if err != nil {
 		return 0, false, err
 	}
@@ -272,7 +279,8 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 	if err != nil {
 		return 0, false, err
 	}
-	now, by := c.cfg.Now().UTC().Truncate(time.Second), fmt.Sprintf("trust bundle %d of epoch %d", h.ConfigVersion, h.AuthorityEpoch)
+	now, by := c.cfg.Now().UTC().Truncate(time.Second), fmt.Sprintf("trust bundle %d of epoch %d", h.ConfigVersion,
+		h.AuthorityEpoch)
 	ban := record.Ban{Reason: "in force before the restore", By: by, At: now}
 	ch := s.Records.NewChange(s.HeadVersion)
 	var d bundle.Delta
@@ -338,7 +346,8 @@ func catchUp(s *authority.State, rec *record.Member, leaf *x509.Certificate, now
 		return
 	}
 	key, issued := identity.KeyOf(leaf), leaf.NotBefore.Add(ca.Backdate)
-	if key == rec.Key || rec.WasKey(key) || issued.Before(s.Gap.BackupAt.Add(-snapshot.ClockTolerance)) || issued.After(s.RestoredAt()) {
+	if key == rec.Key || rec.WasKey(key) || issued.Before(s.Gap.BackupAt.Add(-snapshot.ClockTolerance)) ||
+		issued.After(s.RestoredAt()) {
 		return
 	}
 	rec.Rekey(key, leaf.NotAfter, now, outageStretch)

@@ -253,7 +253,7 @@ func TestLinks(t *testing.T) {
 		t.Errorf("a restore: %v, %v", restored, err)
 	}
 	if _, err := follow(before, manifest.Signers{Threshold: 1,
-		Keys: []manifest.Signer{{Key: manifest.Key(f.c.self.Key().Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
+		Keys: []manifest.Signer{{Key: manifest.Key(f.c.self.PrivateKey().Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
 		t.Errorf("a restore that other signers signed: %v", err)
 	}
 	// After another restore, too, who knows a head of before the first has to see both.

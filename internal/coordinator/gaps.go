@@ -76,7 +76,8 @@ func (c *Publication) report(ctx context.Context, b *publisher) {
 		if !b.told[g] {
 			c.metrics.removed.WithLabelValues(string(g.scope), string(g.reason)).Inc()
 			c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "something that the config asks for is not given",
-				slog.String("scope", string(g.scope)), slog.String("record", g.record.String()), slog.String("reason", string(g.reason)), slog.String("detail", removed.Detail))
+				slog.String("scope", string(g.scope)), slog.String("record", g.record.String()), slog.String("reason",
+					string(g.reason)), slog.String("detail", removed.Detail))
 		}
 	}
 	for g := range b.told {

@@ -63,19 +63,19 @@ func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
 	if g.toldAt != 0 && ends.Equal(g.toldEnd) {
 		return nil
 	}
-	key, err := openKey(c.cfg.Self.enrolmentKey())
+	key, err := openKey(c.cfg.Self.EnrolmentKey())
 	if err != nil {
 		return err
 	}
 	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash,
-		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.cfg.Self.Key(), c.cfg.Self.vouch)
+		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.cfg.Self.PrivateKey(), c.cfg.Self.Vouch)
 	if err != nil {
 		return err
 	}
 	if err := c.cfg.Faults.Hit("recover.before-tell"); err != nil {
 		return err
 	}
-	version, err := c.cfg.Head.overwrite(ctx, key, raw)
+	version, err := c.cfg.Head.Overwrite(ctx, key, raw)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,8 @@ func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.Rec
 	// First, so that the others can go on if this one ends right here. What fails is
 	// tried again with the next look.
 	if err := c.passOn(ctx, g, owners, shares); err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "shares were not passed on to the other recovering coordinators; that is tried again", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+			"shares were not passed on to the other recovering coordinators; that is tried again", slog.Any("err", err))
 	}
 	if !enough || len(shares) < g.head.Threshold {
 		return progress, nil
@@ -127,7 +128,7 @@ func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []strin
 		failed = append(failed, err)
 	}
 	for _, key := range keys {
-		if key == c.cfg.Self.enrolmentKey() || len(shares) == 0 {
+		if key == c.cfg.Self.EnrolmentKey() || len(shares) == 0 {
 			continue
 		}
 		open, err := c.openAttemptOf(ctx, g, key)
@@ -202,7 +203,8 @@ func (c *OwnerRecovery) passOne(ctx context.Context, open *recovery.Open, owner 
 	case !errors.Is(err, store.ErrNotFound):
 		return err
 	}
-	sent, err := keyring.SendShare(open.Recipient, keyring.Attempt{ID: open.Attempt.String(), Cluster: open.Cluster, Owner: owner}, share)
+	sent, err := keyring.SendShare(open.Recipient,
+		keyring.Attempt{ID: open.Attempt.String(), Cluster: open.Cluster, Owner: owner}, share)
 	if err != nil {
 		return err
 	}
@@ -212,7 +214,8 @@ func (c *OwnerRecovery) passOne(ctx context.Context, open *recovery.Open, owner 
 	if _, err := c.cfg.Store.CompareAndSwap(ctx, key, 0, sent); err != nil && !errors.Is(err, store.ErrConflict) {
 		return err
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was passed on to another recovering coordinator", slog.String("owner", owner),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo,
+		"a share of the seed was passed on to another recovering coordinator", slog.String("owner", owner),
 		slog.String("attempt", open.Attempt.String()), slog.String("key", open.Key))
 	return c.cfg.Faults.Hit("recover.after-pass-on")
 }
@@ -291,7 +294,8 @@ func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 		return err
 	}
 	if len(progress.GetBrought()) > len(before) {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another coordinator passed a share of the seed on to this one", slog.Any("brought", progress.GetBrought()),
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo,
+			"another coordinator passed a share of the seed on to this one", slog.Any("brought", progress.GetBrought()),
 			slog.Uint64("needed", uint64(progress.GetNeeded())), slog.Bool("recovered", progress.GetRecovered()))
 	}
 	return nil
@@ -306,7 +310,7 @@ func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
 	}
-	if key, err := openKey(c.cfg.Self.enrolmentKey()); err == nil {
+	if key, err := openKey(c.cfg.Self.EnrolmentKey()); err == nil {
 		if e, err := c.cfg.Store.Get(ctx, key); err == nil && e.Version == g.toldAt {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
@@ -315,7 +319,8 @@ func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 		return
 	}
 	if _, err := c.cfg.Store.Commit(ctx, tx); err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "gathered shares, which nobody can open any more, were not removed",
+			slog.Any("err", err))
 	}
 }
 
@@ -342,7 +347,7 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) er
 	}
 	for _, key := range keys {
 		at, err := openKey(key)
-		if err != nil || key == c.cfg.Self.enrolmentKey() {
+		if err != nil || key == c.cfg.Self.EnrolmentKey() {
 			continue // a coordinator that is ready has none open
 		}
 		if open, err := recovery.ReadOpen(entries[at].Value, want, key, c.cfg.Now()); err == nil {

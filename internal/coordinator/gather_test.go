@@ -49,7 +49,7 @@ func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
 			t.Fatalf("open %s: %v", dir, err)
 		}
 		entries += fmt.Sprintf("  - {name: coordinator-%s, kind: coordinator, match: [\"key:%s\"]}\n", dir,
-			c.self.enrolmentKey())
+			c.self.EnrolmentKey())
 		others = append(others, c)
 	}
 	if err := d.set(entries); err != nil {
@@ -131,7 +131,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 
 func mustHead(t rapidTB, d *desk) history.Record {
 	t.Helper()
-	head, _, err := d.c.head.cfg.History.Head(context.Background())
+	head, _, err := d.c.head.History().Head(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,12 +302,12 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	stolen := func() []string {
 		return slices.DeleteFunc(gatheredIn(t, d.store), func(k string) bool { return !strings.HasPrefix(k, recoveryPrefix+id.String()) })
 	}
-	place, err := openKey(two.self.enrolmentKey())
+	place, err := openKey(two.self.EnrolmentKey())
 	wantOnly(t, "place", err, "")
 	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.head.Hash, Recipient: mine.Public(), Ends: d.clock().Add(recovery.Life)}
 	put := func(key string, value []byte) {
 		t.Helper()
-		_, err := d.c.head.overwrite(t.Context(), key, value)
+		_, err := d.c.head.Overwrite(t.Context(), key, value)
 		wantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
@@ -323,29 +323,29 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"by a thief, in the place of a coordinator": func() []byte { return signed(good, thief) },
 		"by a thief, who claims the key of a coordinator": func() []byte {
 			return []byte(strings.Replace(string(signed(good, thief)), keyOfClaim(thief),
-				two.self.enrolmentKey(), 1))
+				two.self.EnrolmentKey(), 1))
 		},
 		"of a coordinator, with the recipient of a thief": func() []byte {
 			o := good
 			theirs, err := keyring.NewEphemeral()
 			wantOnly(t, "recipient", err, "")
 			o.Recipient = theirs.Public()
-			return []byte(strings.Replace(string(signed(o, two.self.Key())), theirs.Public(), mine.Public(),
+			return []byte(strings.Replace(string(signed(o, two.self.PrivateKey())), theirs.Public(), mine.Public(),
 				1))
 		},
-		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.self.Key()) },
+		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.self.PrivateKey()) },
 		"for another cluster": func() []byte {
 			o := good
 			o.Cluster = "other.example"
-			return signed(o, two.self.Key())
+			return signed(o, two.self.PrivateKey())
 		},
-		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.self.Key()) },
+		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.self.PrivateKey()) },
 		"for ever": func() []byte {
 			o := good
 			o.Ends = d.clock().Add(24 * 365 * time.Hour)
-			return signed(o, two.self.Key())
+			return signed(o, two.self.PrivateKey())
 		},
-		"of another coordinator": func() []byte { return signed(good, others[1].self.Key()) },
+		"of another coordinator": func() []byte { return signed(good, others[1].self.PrivateKey()) },
 	} {
 		put(place, value())
 		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
@@ -369,7 +369,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
-	put(place, signed(good, two.self.Key()))
+	put(place, signed(good, two.self.PrivateKey()))
 	wantOnly(t, "genuine", d.c.ownerrecovery.goOnGathering(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{recoveryKey(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)

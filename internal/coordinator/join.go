@@ -103,13 +103,13 @@ func newJoinsWaiting() *flowcontrol.Limiter {
 // Join runs the handshake of admission.md on one stream: challenge, proof, grant.
 func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error {
 	c := a.c
-	ctx, cancel := context.WithTimeout(granted(stream.Context()), flowcontrol.ExchangeTimeout)
+	ctx, cancel := context.WithTimeout(authority.Granted(stream.Context()), flowcontrol.ExchangeTimeout)
 	defer cancel()
 	peer := identity.FromContext(ctx)
 	started := time.Now()
 	kind := ""
 	grant, err := func() (*fealtyv1.JoinGrant, error) {
-		if _, err := c.cfg.Head.ready(); err != nil {
+		if _, err := c.cfg.Head.Ready(); err != nil {
 			return nil, err
 		}
 		if err := c.cfg.Limiter.Admit("joins", peer.Addr, c.cfg.Now()); err != nil {
@@ -135,7 +135,9 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, slot.Reason(err)
 		}
 		if n := proto.Size(req); n > maxJoinBytes {
-			return nil, explain.New(explain.RequestField, "field", "join request", "problem", fmt.Sprintf("it has %d bytes, at most %d are allowed", n, maxJoinBytes))
+			return nil, explain.New(explain.RequestField,
+				"field", "join request", "problem", fmt.Sprintf("it has %d bytes, at most %d are allowed", n,
+					maxJoinBytes))
 		}
 		slot.Leave()
 		release, err := flowcontrol.KeepConnection(ctx, "joins", 0)
@@ -152,7 +154,8 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 		case c.joinSlots <- struct{}{}:
 			defer func() { <-c.joinSlots }()
 		case <-ctx.Done():
-			return nil, explain.New(explain.RateLimited, "what", "joins", "limit", fmt.Sprintf("%d at once", joinsAtOnce))
+			return nil, explain.New(explain.RateLimited,
+				"what", "joins", "limit", fmt.Sprintf("%d at once", joinsAtOnce))
 		}
 		return c.join(ctx, ch, req)
 	}()
@@ -185,7 +188,7 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 	turn := c.oneTurn()
 	var j *joiner
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -211,9 +214,9 @@ func (c *Admission) join(ctx context.Context, ch channel, req *fealtyv1.JoinRequ
 			return c.grant(ctx, j)
 		case errors.Is(err, errLookAgain):
 		case errors.Is(err, batch.ErrUnderWay):
-			return nil, c.cfg.Head.storeError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
-		case !c.cfg.Head.conflicts(ctx, err):
-			return nil, c.cfg.Head.storeError("admit the member",
+			return nil, c.cfg.Head.StoreError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
+		case !c.cfg.Head.Conflicts(ctx, err):
+			return nil, c.cfg.Head.StoreError("admit the member",
 				err) // with a conflict: the call ended before it was decided again
 		}
 	}
@@ -232,8 +235,10 @@ func (c *Admission) prove(ctx context.Context, s *authority.State, ch channel, r
 	if err != nil {
 		spki, csrErr = nil, err
 	}
-	t := proof.Transcript{Role: proof.Candidate, Cluster: req.GetClusterId(), Nonce: ch.nonce, Binding: ch.binding, PublicKey: spki}
-	e := proof.Evidence{Type: req.GetProof().GetType(), Claim: req.GetProof().GetClaim(), Evidence: req.GetProof().GetEvidence(), PublicKey: req.GetProof().GetPublicKey()}
+	t := proof.Transcript{Role: proof.Candidate, Cluster: req.GetClusterId(), Nonce: ch.nonce, Binding: ch.binding,
+		PublicKey: spki}
+	e := proof.Evidence{Type: req.GetProof().GetType(), Claim: req.GetProof().GetClaim(),
+		Evidence: req.GetProof().GetEvidence(), PublicKey: req.GetProof().GetPublicKey()}
 	var proven proof.Proven
 	var proofErr error
 	if spki != nil {
@@ -318,7 +323,7 @@ func (c *Membership) recount(ctx context.Context, s *authority.State, ch *record
 		}
 		count, err := record.Get[entryCount](ctx, s.Records, countKey(entry.Name))
 		if err != nil {
-			return c.cfg.Head.storeError("read the count of an entry", err)
+			return c.cfg.Head.StoreError("read the count of an entry", err)
 		}
 		// One of another head is counted anew at the next admission; it is written
 		// all the same, so that an admission that counts right now starts again.
@@ -367,7 +372,8 @@ func (c *Admission) proofs(s *authority.State) *proof.Registry {
 			}
 			return rec.Value.PublicKey, rec.Value.Entry, err
 		}),
-		proof.NewSVIDVerifier(func(ctx context.Context, kind identity.Kind, name string) (identity.KeyID, []identity.KeyID, error) {
+		proof.NewSVIDVerifier(func(ctx context.Context, kind identity.Kind, name string) (identity.KeyID,
+			[]identity.KeyID, error) {
 			rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(kind, name))
 			if err == nil && (!rec.Exists() || !rec.Value.Held()) {
 				err = proof.ErrNotFound
@@ -402,7 +408,7 @@ func (c *Admission) proofRejection(ctx context.Context, e proof.Evidence, err er
 		return explain.Wrap(err, explain.ProofUnknownType, "type",
 			flowcontrol.Clip(unknown.Type, flowcontrol.MaxShownBytes), "known", fmt.Sprint(unknown.Known))
 	case errors.As(err, &lookup):
-		return c.cfg.Head.storeError("look up what the proof names", lookup.Err)
+		return c.cfg.Head.StoreError("look up what the proof names", lookup.Err)
 	case errors.As(err, &certificate):
 		return certificateRejection(certificate)
 	case e.Type == proof.TypeX509 && errors.Is(err, proof.ErrRefused):
@@ -423,7 +429,8 @@ func certificateRejection(err *proof.CertificateError) error {
 	chain := err.Err
 	switch chain.Reason {
 	case identity.ReasonExpired:
-		return explain.Wrap(err, explain.JoinCertificateExpired, "not_before", chain.NotBefore.UTC().Format(time.RFC3339),
+		return explain.Wrap(err, explain.JoinCertificateExpired,
+			"not_before", chain.NotBefore.UTC().Format(time.RFC3339),
 			"not_after", chain.NotAfter.UTC().Format(time.RFC3339), "now", chain.Now.UTC().Format(time.RFC3339))
 	case identity.ReasonUntrusted:
 		return explain.Wrap(err, explain.JoinCertificateForeign, "issuer",

@@ -174,13 +174,13 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	if id := cand.proven.TokenID(); id != "" {
 		tok, err := c.known.readToken(ctx, s.Records, id)
 		if err != nil {
-			return c.cfg.Head.storeError("read the token", err)
+			return c.cfg.Head.StoreError("read the token", err)
 		}
 		if !tok.Exists() || voids(s, tok.Value) {
 			return unknownToken()
 		}
 		if own.use, err = record.Get[tokenUse](ctx, s.Records, tokenUseKey(id, cand.key)); err != nil {
-			return c.cfg.Head.storeError("read the use of the token", err)
+			return c.cfg.Head.StoreError("read the use of the token", err)
 		}
 		cand.token = &versionedToken{Versioned: tok, use: own.use}
 		own.name = generatedName(tok.Value)
@@ -189,7 +189,7 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	if cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
 		if own.proven, err = record.Get[record.Member](ctx, s.Records, record.MemberKey(kind, name)); err != nil {
-			return c.cfg.Head.storeError("read the member", err)
+			return c.cfg.Head.StoreError("read the member", err)
 		}
 		if err := inGrace(s, own.proven.Value, now); err != nil {
 			return err
@@ -206,7 +206,7 @@ func (c *Admission) look(ctx context.Context, j *joiner) error {
 	if m.entry.MaxMembers > 0 && !v.member.Exists() {
 		count, err := c.known.readCount(ctx, s.Records, m.entry.Name)
 		if err != nil {
-			return c.cfg.Head.storeError("read the count of an entry", err)
+			return c.cfg.Head.StoreError("read the count of an entry", err)
 		}
 		if v.members, err = c.counted(ctx, s, m.entry, count); err != nil {
 			return err
@@ -227,17 +227,17 @@ func (c *Admission) ownView(ctx context.Context, s *authority.State, m match, ca
 	err error) {
 	if v.member, err = record.Get[record.Member](ctx, s.Records,
 		record.MemberKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.cfg.Head.storeError("read the member", err)
+		return v, c.cfg.Head.StoreError("read the member", err)
 	}
 	if v.bannedID, err = record.Get[record.Ban](ctx, s.Records, record.BanIDKey(m.id.Kind(), m.id.Name())); err != nil {
-		return v, c.cfg.Head.storeError("read a ban", err)
+		return v, c.cfg.Head.StoreError("read a ban", err)
 	}
 	if v.bannedKey, err = record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(cand.key)); err != nil {
-		return v, c.cfg.Head.storeError("read a ban", err)
+		return v, c.cfg.Head.StoreError("read a ban", err)
 	}
 	if key, ok := cand.provingKey(); ok {
 		if v.bannedProof, err = record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key)); err != nil {
-			return v, c.cfg.Head.storeError("read a ban", err)
+			return v, c.cfg.Head.StoreError("read a ban", err)
 		}
 	}
 	v.believed = c.believes(m, cand)
@@ -259,7 +259,7 @@ func (c *Admission) counted(ctx context.Context, s *authority.State, entry *mani
 	}
 	n, err := c.countMembers(ctx, s, entry)
 	if err != nil {
-		return 0, c.cfg.Head.storeError("count the members under an entry", err)
+		return 0, c.cfg.Head.StoreError("count the members under an entry", err)
 	}
 	return n, nil
 }
@@ -394,7 +394,8 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 		action = "member.rejoin"
 	}
 	r.change.Audit(r.now, record.AuditEntry{Actor: m.id.String(), Action: action, Target: m.id.String(),
-		Fields: map[string]string{"proof": adm.record.ProofType, "selector": m.selector, "entry": m.entry.Name, "key": cand.key.String()}})
+		Fields: map[string]string{"proof": adm.record.ProofType, "selector": m.selector, "entry": m.entry.Name,
+			"key": cand.key.String()}})
 	if tok != nil {
 		r.tokens[id] = tok
 		if adm.token != nil {
@@ -432,7 +433,7 @@ func (r *roll) token(ctx context.Context, id string) (*record.Versioned[tokenRec
 	}
 	tok, err := r.c.known.token(ctx, r.s.Records, id)
 	if err != nil {
-		return nil, r.c.cfg.Head.storeError("read the token", err)
+		return nil, r.c.cfg.Head.StoreError("read the token", err)
 	}
 	return &tok, nil
 }
@@ -444,7 +445,7 @@ func (r *roll) count(ctx context.Context, entry *manifest.Entry) (*rollCount, er
 	}
 	count, err := r.c.known.count(ctx, r.s.Records, entry.Name)
 	if err != nil {
-		return nil, r.c.cfg.Head.storeError("read the count of an entry", err)
+		return nil, r.c.cfg.Head.StoreError("read the count of an entry", err)
 	}
 	n := &rollCount{Versioned: count}
 	n.members, err = r.c.counted(ctx, r.s, entry, count)
@@ -528,7 +529,7 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 			again, halve = nil, false
 		}
 	}()
-	ctx = granted(ctx) // a batch waits for a silent store no longer than one call
+	ctx = authority.Granted(ctx) // a batch waits for a silent store no longer than one call
 	r := c.newRoll(line.s)
 	var on, refused []*batch.Call[*joiner]
 	for _, call := range calls {
@@ -568,7 +569,7 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 	}
 	var conflict *store.ConflictError
 	if !errors.Is(err, store.ErrConflict) {
-		answer(c.cfg.Head.storeError("admit the member", err))
+		answer(c.cfg.Head.StoreError("admit the member", err))
 		return again, false
 	}
 	if !errors.As(err, &conflict) {
@@ -623,7 +624,8 @@ func (c *Admission) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, 
 			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)
 		}
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "member admitted", slog.String("member", m.id.String()), slog.String("outcome", outcome.String()),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "member admitted", slog.String("member", m.id.String()),
+		slog.String("outcome", outcome.String()),
 		slog.String("entry", m.entry.Name), slog.String("proof", adm.record.ProofType),
 		slog.String("remote", adm.record.SeenAddress), slog.String("reported_host", adm.record.Machine.Host))
 	return grant, nil

@@ -334,7 +334,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		defer c.Close()
 		replicas = append(replicas, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.self.enrolmentKey())
+			c.self.EnrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range replicas {

@@ -88,7 +88,7 @@ func (c *Keepers) lookAtKeeper(ctx context.Context, k keeper, s *authority.State
 	place := seedPlace(s.Manifest.Cluster, k.Name, &s.Head.Transition)
 	var err error
 	if f.copies, err = sealed.Copies(ctx, c.cfg.Store, sealed.Seed(&s.Head.Transition), k.Name); err != nil {
-		return f, c.cfg.Head.storeError("read what keepers sealed", err)
+		return f, c.cfg.Head.StoreError("read what keepers sealed", err)
 	}
 	f.Copies = len(f.copies) > 0
 	c.lookAtKey(ctx, &f, place)
@@ -124,7 +124,8 @@ const maxTried = 4
 
 // tryCopies opens the first copy that the keeper opens: that under the id of the key that
 // is here, then others. A file's key opens no other one, but says of one why not.
-func tryCopies[T any](ctx context.Context, k keeper, id keyring.KeyID, copies []sealed.Copy, open func(data []byte) (T, error)) (opened T, by keyring.KeyID, err error) {
+func tryCopies[T any](ctx context.Context, k keeper, id keyring.KeyID, copies []sealed.Copy,
+	open func(data []byte) (T, error)) (opened T, by keyring.KeyID, err error) {
 	order := slices.Clone(copies)
 	slices.SortStableFunc(order, func(a, b sealed.Copy) int {
 		switch {
@@ -176,7 +177,8 @@ func (c *Keepers) lookBeforeMove(ctx context.Context, k keeper, mv *move) (found
 		}
 	} else {
 		f.keeper, f.Proven = k, k.proven()
-		c.lookAtKey(ctx, &f, keyring.Place{Cluster: mv.manifest.Cluster, Purpose: keyring.PurposeSeed, Owner: k.Name, SeedEpoch: 1})
+		c.lookAtKey(ctx, &f, keyring.Place{Cluster: mv.manifest.Cluster, Purpose: keyring.PurposeSeed, Owner: k.Name,
+			SeedEpoch: 1})
 	}
 	f.NewSeed = mv.newSeed
 	if mv.from == nil || !slices.Contains(mv.from.Manifest.Seed.Keepers(), k.Owner) {
@@ -198,7 +200,8 @@ func (c *Keepers) adopts(f found, mv *move) error {
 	for _, x := range f.copies {
 		if !x.Former && x.ID == f.id && x.Entry.Version > mv.from.HeadVersion {
 			return explain.New(explain.KeeperUnusable, "keeper", f.Name, "problem",
-				fmt.Sprintf("another change of the manifest seals for it under key %s: try again when that is over, or give the keeper another name", f.id))
+				fmt.Sprintf("another change of the manifest seals for it under key %s: try again when that is over, "+
+					"or give the keeper another name", f.id))
 		}
 	}
 	return nil
@@ -221,7 +224,8 @@ func (c *Keepers) refuseMove(ctx context.Context, f found, mv *move) error {
 	if len(holders) > 0 {
 		who = strings.Join(holders, ", ") + " can"
 	}
-	return explain.Wrap(f.problem, explain.KeeperNotHere, "keeper", f.Name, "here", here, "keys", idText(sealed.IDs(f.copies)), "who", who, "file", f.file())
+	return explain.Wrap(f.problem, explain.KeeperNotHere, "keeper", f.Name, "here", here,
+		"keys", idText(sealed.IDs(f.copies)), "who", who, "file", f.file())
 }
 
 func problemText(err error) string {
@@ -258,8 +262,10 @@ func (c *Keepers) sealSeed(ctx context.Context, f *found, mv *move) error {
 			return explain.Wrap(f.problem, explain.KeeperUnusable, "keeper", f.Name, "problem", problemText(f.problem))
 		}
 		if made {
-			mv.madeKeys = append(mv.madeKeys, &fealtyv1.KeeperKey{Keeper: f.Name, Coordinator: c.cfg.Self.nameIn(mv.manifest), File: f.file(), KeyId: string(f.id)})
-			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the key of a keeper was made: back its file up now", slog.String("keeper", f.Name), slog.String("file", f.file()), slog.String("key", string(f.id)))
+			mv.madeKeys = append(mv.madeKeys, &fealtyv1.KeeperKey{Keeper: f.Name,
+				Coordinator: c.cfg.Self.NameIn(mv.manifest), File: f.file(), KeyId: string(f.id)})
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the key of a keeper was made: back its file up now",
+				slog.String("keeper", f.Name), slog.String("file", f.file()), slog.String("key", string(f.id)))
 		}
 		return c.writeCopy(ctx, f, mv)
 	case decide.SealOwn:
@@ -267,18 +273,12 @@ func (c *Keepers) sealSeed(ctx context.Context, f *found, mv *move) error {
 	case decide.RefuseMove:
 		return c.refuseMove(ctx, *f, mv)
 	case decide.KeepForeign:
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a keeper of this machine does not open the seed: what is sealed under another key stays",
-			slog.String("keeper", f.Name), slog.String("keys", idText(sealed.IDs(f.copies))), slog.Any("err", f.problem))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+			"a keeper of this machine does not open the seed: what is sealed under another key stays",
+			slog.String("keeper", f.Name), slog.String("keys", idText(sealed.IDs(f.copies))), slog.Any("err",
+				f.problem))
 	}
 	return nil
-}
-
-// nameIn is this coordinator's name in m.
-func (c *Enrolment) nameIn(m *manifest.Manifest) string {
-	if e, err := c.admits(m); err == nil {
-		return e.Name
-	}
-	return c.enrolmentKey()
 }
 
 // writeCopy seals the seed of the move under the key that is here, and writes the copy.
@@ -289,7 +289,7 @@ func (c *Keepers) writeCopy(ctx context.Context, f *found, mv *move) error {
 		// A try before this one may have left some: nobody else has this seed.
 		var err error
 		if copies, err = sealed.Copies(ctx, c.cfg.Store, of, f.Name); err != nil {
-			return c.cfg.Head.storeError("read what keepers sealed", err)
+			return c.cfg.Head.StoreError("read what keepers sealed", err)
 		}
 	}
 	key, was := of.Key(f.Name, f.id), store.Revision(0)
@@ -299,7 +299,8 @@ func (c *Keepers) writeCopy(ctx context.Context, f *found, mv *move) error {
 		}
 	}
 	if ids := sealed.IDs(copies); was == 0 && len(ids) >= sealed.MaxCopies && !slices.Contains(ids, f.id) {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a keeper has too many keys to seal under one more: forget those that are lost",
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+			"a keeper has too many keys to seal under one more: forget those that are lost",
 			slog.String("keeper", f.Name), slog.Int("keys", len(ids)))
 		return nil
 	}
@@ -317,7 +318,8 @@ func (c *Keepers) writeCopy(ctx context.Context, f *found, mv *move) error {
 // may have been exchanged since.
 func (f *found) checkSealed(data []byte) error {
 	if under, err := keyring.SealedUnder(data); f.Proven && (err != nil || under != f.id) {
-		return fmt.Errorf("keyring: %s held key %s and holds %s now: try again: %w", f.file(), f.id, under, keyring.ErrKeyFile)
+		return fmt.Errorf("keyring: %s held key %s and holds %s now: try again: %w", f.file(), f.id, under,
+			keyring.ErrKeyFile)
 	}
 	return nil
 }
@@ -335,7 +337,7 @@ func (c *Keepers) writeSealedCopy(ctx context.Context, mv *move, key string, was
 		c.cfg.Head.LookAgain()
 		return explain.Wrap(err, explain.ManifestStale, "expected", "of before")
 	case err != nil:
-		return c.cfg.Head.storeError("write a sealed secret", err)
+		return c.cfg.Head.StoreError("write a sealed secret", err)
 	}
 	return nil
 }
@@ -358,7 +360,8 @@ func (c *Keepers) sealMesh(ctx context.Context, mv *move) error {
 }
 
 func (c *Keepers) sealMeshWith(ctx context.Context, f *found, mv *move) error {
-	place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: f.Name, SeedEpoch: mv.link.SeedEpoch, Head: mv.link.Hash}
+	place := keyring.Place{Cluster: mv.manifest.Cluster, Owner: f.Name, SeedEpoch: mv.link.SeedEpoch,
+		Head: mv.link.Hash}
 	data, err := authority.SealMesh(ctx, f.box, place, mv.mesh)
 	if err == nil {
 		err = f.checkSealed(data)
@@ -369,7 +372,7 @@ func (c *Keepers) sealMeshWith(ctx context.Context, f *found, mv *move) error {
 	key := sealed.Mesh(mv.link.Hash).Key(f.Name, f.id)
 	e, err := c.cfg.Store.Get(ctx, key)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return c.cfg.Head.storeError("read a sealed secret", err)
+		return c.cfg.Head.StoreError("read a sealed secret", err)
 	}
 	return c.writeSealedCopy(ctx, mv, key, e.Version, data)
 }
@@ -382,7 +385,9 @@ func (c *Keepers) sealAgain(ctx context.Context, mv *move) {
 		err := c.sealAgainWith(ctx, o, mv)
 		c.noteSealed(o.Name, err)
 		if err != nil {
-			c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a keeper does not seal the seed and the new mesh CA key: a restart of all coordinators needs the owners, until it is mended and a manifest is set",
+			c.cfg.Log.LogAttrs(ctx, slog.LevelError,
+				"a keeper does not seal the seed and the new mesh CA key: a restart of all coordinators needs the "+
+					"owners, until it is mended and a manifest is set",
 				slog.String("keeper", o.Name), slog.Any("err", err))
 		}
 	}
@@ -427,7 +432,9 @@ func openCopy[T any](ctx context.Context, c *Keepers, o manifest.Owner, of seale
 	case err != nil:
 		return opened, fmt.Errorf("read what it sealed: %w", err)
 	case len(copies) == 0:
-		return opened, fmt.Errorf("the store holds no sealed %s of it: %w", map[keyring.Purpose]string{keyring.PurposeSeed: "seed", keyring.PurposeMesh: "mesh CA key"}[place.Purpose], store.ErrNotFound)
+		return opened, fmt.Errorf("the store holds no sealed %s of it: %w",
+			map[keyring.Purpose]string{keyring.PurposeSeed: "seed",
+				keyring.PurposeMesh: "mesh CA key"}[place.Purpose], store.ErrNotFound)
 	}
 	id, _ := k.box.KeyID(ctx, place) // why there is none, opening says
 	opened, _, err = tryCopies(ctx, k, id, copies, func(data []byte) (T, error) { return open(k, data) })

@@ -100,7 +100,9 @@ func (c *Keepers) lookAtOwnKeepers(ctx context.Context, s *authority.State, prog
 		c.keepersChanged.Notify()
 		for i, v := range now.views {
 			if !v.Opens {
-				c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a keeper of this machine does not open the seed", slog.String("keeper", v.Name), slog.String("problem", now.problems[i]))
+				c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+					"a keeper of this machine does not open the seed", slog.String("keeper",
+						v.Name), slog.String("problem", now.problems[i]))
 			}
 		}
 	}
@@ -145,10 +147,10 @@ func (c *Keepers) keeperTold(ctx context.Context, s *authority.State) []replicas
 	if err != nil {
 		c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 	}
-	me := slices.IndexFunc(all, func(r replicas.Record) bool { return r.Key == c.cfg.Self.enrolmentKey() })
+	me := slices.IndexFunc(all, func(r replicas.Record) bool { return r.Key == c.cfg.Self.EnrolmentKey() })
 	if me < 0 {
 		me = len(all)
-		all = append(all, replicas.Record{Name: c.cfg.Self.nameIn(s.Manifest), Key: c.cfg.Self.enrolmentKey()})
+		all = append(all, replicas.Record{Name: c.cfg.Self.NameIn(s.Manifest), Key: c.cfg.Self.EnrolmentKey()})
 	}
 	all[me].Keepers = c.told(s)
 	return all
@@ -222,7 +224,8 @@ func (c *Keepers) keeperFindings(ctx context.Context, s *authority.State) []*fea
 			if v.KeyID != "" {
 				has = "has key " + string(v.KeyID)
 			}
-			lacks = append(lacks, fmt.Sprintf("keeper %s %s, and the seed is sealed under key %s", v.Name, has, keys[v.Name]))
+			lacks = append(lacks, fmt.Sprintf("keeper %s %s, and the seed is sealed under key %s", v.Name, has,
+				keys[v.Name]))
 		}
 		if len(lacks) > 0 {
 			out = append(out, finding.New(explain.KeeperElsewhere, "coordinator", r.Name, "keepers",
@@ -247,7 +250,8 @@ func (c *Keepers) ownProblem(s *authority.State, name string) string {
 // ForgetKeeperKey removes what a keeper sealed under one key. Which copies open, the
 // coordinators say: of those that count for the answer each must still stand when the
 // others go, so that two who forget at once cannot remove the last two.
-func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.ForgetKeeperKeyRequest) (*fealtyv1.ForgetKeeperKeyResponse, error) {
+func (m manifestServer) ForgetKeeperKey(ctx context.Context,
+	req *fealtyv1.ForgetKeeperKeyRequest) (*fealtyv1.ForgetKeeperKeyResponse, error) {
 	c, name, id := m.c, req.GetKeeper(), keyring.KeyID(req.GetKeyId())
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
@@ -257,7 +261,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		return nil, err
 	}
 	defer release()
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +285,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	for _, o := range keepers {
 		copies, err := sealed.Copies(ctx, c.cfg.Store, of, o.Name)
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read what keepers sealed", err)
+			return nil, c.cfg.Head.StoreError("read what keepers sealed", err)
 		}
 		for _, x := range copies {
 			goes := o.Name == name && x.ID == id
@@ -311,7 +315,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 	}
 	mesh, err := sealed.Copies(ctx, c.cfg.Store, sealed.Mesh(s.Head.Hash), name)
 	if err != nil {
-		return nil, c.cfg.Head.storeError("read what keepers sealed", err)
+		return nil, c.cfg.Head.StoreError("read what keepers sealed", err)
 	}
 	for _, x := range mesh {
 		if x.ID == id {
@@ -325,7 +329,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context, req *fealtyv1.Forge
 		if errors.Is(err, store.ErrConflict) {
 			return nil, record.Busy("the sealed seed")
 		}
-		return nil, c.cfg.Head.storeError("forget a key of a keeper", err)
+		return nil, c.cfg.Head.StoreError("forget a key of a keeper", err)
 	}
 	if err := c.cfg.Keepers.lookAtOwnKeepers(ctx, s, allPrograms); err != nil {
 		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the keepers were not looked at", slog.Any("err", err))

@@ -106,7 +106,7 @@ type leadView struct {
 }
 
 func newLead(c *Election) (*lead, error) {
-	core, err := leadership.New(leadership.Config{Replica: c.cfg.Self.enrolmentKey(), Lease: c.cfg.Lease,
+	core, err := leadership.New(leadership.Config{Replica: c.cfg.Self.EnrolmentKey(), Lease: c.cfg.Lease,
 		Beat: c.cfg.Beat, Nonce: record.NewID})
 	if err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func (c *Election) leader() (l leaderRecord, term uint64, nobodyFor time.Duratio
 	if _, _, ok := c.leading(); ok {
 		return v.seen, v.term, 0
 	}
-	if now < v.ledUntil && v.seen.Replica != c.cfg.Self.enrolmentKey() {
+	if now < v.ledUntil && v.seen.Replica != c.cfg.Self.EnrolmentKey() {
 		return v.seen, v.seenTerm, 0
 	}
 	return leaderRecord{}, 0, max(now-v.ledUntil, 0)
@@ -272,7 +272,9 @@ func (l *lead) publish(ctx context.Context) {
 		l.seen.Notify()
 	}
 	if v.low && !was.low {
-		l.c.cfg.Log.LogAttrs(ctx, slog.LevelError, "this coordinator does not lead: the store gives terms that are not above those of before, as one does that went back, or was restored and not raised",
+		l.c.cfg.Log.LogAttrs(ctx, slog.LevelError,
+			"this coordinator does not lead: the store gives terms that are not above those of before, as one does "+
+				"that went back, or was restored and not raised",
 			slog.Uint64("term", seen.Term), slog.Uint64("floor", l.state.Head.AuthorityEpoch))
 	}
 	if v.term == was.term {
@@ -285,7 +287,8 @@ func (l *lead) publish(ctx context.Context) {
 	case v.term != 0:
 		l.c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads", slog.Uint64("term", v.term))
 	default:
-		l.c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads no more", slog.Uint64("term", was.term), slog.Bool("in_time", now < was.until), slog.Duration("lease", l.core.Lease()))
+		l.c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "this coordinator leads no more", slog.Uint64("term", was.term),
+			slog.Bool("in_time", now < was.until), slog.Duration("lease", l.core.Lease()))
 	}
 	l.changed.Notify()
 }
@@ -348,13 +351,13 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 			continue
 		}
 		// Under another head there may be another seed, and so another key.
-		if !l.c.cfg.Head.headHolds(ctx) {
+		if !l.c.cfg.Head.HeadHolds(ctx) {
 			l.c.cfg.Head.LookAgain()
 			return leadership.ReadFailed{}
 		}
 		if at.Version > l.reported {
 			l.reported = at.Version
-			l.c.cfg.Head.forged(ctx, at.Key, err)
+			l.c.cfg.Head.Forged(ctx, at.Key, err)
 		}
 	}
 	l.record = written.Value
@@ -390,11 +393,11 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 	if s.Phase != authority.Ready {
 		return leadership.Failed{}
 	}
-	entry, err := l.c.cfg.Self.admits(s.Manifest)
+	entry, err := l.c.cfg.Self.Admits(s.Manifest)
 	if err != nil {
 		return leadership.Failed{}
 	}
-	written := leaderRecord{Replica: l.c.cfg.Self.enrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
+	written := leaderRecord{Replica: l.c.cfg.Self.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
 		Lease: e.Lease.Milliseconds(), Since: l.c.cfg.Now().UTC()}
 	ch := l.change(s.Records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
 	ch.Require(history.HeadKey, s.HeadVersion)

@@ -530,7 +530,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *fleet) string {
-		entry, err := f.c.self.admits(f.c.head.State().Manifest)
+		entry, err := f.c.self.Admits(f.c.head.State().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ func (c *Election) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {
-	if _, err := l.c.cfg.Head.ready(); err != nil {
+	if _, err := l.c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	return &fealtyv1.GetLeaderResponse{Leader: l.c.leaderMessage()}, nil
@@ -47,7 +47,7 @@ func (c *Election) leaderMessage() *fealtyv1.Leader {
 		return &fealtyv1.Leader{NobodyFor: durationpb.New(nobody)}
 	}
 	return &fealtyv1.Leader{
-		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.cfg.Self.enrolmentKey(),
+		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.cfg.Self.EnrolmentKey(),
 	}
 }
 
@@ -63,21 +63,24 @@ func (c *Election) leaderFindings() []*fealtyv1.Finding {
 			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
 	case low:
 		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
-			"problem", "the store gives terms that are not above those of before: it went back, or was restored and its revisions were not raised",
-			"remedy", "restore it with fealty backup restore; what went back a little leads again by itself, once its revisions are above those of before")}
+			"problem", "the store gives terms that are not above those of before: it went back, or was restored and "+
+				"its revisions were not raised",
+			"remedy", "restore it with fealty backup restore; what went back a little leads again by itself, once its "+
+				"revisions are above those of before")}
 	}
 	return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String())}
 }
 
 // TransferLeader writes that the entry in force is handed over. That ends the term in
 // the store, whatever its leader does; so any coordinator can do it.
-func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, error) {
+func (l leaderServer) TransferLeader(ctx context.Context,
+	req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, error) {
 	c := l.c
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +89,7 @@ func (l leaderServer) TransferLeader(ctx context.Context, req *fealtyv1.Transfer
 		case err == nil && done != 0:
 			out.Leader = c.awaitLeaderAfter(ctx, done)
 			return out, nil
-		case err == nil || !c.cfg.Head.conflicts(ctx, err):
+		case err == nil || !c.cfg.Head.Conflicts(ctx, err):
 			return out, err
 		}
 	}
@@ -100,14 +103,15 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	const what = "hand over leadership"
 	now, err := record.Get[leaderRecord](ctx, s.Records, leaderTermKey)
 	if err != nil {
-		return nil, 0, c.cfg.Head.storeError(what, err)
+		return nil, 0, c.cfg.Head.StoreError(what, err)
 	}
 	if !now.Exists() || now.Value.HandedOver {
-		return nil, 0, explain.New(explain.LeaderUnfit, "problem", "nobody leads now: whoever is ready takes over by itself")
+		return nil, 0, explain.New(explain.LeaderUnfit,
+			"problem", "nobody leads now: whoever is ready takes over by itself")
 	}
 	was := now.Value
 	out := &fealtyv1.TransferLeaderResponse{To: req.GetTo(), Before: &fealtyv1.Leader{
-		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.cfg.Self.enrolmentKey(),
+		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.cfg.Self.EnrolmentKey(),
 	}}
 	out.Leader = out.Before
 	if to := req.GetTo(); to != "" && to == was.Name {
@@ -132,7 +136,7 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 		if errors.Is(err, store.ErrConflict) {
 			return nil, 0, err
 		}
-		return nil, 0, c.cfg.Head.storeError(what, err)
+		return nil, 0, c.cfg.Head.StoreError(what, err)
 	}
 	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
 		slog.String("to", req.GetTo()), slog.String("by", record.Actor(ctx)))
@@ -145,7 +149,7 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 func (c *Election) heir(ctx context.Context, s *authority.State, from, to string) (key string, err error) {
 	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
-		return "", c.cfg.Head.storeError("read the coordinators", err)
+		return "", c.cfg.Head.StoreError("read the coordinators", err)
 	}
 	problem := "no other coordinator is ready"
 	if to != "" {

@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -23,7 +22,6 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/gauge"
-	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
@@ -176,7 +174,8 @@ func (l *liveMembers) bootstrapWait(id identity.ID, now time.Time) (time.Duratio
 		m.nextBootstrap = m.nextBootstrap.Add(bootstrapPause)
 		return wait, nil
 	}
-	return 0, explain.New(explain.RateLimited, "what", "bootstraps of "+id.String(), "limit", "one in "+bootstrapPause.String())
+	return 0, explain.New(explain.RateLimited, "what", "bootstraps of "+id.String(),
+		"limit", "one in "+bootstrapPause.String())
 }
 
 // closed ends a stream of id. What is known of it is kept if it still is a member.
@@ -255,7 +254,8 @@ type bundleVersion struct{ epoch, version uint64 }
 // place.
 func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []string, bare bool) {
 	held = held[:min(len(held), maxHeldReported)]
-	overtaken := slices.ContainsFunc(held, func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(snapshot.ScopeNodeRuntime) })
+	overtaken := slices.ContainsFunc(held,
+		func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(snapshot.ScopeNodeRuntime) })
 	bare = true
 	for _, h := range held {
 		switch snapshot.Scope(h.GetScope()) {
@@ -288,7 +288,8 @@ func (l *liveMembers) message(id identity.ID) *fealtyv1.Live {
 	if m == nil {
 		return nil
 	}
-	out := &fealtyv1.Live{Connected: l.heardLocked(m), Release: m.release, Held: slices.Clone(m.held), LastRefusal: m.lastRefusal,
+	out := &fealtyv1.Live{Connected: l.heardLocked(m), Release: m.release, Held: slices.Clone(m.held),
+		LastRefusal:  m.lastRefusal,
 		SvidNotAfter: m.svidEnd, AutonomousUntil: m.aloneUntil, AutonomyLimit: m.aloneLimit}
 	if !m.lastReport.IsZero() {
 		out.LastReport = timestamppb.New(m.lastReport)
@@ -386,8 +387,9 @@ func heldOf(reported []*fealtyv1.HeldSnapshot) map[string]*fealtyv1.HeldSnapshot
 	held := make(map[string]*fealtyv1.HeldSnapshot)
 	for _, h := range reported[:min(len(reported), maxHeldReported)] {
 		if slices.Contains(snapshot.Scopes(), snapshot.Scope(h.GetScope())) && len(h.GetContentHash()) <= sha256.Size {
-			held[h.GetScope()] = &fealtyv1.HeldSnapshot{AuthorityEpoch: h.GetAuthorityEpoch(), ConfigVersion: h.GetConfigVersion(),
-				ContentHash: h.GetContentHash(), Generation: h.GetGeneration(), Freshness: string(freshnessOf(h.GetFreshness()))}
+			held[h.GetScope()] = &fealtyv1.HeldSnapshot{AuthorityEpoch: h.GetAuthorityEpoch(),
+				ConfigVersion: h.GetConfigVersion(),
+				ContentHash:   h.GetContentHash(), Generation: h.GetGeneration(), Freshness: string(freshnessOf(h.GetFreshness()))}
 		}
 	}
 	return held
@@ -707,49 +709,15 @@ func (c *Membership) forgetLive(s *authority.State, path string) {
 func (c *Membership) openMembers(ctx context.Context, s *authority.State,
 	entries []store.Entry) ([]record.Versioned[record.Member], error) {
 	recs := make([]record.Versioned[record.Member], 0, len(entries))
-	var bad []suspect
+	var bad []authority.Suspect
 	for _, e := range entries {
 		if r, err := record.Open[record.Member](s.Records, e); err == nil {
 			recs = append(recs, r)
 		} else {
-			bad = append(bad, suspect{e.Key, err})
+			bad = append(bad, authority.Suspect{What: e.Key, Err: err})
 		}
 	}
-	return recs, c.cfg.Head.forgedUnder(ctx, s, bad...)
-}
-
-// suspect is what a state does not open as genuine, and why.
-type suspect struct {
-	what string
-	err  error
-}
-
-// forgedUnder reports what s did not open of one reading, and returns nil. If the store shows
-// another head than that of s it reports nothing, as under another seed the records have
-// other keys, and returns a [store.ConflictError] on the head; nor does it if the head cannot
-// be read, which is the error then. It asks the store once, however many there are.
-func (c *Head) forgedUnder(ctx context.Context, s *authority.State, all ...suspect) error {
-	if len(all) == 0 {
-		return nil
-	}
-	head, err := c.cfg.Store.Get(ctx, history.HeadKey)
-	switch {
-	case err != nil && !errors.Is(err, store.ErrNotFound):
-		return err
-	case head.Version != s.HeadVersion:
-		c.headDue.Notify()
-		return &store.ConflictError{Key: history.HeadKey, Want: s.HeadVersion}
-	}
-	for _, one := range all {
-		c.forged(ctx, one.what, one.err)
-	}
-	return nil
-}
-
-// movedOn reports whether the store shows another head than that of s.
-func (c *Head) movedOn(ctx context.Context, s *authority.State) bool {
-	e, err := c.cfg.Store.Get(ctx, history.HeadKey)
-	return err == nil && e.Version != s.HeadVersion
+	return recs, c.cfg.Head.ForgedUnder(ctx, s, bad...)
 }
 
 // followMembers keeps the index up with the store until ctx ends.

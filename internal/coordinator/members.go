@@ -38,8 +38,9 @@ func (c *Membership) registerServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterLiveServiceServer(to, liveServer{c: c})
 }
 
-func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
-	s, err := m.c.cfg.Head.ready()
+func (m memberServer) ListMembers(ctx context.Context, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse,
+	error) {
+	s, err := m.c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,8 @@ func (p page) token(last *fealtyv1.Member) string {
 func readPage(size uint32, token string) (page, error) {
 	p := page{size: int(size)}
 	if size > maxPageSize {
-		return p, explain.New(explain.RequestField, "field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, maxPageSize))
+		return p, explain.New(explain.RequestField,
+			"field", "page_size", "problem", fmt.Sprintf("it is %d, and a page has at most %d", size, maxPageSize))
 	}
 	if size == 0 {
 		p.size = maxPageSize
@@ -129,8 +131,9 @@ func (p page) cut(members []*fealtyv1.Member) ([]*fealtyv1.Member, string) {
 	return members[:p.size], p.token(members[p.size-1])
 }
 
-func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse, error) {
-	s, err := m.c.cfg.Head.ready()
+func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequest) (*fealtyv1.GetMemberResponse,
+	error) {
+	s, err := m.c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
@@ -138,14 +141,14 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := m.c.cfg.Head.patience(ctx)
+	asking, cancel := m.c.cfg.Head.Patience(ctx)
 	defer cancel()
 	out, err := m.recorded(asking, s, id)
 	var since *timestamppb.Timestamp
-	if outOfReach(ctx, asking, err) {
+	if authority.OutOfReach(ctx, asking, err) {
 		confirmed := m.c.cfg.Head.Confirmed()
-		err = inOutage("read the member", err)
-		if _, err := m.c.cfg.Head.alone("read the member", err); err != nil {
+		err = authority.InOutage("read the member", err)
+		if _, err := m.c.cfg.Head.Alone("read the member", err); err != nil {
 			return nil, err
 		}
 		rec, ok := m.c.members.get(string(id.Kind()) + "/" + id.Name())
@@ -168,7 +171,7 @@ func (m memberServer) recorded(ctx context.Context, s *authority.State, id ident
 	}
 	ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 	if err != nil {
-		return nil, m.c.cfg.Head.storeError("read the ban of a member", err)
+		return nil, m.c.cfg.Head.StoreError("read the ban of a member", err)
 	}
 	m.c.hearOthers(ctx, s)
 	out := m.c.memberMessage(s, rec.Value, ban)
@@ -180,23 +183,27 @@ func (m memberServer) recorded(ctx context.Context, s *authority.State, id ident
 
 // DrainMember marks a member that is to go. The mark is its record's own, so that
 // renewals, returns and replacements keep it.
-func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMemberRequest) (*fealtyv1.DrainMemberResponse, error) {
-	if _, err := m.c.cfg.Head.ready(); err != nil {
+func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMemberRequest) (*fealtyv1.DrainMemberResponse,
+	error) {
+	if _, err := m.c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
 	if sessionKind(identity.Kind(req.GetKind())) {
-		return nil, explain.New(explain.RequestField, "field", "kind", "problem", "it is the session of a person or a tool, which never owns anything: remove or ban it")
+		return nil, explain.New(explain.RequestField,
+			"field", "kind", "problem", "it is the session of a person or a tool, which never owns anything: remove "+
+				"or ban it")
 	}
 	mark := record.DrainMark{At: m.c.cfg.Now().UTC(), By: record.Actor(ctx), Reason: req.GetReason()}
 	member, changed, err := m.mark(ctx, req, "drain the member", "member.drain", mark)
 	return &fealtyv1.DrainMemberResponse{Member: member, Changed: changed}, err
 }
 
-func (m memberServer) UndrainMember(ctx context.Context, req *fealtyv1.UndrainMemberRequest) (*fealtyv1.UndrainMemberResponse, error) {
-	if _, err := m.c.cfg.Head.ready(); err != nil {
+func (m memberServer) UndrainMember(ctx context.Context,
+	req *fealtyv1.UndrainMemberRequest) (*fealtyv1.UndrainMemberResponse, error) {
+	if _, err := m.c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	member, changed, err := m.mark(ctx, req, "undrain the member", "member.undrain", record.DrainMark{})
@@ -219,7 +226,7 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
-				return false, c.cfg.Head.storeError("read the ban of a member", err)
+				return false, c.cfg.Head.StoreError("read the ban of a member", err)
 			}
 			if changed = rec.Value.Drain.At.IsZero() != mark.At.IsZero(); changed {
 				rec.Value.Drain = mark
@@ -243,8 +250,9 @@ func (m memberServer) mark(ctx context.Context, req markRequest, what, action st
 // keys: its SVID would otherwise go on until it expires. A member that is at work
 // is refused, as somebody may have named the wrong one, unless it drains or the
 // removal is forced.
-func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemberRequest) (*fealtyv1.RemoveMemberResponse, error) {
-	if _, err := m.c.cfg.Head.ready(); err != nil {
+func (m memberServer) RemoveMember(ctx context.Context,
+	req *fealtyv1.RemoveMemberRequest) (*fealtyv1.RemoveMemberResponse, error) {
+	if _, err := m.c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -253,7 +261,8 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 	action := "member.remove"
 	if req.GetForce() {
 		if action = "member.remove.force"; req.GetReason() == "" {
-			return nil, explain.New(explain.RequestField, "field", "reason", "problem", "it is empty, and the removal is forced: say why, for the audit log")
+			return nil, explain.New(explain.RequestField,
+				"field", "reason", "problem", "it is empty, and the removal is forced: say why, for the audit log")
 		}
 	}
 	var out *fealtyv1.RemoveMemberResponse
@@ -261,12 +270,13 @@ func (m memberServer) RemoveMember(ctx context.Context, req *fealtyv1.RemoveMemb
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(rec.Value.Kind, rec.Value.Name))
 			if err != nil {
-				return false, m.c.cfg.Head.storeError("read the ban of a member", err)
+				return false, m.c.cfg.Head.StoreError("read the ban of a member", err)
 			}
 			m.c.hearOthers(ctx, s)
 			out = &fealtyv1.RemoveMemberResponse{Member: m.c.memberMessage(s, rec.Value, ban)}
 			if n := len(rec.Value.Domains); n > 0 {
-				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(), "domains", fmt.Sprint(n))
+				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(),
+					"domains", fmt.Sprint(n))
 			}
 			if rec.Value.State == record.Active && !ban.Exists() && !req.GetForce() {
 				if seen := m.c.inContact(out.GetMember()); seen != "" {
@@ -293,7 +303,8 @@ func (c *Membership) inContact(m *fealtyv1.Member) string {
 	case live.GetLastReport() != nil && silent < silentAfter:
 		return fmt.Sprintf("it reported %v ago", silent.Round(time.Second))
 	case now.Sub(c.hearsSince()) < silentAfter:
-		return "this coordinator has been ready for less than " + silentAfter.String() + " and does not know yet whether it is away"
+		return "this coordinator has been ready for less than " + silentAfter.String() +
+			" and does not know yet whether it is away"
 	}
 	switch quiet, lost := c.quietOthers(); {
 	case lost:
@@ -350,8 +361,9 @@ func (c *Membership) contacts(members []*fealtyv1.Member) *fealtyv1.Contacts {
 // hearsSince is since when members can report to this coordinator.
 func (c *Membership) hearsSince() time.Time { return time.Unix(0, c.hears.Load()) }
 
-func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
-	if _, err := m.c.cfg.Head.ready(); err != nil {
+func (m memberServer) ReplaceMember(ctx context.Context,
+	req *fealtyv1.ReplaceMemberRequest) (*fealtyv1.ReplaceMemberResponse, error) {
+	if _, err := m.c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -360,7 +372,8 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 	var out *fealtyv1.ReplaceMemberResponse
 	err := m.c.changeMember(ctx, req.GetKind(), req.GetName(), "replace the member",
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
-			out = &fealtyv1.ReplaceMemberResponse{Member: m.c.memberMessage(s, rec.Value, record.Versioned[record.Ban]{})}
+			out = &fealtyv1.ReplaceMemberResponse{Member: m.c.memberMessage(s, rec.Value,
+				record.Versioned[record.Ban]{})}
 			if req.GetDryRun() || rec.Value.State == record.Replacing {
 				return false, nil
 			}
@@ -382,13 +395,15 @@ func (m memberServer) ReplaceMember(ctx context.Context, req *fealtyv1.ReplaceMe
 
 // BanMember forbids an identity and every key that its record remembers. An
 // identity that nobody holds can be banned too, before it joins.
-func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequest) (*fealtyv1.BanMemberResponse, error) {
+func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequest) (*fealtyv1.BanMemberResponse,
+	error) {
 	c := m.c
-	if _, err := c.cfg.Head.ready(); err != nil {
+	if _, err := c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	if req.GetReason() == "" {
-		return nil, explain.New(explain.RequestField, "field", "reason", "problem", "it is empty: say why, for the audit log")
+		return nil, explain.New(explain.RequestField,
+			"field", "reason", "problem", "it is empty: say why, for the audit log")
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
@@ -400,7 +415,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	// certificates out, and lifting its ban bans the keys.
 	withKeys := true
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -410,15 +425,16 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		}
 		if id.Kind() == identity.Coordinator {
 			return nil, explain.New(explain.RequestField, "field", "kind", "problem",
-				"every process believes coordinators by the manifest, so banning one would lock everybody out: take it out of the manifest, by a set")
+				"every process believes coordinators by the manifest, so banning one would lock everybody out: take "+
+					"it out of the manifest, by a set")
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read the member", err)
+			return nil, c.cfg.Head.StoreError("read the member", err)
 		}
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read the ban", err)
+			return nil, c.cfg.Head.StoreError("read the ban", err)
 		}
 		ban := record.Ban{Reason: req.GetReason(), By: record.Actor(ctx), At: c.cfg.Now().UTC()}
 		if rec.Exists() {
@@ -450,7 +466,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 		ch.Withdraws = string(id.Kind()) + "/" + id.Name()
 		switch err := c.cfg.Bundle.commitWithdrawal(ctx, ch); {
 		case err == nil:
-			if err := c.cfg.Head.made(ctx, "the ban", c.cfg.Bundle.trustChanged(ctx)); err != nil {
+			if err := c.cfg.Head.Made(ctx, "the ban", c.cfg.Bundle.trustChanged(ctx)); err != nil {
 				return out, err
 			}
 			out.Ended = c.endedEverywhere(ctx, s, id, mark)
@@ -458,8 +474,8 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 				out.ConnectionsClosed += at.GetConnections()
 			}
 			return out, nil
-		case !c.cfg.Head.conflicts(ctx, err):
-			return nil, c.cfg.Head.storeError("ban the member", err)
+		case !c.cfg.Head.Conflicts(ctx, err):
+			return nil, c.cfg.Head.StoreError("ban the member", err)
 		}
 	}
 	return nil, record.Busy("member " + req.GetName())
@@ -467,10 +483,11 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 
 // UnbanMember lifts the ban of an identity. The keys stay banned, so the member
 // needs a proof as at first; until then its name waits for it.
-func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse, error) {
+func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse,
+	error) {
 	c := m.c
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -480,14 +497,14 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		}
 		ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read the ban", err)
+			return nil, c.cfg.Head.StoreError("read the ban", err)
 		}
 		if !ban.Exists() {
 			return nil, explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read the member", err)
+			return nil, c.cfg.Head.StoreError("read the member", err)
 		}
 		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(keyMemory(s.Manifest))}
 		if req.GetDryRun() {
@@ -511,9 +528,9 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
-			return out, c.cfg.Head.made(ctx, "the end of the ban", c.cfg.Bundle.trustChanged(ctx))
-		case !c.cfg.Head.conflicts(ctx, err):
-			return nil, c.cfg.Head.storeError("lift the ban", err)
+			return out, c.cfg.Head.Made(ctx, "the end of the ban", c.cfg.Bundle.trustChanged(ctx))
+		case !c.cfg.Head.Conflicts(ctx, err):
+			return nil, c.cfg.Head.StoreError("lift the ban", err)
 		}
 	}
 	return nil, record.Busy("member " + req.GetName())
@@ -533,7 +550,7 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 		return err
 	}
 	if err = c.cfg.Bundle.trustChanged(ctx); done {
-		err = c.cfg.Head.made(ctx, "the change of the member", err)
+		err = c.cfg.Head.Made(ctx, "the change of the member", err)
 	}
 	return err
 }
@@ -543,7 +560,7 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what string,
 	f func(*authority.State, record.Versioned[record.Member], *record.Change) (bool, error)) error {
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return err
 		}
@@ -559,8 +576,8 @@ func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what str
 		case err == nil:
 			c.cfg.Bundle.trustDue.Notify()
 			return nil
-		case !c.cfg.Head.conflicts(ctx, err):
-			return c.cfg.Head.storeError(what, err)
+		case !c.cfg.Head.Conflicts(ctx, err):
+			return c.cfg.Head.StoreError(what, err)
 		}
 	}
 	return record.Busy("member " + name)
@@ -599,7 +616,7 @@ func (c *Membership) banKeys(ctx context.Context, s *authority.State, ch *record
 		}
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(k.Key))
 		if err != nil {
-			return c.cfg.Head.storeError("read a banned key", err)
+			return c.cfg.Head.StoreError("read a banned key", err)
 		}
 		next := ban
 		next.CertEnd = record.Later(k.NotAfter.Add(certMargin), old.Value.CertEnd)
@@ -627,7 +644,7 @@ func (c *Membership) member(ctx context.Context, s *authority.State, kind,
 	}
 	rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 	if err != nil {
-		return rec, c.cfg.Head.storeError("read the member", err)
+		return rec, c.cfg.Head.StoreError("read the member", err)
 	}
 	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "member", "name", string(id.Kind())+"/"+id.Name())
@@ -649,16 +666,16 @@ func memberID(s *authority.State, kind, name string) (identity.ID, error) {
 // were last known, and since is when.
 func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix string, from page,
 	keep func(record.Member) bool) (msgs []*fealtyv1.Member, next string, since *timestamppb.Timestamp, err error) {
-	asking, cancel := c.cfg.Head.patience(ctx)
+	asking, cancel := c.cfg.Head.Patience(ctx)
 	defer cancel()
 	ban := func(record.Member) record.Versioned[record.Ban] { return record.Versioned[record.Ban]{} }
 	from.at, err = c.syncMembers(asking, s, from.at)
 	if err == nil {
 		ban, err = c.bans(asking, s)
 	}
-	if outOfReach(ctx, asking, err) {
+	if authority.OutOfReach(ctx, asking, err) {
 		confirmed := c.cfg.Head.Confirmed()
-		if _, err := c.cfg.Head.alone("list members", inOutage("list members", err)); err != nil {
+		if _, err := c.cfg.Head.Alone("list members", authority.InOutage("list members", err)); err != nil {
 			return nil, "", nil, err
 		}
 		since, err = timestamppb.New(confirmed), nil
@@ -687,7 +704,7 @@ func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 	}
 	l, err := c.cfg.Store.List(ctx, record.MemberPrefix)
 	if err != nil {
-		return 0, c.cfg.Head.storeError("list members", err)
+		return 0, c.cfg.Head.StoreError("list members", err)
 	}
 	have, listed := c.members.versions(), make(map[string]bool, len(l.Entries))
 	var news []record.Versioned[record.Member]
@@ -696,13 +713,13 @@ func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 		listed[path] = true
 		if have[path] == e.Version {
 			if _, err := s.Records.Open(e.Key, e.Value); err != nil {
-				return 0, c.cfg.Head.storeError("list members", err)
+				return 0, c.cfg.Head.StoreError("list members", err)
 			}
 			continue
 		}
 		r, err := record.Open[record.Member](s.Records, e)
 		if err != nil {
-			return 0, c.cfg.Head.storeError("list members", err)
+			return 0, c.cfg.Head.StoreError("list members", err)
 		}
 		news = append(news, r)
 	}
@@ -742,13 +759,13 @@ func (c *Membership) bans(ctx context.Context, s *authority.State) (func(record.
 func (c *Membership) banned(ctx context.Context, s *authority.State) (map[string]record.Versioned[record.Ban], error) {
 	l, err := c.cfg.Store.List(ctx, record.BanIDPrefix)
 	if err != nil {
-		return nil, c.cfg.Head.storeError("list bans", err)
+		return nil, c.cfg.Head.StoreError("list bans", err)
 	}
 	out := make(map[string]record.Versioned[record.Ban], len(l.Entries))
 	for _, e := range l.Entries {
 		b, err := record.Open[record.Ban](s.Records, e)
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read a ban", err)
+			return nil, c.cfg.Head.StoreError("read a ban", err)
 		}
 		out[e.Key[len(record.BanIDPrefix):]] = b
 	}

@@ -65,13 +65,13 @@ func Metrics() (prometheus.Collector, error) {
 // files of the operator's certificate.
 func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometheus.Collector) {
 	c.metrics = newMetrics(reg)
-	if c.self.cfg.Certificate != nil {
+	if c.self.Certificate() != nil {
 		reg.MustRegister(reloads, gauge.Of("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
-			func() float64 { return tlsfiles.NotAfter(c.self.cfg.Certificate.Files()) }))
+			func() float64 { return tlsfiles.NotAfter(c.self.Certificate().Files()) }))
 	}
 	c.storeguard.RegisterMetrics(reg)
-	c.head.registerMetrics(reg)
+	c.head.RegisterMetrics(reg)
 	c.bundle.registerMetrics(reg)
 	c.election.registerMetrics(reg)
 	c.audit.RegisterMetrics(reg)

@@ -169,7 +169,7 @@ func (e *others) connect(ctx context.Context, c *Membership, s *authority.State)
 	if err != nil {
 		return nil, nil, err
 	}
-	all = slices.DeleteFunc(all, func(r replicas.Record) bool { return r.Key == c.cfg.Self.enrolmentKey() })
+	all = slices.DeleteFunc(all, func(r replicas.Record) bool { return r.Key == c.cfg.Self.EnrolmentKey() })
 	c.presence.Expect(expected(all), c.cfg.Elapsed())
 	all = slices.DeleteFunc(all, func(r replicas.Record) bool { return r.Stopped })
 	return all, e.connectTo(c, s, all), nil
@@ -240,7 +240,8 @@ func (e *others) connections() []*mesh.Conn {
 
 // firstAnswer asks one coordinator at all of its addresses at once, and returns the first
 // answer: one where nobody answers must not cost the time of the others.
-func firstAnswer[T any](ctx context.Context, conns []*mesh.Conn, ask func(context.Context, *mesh.Conn) (T, error)) (T, error) {
+func firstAnswer[T any](ctx context.Context, conns []*mesh.Conn, ask func(context.Context, *mesh.Conn) (T, error)) (T,
+	error) {
 	var asked sync.WaitGroup
 	defer asked.Wait()
 	ctx, cancel := context.WithCancel(ctx)
@@ -345,7 +346,7 @@ type liveServer struct {
 }
 
 func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.LiveService_ListLiveServer) error {
-	s, err := l.c.cfg.Head.ready()
+	s, err := l.c.cfg.Head.Ready()
 	if err != nil {
 		return err
 	}
@@ -366,7 +367,8 @@ func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.Live
 		out := &fealtyv1.ListLiveResponse{}
 		for _, id := range page {
 			if live := l.c.live.message(id); live != nil {
-				out.Members = append(out.Members, &fealtyv1.LiveMember{Member: string(id.Kind()) + "/" + id.Name(), Live: live})
+				out.Members = append(out.Members,
+					&fealtyv1.LiveMember{Member: string(id.Kind()) + "/" + id.Name(), Live: live})
 			}
 		}
 		if err := stream.Send(out); err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -39,72 +38,14 @@ const (
 	// outageTTLs is likewise, in times of svid_ttl: a record remembers every key over
 	// which a certificate can be valid, and members with short ones have many.
 	outageTTLs = 40
-
-	// storePatience bounds how long a request waits for a store that does not answer, in
-	// all its calls, so that it ends by name before its client gives up: see package
-	// patience. It is also how long a call waits that need not wait for the store, and
-	// storeImpatience the same while the store is known to be out of reach.
-	storePatience   = 10 * time.Second
-	storeImpatience = 2 * time.Second
 )
-
-// patience returns ctx with a bound on the wait for the store.
-func (c *Head) patience(ctx context.Context) (context.Context, context.CancelFunc) {
-	wait := storePatience
-	if c.storeSilent() {
-		wait = storeImpatience
-	}
-	return context.WithTimeout(ctx, wait)
-}
-
-// storeSilent reports whether the store is known to be out of reach.
-func (c *Head) storeSilent() bool {
-	return c.headConfirmed.Age(c.cfg.Now()) > headDegradedAfter || !c.storeAnswers()
-}
-
-// granted returns ctx for a request: it waits for the store for so long in all, however
-// many calls it takes.
-func granted(ctx context.Context) context.Context {
-	return patience.Grant(ctx, storePatience)
-}
-
-// outOfReach reports whether err means that the store did not answer a call that was
-// made under asking, which [Coordinator.patience] made of ctx.
-func outOfReach(ctx, asking context.Context, err error) bool {
-	if ctx.Err() != nil {
-		return false // nobody waits any more
-	}
-	return errors.Is(err, patience.ErrOver) || errors.Is(err, explain.StoreUnreachable) || errors.Is(err, explain.StoreOutcomeUnknown) ||
-		asking.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
-}
-
-// inOutage words err, with which the store kept a call from being done.
-func inOutage(what string, err error) error {
-	if errors.Is(err, explain.StoreOutcomeUnknown) || errors.Is(err, explain.StoreWentBack) {
-		return err
-	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", what, "cause", "the coordinator's log says how")
-}
-
-// alone returns the state to go on by without the store, or why that is over.
-func (c *Head) alone(what string, cause error) (*authority.State, error) {
-	s, err := c.ready()
-	if err != nil {
-		return nil, err
-	}
-	if age := c.headConfirmed.Age(c.cfg.Now()); age > c.cfg.MaxHeadAge {
-		return nil, explain.Wrap(cause, explain.StoreUnreachable, "what", what, "cause",
-			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s", age.Round(time.Second), c.cfg.MaxHeadAge))
-	}
-	return s, nil
-}
 
 // renewAlone certifies the recorded key of a known member again, without the store.
 // cause is how the store failed.
 func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewRequest,
 	turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
-	cause = inOutage("the renewal", cause)
-	s, err := c.cfg.Head.alone("the renewal", cause)
+	cause = authority.InOutage("the renewal", cause)
+	s, err := c.cfg.Head.Alone("the renewal", cause)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +67,7 @@ func (c *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	rec record.Member,
 	stretch time.Duration, turn func(identity.Kind, string) error, cause error) ([][]byte, error) {
 	id := peer.ID
-	if !c.cfg.Head.acts(s) {
+	if !c.cfg.Head.Acts(s) {
 		return nil, explain.Wrap(cause, explain.HeadNotFollowed) // the newer manifest may not admit it
 	}
 	if c.cfg.Bundle.withdrawn.has(rec.Path()) {
@@ -155,7 +96,8 @@ func (c *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	}
 	c.cfg.Auditing.Add(record.AuditEntry{
 		At: now.UTC(), Actor: id.String(), Action: "member.renew.outage", Target: rec.Path(),
-		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339), "entry": entry.Name, "cause": explain.CodeOf(cause)},
+		Fields: map[string]string{"key": r.key.String(), "not_after": until.UTC().Format(time.RFC3339),
+			"entry": entry.Name, "cause": explain.CodeOf(cause)},
 	})
 	c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "nothing can be recorded, a recorded key is certified again",
 		slog.String("member", id.String()), slog.Time("not_after", until), slog.String("code", explain.CodeOf(cause)))

@@ -72,7 +72,9 @@ func (c *Publication) followOutlet(ctx context.Context, s *authority.State) erro
 		if failed {
 			why := err.Error()
 			if o := c.outlet.failed.Swap(&why); o == nil || *o != why {
-				c.cfg.Log.LogAttrs(ctx, slog.LevelError, "what is published was not written to the publish directory", slog.String("dir", c.outlet.dir), slog.Any("err", err),
+				c.cfg.Log.LogAttrs(ctx, slog.LevelError,
+					"what is published was not written to the publish directory", slog.String("dir",
+						c.outlet.dir), slog.Any("err", err),
 					slog.String("code", string(explain.PublishDirFailed)))
 			}
 			c.metrics.outlet.WithLabelValues("failed").Inc()
@@ -117,14 +119,16 @@ func (c *Publication) writeOutlet(ctx context.Context, s *authority.State) error
 		if err != nil {
 			return errors.New("the header " + h.String() + " names no content")
 		}
-		out.Headers[i] = mirror.Header{Path: h.String(), Scope: h.scope, Subject: h.header.Subject, Bytes: h.header.Header, Leaf: h.leaf, Content: content}
+		out.Headers[i] = mirror.Header{Path: h.String(), Scope: h.scope, Subject: h.header.Subject,
+			Bytes: h.header.Header, Leaf: h.leaf, Content: content}
 	}
 	wrote, err := c.outlet.writer.Write(ctx, out)
 	if err != nil {
 		return err
 	}
 	if old := c.outlet.failed.Swap(nil); old != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the publish directory is written again", slog.String("dir", c.outlet.dir))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo,
+			"the publish directory is written again", slog.String("dir", c.outlet.dir))
 	}
 	if !wrote {
 		c.metrics.outlet.WithLabelValues("not_needed").Inc()
@@ -132,6 +136,7 @@ func (c *Publication) writeOutlet(ctx context.Context, s *authority.State) error
 	}
 	c.metrics.outlet.WithLabelValues("written").Inc()
 	c.outlet.wrote.Store(v.Generation)
-	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "wrote to the publish directory", slog.Uint64("generation", v.Generation), slog.Int("headers", len(out.Headers)))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "wrote to the publish directory", slog.Uint64("generation", v.Generation),
+		slog.Int("headers", len(out.Headers)))
 	return nil
 }

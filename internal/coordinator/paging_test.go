@@ -315,7 +315,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	}
 	long := time.Now().Add(-time.Hour)
 	d.c.head.Put(d.state(), long)
-	if !d.c.head.headHolds(t.Context()) {
+	if !d.c.head.HeadHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
 	well := status()
@@ -324,7 +324,7 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	}
 	d.c.head.Put(d.state(), long)
 	d.store.setDown(errors.New("down"))
-	d.c.head.headHolds(t.Context())
+	d.c.head.HeadHolds(t.Context())
 	st := status()
 	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
 		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)

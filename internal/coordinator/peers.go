@@ -27,7 +27,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -72,7 +71,8 @@ func CheckPeer(text string) string {
 	switch {
 	case err != nil:
 		return "it is neither host:port nor dns:name:port"
-	case host == "" || len(host) > 253 || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("/\\,", r) }):
+	case host == "" || len(host) > 253 || strings.ContainsFunc(host,
+		func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune("/\\,", r) }):
 		return "its host is not one"
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
@@ -202,12 +202,13 @@ func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
 	ch := s.Records.NewChange(s.HeadVersion)
 	for _, e := range c.untold {
 		if e.Actor == "" {
-			e.Actor = c.cfg.Self.ownID(s)
+			e.Actor = c.cfg.Self.OwnID(s)
 		}
 		ch.Audit(c.cfg.Now(), e)
 	}
 	if _, err := ch.Commit(ctx); err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "where the secrets came from is not in the audit log yet", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+			"where the secrets came from is not in the audit log yet", slog.Any("err", err))
 		c.cfg.Auditing.Again(ch)
 	}
 	c.untold = nil
@@ -274,7 +275,8 @@ func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (
 	case found >= 0:
 		x := results[found]
 		c.metrics.peers.WithLabelValues("received").Inc()
-		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.peer), slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.peer),
+			slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
 		return x.received, nil
 	case len(failed) == 0:
 		return nil, errNoPeers
@@ -295,7 +297,8 @@ type asked struct {
 // call succeeds; the others are cancelled then, and no more begin. It returns when all
 // that began have ended: their results, in order, and the place of the one that
 // succeeded first among them, or -1.
-func firstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context.Context, A) (R, bool)) (results []R, found int) {
+func firstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context.Context, A) (R, bool)) (results []R,
+	found int) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var mu sync.Mutex
@@ -359,7 +362,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 	if m.Hash() != t.Manifest {
 		return nil, errors.New("the manifest of the head is not the one that its transition names")
 	}
-	if _, err := c.cfg.Self.admits(m); err != nil {
+	if _, err := c.cfg.Self.Admits(m); err != nil {
 		return nil, err
 	}
 	return &claimedHead{loaded, history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, m}, nil
@@ -382,7 +385,7 @@ func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []s
 	}
 	announced := func(ready bool) {
 		for _, r := range others {
-			if r.Key != c.cfg.Self.enrolmentKey() && (r.Phase == authority.Ready.String()) == ready {
+			if r.Key != c.cfg.Self.EnrolmentKey() && (r.Phase == authority.Ready.String()) == ready {
 				for _, a := range r.Addresses {
 					add(a)
 				}
@@ -469,10 +472,11 @@ type asking struct {
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
 func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 	// Not a name for gRPC to interpret: a record in the store may say anything.
-	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{Dialer: c.cfg.Dial, Now: c.cfg.Now, GRPC: []grpc.DialOption{
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
-		grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
-	}})
+	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(),
+		mesh.Options{Dialer: c.cfg.Dial, Now: c.cfg.Now, GRPC: []grpc.DialOption{
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
+			grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
+		}})
 }
 
 // ask runs steps 2 to 6. What the peer answers instead of secrets is step 3, unless
@@ -506,7 +510,8 @@ func (a *asking) exchange(ctx context.Context) (*received, error) {
 }
 
 // errNoAnswer says that a peer took too long.
-var errNoAnswer = fmt.Errorf("no answer within %v, or %v after it proved itself: %w", peerGreeting, peerAnswer, context.DeadlineExceeded)
+var errNoAnswer = fmt.Errorf("no answer within %v, or %v after it proved itself: %w", peerGreeting, peerAnswer,
+	context.DeadlineExceeded)
 
 // steps runs them; timer ends the part that is under way.
 func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error) {
@@ -525,7 +530,8 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 	if err != nil {
 		return nil, err
 	}
-	x := &exchange{c: a.c, t: proof.PeerTranscript{Purpose: proof.Recover, Cluster: a.head.manifest.Cluster, Head: a.head.link.Hash[:], Recipient: recipient.Public()}}
+	x := &exchange{c: a.c, t: proof.PeerTranscript{Purpose: proof.Recover, Cluster: a.head.manifest.Cluster,
+		Head: a.head.link.Hash[:], Recipient: recipient.Public()}}
 	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
 		return stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: h}})
 	}, func() (*fealtyv1.PeerChallenge, error) {
@@ -559,7 +565,8 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 }
 
 // askSecrets shows the proof of this side, and takes what comes for it.
-func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_RecoverClient, x *exchange, recipient *keyring.EphemeralRecipient, peer string, evidence, vouch []byte) (*received, error) {
+func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_RecoverClient, x *exchange,
+	recipient *keyring.EphemeralRecipient, peer string, evidence, vouch []byte) (*received, error) {
 	if err := stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}, X509: vouch}); err != nil && stream.Context().Err() != nil {
 		return nil, err // otherwise the answer says why
 	}
@@ -572,7 +579,7 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 		return nil, errors.New("its answer holds no secrets")
 	}
 	secrets, mesh, err := authority.TakeOver(recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.cfg.Self.enrolmentKey(), Head: a.head.link.Hash,
+		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.cfg.Self.EnrolmentKey(), Head: a.head.link.Hash,
 	}, given.GetSealed())
 	if err != nil {
 		return nil, err
@@ -606,7 +613,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if !r.verified.TransactionKey().Equal(public) {
 		return errors.New("its seed is one that was replaced")
 	}
-	seen, err := a.c.cfg.Head.seen()
+	seen, err := a.c.cfg.Head.Seen()
 	if err != nil {
 		return err
 	}
@@ -630,7 +637,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if !again.Equal(r.root) {
 		return errors.New("its root certificate is not that of the seed")
 	}
-	if err := a.c.cfg.Self.checkPin(r.root); err != nil {
+	if err := a.c.cfg.Self.CheckPin(r.root); err != nil {
 		return err
 	}
 	if r.mesh, err = mesh.Load(r.root, given.GetMeshCa(), a.head.manifest.Cluster,
@@ -643,7 +650,7 @@ func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKe
 	if err := a.c.cfg.Faults.Hit("peer.before-head"); err != nil {
 		return err
 	}
-	now, version, err := a.c.cfg.Head.cfg.History.Head(ctx)
+	now, version, err := a.c.cfg.Head.History().Head(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -662,13 +669,14 @@ type exchange struct {
 
 // open says hello and verifies the challenge: after it the giver is proven to hold
 // x.t.GiverKey, over this connection.
-func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHello) error, challenge func() (*fealtyv1.PeerChallenge, error)) error {
+func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHello) error,
+	challenge func() (*fealtyv1.PeerChallenge, error)) error {
 	x.t.AskerNonce = make([]byte, proof.NonceBytes)
 	rand.Read(x.t.AskerNonce)
-	x.t.AskerKey = x.c.cfg.Self.Key().Public().(ed25519.PublicKey)
+	x.t.AskerKey = x.c.cfg.Self.PrivateKey().Public().(ed25519.PublicKey)
 	h := &fealtyv1.PeerHello{Cluster: x.t.Cluster, Head: x.t.Head, Nonce: x.t.AskerNonce,
-		Key: x.c.cfg.Self.enrolmentKey(), Recipient: x.t.Recipient,
-		Certificates: x.c.cfg.Self.cfg.Certificate.Certificates(x.c.cfg.Self.enrolmentKey())}
+		Key: x.c.cfg.Self.EnrolmentKey(), Recipient: x.t.Recipient,
+		Certificates: x.c.cfg.Self.Certificate().Certificates(x.c.cfg.Self.EnrolmentKey())}
 	if err := hello(h); err != nil && ctx().Err() != nil {
 		return err // otherwise the answer says why
 	}
@@ -704,14 +712,14 @@ func (x *exchange) open(ctx func() context.Context, hello func(*fealtyv1.PeerHel
 // provePeer signs t in role, with the enrolment key and with the certificate's, if there
 // is one.
 func (c *PeerRecovery) provePeer(role proof.PeerRole, t proof.PeerTranscript) (evidence, vouch []byte, err error) {
-	if evidence, err = proof.ProvePeer(c.cfg.Self.Key(), role, t); err != nil {
+	if evidence, err = proof.ProvePeer(c.cfg.Self.PrivateKey(), role, t); err != nil {
 		return nil, nil, err
 	}
 	said, err := t.Digest(role)
 	if err != nil {
 		return nil, nil, err
 	}
-	vouch, err = c.cfg.Self.vouch(said)
+	vouch, err = c.cfg.Self.Vouch(said)
 	return evidence, vouch, err
 }
 
@@ -726,14 +734,6 @@ func provenPeer(role proof.PeerRole, t proof.PeerTranscript, evidence, vouch []b
 		return proof.Coordinator{}, err
 	}
 	return proof.ProvenCoordinator(selector, said, vouch)
-}
-
-// checkPin refuses a root that is not the one that is pinned.
-func (c *Enrolment) checkPin(root *x509.Certificate) error {
-	if got := identity.KeyOf(root); !c.cfg.Pin.IsZero() && got != c.cfg.Pin {
-		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
-	}
-	return nil
 }
 
 // peerRecoveryMetrics are what PeerRecovery counts.

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -86,10 +87,10 @@ func TestLyingPeer(t *testing.T) {
 		}},
 		{"a key that is none", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
 		{"the key of another coordinator", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.self.enrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.self.EnrolmentKey() }
 		}},
 		{"the key of who asks: a reflection", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.self.enrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.self.EnrolmentKey() }
 		}},
 		{"the coordinator itself", stepProof, func(l *liar) { l.key = r.key }},
 		{"a key of low order", stepProof, func(l *liar) {
@@ -124,7 +125,7 @@ func TestLyingPeer(t *testing.T) {
 		{"secrets for another head", stepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.Head.Hash } }},
 		{"secrets for another coordinator", stepAnswer,
-			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.self.enrolmentKey() } }},
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.self.EnrolmentKey() } }},
 		{"secrets for another purpose", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
 		{"a stale manifest", stepManifest,
 			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = old.Manifest.Bytes() } }},
@@ -190,10 +191,18 @@ func TestLyingPeer(t *testing.T) {
 	}
 }
 
-// withPeers returns c's recovery by its peers, with other peers and an enrolment of its own.
+// enrolledAs returns c's enrolment with another key or certificate.
+func (c *Coordinator) enrolledAs(key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
+	return authority.NewEnrolment(authority.EnrolmentConfig{
+		FS: c.fs, Log: c.log, Now: c.now, DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin,
+		Key: key, Certificate: cert,
+	})
+}
+
+// withPeers returns c's recovery by its peers, with other peers.
 func (c *Coordinator) withPeers(addrs ...string) *PeerRecovery {
 	cfg := c.peerrecovery.cfg
-	cfg.Peers, cfg.Self = addrs, newEnrolment(cfg.Self.cfg)
+	cfg.Peers = addrs
 	p := newPeerRecovery(cfg)
 	p.metrics = c.peerrecovery.metrics
 	return p
@@ -307,7 +316,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	r.link.lie(back)
 	r.config = func(c *Config) { c.Peers = []string{f.addr} }
 	r.start()
-	loaded, err := r.c.head.cfg.History.Load(t.Context())
+	loaded, err := r.c.head.History().Load(t.Context())
 	wantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
 	_, err = r.c.peerrecovery.fromPeers(r.ctx(), loaded)
@@ -420,8 +429,9 @@ func TestRelayedRecovery(t *testing.T) {
 	// Somebody in the middle who asks himself, with the asker's hello: without its key
 	// he has no proof.
 	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		a.c.cfg.Self.cfg.Key = slices.Clone(a.c.cfg.Self.Key())
-		copy(a.c.cfg.Self.Key()[32:], r.key[32:])
+		forged := slices.Clone(a.c.cfg.Self.PrivateKey())
+		copy(forged[32:], r.key[32:])
+		a.c.cfg.Self = r.c.enrolledAs(forged, a.c.cfg.Self.Certificate())
 	})
 	wantStep(t, &peerError{"x", stepProof, err}, stepProof, "x")
 	if !errors.Is(err, explain.PeerRefused) {
@@ -433,7 +443,7 @@ func TestRelayedRecovery(t *testing.T) {
 func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received, error) {
 	f.t.Helper()
 	c := r.c.withPeers()
-	c.cfg.Self.cfg.Key = key
+	c.cfg.Self = r.c.enrolledAs(key, r.c.self.Certificate())
 	s := f.c.head.State()
 	a := &asking{c: c, head: &claimedHead{f.loaded(), s.Head, s.Manifest}, peer: f.addr,
 		turn: make(chan struct{}, 1)}
@@ -587,7 +597,7 @@ func TestDismissedCoordinator(t *testing.T) {
 		return e
 	})
 	r.start()
-	loaded, err := r.c.head.cfg.History.Load(t.Context())
+	loaded, err := r.c.head.History().Load(t.Context())
 	wantOnly(t, "load", err, "")
 	_, err = r.askOnce(loaded)
 	if failed := wantStep(t, err, stepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {

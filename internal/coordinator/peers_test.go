@@ -84,11 +84,11 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 		t.Error("it is ready with other secrets, or at another head")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received", "mesh.received")
-	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" || given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" || given[0].Fields["key"] != r.c.self.enrolmentKey() ||
+	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" || given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" || given[0].Fields["key"] != r.c.self.EnrolmentKey() ||
 		given[0].Fields["head"] != a.Head.Hash.String() || given[0].Fields["proof"] == "" {
 		t.Errorf("the audit log says of the giver %+v", given)
 	}
-	if len(received) != 2 || received[0].Fields["via"] != "peer" || received[0].Fields["key"] != f.c.self.enrolmentKey() || received[0].Fields["from"] != "coordinator-1" || given[0].At.After(received[0].At) {
+	if len(received) != 2 || received[0].Fields["via"] != "peer" || received[0].Fields["key"] != f.c.self.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" || given[0].At.After(received[0].At) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	// It serves: a member joins at it, and both of them know the member.
@@ -279,7 +279,7 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 	if len(given) != 3 || len(received) != 3 {
 		t.Fatalf("given %d times, received %d times", len(given), len(received))
 	}
-	holds := map[string]bool{f.c.self.enrolmentKey(): true} // it made the seed
+	holds := map[string]bool{f.c.self.EnrolmentKey(): true} // it made the seed
 	for i, g := range given {
 		key, err := proof.ParseKeyClaim(g.Fields["key"])
 		wantOnly(t, "key", err, "")

@@ -74,7 +74,7 @@ func (g *greeted) name() string { return string(identity.Coordinator) + "/" + g.
 // here.
 func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *fealtyv1.PeerHello,
 	recipient string) (*greeted, *fealtyv1.PeerChallenge, error) {
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -115,13 +115,13 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	}
 	g.t = proof.PeerTranscript{
 		Purpose: purpose, Cluster: s.Manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
-		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.cfg.Self.Key().Public().(ed25519.PublicKey),
+		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.cfg.Self.PrivateKey().Public().(ed25519.PublicKey),
 	}
 	evidence, vouch, err := c.provePeer(proof.Giver, g.t)
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error()) // of what it sent
 	}
-	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.cfg.Self.enrolmentKey(), Recipient: recipient,
+	return g, &fealtyv1.PeerChallenge{Nonce: nonce, Key: c.cfg.Self.EnrolmentKey(), Recipient: recipient,
 		Evidence: evidence, X509: vouch}, nil
 }
 
@@ -140,9 +140,9 @@ func (c *PeerRecovery) behind(g *greeted, problem string) error {
 }
 
 func ownName(c *PeerRecovery, s *authority.State) string {
-	found, err := c.cfg.Self.admits(s.Manifest)
+	found, err := c.cfg.Self.Admits(s.Manifest)
 	if err != nil {
-		return c.cfg.Self.enrolmentKey()
+		return c.cfg.Self.EnrolmentKey()
 	}
 	return found.Name
 }
@@ -162,9 +162,9 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 	if err := c.cfg.Faults.Hit("peer.before-reread"); err != nil {
 		return err
 	}
-	head, version, err := c.cfg.Head.cfg.History.Head(ctx)
+	head, version, err := c.cfg.Head.History().Head(ctx)
 	if err != nil {
-		return c.cfg.Head.storeError("read the head of the history", err)
+		return c.cfg.Head.StoreError("read the head of the history", err)
 	}
 	asker, stranger := g.shown.Match(g.s.Manifest, c.cfg.Now())
 	g.asker = asker
@@ -174,7 +174,8 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 	case answer == decide.OtherHead:
 		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.s.Head.Hash.String()[:16], g.s.Head.Index))
 	case answer != decide.Given, c.cfg.Head.State() != g.s, version != g.s.HeadVersion:
-		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet", head.Index))
+		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet",
+			head.Index))
 	}
 	return nil
 }
@@ -214,7 +215,8 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
 			append(attrs, slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))...)
 		return err
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "secrets were handed over between coordinators", append(attrs, slog.String("outcome", label))...)
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "secrets were handed over between coordinators", append(attrs,
+		slog.String("outcome", label))...)
 	return nil
 }
 
@@ -261,7 +263,7 @@ func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []b
 		return nil, err
 	}
 	sealed, err := g.s.Secrets.HandOver(g.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.cfg.Self.enrolmentKey(), To: g.key, Head: g.s.Head.Hash,
+		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.cfg.Self.EnrolmentKey(), To: g.key, Head: g.s.Head.Hash,
 	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")
@@ -287,7 +289,7 @@ func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, 
 	if err != nil {
 		return err
 	}
-	e.Actor = c.cfg.Self.ownID(g.s)
+	e.Actor = c.cfg.Self.OwnID(g.s)
 	e.Fields["key"], e.Fields["proof"] = g.key, base64.StdEncoding.EncodeToString(evidence)
 	e.Fields["transcript"] = base64.StdEncoding.EncodeToString(digest[:])
 	if g.asker.Entry != nil && !strings.HasPrefix(g.asker.Selector, "key:") {
@@ -300,20 +302,7 @@ func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, 
 		if errors.As(err, &conflict) && conflict.Key == history.HeadKey {
 			return c.behind(g, "the history moved on, and that one has not followed yet")
 		}
-		return c.cfg.Head.storeError("audit what is handed over", err)
+		return c.cfg.Head.StoreError("audit what is handed over", err)
 	}
 	return nil
-}
-
-// ownID is this coordinator's identity under s, for the audit log.
-func (c *Enrolment) ownID(s *authority.State) string {
-	found, err := c.admits(s.Manifest)
-	if err != nil {
-		return "key " + c.enrolmentKey()
-	}
-	id, err := identity.New(s.Manifest.Cluster, identity.Coordinator, found.Name)
-	if err != nil {
-		return "key " + c.enrolmentKey()
-	}
-	return id.String()
 }

@@ -139,7 +139,8 @@ func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
 	for _, r := range others {
 		_, stays := r.EntryIn(mv.manifest, c.cfg.Now())
 		near := r.Head == parent.Hash || r.Head == parent.Previous
-		if r.Key != c.cfg.Self.enrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near && len(r.Addresses) > 0 {
+		if r.Key != c.cfg.Self.EnrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near &&
+			len(r.Addresses) > 0 {
 			out = append(out, r.Addresses[0])
 		}
 	}
@@ -187,7 +188,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.cfg.Self.enrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
+		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.cfg.Self.EnrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
 	}, p.mv.mesh)
 	if err != nil {
 		return err
@@ -276,10 +277,11 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 	}
 	link := *next.Current()
 	_, stranger := g.shown.Match(g.s.Manifest, c.cfg.Now())
-	if answer := decide.Take(memory{c.cfg.Authority, g.s}, decide.HeadOf(&link), stranger == nil); answer != decide.Given {
+	if answer := decide.Take(memory{c.cfg.Authority, g.s}, decide.HeadOf(&link),
+		stranger == nil); answer != decide.Given {
 		return takenKey{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
-	switch _, err := c.cfg.Self.admits(m); {
+	switch _, err := c.cfg.Self.Admits(m); {
 	case err != nil:
 		return takenKey{}, err
 	case link.Salt != g.s.Head.Salt || !next.TransactionKey().Equal(g.s.Secrets.TransactionKey()):
@@ -288,7 +290,7 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 		return takenKey{}, errors.New("it makes no mesh CA key")
 	}
 	key, err := authority.TakeMesh(recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.cfg.Self.enrolmentKey(), Head: link.Hash,
+		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.cfg.Self.EnrolmentKey(), Head: link.Hash,
 	}, p.GetSealed())
 	if err != nil {
 		return takenKey{}, err

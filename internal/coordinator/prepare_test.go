@@ -120,7 +120,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
 		c := f.c.withPeers()
-		c.cfg.Self.cfg.Key = newTestKey(t)
+		c.cfg.Self = f.c.enrolledAs(newTestKey(t), f.c.self.Certificate())
 		if err := explain.Of((&preparing{c: c, mv: f.candidate(more, nil)}).bring(f.ctx(),
 			r.addr)); err.Code != explain.PeerRefused {
 			t.Errorf("answered %v", err)
@@ -242,7 +242,7 @@ func FuzzPeerSecrets(f *testing.F) {
 	}
 	s := d.state()
 	mesh := s.MeshCA()
-	loaded, err := d.c.head.cfg.History.Load(f.Context())
+	loaded, err := d.c.head.History().Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -291,14 +291,14 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	shown, err := proof.OwnCoordinator(d.c.self.enrolmentKey(), nil)
+	shown, err := proof.OwnCoordinator(d.c.self.EnrolmentKey(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := &greeted{s: s, key: d.c.self.enrolmentKey(), shown: shown,
+	g := &greeted{s: s, key: d.c.self.EnrolmentKey(), shown: shown,
 		t: proof.PeerTranscript{Cluster: s.Manifest.Cluster}}
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
-		Cluster: s.Manifest.Cluster, From: g.key, To: d.c.self.enrolmentKey(),
+		Cluster: s.Manifest.Cluster, From: g.key, To: d.c.self.EnrolmentKey(),
 		Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
 	if err != nil {
 		f.Fatal(err)

@@ -101,9 +101,10 @@ func (c *Membership) askOthers(ctx context.Context, s *authority.State, patience
 	var asked sync.WaitGroup
 	for i, r := range all {
 		asked.Go(func() {
-			seen, err := firstAnswer(asking, conns[i], func(ctx context.Context, conn *mesh.Conn) (*fealtyv1.GetSeenResponse, error) {
-				return c.seenBy(ctx, s, conn)
-			})
+			seen, err := firstAnswer(asking, conns[i],
+				func(ctx context.Context, conn *mesh.Conn) (*fealtyv1.GetSeenResponse, error) {
+					return c.seenBy(ctx, s, conn)
+				})
 			switch {
 			case err == nil:
 				c.presence.Heard(r.Key, c.cfg.Elapsed())
@@ -137,7 +138,8 @@ func (c *Membership) take(ctx context.Context, s *authority.State, r replicas.Re
 	if seen != nil {
 		claim, err := c.compareSeen(ctx, s, r.Name, seen)
 		if err != nil {
-			c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "what another coordinator saw of the store was not compared",
+			c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn,
+				"what another coordinator saw of the store was not compared",
 				slog.String("coordinator", r.Name), slog.Any("err", err))
 		}
 		said.claim = claim
@@ -222,7 +224,8 @@ func (c *Membership) withTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
 
 // ofTheStore reports whether what a finding says is so of the store, whoever says it.
 func ofTheStore(code string) bool {
-	return slices.Contains([]explain.Code{explain.StoreFull, explain.StoreRefuses, explain.StoreWentBack}, explain.Code(code))
+	return slices.Contains([]explain.Code{explain.StoreFull, explain.StoreRefuses, explain.StoreWentBack},
+		explain.Code(code))
 }
 
 // missedFindings says which other coordinators are missed.
@@ -254,18 +257,19 @@ type coordinatorServer struct {
 	c *Membership
 }
 
-func (x coordinatorServer) ForgetCoordinator(ctx context.Context, req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
+func (x coordinatorServer) ForgetCoordinator(ctx context.Context,
+	req *fealtyv1.ForgetCoordinatorRequest) (*fealtyv1.ForgetCoordinatorResponse, error) {
 	c := x.c
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		out, err := c.forgetCoordinator(ctx, s, req)
-		if err == nil || !c.cfg.Head.conflicts(ctx, err) {
+		if err == nil || !c.cfg.Head.Conflicts(ctx, err) {
 			return out, err
 		}
 	}
@@ -281,7 +285,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	// Those are forgotten too that are not told of any more, a bounded number at a time.
 	all, err := c.cfg.Replicas.All(ctx, s.Manifest)
 	if err != nil {
-		return nil, c.cfg.Head.storeError(what, err)
+		return nil, c.cfg.Head.StoreError(what, err)
 	}
 	all = slices.DeleteFunc(all, func(r replicas.Record) bool { return r.Name != name })
 	all = all[:min(len(all), replicas.Max)]
@@ -294,11 +298,12 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 	now, heard := c.cfg.Elapsed(), ""
 	for _, r := range all {
 		switch silent, _ := c.presence.Silent(r.Key, now); {
-		case r.Key == c.cfg.Self.enrolmentKey():
+		case r.Key == c.cfg.Self.EnrolmentKey():
 			heard = "it is the one that was asked"
 			continue
 		case !r.Stopped && !c.presence.Gone(r.Key, now):
-			heard = fmt.Sprintf("it answered %v ago, or this coordinator has listened for no longer", silent.Round(time.Second))
+			heard = fmt.Sprintf("it answered %v ago, or this coordinator has listened for no longer",
+				silent.Round(time.Second))
 			continue
 		}
 		key, err := proof.ParseKeyClaim(r.Key)
@@ -327,7 +332,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 		if errors.Is(err, store.ErrConflict) {
 			return nil, err
 		}
-		return nil, c.cfg.Head.storeError(what, err)
+		return nil, c.cfg.Head.StoreError(what, err)
 	}
 	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name),
 		slog.String("by", record.Actor(ctx)))

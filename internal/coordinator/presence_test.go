@@ -84,12 +84,12 @@ func finds(t *testing.T, f *fleet, prefix string, want ...[2]string) {
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.c.self.nameIn(f.c.head.State().Manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.c.self.NameIn(f.c.head.State().Manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.c.self.nameIn(f.c.head.State().Manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.c.self.NameIn(f.c.head.State().Manifest), got[i], w)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 }
 
-func (f *fleet) enrolmentKey() string { return f.c.self.enrolmentKey() }
+func (f *fleet) enrolmentKey() string { return f.c.self.EnrolmentKey() }
 
 // A coordinator that just became ready misses nobody; one that is dismissed is missed no more.
 func TestWhoIsNotMissed(t *testing.T) {

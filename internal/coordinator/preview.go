@@ -13,9 +13,10 @@ const maxPreview = 1000
 
 // PreviewManifest says which members and tokens a manifest would cut off, by the
 // rule that decides renewals.
-func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.PreviewManifestRequest) (*fealtyv1.PreviewManifestResponse, error) {
+func (m manifestServer) PreviewManifest(ctx context.Context,
+	req *fealtyv1.PreviewManifestRequest) (*fealtyv1.PreviewManifestResponse, error) {
 	c := m.c
-	s, err := c.cfg.Head.atHead(ctx)
+	s, err := c.cfg.Head.AtHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +27,7 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 	out := &fealtyv1.PreviewManifestResponse{Manifest: s.Manifest.Bytes(), Transition: transitionMessage(s.Head)}
 	recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix)
 	if err != nil {
-		return nil, c.cfg.Head.storeError("read the members", err)
+		return nil, c.cfg.Head.StoreError("read the members", err)
 	}
 	for _, r := range recs {
 		rec := r.Value
@@ -41,12 +42,13 @@ func (m manifestServer) PreviewManifest(ctx context.Context, req *fealtyv1.Previ
 			continue
 		}
 		if out.MembersTotal++; out.MembersTotal <= maxPreview {
-			out.Members = append(out.Members, &fealtyv1.LosingMember{Kind: string(rec.Kind), Name: rec.Name, Entry: rec.Entry, Why: lost.why})
+			out.Members = append(out.Members,
+				&fealtyv1.LosingMember{Kind: string(rec.Kind), Name: rec.Name, Entry: rec.Entry, Why: lost.why})
 		}
 	}
 	tokens, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
 	if err != nil {
-		return nil, c.cfg.Head.storeError("read the tokens", err)
+		return nil, c.cfg.Head.StoreError("read the tokens", err)
 	}
 	now := c.cfg.Now()
 	for _, t := range tokens {

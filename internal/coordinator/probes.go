@@ -21,8 +21,7 @@ const (
 )
 
 const (
-	defaultMaxHeadAge = time.Hour        // without a confirmed head a coordinator is ready for so long
-	headDegradedAfter = 30 * time.Second // readiness says "store: degraded" from here on
+	defaultMaxHeadAge = time.Hour // without a confirmed head a coordinator is ready for so long
 	pulsePause        = time.Second
 	stuckAfter        = 30 * time.Second // without a pulse
 )
@@ -83,7 +82,7 @@ func (h health) readiness() probeAnswer {
 		// What needs no write goes on, and restarting it brings nothing back.
 		a.Store, a.Reason = "went back", h.lost
 	}
-	if h.headAge > headDegradedAfter {
+	if h.headAge > authority.DegradedAfter {
 		a.Store = "degraded"
 		a.Reason = "the head of the history was last confirmed " + h.headAge.Round(time.Second).String() + " ago"
 		a.OK = h.headAge <= h.maxHeadAge
@@ -97,9 +96,11 @@ func (h health) readiness() probeAnswer {
 func (h health) liveness() probeAnswer {
 	switch {
 	case h.pulseAge > stuckAfter:
-		return h.answer("it is stuck: a lock that every call takes was not free for " + h.pulseAge.Round(time.Second).String())
-	case h.strict && h.phase == authority.Ready && h.headAge > headDegradedAfter:
-		return h.answer("the store was last read " + h.headAge.Round(time.Second).String() + " ago, and --liveness-store is set")
+		return h.answer("it is stuck: a lock that every call takes was not free for " +
+			h.pulseAge.Round(time.Second).String())
+	case h.strict && h.phase == authority.Ready && h.headAge > authority.DegradedAfter:
+		return h.answer("the store was last read " + h.headAge.Round(time.Second).String() +
+			" ago, and --liveness-store is set")
 	}
 	return h.answer("")
 }

@@ -40,7 +40,7 @@ func TestHealth(t *testing.T) {
 		{"started without a store", health.startup, with(func(h *health) { h.headAge = 2 * time.Hour }), probeAnswer{OK: true, Phase: "ready"}},
 
 		{"ready", health.readiness, well, probeAnswer{OK: true, Phase: "ready", Store: "ok"}},
-		{"ready, the last look a while ago", health.readiness, with(func(h *health) { h.headAge = headDegradedAfter }), probeAnswer{OK: true, Phase: "ready", Store: "ok"}},
+		{"ready, the last look a while ago", health.readiness, with(func(h *health) { h.headAge = authority.DegradedAfter }), probeAnswer{OK: true, Phase: "ready", Store: "ok"}},
 		{"the store is out of reach", health.readiness, with(func(h *health) { h.headAge = 10 * time.Minute }),
 			probeAnswer{OK: true, Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 10m0s ago"}},
 		{"for just as long as allowed", health.readiness, with(func(h *health) { h.headAge = time.Hour }),

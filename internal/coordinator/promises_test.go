@@ -191,13 +191,13 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	short, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
 	defer cancel()
-	if s, err := r.c.head.inForce(short); !errors.Is(err, context.DeadlineExceeded) {
+	if s, err := r.c.head.InForce(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call is decided on %v, %v", s, err)
 	}
-	later.Store(int64(followPatience))
+	later.Store(int64(authority.FollowPatience))
 	goOn()
 	r.await(authority.Recovery)
-	if _, err := r.c.head.ready(); !errors.Is(err, explain.RecoveryMode) {
+	if _, err := r.c.head.Ready(); !errors.Is(err, explain.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
 	if ok, phase := r.c.health().readiness().OK, r.c.health().phase; ok || phase != authority.Recovery {
@@ -249,7 +249,7 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	r.link.lie(hideReplicas) // it is the liar alone that is asked
-	wantOnly(t, "remove", os.Remove(filepath.Join(r.dir, "coordinator", markFile)), "")
+	wantOnly(t, "remove", os.Remove(filepath.Join(r.dir, "coordinator", authority.MarkFile)), "")
 	_, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
 	if failed := wantStep(t, err, stepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
@@ -300,7 +300,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	}
 	r.link.hold(nil)
 	wantOnly(t, "bring", bring(f.candidate(moreCoordinators(t), nil)), "")
-	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.self.Key().Public().(ed25519.PublicKey)) {
+	if got := r.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["key"] != proof.KeyClaim(f.c.self.PrivateKey().Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
 }
@@ -333,7 +333,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 				Root: s.Root.Raw, MeshCA: s.MeshCA().Certificate().Raw, TransactionKey: s.Secrets.TransactionKey(),
 			}
 			alter(&tr)
-			key, evidence, err := proof.ProveVerify(f.c.self.Key(), tr)
+			key, evidence, err := proof.ProveVerify(f.c.self.PrivateKey(), tr)
 			return &fealtyv1.VerifyClaim{
 				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA, TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,
 			}, h, err

@@ -63,7 +63,8 @@ func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *authority.State,
 		}
 		now := c.now()
 		if jump := now.Round(0).Sub(wall.Round(0)) - time.Since(steady); jump.Abs() > maxClockJump {
-			c.log.LogAttrs(ctx, slog.LevelWarn, "the clock jumped: nothing is pruned before it is steady for an hour", slog.Duration("jump", jump))
+			c.log.LogAttrs(ctx, slog.LevelWarn, "the clock jumped: nothing is pruned before it is steady for an hour",
+				slog.Duration("jump", jump))
 			continue
 		}
 		if err := c.pruneOnce(ctx, s, now); err != nil {

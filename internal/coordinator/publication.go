@@ -231,7 +231,8 @@ type publication struct {
 
 // find returns the index of a header.
 func (p *publication) find(path headerPath) (int, bool) {
-	return slices.BinarySearchFunc(p.headers, path, func(h published, path headerPath) int { return compareHeaders(h.headerPath, path) })
+	return slices.BinarySearchFunc(p.headers, path,
+		func(h published, path headerPath) int { return compareHeaders(h.headerPath, path) })
 }
 
 // of returns the indices of the headers that a member gets, in their order:
@@ -356,12 +357,12 @@ func (c *Publication) loadPublication(ctx context.Context, s *authority.State) (
 	}
 	p := &publication{contents: make(map[string][]byte)}
 	var headers []published
-	var bad []suspect
+	var bad []authority.Suspect
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == publicationStateKey:
 			if p.state, err = record.Open[publicationRecord](s.Records, e); err != nil {
-				bad = append(bad, suspect{e.Key, err})
+				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
 				// It is written anew over this very version.
 				p.state, p.broken = record.Versioned[publicationRecord]{Version: e.Version}, true
 			}
@@ -374,12 +375,12 @@ func (c *Publication) loadPublication(ctx context.Context, s *authority.State) (
 			if err == nil {
 				err = fmt.Errorf("the content is not what its name says: %w", store.ErrForged)
 			}
-			bad = append(bad, suspect{e.Key, err})
+			bad = append(bad, authority.Suspect{What: e.Key, Err: err})
 			p.strays = append(p.strays, e.Key)
 		case strings.HasPrefix(e.Key, headerPrefix):
 			h, err := record.Open[headerRecord](s.Records, e)
 			if err != nil {
-				bad = append(bad, suspect{e.Key, err})
+				bad = append(bad, authority.Suspect{What: e.Key, Err: err})
 				p.strays = append(p.strays, e.Key)
 				continue
 			}
@@ -393,7 +394,7 @@ func (c *Publication) loadPublication(ctx context.Context, s *authority.State) (
 			p.strays = append(p.strays, e.Key)
 		}
 	}
-	if err := c.cfg.Head.forgedUnder(ctx, s, bad...); err != nil {
+	if err := c.cfg.Head.ForgedUnder(ctx, s, bad...); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(headers, func(a, b published) int { return compareHeaders(a.headerPath, b.headerPath) })
@@ -517,7 +518,9 @@ func (c *Publication) contentsFit(after *authority.State) error {
 			_, _, _, err = compileHeader(after, t, content, nil, 1, c.cfg.Now())
 		}
 		if err != nil {
-			return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", fmt.Sprintf("the members of entry %s could not be told what they are: %v", e.Name, err))
+			return explain.Wrap(err, explain.RequestField,
+				"field", "manifest", "problem", fmt.Sprintf("the members of entry %s could not be told what they are: "+
+					"%v", e.Name, err))
 		}
 	}
 	return nil
@@ -545,7 +548,8 @@ func roleNames(roles []manifest.Role) []string {
 
 // degradedPolicy is the ceiling that the manifest sets.
 func degradedPolicy(m *manifest.Manifest) snapshot.DegradedPolicy {
-	p := snapshot.DegradedPolicy{Max: m.Degraded.Max.Truncate(time.Second), RouteTTL: m.Degraded.RouteTTL.Truncate(time.Second)}
+	p := snapshot.DegradedPolicy{Max: m.Degraded.Max.Truncate(time.Second),
+		RouteTTL: m.Degraded.RouteTTL.Truncate(time.Second)}
 	for _, a := range m.Degraded.Allow {
 		p.Allow = append(p.Allow, string(a))
 	}
@@ -604,7 +608,8 @@ func compileHeader(s *authority.State, t target, content snapshot.Content, old *
 	record := headerRecord{
 		Subject: t.subject.String(), Group: t.gets(), AuthorityEpoch: header.AuthorityEpoch, IssuedAt: issued,
 	}
-	follows := old != nil && old.header.Subject == record.Subject && old.header.Group == record.Group && old.header.AuthorityEpoch == record.AuthorityEpoch
+	follows := old != nil && old.header.Subject == record.Subject && old.header.Group == record.Group &&
+		old.header.AuthorityEpoch == record.AuthorityEpoch
 	draft, err := snapshot.Compose(header, content)
 	if err != nil {
 		return published{}, nil, false, err
@@ -668,7 +673,8 @@ func (r publicationRecord) keyIDs() string {
 
 // sharesKey reports whether one of the keys in ids, as of keyIDs, signed it too.
 func (r publicationRecord) sharesKey(ids string) bool {
-	return slices.ContainsFunc(r.Signatures, func(sig snapshot.Signature) bool { return slices.Contains(strings.Fields(ids), sig.KeyID) })
+	return slices.ContainsFunc(r.Signatures,
+		func(sig snapshot.Signature) bool { return slices.Contains(strings.Fields(ids), sig.KeyID) })
 }
 
 // signedBy reports whether the record in force is signed by the keys that would

@@ -116,7 +116,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 		}
 		started := time.Now()
 		more, err := c.publish(ctx, s, b)
-		if err != nil && !c.cfg.Head.conflicts(ctx, err) {
+		if err != nil && !c.cfg.Head.Conflicts(ctx, err) {
 			return err
 		}
 		ended := time.Now()
@@ -180,7 +180,8 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 	due := w.changes() || p.broken || len(p.strays) > 0 || coordinators
 	if len(p.headers) > 0 {
 		age := now.Sub(vouched.IssuedAt)
-		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch || vouched.Revocations != t.Revocations.String() ||
+		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
+			vouched.Revocations != t.Revocations.String() ||
 			!vouched.signedBy(t.Signers(s.Bundle, now)) || age >= publicationRenew || age < -snapshot.ClockTolerance
 	}
 	if !due {
@@ -275,7 +276,7 @@ const coordinatorSilence = 10 * time.Minute
 // and whether that changes who is named.
 func (c *Publication) nextPublicationState(ctx context.Context, s *authority.State, b *publisher, p *publication,
 	now time.Time) (publicationRecord, bool, error) {
-	if _, err := c.cfg.Self.admits(s.Manifest); err != nil {
+	if _, err := c.cfg.Self.Admits(s.Manifest); err != nil {
 		return publicationRecord{}, false, err
 	}
 	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
@@ -295,7 +296,7 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 			told[r.Key], b.heard[r.Key] = r.Addresses, now
 		}
 	}
-	told[c.cfg.Self.enrolmentKey()], b.heard[c.cfg.Self.enrolmentKey()] = c.cfg.Addresses, now
+	told[c.cfg.Self.EnrolmentKey()], b.heard[c.cfg.Self.EnrolmentKey()] = c.cfg.Addresses, now
 	for key := range told {
 		if _, ok := b.heard[key]; !ok {
 			b.heard[key] = now // by who led before
@@ -591,7 +592,8 @@ type compilation struct {
 // nobody. Groups come first, so that what a member is told to hold is there by then.
 func (c *Publication) compile(ctx context.Context, s *authority.State, b *publisher, p *publication, addresses []string,
 	ready bool, generation uint64, now time.Time) *work {
-	w := &work{drop: make(map[headerPath]bool), contents: make(map[string][]byte), require: make(map[string]store.Revision), ready: ready}
+	w := &work{drop: make(map[headerPath]bool), contents: make(map[string][]byte),
+		require: make(map[string]store.Revision), ready: ready}
 	x := &compilation{c, ctx, s, b, p, w, generation, now}
 	for _, group := range slices.Sorted(maps.Keys(b.pendingGroups)) {
 		// Without the config it waits for it, and nothing else waits for the group.
@@ -652,7 +654,8 @@ func (x *compilation) make(name string, t target, content snapshot.Content) []co
 	old := x.last(t.headerPath)
 	var removed []compiler.Removed
 	h, raw, changed, err := compileHeader(x.s, t, content, old, x.generation, x.now)
-	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); errors.Is(err, errContentTooLarge) || ok && rejected.Reason == snapshot.ReasonLimits {
+	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); errors.Is(err, errContentTooLarge) || ok &&
+		rejected.Reason == snapshot.ReasonLimits {
 		h, raw, changed, removed, err = x.fit(t, content, old, err)
 	}
 	if err == nil {
@@ -669,7 +672,8 @@ func (x *compilation) make(name string, t target, content snapshot.Content) []co
 }
 
 // fit makes a header of as much of a content as it can hold.
-func (x *compilation) fit(t target, content snapshot.Content, old *published, tooLarge error) (h published, raw []byte, changed bool, removed []compiler.Removed, err error) {
+func (x *compilation) fit(t target, content snapshot.Content, old *published, tooLarge error) (h published, raw []byte,
+	changed bool, removed []compiler.Removed, err error) {
 	content, removed, ok := x.b.compiler.Fit(content, func(content snapshot.Content) bool {
 		_, _, _, err := compileHeader(x.s, t, content, old, x.generation, x.now)
 		return err == nil
@@ -684,7 +688,8 @@ func (x *compilation) fit(t target, content snapshot.Content, old *published, to
 // fail notes that a subject keeps the header that it has.
 func (x *compilation) fail(name string, scope snapshot.Scope, err error) {
 	x.b.failed[name], x.b.news = fmt.Sprintf("%s: %v", scope, err), true
-	x.c.cfg.Failures.Log(x.ctx, x.c.cfg.Log, slog.LevelError, "a snapshot was not compiled: its subject keeps the last one",
+	x.c.cfg.Failures.Log(x.ctx, x.c.cfg.Log, slog.LevelError,
+		"a snapshot was not compiled: its subject keeps the last one",
 		slog.String("scope", string(scope)), slog.String("subject", name), slog.Any("err", err))
 }
 

@@ -490,7 +490,7 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	}
 	defer other.Close()
 	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
-		fmt.Sprintf(`match: ["key:%s", "key:`, other.self.enrolmentKey()), 1)
+		fmt.Sprintf(`match: ["key:%s", "key:`, other.self.EnrolmentKey()), 1)
 	if _, err := d.c.authority.set(t.Context(), d.request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
@@ -526,7 +526,7 @@ func TestRepairInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())), "")
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
 	other.authority.checkHead(t.Context())
 	const n = 2*maxPublished + 7
 	d.crowd(n)
@@ -677,7 +677,7 @@ func TestPublicationsRace(t *testing.T) {
 		}
 		defer other.Close()
 		defer func() { _ = d.c.Close() }()
-		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())); err != nil {
+		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
 		other.authority.checkHead(context.Background())
@@ -766,7 +766,7 @@ func TestLatePublication(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())), "")
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
 	other.authority.checkHead(t.Context())
 	d.joined("a")
 	d.follow(other)

@@ -45,12 +45,14 @@ func newPullLimiter() *pullLimiter {
 // start begins a pull of the member, and returns what ends it.
 func (l *pullLimiter) start(member string, now time.Time) (end func(), err error) {
 	if !l.rates.Allow(member, now) {
-		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member, "limit", fmt.Sprintf("%d per second, %d at once", pullsPerSecond, pullBurst))
+		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member,
+			"limit", fmt.Sprintf("%d per second, %d at once", pullsPerSecond, pullBurst))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.underWay[member] == pullsAtOnce {
-		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member, "limit", fmt.Sprintf("%d under way", pullsAtOnce))
+		return nil, explain.New(explain.RateLimited, "what", "pulls of "+member,
+			"limit", fmt.Sprintf("%d under way", pullsAtOnce))
 	}
 	l.underWay[member]++
 	return func() {
@@ -68,16 +70,19 @@ type snapshotServer struct {
 	c *Delivery
 }
 
-func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest, stream fealtyv1.SnapshotService_GetContentServer) error {
+func (s snapshotServer) GetContent(req *fealtyv1.GetContentRequest,
+	stream fealtyv1.SnapshotService_GetContentServer) error {
 	c := s.c
-	if _, err := c.cfg.Head.ready(); err != nil {
+	if _, err := c.cfg.Head.Ready(); err != nil {
 		return err
 	}
 	id := identity.FromContext(stream.Context()).ID
 	member := string(id.Kind()) + "/" + id.Name()
 	var hash snapshot.Digest
 	if len(req.GetContentHash()) != sha256.Size {
-		return explain.New(explain.RequestField, "field", "content_hash", "problem", fmt.Sprintf("it has %d bytes, a SHA-256 has %d", len(req.GetContentHash()), sha256.Size))
+		return explain.New(explain.RequestField,
+			"field", "content_hash", "problem", fmt.Sprintf("it has %d bytes, a SHA-256 has %d",
+				len(req.GetContentHash()), sha256.Size))
 	}
 	copy(hash[:], req.GetContentHash())
 	end, err := c.pulls.start(member, c.cfg.Now())
@@ -121,7 +126,7 @@ const maxPollTime = time.Minute
 
 func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.SnapshotService_PollServer) error {
 	c := s.c
-	if _, err := c.cfg.Head.ready(); err != nil {
+	if _, err := c.cfg.Head.Ready(); err != nil {
 		return err
 	}
 	id := identity.FromContext(stream.Context()).ID
@@ -135,7 +140,8 @@ func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.Snapshot
 	if err := c.cfg.Membership.presents(ctx, identity.FromContext(ctx)); err != nil {
 		return err
 	}
-	if _, ok := c.cfg.Membership.members.get(string(id.Kind()) + "/" + id.Name()); ok && req.GetInterval().CheckValid() == nil {
+	if _, ok := c.cfg.Membership.members.get(string(id.Kind()) + "/" + id.Name()); ok &&
+		req.GetInterval().CheckValid() == nil {
 		c.cfg.Membership.live.polls(id, req.GetInterval().AsDuration())
 	}
 	d := newSender(c, poller{c, ctx, stream}, id, req.GetHeld())
@@ -172,9 +178,10 @@ func (p poller) Send(m *fealtyv1.ConnectResponse) error {
 	return p.c.cfg.Readers.Do(p.ctx, func() error { return p.stream.Send(out) })
 }
 
-func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshotRequest) (*fealtyv1.GetSnapshotResponse, error) {
+func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshotRequest) (*fealtyv1.GetSnapshotResponse,
+	error) {
 	c := s.c
-	if _, err := c.cfg.Head.ready(); err != nil {
+	if _, err := c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	scope := snapshot.Scope(req.GetScope())

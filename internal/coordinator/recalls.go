@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
@@ -34,18 +35,11 @@ func (c *Admission) unrecorded(path string, leaf *x509.Certificate) bool {
 	return ok && leaf != nil && identity.KeyOf(leaf) == rec.Key && leaf.NotAfter.After(rec.NotAfter)
 }
 
-// storeAnswers reports whether the store showed our head since a call last failed for it.
-// A failure that lies ahead, because the clock was wrong, says nothing.
-func (c *Head) storeAnswers() bool {
-	failed := c.cfg.StoreGuard.SilentAt()
-	return !c.headConfirmed.Get().Before(failed) || failed.After(c.cfg.Now())
-}
-
 // whole reports whether a renewal should succeed now.
 func (c *Admission) whole() bool {
-	_, err := c.cfg.Head.ready()
-	return err == nil && c.cfg.StoreGuard.Lost() == nil && c.cfg.Head.storeAnswers() &&
-		c.cfg.Head.ConfirmedAge(c.cfg.Now()) <= headDegradedAfter && !c.cfg.StoreGuard.Writes().Blocks()
+	_, err := c.cfg.Head.Ready()
+	return err == nil && c.cfg.StoreGuard.Lost() == nil && c.cfg.Head.StoreAnswers() &&
+		c.cfg.Head.ConfirmedAge(c.cfg.Now()) <= authority.DegradedAfter && !c.cfg.StoreGuard.Writes().Blocks()
 }
 
 // followRecalls asks members back until ctx ends.

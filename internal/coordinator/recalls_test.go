@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -159,13 +160,13 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 			wantOnlyNil(t, m.again())
 			waits = append(waits, time.Since(began))
 		}
-		if waits[0] > storePatience || waits[1] > storeImpatience || waits[2] > storeImpatience {
+		if waits[0] > authority.StorePatience || waits[1] > authority.StoreImpatience || waits[2] > authority.StoreImpatience {
 			t.Errorf("it waited %v", waits)
 		}
 		d.store.setHanging(false)
 		d.store.setDown(nil)
-		time.Sleep(storePatience + 2*headPollPause)
-		if !d.c.head.storeAnswers() {
+		time.Sleep(authority.StorePatience + 2*headPollPause)
+		if !d.c.head.StoreAnswers() {
 			t.Error("it is impatient although the store answers")
 		}
 	})

@@ -164,7 +164,8 @@ func (c *OwnerRecovery) recoveryText(s *authority.State) string {
 	}
 	text := fmt.Sprintf("it waits for %s of the seed, of %s", shares(int(p.GetNeeded())), strings.Join(missing, ", "))
 	if brought := p.GetBrought(); len(brought) > 0 {
-		text = fmt.Sprintf("it has the share of %s, and waits for %d more, of %s", strings.Join(brought, ", "), max(int(p.GetNeeded())-len(brought), 0), strings.Join(missing, ", "))
+		text = fmt.Sprintf("it has the share of %s, and waits for %d more, of %s", strings.Join(brought, ", "),
+			max(int(p.GetNeeded())-len(brought), 0), strings.Join(missing, ", "))
 	}
 	return text + "; without them: " + s.Reason
 }
@@ -227,13 +228,16 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	progress, err := c.bring(ctx, req, slot.Prove)
 	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
 	if err != nil {
-		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "a share of the seed was not taken", slog.String("remote", addr),
+		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn,
+			"a share of the seed was not taken", slog.String("remote", addr),
 			slog.String("owner", owner),
 			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
 		return err
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was taken", slog.String("remote", addr), slog.String("owner", owner),
-		slog.Any("brought", progress.GetBrought()), slog.Uint64("needed", uint64(progress.GetNeeded())), slog.Bool("recovered", progress.GetRecovered()))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a share of the seed was taken", slog.String("remote", addr),
+		slog.String("owner", owner),
+		slog.Any("brought", progress.GetBrought()), slog.Uint64("needed",
+			uint64(progress.GetNeeded())), slog.Bool("recovered", progress.GetRecovered()))
 	return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Progress{Progress: progress}})
 }
 
@@ -253,12 +257,12 @@ func shareLabel(p *fealtyv1.RecoveryProgress, err error) string {
 // stands there; nil if there is none that owners could do anything for. What is signed in
 // it they check themselves.
 func (c *OwnerRecovery) waitingRestore(ctx context.Context) ([]byte, error) {
-	intent, _, err := c.cfg.Head.pendingRestore(ctx)
+	intent, _, err := c.cfg.Head.PendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "", err == nil && (intent == nil || !intent.Whole):
 		return nil, nil // status says what is wrong with it
 	case err != nil:
-		return nil, c.cfg.Head.storeError("read what a restore left", err)
+		return nil, c.cfg.Head.StoreError("read what a restore left", err)
 	}
 	return intent.Encode()
 }
@@ -287,9 +291,9 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.cfg.Head.cfg.History.Head(ctx)
+	head, _, err := c.cfg.Head.History().Head(ctx)
 	if err != nil {
-		return nil, c.cfg.Head.claimedHistoryError(err)
+		return nil, c.cfg.Head.ClaimedHistoryError(err)
 	}
 	r := c.recoveries
 	r.mu.Lock()
@@ -319,14 +323,15 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 		return nil, err
 	}
 	r.changed.Notify()
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.id.String()), slog.String("cluster", g.head.Cluster),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.id.String()),
+		slog.String("cluster", g.head.Cluster),
 		slog.Int("needed", g.head.Threshold), slog.Any("owners", g.head.Owners()))
 	return g, nil
 }
 
 // newGathering reads the history, and makes an attempt for its head.
 func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
-	h, links, m, err := c.cfg.Head.claimedHistory(ctx)
+	h, links, m, err := c.cfg.Head.ClaimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +340,7 @@ func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
 		return nil, explain.New(explain.RecoveryNoShares, "cluster", m.Cluster)
 	}
 	// No owner would send a share to who is no coordinator.
-	if _, err := c.cfg.Self.admits(m); err != nil {
+	if _, err := c.cfg.Self.Admits(m); err != nil {
 		return nil, err
 	}
 	recipient, err := keyring.NewEphemeral()
@@ -344,41 +349,8 @@ func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
 	}
 	var id recovery.ID
 	rand.Read(id[:])
-	return &gathering{attempt: recovery.NewAttempt(id, head, c.cfg.Now()), recipient: recipient, id: id, head: head, manifest: m, history: h}, nil
-}
-
-// claimedHistory reads the history as the store claims it to be, and the manifest of
-// its head. Nothing is verified: that takes the seed.
-func (c *Head) claimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
-	h, err := c.cfg.History.Load(ctx)
-	if err != nil {
-		return nil, nil, nil, c.claimedHistoryError(err)
-	}
-	links := make([]history.Link, 0, len(h.Links))
-	for _, raw := range h.Links {
-		t, err := history.Decode(raw)
-		if err != nil {
-			return nil, nil, nil, c.claimedHistoryError(err)
-		}
-		links = append(links, history.Link{Transition: *t, Hash: sha256.Sum256(raw)})
-	}
-	m, err := manifest.ParseAccepted(h.Manifests[links[len(links)-1].Manifest])
-	if err != nil {
-		return nil, nil, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", "the manifest of its head does not parse")
-	}
-	return h, links, m, nil
-}
-
-// claimedHistoryError words why the history that the store claims was not read.
-func (c *Head) claimedHistoryError(err error) error {
-	var damaged *history.BlobError
-	switch {
-	case errors.Is(err, history.ErrEmpty):
-		return explain.Wrap(err, explain.HistoryInvalid, "problem", "the store holds none")
-	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
-		return explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
-	}
-	return c.storeError("read the history", err)
+	return &gathering{attempt: recovery.NewAttempt(id, head, c.cfg.Now()), recipient: recipient, id: id, head: head,
+		manifest: m, history: h}, nil
 }
 
 // sendHistory sends h to who has a slot. A page that is not taken in time ends that:
@@ -396,11 +368,11 @@ func (c *OwnerRecovery) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer
 	t := proof.RecoveryTranscript{
 		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(), Head: g.head.Hash[:],
 	}
-	key, evidence, err := proof.ProveRecovery(c.cfg.Self.Key(), t)
+	key, evidence, err := proof.ProveRecovery(c.cfg.Self.PrivateKey(), t)
 	if err != nil {
 		return nil, err
 	}
-	vouch, err := c.cfg.Self.vouchFor(t)
+	vouch, err := c.cfg.Self.VouchFor(t)
 	if err != nil {
 		return nil, err
 	}
@@ -483,7 +455,7 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	if err := c.cfg.Faults.Hit("recover.before-store"); err != nil {
 		return nil, err
 	}
-	if err := c.cfg.Head.writeSealed(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
+	if _, err := c.cfg.Head.Overwrite(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
 		return nil, err
 	}
 	if err := c.cfg.Faults.Hit("recover.after-store"); err != nil {
@@ -547,9 +519,11 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner, "problem",
 			"it was sent as the share of "+flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes))
 	case errors.Is(err, keyring.ErrOtherAttempt), errors.Is(err, keyring.ErrNotForYou):
-		return share, explain.Wrap(err, explain.RecoveryOver, "owner", owner, "problem", "the share was encrypted to another attempt")
+		return share, explain.Wrap(err, explain.RecoveryOver, "owner", owner,
+			"problem", "the share was encrypted to another attempt")
 	case err != nil:
-		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner, "problem", "what was sent is no share, or was damaged")
+		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner,
+			"problem", "what was sent is no share, or was damaged")
 	}
 	if err := g.head.Check(owner, share); err != nil {
 		share.Wipe()
@@ -570,7 +544,7 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []st
 		case errors.Is(err, store.ErrNotFound):
 			continue
 		case err != nil:
-			return nil, shares, c.cfg.Head.storeError("read the gathered shares", err)
+			return nil, shares, c.cfg.Head.StoreError("read the gathered shares", err)
 		case len(e.Value) > recovery.MaxSentBytes:
 			err = errors.New("it is too large")
 		}
@@ -580,12 +554,13 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []st
 		}
 		if err != nil {
 			if c.recoveries.current() != g {
-				return nil, shares, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "it ended meanwhile")
+				return nil, shares, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8],
+					"problem", "it ended meanwhile")
 			}
-			c.cfg.Head.forged(ctx, e.Key, err)
+			c.cfg.Head.Forged(ctx, e.Key, err)
 			bad := store.Tx{If: []store.Condition{{Key: e.Key, Version: e.Version}}, Delete: []string{e.Key}}
 			if _, err := c.cfg.Store.Commit(ctx, bad); err != nil && !errors.Is(err, store.ErrConflict) {
-				return nil, shares, c.cfg.Head.storeError("remove what is no share", err)
+				return nil, shares, c.cfg.Head.StoreError("remove what is no share", err)
 			}
 			continue
 		}
@@ -631,13 +606,15 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 		map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.id.String()})
 	if errors.Is(err, explain.ManifestStale) {
 		c.recoveries.end(g)
-		return nil, explain.Wrap(err, explain.RecoveryOver, "attempt", g.id.String()[:8], "problem", "the history moved on meanwhile: somebody else brought the cluster back")
+		return nil, explain.Wrap(err, explain.RecoveryOver, "attempt", g.id.String()[:8],
+			"problem", "the history moved on meanwhile: somebody else brought the cluster back")
 	}
 	if err != nil {
 		return nil, err
 	}
 	c.dropShares(ctx, g)
-	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners), slog.String("attempt", g.id.String()),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners),
+		slog.String("attempt", g.id.String()),
 		slog.Uint64("authority_epoch", s.Head.AuthorityEpoch))
 	return s, nil
 }
@@ -662,7 +639,8 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 	}
 	if now := c.cfg.Head.State(); err == nil && now.Phase == authority.Ready {
 		c.dropShares(ctx, g)
-		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed", slog.String("attempt", g.id.String()))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed",
+			slog.String("attempt", g.id.String()))
 		return now
 	}
 	return nil
@@ -671,13 +649,13 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 // verifyRecovered derives the keys of secrets and replays the history with them.
 func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	secrets *authority.Secrets) (*history.Verified, error) {
-	loaded, err := c.cfg.Head.cfg.History.Load(ctx)
+	loaded, err := c.cfg.Head.History().Load(ctx)
 	if err != nil {
-		return nil, c.cfg.Head.claimedHistoryError(err)
+		return nil, c.cfg.Head.ClaimedHistoryError(err)
 	}
 	claimed, err := history.Decode(loaded.Links[len(loaded.Links)-1])
 	if err != nil {
-		return nil, c.cfg.Head.claimedHistoryError(err)
+		return nil, c.cfg.Head.ClaimedHistoryError(err)
 	}
 	if got := history.Hash(sha256.Sum256(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
@@ -692,13 +670,14 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
-	seen, err := c.cfg.Head.seen()
+	seen, err := c.cfg.Head.Seen()
 	if err == nil {
 		_, err = seen.Accepts(verified)
 	}
 	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
 		// Of a restored history it is the restore transition that has to: see restoration.
-		if intent, _, pending := c.cfg.Head.pendingRestore(ctx); pending == nil && intent != nil && !carries(verified, intent) {
+		if intent, _, pending := c.cfg.Head.PendingRestore(ctx); pending == nil && intent != nil && !carries(verified,
+			intent) {
 			err = nil
 		}
 	}
@@ -712,8 +691,10 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 func (c *OwnerRecovery) seedRefused(ctx context.Context, g *gathering, cause error) error {
 	c.recoveries.end(g)
 	c.dropShares(ctx, g)
-	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold, "problem", strings.TrimPrefix(cause.Error(), "history: "))
-	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()), slog.Any("err", err))
+	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold,
+		"problem", strings.TrimPrefix(cause.Error(), "history: "))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()),
+		slog.Any("err", err))
 	return err
 }
 

@@ -140,7 +140,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
-		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.self.enrolmentKey()),
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.self.EnrolmentKey()),
 			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
 		wantOnly(t, "parse", err, "")
@@ -181,7 +181,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		}},
 		{"true history, claimed key of the coordinator", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 			o := offerBy(own, testCluster, g.head.Hash, b)
-			o.Key = f.c.self.enrolmentKey()
+			o.Key = f.c.self.EnrolmentKey()
 			return o, g.history, nil
 		}},
 		{"true history, no proof", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
@@ -190,7 +190,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			return o, g.history, nil
 		}},
 		{"coordinator's key over another head", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(f.c.self.Key(), testCluster, history.Hash{1}, b), g.history, nil
+			return offerBy(f.c.self.PrivateKey(), testCluster, history.Hash{1}, b), g.history, nil
 		}},
 		{"history of the thief's own seed", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 			h := forge(own, nil)
@@ -240,7 +240,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.c.self.Key(), testCluster, g.head.Hash, b), g.history, nil
+		return offerBy(f.c.self.PrivateKey(), testCluster, g.head.Hash, b), g.history, nil
 	}}
 	_, err = bringTo(t, honest.serve(t), alice, recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
 	wantOnly(t, "bring to who has the key", err, "")

@@ -425,10 +425,10 @@ func TestConcurrentRecoveries(t *testing.T) {
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
 	epoch := d.state().Head.AuthorityEpoch
 	loseDeskKeeper(d, "")
-	key, err := d.disk.FS().ReadSecret("/coordinator/"+enrolmentKeyFile, 4<<10)
+	key, err := d.disk.FS().ReadSecret("/coordinator/"+authority.EnrolmentKeyFile, 4<<10)
 	wantOnly(t, "read", err, "")
-	d.disk.Put("/twin/"+enrolmentKeyFile, key)
-	d.disk.Chmod("/twin/"+enrolmentKeyFile, 0o600)
+	d.disk.Put("/twin/"+authority.EnrolmentKeyFile, key)
+	d.disk.Chmod("/twin/"+authority.EnrolmentKeyFile, 0o600)
 	twin, err := d.another("twin")
 	wantOnly(t, "start", err, "")
 	for _, c := range []*Coordinator{d.c, twin} {
@@ -468,7 +468,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
 	wantOnly(t, "split", err, "")
-	head, _, err := d.c.head.cfg.History.Head(t.Context())
+	head, _, err := d.c.head.History().Head(t.Context())
 	wantOnly(t, "head", err, "")
 	var tr *history.Transition
 	d.store.alter(history.BlobKey(head.Hash), func(raw []byte) []byte {

@@ -138,7 +138,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			"was altered"},
 		{"trust state altered", func(d *desk) { d.store.alter(bundle.StateKey, flip(-1)) }, "trust state"},
 		{"a ban altered", func(d *desk) { d.store.alter(key(d, record.BanIDPrefix), flip(-1)) }, "trust state"},
-		{"its memory of the head altered", func(d *desk) { d.disk.Put("/coordinator/"+markFile, []byte("{")) }, markFile},
+		{"its memory of the head altered", func(d *desk) { d.disk.Put("/coordinator/"+authority.MarkFile, []byte("{")) }, authority.MarkFile},
 		{"store rolled back by one set", func(d *desk) {
 			before := d.store.snapshot()
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
@@ -149,13 +149,15 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 			d.store.revert(before)
 			// The same disk, less its memory of the head, makes another child.
-			seen, err := d.disk.FS().ReadFile("/coordinator/"+markFile, maxMarkFile)
+			seen, err := d.disk.FS().ReadFile("/coordinator/"+authority.MarkFile, authority.MaxMarkFile)
 			wantOnly(t, "read", err, "")
-			d.forgets(markFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+			d.forgets(authority.MarkFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 3)), "")
-			d.disk.Put("/coordinator/"+markFile, seen)
+			d.disk.Put("/coordinator/"+authority.MarkFile, seen)
 		}, "history was forked"},
-		{"its own enrolment key lost", func(d *desk) { wantOnly(t, "remove", d.disk.FS().Remove("/coordinator/"+enrolmentKeyFile), "") }, "does not admit"},
+		{"its own enrolment key lost", func(d *desk) {
+			wantOnly(t, "remove", d.disk.FS().Remove("/coordinator/"+authority.EnrolmentKeyFile), "")
+		}, "does not admit"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := testDesk(t)
@@ -317,7 +319,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 					if err == nil && (d.state().Phase != authority.Ready || d.state().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
-					head, _, headErr := d.c.head.cfg.History.Head(t.Context())
+					head, _, headErr := d.c.head.History().Head(t.Context())
 					d.afterCrash(t, first, headErr == nil && head.Hash != before)
 				})
 			}
@@ -339,7 +341,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				err := d.set(poolEntries + coordinatorEntry(t, 2))
 				d.store.intercept(nil)
 				d.store.setDown(nil)
-				head, _, headErr := d.c.head.cfg.History.Head(t.Context())
+				head, _, headErr := d.c.head.History().Head(t.Context())
 				moved := headErr == nil && head.Hash != before
 				if err == nil && !moved {
 					t.Fatal("a set was acknowledged and did not happen")
@@ -394,7 +396,7 @@ func TestTwoFirstSets(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer other.Close()
-			req := d.request(d.manifest(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())))
+			req := d.request(d.manifest(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())))
 			writes := 0
 			d.store.intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
@@ -434,7 +436,7 @@ func TestTwoReplicas(t *testing.T) {
 	}
 	defer other.Close()
 	entries := poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-		other.self.enrolmentKey())
+		other.self.EnrolmentKey())
 	wantOnly(t, "set", d.set(entries), "")
 	other.authority.checkHead(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {

@@ -30,13 +30,13 @@ import (
 func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, by string,
 	received map[string]string) (*authority.State,
 	error) {
-	if _, err := c.cfg.Self.admits(before.Manifest); err != nil {
+	if _, err := c.cfg.Self.Admits(before.Manifest); err != nil {
 		return nil, err
 	}
 	// A reseed that was cut off after the head moved left the records for this seed to
 	// move: the trust state can be read only then.
 	if err := c.moveRecords(ctx, before); err != nil {
-		return nil, c.cfg.Head.storeError("bring the records under the seed of the head", err)
+		return nil, c.cfg.Head.StoreError("bring the records under the seed of the head", err)
 	}
 	mv := &move{from: before, manifest: before.Manifest, secrets: before.Secrets, root: before.Root, actor: by,
 		received: received}
@@ -73,7 +73,8 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 	}
 	s := c.cfg.Head.State()
 	if s.Phase != authority.Ready || s.Head.Hash != mv.link.Hash {
-		return nil, c.cfg.Head.made(ctx, "the new mesh CA key", errors.New("the head moved, and the coordinator is not ready at it"))
+		return nil, c.cfg.Head.Made(ctx, "the new mesh CA key",
+			errors.New("the head moved, and the coordinator is not ready at it"))
 	}
 	return s, nil
 }

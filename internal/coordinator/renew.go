@@ -50,13 +50,15 @@ func (c *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 	if lost := c.cfg.StoreGuard.LostError(); lost != nil {
 		// What the store shows of the member may be of before: it is renewed by what is known
 		// here, as without the store.
-		chain, err = c.renewAlone(ctx, peer, r, turn, explain.Wrap(lost, explain.StoreUnreachable, "what", "the renewal", "cause", "the store went back (FE-S112)"))
+		chain, err = c.renewAlone(ctx, peer, r, turn,
+			explain.Wrap(lost, explain.StoreUnreachable,
+				"what", "the renewal", "cause", "the store went back (FE-S112)"))
 		return chain, err == nil, err
 	}
-	asking, cancel := c.cfg.Head.patience(ctx)
+	asking, cancel := c.cfg.Head.Patience(ctx)
 	defer cancel()
 	chain, alone, err = c.renewRecorded(asking, peer, r, turn)
-	if !outOfReach(ctx, asking, err) {
+	if !authority.OutOfReach(ctx, asking, err) {
 		return chain, alone, err
 	}
 	c.cfg.StoreGuard.Silent()
@@ -68,16 +70,17 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 	turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
 	next := r.key
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, false, err
 		}
 		id := peer.ID
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, false, c.cfg.Head.storeError("read the member", err)
+			return nil, false, c.cfg.Head.StoreError("read the member", err)
 		}
-		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key && next == peer.Key {
+		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key &&
+			next == peer.Key {
 			// The outage swallowed the answer to a renewal: the member holds that newer key
 			// too, and asks with it once more. This one shows no second machine.
 			return nil, false, record.Busy("the renewal")
@@ -110,13 +113,13 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			if err := c.bannedNow(ctx, s, id, next); err != nil {
 				return nil, false, err
 			}
-			if c.cfg.Head.conflicts(ctx, err) {
+			if c.cfg.Head.Conflicts(ctx, err) {
 				continue
 			}
 		}
 		if err != nil {
 			refused := store.ReasonOf(err) != 0
-			err = c.cfg.Head.storeError("record the renewal", err)
+			err = c.cfg.Head.StoreError("record the renewal", err)
 			if refused {
 				chain, err = c.renewFull(ctx, s, peer, r, stored, turn, err)
 				return chain, err == nil, err
@@ -141,7 +144,7 @@ func (c *Admission) bannedNow(ctx context.Context, s *authority.State, id identi
 	for _, k := range []string{record.BanIDKey(id.Kind(), id.Name()), record.BanKeyKey(key)} {
 		ban, err := record.Get[record.Ban](ctx, s.Records, k)
 		if err != nil {
-			return c.cfg.Head.storeError("read a ban", err)
+			return c.cfg.Head.StoreError("read a ban", err)
 		}
 		if ban.Exists() {
 			return explain.New(explain.JoinBanned, "identity", id.String())
@@ -166,7 +169,8 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 				return false, err
 			}
 			if n := len(rec.Value.Domains); n > 0 {
-				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(), "domains", fmt.Sprint(n))
+				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(),
+					"domains", fmt.Sprint(n))
 			}
 			return true, c.cfg.Membership.removeRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
 		})

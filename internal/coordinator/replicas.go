@@ -37,12 +37,13 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 		defer cancel()
 		if err := c.announce(leaving, true); err != nil {
-			c.cfg.Log.LogAttrs(leaving, slog.LevelWarn, "the others were not told that this coordinator stops: they will miss it", slog.Any("err", err))
+			c.cfg.Log.LogAttrs(leaving, slog.LevelWarn,
+				"the others were not told that this coordinator stops: they will miss it", slog.Any("err", err))
 		}
 	}()
 	for {
 		changed, keepers := c.cfg.Head.Changed(), c.cfg.Authority.cfg.Keepers.keepersChanged.Wait()
-		lost, certificate := c.cfg.StoreGuard.Changed(), c.cfg.Self.certificateChanged.Wait()
+		lost, certificate := c.cfg.StoreGuard.Changed(), c.cfg.Self.CertificateChanged()
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
@@ -64,7 +65,7 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 	}
 	addrs := c.cfg.Addresses
 	r := replicas.Record{
-		Key: c.cfg.Self.enrolmentKey(), Addresses: addrs[:min(len(addrs), replicas.MaxAddrs)], Phase: s.Phase.String(),
+		Key: c.cfg.Self.EnrolmentKey(), Addresses: addrs[:min(len(addrs), replicas.MaxAddrs)], Phase: s.Phase.String(),
 		StartedAt: c.cfg.StartedAt.UTC(), At: c.cfg.Now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,
 			flowcontrol.MaxShownBytes), Stopped: stopped,
 		Reads: c.cfg.Authority.cfg.Reads,
@@ -76,11 +77,11 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 		r.Seen = store.Revision(min(c.cfg.StoreGuard.Revision(), uint64(store.MaxRevision)))
 	}
 	if last := s.Ready(); last != nil {
-		if found, err := c.cfg.Self.admits(last.Manifest); err == nil {
+		if found, err := c.cfg.Self.Admits(last.Manifest); err == nil {
 			r.Name = found.Name
 		}
 	}
-	w, err := replicas.Sign(r, c.cfg.Self.Key(), c.cfg.Self.vouch)
+	w, err := replicas.Sign(r, c.cfg.Self.PrivateKey(), c.cfg.Self.Vouch)
 	if err != nil {
 		return err
 	}
@@ -123,7 +124,7 @@ func (c *PeerRecovery) replicaMessages(ctx context.Context, s *authority.State) 
 	var m *manifest.Manifest
 	if last := s.Ready(); last != nil {
 		m = last.Manifest
-	} else if _, _, claimed, err := c.cfg.Head.claimedHistory(ctx); err == nil {
+	} else if _, _, claimed, err := c.cfg.Head.ClaimedHistory(ctx); err == nil {
 		m = claimed
 	} else {
 		return nil
@@ -149,7 +150,7 @@ func (c *PeerRecovery) replicaMessage(r replicas.Record) *fealtyv1.Replica {
 	msg := &fealtyv1.Replica{
 		Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
 		StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
-		Self: r.Key == c.cfg.Self.enrolmentKey(), Stopped: r.Stopped,
+		Self: r.Key == c.cfg.Self.EnrolmentKey(), Stopped: r.Stopped,
 	}
 	if !r.Head.IsZero() {
 		msg.Head = bytes.Clone(r.Head[:])

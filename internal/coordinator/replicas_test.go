@@ -21,7 +21,7 @@ import (
 // awaitReplica waits until the record of r's coordinator is as want says.
 func (f *fleet) awaitReplica(want func(replicas.Record) bool) replicas.Record {
 	f.t.Helper()
-	key, err := replicas.Key(f.c.self.Key().Public().(ed25519.PublicKey))
+	key, err := replicas.Key(f.c.self.PrivateKey().Public().(ed25519.PublicKey))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -115,9 +115,9 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.kill()
-	mine, err := replicas.Key(f.c.self.Key().Public().(ed25519.PublicKey))
+	mine, err := replicas.Key(f.c.self.PrivateKey().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	its, err := replicas.Key(r.c.self.Key().Public().(ed25519.PublicKey))
+	its, err := replicas.Key(r.c.self.PrivateKey().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
 	genuine, err := f.store.Get(t.Context(), its)
 	wantOnly(t, "read", err, "")
@@ -153,7 +153,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		want      string
 	}{
 		{"as it was", its, genuine.Value, both},
-		{"signed by it again", its, again(func(r *replicas.Record) { r.Name = "somebody-else" }, r.c.self.Key()),
+		{"signed by it again", its, again(func(r *replicas.Record) { r.Name = "somebody-else" }, r.c.self.PrivateKey()),
 			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
 		{"signed by another", its, again(func(*replicas.Record) {}, stranger), one},
@@ -162,15 +162,15 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 			again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
 				stranger), both},
 		{"an address that is none", its, again(func(r *replicas.Record) { r.Addresses = []string{"host"} },
-			r.c.self.Key()), one},
+			r.c.self.PrivateKey()), one},
 		{"too many addresses", its,
 			again(func(r *replicas.Record) { r.Addresses = slices.Repeat([]string{"h:1"}, replicas.MaxAddrs+1) },
-				r.c.self.Key()), one},
-		{"a phase that is none", its, again(func(r *replicas.Record) { r.Phase = "\x1b[31m" }, r.c.self.Key()), one},
+				r.c.self.PrivateKey()), one},
+		{"a phase that is none", its, again(func(r *replicas.Record) { r.Phase = "\x1b[31m" }, r.c.self.PrivateKey()), one},
 		{"too large", its, again(func(r *replicas.Record) { r.Name = strings.Repeat("x", replicas.MaxBytes) },
-			r.c.self.Key()), one},
+			r.c.self.PrivateKey()), one},
 		{"a key of low order", its, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(make([]byte, 32)) },
-			r.c.self.Key()), one},
+			r.c.self.PrivateKey()), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
 	} {
@@ -204,7 +204,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	if got := f.keys(replicas.Prefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.c.self.Key()))
+	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.c.self.PrivateKey()))
 	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicas.Prefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)

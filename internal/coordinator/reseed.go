@@ -74,14 +74,15 @@ type reseedServer struct {
 	c *Authority
 }
 
-func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareReseedRequest) (*fealtyv1.PrepareReseedResponse, error) {
+func (r reseedServer) PrepareReseed(ctx context.Context,
+	req *fealtyv1.PrepareReseedRequest) (*fealtyv1.PrepareReseedResponse, error) {
 	c := r.c
 	_, release, err := c.headTurn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +139,8 @@ func (r reseedServer) PrepareReseed(ctx context.Context, req *fealtyv1.PrepareRe
 	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "manifest.reseed.prepare",
 		Target: identity.KeyOf(mv.root).String()})
 	if _, err := ch.Commit(ctx); err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the audit entry of a prepared seed was not written", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+			"the audit entry of a prepared seed was not written", slog.Any("err", err))
 	}
 	out.ExpiresAt = timestamppb.New(p.expires)
 	return out, nil
@@ -153,14 +155,15 @@ func (c *Authority) reseedCosts(ctx context.Context, s *authority.State) (*fealt
 	}{{record.MemberPrefix, &out.Members}, {tokenPrefix, &out.TokensVoided}} {
 		l, err := c.cfg.Store.List(ctx, count.prefix)
 		if err != nil {
-			return nil, c.cfg.Head.storeError("count the records", err)
+			return nil, c.cfg.Head.StoreError("count the records", err)
 		}
 		*count.n = uint64(len(l.Entries))
 	}
 	return out, nil
 }
 
-func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitReseedRequest) (*fealtyv1.CommitReseedResponse, error) {
+func (r reseedServer) CommitReseed(ctx context.Context,
+	req *fealtyv1.CommitReseedRequest) (*fealtyv1.CommitReseedResponse, error) {
 	c := r.c
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
@@ -170,17 +173,20 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 		return nil, err
 	}
 	defer release()
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
 	p := c.prepared
 	switch {
 	case p == nil:
-		return nil, explain.New(explain.ReseedUnprepared, "problem", "none is prepared on this coordinator: it is kept in memory alone, for an hour, and by one coordinator")
+		return nil, explain.New(explain.ReseedUnprepared,
+			"problem", "none is prepared on this coordinator: it is kept in memory alone, for an hour, and by one "+
+				"coordinator")
 	case !c.cfg.Now().Before(p.expires):
 		c.dropPrepared()
-		return nil, explain.New(explain.ReseedUnprepared, "problem", "it was prepared more than an hour ago, and is dropped")
+		return nil, explain.New(explain.ReseedUnprepared,
+			"problem", "it was prepared more than an hour ago, and is dropped")
 	case !bytes.Equal(req.GetChange(), p.change):
 		return nil, explain.New(explain.ReseedUnprepared, "problem", "another one was prepared after it")
 	case p.transition.Previous != s.Head.Hash:
@@ -244,7 +250,8 @@ func (r reseedServer) CommitReseed(ctx context.Context, req *fealtyv1.CommitRese
 func (c *Authority) composeReseed(req *fealtyv1.CommitReseedRequest, s *authority.State, p *prepared) (*move, error) {
 	mv, t := *p.move, p.transition
 	mv.from = s // the head is that of then; who wrote it last may be another
-	if err := authorize(&fealtyv1.SetManifestRequest{Reason: req.GetReason(), Signatures: req.GetSignatures()}, s, &t); err != nil {
+	if err := authorize(&fealtyv1.SetManifestRequest{Reason: req.GetReason(), Signatures: req.GetSignatures()}, s,
+		&t); err != nil {
 		return nil, err
 	}
 	if err := mv.splitSeed(&t); err != nil {
@@ -262,14 +269,14 @@ func (c *Authority) settingTurn(ctx context.Context) (release func(), err error)
 	for {
 		left, granted := patience.Left(ctx)
 		if !granted {
-			left = storePatience
+			left = authority.StorePatience
 		}
 		// The change that it waits for may wait for the store itself.
 		t := time.NewTimer(max(left-time.Since(began), time.Second))
 		select {
 		case c.setting <- struct{}{}:
 			t.Stop()
-			if c.cfg.Head.storeSilent() {
+			if c.cfg.Head.StoreSilent() {
 				patience.Spend(ctx, time.Since(began))
 			}
 			return func() { <-c.setting }, nil
@@ -277,8 +284,8 @@ func (c *Authority) settingTurn(ctx context.Context) (release func(), err error)
 			t.Stop()
 			return nil, ctx.Err()
 		case <-t.C:
-			if granted && c.cfg.Head.storeSilent() {
-				return nil, inOutage("the wait for another change of the manifest", patience.ErrOver)
+			if granted && c.cfg.Head.StoreSilent() {
+				return nil, authority.InOutage("the wait for another change of the manifest", patience.ErrOver)
 			}
 		}
 	}
@@ -322,7 +329,7 @@ const freezeLimit = time.Minute
 // function is called or the records are moved. It names the seed by its salt.
 func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history.Salt) (f frozen, thaw func(),
 	err error) {
-	f = frozen{salt, record.NewID(), c.cfg.Self.enrolmentKey(), c.cfg.Now().UTC()}
+	f = frozen{salt, record.NewID(), c.cfg.Self.EnrolmentKey(), c.cfg.Now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
 		return f, nil, err
@@ -332,7 +339,7 @@ func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history
 	version, err := ch.Commit(ctx)
 	if err != nil {
 		c.unsettle() // it may be there, of this try or of an earlier one
-		return f, nil, c.cfg.Head.storeError("freeze the records", err)
+		return f, nil, c.cfg.Head.StoreError("freeze the records", err)
 	}
 	if err := c.cfg.Faults.Hit("reseed.after-freeze"); err != nil {
 		c.unsettle()
@@ -344,7 +351,8 @@ func (c *Authority) freeze(ctx context.Context, s *authority.State, salt history
 		tx := store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: version}},
 			Delete: []string{record.FreezeKey}}
 		if _, err := c.cfg.Store.Commit(ctx, tx); err != nil {
-			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the records are still frozen, which is tried again", slog.Any("err", err))
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the records are still frozen, which is tried again",
+				slog.Any("err", err))
 			c.unsettle()
 		}
 	}, nil
@@ -398,7 +406,7 @@ func (c *Authority) breakFreeze(ctx context.Context) error {
 	}
 	var f frozen
 	if err := json.Unmarshal(e.Value,
-		&f); err == nil && f.By != c.cfg.Self.enrolmentKey() && c.cfg.Now().Sub(f.At).Abs() <= freezeLimit {
+		&f); err == nil && f.By != c.cfg.Self.EnrolmentKey() && c.cfg.Now().Sub(f.At).Abs() <= freezeLimit {
 		return nil
 	}
 	head, err := c.cfg.Store.Get(ctx, history.HeadKey)
@@ -430,7 +438,8 @@ func (c *Authority) breakFreeze(ctx context.Context) error {
 	if f.Salt == t.Salt {
 		return nil
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a reseed was cut off before the head moved: the records are free again, and the old seed stays")
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+		"a reseed was cut off before the head moved: the records are free again, and the old seed stays")
 	_, err = c.cfg.Store.Commit(ctx, store.Tx{
 		If: []store.Condition{{Key: record.FreezeKey, Version: e.Version},
 			{Key: history.HeadKey, Version: head.Version}},
@@ -468,16 +477,17 @@ func (c *Authority) writeLedger(ctx context.Context, s *authority.State, mv *mov
 		}
 		key := f.ledgerPrefix() + strconv.Itoa(parts)
 		part, parts = ledger{}, parts+1
-		return c.cfg.Head.writeSealed(ctx, key, auth.Seal(key, raw))
+		_, err = c.cfg.Head.Overwrite(ctx, key, auth.Seal(key, raw))
+		return err
 	}
 	for _, prefix := range movedFamilies {
 		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
-			return c.cfg.Head.storeError("read the records", err)
+			return c.cfg.Head.StoreError("read the records", err)
 		}
 		for _, e := range l.Entries {
 			if _, err := s.Records.Auth.Open(e.Key, e.Value); err != nil {
-				c.cfg.Head.forged(ctx, e.Key, err)
+				c.cfg.Head.Forged(ctx, e.Key, err)
 				continue
 			}
 			if part[e.Key] = valueSum(e.Value); len(part) == ledgerEntries {
@@ -541,7 +551,7 @@ func (c *Authority) moveRecords(ctx context.Context, s *authority.State) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, store.ErrConflict) && !c.cfg.Head.movedOn(ctx, s):
+		case errors.Is(err, store.ErrConflict) && !c.cfg.Head.MovedOn(ctx, s):
 		case errors.Is(err, store.ErrForged) && c.thawed(ctx, e.Version):
 		default:
 			return err
@@ -584,7 +594,8 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 		_, err := c.cfg.Store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: frozenAt}},
 			Delete: []string{record.FreezeKey}})
 		if !errors.Is(err, store.ErrConflict) { // it was there still
-			c.cfg.Head.forged(ctx, record.FreezeKey, fmt.Errorf("the reseed that it is of has ended: %w", store.ErrForged))
+			c.cfg.Head.Forged(ctx, record.FreezeKey, fmt.Errorf("the reseed that it is of has ended: %w",
+				store.ErrForged))
 		}
 		return err
 	}
@@ -620,7 +631,8 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 				continue // by a try before this one
 			}
 			if book[e.Key] != valueSum(e.Value) {
-				c.cfg.Head.forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w", store.ErrForged))
+				c.cfg.Head.Forged(ctx, e.Key, fmt.Errorf("it is not what it was when the seed changed: %w",
+					store.ErrForged))
 				continue
 			}
 			if e.Key == bundle.StateKey {
@@ -707,7 +719,7 @@ func (c *Authority) sweepReseeds(ctx context.Context, s *authority.State) error 
 }
 
 func (r reseedServer) GetRootChanges(stream fealtyv1.ReseedService_GetRootChangesServer) error {
-	s, err := r.c.cfg.Head.ready()
+	s, err := r.c.cfg.Head.Ready()
 	if err != nil {
 		return err
 	}

@@ -893,7 +893,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.store.setDown(errDown)
-	err := d.c.head.forgedUnder(t.Context(), before, suspect{all[0].Key, store.ErrForged})
+	err := d.c.head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
 	d.store.setDown(nil)
 	if n := forgedRecords(d.c); !errors.Is(err, errDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)

@@ -19,36 +19,9 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// A store that was restored from a backup holds an intent beside the history of then
-// (storage.md, Restore). Before anything is served from it, a coordinator that holds
-// the seed appends a restore transition, which the signers authorized: it has a new
-// mesh CA key, and its index and epoch are above all that the field remembers. So
-// whoever saw a newer head accepts the fork by the signatures of the signers it knows,
-// and whoever did not goes on as after any change of authority.
-//
-// Until then the coordinator is in recovery mode, and says what is missing. It is not
-// ready either at the head of the backup itself, whatever its keepers could open.
-
-// pendingRestore returns the intent in the store, with its version; nil if there is
-// none. An error that has a code says that there is one which is unusable.
-func (c *Head) pendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
-	intent, version, err := backup.ReadIntent(ctx, c.cfg.Store)
-	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
-		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
-	}
-	return intent, version, err
-}
-
 // unfinished says that a restore was not carried to its end.
 func unfinished(intent *backup.Intent) error {
 	return explain.New(explain.RestoreUnfinished, "made", intent.Header.CreatedAt.UTC().Format(time.RFC3339))
-}
-
-// restoring reports whether a whole restore waits in the store: then an older head there
-// is neither a late notice nor a lost write.
-func (c *Head) restoring(ctx context.Context) bool {
-	intent, _, err := c.pendingRestore(ctx)
-	return err == nil && intent != nil && intent.Whole
 }
 
 // goOn brings the history that w leads to into force by the restore transition that is
@@ -96,16 +69,17 @@ func carries(v *history.Verified, intent *backup.Intent) bool {
 // madeOf reports whether t is the transition that intent asks for.
 func madeOf(t *history.Transition, intent *backup.Intent) bool {
 	head, err := intent.Head()
-	return err == nil && t.Kind == history.KindRestore && t.Previous == head.Hash && t.Index == intent.Index && t.Backup == history.Hash(intent.Trailer.Digest)
+	return err == nil && t.Kind == history.KindRestore && t.Previous == head.Hash && t.Index == intent.Index &&
+		t.Backup == history.Hash(intent.Trailer.Digest)
 }
 
 // restoration returns the restore transition that is to follow before, and nil if
 // nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
 // the way is an error with a code.
 func (c *Authority) restoration(ctx context.Context, before *authority.State) (*history.Transition, error) {
-	intent, _, err := c.cfg.Head.pendingRestore(ctx)
+	intent, _, err := c.cfg.Head.PendingRestore(ctx)
 	if err != nil {
-		return nil, c.cfg.Head.storeError("read what a restore left", err)
+		return nil, c.cfg.Head.StoreError("read what a restore left", err)
 	}
 	if intent == nil || carries(before.Chain, intent) {
 		return nil, nil
@@ -133,7 +107,7 @@ func (c *Authority) restoration(ctx context.Context, before *authority.State) (*
 	// compared with what the backup was signed over.
 	l, err := c.cfg.Store.List(ctx, "")
 	if err != nil {
-		return nil, c.cfg.Head.storeError("compare the store with the backup", err)
+		return nil, c.cfg.Head.StoreError("compare the store with the backup", err)
 	}
 	sum := backup.NewSum()
 	for _, e := range l.Entries {
@@ -165,13 +139,14 @@ func (c *Authority) restoreAuthorized(m *manifest.Manifest, t *history.Transitio
 			missing = append(missing, s.Name)
 		}
 	}
-	return explain.Wrap(err, explain.RestoreUnsigned, "have", fmt.Sprint(u.Have), "need", fmt.Sprint(u.Need), "missing", strings.Join(missing, ", "))
+	return explain.Wrap(err, explain.RestoreUnsigned, "have", fmt.Sprint(u.Have), "need", fmt.Sprint(u.Need),
+		"missing", strings.Join(missing, ", "))
 }
 
 // passesMark reports whether the history before, with t after it, may take the place of
 // the newest head that this coordinator has seen.
 func (c *Authority) passesMark(before *history.Verified, t *history.Transition) error {
-	seen, err := c.cfg.Head.seen()
+	seen, err := c.cfg.Head.Seen()
 	if err != nil {
 		return err
 	}
@@ -198,7 +173,7 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 	if last == nil {
 		return nil
 	}
-	intent, version, err := c.cfg.Head.pendingRestore(ctx)
+	intent, version, err := c.cfg.Head.PendingRestore(ctx)
 	if err != nil {
 		return err
 	}
@@ -231,17 +206,20 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 			ch.Delete(backup.IntentKey, version)
 			ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
 				Target: last.Hash.String(), Reason: last.Reason,
-				Fields: map[string]string{"backup_at": intent.Header.CreatedAt.UTC().Format(time.RFC3339), "index": fmt.Sprint(last.Index)}})
+				Fields: map[string]string{"backup_at": intent.Header.CreatedAt.UTC().Format(time.RFC3339),
+					"index": fmt.Sprint(last.Index)}})
 			if _, err := ch.Commit(ctx); err != nil {
 				return fmt.Errorf("end the restore: %w", err)
 			}
-			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at", intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+				"the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at",
+					intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
 		}
 	}
 	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
-		return c.cfg.Head.forgedUnder(ctx, s, suspect{restoreGapKey, err})
+		return c.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: restoreGapKey, Err: err})
 	case err != nil:
 		return err
 	case gap.Exists() && gap.Value.Index == last.Index:

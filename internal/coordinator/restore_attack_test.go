@@ -59,7 +59,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		if s := d.state(); s.Phase == authority.Ready && s.Head.Hash != seen.Hash {
 			t.Fatalf("it is ready at index %d by %s, after index %d", s.Head.Index, s.Head.Kind, seen.Index)
 		}
-		mark, err := d.c.head.seen()
+		mark, err := d.c.head.Seen()
 		wantOnly(t, "mark", err, "")
 		if mark.Hash != seen.Hash {
 			t.Errorf("it remembers index %d as the newest, after index %d", mark.Index, seen.Index)

@@ -22,7 +22,7 @@ import (
 // Revoke takes something away by its name.
 func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*fealtyv1.RevokeResponse, error) {
 	c := t.c
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
@@ -31,10 +31,12 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	}
 	thing := snapshot.Revoked{Kind: snapshot.RevokedKind(req.GetKind()), Name: req.GetName()}
 	if !slices.Contains(snapshot.RevokedKinds(), thing.Kind) {
-		return nil, explain.New(explain.RequestField, "field", "kind", "problem", fmt.Sprintf("%.40q is nothing that can be revoked by name", req.GetKind()))
+		return nil, explain.New(explain.RequestField,
+			"field", "kind", "problem", fmt.Sprintf("%.40q is nothing that can be revoked by name", req.GetKind()))
 	}
 	if err := thing.Check(s.Manifest.Cluster); err != nil {
-		return nil, explain.Wrap(err, explain.RequestField, "field", "name", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
+		return nil, explain.Wrap(err, explain.RequestField,
+			"field", "name", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	out := &fealtyv1.RevokeResponse{}
 	s, in, err := c.changeTrust(ctx, req.GetDryRun(), "revoke",
@@ -49,16 +51,17 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	}
 	out.Trust, err = c.trustMessage(ctx, s, in)
 	if out.Changed && !req.GetDryRun() {
-		err = c.cfg.Head.made(ctx, "the revocation", err)
+		err = c.cfg.Head.Made(ctx, "the revocation", err)
 	}
 	return out, err
 }
 
 // ApplyEmergency brings a statement of the signers into the bundle. Who hands it in
 // only carries it: the signatures decide.
-func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmergencyRequest) (*fealtyv1.ApplyEmergencyResponse, error) {
+func (t trustServer) ApplyEmergency(ctx context.Context,
+	req *fealtyv1.ApplyEmergencyRequest) (*fealtyv1.ApplyEmergencyResponse, error) {
 	c := t.c
-	if _, err := c.cfg.Head.ready(); err != nil {
+	if _, err := c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	signed, err := snapshot.UnmarshalEmergency(req.GetStatement())
@@ -68,13 +71,13 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 	out := &fealtyv1.ApplyEmergencyResponse{}
 	cuts := c.cfg.Membership.cuts.Load()
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, err
 		}
 		in, err := c.cfg.Bundle.readTrust(ctx, s)
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read the trust state", err)
+			return nil, c.cfg.Head.StoreError("read the trust state", err)
 		}
 		e, err := signed.Verify(s.Bundle.Compile(in))
 		if err != nil {
@@ -85,7 +88,8 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 			return nil, emergencyRefused(err)
 		}
 		if slices.Contains(e.Keys, s.MeshKey) {
-			return nil, emergencyRefused(errors.New("it bans the mesh CA key in force, and so every member: move authority to another one first, with fealty recover, or reseed"))
+			return nil, emergencyRefused(errors.New("it bans the mesh CA key in force, and so every member: move " +
+				"authority to another one first, with fealty recover, or reseed"))
 		}
 		if out.Changed = news; !news || req.GetDryRun() {
 			return out, nil
@@ -102,11 +106,11 @@ func (t trustServer) ApplyEmergency(ctx context.Context, req *fealtyv1.ApplyEmer
 			if err := c.cfg.Faults.Hit("emergency.after-commit"); err != nil {
 				return nil, err
 			}
-			err = c.cfg.Head.made(ctx, "the emergency statement", c.cfg.Bundle.trustChanged(ctx))
+			err = c.cfg.Head.Made(ctx, "the emergency statement", c.cfg.Bundle.trustChanged(ctx))
 			out.ConnectionsClosed = uint32(c.cfg.Membership.cuts.Load() - cuts)
 			return out, err
-		case !c.cfg.Head.conflicts(ctx, err):
-			return nil, c.cfg.Head.storeError("apply the emergency statement", err)
+		case !c.cfg.Head.Conflicts(ctx, err):
+			return nil, c.cfg.Head.StoreError("apply the emergency statement", err)
 		}
 	}
 	return nil, record.Busy("the trust state")
@@ -134,7 +138,7 @@ func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bund
 	for _, key := range e.Keys {
 		old, err := record.Get[record.Ban](ctx, s.Records, record.BanKeyKey(key))
 		if err != nil {
-			return c.cfg.Head.storeError("read a banned key", err)
+			return c.cfg.Head.StoreError("read a banned key", err)
 		}
 		next := ban
 		// Whose it is nobody says: the last certificate over it ends no later than this.

@@ -30,7 +30,6 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/recall"
 	decide "github.com/fealty-io/fealty/internal/replica"
@@ -42,77 +41,10 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// enrolmentConfig is what an Enrolment is made of.
-type enrolmentConfig struct {
-	FS  durable.FS
-	Log *slog.Logger
-	Now func() time.Time
-
-	DataDir   string             // where its files are
-	Addresses []string           // that people and tokens are told; shared
-	Pin       identity.KeyID     // of the root key; zero: any
-	Key       ed25519.PrivateKey // see [loadEnrolmentKey]
-	// Certificate is shown beside the enrolment key; nil: this coordinator has none.
-	Certificate *enrolment.Certificate
-}
-
-// Enrolment says which coordinator of the manifest this process is, and proves it.
-type Enrolment struct {
-	cfg enrolmentConfig
-
-	certificateChanged watch.Signal // it is another one
-	setup              atomic.Pointer[setupSecret]
-}
-
-func newEnrolment(cfg enrolmentConfig) *Enrolment { return &Enrolment{cfg: cfg} }
-
-// headConfig is what a Head is made of.
-type headConfig struct {
-	Self       *Enrolment
-	StoreGuard *storeguard.Guard
-	History    *history.Log
-	Store      store.Store
-	FS         durable.FS
-	Failures   *flowcontrol.LogSampler
-	Log        *slog.Logger
-	Now        func() time.Time
-	Elapsed    func() time.Duration
-
-	// MaxHeadAge is how long it serves what needs no new fact without seeing the head.
-	MaxHeadAge time.Duration
-	// Leave has the head that the store shows followed, before anything more is decided
-	// under the one in force.
-	Leave func(ctx context.Context)
-	// Memory is what is here of s and of what may come, for who judges another head.
-	Memory func(s *authority.State) decide.Memory
-}
-
-// Head knows which head is in force, and what the store shows of it (I10).
-type Head struct {
-	cfg     headConfig
-	metrics *headMetrics
-
-	conflicted map[string]func(ctx context.Context, err *store.ConflictError) (again bool)
-
-	state         atomic.Pointer[authority.State]
-	stateChanged  watch.Signal
-	headDue       watch.Signal                   // the head is to be looked at now
-	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
-	lag           lag                            // the state, if the store showed a newer head
-	headConfirmed instant.Last                   // when the store was last asked and showed our head
-}
-
-// newHead makes a Head under which nothing was read yet.
-func newHead(cfg headConfig) *Head {
-	h := &Head{cfg: cfg}
-	h.Put(&authority.State{Phase: authority.Recovery, Reason: "the history was not read yet"}, time.Time{})
-	return h
-}
-
 // keepersConfig is what Keepers are made of.
 type keepersConfig struct {
-	Self     *Enrolment
-	Head     *Head
+	Self     *authority.Enrolment
+	Head     *authority.Head
 	Replicas *replicas.Directory
 	Store    store.Store
 	FS       durable.FS
@@ -136,8 +68,8 @@ func newKeepers(cfg keepersConfig) *Keepers { return &Keepers{cfg: cfg} }
 
 // authorityConfig is what an Authority is made of.
 type authorityConfig struct {
-	Self       *Enrolment
-	Head       *Head
+	Self       *authority.Enrolment
+	Head       *authority.Head
 	Replicas   *replicas.Directory
 	Keepers    *Keepers
 	StoreGuard *storeguard.Guard
@@ -213,8 +145,8 @@ func newAuthority(cfg authorityConfig) *Authority {
 
 // trustBundleConfig is what a TrustBundle is made of.
 type trustBundleConfig struct {
-	Self       *Enrolment
-	Head       *Head
+	Self       *authority.Enrolment
+	Head       *authority.Head
 	StoreGuard *storeguard.Guard
 	Guard      *mesh.Guard
 	Source     *credential.Issued // what our listener presents and believes
@@ -244,8 +176,8 @@ func newTrustBundle(cfg trustBundleConfig) *TrustBundle {
 
 // electionConfig is what an Election is made of.
 type electionConfig struct {
-	Self       *Enrolment
-	Head       *Head
+	Self       *authority.Enrolment
+	Head       *authority.Head
 	Replicas   *replicas.Directory
 	Authority  *Authority
 	StoreGuard *storeguard.Guard
@@ -274,8 +206,8 @@ func newElection(cfg electionConfig) (*Election, error) {
 
 // peerRecoveryConfig is what a PeerRecovery is made of.
 type peerRecoveryConfig struct {
-	Self       *Enrolment
-	Head       *Head
+	Self       *authority.Enrolment
+	Head       *authority.Head
 	Replicas   *replicas.Directory
 	Authority  *Authority
 	Election   *Election
@@ -316,8 +248,8 @@ func newPeerRecovery(cfg peerRecoveryConfig) *PeerRecovery {
 
 // ownerRecoveryConfig is what an OwnerRecovery is made of.
 type ownerRecoveryConfig struct {
-	Self      *Enrolment
-	Head      *Head
+	Self      *authority.Enrolment
+	Head      *authority.Head
 	Replicas  *replicas.Directory
 	Authority *Authority
 	Election  *Election
@@ -344,8 +276,8 @@ func newOwnerRecovery(cfg ownerRecoveryConfig) *OwnerRecovery {
 
 // membershipConfig is what a Membership is made of.
 type membershipConfig struct {
-	Self         *Enrolment
-	Head         *Head
+	Self         *authority.Enrolment
+	Head         *authority.Head
 	Replicas     *replicas.Directory
 	Bundle       *TrustBundle
 	PeerRecovery *PeerRecovery
@@ -393,8 +325,8 @@ func newMembership(cfg membershipConfig) *Membership {
 
 // trustConfig is what a Trust is made of.
 type trustConfig struct {
-	Self       *Enrolment
-	Head       *Head
+	Self       *authority.Enrolment
+	Head       *authority.Head
 	Authority  *Authority
 	Bundle     *TrustBundle
 	Election   *Election
@@ -421,7 +353,7 @@ func newTrust(cfg trustConfig) *Trust { return &Trust{cfg: cfg, presenters: newP
 
 // desiredConfig is what a Desired is made of.
 type desiredConfig struct {
-	Head       *Head
+	Head       *authority.Head
 	StoreGuard *storeguard.Guard
 	Store      store.Store
 	Log        *slog.Logger
@@ -440,7 +372,7 @@ func newDesired(cfg desiredConfig) *Desired { return &Desired{cfg: cfg} }
 
 // admissionConfig is what an Admission is made of.
 type admissionConfig struct {
-	Head       *Head
+	Head       *authority.Head
 	Bundle     *TrustBundle
 	Membership *Membership
 	StoreGuard *storeguard.Guard
@@ -470,15 +402,16 @@ type Admission struct {
 }
 
 func newAdmission(cfg admissionConfig) *Admission {
-	a := &Admission{cfg: cfg, joinsWaiting: newJoinsWaiting(), joinSlots: make(chan struct{}, joinsAtOnce), known: newKnown()}
+	a := &Admission{cfg: cfg, joinsWaiting: newJoinsWaiting(), joinSlots: make(chan struct{}, joinsAtOnce),
+		known: newKnown()}
 	a.joins = batch.New(joinsAtOnce, cfg.Readers.Go, a.admitTogether)
 	return a
 }
 
 // publicationConfig is what a Publication is made of.
 type publicationConfig struct {
-	Self       *Enrolment
-	Head       *Head
+	Self       *authority.Enrolment
+	Head       *authority.Head
 	Replicas   *replicas.Directory
 	Bundle     *TrustBundle
 	Election   *Election
@@ -518,7 +451,7 @@ func newPublication(cfg publicationConfig) *Publication {
 
 // deliveryConfig is what a Delivery is made of.
 type deliveryConfig struct {
-	Head        *Head
+	Head        *authority.Head
 	Bundle      *TrustBundle
 	Membership  *Membership
 	Trust       *Trust
@@ -547,15 +480,15 @@ func newDelivery(cfg deliveryConfig) *Delivery {
 
 // Package audit asks these of rooms that are no packages yet.
 type (
-	authorityOfAudit struct{ head *Head }
+	authorityOfAudit struct{ head *authority.Head }
 	trustOfAudit     struct{ bundle *TrustBundle }
 	leadOfAudit      struct{ election *Election }
 )
 
-func (a authorityOfAudit) Ready() (*authority.State, error) { return a.head.ready() }
+func (a authorityOfAudit) Ready() (*authority.State, error) { return a.head.Ready() }
 
 func (a authorityOfAudit) StoreError(what string, err error) error {
-	return a.head.storeError(what, err)
+	return a.head.StoreError(what, err)
 }
 
 func (a trustOfAudit) View() *bundle.View { return a.bundle.trust.Load() }
@@ -589,23 +522,23 @@ type own struct {
 func (c *Coordinator) wire(o own) error {
 	cfg := c.cfg
 	c.storeguard = storeguard.New(storeguard.Config{
-		Store: cfg.Store, StoreName: cfg.StoreName, Patience: storePatience, Unguarded: unguarded,
+		Store: cfg.Store, StoreName: cfg.StoreName, Patience: authority.StorePatience, Unguarded: unguarded,
 		FS: c.fs, Dir: cfg.DataDir, Now: c.now, Log: c.log, Failures: c.failures,
 		InForce: func() (storeguard.Head, bool) {
 			s := c.head.State()
 			return s.StoredHead(), s.Phase == authority.Ready
 		},
-		OlderHead: func() error { return c.head.olderHeadError() },
+		OlderHead: func() error { return c.head.OlderHeadError() },
 		Moved:     func() { c.head.LookAgain() },
 		Lost:      func() { c.election.lead.due.Notify() },
 	})
 	c.store = c.storeguard.Observe(patience.Store(cfg.Store))
 	c.auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
-	c.self = newEnrolment(enrolmentConfig{
+	c.self = authority.NewEnrolment(authority.EnrolmentConfig{
 		FS: c.fs, Log: c.log, Now: c.now,
 		DataDir: cfg.DataDir, Addresses: c.addresses(), Pin: cfg.Pin, Key: o.key, Certificate: o.certificate,
 	})
-	c.head = newHead(headConfig{
+	c.head = authority.NewHead(authority.HeadConfig{
 		Self: c.self, StoreGuard: c.storeguard, History: history.New(c.store), Store: c.store, FS: c.fs,
 		Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		MaxHeadAge: cfg.MaxHeadAge,
@@ -715,13 +648,13 @@ func (c *Coordinator) wire(o own) error {
 // conflicts says what it means that a transaction found another version of a key than it
 // was decided by.
 func (c *Coordinator) conflicts() {
-	c.head.onConflict(history.HeadKey, c.authority.headMoved)
-	c.head.onConflict(record.FreezeKey, c.authority.recordsFrozen)
-	c.head.onConflict(leaderTermKey, func(_ context.Context, err *store.ConflictError) bool {
+	c.head.OnConflict(history.HeadKey, c.authority.headMoved)
+	c.head.OnConflict(record.FreezeKey, c.authority.recordsFrozen)
+	c.head.OnConflict(leaderTermKey, func(_ context.Context, err *store.ConflictError) bool {
 		c.election.lead.deposed(err.Want)
 		return true
 	})
-	c.head.onConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
+	c.head.OnConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
 		c.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
 		return true
 	})

@@ -52,7 +52,7 @@ type rolloutRecord struct {
 }
 
 func (c *Trust) rolloutKey() string {
-	h := sha256.Sum256(c.cfg.Self.Key().Public().(ed25519.PublicKey))
+	h := sha256.Sum256(c.cfg.Self.PrivateKey().Public().(ed25519.PublicKey))
 	return rolloutPrefix + hex.EncodeToString(h[:16])
 }
 
@@ -110,7 +110,7 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle
 		rec, err := record.Open[rolloutRecord](s.Records, e)
 		if err != nil {
 			// A rotation waits longer without it, and nothing else.
-			if err := c.cfg.Head.forgedUnder(ctx, s, suspect{e.Key, err}); err != nil {
+			if err := c.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: e.Key, Err: err}); err != nil {
 				return out, own, nil, err
 			}
 			rec = record.Versioned[rolloutRecord]{Version: e.Version}
@@ -193,7 +193,8 @@ func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
 	}
 	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: r.By, Action: "trust.rotate.end", Target: s.Bundle.KeyID(r.Number),
 		Reason: r.Reason,
-		Fields: map[string]string{"how": how, "members": fmt.Sprint(progress.members), "missing": fmt.Sprint(len(progress.missing))}})
+		Fields: map[string]string{"how": how, "members": fmt.Sprint(progress.members),
+			"missing": fmt.Sprint(len(progress.missing))}})
 	if _, err := ch.Commit(ctx); err != nil {
 		return err
 	}

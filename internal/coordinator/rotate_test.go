@@ -402,7 +402,7 @@ func TestRotationOfReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.enrolmentKey())), "")
+	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
 	other.authority.checkHead(t.Context())
 	a, b := d.keeping("a"), d.keeping("b")
 	d.follow(d.c)

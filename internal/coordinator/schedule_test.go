@@ -205,7 +205,7 @@ func (x *replicaSchedule) rekey(i int) error {
 		return err
 	}
 	defer release()
-	s, err := c.head.ready()
+	s, err := c.head.Ready()
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (x *replicaSchedule) run() {
 func (x *replicaSchedule) settle() {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		head, _, err := x.all[0].c.head.cfg.History.Head(context.Background())
+		head, _, err := x.all[0].c.head.History().Head(context.Background())
 		if err != nil {
 			x.t.Fatal(err)
 		}
@@ -296,7 +296,7 @@ func (x *replicaSchedule) check() {
 	// I8: secrets went to coordinators, and what came from one was given by one.
 	admitted := make(map[string]bool)
 	for _, r := range x.all {
-		admitted[r.c.self.enrolmentKey()] = true
+		admitted[r.c.self.EnrolmentKey()] = true
 	}
 	given := make(map[string]bool)
 	for _, e := range x.all[0].audited("seed.given") {

@@ -110,7 +110,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()),
 		slog.String("socket", c.AdminSocket()),
 		slog.String("phase", c.head.State().Phase.String()), slog.String("enrolment_key",
-			c.self.enrolmentKey()))
+			c.self.EnrolmentKey()))
 	return nil
 }
 
@@ -168,7 +168,8 @@ func (c *Coordinator) grpcServers(gate *authz.Authorizer) (members, strangers *g
 		grpc.MaxConcurrentStreams(maxStreams)); err != nil {
 		return nil, nil, err
 	}
-	strangers, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(maxStrangerBytes), grpc.MaxConcurrentStreams(maxStrangerStreams),
+	strangers, err = c.grpcServer(gate, grpc.MaxRecvMsgSize(maxStrangerBytes),
+		grpc.MaxConcurrentStreams(maxStrangerStreams),
 		grpc.StaticStreamWindowSize(strangerWindow), grpc.StaticConnWindowSize(strangerWindow))
 	return members, strangers, err
 }
@@ -184,7 +185,8 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		// Small buffers: most connections are agents' that say little.
 		grpc.ReadBufferSize(0), grpc.WriteBufferSize(4096),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
+			PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
@@ -261,28 +263,30 @@ func (a admitFirst) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	d.Methods, d.Streams = nil, slices.Clone(desc.Streams)
 	for _, m := range desc.Methods {
 		info := &grpc.UnaryServerInfo{Server: impl, FullMethod: "/" + desc.ServiceName + "/" + m.MethodName}
-		d.Streams = append(d.Streams, grpc.StreamDesc{StreamName: m.MethodName, Handler: func(srv any, stream grpc.ServerStream) error {
-			resp, err := a.call(stream, info, func(ctx context.Context, read func(any) error) (any, error) {
-				return m.Handler(srv, ctx, read, a.gate.Unary())
-			})
-			if err != nil {
-				return err
-			}
-			return stream.SendMsg(resp)
-		}})
+		d.Streams = append(d.Streams, grpc.StreamDesc{StreamName: m.MethodName,
+			Handler: func(srv any, stream grpc.ServerStream) error {
+				resp, err := a.call(stream, info, func(ctx context.Context, read func(any) error) (any, error) {
+					return m.Handler(srv, ctx, read, a.gate.Unary())
+				})
+				if err != nil {
+					return err
+				}
+				return stream.SendMsg(resp)
+			}})
 	}
 	a.ServiceRegistrar.RegisterService(&d, impl)
 }
 
 // call runs one unary call: it is worded, guarded and authorized before handler
 // reads the request.
-func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, handler func(ctx context.Context, read func(any) error) (any, error)) (any, error) {
+func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo,
+	handler func(ctx context.Context, read func(any) error) (any, error)) (any, error) {
 	return a.c.wordUnary(stream.Context(), nil, info, func(ctx context.Context, _ any) (any, error) {
 		return a.c.guard.Unary(ctx, nil, info, func(ctx context.Context, _ any) (any, error) {
 			if err := a.gate.Admits(ctx, info.FullMethod); err != nil {
 				return nil, a.c.unlessNotReady(ctx, err)
 			}
-			return handler(granted(ctx), func(req any) error {
+			return handler(authority.Granted(ctx), func(req any) error {
 				reading, cancel := context.WithTimeout(ctx, requestTimeout)
 				defer cancel()
 				_, err := flowcontrol.Receive(reading, a.c.readers,
@@ -297,7 +301,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo, h
 // because this coordinator serves no cluster now: then nothing was found out about the
 // caller, who may be served elsewhere, or here soon.
 func (c *Coordinator) unlessNotReady(ctx context.Context, err error) error {
-	if _, not := c.head.ready(); not != nil && errors.Is(err,
+	if _, not := c.head.Ready(); not != nil && errors.Is(err,
 		explain.Denied) && identity.FromContext(ctx).Standing() == identity.Identified {
 		return not
 	}
@@ -320,7 +324,8 @@ func stop(server *grpc.Server) {
 
 // wordUnary turns what a handler returns into what a caller may know, and keeps
 // a handler that panics from taking every copy of the seed with it.
-func (c *Coordinator) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+func (c *Coordinator) wordUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(ctx, c.log, info.FullMethod, p)
@@ -330,7 +335,8 @@ func (c *Coordinator) wordUnary(ctx context.Context, req any, info *grpc.UnarySe
 	return handler(ctx, req)
 }
 
-func (c *Coordinator) wordStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+func (c *Coordinator) wordStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = panicked(stream.Context(), c.log, info.FullMethod, p)
@@ -362,7 +368,7 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	case ended != nil:
 		return status.FromContextError(ended).Err()
 	case errors.Is(err, patience.ErrOver):
-		return c.head.storeError("the call", err)
+		return c.head.StoreError("the call", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	case errors.Is(err, io.EOF):

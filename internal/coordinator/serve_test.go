@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -42,7 +43,7 @@ import (
 // setupToken reads the setup token that the coordinator wrote.
 func (f *fleet) setupToken() (proof.SetupToken, string) {
 	f.t.Helper()
-	path := filepath.Join(f.dir, "coordinator", setupTokenFile)
+	path := filepath.Join(f.dir, "coordinator", authority.SetupTokenFile)
 	info, err := os.Stat(path)
 	if err != nil {
 		f.t.Fatal(err)
@@ -138,7 +139,7 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 	if phase, reason := f.c.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if _, err := os.Stat(filepath.Join(f.dir, "coordinator", setupTokenFile)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(f.dir, "coordinator", authority.SetupTokenFile)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the file of the setup token is still there: %v", err)
 	}
 	// A second use: the certificate that it pins is gone, and the token with it.

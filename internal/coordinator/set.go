@@ -63,7 +63,8 @@ func (c *Authority) registerServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterReseedServiceServer(to, reseedServer{c: c})
 }
 
-func (m manifestServer) SetManifest(ctx context.Context, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
+func (m manifestServer) SetManifest(ctx context.Context,
+	req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
 	return m.c.set(ctx, req, identity.FromContext(ctx).Local != nil)
 }
 
@@ -73,7 +74,7 @@ func (m manifestServer) FirstSet(stream fealtyv1.ManifestService_FirstSetServer)
 	c := m.c
 	ctx, cancel := context.WithTimeout(stream.Context(), flowcontrol.ExchangeTimeout)
 	defer cancel()
-	if c.cfg.Self.setup.Load() == nil { // before anything is read
+	if c.cfg.Self.SetupKey() == nil { // before anything is read
 		return explain.New(explain.HistoryInitialized)
 	}
 	addr := identity.FromContext(ctx).Addr
@@ -105,12 +106,13 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 	if err := ch.stale(); err != nil {
 		return err
 	}
-	setup := c.cfg.Self.setup.Load()
+	setup := c.cfg.Self.SetupKey()
 	if setup == nil {
 		return explain.New(explain.HistoryInitialized)
 	}
-	t := proof.SetupTranscript{Nonce: ch.nonce, Binding: ch.binding, Manifest: req.GetSet().GetManifest(), Hash: req.GetManifestHash()}
-	if err := proof.VerifySetup(setup.public, t, req.GetEvidence()); err != nil {
+	t := proof.SetupTranscript{Nonce: ch.nonce, Binding: ch.binding, Manifest: req.GetSet().GetManifest(),
+		Hash: req.GetManifestHash()}
+	if err := proof.VerifySetup(setup, t, req.GetEvidence()); err != nil {
 		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "first set refused",
 			slog.String("remote", identity.FromContext(ctx).Addr), slog.Any("err", err))
 		return explain.Wrap(err, explain.SetupRefused)
@@ -138,7 +140,8 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 	stream fealtyv1.ManifestService_FirstSetServer) ([]byte, error) {
 	size := int(req.GetManifestBytes())
 	if size == 0 || size > manifest.MaxBytes {
-		return nil, explain.New(explain.RequestField, "field", "manifest_bytes", "problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
+		return nil, explain.New(explain.RequestField,
+			"field", "manifest_bytes", "problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
 	}
 	whole, err := flowcontrol.ReceiveParts(ctx, c.cfg.Readers, nil, size, func() ([]byte, bool, error) {
 		m, err := stream.Recv()
@@ -148,7 +151,8 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 		return nil, err
 	}
 	if sum := sha256.Sum256(whole); !bytes.Equal(sum[:], req.GetManifestHash()) {
-		return nil, explain.New(explain.RequestField, "field", "part", "problem", "the manifest is not the one that was proven")
+		return nil, explain.New(explain.RequestField,
+			"field", "part", "problem", "the manifest is not the one that was proven")
 	}
 	return whole, nil
 }
@@ -294,19 +298,21 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if inUse, err = c.swap(ctx, mv); err != nil {
 		return nil, err
 	}
-	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.link), Shares: mv.shares.message(), KeysMade: mv.madeKeys}, nil
+	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.link), Shares: mv.shares.message(),
+		KeysMade: mv.madeKeys}, nil
 }
 
 // staysAdmitted reports whether next admits this coordinator, and under the name
 // that it has.
 func (c *Authority) staysAdmitted(s *authority.State, next *manifest.Manifest) error {
-	entry, err := c.cfg.Self.admits(next)
+	entry, err := c.cfg.Self.Admits(next)
 	if err != nil || s.Phase != authority.Ready {
 		return err
 	}
-	if now, err := c.cfg.Self.admits(s.Manifest); err == nil && now.Name != entry.Name {
+	if now, err := c.cfg.Self.Admits(s.Manifest); err == nil && now.Name != entry.Name {
 		return explain.New(explain.RequestField, "field", "admit", "problem",
-			fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, or add the other one for another enrolment key", now.Name, entry.Name))
+			fmt.Sprintf("it renames this coordinator from %s to %s, and a process keeps its identity: keep the name, "+
+				"or add the other one for another enrolment key", now.Name, entry.Name))
 	}
 	return nil
 }
@@ -325,15 +331,16 @@ func (c *Authority) readByAll(ctx context.Context, s *authority.State, next *man
 	}
 	all, err := c.cfg.Replicas.Newest(ctx, next)
 	if err != nil {
-		return c.cfg.Head.storeError("read what the coordinators read", err)
+		return c.cfg.Head.StoreError("read what the coordinators read", err)
 	}
 	for _, r := range all {
-		if r.Key == c.cfg.Self.enrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= silentAfter {
+		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= silentAfter {
 			continue
 		}
 		for _, field := range added {
 			if !slices.Contains(r.Reads, field) {
-				return explain.New(explain.ManifestFieldUnread, "field", field, "coordinator", r.Name, "release", cmp.Or(r.Release, "an earlier one"))
+				return explain.New(explain.ManifestFieldUnread, "field", field, "coordinator", r.Name,
+					"release", cmp.Or(r.Release, "an earlier one"))
 			}
 		}
 	}
@@ -389,28 +396,39 @@ func changesOnly(kind history.Kind, before, after *manifest.Manifest) error {
 	switch kind {
 	case history.KindSet:
 		if !sameOwners(after.Seed, before.Seed) {
-			return explain.New(explain.ManifestOtherKind, "kind", "set", "problem", "it changes the owners of the seed, or how many of them it takes, and a set keeps them",
+			return explain.New(explain.ManifestOtherKind,
+				"kind", "set", "problem", "it changes the owners of the seed, or how many of them it takes, and a set "+
+					"keeps them",
 				"do", "set all else first, then: fealty manifest reshare FILE")
 		}
 	case history.KindReshare:
 		if c, beyond := manifest.Diff(before, after).BeyondSeed(); beyond {
-			return explain.New(explain.ManifestOtherKind, "kind", "reshare", "problem", fmt.Sprintf("it also changes %s of %s, and a reshare changes the seed's owners alone", c.Class, c.Subject),
-				"do", "start from fealty manifest get, change seed alone, and bring the rest with: fealty manifest set FILE")
+			return explain.New(explain.ManifestOtherKind,
+				"kind", "reshare", "problem", fmt.Sprintf("it also changes %s of %s, and a reshare changes the seed's "+
+					"owners alone", c.Class, c.Subject),
+				"do", "start from fealty manifest get, change seed alone, and bring the rest with: fealty manifest "+
+					"set FILE")
 		}
 		if len(after.Seed.People()) == 0 && sameOwners(after.Seed, before.Seed) {
-			return explain.New(explain.ManifestOtherKind, "kind", "reshare", "problem", "no owner is a person with a share, and the keepers stay the same: there is nothing to share anew", "do", "change seed.owners first")
+			return explain.New(explain.ManifestOtherKind,
+				"kind", "reshare", "problem", "no owner is a person with a share, and the keepers stay the same: "+
+					"there is nothing to share anew", "do", "change seed.owners first")
 		}
 		for _, o := range after.Seed.Keepers() {
 			// The sealed seed is stored under the keeper's name. What the keeper of the
 			// manifest in force opens must not be overwritten before the head moves.
-			i := slices.IndexFunc(before.Seed.Owners, func(b manifest.Owner) bool { return b.Name == o.Name && b.Keeper != "" && b.Keeper != o.Keeper })
+			i := slices.IndexFunc(before.Seed.Owners,
+				func(b manifest.Owner) bool { return b.Name == o.Name && b.Keeper != "" && b.Keeper != o.Keeper })
 			if i >= 0 {
-				return explain.New(explain.ManifestOtherKind, "kind", "reshare", "problem", fmt.Sprintf("keeper %s was %s and becomes %s under the same name", o.Name, before.Seed.Owners[i].Keeper, o.Keeper),
+				return explain.New(explain.ManifestOtherKind,
+					"kind", "reshare", "problem", fmt.Sprintf("keeper %s was %s and becomes %s under the same name",
+						o.Name, before.Seed.Owners[i].Keeper, o.Keeper),
 					"do", "give the new keeper another name")
 			}
 		}
 	default:
-		return explain.New(explain.RequestField, "field", "kind", "problem", fmt.Sprintf("%.32q is none that can be asked for: set or reshare", kind))
+		return explain.New(explain.RequestField,
+			"field", "kind", "problem", fmt.Sprintf("%.32q is none that can be asked for: set or reshare", kind))
 	}
 	return nil
 }
@@ -530,7 +548,7 @@ func (c *Authority) writeSecrets(ctx context.Context, mv *move) error {
 		}
 	}
 	if mv.newSeed {
-		if err := c.cfg.Head.writeSealed(ctx, sealed.RootKey(&mv.link.Transition), mv.root.Raw); err != nil {
+		if _, err := c.cfg.Head.Overwrite(ctx, sealed.RootKey(&mv.link.Transition), mv.root.Raw); err != nil {
 			return err
 		}
 		if err := c.cfg.Faults.Hit("set.after-seed"); err != nil {
@@ -571,7 +589,7 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 // that follows the head finds its keys among the candidates or, after a restart,
 // sealed under the new head's hash.
 func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) {
-	if err := c.cfg.Self.checkPin(mv.root); err != nil {
+	if err := c.cfg.Self.CheckPin(mv.root); err != nil {
 		return false, err
 	}
 	if mv.actor == "" {
@@ -589,7 +607,8 @@ func (c *Authority) swap(ctx context.Context, mv *move) (inUse bool, err error) 
 			}
 		case decide.Prepare:
 			if took := c.cfg.Peers().prepare(ctx, mv); len(took) > 0 {
-				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head", slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
+				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head",
+					slog.Any("peers", took), slog.String("head", mv.link.Hash.String()))
 			}
 		case decide.Swap:
 			c.cfg.BeforeMove(ctx, mv.from)
@@ -631,7 +650,7 @@ func (c *Authority) moveHead(ctx context.Context, mv *move) (*history.Verified, 
 	if mv.from != nil {
 		from = mv.from.Chain
 	}
-	verified, err := c.cfg.Head.cfg.History.Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.Transaction())
+	verified, err := c.cfg.Head.History().Append(ctx, from, &mv.link.Transition, mv.manifest, mv.secrets.Transaction())
 	switch {
 	case errors.Is(err, store.ErrUnknownOutcome):
 		return nil, decide.Unknown, c.setError(err)
@@ -654,34 +673,11 @@ func (c *Authority) moveHead(ctx context.Context, mv *move) (*history.Verified, 
 func (c *Authority) setError(err error) error {
 	var conflict *history.ConflictError
 	if errors.As(err, &conflict) {
-		return explain.Wrap(err, explain.ManifestStale, "expected", "the head of before", "head", conflict.Head.Hash.String()[:16], "index", fmt.Sprint(conflict.Head.Index))
+		return explain.Wrap(err, explain.ManifestStale,
+			"expected", "the head of "+
+				"before", "head", conflict.Head.Hash.String()[:16], "index", fmt.Sprint(conflict.Head.Index))
 	}
-	return c.cfg.Head.storeError("set the manifest", err)
-}
-
-// writeSealed writes what a keeper or the root's own key authenticates. An older
-// value is of a set that never came into force, and is replaced.
-func (c *Head) writeSealed(ctx context.Context, key string, value []byte) error {
-	_, err := c.overwrite(ctx, key, value)
-	return err
-}
-
-// overwrite writes value, whatever is there, and returns its version.
-func (c *Head) overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
-	for range record.CommitTries {
-		e, err := c.cfg.Store.Get(ctx, key)
-		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return 0, c.storeError("write a sealed secret", err)
-		}
-		version, err := c.cfg.Store.CompareAndSwap(ctx, key, e.Version, value)
-		switch {
-		case err == nil:
-			return version, nil
-		case !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome):
-			return 0, c.storeError("write a sealed secret", err)
-		}
-	}
-	return 0, record.Busy("the sealed secret")
+	return c.cfg.Head.StoreError("set the manifest", err)
 }
 
 func sameOwners(a, b manifest.Seed) bool {
@@ -700,7 +696,9 @@ func unauthorizedSet(kind history.Kind, err error) error {
 	change := kind.Undone()
 	var u *history.UnauthorizedError
 	if errors.As(err, &u) && u.Key == nil {
-		return explain.Wrap(err, explain.ManifestUnsigned, "change", change, "sign", "fealty manifest "+string(kind)+" --sign-with KEY", "got", fmt.Sprint(u.Have), "want", fmt.Sprint(u.Need))
+		return explain.Wrap(err, explain.ManifestUnsigned, "change", change,
+			"sign", "fealty manifest "+string(kind)+" --sign-with "+
+				"KEY", "got", fmt.Sprint(u.Have), "want", fmt.Sprint(u.Need))
 	}
 	if u != nil && u.Foreign {
 		return explain.Wrap(err, explain.SignatureForeign, "change", change, "signer", u.Key.String())
@@ -730,7 +728,8 @@ func manifestProblems(err error) error {
 	if !errors.As(err, &invalid) {
 		return explain.Wrap(err, explain.ManifestInvalid, "problem", err.Error())
 	}
-	return explain.Wrap(err, explain.ManifestInvalid, "count", fmt.Sprint(len(invalid.Problems)), "problem", invalid.Problems[0].Error())
+	return explain.Wrap(err, explain.ManifestInvalid, "count", fmt.Sprint(len(invalid.Problems)),
+		"problem", invalid.Problems[0].Error())
 }
 
 // audit is what the audit log is told of a move that brought s about: the transition,
@@ -756,8 +755,9 @@ func (mv *move) audit(s *authority.State) []record.AuditEntry {
 	return out
 }
 
-func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManifestRequest) (*fealtyv1.GetManifestResponse, error) {
-	s, err := m.c.cfg.Head.atHead(ctx)
+func (m manifestServer) GetManifest(ctx context.Context,
+	req *fealtyv1.GetManifestRequest) (*fealtyv1.GetManifestResponse, error) {
+	s, err := m.c.cfg.Head.AtHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -770,14 +770,16 @@ func (m manifestServer) GetManifest(ctx context.Context, req *fealtyv1.GetManife
 	}
 	for _, l := range v.Links() {
 		if l.Index == req.GetIndex() {
-			return &fealtyv1.GetManifestResponse{Manifest: h.Manifests[l.Manifest], Transition: transitionMessage(l)}, nil
+			return &fealtyv1.GetManifestResponse{Manifest: h.Manifests[l.Manifest],
+				Transition: transitionMessage(l)}, nil
 		}
 	}
 	return nil, explain.New(explain.NotFound, "what", "transition", "name", fmt.Sprint(req.GetIndex()))
 }
 
-func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistoryRequest) (*fealtyv1.GetHistoryResponse, error) {
-	s, err := m.c.cfg.Head.atHead(ctx)
+func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistoryRequest) (*fealtyv1.GetHistoryResponse,
+	error) {
+	s, err := m.c.cfg.Head.AtHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -819,14 +821,15 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 // the store holds, and no more than what verifies.
 func (c *Authority) verifiedHistory(ctx context.Context, s *authority.State) (*history.Verified, *history.History,
 	error) {
-	h, err := c.cfg.Head.cfg.History.Load(ctx)
+	h, err := c.cfg.Head.History().Load(ctx)
 	var damaged *history.BlobError
 	switch {
-	case errors.As(err, &damaged), errors.Is(err, history.ErrEmpty), errors.Is(err, history.ErrEncoding), errors.Is(err, history.ErrUnverified):
+	case errors.As(err, &damaged), errors.Is(err, history.ErrEmpty), errors.Is(err, history.ErrEncoding), errors.Is(err,
+		history.ErrUnverified):
 		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "problem",
 			err.Error())
 	case err != nil:
-		return nil, nil, c.cfg.Head.storeError("read the history", err)
+		return nil, nil, c.cfg.Head.StoreError("read the history", err)
 	}
 	v, err := history.Verify(h, s.Secrets.TransactionKey())
 	if err != nil {

@@ -62,13 +62,15 @@ func (mv *move) splitSeed(t *history.Transition) error {
 	}()
 	mv.shares = shareSet{id: shares[0].Set()}
 	for i, o := range people {
-		t.ShareCommitments = append(t.ShareCommitments, history.ShareCommitment{Owner: o.Name, Hash: shares[i].Commitment(mv.manifest.Cluster, t.SeedEpoch)})
+		t.ShareCommitments = append(t.ShareCommitments,
+			history.ShareCommitment{Owner: o.Name, Hash: shares[i].Commitment(mv.manifest.Cluster, t.SeedEpoch)})
 		file, err := keyring.SealShare(o.Recipient, keyring.ShareFile{
 			Cluster: mv.manifest.Cluster, Owner: o.Name, SeedEpoch: t.SeedEpoch, Threshold: t.Threshold,
 			TransactionKey: mv.secrets.TransactionKey(), RootPin: identity.KeyOf(mv.root), Share: shares[i],
 		})
 		if err != nil {
-			return explain.Wrap(err, explain.RequestField, "field", "seed.owners", "problem", fmt.Sprintf("the share of %s cannot be encrypted: %v", o.Name, err))
+			return explain.Wrap(err, explain.RequestField, "field", "seed.owners",
+				"problem", fmt.Sprintf("the share of %s cannot be encrypted: %v", o.Name, err))
 		}
 		mv.shares.shares = append(mv.shares.shares, ownerShare{o.Name, file})
 	}
@@ -108,7 +110,8 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 	for _, x := range mv.shares.shares {
 		sum := sha256.Sum256(x.file)
 		rec.Shares[x.owner] = hex.EncodeToString(sum[:])
-		if err := c.cfg.Head.writeSealed(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner), x.file); err != nil {
+		if _, err := c.cfg.Head.Overwrite(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner),
+			x.file); err != nil {
 			return err
 		}
 		if err := c.cfg.Faults.Hit("set.after-share"); err != nil {
@@ -119,7 +122,7 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 	if err != nil {
 		return err
 	}
-	if err := c.cfg.Head.writeSealed(ctx, w.Key, w.Value); err != nil {
+	if _, err := c.cfg.Head.Overwrite(ctx, w.Key, w.Value); err != nil {
 		return err
 	}
 	return c.cfg.Faults.Hit("set.after-shares")
@@ -127,11 +130,12 @@ func (c *Authority) writeShares(ctx context.Context, mv *move) error {
 
 // GetSeedShares returns the shares that the owners of the manifest in force should
 // hold. In recovery mode it is served to this machine alone.
-func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
+func (m manifestServer) GetSeedShares(ctx context.Context,
+	_ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
 	if m.c.cfg.Head.State().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
 		return m.c.claimedShares(ctx)
 	}
-	s, err := m.c.cfg.Head.atHead(ctx)
+	s, err := m.c.cfg.Head.AtHead(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +147,7 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 	}
 	rec, err := record.Get[shareSetRecord](ctx, s.Records, shareSetKey(made.Hash))
 	if err != nil {
-		return nil, m.c.cfg.Head.storeError("read which shares of the seed there are", err)
+		return nil, m.c.cfg.Head.StoreError("read which shares of the seed there are", err)
 	}
 	for _, o := range people {
 		file, err := m.c.readShare(ctx, made, rec.Value, o)
@@ -160,7 +164,7 @@ func (m manifestServer) GetSeedShares(ctx context.Context, _ *fealtyv1.GetSeedSh
 // of it is verified here. An owner's tool compares each share with a history that
 // it verifies itself, and nobody else can open one.
 func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesResponse, error) {
-	_, links, m, err := c.cfg.Head.claimedHistory(ctx)
+	_, links, m, err := c.cfg.Head.ClaimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +176,7 @@ func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesR
 	}
 	l, err := c.cfg.Store.List(ctx, sharesPrefix(made.SeedEpoch, made.Salt))
 	if err != nil {
-		return nil, c.cfg.Head.storeError("list the shares of the seed", err)
+		return nil, c.cfg.Head.StoreError("list the shares of the seed", err)
 	}
 	set, err := c.claimedSet(ctx, made, l.Entries)
 	if err != nil {
@@ -180,7 +184,8 @@ func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesR
 	}
 	for _, o := range people {
 		key := shareKey(made.SeedEpoch, made.Salt, set, o.Name)
-		i := slices.IndexFunc(l.Entries, func(e store.Entry) bool { return e.Key == key && len(e.Value) <= keyring.MaxShareFileBytes })
+		i := slices.IndexFunc(l.Entries,
+			func(e store.Entry) bool { return e.Key == key && len(e.Value) <= keyring.MaxShareFileBytes })
 		if i < 0 {
 			// One that is lost is no reason to keep back the others.
 			out.Missing = append(out.Missing, o.Name)
@@ -196,10 +201,11 @@ func (c *Authority) claimedShares(ctx context.Context) (*fealtyv1.GetSeedSharesR
 func (c *Authority) claimedSet(ctx context.Context, made history.Link, shares []store.Entry) (string, error) {
 	e, err := c.cfg.Store.Get(ctx, shareSetKey(made.Hash))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
-		return "", c.cfg.Head.storeError("read which shares of the seed there are", err)
+		return "", c.cfg.Head.StoreError("read which shares of the seed there are", err)
 	}
 	var rec shareSetRecord
-	if err == nil && len(e.Value) > store.SealBytes && json.Unmarshal(e.Value[store.SealBytes:], &rec) == nil && rec.Set != "" {
+	if err == nil && len(e.Value) > store.SealBytes && json.Unmarshal(e.Value[store.SealBytes:], &rec) == nil &&
+		rec.Set != "" {
 		return rec.Set, nil
 	}
 	var newest store.Entry
@@ -219,10 +225,11 @@ func (c *Authority) readShare(ctx context.Context, made history.Link, rec shareS
 	const what = "read a share of the seed"
 	e, err := c.cfg.Store.Get(ctx, shareKey(made.SeedEpoch, made.Salt, rec.Set, o.Name))
 	if err != nil {
-		return nil, c.cfg.Head.storeError(what, err)
+		return nil, c.cfg.Head.StoreError(what, err)
 	}
 	if sum := sha256.Sum256(e.Value); hex.EncodeToString(sum[:]) != rec.Shares[o.Name] {
-		return nil, c.cfg.Head.storeError(what, fmt.Errorf("the share of %s is not the one that was written: %w", o.Name, store.ErrForged))
+		return nil, c.cfg.Head.StoreError(what, fmt.Errorf("the share of %s is not the one that was written: %w",
+			o.Name, store.ErrForged))
 	}
 	return e.Value, nil
 }

@@ -33,7 +33,8 @@ type statusServer struct {
 	c *Coordinator
 }
 
-func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse, error) {
+func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse,
+	error) {
 	c := t.c
 	from, err := readPage(req.GetPageSize(), req.GetPageToken())
 	if err != nil {
@@ -42,7 +43,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if req.GetPageToken() == "" && c.head.State().Phase == authority.Ready {
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		if !c.head.headHolds(reading) {
+		if !c.head.HeadHolds(reading) {
 			c.authority.leaveHead(reading)
 		}
 		cancel()
@@ -51,8 +52,8 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out := &fealtyv1.GetStatusResponse{
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
-		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.self.enrolmentKey(),
-		OperatorCertificate: tlsfiles.Tell(ctx, c.self.cfg.Certificate.Files()),
+		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.self.EnrolmentKey(),
+		OperatorCertificate: tlsfiles.Tell(ctx, c.self.Certificate().Files()),
 	}
 	if req.GetPageToken() == "" && s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
@@ -96,7 +97,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
 		if trust, err = record.Get[bundle.State](reading, s.Records, bundle.StateKey); err != nil {
-			err = c.head.storeError("read the trust state", err)
+			err = c.head.StoreError("read the trust state", err)
 		}
 	}
 	switch {
@@ -107,7 +108,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			finding.New(explain.StoreUnreachable, "what", "read the members", "cause",
 				"the coordinator's log says how"))
 		out.Findings = c.membership.withTold(append(out.Findings, c.membership.missedFindings()...))
-		if _, err := c.head.alone("read the members", err); err != nil {
+		if _, err := c.head.Alone("read the members", err); err != nil {
 			return out, nil
 		}
 		known := c.membership.knownMembers(s, record.MemberPrefix)
@@ -137,16 +138,16 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 
 // headFindings says what is wrong about the head of the history, and with it about all.
 func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding) {
-	if older := c.head.olderHeadError(); older != nil {
+	if older := c.head.OlderHeadError(); older != nil {
 		e := explain.Of(older)
 		out = append(out, finding.New(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
 			e.Fields["index"], "problem", e.Fields["problem"]))
 	}
 	since := c.head.BehindSince()
-	if !c.head.acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= followPatience {
+	if !c.head.Acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= authority.FollowPatience {
 		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return append(append(out, c.storeguard.LostFindings()...), c.self.certificateFindings()...)
+	return append(append(out, c.storeguard.LostFindings()...), c.self.CertificateFindings()...)
 }
 
 // manifestFindings says what of the manifest in force could not be set today.
@@ -199,7 +200,8 @@ const staleAfter = time.Minute
 // findings says what needs attention, the most urgent first. What has happened to
 // many members at once is one finding: it has one cause. Members could report
 // since hears.
-func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry string, now, hears time.Time) []*fealtyv1.Finding {
+func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry string, now,
+	hears time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if b := st.GetBaseline(); b.GetState() == string(presence.NotMet) {
 		out = append(out, finding.New(explain.MemberBaseline, baselineFields(b, entry)...))
@@ -250,11 +252,14 @@ func dataEntry(m *manifest.Manifest) string {
 // token for entry makes a data member.
 func baselineFields(b *fealtyv1.Baseline, entry string) []any {
 	create := "fealty token create --entry " + entry
-	out := []any{"have", fmt.Sprint(b.GetConnected()), "need", fmt.Sprint(b.GetNeeded()), "remedy", "let more nodes of kind data join: " + create}
+	out := []any{"have", fmt.Sprint(b.GetConnected()), "need", fmt.Sprint(b.GetNeeded()),
+		"remedy", "let more nodes of kind data join: " + create}
 	if away := b.GetDataMembers() - b.GetConnected() - b.GetUnknown(); away > 0 {
 		out = append(out, "remedy", "see why those that are not heard do not connect: fealty member list --kind data")
 		if b.GetDataMembers() < b.GetNeeded() {
-			out = append(out, "remedy", "see why those that are not heard do not connect: fealty member list --kind data; and let more nodes join: "+create)
+			out = append(out,
+				"remedy", "see why those that are not heard do not connect: fealty member list --kind data; and let "+
+					"more nodes join: "+create)
 		}
 	}
 	n := b.GetDrainingCount()
@@ -271,7 +276,8 @@ func baselineFields(b *fealtyv1.Baseline, entry string) []any {
 	}
 	out = append(out, "note", named+" "+verb)
 	if b.GetConnected()+n >= b.GetNeeded() {
-		out = append(out, "remedy", "let a node of kind data join first: "+create+"; or fealty member undrain "+b.GetDraining()[0])
+		out = append(out,
+			"remedy", "let a node of kind data join first: "+create+"; or fealty member undrain "+b.GetDraining()[0])
 	}
 	return out
 }

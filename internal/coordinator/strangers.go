@@ -21,7 +21,8 @@ type slotKey struct{}
 
 // beforeRequest takes what a call of method with one request needs before that is read.
 // leave gives it back.
-func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in context.Context, leave func(error) error, err error) {
+func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in context.Context, leave func(error) error,
+	err error) {
 	addr := identity.FromContext(ctx).Addr
 	switch method {
 	case fealtyv1.VerifyService_Verify_FullMethodName:

@@ -228,7 +228,7 @@ admit:
   - {name: small, kind: data, match: ["token:small"], max_members: 2}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: ops, kind: admin, match: ["token:ops"]}
-%s`, testCluster, filepath.Join(f.dir, "keeper.key"), key, f.c.self.enrolmentKey(), extra)
+%s`, testCluster, filepath.Join(f.dir, "keeper.key"), key, f.c.self.EnrolmentKey(), extra)
 }
 
 // local returns a client of the admin socket.

@@ -43,7 +43,7 @@ func newReplica(t testing.TB, f *fleet) *fleet {
 	if err := files.MkdirAll(folder); err != nil {
 		t.Fatal(err)
 	}
-	key, err := loadEnrolmentKey(files, folder)
+	key, err := authority.LoadEnrolmentKey(files, folder)
 	if err != nil {
 		t.Fatal(err)
 	}

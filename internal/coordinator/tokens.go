@@ -34,17 +34,18 @@ type tokenServer struct {
 	c *Admission
 }
 
-func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse, error) {
+func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse,
+	error) {
 	c := t.c
 	for range record.CommitTries {
-		s, err := c.cfg.Head.atHead(ctx)
+		s, err := c.cfg.Head.AtHead(ctx)
 		if err != nil {
 			return nil, err
 		}
 		resp, err := c.createToken(ctx, s, req)
-		if err == nil || !c.cfg.Head.conflicts(ctx, err) {
+		if err == nil || !c.cfg.Head.Conflicts(ctx, err) {
 			if errors.Is(err, store.ErrConflict) {
-				err = c.cfg.Head.storeError("create the token", err) // it is not decided again
+				err = c.cfg.Head.StoreError("create the token", err) // it is not decided again
 			}
 			return resp, err
 		}
@@ -77,7 +78,7 @@ func (c *Admission) createToken(ctx context.Context, s *authority.State,
 	if _, err := ch.Commit(ctx); errors.Is(err, store.ErrConflict) {
 		return nil, err
 	} else if err != nil {
-		return nil, c.cfg.Head.storeError("create the token", err)
+		return nil, c.cfg.Head.StoreError("create the token", err)
 	}
 	return &fealtyv1.CreateTokenResponse{Token: c.tokenMessage(s, rec, nil), Line: token.Line()}, nil
 }
@@ -94,7 +95,9 @@ func (c *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateToken
 		return tokenRecord{}, explain.New(explain.NotFound, "what", "entry", "name", req.GetEntry())
 	}
 	if !entry.AdmitsTokens() {
-		return tokenRecord{}, bad("entry", fmt.Sprintf("entry %s of the manifest does not admit tokens: it has no match token:%s", entry.Name, entry.Name))
+		return tokenRecord{}, bad("entry",
+			fmt.Sprintf("entry %s of the manifest does not admit tokens: it has no match token:%s", entry.Name,
+				entry.Name))
 	}
 	ttl, uses := defaultTokenTTL, uint32(1)
 	if req.GetTtl() != nil {
@@ -133,11 +136,14 @@ func (c *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateToken
 	}
 	for _, o := range orgs {
 		if !slices.Contains(entry.Organizations, o) {
-			return tokenRecord{}, bad("organizations", fmt.Sprintf("entry %s is not of organization %q: a token narrows its entry, it cannot widen it", entry.Name, o))
+			return tokenRecord{}, bad("organizations",
+				fmt.Sprintf("entry %s is not of organization %q: a token narrows its entry, it cannot widen it",
+					entry.Name, o))
 		}
 	}
 	now := c.cfg.Now().UTC()
-	rec := tokenRecord{Entry: entry.Name, Name: req.GetName(), Uses: uses, CreatedAt: now, CreatedBy: by, ExpiresAt: now.Add(ttl).Truncate(time.Second)}
+	rec := tokenRecord{Entry: entry.Name, Name: req.GetName(), Uses: uses, CreatedAt: now, CreatedBy: by,
+		ExpiresAt: now.Add(ttl).Truncate(time.Second)}
 	if voids(s, rec) { // it is made in the very second of a restore
 		rec.CreatedAt = s.RestoredAt().Add(time.Nanosecond).UTC()
 	}
@@ -152,14 +158,15 @@ func (c *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateToken
 	return rec, nil
 }
 
-func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensRequest) (*fealtyv1.ListTokensResponse, error) {
-	s, err := t.c.cfg.Head.ready()
+func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensRequest) (*fealtyv1.ListTokensResponse,
+	error) {
+	s, err := t.c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
 	recs, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
 	if err != nil {
-		return nil, t.c.cfg.Head.storeError("list tokens", err)
+		return nil, t.c.cfg.Head.StoreError("list tokens", err)
 	}
 	resp := &fealtyv1.ListTokensResponse{}
 	for _, r := range recs {
@@ -169,7 +176,7 @@ func (t tokenServer) ListTokens(ctx context.Context, _ *fealtyv1.ListTokensReque
 }
 
 func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest) (*fealtyv1.GetTokenResponse, error) {
-	s, err := t.c.cfg.Head.ready()
+	s, err := t.c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
@@ -179,15 +186,16 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 	}
 	uses, err := record.List[tokenUse](ctx, s.Records, tokenUsePrefix+rec.Value.ID+"/")
 	if err != nil {
-		return nil, t.c.cfg.Head.storeError("read the uses of a token", err)
+		return nil, t.c.cfg.Head.StoreError("read the uses of a token", err)
 	}
 	return &fealtyv1.GetTokenResponse{Token: t.c.tokenMessage(s, rec.Value, uses)}, nil
 }
 
-func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse, error) {
+func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse,
+	error) {
 	c := t.c
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -205,8 +213,8 @@ func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenR
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
 			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
-		case !c.cfg.Head.conflicts(ctx, err):
-			return nil, c.cfg.Head.storeError("revoke the token", err)
+		case !c.cfg.Head.Conflicts(ctx, err):
+			return nil, c.cfg.Head.StoreError("revoke the token", err)
 		}
 	}
 	return nil, record.Busy("token " + req.GetId())
@@ -219,7 +227,7 @@ func (c *Admission) token(ctx context.Context, s *authority.State, id string) (r
 	}
 	rec, err := record.Get[tokenRecord](ctx, s.Records, tokenKey(id))
 	if err != nil {
-		return rec, c.cfg.Head.storeError("read the token", err)
+		return rec, c.cfg.Head.StoreError("read the token", err)
 	}
 	if !rec.Exists() {
 		return rec, explain.New(explain.NotFound, "what", "token", "name", id)

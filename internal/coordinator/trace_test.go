@@ -499,12 +499,12 @@ func (tr *tracing) pair() *desk {
 		second, err := d.another("second")
 		wantOnly(tr.T, "make the keys of the second", err, "")
 		wantOnly(tr.T, "close", second.Close(), "")
-		first, other := d.c.self.Key().Public().(ed25519.PublicKey), second.self.Key().Public().(ed25519.PublicKey)
+		first, other := d.c.self.PrivateKey().Public().(ed25519.PublicKey), second.self.PrivateKey().Public().(ed25519.PublicKey)
 		if identity.KeyID(sha256.Sum256(first)).String() > identity.KeyID(sha256.Sum256(other)).String() {
 			continue // the audit log is read in the order of these, so they come in one order
 		}
 		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
-		entry := fmt.Sprintf(admits, second.self.enrolmentKey())
+		entry := fmt.Sprintf(admits, second.self.EnrolmentKey())
 		wantOnly(tr.T, "first set", d.set(poolEntries+entry), "")
 		tr.follow(d.c)
 		return d

@@ -74,8 +74,8 @@ func (c *TrustBundle) ensureTrust(ctx context.Context, s *authority.State) (bund
 		in, err := c.readTrust(ctx, s)
 		if err != nil {
 			if errors.Is(err, store.ErrForged) {
-				if moved := c.cfg.Head.forgedUnder(ctx, s, suspect{"the trust state and the bans",
-					err}); moved != nil {
+				if moved := c.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: "the trust state and the bans",
+					Err: err}); moved != nil {
 					return in, moved
 				}
 			}
@@ -111,7 +111,7 @@ func (c *TrustBundle) touchTrust(ctx context.Context, s *authority.State, ch *re
 	room bundle.Room) error {
 	in, err := c.readTrust(ctx, s)
 	if err != nil {
-		return c.cfg.Head.storeError("read the trust state", err)
+		return c.cfg.Head.StoreError("read the trust state", err)
 	}
 	was := in.State.Version
 	next, changed := s.Bundle.Next(in, c.cfg.Now().UTC().Truncate(time.Second))
@@ -149,20 +149,21 @@ func bundleFull(what string, err error) error {
 	if !errors.Is(err, bundle.ErrFull) {
 		return err
 	}
-	return explain.Wrap(err, explain.RateLimited, "what", what, "limit", fmt.Sprintf("%d banned keys whose certificates are still valid", snapshot.MaxBans))
+	return explain.Wrap(err, explain.RateLimited, "what", what,
+		"limit", fmt.Sprintf("%d banned keys whose certificates are still valid", snapshot.MaxBans))
 }
 
 // trustChanged makes what was just committed true here: our own connections
 // first, then the members'.
 func (c *TrustBundle) trustChanged(ctx context.Context) error {
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return err
 	}
 	if err := c.refreshTrust(ctx, s, false); err != nil {
 		// It is durable, and the trust loop goes on trying.
 		c.trustDue.Notify()
-		return c.cfg.Head.storeError("read the trust state", err)
+		return c.cfg.Head.StoreError("read the trust state", err)
 	}
 	return nil
 }
@@ -240,7 +241,7 @@ func (c *Trust) followTrust(ctx context.Context, s *authority.State) error {
 		if err == nil {
 			err = c.followRotation(ctx, s)
 		}
-		if err != nil && !c.cfg.Head.conflicts(ctx, err) {
+		if err != nil && !c.cfg.Head.Conflicts(ctx, err) {
 			return err
 		}
 		if _, err := watch.Wait(ctx, trustPollPause, due, changed, confirmed); err != nil {
@@ -272,7 +273,8 @@ func (c *Admission) bootstrap(s *authority.State, rec record.Member, version sto
 	orgs := slices.Sorted(slices.Values(rec.Organizations))
 	entry, ok := s.Manifest.EntryByName(rec.Entry)
 	if !ok {
-		return nil, fmt.Errorf("entry %s of the member's record is not in the manifest in force", rec.Entry) // callers cover first
+		return nil, fmt.Errorf("entry %s of the member's record is not in the manifest in force",
+			rec.Entry) // callers cover first
 	}
 	content := snapshot.NodeBootstrap{
 		ClusterID: s.Manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
@@ -352,15 +354,17 @@ func (c *TrustBundle) fits(ctx context.Context, from, after *authority.State) (e
 	var in bundle.Input
 	if from != nil {
 		if in, err = c.readTrust(ctx, from); err != nil {
-			return c.cfg.Head.storeError("read the trust state", err)
+			return c.cfg.Head.StoreError("read the trust state", err)
 		}
 	}
 	next, _ := after.Bundle.Next(in, c.cfg.Now().UTC().Truncate(time.Second))
 	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
-		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,", "limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
+		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,",
+			"limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
 	}
 	if _, err := after.Bundle.Sign(in.With(bundle.Delta{}, next), c.cfg.Now()); err != nil {
-		return explain.Wrap(err, explain.RequestField, "field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
+		return explain.Wrap(err, explain.RequestField,
+			"field", "manifest", "problem", "no trust bundle can be made of it: "+err.Error())
 	}
 	return nil
 }

@@ -40,22 +40,23 @@ func (c *Trust) registerServices(to grpc.ServiceRegistrar) {
 }
 
 func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) (*fealtyv1.GetTrustResponse, error) {
-	s, err := t.c.cfg.Head.ready()
+	s, err := t.c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
 	in, err := t.c.cfg.Bundle.readTrust(ctx, s)
 	if err != nil {
-		return nil, t.c.cfg.Head.storeError("read the trust state", err)
+		return nil, t.c.cfg.Head.StoreError("read the trust state", err)
 	}
 	msg, err := t.c.trustMessage(ctx, s, in)
 	return &fealtyv1.GetTrustResponse{Trust: msg}, err
 }
 
 // RotateConfigKey begins a rotation, or revokes a key at once.
-func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
+func (t trustServer) RotateConfigKey(ctx context.Context,
+	req *fealtyv1.RotateConfigKeyRequest) (*fealtyv1.RotateConfigKeyResponse, error) {
 	c := t.c
-	if _, err := c.cfg.Head.ready(); err != nil {
+	if _, err := c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	stolen := req.GetCompromised()
@@ -67,9 +68,12 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 		deadline = d.AsDuration()
 		switch {
 		case stolen != "":
-			return nil, explain.New(explain.RequestField, "field", "deadline", "problem", "a key that is compromised leaves at once")
+			return nil, explain.New(explain.RequestField,
+				"field", "deadline", "problem", "a key that is compromised leaves at once")
 		case d.CheckValid() != nil || deadline < minRotationDeadline || deadline > maxRotationDeadline:
-			return nil, explain.New(explain.RequestField, "field", "deadline", "problem", fmt.Sprintf("it is %v, want %v to %v", deadline, minRotationDeadline, maxRotationDeadline))
+			return nil, explain.New(explain.RequestField,
+				"field", "deadline", "problem", fmt.Sprintf("it is %v, want %v to %v", deadline, minRotationDeadline,
+					maxRotationDeadline))
 		}
 	}
 	action, point := "trust.rotate", "rotate.introduce"
@@ -110,7 +114,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context, req *fealtyv1.RotateCo
 	}
 	msg, err := c.trustMessage(ctx, s, in)
 	if changed && !req.GetDryRun() {
-		err = c.cfg.Head.made(ctx, "the change of trust", err)
+		err = c.cfg.Head.Made(ctx, "the change of trust", err)
 	}
 	if err != nil {
 		return nil, err
@@ -126,13 +130,13 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		error)) (*authority.State,
 	bundle.Input, error) {
 	for range record.CommitTries {
-		s, err := c.cfg.Head.inForce(ctx)
+		s, err := c.cfg.Head.InForce(ctx)
 		if err != nil {
 			return nil, bundle.Input{}, err
 		}
 		in, err := c.cfg.Bundle.readTrust(ctx, s)
 		if err != nil {
-			return nil, bundle.Input{}, c.cfg.Head.storeError("read the trust state", err)
+			return nil, bundle.Input{}, c.cfg.Head.StoreError("read the trust state", err)
 		}
 		now := c.cfg.Now().UTC().Truncate(time.Second)
 		var entry record.AuditEntry
@@ -157,10 +161,10 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		_, err = ch.Commit(ctx)
 		switch {
 		case err == nil:
-		case c.cfg.Head.conflicts(ctx, err):
+		case c.cfg.Head.Conflicts(ctx, err):
 			continue
 		default:
-			return nil, in, c.cfg.Head.storeError("change the trust state", err)
+			return nil, in, c.cfg.Head.StoreError("change the trust state", err)
 		}
 		if err := c.cfg.Faults.Hit(point + ".after-commit"); err != nil {
 			return nil, in, err
@@ -168,7 +172,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		if err = c.cfg.Bundle.trustChanged(ctx); err == nil {
 			in, err = c.cfg.Bundle.readTrust(ctx, s)
 		}
-		return s, in, c.cfg.Head.made(ctx, "the change of trust", err)
+		return s, in, c.cfg.Head.Made(ctx, "the change of trust", err)
 	}
 	return nil, bundle.Input{}, record.Busy("the trust state")
 }
@@ -194,7 +198,8 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 			AcceptUntil: timeUnlessZero(r.AcceptUntil)})
 	}
 	for _, k := range st.MeshKeys {
-		out.MeshKeys = append(out.MeshKeys, &fealtyv1.TrustMeshKey{KeyId: k.Key.String(), AuthorityEpoch: k.AuthorityEpoch, AcceptUntil: timeUnlessZero(k.AcceptUntil)})
+		out.MeshKeys = append(out.MeshKeys, &fealtyv1.TrustMeshKey{KeyId: k.Key.String(),
+			AuthorityEpoch: k.AuthorityEpoch, AcceptUntil: timeUnlessZero(k.AcceptUntil)})
 	}
 	now := c.cfg.Now()
 	for _, k := range st.ConfigKeys {
@@ -219,7 +224,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	if st.Rotation != nil {
 		progress, _, _, err := c.lookAtRollout(ctx, s, st.Rotation)
 		if err != nil {
-			return nil, c.cfg.Head.storeError("read who confirmed", err)
+			return nil, c.cfg.Head.StoreError("read who confirmed", err)
 		}
 		out.Rotation = rotationMessage(s, *st.Rotation)
 		out.Rotation.Members, out.Rotation.Confirmed = uint32(progress.members), uint32(progress.members-len(progress.missing))
@@ -230,10 +235,13 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 		out.LastRotation.Ended, out.LastRotation.EndedAt, out.LastRotation.Missing = r.How, timestamppb.New(r.EndedAt), r.Missing
 	}
 	for _, r := range st.Revoked {
-		out.Revoked = append(out.Revoked, &fealtyv1.RevokedThing{Kind: string(r.Kind), Name: r.Name, At: timestamppb.New(r.At), By: r.By, Reason: r.Reason})
+		out.Revoked = append(out.Revoked, &fealtyv1.RevokedThing{Kind: string(r.Kind), Name: r.Name,
+			At: timestamppb.New(r.At), By: r.By, Reason: r.Reason})
 	}
 	for _, e := range st.Emergencies {
-		out.Emergencies = append(out.Emergencies, &fealtyv1.AppliedEmergency{Number: e.Number, Digest: e.Digest.String(), AppliedAt: timestamppb.New(e.At), By: e.By, Reason: e.Reason})
+		out.Emergencies = append(out.Emergencies,
+			&fealtyv1.AppliedEmergency{Number: e.Number, Digest: e.Digest.String(), AppliedAt: timestamppb.New(e.At),
+				By: e.By, Reason: e.Reason})
 	}
 	if t != nil {
 		out.Rollout = c.cfg.Membership.live.rollout(t)
@@ -260,9 +268,10 @@ func meshRollout(members []record.Member, key identity.KeyID, now time.Time) *fe
 }
 
 // RotateMeshKey writes a rekey transition: every coordinator and member follows it.
-func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMeshKeyRequest) (*fealtyv1.RotateMeshKeyResponse, error) {
+func (t trustServer) RotateMeshKey(ctx context.Context,
+	req *fealtyv1.RotateMeshKeyRequest) (*fealtyv1.RotateMeshKeyResponse, error) {
 	c := t.c
-	if _, err := c.cfg.Head.ready(); err != nil {
+	if _, err := c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
@@ -273,7 +282,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		return nil, err
 	}
 	defer release()
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}
@@ -296,10 +305,10 @@ func (t trustServer) RotateMeshKey(ctx context.Context, req *fealtyv1.RotateMesh
 		out.Trust, err = c.trustMessage(ctx, s, in)
 	}
 	if err != nil && !req.GetDryRun() {
-		return nil, c.cfg.Head.made(ctx, "the new mesh CA key", err)
+		return nil, c.cfg.Head.Made(ctx, "the new mesh CA key", err)
 	}
 	if err != nil {
-		return nil, c.cfg.Head.storeError("read the trust state", err)
+		return nil, c.cfg.Head.StoreError("read the trust state", err)
 	}
 	return out, nil
 }

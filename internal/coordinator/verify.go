@@ -58,7 +58,8 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 		return explain.New(explain.HistoryUninitialized)
 	}
 	if len(req.GetNonce()) != proof.NonceBytes {
-		return explain.New(explain.RequestField, "field", "nonce", "problem", fmt.Sprintf("it has %d bytes, want %d", len(req.GetNonce()), proof.NonceBytes))
+		return explain.New(explain.RequestField,
+			"field", "nonce", "problem", fmt.Sprintf("it has %d bytes, want %d", len(req.GetNonce()), proof.NonceBytes))
 	}
 	ch, err := openChannel(ctx)
 	if err != nil {
@@ -78,7 +79,8 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 
 // verifyClaim says what this coordinator is at the head that the store shows, proven
 // over a connection.
-func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
+func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History,
+	error) {
 	s := c.head.State()
 	if s.Phase == authority.Uninitialized {
 		return nil, nil, explain.New(explain.HistoryUninitialized)
@@ -97,11 +99,11 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 		t.Ready, t.Root, t.MeshCA = true, s.Root.Raw, mesh.Certificate().Raw
 		t.TransactionKey = s.Secrets.TransactionKey()
 	}
-	key, evidence, err := proof.ProveVerify(c.self.Key(), t)
+	key, evidence, err := proof.ProveVerify(c.self.PrivateKey(), t)
 	if err != nil {
 		return nil, nil, err
 	}
-	vouch, err := c.self.vouchFor(t)
+	vouch, err := c.self.VouchFor(t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -119,15 +121,15 @@ func (c *Coordinator) showHistory(ctx context.Context) (*shown, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.head.cfg.History.Head(ctx)
+	head, _, err := c.head.History().Head(ctx)
 	if err != nil {
-		return nil, c.head.claimedHistoryError(err)
+		return nil, c.head.ClaimedHistoryError(err)
 	}
 	// The record too: nobody vouched for its signature.
 	if c.shown != nil && c.shown.head == head.Hash && bytes.Equal(c.shown.history.Head, head.Encode()) {
 		return c.shown, nil
 	}
-	h, links, m, err := c.head.claimedHistory(ctx)
+	h, links, m, err := c.head.ClaimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}

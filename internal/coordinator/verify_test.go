@@ -249,7 +249,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
-	h, _, _, err := f.c.head.claimedHistory(t.Context())
+	h, _, _, err := f.c.head.ClaimedHistory(t.Context())
 	wantOnly(t, "history", err, "")
 	genuine, _, err := f.c.verifyClaim(t.Context(), make([]byte, 32), make([]byte, 32))
 	wantOnly(t, "claim", err, "")
@@ -281,38 +281,38 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	}{
 		{"coordinator", "by nobody's key", explain.VerifyUnproven, by(own, nothing)},
 		{"coordinator", "relayed: over another connection", explain.VerifyUnproven,
-			by(f.c.self.Key(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
+			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
 		{"coordinator", "replayed: for another nonce", explain.VerifyUnproven,
-			by(f.c.self.Key(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
+			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
 		{"coordinator", "of another cluster", explain.VerifyUnproven,
-			by(f.c.self.Key(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
+			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
 		{"coordinator", "altered on its way", explain.VerifyUnproven, func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-			c, h, err := by(f.c.self.Key(), nothing)(nonce, binding)
+			c, h, err := by(f.c.self.PrivateKey(), nothing)(nonce, binding)
 			c.MeshCa = otherMesh.Certificate().Raw
 			return c, h, err
 		}},
 		{"coordinator", "nothing", explain.VerifyUnproven, func(_, _ []byte) (*fealtyv1.VerifyClaim, *history.History, error) { return nil, h, nil }},
 		{"signing key", "in recovery, of a cluster never seen", explain.RecoveryMode,
-			by(f.c.self.Key(), func(tr *proof.VerifyTranscript) {
+			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) {
 				tr.Ready, tr.Root, tr.MeshCA, tr.TransactionKey = false, nil, nil, nil
 			})},
 		{"history", "under another key", explain.VerifyHistory,
-			by(f.c.self.Key(),
+			by(f.c.self.PrivateKey(),
 				func(tr *proof.VerifyTranscript) { tr.TransactionKey = own.Public().(ed25519.PublicKey) })},
 		{"history", "of another head", explain.VerifyHistory,
-			by(f.c.self.Key(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
+			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
 		{"history", "damaged", explain.VerifyHistory, func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-			c, h, err := by(f.c.self.Key(), nothing)(nonce, binding)
+			c, h, err := by(f.c.self.PrivateKey(), nothing)(nonce, binding)
 			cut := *h
 			cut.Links = cut.Links[1:]
 			return c, &cut, err
 		}},
 		{"root", "of another cluster", explain.VerifyAuthority,
-			by(f.c.self.Key(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
+			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
 		{"mesh CA", "of the same root and epoch, and not of the head", explain.VerifyAuthority,
-			by(f.c.self.Key(), func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
+			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", explain.VerifyAuthority,
-			by(f.c.self.Key(), func(tr *proof.VerifyTranscript) {
+			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) {
 				tr.MeshCA = other.c.head.State().MeshCA().Certificate().Raw
 			})},
 	} {
@@ -323,7 +323,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		met[tc.check] = true
 	}
 	// The harness works, and who holds the coordinator's key is believed.
-	_, err = verifyAt(t, (&impostor{answer: by(f.c.self.Key(), nothing)}).serve(t), want)
+	_, err = verifyAt(t, (&impostor{answer: by(f.c.self.PrivateKey(), nothing)}).serve(t), want)
 	wantOnly(t, "genuine", err, "")
 	// TestVerify and TestVerifyInRecoveryMode have the others.
 	met["mark"], met["manifest"], met["ready"] = true, true, true
@@ -402,7 +402,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	other := mark()
 	b.restore()
 	// Its coordinator forgot what it saw, or helps.
-	if err := os.Remove(filepath.Join(f.dir, "coordinator", markFile)); err != nil {
+	if err := os.Remove(filepath.Join(f.dir, "coordinator", authority.MarkFile)); err != nil {
 		t.Fatal(err)
 	}
 	f.start()

@@ -21,13 +21,14 @@ import (
 // proven takes a trust bundle that somebody shows. If this cluster signed it in the
 // authority epoch that is in force, it is compared with what the store shows from now on.
 func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return err
 	}
 	bundle, header, err := s.Bundle.Open(raw)
 	if err != nil {
-		return explain.Wrap(err, explain.RequestField, "field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
+		return explain.Wrap(err, explain.RequestField,
+			"field", "bundle", "problem", strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
 	if header.AuthorityEpoch != s.Head.AuthorityEpoch || bundle.Head.Hash != snapshot.Digest(s.Head.Hash) {
 		return nil
@@ -47,7 +48,7 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	}
 	in, err := c.cfg.Bundle.readTrust(ctx, s)
 	if err != nil {
-		return c.cfg.Head.storeError("read the trust state", err)
+		return c.cfg.Head.StoreError("read the trust state", err)
 	}
 	if loss := shown.Lost(in.Seen(s.RestoredEpoch()).Trust, c.cfg.Now()); loss != nil && c.cfg.Head.State() == s {
 		c.cfg.StoreGuard.Missed(ctx, s.StoredHead(), loss)
@@ -74,7 +75,8 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []fi
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		for _, h := range m.GetLive().GetHeld() {
-			said := regress.Claim{From: path, What: h.GetScope(), Epoch: h.GetAuthorityEpoch(), Value: max(h.GetConfigVersion(), h.GetGeneration())}
+			said := regress.Claim{From: path, What: h.GetScope(), Epoch: h.GetAuthorityEpoch(),
+				Value: max(h.GetConfigVersion(), h.GetGeneration())}
 			if !m.GetBanned() && said.Above(epoch, revision) {
 				above = append(above, finding.Case{Member: path,
 					Value: fmt.Sprintf("version %d of epoch %d in %s, and the store is at %d of epoch %d", said.Value,
@@ -88,7 +90,7 @@ func claimsAbove(members []*fealtyv1.Member, epoch, revision uint64) (above []fi
 
 func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*fealtyv1.GetSeenResponse, error) {
 	c := l.c
-	s, err := c.cfg.Head.ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,13 @@
 package authority
 
 import (
+	"context"
+	"errors"
+
 	"time"
 
+	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -52,4 +57,31 @@ func (s *State) RestoredEpoch() uint64 {
 		return last.AuthorityEpoch
 	}
 	return 0
+}
+
+// A store that was restored from a backup holds an intent beside the history of then
+// (storage.md, Restore). Before anything is served from it, a coordinator that holds
+// the seed appends a restore transition, which the signers authorized: it has a new
+// mesh CA key, and its index and epoch are above all that the field remembers. So
+// whoever saw a newer head accepts the fork by the signatures of the signers it knows,
+// and whoever did not goes on as after any change of authority.
+//
+// Until then the coordinator is in recovery mode, and says what is missing. It is not
+// ready either at the head of the backup itself, whatever its keepers could open.
+
+// PendingRestore returns the intent in the store, with its version; nil if there is
+// none. An error that has a code says that there is one which is unusable.
+func (c *Head) PendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
+	intent, version, err := backup.ReadIntent(ctx, c.cfg.Store)
+	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
+		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
+	}
+	return intent, version, err
+}
+
+// restoring reports whether a whole restore waits in the store: then an older head there
+// is neither a late notice nor a lost write.
+func (c *Head) restoring(ctx context.Context) bool {
+	intent, _, err := c.PendingRestore(ctx)
+	return err == nil && intent != nil && intent.Whole
 }

@@ -64,7 +64,8 @@ func TestWaysBack(t *testing.T) {
 	s, salt, mesh := made(t)
 	t.Run("a keeper", func(t *testing.T) {
 		place := keyring.Place{Cluster: cluster, Purpose: keyring.PurposeSeed, Owner: "host", SeedEpoch: 1}
-		k, err := keyring.KeeperOf(keyring.Owner{Name: "host", Keeper: "file:" + filepath.Join(t.TempDir(), "keeper.key")}, durable.OS())
+		k, err := keyring.KeeperOf(keyring.Owner{Name: "host",
+			Keeper: "file:" + filepath.Join(t.TempDir(), "keeper.key")}, durable.OS())
 		if err == nil {
 			_, err = k.MakeKey(t.Context())
 		}
@@ -157,7 +158,8 @@ func TestWaysBack(t *testing.T) {
 				t.Errorf("a mesh CA key %s: %v", what, err)
 				continue
 			}
-			if again, err := key.Load(root, mesh.Certificate().Raw, cluster, 1); err != nil || again.KeyID() != mesh.KeyID() {
+			if again, err := key.Load(root, mesh.Certificate().Raw, cluster, 1); err != nil ||
+				again.KeyID() != mesh.KeyID() {
 				t.Errorf("a mesh CA key %s: %v", what, err)
 			}
 		}

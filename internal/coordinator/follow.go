@@ -3,15 +3,11 @@ package coordinator
 import (
 	"context"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	mathrand "math/rand/v2"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
@@ -19,11 +15,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
-	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
@@ -33,7 +27,7 @@ import (
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
 func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *authority.State, error) {
-	seen, err := c.cfg.Head.seen()
+	seen, err := c.cfg.Head.Seen()
 	if err != nil {
 		return nil, authority.Recovering(last, err), nil
 	}
@@ -43,21 +37,22 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	if last != nil {
 		seen = last.Chain.Seen()
 	}
-	intent, _, err := c.cfg.Head.pendingRestore(ctx)
+	intent, _, err := c.cfg.Head.PendingRestore(ctx)
 	switch {
 	case explain.CodeOf(err) != "":
 		return nil, authority.Recovering(last, err), nil
 	case err != nil:
 		return nil, nil, fmt.Errorf("read what a restore left: %w", err)
 	}
-	loaded, err := c.cfg.Head.cfg.History.Load(ctx)
+	loaded, err := c.cfg.Head.History().Load(ctx)
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty) && intent != nil:
 		return nil, authority.Recovering(last, unfinished(intent)), nil
 	case errors.Is(err, history.ErrEmpty) && seen.Mark != (history.Mark{}):
 		return nil, authority.Recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem",
-			fmt.Sprintf("the store holds none, and this coordinator has seen head %s at index %d: it is another store, or it was emptied", seen.Hash, seen.Index))), nil
+			fmt.Sprintf("the store holds none, and this coordinator has seen head %s at index %d: it is another "+
+				"store, or it was emptied", seen.Hash, seen.Index))), nil
 	case errors.Is(err, history.ErrEmpty):
 		return nil, &authority.State{Phase: authority.Uninitialized, Reason: "no manifest was set yet"}, nil
 	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
@@ -115,7 +110,7 @@ func (c *Authority) load(ctx context.Context, last *authority.State) (s *authori
 // newState builds the ready state of a verified history and its secrets.
 func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
 	mesh *ca.MeshCA) (*authority.State, error) {
-	if err := c.cfg.Self.checkPin(root); err != nil {
+	if err := c.cfg.Self.CheckPin(root); err != nil {
 		return nil, err
 	}
 	s, err := authority.New(v, secrets, root, mesh, c.cfg.Store, c.cfg.Auditing.Places(), c.cfg.Now())
@@ -146,7 +141,8 @@ func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 		return nil, err
 	}
 	if !again.Equal(root) {
-		return nil, errors.New("the stored root certificate is not that of the seed: the store was altered, or mixed up with another cluster's")
+		return nil, errors.New("the stored root certificate is not that of the seed: the store was altered, or mixed " +
+			"up with another cluster's")
 	}
 	return root, nil
 }
@@ -167,7 +163,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		if lost(failed) {
 			c.lost++
 			if decide.Stays(memory{c, old}, decide.HeadOf(&s.Head), decide.Conflict) {
-				c.cfg.Head.fallBehind(old)
+				c.cfg.Head.FallBehind(old)
 				c.cfg.Head.LookAgain()
 				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
 					slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
@@ -179,12 +175,13 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 				slog.String("head", s.Head.Hash.String()), slog.Any("err", failed))
 			s = authority.Recovering(s, failed)
 		} else {
-			c.cfg.Head.recordSeen(ctx, s.Chain.Seen())
+			c.cfg.Head.RecordSeen(ctx, s.Chain.Seen())
 			c.auditOrigin(ctx, s)
 		}
 	}
 	after := s.Ready()
-	if old.Phase == s.Phase && old.Reason == s.Reason && s.Phase != authority.Ready && (after == nil || before != nil && before.Head.Hash == after.Head.Hash) {
+	if old.Phase == s.Phase && old.Reason == s.Reason && s.Phase != authority.Ready &&
+		(after == nil || before != nil && before.Head.Hash == after.Head.Hash) {
 		return failed // nothing that anybody could see changed, and it holds no key more
 	}
 	if before != nil && after != nil && before.Head.Salt != after.Head.Salt {
@@ -209,7 +206,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		for _, arrived := range c.cfg.Arrivals {
 			arrived()
 		}
-		c.cfg.Self.endSetup()
+		c.cfg.Self.EndSetup()
 		attrs = append(attrs, slog.String("cluster", s.Manifest.Cluster),
 			slog.Uint64("authority_epoch", s.Head.AuthorityEpoch), slog.Uint64("index", s.Head.Index))
 	}
@@ -274,7 +271,8 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 		}
 	}
 	if err := c.sweepReseeds(ctx, s); err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+			"what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
 	}
 	return nil
 }
@@ -328,7 +326,7 @@ func (c *TrustBundle) presentAs(s *authority.State, t *bundle.View) error {
 
 // ownMaterial certifies this coordinator with a new key.
 func (c *TrustBundle) ownMaterial(s *authority.State, bundle *identity.Bundle) (*credential.Material, error) {
-	entry, err := c.cfg.Self.admits(s.Manifest)
+	entry, err := c.cfg.Self.Admits(s.Manifest)
 	if err != nil {
 		return nil, err
 	}
@@ -377,13 +375,14 @@ func (c *TrustBundle) renewIdentity(ctx context.Context, s *authority.State) err
 		return err
 	}
 	leaf := m.Chain()[0]
-	entry, err := c.cfg.Self.admits(s.Manifest)
+	entry, err := c.cfg.Self.Admits(s.Manifest)
 	if err != nil {
 		return err
 	}
 	now := c.cfg.Now()
 	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
-	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) || !c.cfg.Head.acts(s) {
+	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) ||
+		!c.cfg.Head.Acts(s) {
 		return nil
 	}
 	return c.presentAs(s, nil)
@@ -411,7 +410,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 // every transaction is conditional on our head. It returns when to look again.
 func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	pause = headPollPause
-	if !c.unsettled.Load() && c.cfg.Head.headHolds(ctx) {
+	if !c.unsettled.Load() && c.cfg.Head.HeadHolds(ctx) {
 		return pause
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
@@ -497,120 +496,13 @@ func (c *Authority) toHead(ctx context.Context) {
 // no reseed to settle. The caller holds setting.
 func (c *Authority) followed(ctx context.Context) bool {
 	s := c.cfg.Head.State()
-	switch verdict, known := c.cfg.Head.judgeStored(ctx, s); {
+	switch verdict, known := c.cfg.Head.JudgeStored(ctx, s); {
 	case !known:
 	case verdict == decide.Same:
-		c.cfg.Head.caughtUp(s)
+		c.cfg.Head.CaughtUp(s)
 	case verdict == decide.Another:
-		c.cfg.Head.fallBehind(s)
+		c.cfg.Head.FallBehind(s)
 		return false
 	}
 	return !c.unsettled.Load()
-}
-
-// headHolds reports whether the head in the store is ours or one of before, or that
-// nobody can tell now.
-func (c *Head) headHolds(ctx context.Context) bool {
-	verdict, known := c.judgeStored(ctx, c.state.Load())
-	return !known || verdict != decide.Another
-}
-
-// judgeStored says what the head that the store shows means for s. It is not known while
-// the store does not show it. Without a history none is the same.
-func (c *Head) judgeStored(ctx context.Context, s *authority.State) (verdict decide.Verdict, known bool) {
-	asked := c.cfg.Now()
-	// A call that hangs from before the store was back must not keep it from being seen.
-	asking, cancel := context.WithTimeout(ctx, storePatience)
-	defer cancel()
-	e, err := c.cfg.Store.Get(asking, history.HeadKey)
-	switch {
-	case ctx.Err() != nil:
-		return 0, false
-	case errors.Is(err, store.ErrNotFound) && s.Phase == authority.Uninitialized:
-		return decide.Same, true
-	case errors.Is(err, store.ErrNotFound):
-		return decide.Another, true
-	case err != nil:
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.cfg.StoreGuard.Silent()
-		return 0, false
-	}
-	verdict = c.judgeHead(ctx, s, e)
-	if verdict == decide.Same {
-		c.older.Store(nil)
-		c.headConfirmed.Set(asked)
-	}
-	return verdict, true
-}
-
-// seen returns what is written of the newest head in the data directory; the zero
-// value if there is nothing.
-func (c *Head) seen() (history.SeenHead, error) {
-	var m history.SeenHead
-	raw, err := c.cfg.FS.ReadFile(c.cfg.Self.path(markFile), maxMarkFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		return m, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(raw, &m)
-	}
-	if err != nil {
-		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it to believe the store", c.cfg.Self.path(markFile), err)
-	}
-	return m, nil
-}
-
-// recordSeen writes down the newest head. It is a second line of defence against
-// a store that is rolled back, so that a full disk here stops nothing.
-func (c *Head) recordSeen(ctx context.Context, h history.SeenHead) {
-	raw, err := json.Marshal(h)
-	if err == nil {
-		err = c.cfg.FS.WriteFile(c.cfg.Self.path(markFile), raw)
-	}
-	if err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelError, "the newest head was not written down: a store that is rolled back would not be noticed after a restart", slog.Any("err", err))
-	}
-}
-
-// headMetrics are what Head counts.
-type headMetrics struct {
-	forged prometheus.Counter
-}
-
-func newHeadMetrics(reg prometheus.Registerer) *headMetrics {
-	m := &headMetrics{
-		forged: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "fealty_store_forged_records_total",
-			Help: "Records whose MAC failed: the store was altered from outside.",
-		}),
-	}
-	reg.MustRegister(m.forged)
-	return m
-}
-
-// registerMetrics registers what it counts, and what the head in force is.
-func (c *Head) registerMetrics(reg prometheus.Registerer) {
-	c.metrics = newHeadMetrics(reg)
-	reg.MustRegister(
-		gauge.If("fealty_coordinator_ready",
-			"1 while a manifest is in force and this coordinator holds its keys.",
-			func() bool { return c.state.Load().Phase == authority.Ready }),
-		gauge.If("fealty_coordinator_recovery_mode",
-			"1 while the state in memory is not the head of the persisted history.",
-			func() bool { return c.state.Load().Phase == authority.Recovery }),
-		gauge.Of("fealty_authority_epoch",
-			"Authority epoch of the manifest in force; 0 without one.",
-			func() float64 { return float64(c.state.Load().Head.AuthorityEpoch) }),
-		gauge.Of("fealty_history_index",
-			"Index of the transition in force; 0 without one.",
-			func() float64 { return float64(c.state.Load().Head.Index) }),
-		gauge.Of("fealty_baseline_data",
-			"Data members that have to be connected by the manifest in force; 0 without one.",
-			func() float64 {
-				if s := c.state.Load().Ready(); s != nil {
-					return float64(s.Manifest.Baseline.Data)
-				}
-				return 0
-			}),
-	)
 }

@@ -1,0 +1,241 @@
+package authority
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/enrolment"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// Files of the data directory.
+const (
+	EnrolmentKeyFile = "enrolment.key"
+	SetupTokenFile   = "setup-token"
+
+	maxEnrolmentKey = 4 << 10 // bytes
+)
+
+// EnrolmentConfig is what an Enrolment is made of.
+type EnrolmentConfig struct {
+	FS  durable.FS
+	Log *slog.Logger
+	Now func() time.Time
+
+	DataDir   string             // where its files are
+	Addresses []string           // that people and tokens are told; shared
+	Pin       identity.KeyID     // of the root key; zero: any
+	Key       ed25519.PrivateKey // see [loadEnrolmentKey]
+	// Certificate is shown beside the enrolment key; nil: this coordinator has none.
+	Certificate *enrolment.Certificate
+}
+
+// Enrolment says which coordinator of the manifest this process is, and proves it.
+type Enrolment struct {
+	cfg EnrolmentConfig
+
+	certificateChanged watch.Signal // it is another one
+	setup              atomic.Pointer[ed25519.PublicKey]
+}
+
+func NewEnrolment(cfg EnrolmentConfig) *Enrolment { return &Enrolment{cfg: cfg} }
+
+func (c *Enrolment) EnrolmentKey() string {
+	k, err := manifest.NewKey(c.cfg.Key.Public().(ed25519.PublicKey))
+	if err != nil {
+		panic("the enrolment key was checked when it was read: " + err.Error())
+	}
+	return k.String()
+}
+
+func (c *Enrolment) Path(name string) string { return c.cfg.DataDir + "/" + name }
+
+// LoadEnrolmentKey reads the enrolment key in dataDir, or makes it at the first start. It
+// holds no seed material: it only says which coordinator of the manifest this is.
+func LoadEnrolmentKey(files durable.FS, dataDir string) (ed25519.PrivateKey, error) {
+	path := dataDir + "/" + EnrolmentKeyFile
+	raw, err := files.ReadSecret(path, maxEnrolmentKey)
+	if errors.Is(err, fs.ErrNotExist) {
+		return makeEnrolmentKey(files, path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the enrolment key %s: %w", path, err)
+	}
+	damaged := func(what string) error {
+		return fmt.Errorf("the enrolment key %s %s: restore it from a backup, or move it away, start again, and have "+
+			"the new key put into the manifest", path, what)
+	}
+	block, rest := pem.Decode(raw)
+	if block == nil || block.Type != "PRIVATE KEY" || len(rest) > 0 {
+		return nil, damaged("is not one PEM block of type PRIVATE KEY")
+	}
+	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		return nil, damaged("does not parse")
+	}
+	key, ok := parsed.(ed25519.PrivateKey)
+	if !ok {
+		return nil, damaged("is not an Ed25519 key")
+	}
+	if _, err := manifest.NewKey(key.Public().(ed25519.PublicKey)); err != nil {
+		return nil, damaged("is not a usable Ed25519 key")
+	}
+	return key, nil
+}
+
+func makeEnrolmentKey(files durable.FS, path string) (ed25519.PrivateKey, error) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the enrolment key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode the enrolment key: %w", err)
+	}
+	if err := files.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})); err != nil {
+		return nil, fmt.Errorf("write the enrolment key %s: %w", path, err)
+	}
+	return key, nil
+}
+
+// Certificate is shown beside the enrolment key; nil: this coordinator has none.
+func (c *Enrolment) Certificate() *enrolment.Certificate { return c.cfg.Certificate }
+
+// PrivateKey is the key by which the manifest knows this coordinator.
+func (c *Enrolment) PrivateKey() ed25519.PrivateKey { return c.cfg.Key }
+
+// Admits returns the entry of m that admits this coordinator by its enrolment key or its
+// certificate, and the name that it gets.
+func (c *Enrolment) Admits(m *manifest.Manifest) (manifest.Match, error) {
+	return c.cfg.Certificate.Admits(c.EnrolmentKey(), m, c.cfg.Now())
+}
+
+// Vouch signs what the enrolment key signs with the key of the certificate; nil without
+// one.
+func (c *Enrolment) Vouch(said [64]byte) ([]byte, error) {
+	return c.cfg.Certificate.Vouch(c.EnrolmentKey(), said)
+}
+
+// VouchFor is vouch for what the enrolment key signs of t.
+func (c *Enrolment) VouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
+	said, err := t.Digest()
+	if err != nil {
+		return nil, err
+	}
+	return c.Vouch(said)
+}
+
+// TakeCertificate looks once at the files of the certificate. What in does not admit, if it
+// is not nil, is refused, and the one before stays.
+func (c *Enrolment) TakeCertificate(ctx context.Context, in *manifest.Manifest) (taken bool, refused error) {
+	taken, refused = c.cfg.Certificate.Take(ctx, c.EnrolmentKey(), in, c.cfg.Now())
+	if taken {
+		c.certificateChanged.Notify()
+	}
+	return taken, refused
+}
+
+// CertificateChanged returns a channel that is closed when the certificate is another one.
+func (c *Enrolment) CertificateChanged() <-chan struct{} { return c.certificateChanged.Wait() }
+
+// CertificateFindings says what is wrong with the certificate that this coordinator shows.
+func (c *Enrolment) CertificateFindings() []*fealtyv1.Finding {
+	var out []*fealtyv1.Finding
+	add := func(e *explain.Error) {
+		out = append(out, &fealtyv1.Finding{Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why,
+			Remedy: e.Do})
+	}
+	files := c.cfg.Certificate.Files()
+	if files == nil {
+		return nil
+	}
+	if ended := c.cfg.Certificate.Ended(c.cfg.Now()); !ended.IsZero() {
+		add(explain.New(explain.CredentialExpired, "certificate", files.Paths().Cert, "problem",
+			"it ended at "+ended.UTC().Format(time.RFC3339)+", and other coordinators take nothing from this one and "+
+				"give it nothing"))
+	} else if err := files.Failure(); err != nil {
+		add(tlsfiles.Word(files.Paths(), err))
+	}
+	if e := c.cfg.Certificate.Refused(); e != nil {
+		add(e)
+	}
+	return out
+}
+
+// OfferSetup makes the one-time setup token and writes its line to a file that
+// only this user can read. Every start of an uninitialized coordinator makes a
+// new one: the certificate that it pins lives in memory only.
+func (c *Enrolment) OfferSetup(certificate identity.KeyID) error {
+	token, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: c.cfg.Addresses, KeyHash: certificate})
+	if err != nil {
+		return fmt.Errorf("make the setup token: %w", err)
+	}
+	if err := c.cfg.FS.WriteFile(c.Path(SetupTokenFile), []byte(token.Line()+"\n")); err != nil {
+		return fmt.Errorf("write the setup token: %w", err)
+	}
+	public := token.PublicKey()
+	c.setup.Store(&public)
+	return nil
+}
+
+// SetupKey is what remains of the setup token, its public key, until the first manifest is
+// set; nil: there is none.
+func (c *Enrolment) SetupKey() ed25519.PublicKey {
+	if public := c.setup.Load(); public != nil {
+		return *public
+	}
+	return nil
+}
+
+// EndSetup forgets the setup token: the cluster has its first manifest.
+func (c *Enrolment) EndSetup() {
+	c.setup.Store(nil)
+	if err := c.cfg.FS.Remove(c.Path(SetupTokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.cfg.Log.Warn("the file of the setup token was not removed; the token is void all the same", "err", err)
+	}
+}
+
+// NameIn is this coordinator's name in m.
+func (c *Enrolment) NameIn(m *manifest.Manifest) string {
+	if e, err := c.Admits(m); err == nil {
+		return e.Name
+	}
+	return c.EnrolmentKey()
+}
+
+// CheckPin refuses a root that is not the one that is pinned.
+func (c *Enrolment) CheckPin(root *x509.Certificate) error {
+	if got := identity.KeyOf(root); !c.cfg.Pin.IsZero() && got != c.cfg.Pin {
+		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
+	}
+	return nil
+}
+
+// OwnID is this coordinator's identity under s, for the audit log.
+func (c *Enrolment) OwnID(s *State) string {
+	found, err := c.Admits(s.Manifest)
+	if err != nil {
+		return "key " + c.EnrolmentKey()
+	}
+	id, err := identity.New(s.Manifest.Cluster, identity.Coordinator, found.Name)
+	if err != nil {
+		return "key " + c.EnrolmentKey()
+	}
+	return id.String()
+}

@@ -1,0 +1,542 @@
+package authority
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/instant"
+	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// MarkFile of the data directory says which head this coordinator has seen.
+const (
+	MarkFile    = "head-seen.json"
+	MaxMarkFile = 16 << 10 // bytes
+)
+
+// FollowPatience is how long a call waits for the head that the store shows. After
+// that it is refused, and status says that this coordinator does not get there.
+const FollowPatience = decide.FollowFor
+
+// HeadConfig is what a Head is made of.
+type HeadConfig struct {
+	Self       *Enrolment
+	StoreGuard *storeguard.Guard
+	History    *history.Log
+	Store      store.Store
+	FS         durable.FS
+	Failures   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+	Elapsed    func() time.Duration
+
+	// MaxHeadAge is how long it serves what needs no new fact without seeing the head.
+	MaxHeadAge time.Duration
+	// Leave has the head that the store shows followed, before anything more is decided
+	// under the one in force.
+	Leave func(ctx context.Context)
+	// Memory is what is here of s and of what may come, for who judges another head.
+	Memory func(s *State) decide.Memory
+}
+
+// Head knows which head is in force, and what the store shows of it (I10).
+type Head struct {
+	cfg     HeadConfig
+	metrics *headMetrics
+
+	conflicted map[string]func(ctx context.Context, err *store.ConflictError) (again bool)
+
+	state         atomic.Pointer[State]
+	stateChanged  watch.Signal
+	headDue       watch.Signal                   // the head is to be looked at now
+	older         atomic.Pointer[history.Record] // the head that the store shows, if it is one of before
+	lag           lag                            // the state, if the store showed a newer head
+	headConfirmed instant.Last                   // when the store was last asked and showed our head
+}
+
+// NewHead makes a Head under which nothing was read yet.
+func NewHead(cfg HeadConfig) *Head {
+	h := &Head{cfg: cfg}
+	h.Put(&State{Phase: Recovery, Reason: "the history was not read yet"}, time.Time{})
+	return h
+}
+
+// lag says which state is not that of the newest head that the store showed. The zero
+// value says that there is none.
+type lag struct {
+	of   atomic.Pointer[State]
+	at   instant.Last // since when, while of is set
+	over watch.Signal // it is up with the store after all
+
+	began time.Duration // at, on the clock that only goes forward; owned by who holds setting
+}
+
+// History reads the history that the store shows.
+func (c *Head) History() *history.Log { return c.cfg.History }
+
+// State returns the state in force, which is never nil.
+func (c *Head) State() *State { return c.state.Load() }
+
+// Put makes s the state in force, and tells whoever waits for another one. confirmed is when
+// the store was asked and showed its head; the zero value: it was not.
+func (c *Head) Put(s *State, confirmed time.Time) {
+	c.state.Store(s)
+	if !confirmed.IsZero() {
+		c.headConfirmed.Set(confirmed)
+	}
+	c.stateChanged.Notify()
+}
+
+// Changed returns a channel that is closed when another state is in force.
+func (c *Head) Changed() <-chan struct{} { return c.stateChanged.Wait() }
+
+// LookAgain has the head that the store shows looked at now.
+func (c *Head) LookAgain() { c.headDue.Notify() }
+
+// Due returns a channel that is closed when the head is to be looked at.
+func (c *Head) Due() <-chan struct{} { return c.headDue.Wait() }
+
+// Confirmed returns when the store was last asked and showed the head in force; the zero
+// time: it never did.
+func (c *Head) Confirmed() time.Time { return c.headConfirmed.Get() }
+
+// ConfirmedAge is how long before now that was.
+func (c *Head) ConfirmedAge(now time.Time) time.Duration { return c.headConfirmed.Age(now) }
+
+// BehindSince returns since when the store shows a newer head than the one in force.
+func (c *Head) BehindSince() time.Time { return c.lag.at.Get() }
+
+// Behind is for how long, on the clock that only goes forward. The caller holds setting.
+func (c *Head) Behind() time.Duration { return c.cfg.Elapsed() - c.lag.began }
+
+// FallBehind notes that the store shows another head than that of s. The caller holds
+// setting.
+func (c *Head) FallBehind(s *State) {
+	if s.Phase != Ready || c.lag.of.Load() == s {
+		return
+	}
+	c.lag.at.Set(c.cfg.Now())
+	c.lag.began = c.cfg.Elapsed()
+	c.lag.of.Store(s)
+}
+
+// CaughtUp notes that the store shows the head of s, which was read since c.setting was
+// taken: what was read before that may be older than what made s fall behind.
+func (c *Head) CaughtUp(s *State) {
+	if c.lag.of.CompareAndSwap(s, nil) {
+		c.lag.over.Notify()
+	}
+}
+
+// Acts reports whether something may be changed or certified under s.
+func (c *Head) Acts(s *State) bool {
+	last := decide.Same
+	if c.lag.of.Load() == s {
+		last = decide.Another
+	}
+	return decide.Acts(s.Phase, last)
+}
+
+// InForce returns the state to change something under, or to certify somebody. If the
+// store showed a newer head it waits until that is in force here, for as long as ctx and
+// FollowPatience allow.
+func (c *Head) InForce(ctx context.Context) (*State, error) {
+	deadline := time.Now().Add(FollowPatience)
+	for {
+		changed, over := c.stateChanged.Wait(), c.lag.over.Wait()
+		s, err := c.Ready()
+		if err != nil || c.Acts(s) {
+			return s, err
+		}
+		left := time.Until(deadline)
+		if left <= 0 {
+			return nil, explain.New(explain.HeadNotFollowed)
+		}
+		if _, err := watch.Wait(ctx, left, changed, over); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// AtHead is inForce for who acts on what the head of the history is: the store is asked
+// for it. While the store is out of reach that is the head in memory.
+func (c *Head) AtHead(ctx context.Context) (*State, error) {
+	if _, err := c.Ready(); err != nil {
+		return nil, err
+	}
+	asking, cancel := c.Patience(ctx)
+	defer cancel()
+	if !c.HeadHolds(asking) {
+		c.cfg.Leave(asking)
+	}
+	return c.InForce(ctx)
+}
+
+// Ready returns the state to decide on, or why there is none. Strangers are told
+// too, so why it is in recovery mode, which names files and keepers, is left to
+// status and the log. That the store went back is said: a coordinator that has to ask
+// this one for the seed cannot find it out by itself.
+func (c *Head) Ready() (*State, error) {
+	s := c.state.Load()
+	switch s.Phase {
+	case Ready:
+		return s, nil
+	case Uninitialized:
+		return nil, explain.New(explain.HistoryUninitialized)
+	}
+	reason := "its keys or its history could not be brought back"
+	if c.cfg.StoreGuard.Lost() != nil {
+		reason = "the store went back (" + string(explain.StoreWentBack) +
+			"), and nothing is changed before the signers restore it"
+	}
+	return nil, explain.New(explain.RecoveryMode, "reason", reason+"; fealty status on its machine says why")
+}
+
+// Conflicts reports whether err means that somebody else's transaction was
+// first, so that the decision must be made again on what is there now. If it was
+// the head of the history that moved, our state is looked at first.
+func (c *Head) Conflicts(ctx context.Context, err error) bool {
+	if !errors.Is(err, store.ErrConflict) {
+		return false
+	}
+	var conflict *store.ConflictError
+	switch errors.As(err, &conflict); {
+	case conflict == nil:
+	case c.conflicted[conflict.Key] == nil:
+	case !c.conflicted[conflict.Key](ctx, conflict):
+		return false
+	}
+	// Who lost to somebody once would lose again in step with them.
+	return watch.Sleep(ctx, mathrand.N(record.ConflictPause)) == nil
+}
+
+// OnConflict has f called when a transaction conflicts over key: f waits until the decision
+// can be made again, or says that it cannot.
+func (c *Head) OnConflict(key string, f func(ctx context.Context, err *store.ConflictError) (again bool)) {
+	if c.conflicted == nil {
+		c.conflicted = make(map[string]func(context.Context, *store.ConflictError) bool)
+	}
+	c.conflicted[key] = f
+}
+
+// StoreError words an error of the store for who called. What failed, and how,
+// stays in the log: it is not the caller's to know.
+func (c *Head) StoreError(what string, err error) error {
+	code := explain.StoreUnreachable
+	switch {
+	case explain.CodeOf(err) != "":
+		return err // worded where it happened
+	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
+		code = explain.StoreOutcomeUnknown
+	case store.ReasonOf(err) != 0:
+		c.cfg.Log.Error("the store failed", "what", what, "err", err)
+		return storeguard.Refusal(what, err)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, store.ErrForged):
+		c.Forged(context.Background(), what, err)
+		return explain.New(explain.StoreForged, "what", what)
+	case errors.Is(err, store.ErrConflict):
+		if older := c.OlderHeadError(); older != nil {
+			return older
+		}
+		return record.Busy(what)
+	}
+	c.cfg.Log.Error("the store failed", "what", what, "err", err)
+	cause := "the coordinator's log says how"
+	if reason := store.ReasonOf(err); reason != 0 {
+		cause = fmt.Sprintf("the store took no write, because %v", reason)
+	}
+	return explain.New(code, "what", what, "cause", cause)
+}
+
+// Made words err, which came after a change was in the store. It must not be one that
+// has clients make the change again at another coordinator, as recovery mode does: that
+// would be a second one.
+func (c *Head) Made(ctx context.Context, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a change was made, and is not in force here yet",
+		slog.String("what", what), slog.Any("err", err))
+	return explain.New(explain.DoneNotInForce, "what", what)
+}
+
+// Forged tells people that a record was altered outside of Fealty.
+func (c *Head) Forged(ctx context.Context, what string, err error) {
+	c.metrics.forged.Inc()
+	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside",
+		slog.String("record", what), slog.Any("err", err))
+}
+
+// HeadHolds reports whether the head in the store is ours or one of before, or that
+// nobody can tell now.
+func (c *Head) HeadHolds(ctx context.Context) bool {
+	verdict, known := c.JudgeStored(ctx, c.state.Load())
+	return !known || verdict != decide.Another
+}
+
+// JudgeStored says what the head that the store shows means for s. It is not known while
+// the store does not show it. Without a history none is the same.
+func (c *Head) JudgeStored(ctx context.Context, s *State) (verdict decide.Verdict, known bool) {
+	asked := c.cfg.Now()
+	// A call that hangs from before the store was back must not keep it from being seen.
+	asking, cancel := context.WithTimeout(ctx, StorePatience)
+	defer cancel()
+	e, err := c.cfg.Store.Get(asking, history.HeadKey)
+	switch {
+	case ctx.Err() != nil:
+		return 0, false
+	case errors.Is(err, store.ErrNotFound) && s.Phase == Uninitialized:
+		return decide.Same, true
+	case errors.Is(err, store.ErrNotFound):
+		return decide.Another, true
+	case err != nil:
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
+		c.cfg.StoreGuard.Silent()
+		return 0, false
+	}
+	verdict = c.judgeHead(ctx, s, e)
+	if verdict == decide.Same {
+		c.older.Store(nil)
+		c.headConfirmed.Set(asked)
+	}
+	return verdict, true
+}
+
+// Seen returns what is written of the newest head in the data directory; the zero
+// value if there is nothing.
+func (c *Head) Seen() (history.SeenHead, error) {
+	var m history.SeenHead
+	raw, err := c.cfg.FS.ReadFile(c.cfg.Self.Path(MarkFile), MaxMarkFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(raw, &m)
+	}
+	if err != nil {
+		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it "+
+			"to believe the store", c.cfg.Self.Path(MarkFile), err)
+	}
+	return m, nil
+}
+
+// RecordSeen writes down the newest head. It is a second line of defence against
+// a store that is rolled back, so that a full disk here stops nothing.
+func (c *Head) RecordSeen(ctx context.Context, h history.SeenHead) {
+	raw, err := json.Marshal(h)
+	if err == nil {
+		err = c.cfg.FS.WriteFile(c.cfg.Self.Path(MarkFile), raw)
+	}
+	if err != nil {
+		c.cfg.Log.LogAttrs(ctx, slog.LevelError,
+			"the newest head was not written down: a store that is rolled back would not be noticed after a "+
+				"restart", slog.Any("err", err))
+	}
+}
+
+// headMetrics are what Head counts.
+type headMetrics struct {
+	forged prometheus.Counter
+}
+
+func newHeadMetrics(reg prometheus.Registerer) *headMetrics {
+	m := &headMetrics{
+		forged: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fealty_store_forged_records_total",
+			Help: "Records whose MAC failed: the store was altered from outside.",
+		}),
+	}
+	reg.MustRegister(m.forged)
+	return m
+}
+
+// RegisterMetrics registers what it counts, and what the head in force is.
+func (c *Head) RegisterMetrics(reg prometheus.Registerer) {
+	c.metrics = newHeadMetrics(reg)
+	reg.MustRegister(
+		gauge.If("fealty_coordinator_ready",
+			"1 while a manifest is in force and this coordinator holds its keys.",
+			func() bool { return c.state.Load().Phase == Ready }),
+		gauge.If("fealty_coordinator_recovery_mode",
+			"1 while the state in memory is not the head of the persisted history.",
+			func() bool { return c.state.Load().Phase == Recovery }),
+		gauge.Of("fealty_authority_epoch",
+			"Authority epoch of the manifest in force; 0 without one.",
+			func() float64 { return float64(c.state.Load().Head.AuthorityEpoch) }),
+		gauge.Of("fealty_history_index",
+			"Index of the transition in force; 0 without one.",
+			func() float64 { return float64(c.state.Load().Head.Index) }),
+		gauge.Of("fealty_baseline_data",
+			"Data members that have to be connected by the manifest in force; 0 without one.",
+			func() float64 {
+				if s := c.state.Load().Ready(); s != nil {
+					return float64(s.Manifest.Baseline.Data)
+				}
+				return 0
+			}),
+	)
+}
+
+// olderHead says that the store shows a head that was in force before ours. It is a
+// notice that was late or, if it stays, a store that went back. Ours stays in force:
+// this may be the only memory with its mesh CA key. Every transaction wants ours, so
+// that nothing is decided on what the store shows.
+func (c *Head) olderHead(ctx context.Context, record history.Record) {
+	if c.older.Swap(&record) == nil {
+		c.cfg.Log.LogAttrs(ctx, slog.LevelError,
+			"the store shows an older head of the history: nothing can change until it shows the newest "+
+				"one", slog.Uint64("index", record.Index), slog.String("head", record.Hash.String()))
+	}
+}
+
+// OlderHeadError words why nothing can change while the store shows an older head; nil
+// if it does not.
+func (c *Head) OlderHeadError() error {
+	record, s := c.older.Load(), c.state.Load()
+	if record == nil || s.Phase != Ready {
+		return nil
+	}
+	return explain.New(explain.HistoryInvalid, "cluster", s.Manifest.Cluster, "index", fmt.Sprint(record.Index),
+		"problem", fmt.Sprintf("the store shows index %d, and index %d is in force: it was rolled back, or answers "+
+			"from a copy that lags", record.Index, s.Head.Index))
+}
+
+// judgeHead says what the head e of the store means. What cannot be read is another
+// head: why is found out on the way to it.
+func (c *Head) judgeHead(ctx context.Context, s *State, e store.Entry) decide.Verdict {
+	if s.Phase == Ready && e.Version == s.HeadVersion && string(e.Value) == string(s.HeadRecord) {
+		return decide.Same
+	}
+	record, err := history.DecodeRecord(e.Value)
+	if err != nil {
+		return decide.Another
+	}
+	verdict := decide.Judge(c.cfg.Memory(s), record.Hash)
+	switch {
+	case verdict == decide.Older && c.restoring(ctx):
+		return decide.Another
+	case verdict == decide.Older:
+		c.olderHead(ctx, record)
+	case verdict == decide.Same:
+		return decide.Another // of the same name, and written anew
+	}
+	return verdict
+}
+
+// ClaimedHistory reads the history as the store claims it to be, and the manifest of
+// its head. Nothing is verified: that takes the seed.
+func (c *Head) ClaimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
+	h, err := c.cfg.History.Load(ctx)
+	if err != nil {
+		return nil, nil, nil, c.ClaimedHistoryError(err)
+	}
+	links := make([]history.Link, 0, len(h.Links))
+	for _, raw := range h.Links {
+		t, err := history.Decode(raw)
+		if err != nil {
+			return nil, nil, nil, c.ClaimedHistoryError(err)
+		}
+		links = append(links, history.Link{Transition: *t, Hash: sha256.Sum256(raw)})
+	}
+	m, err := manifest.ParseAccepted(h.Manifests[links[len(links)-1].Manifest])
+	if err != nil {
+		return nil, nil, nil, explain.Wrap(err, explain.HistoryInvalid,
+			"problem", "the manifest of its head does not parse")
+	}
+	return h, links, m, nil
+}
+
+// ClaimedHistoryError words why the history that the store claims was not read.
+func (c *Head) ClaimedHistoryError(err error) error {
+	var damaged *history.BlobError
+	switch {
+	case errors.Is(err, history.ErrEmpty):
+		return explain.Wrap(err, explain.HistoryInvalid, "problem", "the store holds none")
+	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
+		return explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
+	}
+	return c.StoreError("read the history", err)
+}
+
+// Overwrite writes what a keeper, an owner's share or the root's own key authenticates,
+// whatever is there, and returns its version. An older value is of a set that never came
+// into force.
+func (c *Head) Overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
+	for range record.CommitTries {
+		e, err := c.cfg.Store.Get(ctx, key)
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return 0, c.StoreError("write a sealed secret", err)
+		}
+		version, err := c.cfg.Store.CompareAndSwap(ctx, key, e.Version, value)
+		switch {
+		case err == nil:
+			return version, nil
+		case !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome):
+			return 0, c.StoreError("write a sealed secret", err)
+		}
+	}
+	return 0, record.Busy("the sealed secret")
+}
+
+// Suspect is what a state does not open as genuine, and why.
+type Suspect struct {
+	What string
+	Err  error
+}
+
+// ForgedUnder reports what s did not open of one reading, and returns nil. If the store shows
+// another head than that of s it reports nothing, as under another seed the records have
+// other keys, and returns a [store.ConflictError] on the head; nor does it if the head cannot
+// be read, which is the error then. It asks the store once, however many there are.
+func (c *Head) ForgedUnder(ctx context.Context, s *State, all ...Suspect) error {
+	if len(all) == 0 {
+		return nil
+	}
+	head, err := c.cfg.Store.Get(ctx, history.HeadKey)
+	switch {
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		return err
+	case head.Version != s.HeadVersion:
+		c.headDue.Notify()
+		return &store.ConflictError{Key: history.HeadKey, Want: s.HeadVersion}
+	}
+	for _, one := range all {
+		c.Forged(ctx, one.What, one.Err)
+	}
+	return nil
+}
+
+// MovedOn reports whether the store shows another head than that of s.
+func (c *Head) MovedOn(ctx context.Context, s *State) bool {
+	e, err := c.cfg.Store.Get(ctx, history.HeadKey)
+	return err == nil && e.Version != s.HeadVersion
+}
+
+// StoreAnswers reports whether the store showed our head since a call last failed for it.
+// A failure that lies ahead, because the clock was wrong, says nothing.
+func (c *Head) StoreAnswers() bool {
+	failed := c.cfg.StoreGuard.SilentAt()
+	return !c.headConfirmed.Get().Before(failed) || failed.After(c.cfg.Now())
+}

@@ -1,0 +1,77 @@
+package authority
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store/patience"
+)
+
+// Patience with a store that does not answer.
+const (
+	// StorePatience bounds how long a request waits for it, in
+	// all its calls, so that it ends by name before its client gives up: see package
+	// patience. It is also how long a call waits that need not wait for the store, and
+	// StoreImpatience the same while the store is known to be out of reach.
+	StorePatience   = 10 * time.Second
+	StoreImpatience = 2 * time.Second
+
+	// DegradedAfter it showed the head last, readiness says "store: degraded".
+	DegradedAfter = 30 * time.Second
+)
+
+// Patience returns ctx with a bound on the wait for the store.
+func (c *Head) Patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	wait := StorePatience
+	if c.StoreSilent() {
+		wait = StoreImpatience
+	}
+	return context.WithTimeout(ctx, wait)
+}
+
+// StoreSilent reports whether the store is known to be out of reach.
+func (c *Head) StoreSilent() bool {
+	return c.headConfirmed.Age(c.cfg.Now()) > DegradedAfter || !c.StoreAnswers()
+}
+
+// Granted returns ctx for a request: it waits for the store for so long in all, however
+// many calls it takes.
+func Granted(ctx context.Context) context.Context {
+	return patience.Grant(ctx, StorePatience)
+}
+
+// OutOfReach reports whether err means that the store did not answer a call that was
+// made under asking, which [Head.Patience] made of ctx.
+func OutOfReach(ctx, asking context.Context, err error) bool {
+	if ctx.Err() != nil {
+		return false // nobody waits any more
+	}
+	return errors.Is(err, patience.ErrOver) || errors.Is(err, explain.StoreUnreachable) || errors.Is(err,
+		explain.StoreOutcomeUnknown) ||
+		asking.Err() != nil && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled))
+}
+
+// InOutage words err, with which the store kept a call from being done.
+func InOutage(what string, err error) error {
+	if errors.Is(err, explain.StoreOutcomeUnknown) || errors.Is(err, explain.StoreWentBack) {
+		return err
+	}
+	return explain.Wrap(err, explain.StoreUnreachable, "what", what, "cause", "the coordinator's log says how")
+}
+
+// Alone returns the state to go on by without the store, or why that is over.
+func (c *Head) Alone(what string, cause error) (*State, error) {
+	s, err := c.Ready()
+	if err != nil {
+		return nil, err
+	}
+	if age := c.headConfirmed.Age(c.cfg.Now()); age > c.cfg.MaxHeadAge {
+		return nil, explain.Wrap(cause, explain.StoreUnreachable, "what", what, "cause",
+			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s",
+				age.Round(time.Second), c.cfg.MaxHeadAge))
+	}
+	return s, nil
+}
