@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -242,7 +243,7 @@ func admit(m match, c candidate, v admissionView, csr error, now time.Time) (adm
 		a.tokenUse = &tokenUse{Member: a.record.Path(), At: now.UTC()}
 	}
 	a.record.Cover(m.entry)
-	if !a.record.Rekey(c.key, now.Add(m.entry.SVIDTTL), now, stretchOf(m.entry.SVIDTTL)) {
+	if !a.record.Rekey(c.key, now.Add(m.entry.SVIDTTL), now, lifetimes.StretchOf(m.entry.SVIDTTL)) {
 		return admission{}, renewedTooOften(m.id)
 	}
 	return a, nil
@@ -298,15 +299,11 @@ func rejoins(m match, c candidate, old record.Member, now time.Time) error {
 		return nil // its grant was lost
 	case !m.token && slices.Contains(old.Selectors, m.selector):
 		return nil
-	case sessionKind(old.Kind) && !now.Before(old.CertifiedUntil()):
+	case record.IsSession(old.Kind) && !now.Before(old.CertifiedUntil()):
 		return nil // a person's session that is over holds no name
 	}
 	return taken
 }
-
-// sessionKind reports whether an identity of kind k is a session of a person or
-// tool: it lasts for sessionTTL, and counts for nothing in the fleet.
-func sessionKind(k identity.Kind) bool { return k == identity.Admin || k == identity.Readonly }
 
 // renewal decides a renewal: by the manifest in force, whatever was true when
 // the member joined.
@@ -316,7 +313,7 @@ func sessionKind(k identity.Kind) bool { return k == identity.Admin || k == iden
 func renewal(m *manifest.Manifest, rec record.Versioned[record.Member], id identity.ID, presented,
 	next identity.KeyID, csr error, now time.Time) (record.Member, *manifest.Entry, error) {
 	gone := explain.New(explain.RenewEntryGone, "identity", id.String())
-	if sessionKind(id.Kind()) || !rec.Exists() || !rec.Value.Held() {
+	if record.IsSession(id.Kind()) || !rec.Exists() || !rec.Value.Held() {
 		return record.Member{}, nil, gone
 	}
 	old := rec.Value
@@ -343,7 +340,7 @@ func renewal(m *manifest.Manifest, rec record.Versioned[record.Member], id ident
 		return record.Member{}, nil, explain.New(explain.RenewOlderKey, "identity", id.String(), "key",
 			next.String()[:16])
 	}
-	if !rec.Value.Rekey(next, now.Add(found.Entry.SVIDTTL), now, stretchOf(found.Entry.SVIDTTL)) {
+	if !rec.Value.Rekey(next, now.Add(found.Entry.SVIDTTL), now, lifetimes.StretchOf(found.Entry.SVIDTTL)) {
 		return record.Member{}, nil, renewedTooOften(id)
 	}
 	rec.Value.Cover(found.Entry)
@@ -374,11 +371,4 @@ func coveredBy(m *manifest.Manifest, rec record.Member) (manifest.Match, loss) {
 func renewedTooOften(id identity.ID) error {
 	return explain.New(explain.RateLimited, "what", "renewals of "+id.String(), "limit",
 		fmt.Sprintf("%d valid certificates", record.MaxLiveKeys))
-}
-
-// renewEvery is how often a member renews: often enough that a new key is never
-// far, seldom enough that its record can remember every valid certificate, with a
-// fifth of the room left for renewals out of turn.
-func renewEvery(ttl time.Duration) time.Duration {
-	return min(max(defaultRenewEvery, ttl*5/(record.MaxLiveKeys*4)), ttl/2)
 }

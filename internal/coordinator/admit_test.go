@@ -172,7 +172,7 @@ func TestAdmissionCases(t *testing.T) {
 			tok := d.token(named)
 			m := d.machine()
 			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
-			_, err := tokenServer{c: d.c.admission}.RevokeToken(t.Context(), &fealtyv1.RevokeTokenRequest{Id: tok.ID})
+			_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).RevokeToken(t.Context(), &fealtyv1.RevokeTokenRequest{Id: tok.ID})
 			wantOnly(t, "revoke", err, "")
 			return func(*testing.T, *desk) error { return m.join(identity.Data, proof.NewTokenProver(tok)) }
 		}, explain.TokenRevoked},
@@ -347,13 +347,13 @@ func TestAdmissionCases(t *testing.T) {
 			wantOnly(t, "renew", m.renew(), "")
 			return func(t *testing.T, d *desk) error {
 				ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: leaf, Key: identity.KeyOf(leaf)})
-				_, err := admissionServer{c: d.c.admission}.Leave(ctx, &fealtyv1.LeaveRequest{Name: "a"})
+				_, err := served[fealtyv1.AdmissionServiceServer](d.c.admission.registerServices).Leave(ctx, &fealtyv1.LeaveRequest{Name: "a"})
 				return err
 			}
 		}, explain.RenewOlderKey},
 		{"token with the name of another entry", func(t *testing.T, d *desk) step {
 			return func(t *testing.T, d *desk) error {
-				_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+				_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
 					&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
 				return err
 			}
@@ -685,7 +685,7 @@ func TestStoreOutage(t *testing.T) {
 			return err
 		},
 		"token": func() error {
-			_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		},

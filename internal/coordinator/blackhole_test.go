@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -66,7 +67,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 		}
 	}
 	all := coordinatorsWith(t, open, func(cfg *Config) {
-		cfg.Lease, cfg.Beat, cfg.MaxHeadAge = DefaultLease/2, DefaultBeat/2, 5*time.Minute
+		cfg.Lease, cfg.Beat, cfg.MaxHeadAge = election.DefaultLease/2, election.DefaultBeat/2, 5*time.Minute
 	})
 	t.Cleanup(way.Heal) // so that a test that failed ends
 
@@ -86,7 +87,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	before := withoutBeats(t, direct)
 	for _, f := range all {
 		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
-		if _, _, ok := f.c.election.leading(); ok {
+		if _, _, ok := f.c.election.Leading(); ok {
 			t.Error("it leads, and reaches no store")
 		}
 	}

@@ -333,7 +333,7 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 	} {
 		giver := f.c.withPeers()
 		giver.cfg.Self = f.c.enrolledAs(f.c.self.PrivateKey(), tc.cert)
-		at := servePeer(t, peerServer{c: giver})
+		at := servePeer(t, served[fealtyv1.PeerServiceServer](giver.registerServices))
 		_, err := askAs(f, r, newTestKey(t), func(a *asking) {
 			a.peer = at
 			a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(), newCorpFiles(t, pki, "coordinator-b").certificate())

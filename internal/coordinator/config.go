@@ -533,15 +533,15 @@ func configProblems(err error) error {
 // follow reads the config in force under next. Config that was altered keeps nobody from
 // being ready: what was published stays. While the store is known to have lost something the
 // config is what it was.
-func (c *Desired) follow(ctx context.Context, next *authority.State) (adoption, error) {
+func (c *Desired) follow(ctx context.Context, next *authority.State) (authority.Adoption, error) {
 	if c.cfg.StoreGuard.LostError() != nil {
-		return adoption{}, nil
+		return authority.Adoption{}, nil
 	}
 	switch _, err := c.currentConfig(ctx, next, true); {
 	case errors.Is(err, store.ErrForged):
-		return adoption{}, c.cfg.Head.ForgedUnder(ctx, next, authority.Suspect{What: "the config", Err: err})
+		return authority.Adoption{}, c.cfg.Head.ForgedUnder(ctx, next, authority.Suspect{What: "the config", Err: err})
 	case err != nil:
-		return adoption{}, fmt.Errorf("read the config: %w", err)
+		return authority.Adoption{}, fmt.Errorf("read the config: %w", err)
 	}
-	return adoption{}, nil
+	return authority.Adoption{}, nil
 }

@@ -18,7 +18,9 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-func (d *desk) config() configServer { return configServer{c: d.c.desired} }
+func (d *desk) config() fealtyv1.ConfigServiceServer {
+	return served[fealtyv1.ConfigServiceServer](d.c.desired.registerServices)
+}
 
 // put puts records, which are documents of one text.
 func (d *desk) put(text string) (*fealtyv1.PutConfigResponse, error) {
@@ -239,7 +241,7 @@ func TestConfigWriters(t *testing.T) {
 		go func() {
 			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
-			_, err := configServer{c: c.desired}.PutConfig(context.Background(), req)
+			_, err := served[fealtyv1.ConfigServiceServer](c.desired.registerServices).PutConfig(context.Background(), req)
 			results <- err
 		}()
 	}
@@ -258,7 +260,7 @@ func TestConfigWriters(t *testing.T) {
 	for i, c := range writers {
 		go func() {
 			for n := range each {
-				if _, err := (configServer{c: c.desired}).PutConfig(context.Background(),
+				if _, err := (served[fealtyv1.ConfigServiceServer](c.desired.registerServices)).PutConfig(context.Background(),
 					putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
 					return
@@ -274,7 +276,7 @@ func TestConfigWriters(t *testing.T) {
 		}
 	}
 	for _, c := range writers {
-		list, err := configServer{c: c.desired}.ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+		list, err := served[fealtyv1.ConfigServiceServer](c.desired.registerServices).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
 			t.Errorf("%d records, %v", len(list.GetRecords()), err)
 		}

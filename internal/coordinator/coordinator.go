@@ -39,6 +39,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
@@ -55,7 +56,6 @@ import (
 
 // Pauses of the loops. None of them is what makes a decision right.
 const (
-	defaultRenewEvery  = 30 * time.Minute
 	headPollPause      = 5 * time.Second
 	trustPollPause     = 5 * time.Second
 	confirmPause       = 200 * time.Millisecond // between a report that may confirm a new key and the look at all of them
@@ -206,7 +206,7 @@ type Coordinator struct {
 	keepers       *Keepers
 	authority     *Authority
 	bundle        *TrustBundle
-	election      *Election
+	election      *election.Election
 	audit         *audit.Trail
 	peerrecovery  *PeerRecovery
 	ownerrecovery *OwnerRecovery
@@ -312,7 +312,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.FS = durable.OS()
 	}
 	if cfg.Lease == 0 && cfg.Beat == 0 {
-		cfg.Lease, cfg.Beat = DefaultLease, DefaultBeat
+		cfg.Lease, cfg.Beat = election.DefaultLease, election.DefaultBeat
 	}
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
@@ -437,7 +437,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		g.Go(func() error { return files.Run(ctx) })
 		g.Go(func() error { return c.authority.followCertificate(ctx) })
 	}
-	g.Go(func() error { return c.election.followLeadership(ctx) })
+	g.Go(func() error { return c.election.Run(ctx) })
 	g.Go(func() error {
 		return c.forever(ctx, "replica", func() error { return c.peerrecovery.followReplica(ctx, stop) })
 	})
@@ -468,7 +468,7 @@ func (c *Coordinator) Phase() (phase, reason string) {
 // Leading returns the term under which it leads, and false if it does not. It is what
 // it believes; the store decides on its writes.
 func (c *Coordinator) Leading() (term uint64, ok bool) {
-	term, _, ok = c.election.leading()
+	term, _, ok = c.election.Leading()
 	return term, ok
 }
 

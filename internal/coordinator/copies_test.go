@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -45,7 +46,7 @@ func (d *desk) process(ctx context.Context, m *machine, n int) *processOf {
 }
 
 func (p *processOf) connect(streams *sync.WaitGroup, at *Coordinator) *processOf {
-	streams.Go(func() { p.ended <- agentServer{c: at.delivery}.Connect(p.listen) })
+	streams.Go(func() { p.ended <- served[fealtyv1.AgentServiceServer](at.delivery.registerServices).Connect(p.listen) })
 	return p
 }
 
@@ -60,7 +61,7 @@ func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, 
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.membership.hears.Add(-int64(silentAfter))
+		d.c.membership.hears.Add(-int64(replicas.SilentAfter))
 		stop := d.runs(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
@@ -128,7 +129,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				wantOnlyNil(t, a.renew())
 			case n%11 == 6: // what another coordinator tells of it
-				_, err := liveServer{c: d.c.membership}.NoteStreams(ctx,
+				_, err := served[fealtyv1.LiveServiceServer](d.c.membership.registerServices).NoteStreams(ctx,
 					&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly",
 						Run: fmt.Sprintf("%032x", run)}}})
 				wantOnlyNil(t, err)
@@ -199,7 +200,7 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
 		note := func(member, run string) {
 			t.Helper()
-			_, err := liveServer{c: d.c.membership}.NoteStreams(ctx,
+			_, err := served[fealtyv1.LiveServiceServer](d.c.membership.registerServices).NoteStreams(ctx,
 				&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
 			wantOnlyNil(t, err)
 			synctest.Wait()
@@ -218,7 +219,7 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 		if err := <-p.ended; !errors.Is(err, explain.StreamReplaced) {
 			t.Errorf("it ended with %v", err)
 		}
-		if _, err := (liveServer{c: d.c.membership}).NoteStreams(ctx,
+		if _, err := (served[fealtyv1.LiveServiceServer](d.c.membership.registerServices)).NoteStreams(ctx,
 			&fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream, openingsPage+1)}); !errors.Is(err,
 			explain.RequestField) {
 			t.Errorf("too many at once: %v", err)

@@ -246,8 +246,9 @@ func (d *sender) sendHeader(ctx context.Context, p *publication, i int) error {
 		return nil // it has a record that is as good
 	}
 	d.has[is.scope] = holding{
-		epoch: is.header.AuthorityEpoch, version: is.header.ConfigVersion, content: is.header.Content, generation: record.Generation,
-		leaf: is.leaf, issued: record.IssuedAt, keys: record.keyIDs(),
+		epoch: is.header.AuthorityEpoch, version: is.header.ConfigVersion, content: is.header.Content,
+		generation: record.Generation,
+		leaf:       is.leaf, issued: record.IssuedAt, keys: record.keyIDs(),
 	}
 	return nil
 }

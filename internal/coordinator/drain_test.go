@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -183,11 +184,11 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, false, ""},
 		{"reported lately", func(_ *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
-			d.advance(silentAfter - time.Second)
+			d.advance(replicas.SilentAfter - time.Second)
 		}, false, explain.MemberInContact},
 		{"reported long ago", func(_ *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
-			d.advance(silentAfter)
+			d.advance(replicas.SilentAfter)
 		}, false, ""},
 		{"coordinator just started", func(_ *testing.T, d *desk,
 			_ *machine) {
@@ -204,7 +205,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		{"back from recovery mode for long", func(t *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
 			outage(t, d, time.Hour)
-			d.advance(silentAfter)
+			d.advance(replicas.SilentAfter)
 		}, false, ""},
 		{"owns a domain, forced", func(t *testing.T, d *desk, _ *machine) {
 			rec := d.record(identity.Data, "a")

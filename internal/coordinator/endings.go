@@ -25,7 +25,7 @@ const endedLately = 10 * time.Second
 func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id identity.ID,
 	mark uint64) []*fealtyv1.EndedConnections {
 	member := string(id.Kind()) + "/" + id.Name()
-	own := &fealtyv1.EndedConnections{Coordinator: ownName(c.cfg.PeerRecovery, s), Answered: true,
+	own := &fealtyv1.EndedConnections{Coordinator: c.cfg.Self.NameIn(s.Manifest), Answered: true,
 		Connections: c.ended.After(member, mark)}
 	out := []*fealtyv1.EndedConnections{own}
 	req := &fealtyv1.GetEndedRequest{Member: member}

@@ -75,7 +75,7 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	}
 
 	// An answer under an older bundle than the one that bans is none, and members get none.
-	live := liveServer{c: b.c.membership}
+	live := served[fealtyv1.LiveServiceServer](b.c.membership.registerServices)
 	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.bundle.trust.Load().Epoch,
 		ConfigVersion: b.c.bundle.trust.Load().Version + 1}
 	if resp, err := live.GetEnded(f.ctx(), ahead); err == nil {

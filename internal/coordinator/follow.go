@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
@@ -218,18 +219,6 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	return failed
 }
 
-// An adoption is what a room prepared for a head. All of them are presented once all rooms
-// are prepared, and told once all are presented; both may be nil. None takes the turn of
-// the authority, or a lock that is held over I/O.
-type adoption struct {
-	present func() error // what fails here leaves the coordinator in recovery mode
-	tell    func()
-}
-
-// A follower prepares its room for the head of next, before that is in force. The
-// adoption holds what it prepared.
-type follower func(ctx context.Context, next *authority.State) (adoption, error)
-
 // becomeReady puts bundle and own identity of s into force.
 func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.cfg.Faults.Hit("adopt.begin"); err != nil {
@@ -248,7 +237,7 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.settleRestore(ctx, s); err != nil {
 		return err
 	}
-	prepared := make([]adoption, len(c.cfg.Followers))
+	prepared := make([]authority.Adoption, len(c.cfg.Followers))
 	for i, prepare := range c.cfg.Followers {
 		var err error
 		if prepared[i], err = prepare(ctx, s); err != nil {
@@ -259,15 +248,15 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 		return err
 	}
 	for _, p := range prepared {
-		if p.present != nil {
-			if err := p.present(); err != nil {
+		if p.Present != nil {
+			if err := p.Present(); err != nil {
 				return err
 			}
 		}
 	}
 	for _, p := range prepared {
-		if p.tell != nil {
-			p.tell()
+		if p.Tell != nil {
+			p.Tell()
 		}
 	}
 	if err := c.sweepReseeds(ctx, s); err != nil {
@@ -295,12 +284,12 @@ func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bund
 }
 
 // follow has the first trust bundle of next believed and presented.
-func (c *TrustBundle) follow(ctx context.Context, next *authority.State) (adoption, error) {
+func (c *TrustBundle) follow(ctx context.Context, next *authority.State) (authority.Adoption, error) {
 	t, err := c.firstTrust(ctx, next)
 	if err != nil {
-		return adoption{}, err
+		return authority.Adoption{}, err
 	}
-	return adoption{present: func() error { return c.presentAs(next, t) }, tell: c.bundleChanged.Notify}, nil
+	return authority.Adoption{Present: func() error { return c.presentAs(next, t) }, Tell: c.bundleChanged.Notify}, nil
 }
 
 // presentAs certifies this coordinator anew and presents it. t is the bundle to
@@ -381,7 +370,7 @@ func (c *TrustBundle) renewIdentity(ctx context.Context, s *authority.State) err
 	}
 	now := c.cfg.Now()
 	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
-	if age >= -ca.Backdate && age < renewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) ||
+	if age >= -ca.Backdate && age < lifetimes.RenewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) ||
 		!c.cfg.Head.Acts(s) {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -43,5 +44,5 @@ func (c *Admission) renewFull(ctx context.Context, s *authority.State, peer iden
 			return nil, err
 		}
 	}
-	return c.recertify(ctx, s, peer, r, rec.Value, outageStretch, turn, cause)
+	return c.recertify(ctx, s, peer, r, rec.Value, lifetimes.Stretch, turn, cause)
 }

@@ -13,6 +13,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -108,26 +110,26 @@ func TestFullStoreLasts(t *testing.T) {
 	m := d.joined("a")
 	end := d.recordedEnd(m)
 	d.store.setFull(true)
-	for d.clock().Before(end.Add(outageStretch - time.Minute)) {
+	for d.clock().Before(end.Add(lifetimes.Stretch - time.Minute)) {
 		d.advance(30 * time.Minute)
 		d.c.authority.checkHead(t.Context())
-		if !d.clock().Before(end.Add(outageStretch)) {
+		if !d.clock().Before(end.Add(lifetimes.Stretch)) {
 			break
 		}
 		if err := m.again(); err != nil {
 			t.Fatalf("%v after its record ends: %v", d.clock().Sub(end), err)
 		}
-		if m.leaf.NotAfter.After(end.Add(outageStretch)) {
+		if m.leaf.NotAfter.After(end.Add(lifetimes.Stretch)) {
 			t.Fatalf("certified until %v, and its record ends at %v", m.leaf.NotAfter, end)
 		}
 		if a := d.c.health().readiness(); !a.OK || a.Store != "full" {
 			t.Fatalf("readiness: %+v", a)
 		}
 	}
-	if m.leaf.NotAfter.Before(end.Add(outageStretch - time.Minute)) {
+	if m.leaf.NotAfter.Before(end.Add(lifetimes.Stretch - time.Minute)) {
 		t.Errorf("certified until %v alone, and its record ends at %v", m.leaf.NotAfter, end)
 	}
-	d.advance(end.Add(outageStretch - time.Second/2).Sub(d.clock()))
+	d.advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.clock()))
 	d.c.authority.checkHead(t.Context())
 	wantOnly(t, "for longer than that", d.past(m), explain.StoreFull)
 }
@@ -186,7 +188,7 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 	before, head := d.store.snapshot(), d.state().Head.Hash
 	d.store.setFull(true)
 	_, put := d.put(qosRecord)
-	_, token := tokenServer{c: d.c.admission}.CreateToken(context.Background(),
+	_, token := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	_, rotate := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
 	_, rekey := d.rekey()
@@ -277,8 +279,10 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") || found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)
 	}
-	d.c.election.lead.view.Store(&leadView{ledUntil: d.c.election.lead.now() - nobodyLeadsAfter - time.Second})
-	if got := d.c.election.leaderFindings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
+	d.lapse()
+	d.pass(election.NobodyAfter)
+	d.c.election.Step(t.Context())
+	if got := d.c.election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
 		reason.String()) || strings.Contains(got[0].GetSummary(), "altering") {
 		t.Errorf("nobody leads: %v", got)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -180,7 +181,7 @@ func (c *Trust) gapOf(ctx context.Context, s *authority.State) (record.Versioned
 	if last == nil {
 		return record.Versioned[authority.RestoreWindow]{}, nil
 	}
-	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
+	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, authority.RestoreWindowKey)
 	if err != nil {
 		return gap, c.cfg.Head.StoreError("read what a restore left", err)
 	}
@@ -314,8 +315,8 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 			return 0, false, err
 		}
 		next := ban
-		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
-		next.Until = record.Later(record.Later(now.Add(keyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
+		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+lifetimes.CertMargin), old.Value.CertEnd)
+		next.Until = record.Later(record.Later(now.Add(lifetimes.KeyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
 		d.Keys, n = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd}), n+1
 	}
@@ -325,7 +326,7 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 			n += news
 			return err
 		}
-		ch.Put(restoreGapKey, gap.Version, authority.RestoreWindow{Index: gap.Value.Index,
+		ch.Put(authority.RestoreWindowKey, gap.Version, authority.RestoreWindow{Index: gap.Value.Index,
 			AuthorityEpoch: h.AuthorityEpoch,
 			Version:        store.Revision(h.ConfigVersion), BackupAt: gap.Value.BackupAt})
 	}
@@ -350,5 +351,5 @@ func catchUp(s *authority.State, rec *record.Member, leaf *x509.Certificate, now
 		issued.After(s.RestoredAt()) {
 		return
 	}
-	rec.Rekey(key, leaf.NotAfter, now, outageStretch)
+	rec.Rekey(key, leaf.NotAfter, now, lifetimes.Stretch)
 }

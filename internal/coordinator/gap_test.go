@@ -120,7 +120,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 	f.member("a")
 	b := f.save(owners).signed(f.signer)
 	for range 2 {
-		if _, err := (trustServer{c: f.c.trust}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
+		if _, err := (served[fealtyv1.TrustServiceServer](f.c.trust.registerServices)).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -131,7 +131,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 	if _, done, err := f.present(shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
-	tr, err := (trustServer{c: f.c.trust}).GetTrust(f.ctx(), &fealtyv1.GetTrustRequest{})
+	tr, err := (served[fealtyv1.TrustServiceServer](f.c.trust.registerServices)).GetTrust(f.ctx(), &fealtyv1.GetTrustRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestLinksAreTakenInTime(t *testing.T) {
 		stream := stalledLinks{ctx: identity.NewContext(t.Context(), identity.Peer{Addr: "192.0.2.1:9"}), taken: make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- restoreServer{c: d.c.trust}.GetLinks(&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
+			ended <- served[fealtyv1.RestoreServiceServer](d.c.trust.registerServices).GetLinks(&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
 		}()
 		time.Sleep(pace.Time(linkPage))
 		synctest.Wait()

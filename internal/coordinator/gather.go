@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -327,7 +328,7 @@ func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 // dropGathered removes what attempts left that ended: all but those that other
 // coordinators have open at the head of s. Nobody can open what is removed.
 func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) error {
-	_, leads, ok := c.cfg.Election.leading()
+	_, leads, ok := c.cfg.Election.Leading()
 	if !ok {
 		return nil
 	}
@@ -363,7 +364,7 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) er
 		tx.If = append(tx.If, leads, store.Condition{Key: history.HeadKey, Version: s.HeadVersion})
 		_, err := c.cfg.Store.Commit(ctx, tx)
 		tx = store.Tx{}
-		return ignoreConflict(err)
+		return record.IgnoreConflict(err)
 	}
 	for _, e := range l.Entries {
 		if slash := strings.LastIndexByte(e.Key, '/'); keep[e.Key] || keep[e.Key[:slash+1]] {
@@ -371,7 +372,7 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) er
 		}
 		// What came after the look belongs to an attempt that did so too.
 		tx.If = append(tx.If, store.Condition{Key: e.Key, Version: e.Version})
-		if tx.Delete = append(tx.Delete, e.Key); len(tx.Delete) == pruneBatch {
+		if tx.Delete = append(tx.Delete, e.Key); len(tx.Delete) == record.PruneBatch {
 			if err := flush(); err != nil {
 				return err
 			}

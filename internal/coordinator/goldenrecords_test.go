@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/goldentest"
@@ -38,8 +39,8 @@ var storedTypes = map[string]any{
 	"freeze":           frozen{},
 	"head-seen":        history.SeenHead{},
 	"header":           headerRecord{},
-	"leader":           leaderRecord{},
-	"leader-beat":      beatRecord{},
+	"leader":           election.Record{},
+	"leader-beat":      election.Beat{},
 	"ledger":           ledger{},
 	"member":           record.Member{},
 	"publication":      publicationRecord{},

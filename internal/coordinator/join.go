@@ -340,7 +340,7 @@ func (c *Membership) recount(ctx context.Context, s *authority.State, ch *record
 // session has no grace: it ends when it ends.
 func inGrace(s *authority.State, rec record.Member, now time.Time) error {
 	grace := s.Manifest.RejoinGrace
-	if sessionKind(rec.Kind) {
+	if record.IsSession(rec.Kind) {
 		grace = 0
 	}
 	if end := rec.NotAfter.Add(grace); rec.Name != "" && !now.Before(end) {

@@ -183,7 +183,7 @@ func TestRenewBanAndRestart(t *testing.T) {
 func TestNamesThatLookLikeSecrets(t *testing.T) {
 	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
 	d := tenants(t)
-	_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+	_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
 	wantOnly(t, "token", err, explain.TokenRequest)
 	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})

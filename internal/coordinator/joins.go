@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -290,8 +291,10 @@ type rollCount struct {
 
 func (c *Admission) newRoll(s *authority.State) *roll {
 	return &roll{
-		c: c, s: s, now: c.cfg.Now(), change: s.Records.NewChange(s.HeadVersion), room: batch.NewRoom(maxJoinOps - fixedJoinOps),
-		tokens: make(map[string]*record.Versioned[tokenRecord]), used: make(map[string]bool), counts: make(map[string]*rollCount),
+		c: c, s: s, now: c.cfg.Now(), change: s.Records.NewChange(s.HeadVersion),
+		room:   batch.NewRoom(maxJoinOps - fixedJoinOps),
+		tokens: make(map[string]*record.Versioned[tokenRecord]), used: make(map[string]bool),
+		counts: make(map[string]*rollCount),
 	}
 }
 
@@ -522,7 +525,7 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 	calls []*batch.Call[*joiner]) (again []*batch.Call[*joiner], halve bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			err := panicked(ctx, c.cfg.Log, "admission of several", p)
+			err := flowcontrol.Panicked(ctx, c.cfg.Log, "admission of several", p)
 			for _, call := range calls {
 				call.Answer(err)
 			}
@@ -619,7 +622,7 @@ func (c *Admission) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, 
 	}
 	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.RootStatement,
 		TrustBundle: c.cfg.Bundle.trust.Load().Message()}
-	if !sessionKind(m.id.Kind()) {
+	if !record.IsSession(m.id.Kind()) {
 		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, j.rev, j.now); err != nil {
 			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)
 		}

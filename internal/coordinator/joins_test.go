@@ -204,7 +204,7 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	banned := add(d.attempt(d.c, tok), explain.JoinBanned)
 	d.banKey(t, banned.key)
 	gone := add(d.attempt(d.c, d.token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
-	if _, err := (tokenServer{c: d.c.admission}).RevokeToken(t.Context(),
+	if _, err := (served[fealtyv1.TokenServiceServer](d.c.admission.registerServices)).RevokeToken(t.Context(),
 		&fealtyv1.RevokeTokenRequest{Id: gone.token.ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +385,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		}
 	}
 	all.Go(func() {
-		_, err := memberServer{c: replicas[1].membership}.BanMember(t.Context(),
+		_, err := served[fealtyv1.MemberServiceServer](replicas[1].membership.registerServices).BanMember(t.Context(),
 			&fealtyv1.BanMemberRequest{Kind: "data", Name: "twin-0", Reason: "test"})
 		if err != nil {
 			t.Error(err)

@@ -150,11 +150,11 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 func (d *desk) reseed(m []byte) error {
 	d.t.Helper()
 	ctx := context.Background()
-	p, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: m})
+	p, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
-	_, err = reseedServer{c: d.c.authority}.CommitReseed(ctx,
+	_, err = served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).CommitReseed(ctx,
 		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: d.signChange(p.GetChange())})
 	return err
 }
@@ -319,14 +319,14 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	d := testDesk(t)
 	id := keyIDs(t, d.c)[0]
 	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
-		return manifestServer{c: d.c.authority}.ForgetKeeperKey(t.Context(),
+		return served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).ForgetKeeperKey(t.Context(),
 			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
 	wantOnly(t, "forget the last copy", err, explain.KeeperLastCopy)
 	_, err = forget("0123", false)
 	wantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
-	_, err = manifestServer{c: d.c.authority}.ForgetKeeperKey(t.Context(),
+	_, err = served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).ForgetKeeperKey(t.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
 	wantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 

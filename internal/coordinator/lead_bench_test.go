@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -63,9 +64,9 @@ func (s leaderStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, e
 		return slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == key })
 	}
 	switch {
-	case puts(leaderTermKey) && puts(leaderBeatKey):
+	case puts(election.TermKey) && puts(election.BeatKey):
 		s.told.add(writeTakeover)
-	case puts(leaderTermKey):
+	case puts(election.TermKey):
 		s.told.add(writeHandOver)
 	case puts(publicationStateKey):
 		s.told.add(writePublished)

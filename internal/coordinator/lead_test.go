@@ -18,6 +18,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -92,12 +93,12 @@ const leadPatience = time.Minute
 // coordinators returns three that are ready, one of which leads.
 func coordinators(t testing.TB, open func() store.Store) []*fleet {
 	t.Helper()
-	return coordinatorsWith(t, open, func(cfg *Config) { cfg.Lease, cfg.Beat = DefaultLease/2, DefaultBeat/2 })
+	return coordinatorsWith(t, open, func(cfg *Config) { cfg.Lease, cfg.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
 }
 
 // longLease is for what must not wait for the end of a lease: within leadPatience no
 // lease ends.
-func longLease(cfg *Config) { cfg.Lease, cfg.Beat = leadership.MaxLease, DefaultBeat/2 }
+func longLease(cfg *Config) { cfg.Lease, cfg.Beat = leadership.MaxLease, election.DefaultBeat/2 }
 
 func coordinatorsWith(t testing.TB, open func() store.Store, config func(*Config)) []*fleet {
 	t.Helper()
@@ -124,7 +125,7 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 	t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range fs {
-			if term, _, ok := f.c.election.leading(); ok {
+			if term, _, ok := f.c.election.Leading(); ok {
 				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *fleet) bool { return o == f })
 			}
 		}
@@ -137,11 +138,11 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if l := f.c.election.leaderMessage(); want(l) {
+		if l := f.c.election.Message(); want(l) {
 			return l
 		}
 	}
-	f.t.Fatalf("what it knows of the leader is %v", f.c.election.leaderMessage())
+	f.t.Fatalf("what it knows of the leader is %v", f.c.election.Message())
 	return nil
 }
 
@@ -152,7 +153,7 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		terms, selves := make(map[uint64]bool), 0
 		for _, f := range fs {
-			l := f.c.election.leaderMessage()
+			l := f.c.election.Message()
 			terms[l.GetTerm()] = true
 			if l.GetSelf() && l.GetTerm() > after {
 				selves++
@@ -163,7 +164,7 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 		}
 	}
 	for _, f := range fs {
-		t.Logf("%s knows that %v leads", f.addr, f.c.election.leaderMessage())
+		t.Logf("%s knows that %v leads", f.addr, f.c.election.Message())
 	}
 	t.Fatal("they do not agree on who leads")
 }
@@ -173,9 +174,9 @@ func wantOneLeader(t testing.TB, fs ...*fleet) {
 	t.Helper()
 	for _, a := range fs {
 		for _, b := range fs {
-			before, _, first := a.c.election.leading()
-			_, _, second := b.c.election.leading()
-			after, _, still := a.c.election.leading()
+			before, _, first := a.c.election.Leading()
+			_, _, second := b.c.election.Leading()
+			after, _, still := a.c.election.Leading()
 			if a != b && first && second && still && before == after {
 				t.Error("two lead at one moment")
 			}
@@ -212,53 +213,47 @@ func TestLateBeatIsNews(t *testing.T) {
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
-	ctx, l := t.Context(), d.c.election.lead
-	l.fit(ctx)
-	for l.run(ctx, leadership.Tick{}); d.c.election.lead.view.Load().term == 0; l.run(ctx, leadership.Tick{}) {
-		time.Sleep(time.Millisecond)
+	ctx := t.Context()
+	term, _, ok := d.c.election.Leading()
+	if !ok {
+		t.Fatal("it does not lead")
 	}
 	d.store.setDown(errDown)
-	lapsed := *l.view.Load()
-	for l.now() < lapsed.until-50*time.Millisecond {
-		time.Sleep(10 * time.Millisecond)
-		l.run(ctx, leadership.Tick{})
+	for ok {
+		d.pass(10 * time.Millisecond)
+		d.c.election.Step(ctx)
+		_, _, ok = d.c.election.Leading()
 	}
 	if n := strings.Count(log.String(), "did not take or tell"); n != 1 {
 		t.Errorf("the log says %d times that the store does not answer: %s", n, log.String())
 	}
 	d.store.setDown(nil)
-	time.Sleep(lapsed.until - l.now())
-	if _, _, ok := d.c.election.leading(); ok {
-		t.Fatal("it leads beyond its lease")
+	d.lead(d.c)
+	var news <-chan struct{} // of who looked while the beat was on its way
+	d.store.intercept(func(tx store.Tx) {
+		if news != nil || len(tx.Put) == 0 || tx.Put[0].Key != election.BeatKey {
+			return
+		}
+		d.lapse()
+		if _, _, ok := d.c.election.Leading(); ok {
+			t.Error("it leads beyond its lease")
+		}
+		news = d.c.election.Changed()
+	})
+	d.pass(election.DefaultBeat)
+	for range 3 {
+		d.c.election.Step(ctx)
+		d.pass(election.DefaultBeat)
 	}
-	news := l.changed.Wait()
-	d.beatArrives(t)
-	if term, _, ok := d.c.election.leading(); !ok || term != lapsed.term {
-		t.Fatalf("it leads under %d: %v, want %d", term, ok, lapsed.term)
+	d.store.intercept(nil)
+	if again, _, ok := d.c.election.Leading(); !ok || again != term {
+		t.Fatalf("it leads under %d: %v, want %d", again, ok, term)
 	}
 	select {
 	case <-news:
 	default:
 		t.Error("nobody hears that it leads again")
 	}
-}
-
-// beatArrives lets the core know of a beat as of one that took long.
-func (d *desk) beatArrives(t *testing.T) {
-	t.Helper()
-	l := d.c.election.lead
-	for leads := false; !leads; _, _, leads = l.core.Leading(l.now()) {
-		time.Sleep(time.Millisecond)
-		effect := l.core.Step(l.now(), leadership.Tick{})
-		for effect != nil {
-			renew, ok := effect.(leadership.Renew)
-			if !ok {
-				t.Fatalf("it does %T", effect)
-			}
-			effect = l.core.Step(l.now(), l.renew(t.Context(), renew))
-		}
-	}
-	l.publish(t.Context())
 }
 
 // seenReads is a store that calls read for each read below a prefix, before its answer.
@@ -286,27 +281,31 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 	}{{"reads", 2}, {"beats", 1}} {
 		t.Run(tc.busy, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := readyDesk(t, poolEntries)
-				l := d.c.election.lead
 				var reads atomic.Int64
 				var next atomic.Pointer[string] // what the loop is to be told at; nil: nothing
+				d := unopenedDesk(t)
 				at := func(what string) (told bool) {
 					if p := next.Load(); p == nil || *p != what {
 						return false
 					}
 					next.Store(nil)
-					l.due.Notify()
+					d.c.election.LookAgain()
 					return true
 				}
-				d.c.election.cfg.Store = seenReads{d.c.store, leaderPrefix, func() { reads.Add(1); at("reads") }}
+				d.alter = func(c *Config) {
+					c.Elapsed = sinceNow()
+					c.Store = seenReads{c.Store, election.Prefix, func() { reads.Add(1); at("reads") }}
+				}
+				d.open()
+				wantOnlyNil(t, d.set(poolEntries))
 				d.store.intercept(func(tx store.Tx) {
-					if tx.Put[0].Key == leaderBeatKey && at("beats") {
+					if tx.Put[0].Key == election.BeatKey && at("beats") {
 						d.c.head.Put(d.c.head.State(), time.Time{})
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- d.c.election.followLeadership(ctx) }()
+				go func() { ended <- d.c.election.Run(ctx) }()
 				defer func() {
 					cancel()
 					if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -320,9 +319,9 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					reads.Store(0)
 					next.Store(&tc.busy)
 					if tc.busy == "reads" {
-						l.due.Notify()
+						d.c.election.LookAgain()
 					} else {
-						time.Sleep(3 * DefaultBeat)
+						time.Sleep(3 * election.DefaultBeat)
 					}
 					synctest.Wait()
 					if n := reads.Load(); n != tc.want {
@@ -437,7 +436,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 		t.Fatal("the leader published nothing")
 	}
 	others = slices.DeleteFunc(slices.Clone(all), func(f *fleet) bool { return f == leader })
-	i := slices.IndexFunc(late.If, func(c store.Condition) bool { return c.Key == leaderTermKey && c.Version != 0 })
+	i := slices.IndexFunc(late.If, func(c store.Condition) bool { return c.Key == election.TermKey && c.Version != 0 })
 	if i < 0 {
 		t.Fatalf("the conditions of a publication are %v", late.If)
 	}
@@ -447,10 +446,10 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 		t.Fatalf("term %d comes after %d", next, term)
 	}
 	// Whatever else it stands on is as it was: the term alone refuses it.
-	late.If = []store.Condition{{Key: leaderTermKey, Version: store.Revision(term)}}
+	late.If = []store.Condition{{Key: election.TermKey, Version: store.Revision(term)}}
 	late.ID = store.NewTxID()
 	_, err := leader.store.Commit(context.Background(), late)
-	if conflict, ok := errors.AsType[*store.ConflictError](err); !ok || conflict.Key != leaderTermKey {
+	if conflict, ok := errors.AsType[*store.ConflictError](err); !ok || conflict.Key != election.TermKey {
 		t.Errorf("the late write: %v, want a conflict with the term", err)
 	}
 	close(release)
@@ -465,8 +464,8 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 	d.joined("n1")
 	d.follow(d.c)
 	s := d.state()
-	term, condition, ok := d.c.election.leading()
-	if !ok || condition != (store.Condition{Key: leaderTermKey, Version: store.Revision(term)}) {
+	term, condition, ok := d.c.election.Leading()
+	if !ok || condition != (store.Condition{Key: election.TermKey, Version: store.Revision(term)}) {
 		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
 	}
 	gather := func() { d.store.write(recoveryPrefix+"a/b", []byte("share")) }
@@ -506,7 +505,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		})
 	}
 	// Whoever leads no more writes nothing of the kind.
-	d.c.election.lead.deposed(store.Revision(term))
+	d.c.election.Deposed(store.Revision(term))
 	for name, write := range writes {
 		d.store.intercept(func(tx store.Tx) {
 			if !slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, rolloutPrefix) }) {
@@ -518,8 +517,8 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		}
 		d.store.intercept(nil)
 	}
-	for name, ch := range map[string]*record.Change{"pruning": d.c.election.newLeaderChange(s)} {
-		if _, err := ch.Commit(t.Context()); !errors.Is(err, errNotLeading) {
+	for name, ch := range map[string]*record.Change{"pruning": d.c.election.NewChange(s)} {
+		if _, err := ch.Commit(t.Context()); !errors.Is(err, election.ErrNotLeading) {
 			t.Errorf("%s: %v, want that it does not lead", name, err)
 		}
 	}
@@ -594,7 +593,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	}
 	end := time.Now().Add(leadPatience)
 	for _, f := range all {
-		for _, _, ok := f.c.election.leading(); ok; _, _, ok = f.c.election.leading() {
+		for _, _, ok := f.c.election.Leading(); ok; _, _, ok = f.c.election.Leading() {
 			if time.Now().After(end) {
 				t.Fatal("it still leads")
 			}
@@ -621,7 +620,7 @@ func TestForgedLeader(t *testing.T) {
 	t.Parallel()
 	all := coordinators(t, nil)
 	leader, term, _ := awaitLeader(t, all...)
-	old, err := leader.store.Get(t.Context(), leaderTermKey)
+	old, err := leader.store.Get(t.Context(), election.TermKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -630,10 +629,10 @@ func TestForgedLeader(t *testing.T) {
 		tx     store.Tx
 		forged bool
 	}{
-		{"another leader", store.Tx{Put: []store.Write{{Key: leaderTermKey, Value: []byte(`{"replica":"me","nonce":"x"}`)}}}, true},
-		{"another beat", store.Tx{Put: []store.Write{{Key: leaderBeatKey, Value: []byte("x")}}}, true},
-		{"no leader", store.Tx{Delete: []string{leaderTermKey, leaderBeatKey}}, false},
-		{"the leader of before", store.Tx{Put: []store.Write{{Key: leaderTermKey, Value: old.Value}}}, false},
+		{"another leader", store.Tx{Put: []store.Write{{Key: election.TermKey, Value: []byte(`{"replica":"me","nonce":"x"}`)}}}, true},
+		{"another beat", store.Tx{Put: []store.Write{{Key: election.BeatKey, Value: []byte("x")}}}, true},
+		{"no leader", store.Tx{Delete: []string{election.TermKey, election.BeatKey}}, false},
+		{"the leader of before", store.Tx{Put: []store.Write{{Key: election.TermKey, Value: old.Value}}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			forged := func() (n float64) {
@@ -670,16 +669,16 @@ func TestForgedLeader(t *testing.T) {
 func TestWallClocksElectNobody(t *testing.T) {
 	t.Parallel()
 	// On a busy machine a beat takes longer than the shortest lease; a clock jumps over any.
-	all := coordinatorsWith(t, nil, func(cfg *Config) { cfg.Lease, cfg.Beat = 4*DefaultLease, DefaultBeat })
+	all := coordinatorsWith(t, nil, func(cfg *Config) { cfg.Lease, cfg.Beat = 4*election.DefaultLease, election.DefaultBeat })
 	leader, term, others := awaitLeader(t, all...)
 	stands := func(when string) {
 		t.Helper()
-		for end := time.Now().Add(DefaultLease); time.Now().Before(end); time.Sleep(DefaultBeat / 10) {
-			if now, _, ok := leader.c.election.leading(); !ok || now != term {
+		for end := time.Now().Add(election.DefaultLease); time.Now().Before(end); time.Sleep(election.DefaultBeat / 10) {
+			if now, _, ok := leader.c.election.Leading(); !ok || now != term {
 				t.Fatalf("%s: it leads under %d (%v), after %d", when, now, ok, term)
 			}
 			for _, f := range others {
-				if _, _, ok := f.c.election.leading(); ok {
+				if _, _, ok := f.c.election.Leading(); ok {
 					t.Fatalf("%s: another one leads", when)
 				}
 			}
@@ -707,7 +706,7 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	s := leader.c.head.State()
 	leader.c.head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
 	leader.c.head.Put(leader.c.head.State(), time.Time{})
-	if _, _, ok := leader.c.election.leading(); ok {
+	if _, _, ok := leader.c.election.Leading(); ok {
 		t.Error("it leads in recovery mode")
 	}
 	_, next, _ := awaitLeader(t, others...)
@@ -737,25 +736,34 @@ func TestLeaderAfterAReseed(t *testing.T) {
 func TestNobodyLeadsIsAFinding(t *testing.T) {
 	d := readyDesk(t, "")
 	c := d.c
-	if got := c.election.leaderFindings(); got != nil {
+	if got := c.election.Findings(); got != nil {
 		t.Errorf("findings while somebody leads: %v", got)
 	}
-	for _, v := range []struct {
-		view *leadView
-		want string // of the finding; empty: none
-	}{
-		{&leadView{ledUntil: c.election.lead.now() - nobodyLeadsAfter + time.Second}, ""},
-		{&leadView{ledUntil: c.election.lead.now() - nobodyLeadsAfter - time.Second},
-			"none that is ready can reach the store"},
-		{&leadView{ledUntil: c.election.lead.now() - nobodyLeadsAfter - time.Second, low: true},
-			"its revisions were not raised"},
-		{&leadView{ledUntil: c.election.lead.now() + time.Second, seen: leaderRecord{Replica: "another"},
-			seenTerm: 9}, ""},
-	} {
-		c.election.lead.view.Store(v.view)
-		got := c.election.leaderFindings()
-		if len(got) == 0 != (v.want == "") || len(got) > 0 && (got[0].GetCode() != string(explain.NobodyLeads) || !strings.Contains(got[0].GetSummary(), v.want)) {
-			t.Errorf("%+v: %v, want %q", v.view, got, v.want)
+	wants := func(what, want string) {
+		t.Helper()
+		got := c.election.Findings()
+		if len(got) == 0 != (want == "") || len(got) > 0 && (got[0].GetCode() != string(explain.NobodyLeads) ||
+			!strings.Contains(got[0].GetSummary(), want)) {
+			t.Errorf("%s: %v, want %q", what, got, want)
 		}
 	}
+	d.store.setDown(errDown)
+	d.pass(election.NobodyAfter)
+	c.election.Step(t.Context())
+	wants("for a short while", "")
+	d.lapse()
+	c.election.Step(t.Context())
+	wants("for longer", "none that is ready can reach the store")
+	d.store.setDown(nil)
+	w, err := d.state().Records.Seal(election.TermKey, election.Record{Replica: "another", Nonce: "n", Lease: 60e3})
+	wantOnlyNil(t, err)
+	d.store.write(election.TermKey, w.Value)
+	for range 8 { // the store is asked again once it may be back
+		d.pass(election.DefaultLease)
+		c.election.Step(t.Context())
+	}
+	if l := c.election.Message(); l.GetEnrolmentKey() != "another" {
+		t.Errorf("%v leads", l)
+	}
+	wants("somebody leads elsewhere", "")
 }

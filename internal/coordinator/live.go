@@ -657,7 +657,7 @@ func (x *memberIndex) visible(self record.Member, limit int) []record.Member {
 	start, _ := slices.BinarySearch(x.sorted, self.Path())
 	for i := range min(len(x.sorted), maxVisibleScan) {
 		m := x.members[x.sorted[(start+i)%len(x.sorted)]].record
-		if sessionKind(m.Kind) || !m.Held() || !sharesOrganization(self, m) {
+		if record.IsSession(m.Kind) || !m.Held() || !sharesOrganization(self, m) {
 			continue
 		}
 		if out = append(out, m); len(out) == limit {
@@ -797,17 +797,17 @@ func (c *Membership) registerMetrics(reg prometheus.Registerer) {
 }
 
 // follow fills the index with the members of next.
-func (c *Membership) follow(ctx context.Context, next *authority.State) (adoption, error) {
+func (c *Membership) follow(ctx context.Context, next *authority.State) (authority.Adoption, error) {
 	l, err := c.cfg.Store.List(ctx, record.MemberPrefix)
 	if err != nil {
-		return adoption{}, fmt.Errorf("read the members: %w", err)
+		return authority.Adoption{}, fmt.Errorf("read the members: %w", err)
 	}
 	recs, err := c.openMembers(ctx, next, l.Entries)
 	if err != nil {
-		return adoption{}, err
+		return authority.Adoption{}, err
 	}
-	return adoption{
-		present: func() error {
+	return authority.Adoption{
+		Present: func() error {
 			c.members.fill(recs, l.Revision)
 			return nil
 		},

@@ -18,7 +18,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/store"
@@ -191,7 +193,7 @@ func (m memberServer) DrainMember(ctx context.Context, req *fealtyv1.DrainMember
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	if sessionKind(identity.Kind(req.GetKind())) {
+	if record.IsSession(identity.Kind(req.GetKind())) {
 		return nil, explain.New(explain.RequestField,
 			"field", "kind", "problem", "it is the session of a person or a tool, which never owns anything: remove "+
 				"or ban it")
@@ -296,14 +298,14 @@ func (m memberServer) RemoveMember(ctx context.Context,
 func (c *Membership) inContact(m *fealtyv1.Member) string {
 	now, live := c.cfg.Now(), m.GetLive()
 	switch silent := now.Sub(live.GetLastReport().AsTime()); {
-	case sessionKind(identity.Kind(m.GetKind())), !now.Before(m.GetSvidNotAfter().AsTime()):
+	case record.IsSession(identity.Kind(m.GetKind())), !now.Before(m.GetSvidNotAfter().AsTime()):
 		return ""
 	case live.GetConnected():
 		return "it is connected"
-	case live.GetLastReport() != nil && silent < silentAfter:
+	case live.GetLastReport() != nil && silent < replicas.SilentAfter:
 		return fmt.Sprintf("it reported %v ago", silent.Round(time.Second))
-	case now.Sub(c.hearsSince()) < silentAfter:
-		return "this coordinator has been ready for less than " + silentAfter.String() +
+	case now.Sub(c.hearsSince()) < replicas.SilentAfter:
+		return "this coordinator has been ready for less than " + replicas.SilentAfter.String() +
 			" and does not know yet whether it is away"
 	}
 	switch quiet, lost := c.quietOthers(); {
@@ -321,7 +323,7 @@ func (c *Membership) inContact(m *fealtyv1.Member) string {
 func (c *Membership) quietOthers() (names []string, lost bool) {
 	silent, lost := c.others.quiet()
 	for _, r := range silent {
-		if since, expected := c.presence.Silent(r.Key, c.cfg.Elapsed()); expected && since < silentAfter {
+		if since, expected := c.presence.Silent(r.Key, c.cfg.Elapsed()); expected && since < replicas.SilentAfter {
 			names = append(names, r.Name)
 		}
 	}
@@ -506,7 +508,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		if err != nil {
 			return nil, c.cfg.Head.StoreError("read the member", err)
 		}
-		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(keyMemory(s.Manifest))}
+		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(lifetimes.KeyMemory(s.Manifest))}
 		if req.GetDryRun() {
 			return out, nil
 		}
@@ -598,11 +600,6 @@ func (c *Membership) removeRecord(ctx context.Context, s *authority.State, ch *r
 	return bundleFull("the removal of a member", err)
 }
 
-// certMargin is how much longer than its recorded certificates a banned key is
-// listed: for verifiers whose clock is behind, and for certificates of an outage of
-// the store, which stand in no record.
-const certMargin = time.Hour + outageStretch
-
 // banKeys adds to ch a ban of every key that m remembers, and the version of the
 // trust state that it and d lead to; the zero m has no keys. A key is refused
 // here until no holder of it can be in grace, and listed in the bundle for as long
@@ -619,12 +616,13 @@ func (c *Membership) banKeys(ctx context.Context, s *authority.State, ch *record
 			return c.cfg.Head.StoreError("read a banned key", err)
 		}
 		next := ban
-		next.CertEnd = record.Later(k.NotAfter.Add(certMargin), old.Value.CertEnd)
+		next.CertEnd = record.Later(k.NotAfter.Add(lifetimes.CertMargin), old.Value.CertEnd)
 		if k.Key == m.Key {
 			// A machine that came in under two names may hold this one under the other.
-			next.CertEnd = record.Later(next.CertEnd, ban.At.Add(s.Manifest.LongestSVIDTTL()+certMargin))
+			next.CertEnd = record.Later(next.CertEnd, ban.At.Add(s.Manifest.LongestSVIDTTL()+lifetimes.CertMargin))
 		}
-		next.Until = record.Later(record.Later(ban.At.Add(keyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
+		next.Until = record.Later(record.Later(ban.At.Add(lifetimes.KeyMemory(s.Manifest)), next.CertEnd),
+			old.Value.Until)
 		if old.Exists() && !next.Until.After(old.Value.Until) && !next.CertEnd.After(old.Value.CertEnd) {
 			continue
 		}
@@ -784,14 +782,15 @@ func (c *Membership) memberMessage(s *authority.State, r record.Member,
 		JoinedAt: timestamppb.New(r.JoinedAt), Entry: r.Entry, KeyId: r.Key.String(),
 		SvidNotAfter: timestamppb.New(r.NotAfter),
 		Banned:       ban.Exists(), BanReason: ban.Value.Reason,
-		ReportedHost: r.Machine.Host, ReportedOs: r.Machine.OS, ReportedAddresses: r.Machine.Addresses, SeenAddress: r.SeenAddress, Labels: r.AllLabels(),
+		ReportedHost: r.Machine.Host, ReportedOs: r.Machine.OS, ReportedAddresses: r.Machine.Addresses,
+		SeenAddress: r.SeenAddress, Labels: r.AllLabels(),
 		Live: newerLive(c.live.message(id), proto.CloneOf(c.others.of(r.Path()))),
 	}
 	if l := m.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {
 		// It cannot last longer than its certificates, whatever it says.
 		l.AutonomousUntil, l.AutonomyLimit = m.SvidNotAfter, "svid"
 	}
-	if !sessionKind(r.Kind) {
+	if !record.IsSession(r.Kind) {
 		m.Contact = string(presence.ContactOf(m.GetLive().GetConnected(), c.hearsAll()))
 	}
 	if len(r.Selectors) > 0 {

@@ -73,7 +73,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.storeguard.RegisterMetrics(reg)
 	c.head.RegisterMetrics(reg)
 	c.bundle.registerMetrics(reg)
-	c.election.registerMetrics(reg)
+	c.election.RegisterMetrics(reg)
 	c.audit.RegisterMetrics(reg)
 	c.peerrecovery.registerMetrics(reg)
 	c.ownerrecovery.registerMetrics(reg)

@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -143,7 +144,7 @@ func (w *world) makeToken(r *rapid.T) {
 		req.Name, req.Uses = rapid.SampledFrom(modelNames).Draw(r, "name"), 1
 	}
 	if req.Entry == "pool" && !w.withPool {
-		if _, err := (tokenServer{c: w.c.admission}).CreateToken(context.Background(), req); !errors.Is(err,
+		if _, err := (served[fealtyv1.TokenServiceServer](w.c.admission.registerServices)).CreateToken(context.Background(), req); !errors.Is(err,
 			explain.NotFound) {
 			r.Fatalf("a token for an entry that is gone: %v", err)
 		}
@@ -167,7 +168,7 @@ func (w *world) admitted(r *rapid.T, m *machine) {
 		r.Fatalf("%s was certified over a banned key", path)
 	}
 	if old := w.holder[path]; old != nil && old != m && !w.vacant[path] {
-		if !sessionKind(m.id.Kind()) || w.clock().Before(old.leaf.NotAfter) {
+		if !record.IsSession(m.id.Kind()) || w.clock().Before(old.leaf.NotAfter) {
 			r.Fatalf("the name %s changed hands without a replace", path)
 		}
 	}
@@ -278,7 +279,7 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 		return
 	}
 	grace := w.state().Manifest.RejoinGrace
-	if sessionKind(m.id.Kind()) {
+	if record.IsSession(m.id.Kind()) {
 		grace = 0
 	}
 	rec := w.record(m.id.Kind(), m.id.Name())
@@ -335,7 +336,7 @@ func (w *world) renewal(r *rapid.T) {
 	next, err := newKey()
 	w.ok(err)
 	// A session ends when it ends: the next one takes a proof as at first.
-	allowed := w.may(path) && w.clock().Before(m.leaf.NotAfter) && !sessionKind(m.id.Kind())
+	allowed := w.may(path) && w.clock().Before(m.leaf.NotAfter) && !record.IsSession(m.id.Kind())
 	mayFail := w.lossy(r)
 	chain, err := m.renewWith(m.leaf, next)
 	w.store.lose()
@@ -381,7 +382,7 @@ func (w *world) stolenKey(r *rapid.T) {
 		r.Fatalf("an earlier key of %s was renewed", path)
 	}
 	ctx := identity.NewContext(context.Background(), csrPeer)
-	if _, err := (admissionServer{c: w.c.admission}).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
+	if _, err := (served[fealtyv1.AdmissionServiceServer](w.c.admission.registerServices)).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
 		r.Fatalf("an earlier key of %s ended its membership", path)
 	}
 	if after := w.record(m.id.Kind(), m.id.Name()); after.Version != before.Version {
@@ -397,7 +398,7 @@ func (w *world) shared(m *machine) bool {
 
 // kill marks all keys of a machine as banned.
 func (w *world) kill(m *machine) {
-	end := w.clock().Add(keyMemory(w.state().Manifest))
+	end := w.clock().Add(lifetimes.KeyMemory(w.state().Manifest))
 	for _, k := range append(slices.Clone(m.older), m.key) {
 		w.dead[keyOf(w.t, k)] = end
 	}
@@ -498,7 +499,7 @@ func (w *world) remove(r *rapid.T) {
 
 func (w *world) drain(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || sessionKind(m.id.Kind()) {
+	if m == nil || record.IsSession(m.id.Kind()) {
 		return
 	}
 	w.mark(r, m, path, true, func(kind, name string) (bool, error) {
@@ -545,7 +546,7 @@ func (w *world) mark(r *rapid.T, m *machine, path string, want bool, f func(kind
 // stream opens the stream of a member, or ends it.
 func (w *world) stream(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || sessionKind(m.id.Kind()) || !w.record(m.id.Kind(), m.id.Name()).Exists() {
+	if m == nil || record.IsSession(m.id.Kind()) || !w.record(m.id.Kind(), m.id.Name()).Exists() {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
@@ -557,11 +558,11 @@ func (w *world) stream(r *rapid.T) {
 
 func (w *world) leave(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || sessionKind(m.id.Kind()) || w.domains[path] || !w.may(path) || !w.clock().Before(m.leaf.NotAfter) {
+	if m == nil || record.IsSession(m.id.Kind()) || w.domains[path] || !w.may(path) || !w.clock().Before(m.leaf.NotAfter) {
 		return
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	_, err := admissionServer{c: w.c.admission}.Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
+	_, err := served[fealtyv1.AdmissionServiceServer](w.c.admission.registerServices).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
 	w.ok(err)
 	w.ok(w.c.bundle.refreshTrust(context.Background(), w.state(), false))
 	w.kill(m)
@@ -587,7 +588,7 @@ func (w *world) revoke(r *rapid.T) {
 		return
 	}
 	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
-	if _, err := (tokenServer{c: w.c.admission}).RevokeToken(context.Background(),
+	if _, err := (served[fealtyv1.TokenServiceServer](w.c.admission.registerServices)).RevokeToken(context.Background(),
 		&fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
 		tok.revoked = true
 	}

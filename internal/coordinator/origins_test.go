@@ -149,7 +149,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	}
 
 	before := f.c.head.State().MeshKey
-	if _, err := (trustServer{c: f.c.trust}).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
+	if _, err := (served[fealtyv1.TrustServiceServer](f.c.trust.registerServices)).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitHead(f)

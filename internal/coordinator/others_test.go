@@ -72,8 +72,8 @@ func TestOthersAreHeard(t *testing.T) {
 	if e := explain.Of(err); !errors.Is(e, explain.MemberInContact) || !strings.Contains(e.Error(), "coordinator-1") {
 		t.Errorf("a removal while a coordinator does not answer: %v", err)
 	}
-	r.advance(silentAfter + time.Second) // and now it is not coming back
-	x.pass(silentAfter)
+	r.advance(replicas.SilentAfter + time.Second) // and now it is not coming back
+	x.pass(replicas.SilentAfter)
 	time.Sleep(othersFresh)
 	if _, err = r.local().member.RemoveMember(r.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"}); err != nil {
 		t.Errorf("a removal long after: %v", err)

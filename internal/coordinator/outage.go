@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -26,19 +27,9 @@ import (
 // admits nobody and changes nothing, because each of these is a transaction.
 //
 // A certificate that is signed then stands in no record. So it ends at most
-// outageStretch after what the record says, however often it is signed and by how
+// lifetimes.Stretch after what the record says, however often it is signed and by how
 // many coordinators, and bans count that in: a key that is banned is listed until no
 // certificate over it can be valid, those of an outage included.
-
-const (
-	// outageStretch is how much longer than its record says a member can be certified.
-	// A member whose certificate was valid when the outage began stays certified until
-	// the coordinator itself gives up.
-	outageStretch = MaxMaxHeadAge
-	// outageTTLs is likewise, in times of svid_ttl: a record remembers every key over
-	// which a certificate can be valid, and members with short ones have many.
-	outageTTLs = 40
-)
 
 // renewAlone certifies the recorded key of a known member again, without the store.
 // cause is how the store failed.
@@ -108,10 +99,6 @@ func (c *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 // this coordinator knows the record.
 var errNotRecorded = errors.New("the key is not the last one that was recorded")
 
-// stretchOf is how much longer than its record says a member can be certified whose
-// certificates last for ttl.
-func stretchOf(ttl time.Duration) time.Duration { return min(outageStretch, outageTTLs*ttl) }
-
 // recertified decides on a renewal by the record as it was last known. It returns
 // until when the key may be certified again: as long as ever, but no longer than
 // stretch after the record says.
@@ -133,7 +120,7 @@ func recertified(m *manifest.Manifest, rec record.Member, id identity.ID, presen
 		return time.Time{}, nil, errNotRecorded
 	}
 	until := now.Add(entry.SVIDTTL)
-	if last := rec.NotAfter.Add(min(stretch, stretchOf(entry.SVIDTTL))); last.Before(until) {
+	if last := rec.NotAfter.Add(min(stretch, lifetimes.StretchOf(entry.SVIDTTL))); last.Before(until) {
 		until = last
 	}
 	if until.Sub(now) < time.Second {

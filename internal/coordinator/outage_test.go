@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -33,7 +34,7 @@ func (m *machine) again() error {
 		return err
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	resp, err := admissionServer{c: m.d.c.admission}.Renew(ctx,
+	resp, err := served[fealtyv1.AdmissionServiceServer](m.d.c.admission.registerServices).Renew(ctx,
 		&fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
 	if err != nil {
 		return err
@@ -92,7 +93,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
-	d.c.membership.hears.Add(-int64(silentAfter))
+	d.c.membership.hears.Add(-int64(replicas.SilentAfter))
 	stop := d.runs(t)
 	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 	synctest.Wait() // until it follows the members: this store tells of no change later
@@ -422,7 +423,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 		{"renew", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.renew() }},
 		{"rejoin", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.rejoin() }},
 		{"token", func(t *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
-			_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		}},
@@ -440,7 +441,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 		}},
 		{"leave", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
 			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-			_, err := admissionServer{c: d.c.admission}.Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
+			_, err := served[fealtyv1.AdmissionServiceServer](d.c.admission.registerServices).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
 			return err
 		}},
 		{"config", func(_ *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {

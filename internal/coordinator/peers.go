@@ -579,7 +579,8 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 		return nil, errors.New("its answer holds no secrets")
 	}
 	secrets, mesh, err := authority.TakeOver(recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey), To: a.c.cfg.Self.EnrolmentKey(), Head: a.head.link.Hash,
+		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey),
+		To: a.c.cfg.Self.EnrolmentKey(), Head: a.head.link.Hash,
 	}, given.GetSealed())
 	if err != nil {
 		return nil, err

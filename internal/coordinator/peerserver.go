@@ -115,7 +115,8 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	}
 	g.t = proof.PeerTranscript{
 		Purpose: purpose, Cluster: s.Manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
-		Binding: binding, Recipient: recipient, AskerKey: key, GiverKey: c.cfg.Self.PrivateKey().Public().(ed25519.PublicKey),
+		Binding: binding, Recipient: recipient, AskerKey: key,
+		GiverKey: c.cfg.Self.PrivateKey().Public().(ed25519.PublicKey),
 	}
 	evidence, vouch, err := c.provePeer(proof.Giver, g.t)
 	if err != nil {
@@ -136,15 +137,8 @@ func refusedPeer(problem string) error {
 // or here is not the head.
 func (c *PeerRecovery) behind(g *greeted, problem string) error {
 	c.cfg.Head.LookAgain() // one of the two is behind; it may be this one
-	return explain.New(explain.PeerBehind, "peer", ownName(c, g.s), "asked", shortHex(g.t.Head), "problem", problem)
-}
-
-func ownName(c *PeerRecovery, s *authority.State) string {
-	found, err := c.cfg.Self.Admits(s.Manifest)
-	if err != nil {
-		return c.cfg.Self.EnrolmentKey()
-	}
-	return found.Name
+	return explain.New(explain.PeerBehind, "peer", c.cfg.Self.NameIn(g.s.Manifest), "asked", shortHex(g.t.Head),
+		"problem", problem)
 }
 
 // proven verifies the asker's half of the proof, and then that the head is the one that
@@ -263,7 +257,8 @@ func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []b
 		return nil, err
 	}
 	sealed, err := g.s.Secrets.HandOver(g.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.cfg.Self.EnrolmentKey(), To: g.key, Head: g.s.Head.Hash,
+		Purpose: string(proof.Recover), Cluster: g.t.Cluster, From: c.cfg.Self.EnrolmentKey(), To: g.key,
+		Head: g.s.Head.Hash,
 	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")

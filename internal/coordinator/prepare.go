@@ -188,7 +188,8 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.cfg.Self.EnrolmentKey(), To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
+		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.cfg.Self.EnrolmentKey(),
+		To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
 	}, p.mv.mesh)
 	if err != nil {
 		return err
@@ -198,7 +199,8 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	if err := stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Candidate{Candidate: &fealtyv1.PeerCandidate{
-		Evidence: evidence, Transition: raw, Manifest: p.mv.manifest.Bytes(), Sealed: sealed, MeshCa: p.mv.mesh.Certificate().Raw, X509: vouch,
+		Evidence: evidence, Transition: raw, Manifest: p.mv.manifest.Bytes(), Sealed: sealed,
+		MeshCa: p.mv.mesh.Certificate().Raw, X509: vouch,
 	}}}); err != nil && stream.Context().Err() != nil {
 		return err
 	}
@@ -290,7 +292,8 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 		return takenKey{}, errors.New("it makes no mesh CA key")
 	}
 	key, err := authority.TakeMesh(recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.cfg.Self.EnrolmentKey(), Head: link.Hash,
+		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.cfg.Self.EnrolmentKey(),
+		Head: link.Hash,
 	}, p.GetSealed())
 	if err != nil {
 		return takenKey{}, err

@@ -315,7 +315,7 @@ func (c *Membership) forgetCoordinator(ctx context.Context, s *authority.State,
 			return nil, err
 		}
 		ch.Delete(at, r.Version)
-		out.Forgotten = append(out.Forgotten, c.cfg.PeerRecovery.replicaMessage(r))
+		out.Forgotten = append(out.Forgotten, r.Message(c.cfg.Self.EnrolmentKey()))
 	}
 	if len(out.Forgotten) == 0 {
 		return nil, explain.New(explain.CoordinatorHeard, "name", name, "problem", heard)

@@ -279,7 +279,7 @@ func TestContactOfMembers(t *testing.T) {
 			t.Errorf("%s: found are %q; want %q", step, found, codes)
 		}
 	}
-	first.advance(silentAfter + time.Second)
+	first.advance(replicas.SilentAfter + time.Second)
 	check("at first", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1, NotHeard: 1}, explain.MemberBaseline, explain.MemberSilent)
 
 	poll, err := fealtyv1.NewSnapshotServiceClient(b.conn()).Poll(first.ctx(), &fealtyv1.PollRequest{Name: "node-b", Interval: durationpb.New(time.Minute)})

@@ -31,7 +31,7 @@ func (m manifestServer) PreviewManifest(ctx context.Context,
 	}
 	for _, r := range recs {
 		rec := r.Value
-		if sessionKind(rec.Kind) || rec.State != record.Active {
+		if record.IsSession(rec.Kind) || rec.State != record.Active {
 			continue // a session is not renewed, and who waits to be replaced is not either
 		}
 		if _, was := coveredBy(s.Manifest, rec); was.why != "" {

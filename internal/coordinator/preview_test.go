@@ -14,7 +14,7 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "small"})
 	preview := func(extra string) *fealtyv1.PreviewManifestResponse {
 		t.Helper()
-		resp, err := manifestServer{c: d.c.authority}.PreviewManifest(t.Context(),
+		resp, err := served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).PreviewManifest(t.Context(),
 			&fealtyv1.PreviewManifestRequest{Manifest: d.manifest(extra)})
 		if err != nil {
 			t.Fatal(err)

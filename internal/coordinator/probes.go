@@ -11,13 +11,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // Bounds of [Config.MaxHeadAge].
 const (
 	MinMaxHeadAge = time.Minute // above headDegradedAfter
-	MaxMaxHeadAge = 4 * time.Hour
+	MaxMaxHeadAge = lifetimes.Stretch
 )
 
 const (

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -19,7 +19,6 @@ import (
 const (
 	auditRetention = 90 * 24 * time.Hour
 	tokenRetention = 7 * 24 * time.Hour // after its end: long enough to answer "expired"
-	pruneBatch     = 256
 	maxClockJump   = 5 * time.Minute
 )
 
@@ -31,8 +30,8 @@ const (
 // What the store holds of the seed for nobody goes at once with a new head, or leader.
 func (c *Coordinator) prune(ctx context.Context, s *authority.State) error {
 	for {
-		led := c.election.lead.changed.Wait()
-		if _, _, ok := c.election.leading(); ok {
+		led := c.election.Changed()
+		if _, _, ok := c.election.Leading(); ok {
 			if err := c.pruneWhileLeading(ctx, s, led); err != nil {
 				return err
 			}
@@ -110,15 +109,15 @@ func (c *Coordinator) dropSessions(ctx context.Context, s *authority.State, now 
 			return err
 		}
 		for _, r := range recs {
-			if now.Before(r.Value.CertifiedUntil().Add(certMargin)) {
+			if now.Before(r.Value.CertifiedUntil().Add(lifetimes.CertMargin)) {
 				continue
 			}
-			ch := c.election.newLeaderChange(s)
+			ch := c.election.NewChange(s)
 			ch.Delete(record.MemberKey(kind, r.Value.Name), r.Version)
 			if err := c.membership.recount(ctx, s, ch, r.Value.Entry, ""); err != nil {
 				return err
 			}
-			if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
+			if _, err := ch.Commit(ctx); record.IgnoreConflict(err) != nil {
 				return err
 			}
 		}
@@ -132,23 +131,23 @@ func (c *Coordinator) dropToken(ctx context.Context, s *authority.State, t recor
 	if err != nil {
 		return err
 	}
-	for len(uses.Entries) > pruneBatch {
-		ch := c.election.newLeaderChange(s)
-		for _, e := range uses.Entries[:pruneBatch] {
+	for len(uses.Entries) > record.PruneBatch {
+		ch := c.election.NewChange(s)
+		for _, e := range uses.Entries[:record.PruneBatch] {
 			ch.Delete(e.Key, e.Version)
 		}
 		if _, err := ch.Commit(ctx); err != nil {
-			return ignoreConflict(err)
+			return record.IgnoreConflict(err)
 		}
-		uses.Entries = uses.Entries[pruneBatch:]
+		uses.Entries = uses.Entries[record.PruneBatch:]
 	}
-	ch := c.election.newLeaderChange(s)
+	ch := c.election.NewChange(s)
 	ch.Delete(tokenKey(t.Value.ID), t.Version)
 	for _, e := range uses.Entries {
 		ch.Delete(e.Key, e.Version)
 	}
 	_, err = ch.Commit(ctx)
-	return ignoreConflict(err)
+	return record.IgnoreConflict(err)
 }
 
 // dropBans forgets banned keys whose time is over. One that the bundle lists is
@@ -159,10 +158,10 @@ func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time
 		if err != nil {
 			return err
 		}
-		ch := c.election.newLeaderChange(s)
+		ch := c.election.NewChange(s)
 		var d bundle.Delta
 		for _, b := range in.BannedKeys {
-			if now.After(b.Until) && !in.State.Value.AsOf.Before(b.CertEnd) && len(d.Forget) < pruneBatch {
+			if now.After(b.Until) && !in.State.Value.AsOf.Before(b.CertEnd) && len(d.Forget) < record.PruneBatch {
 				ch.Delete(record.BanKeyKey(b.Key), b.Version)
 				d.Forget = append(d.Forget, b.Key)
 			}
@@ -174,7 +173,7 @@ func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time
 			return err
 		}
 		if _, err := ch.Commit(ctx); err != nil {
-			return ignoreConflict(err)
+			return record.IgnoreConflict(err)
 		}
 		c.bundle.trustDue.Notify()
 	}
@@ -185,34 +184,9 @@ func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time
 func (c *Coordinator) dropAudit(ctx context.Context, s *authority.State, now time.Time) error {
 	before := now.Add(-auditRetention)
 	err := auditstore.Old(ctx, c.store, before,
-		func(over []store.Entry) error { return c.election.dropEntries(ctx, s, over) })
+		func(over []store.Entry) error { return c.election.Drop(ctx, s, over) })
 	if err != nil {
 		return err
 	}
-	return ignoreConflict(c.audit.Drop(ctx, s, before))
-}
-
-// dropEntries deletes entries as they were read, in batches.
-func (c *Election) dropEntries(ctx context.Context, s *authority.State, entries []store.Entry) error {
-	for len(entries) > 0 {
-		batch := entries[:min(len(entries), pruneBatch)]
-		entries = entries[len(batch):]
-		ch := c.newLeaderChange(s)
-		for _, e := range batch {
-			ch.Delete(e.Key, e.Version)
-		}
-		if _, err := ch.Commit(ctx); err != nil {
-			return ignoreConflict(err)
-		}
-	}
-	return nil
-}
-
-// ignoreConflict drops the error of a transaction that somebody else's overtook:
-// the next round looks again.
-func ignoreConflict(err error) error {
-	if errors.Is(err, store.ErrConflict) {
-		return nil
-	}
-	return err
+	return record.IgnoreConflict(c.audit.Drop(ctx, s, before))
 }

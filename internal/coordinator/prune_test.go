@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -89,17 +90,17 @@ func TestPruning(t *testing.T) {
 		}
 	}
 	wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
-	term, condition, ok := d.c.election.leading()
+	term, condition, ok := d.c.election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
 
 	// Who was deposed, and does not know, deletes nothing: the store refuses it.
-	e := d.store.snapshot()[leaderTermKey]
-	d.store.write(leaderTermKey, e.Value)
+	e := d.store.snapshot()[election.TermKey]
+	d.store.write(election.TermKey, e.Value)
 	wantOnly(t, "prune when deposed", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	// Who knows does not ask the store.
-	d.c.election.lead.deposed(store.Revision(term))
+	d.c.election.Deposed(store.Revision(term))
 	d.store.intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
 	wantOnly(t, "prune when not leading", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	d.store.intercept(nil)
@@ -109,9 +110,8 @@ func TestPruning(t *testing.T) {
 		}
 	}
 
-	d.c.election.lead.over.Store(0)
 	d.lead(d.c)
-	if _, condition, ok = d.c.election.leading(); !ok {
+	if _, condition, ok = d.c.election.Leading(); !ok {
 		t.Fatal("it does not lead again")
 	}
 	d.store.intercept(func(tx store.Tx) {

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/gauge"
@@ -453,7 +454,7 @@ func compileRuntime(s *authority.State, rec record.Member, coordinators []string
 // covered returns a node's record as the manifest in force has it, and the entry
 // that covers it.
 func covered(s *authority.State, rec record.Member) (record.Member, *manifest.Entry, bool) {
-	if sessionKind(rec.Kind) {
+	if record.IsSession(rec.Kind) {
 		return rec, nil, false
 	}
 	found, ok := s.Manifest.Match(rec.Kind, rec.Selectors)
@@ -492,7 +493,7 @@ func runtimeContent(s *authority.State, rec record.Member, doing snapshot.Member
 		ClusterID: s.Manifest.Cluster, Kind: rec.Kind, Entry: rec.Entry, State: doing,
 		Roles: group.Roles, Organizations: group.Organizations, Companions: group.Scopes(),
 		Coordinators: coordinators,
-		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
+		RenewEvery:   lifetimes.RenewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 	}
 	if snapshot.MayHold(snapshot.ScopeNodeRuntime, snapshot.SectionDegraded, content.Roles) {
@@ -507,7 +508,7 @@ func runtimeContent(s *authority.State, rec record.Member, doing snapshot.Member
 func (c *Publication) contentsFit(after *authority.State) error {
 	for i := range after.Manifest.Admit {
 		e := &after.Manifest.Admit[i]
-		if sessionKind(e.Kind) || e.Kind == identity.Coordinator {
+		if record.IsSession(e.Kind) || e.Kind == identity.Coordinator {
 			continue
 		}
 		rec := record.Member{Kind: e.Kind, Name: e.Name}

@@ -93,9 +93,11 @@ type memberGroup struct {
 
 func newPublisher() *publisher {
 	return &publisher{
-		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup), placed: make(map[string]string),
+		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup),
+		placed: make(map[string]string),
 		failed: make(map[string]string), removed: make(map[string][]compiler.Removed), told: make(map[gap]bool),
-		heard: make(map[string]time.Time), looks: make(map[string]string), contested: make(map[string]store.Revision), unassigned: make(map[string]bool),
+		heard: make(map[string]time.Time), looks: make(map[string]string), contested: make(map[string]store.Revision),
+		unassigned: make(map[string]bool),
 	}
 }
 
@@ -110,7 +112,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 	defer stop()
 	b := newPublisher()
 	for {
-		trust, configured, led := c.cfg.Bundle.bundleChanged.Wait(), c.cfg.Desired.configChanged.Wait(), c.cfg.Election.lead.changed.Wait()
+		trust, configured, led := c.cfg.Bundle.bundleChanged.Wait(), c.cfg.Desired.configChanged.Wait(), c.cfg.Election.Changed()
 		if err := c.cfg.StoreGuard.UntilWhole(ctx); err != nil {
 			return err
 		}
@@ -148,7 +150,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 	if err != nil {
 		return false, err
 	}
-	term, leads, ok := c.cfg.Election.leading()
+	term, leads, ok := c.cfg.Election.Leading()
 	if !ok {
 		c.unreport(b)
 		return false, nil

@@ -877,7 +877,7 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 		d.mustPublish(newPublisher())
 		d.joined("n1")
 		d.follow(d.c)
-		d.c.election.lead.view.Store(&leadView{}) // it leads no more
+		d.lapse()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- d.c.publication.followPublication(ctx, d.state()) }()
@@ -889,7 +889,6 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 		}
 		began := time.Now()
 		d.lead(d.c)
-		d.c.election.lead.changed.Notify()
 		synctest.Wait()
 		if _, told := d.c.publication.publication.Load().find(runtimePath("data/n1")); !told {
 			t.Errorf("nothing was published by %v after it led", time.Since(began))

@@ -49,7 +49,7 @@ func (m *machine) as(ctx context.Context) context.Context {
 }
 
 func (m *machine) pull(stream *pulled, hash []byte) error {
-	return snapshotServer{c: m.d.c.delivery}.GetContent(&fealtyv1.GetContentRequest{Name: m.id.Name(),
+	return served[fealtyv1.SnapshotServiceServer](m.d.c.delivery.registerServices).GetContent(&fealtyv1.GetContentRequest{Name: m.id.Name(),
 		ContentHash: hash}, stream)
 }
 

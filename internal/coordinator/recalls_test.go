@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -66,7 +67,7 @@ func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine,
 			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().Head.AuthorityEpoch},
 		}},
 	}
-	streams.Go(func() { _ = agentServer{c: d.c.delivery}.Connect(l) })
+	streams.Go(func() { _ = served[fealtyv1.AgentServiceServer](d.c.delivery.registerServices).Connect(l) })
 	return l
 }
 
@@ -89,7 +90,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				d.now = time.Time{} // the bubble's
 				d.mu.Unlock()
 				wantOnlyNil(t, d.set(poolEntries))
-				d.c.membership.hears.Add(-int64(silentAfter))
+				d.c.membership.hears.Add(-int64(replicas.SilentAfter))
 				stop := d.runs(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
@@ -147,7 +148,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.membership.hears.Add(-int64(silentAfter))
+		d.c.membership.hears.Add(-int64(replicas.SilentAfter))
 		stop := d.runs(t)
 		defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 		m := d.joined("a")

@@ -96,7 +96,8 @@ func newRecoveries() *recoveries {
 	return &recoveries{opening: make(chan struct{}, 1),
 		owners: flowcontrol.New(flowcontrol.Limits{
 			What: "recoveries", PerSecond: recoveryRate, Burst: recoveryBurst,
-			Most: recoveriesAtOnce, PerSource: recoveriesPerSource, Patience: historyPatience, PerHolder: recoveriesPerOwner,
+			Most: recoveriesAtOnce, PerSource: recoveriesPerSource, Patience: historyPatience,
+			PerHolder: recoveriesPerOwner,
 		})}
 }
 
@@ -366,7 +367,8 @@ func (c *OwnerRecovery) sendHistory(slot *flowcontrol.Slot, h *history.History,
 // offer makes the first message of a stream, proven over its channel.
 func (c *OwnerRecovery) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, error) {
 	t := proof.RecoveryTranscript{
-		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(), Head: g.head.Hash[:],
+		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(),
+		Head: g.head.Hash[:],
 	}
 	key, evidence, err := proof.ProveRecovery(c.cfg.Self.PrivateKey(), t)
 	if err != nil {
@@ -380,7 +382,8 @@ func (c *OwnerRecovery) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer
 	defer c.recoveries.mu.Unlock()
 	return &fealtyv1.RecoveryOffer{
 		Cluster: g.head.Cluster, Attempt: g.id[:], Recipient: g.recipient.Public(),
-		ExpiresAt: timestamppb.New(g.attempt.Ends()), Progress: progressOf(g.attempt), Key: key, Evidence: evidence, X509: vouch,
+		ExpiresAt: timestamppb.New(g.attempt.Ends()), Progress: progressOf(g.attempt), Key: key, Evidence: evidence,
+		X509: vouch,
 	}, nil
 }
 

@@ -656,7 +656,7 @@ func TestSharesInRecovery(t *testing.T) {
 	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
 	wantCode(t, err, explain.Unauthenticated)
 	// Whoever came over TLS, as who it may be.
-	_, err = manifestServer{c: f.c.authority}.GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
+	_, err = served[fealtyv1.ManifestServiceServer](f.c.authority.registerServices).GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
 	wantCode(t, err, explain.RecoveryMode)
 
 	fetch := func() *fealtyv1.GetSeedSharesResponse {

@@ -259,7 +259,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 				t.Fatal("an older head in the store changed the state")
 			}
 			wantOnly(t, "renew", m.renew(), explain.HistoryInvalid)
-			_, err := tokenServer{c: d.c.admission}.CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			wantOnly(t, "token", err, explain.HistoryInvalid)
 		}

@@ -10,7 +10,26 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store/patience"
 )
+
+// rotateMesh puts another mesh CA key into force, as by asked for, and returns the state
+// then. A dry run changes nothing, and returns the state that it would follow.
+func (c *Authority) rotateMesh(ctx context.Context, dryRun bool, reason, by string) (*authority.State, error) {
+	release, err := c.settingTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	s, err := c.cfg.Head.Ready()
+	if err != nil || dryRun {
+		return s, err
+	}
+	// Who hangs up now must not leave a head behind whose key is in no memory.
+	changing, cancel := context.WithTimeout(patience.Beyond(ctx), rekeyTimeout)
+	defer cancel()
+	return c.rekey(changing, s, reason, by, nil)
+}
 
 // rekey makes a new mesh CA key after before, whose manifest stays in force: the
 // next authority epoch begins. It is the one way to write a rekey transition, whoever

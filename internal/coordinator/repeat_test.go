@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -34,7 +35,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
 	const agents = "asked of an agent, on its own socket"
 	prepared := func(d *desk) *fealtyv1.CommitReseedRequest {
-		p, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+		p, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
 		wantOnly(t, "prepare", err, "")
 		key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
 		wantOnly(t, "key", err, "")
@@ -58,13 +59,16 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ManifestService.PreviewManifest", "nothing, as the first", nil},
 		{"ReseedService.PrepareReseed", "one seed more that waits in a memory, for an hour", func(d *desk) func() error {
 			return func() error {
-				_, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+				_, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
 				return err
 			}
 		}},
 		{"ReseedService.CommitReseed", "refused: the seed is in the memory of one coordinator, and follows one head", func(d *desk) func() error {
 			req := prepared(d)
-			return func() error { _, err := reseedServer{c: d.c.authority}.CommitReseed(ctx, req); return err }
+			return func() error {
+				_, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).CommitReseed(ctx, req)
+				return err
+			}
 		}},
 		{"TrustService.RotateMeshKey", "one authority epoch more, in which all members renew", func(d *desk) func() error {
 			return func() error {
@@ -93,20 +97,20 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			return func() error {
 				soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
 				defer cancel()
-				_, err := leaderServer{c: d.c.election}.TransferLeader(soon, &fealtyv1.TransferLeaderRequest{})
+				_, err := served[fealtyv1.LeaderServiceServer](d.c.election.RegisterServices).TransferLeader(soon, &fealtyv1.TransferLeaderRequest{})
 				return err
 			}
 		}},
 		{"TokenService.CreateToken", "another token, and the first one nobody knows", func(d *desk) func() error {
 			return func() error {
-				_, err := tokenServer{c: d.c.admission}.CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
+				_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
 				return err
 			}
 		}},
 		{"TokenService.RevokeToken", "nothing: it is revoked for good", func(d *desk) func() error {
 			id := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
 			return func() error {
-				_, err := tokenServer{c: d.c.admission}.RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id})
+				_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id})
 				return err
 			}
 		}},
@@ -176,7 +180,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			m := d.joined("a")
 			peer := identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}
 			return func() error {
-				_, err := admissionServer{c: d.c.admission}.Leave(identity.NewContext(ctx, peer),
+				_, err := served[fealtyv1.AdmissionServiceServer](d.c.admission.registerServices).Leave(identity.NewContext(ctx, peer),
 					&fealtyv1.LeaveRequest{})
 				return err
 			}
@@ -259,12 +263,12 @@ func (d *desk) loseAfterChange() *bool {
 // ledByAnother has somebody else lead, who can hand over to the desk's coordinator.
 func (d *desk) ledByAnother() {
 	d.t.Helper()
-	w, err := d.state().Records.Seal(leaderTermKey, leaderRecord{Replica: "ed25519:other", Name: "coordinator-9",
+	w, err := d.state().Records.Seal(election.TermKey, election.Record{Replica: "ed25519:other", Name: "coordinator-9",
 		Nonce: record.NewID()})
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	d.store.write(leaderTermKey, w.Value)
+	d.store.write(election.TermKey, w.Value)
 	if err := d.c.peerrecovery.announce(context.Background(), false); err != nil {
 		d.t.Fatal(err)
 	}

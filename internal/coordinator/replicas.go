@@ -1,14 +1,12 @@
 package coordinator
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -21,7 +19,6 @@ import (
 
 // Bounds and times of replica records.
 const (
-	replicaPause     = time.Minute        // between two records of one coordinator, if nothing changes
 	replicaRetention = 7 * 24 * time.Hour // after the last one, of a coordinator that stopped
 	leaveTime        = 2 * time.Second    // to say that it stops
 )
@@ -47,7 +44,7 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 		if err := c.announce(ctx, false); err != nil {
 			return err
 		}
-		if _, err := watch.Wait(ctx, replicaPause, changed, keepers, certificate, lost); err != nil {
+		if _, err := watch.Wait(ctx, replicas.Pause, changed, keepers, certificate, lost); err != nil {
 			return err
 		}
 	}
@@ -114,7 +111,7 @@ func (c *PeerRecovery) dropReplicas(ctx context.Context, s *authority.State, now
 		}
 		over = append(over, e)
 	}
-	return c.cfg.Election.dropEntries(ctx, s, over)
+	return c.cfg.Election.Drop(ctx, s, over)
 }
 
 // replicaMessages says what coordinators there are, as far as anybody can tell: in
@@ -136,27 +133,11 @@ func (c *PeerRecovery) replicaMessages(ctx context.Context, s *authority.State) 
 	}
 	out := make([]*fealtyv1.Replica, 0, len(all))
 	for _, r := range all {
-		msg := c.replicaMessage(r)
+		msg := r.Message(c.cfg.Self.EnrolmentKey())
 		if silent, expected := c.cfg.Silence(r.Key); expected && s.Phase == authority.Ready {
 			msg.UnheardFor = durationpb.New(silent)
 		}
 		out = append(out, msg)
 	}
 	return out
-}
-
-// replicaMessage is what r says of itself.
-func (c *PeerRecovery) replicaMessage(r replicas.Record) *fealtyv1.Replica {
-	msg := &fealtyv1.Replica{
-		Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
-		StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
-		Self: r.Key == c.cfg.Self.EnrolmentKey(), Stopped: r.Stopped,
-	}
-	if !r.Head.IsZero() {
-		msg.Head = bytes.Clone(r.Head[:])
-	}
-	for _, k := range r.Keepers {
-		msg.Keepers = append(msg.Keepers, &fealtyv1.ReplicaKeeper{Name: k.Name, KeyId: string(k.KeyID), Opens: k.Opens})
-	}
-	return msg
 }

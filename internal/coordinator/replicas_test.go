@@ -254,7 +254,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 		living) || slices.Contains(names, "other-00") || slices.Contains(names, "other-01") {
 		t.Errorf("told are %v, want %s among them", names, living)
 	}
-	if _, err := (coordinatorServer{c: d.c.membership}).ForgetCoordinator(t.Context(),
+	if _, err := (served[fealtyv1.CoordinatorServiceServer](d.c.membership.registerServices)).ForgetCoordinator(t.Context(),
 		&fealtyv1.ForgetCoordinatorRequest{Name: "other-00"}); err != nil {
 		t.Errorf("one that is not told of any more is forgotten: %v", err)
 	}

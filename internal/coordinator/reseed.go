@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -52,13 +53,13 @@ const (
 
 // movedFamilies are the record families under the record MAC that a reseed keeps,
 // trust last: it is what says that the others are whole.
-var movedFamilies = []string{record.MemberPrefix, countPrefix, configPrefix, leaderTermKey, publicationPrefix,
+var movedFamilies = []string{record.MemberPrefix, countPrefix, configPrefix, election.TermKey, publicationPrefix,
 	bundle.Prefix}
 
 // endedFamilies are those that end with the root: a join token pins it, so that it
 // admits nobody under another one, and all keys are other ones, so that nobody has
 // confirmed any. A beat ends too: the leader makes the next.
-var endedFamilies = []string{tokenUsePrefix, tokenPrefix, rolloutPrefix, leaderBeatKey}
+var endedFamilies = []string{tokenUsePrefix, tokenPrefix, rolloutPrefix, election.BeatKey}
 
 // prepared is a seed that waits for its signatures, in memory alone.
 type prepared struct {
@@ -120,7 +121,8 @@ func (r reseedServer) PrepareReseed(ctx context.Context,
 		return nil, err
 	}
 	t.Reseed = s.Chain.ReseedTo(s.RootPin, history.SeedKeys{
-		Root: identity.KeyOf(mv.root), ConfigRoot: mv.secrets.ConfigRootKey(), TransactionKey: mv.secrets.TransactionKey(),
+		Root: identity.KeyOf(mv.root), ConfigRoot: mv.secrets.ConfigRootKey(),
+		TransactionKey: mv.secrets.TransactionKey(),
 	})
 	change, err := t.RootChange().Encode()
 	if err != nil {
@@ -705,13 +707,13 @@ func (c *Authority) sweepReseeds(ctx context.Context, s *authority.State) error 
 			}
 		}
 	}
-	for batch := range slices.Chunk(gone, pruneBatch) {
+	for batch := range slices.Chunk(gone, record.PruneBatch) {
 		ch := s.Records.NewChange(s.HeadVersion)
 		for _, e := range batch {
 			ch.Delete(e.Key, e.Version)
 		}
 		// Who was faster is another coordinator at the same work.
-		if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
+		if _, err := ch.Commit(ctx); record.IgnoreConflict(err) != nil {
 			return err
 		}
 	}

@@ -163,9 +163,6 @@ func (c *Authority) passesMark(before *history.Verified, t *history.Transition) 
 	return nil
 }
 
-// restoreGapKey holds what is known of the time between a backup and the restore of it.
-const restoreGapKey = "restore/gap"
-
 // settleRestore ends a restore that was carried out, and has s know of it. It is done
 // again by whoever adopts the head next, until it is done.
 func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error {
@@ -185,7 +182,7 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 		if err != nil {
 			return err
 		}
-		old, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
+		old, err := record.Get[authority.RestoreWindow](ctx, s.Records, authority.RestoreWindowKey)
 		if err != nil && !errors.Is(err, store.ErrForged) {
 			return err
 		}
@@ -202,7 +199,7 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 				gap.Version, gap.BackupAt = known.Version, time.Time{}
 			}
 			ch := s.Records.NewChange(s.HeadVersion)
-			ch.Write(restoreGapKey, gap)
+			ch.Write(authority.RestoreWindowKey, gap)
 			ch.Delete(backup.IntentKey, version)
 			ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
 				Target: last.Hash.String(), Reason: last.Reason,
@@ -216,10 +213,10 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 					intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
 		}
 	}
-	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, restoreGapKey)
+	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, authority.RestoreWindowKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
-		return c.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: restoreGapKey, Err: err})
+		return c.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: authority.RestoreWindowKey, Err: err})
 	case err != nil:
 		return err
 	case gap.Exists() && gap.Value.Index == last.Index:

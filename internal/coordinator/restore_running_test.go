@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
@@ -117,7 +118,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	old, next := storetest.NewMemory(0).Open(), storetest.NewMemory(0).Open()
 	base := newMovable(old)
 	owners := newPeople(t, "alice")
-	f := newFleetOn(t, func() store.Store { return base }, func(c *Config) { c.Lease, c.Beat = DefaultLease/2, DefaultBeat/2 })
+	f := newFleetOn(t, func() store.Store { return base }, func(c *Config) { c.Lease, c.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
 	all := []*fleet{f, newReplica(t, f), newReplica(t, f)}
 	if err := f.set(withSeed(f.manifest(""), owners.seed(1, ""))); err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -142,8 +143,8 @@ func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bund
 		}
 		next := ban
 		// Whose it is nobody says: the last certificate over it ends no later than this.
-		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+certMargin), old.Value.CertEnd)
-		next.Until = record.Later(record.Later(now.Add(keyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
+		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+lifetimes.CertMargin), old.Value.CertEnd)
+		next.Until = record.Later(record.Later(now.Add(lifetimes.KeyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)
 		d.Keys = append(d.Keys, bundle.KeyBan{Key: key, CertEnd: next.CertEnd})
 	}

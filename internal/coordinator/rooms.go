@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
@@ -96,11 +97,11 @@ type authorityConfig struct {
 
 	// Higher rooms do these for it.
 
-	Followers []follower          // in the order in which they prepare
-	Arrivals  []func()            // a head came into force
-	Returns   []func()            // it is about to be ready, and was not
-	Claimed   func(*history.Link) // the store shows this head, and nothing vouches for it yet
-	Fits      []fitter            // say what a move must not break
+	Followers []authority.Follower // in the order in which they prepare
+	Arrivals  []func()             // a head came into force
+	Returns   []func()             // it is about to be ready, and was not
+	Claimed   func(*history.Link)  // the store shows this head, and nothing vouches for it yet
+	Fits      []authority.Fitter   // say what a move must not break
 	// BeforeMove ends what has to be done under from, before its head is replaced.
 	BeforeMove func(ctx context.Context, from *authority.State)
 	// LeaderChange begins a change that only who leads can commit.
@@ -174,43 +175,13 @@ func newTrustBundle(cfg trustBundleConfig) *TrustBundle {
 	return &TrustBundle{cfg: cfg, refreshing: flowcontrol.NewLocks()}
 }
 
-// electionConfig is what an Election is made of.
-type electionConfig struct {
-	Self       *authority.Enrolment
-	Head       *authority.Head
-	Replicas   *replicas.Directory
-	Authority  *Authority
-	StoreGuard *storeguard.Guard
-	Store      store.Store
-	Faults     *fault.Points
-	Failures   *flowcontrol.LogSampler
-	Log        *slog.Logger
-	Now        func() time.Time
-
-	Lease, Beat time.Duration // see [Config]
-}
-
-// Election runs internal/leadership over the store (I4).
-type Election struct {
-	cfg     electionConfig
-	metrics *electionMetrics
-	lead    *lead
-}
-
-func newElection(cfg electionConfig) (*Election, error) {
-	e := &Election{cfg: cfg}
-	var err error
-	e.lead, err = newLead(e)
-	return e, err
-}
-
 // peerRecoveryConfig is what a PeerRecovery is made of.
 type peerRecoveryConfig struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
 	Replicas   *replicas.Directory
 	Authority  *Authority
-	Election   *Election
+	Election   *election.Election
 	StoreGuard *storeguard.Guard
 	Store      store.Store
 	Faults     *fault.Points
@@ -252,7 +223,7 @@ type ownerRecoveryConfig struct {
 	Head      *authority.Head
 	Replicas  *replicas.Directory
 	Authority *Authority
-	Election  *Election
+	Election  *election.Election
 	Store     store.Store
 	Faults    *fault.Points
 	Readers   *flowcontrol.Readers
@@ -276,19 +247,18 @@ func newOwnerRecovery(cfg ownerRecoveryConfig) *OwnerRecovery {
 
 // membershipConfig is what a Membership is made of.
 type membershipConfig struct {
-	Self         *authority.Enrolment
-	Head         *authority.Head
-	Replicas     *replicas.Directory
-	Bundle       *TrustBundle
-	PeerRecovery *PeerRecovery
-	StoreGuard   *storeguard.Guard
-	Store        store.Store
-	Guard        *mesh.Guard
-	Faults       *fault.Points
-	Failures     *flowcontrol.LogSampler
-	Log          *slog.Logger
-	Now          func() time.Time
-	Elapsed      func() time.Duration
+	Self       *authority.Enrolment
+	Head       *authority.Head
+	Replicas   *replicas.Directory
+	Bundle     *TrustBundle
+	StoreGuard *storeguard.Guard
+	Store      store.Store
+	Guard      *mesh.Guard
+	Faults     *fault.Points
+	Failures   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+	Elapsed    func() time.Duration
 
 	Addresses []string                                                 // that tokens and members are told; shared
 	Dial      func(ctx context.Context, addr string) (net.Conn, error) // to another coordinator; nil: TCP
@@ -327,9 +297,8 @@ func newMembership(cfg membershipConfig) *Membership {
 type trustConfig struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
-	Authority  *Authority
 	Bundle     *TrustBundle
-	Election   *Election
+	Election   *election.Election
 	Membership *Membership
 	StoreGuard *storeguard.Guard
 	Store      store.Store
@@ -339,6 +308,10 @@ type trustConfig struct {
 	Refusals   *flowcontrol.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
+
+	// RotateMesh puts another mesh CA key into force, and returns the state then; of a dry
+	// run, the state that it would follow.
+	RotateMesh func(ctx context.Context, dryRun bool, reason, by string) (*authority.State, error)
 }
 
 // Trust changes what the fleet trusts.
@@ -414,7 +387,7 @@ type publicationConfig struct {
 	Head       *authority.Head
 	Replicas   *replicas.Directory
 	Bundle     *TrustBundle
-	Election   *Election
+	Election   *election.Election
 	Membership *Membership
 	Desired    *Desired
 	StoreGuard *storeguard.Guard
@@ -480,27 +453,12 @@ func newDelivery(cfg deliveryConfig) *Delivery {
 
 // Package audit asks these of rooms that are no packages yet.
 type (
-	authorityOfAudit struct{ head *authority.Head }
-	trustOfAudit     struct{ bundle *TrustBundle }
-	leadOfAudit      struct{ election *Election }
+	trustOfAudit struct{ bundle *TrustBundle }
 )
-
-func (a authorityOfAudit) Ready() (*authority.State, error) { return a.head.Ready() }
-
-func (a authorityOfAudit) StoreError(what string, err error) error {
-	return a.head.StoreError(what, err)
-}
 
 func (a trustOfAudit) View() *bundle.View { return a.bundle.trust.Load() }
 
 func (a trustOfAudit) Changed() <-chan struct{} { return a.bundle.bundleChanged.Wait() }
-
-func (a leadOfAudit) Leading() (store.Condition, bool) {
-	_, leads, ok := a.election.leading()
-	return leads, ok
-}
-
-func (a leadOfAudit) Changed() <-chan struct{} { return a.election.lead.changed.Wait() }
 
 // unguarded are the families that are written to whatever the store lost: they tell of
 // coordinators, or authenticate themselves, and decide nothing by being there.
@@ -530,7 +488,7 @@ func (c *Coordinator) wire(o own) error {
 		},
 		OlderHead: func() error { return c.head.OlderHeadError() },
 		Moved:     func() { c.head.LookAgain() },
-		Lost:      func() { c.election.lead.due.Notify() },
+		Lost:      func() { c.election.LookAgain() },
 	})
 	c.store = c.storeguard.Observe(patience.Store(cfg.Store))
 	c.auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
@@ -547,32 +505,38 @@ func (c *Coordinator) wire(o own) error {
 	})
 	coordinators := &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
 	c.keepers = newKeepers(keepersConfig{
-		Self: c.self, Head: c.head, Replicas: coordinators, Store: c.store, FS: c.fs, Failures: c.failures, Log: c.log, Now: c.now,
+		Self: c.self, Head: c.head, Replicas: coordinators, Store: c.store, FS: c.fs, Failures: c.failures, Log: c.log,
+		Now: c.now,
 	})
 	c.authority = newAuthority(authorityConfig{
-		Self: c.self, Head: c.head, Replicas: coordinators, Keepers: c.keepers, StoreGuard: c.storeguard, Auditing: c.auditing,
-		Store: c.store, FS: c.fs, Faults: c.faults, Limiter: c.limiter, Readers: c.readers,
+		Self: c.self, Head: c.head, Replicas: coordinators, Keepers: c.keepers, StoreGuard: c.storeguard,
+		Auditing: c.auditing,
+		Store:    c.store, FS: c.fs, Faults: c.faults, Limiter: c.limiter, Readers: c.readers,
 		Refusals: c.refusals, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		SelfHealAfter: cfg.SelfHealAfter, Reads: manifest.LaterFields(), Parse: manifest.Parse,
 		// In this order: a bundle is believed before anybody is a member by it.
-		Followers: []follower{
-			func(ctx context.Context, next *authority.State) (adoption, error) { return c.bundle.follow(ctx, next) },
-			func(ctx context.Context, next *authority.State) (adoption, error) { return c.desired.follow(ctx, next) },
-			func(ctx context.Context, next *authority.State) (adoption, error) {
+		Followers: []authority.Follower{
+			func(ctx context.Context, next *authority.State) (authority.Adoption, error) {
+				return c.bundle.follow(ctx, next)
+			},
+			func(ctx context.Context, next *authority.State) (authority.Adoption, error) {
+				return c.desired.follow(ctx, next)
+			},
+			func(ctx context.Context, next *authority.State) (authority.Adoption, error) {
 				return c.membership.follow(ctx, next)
 			},
 		},
 		Arrivals: []func(){func() { c.ownerrecovery.recoveries.over() }},
 		Returns:  []func(){func() { c.membership.listen() }},
 		Claimed:  func(l *history.Link) { c.ownerrecovery.recoveries.expect(l) },
-		Fits: []fitter{
+		Fits: []authority.Fitter{
 			func(ctx context.Context, from, after *authority.State) error { return c.bundle.fits(ctx, from, after) },
 			func(ctx context.Context, from, after *authority.State) error {
 				return c.publication.fits(ctx, from, after)
 			},
 		},
 		BeforeMove:   func(ctx context.Context, from *authority.State) { c.audit.BeforeMove(ctx, from) },
-		LeaderChange: func(s *authority.State) *record.Change { return c.election.newLeaderChange(s) },
+		LeaderChange: func(s *authority.State) *record.Change { return c.election.NewChange(s) },
 		Peers:        func() peers { return c.peerrecovery },
 	})
 	c.bundle = newTrustBundle(trustBundleConfig{
@@ -583,32 +547,34 @@ func (c *Coordinator) wire(o own) error {
 		},
 	})
 	var err error
-	c.election, err = newElection(electionConfig{
-		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, StoreGuard: c.storeguard, Store: c.store,
-		Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
-		Lease: cfg.Lease, Beat: cfg.Beat,
+	c.election, err = election.New(election.Config{
+		Self: c.self, Head: c.head, Replicas: coordinators, StoreGuard: c.storeguard, Store: c.store,
+		Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
+		Lease: cfg.Lease, Beat: cfg.Beat, LookAtFreeze: c.authority.lookAtFreeze,
 	})
 	if err != nil {
 		return err
 	}
 	c.audit = audit.New(audit.Config{
-		Store: c.store, Losses: c.storeguard, Authority: authorityOfAudit{c.head}, Trust: trustOfAudit{c.bundle},
-		Lead: leadOfAudit{c.election}, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
+		Store: c.store, Losses: c.storeguard, Authority: c.head, Trust: trustOfAudit{c.bundle},
+		Lead: c.election, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
 	})
 	c.peerrecovery = newPeerRecovery(peerRecoveryConfig{
-		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, Election: c.election, StoreGuard: c.storeguard,
-		Store: c.store, Faults: c.faults, Readers: c.readers, Refusals: c.refusals, Failures: c.failures,
+		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, Election: c.election,
+		StoreGuard: c.storeguard,
+		Store:      c.store, Faults: c.faults, Readers: c.readers, Refusals: c.refusals, Failures: c.failures,
 		Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(), ListensAt: c.Addr(),
 		Peers: cfg.Peers, LookupHost: cfg.LookupHost, Dial: cfg.Dial,
 		Silence: func(key string) (time.Duration, bool) { return c.membership.presence.Silent(key, c.elapsed()) },
 	})
 	c.ownerrecovery = newOwnerRecovery(ownerRecoveryConfig{
-		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, Election: c.election, Store: c.store,
+		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, Election: c.election,
+		Store:  c.store,
 		Faults: c.faults, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now,
 	})
 	c.membership = newMembership(membershipConfig{
-		Self: c.self, Head: c.head, Replicas: coordinators, Bundle: c.bundle, PeerRecovery: c.peerrecovery, StoreGuard: c.storeguard,
+		Self: c.self, Head: c.head, Replicas: coordinators, Bundle: c.bundle, StoreGuard: c.storeguard,
 		Store: c.store, Guard: c.guard, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
 		Elapsed: c.elapsed, Addresses: c.addresses(), Dial: cfg.Dial,
 		Published: func() map[string][]string { return c.publication.coordinators() },
@@ -619,9 +585,10 @@ func (c *Coordinator) wire(o own) error {
 		Proven: func(ctx context.Context, from string, raw []byte) error { return c.trust.proven(ctx, from, raw) },
 	})
 	c.trust = newTrust(trustConfig{
-		Self: c.self, Head: c.head, Authority: c.authority, Bundle: c.bundle, Election: c.election,
+		Self: c.self, Head: c.head, Bundle: c.bundle, Election: c.election,
 		Membership: c.membership, StoreGuard: c.storeguard, Store: c.store, Faults: c.faults,
 		Limiter: c.limiter, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now,
+		RotateMesh: c.authority.rotateMesh,
 	})
 	c.desired = newDesired(desiredConfig{
 		Head: c.head, StoreGuard: c.storeguard, Store: c.store, Log: c.log, Now: c.now,
@@ -632,8 +599,9 @@ func (c *Coordinator) wire(o own) error {
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.MaxHeadAge,
 	})
 	c.publication = newPublication(publicationConfig{
-		Self: c.self, Head: c.head, Replicas: coordinators, Bundle: c.bundle, Election: c.election, Membership: c.membership,
-		Desired: c.desired, StoreGuard: c.storeguard, Store: c.store, Faults: c.faults, Failures: c.failures,
+		Self: c.self, Head: c.head, Replicas: coordinators, Bundle: c.bundle, Election: c.election,
+		Membership: c.membership,
+		Desired:    c.desired, StoreGuard: c.storeguard, Store: c.store, Faults: c.faults, Failures: c.failures,
 		Log: c.log, Now: c.now, Addresses: c.addresses(), Outside: o.outside, PublishDir: cfg.PublishDir,
 	})
 	c.delivery = newDelivery(deliveryConfig{
@@ -650,8 +618,8 @@ func (c *Coordinator) wire(o own) error {
 func (c *Coordinator) conflicts() {
 	c.head.OnConflict(history.HeadKey, c.authority.headMoved)
 	c.head.OnConflict(record.FreezeKey, c.authority.recordsFrozen)
-	c.head.OnConflict(leaderTermKey, func(_ context.Context, err *store.ConflictError) bool {
-		c.election.lead.deposed(err.Want)
+	c.head.OnConflict(election.TermKey, func(_ context.Context, err *store.ConflictError) bool {
+		c.election.Deposed(err.Want)
 		return true
 	})
 	c.head.OnConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {

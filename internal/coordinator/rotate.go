@@ -94,7 +94,7 @@ type rollout struct {
 // mustConfirm reports whether a rotation waits for the member: it may be at work now.
 // One whose certificate ended comes back by a proof, and is told everything anew.
 func mustConfirm(rec record.Member, now time.Time) bool {
-	return rec.Held() && !sessionKind(rec.Kind) && rec.Kind != identity.Coordinator && now.Before(rec.NotAfter)
+	return rec.Held() && !record.IsSession(rec.Kind) && rec.Kind != identity.Coordinator && now.Before(rec.NotAfter)
 }
 
 // lookAtRollout returns how far r is, by what all coordinators heard. own is what
@@ -171,13 +171,13 @@ func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
 	default:
 		return nil
 	}
-	if _, _, ok := c.cfg.Election.leading(); !ok {
+	if _, _, ok := c.cfg.Election.Leading(); !ok {
 		return nil
 	}
 	if err := c.cfg.Faults.Hit("rotate.before-end"); err != nil {
 		return err
 	}
-	ch := c.cfg.Election.newLeaderChange(s)
+	ch := c.cfg.Election.NewChange(s)
 	err = c.cfg.Bundle.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
 		if st.Rotation == nil || st.Rotation.Number != r.Number {
 			return store.ErrConflict

@@ -16,7 +16,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func (d *desk) trustService() trustServer { return trustServer{c: d.c.trust} }
+func (d *desk) trustService() fealtyv1.TrustServiceServer {
+	return served[fealtyv1.TrustServiceServer](d.c.trust.registerServices)
+}
 
 func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse {
 	d.t.Helper()

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -191,7 +190,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
 	c.authority.registerServices(services)
-	c.election.registerServices(services)
+	c.election.RegisterServices(services)
 	c.audit.RegisterServices(services)
 	c.peerrecovery.registerServices(services)
 	c.ownerrecovery.registerServices(services)
@@ -328,7 +327,7 @@ func (c *Coordinator) wordUnary(ctx context.Context, req any, info *grpc.UnarySe
 	handler grpc.UnaryHandler) (resp any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = panicked(ctx, c.log, info.FullMethod, p)
+			err = flowcontrol.Panicked(ctx, c.log, info.FullMethod, p)
 		}
 		err = c.word(ctx, info.FullMethod, err)
 	}()
@@ -339,17 +338,11 @@ func (c *Coordinator) wordStream(srv any, stream grpc.ServerStream, info *grpc.S
 	handler grpc.StreamHandler) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = panicked(stream.Context(), c.log, info.FullMethod, p)
+			err = flowcontrol.Panicked(stream.Context(), c.log, info.FullMethod, p)
 		}
 		err = c.word(stream.Context(), info.FullMethod, err)
 	}()
 	return handler(srv, stream)
-}
-
-func panicked(ctx context.Context, log *slog.Logger, method string, p any) error {
-	log.LogAttrs(ctx, slog.LevelError, "a handler panicked", slog.String("method", method), slog.Any("panic", p),
-		slog.String("stack", string(debug.Stack())))
-	return explain.New(explain.Internal, "what", method)
 }
 
 // word passes on errors that are worded already, and hides the others: their

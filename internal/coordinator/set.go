@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"time"
 
 	"google.golang.org/grpc"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -334,7 +334,7 @@ func (c *Authority) readByAll(ctx context.Context, s *authority.State, next *man
 		return c.cfg.Head.StoreError("read what the coordinators read", err)
 	}
 	for _, r := range all {
-		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= silentAfter {
+		if r.Key == c.cfg.Self.EnrolmentKey() || r.Stopped || c.cfg.Now().Sub(r.At).Abs() >= replicas.SilentAfter {
 			continue
 		}
 		for _, field := range added {
@@ -534,11 +534,6 @@ func (c *Authority) moveFits(ctx context.Context, mv *move) error {
 	return nil
 }
 
-// A fitter says why what its room makes of a head cannot be made of after, which follows
-// from. That has no history, records or issuer: it is not written yet. from is nil for the
-// first head.
-type fitter func(ctx context.Context, from, after *authority.State) error
-
 // writeSecrets writes what must be found by who comes up at the new head: the
 // seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
 func (c *Authority) writeSecrets(ctx context.Context, mv *move) error {
@@ -576,7 +571,8 @@ func transitionMessage(l history.Link) *fealtyv1.Transition {
 		return nil // it was encoded when its hash was made
 	}
 	return &fealtyv1.Transition{
-		Record: raw, Hash: l.Hash[:], Index: l.Index, AuthorityEpoch: l.AuthorityEpoch, Kind: string(l.Kind), Reason: l.Reason,
+		Record: raw, Hash: l.Hash[:], Index: l.Index, AuthorityEpoch: l.AuthorityEpoch, Kind: string(l.Kind),
+		Reason:       l.Reason,
 		ManifestHash: l.Manifest[:], MeshCaKey: l.MeshCAKey[:],
 	}
 }
@@ -846,12 +842,6 @@ func newKey() (*ecdsa.PrivateKey, error) {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	return key, nil
-}
-
-// keyMemory is how long a banned key is remembered: until no certificate over it
-// can be valid, or its holder in grace.
-func keyMemory(m *manifest.Manifest) time.Duration {
-	return max(m.LongestSVIDTTL(), manifest.DefaultDegradedMax) + m.RejoinGrace
 }
 
 // shortHex shows the beginning of a hash that a caller gave.

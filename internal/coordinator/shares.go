@@ -268,7 +268,7 @@ func (c *Authority) dropSecrets(ctx context.Context, s *authority.State) error {
 	for _, e := range over {
 		ch := c.cfg.LeaderChange(s)
 		ch.Delete(e.Key, e.Version)
-		if _, err := ch.Commit(ctx); ignoreConflict(err) != nil {
+		if _, err := ch.Commit(ctx); record.IgnoreConflict(err) != nil {
 			return err
 		}
 	}

@@ -105,7 +105,7 @@ func (d *desk) wantShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 
 func (d *desk) storedShares(t testing.TB) []*fealtyv1.SeedShare {
 	t.Helper()
-	resp, err := manifestServer{c: d.c.authority}.GetSeedShares(context.Background(), &fealtyv1.GetSeedSharesRequest{})
+	resp, err := served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).GetSeedShares(context.Background(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestForgedShares(t *testing.T) {
 			d.seed = seedOf(2, people)
 			wantOnly(t, "first set", d.set(poolEntries), "")
 			harm(d)
-			_, err := manifestServer{c: d.c.authority}.GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
+			_, err := served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
 			wantCode(t, err, explain.StoreForged)
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -77,7 +78,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		out.Members, out.NextPageToken, _, err = c.membership.memberPage(ctx, s, "", from, nil)
 		return out, err
 	}
-	out.Leader = c.election.leaderMessage()
+	out.Leader = c.election.Message()
 	out.AuthorityEpoch = s.Head.AuthorityEpoch
 	out.HistoryIndex = s.Head.Index
 	out.Head = s.Head.Hash[:]
@@ -124,7 +125,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
 		c.membership.hearsSince())...)
 	out.Findings = append(out.Findings, c.membership.claims(reading, s, all)...)
-	out.Findings = append(out.Findings, c.election.leaderFindings()...)
+	out.Findings = append(out.Findings, c.election.Findings()...)
 	out.Findings = append(out.Findings, c.publication.outlet.findings()...)
 	out.Findings = append(out.Findings, c.publication.compileFindings()...)
 	out.Findings = append(out.Findings, manifestFindings(s.Manifest)...)
@@ -189,10 +190,6 @@ func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Base
 	return b
 }
 
-// silentAfter is how long a member may be silent before it is worth a look. A
-// connected one is never silent: its stream would have ended.
-const silentAfter = 2 * time.Minute
-
 // staleAfter is how long a connected member may say that what it holds is not fresh: it is
 // sent what is newer at once.
 const staleAfter = time.Minute
@@ -210,11 +207,11 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 	for _, m := range members {
 		path := m.GetKind() + "/" + m.GetName()
 		switch live, end := m.GetLive(), m.GetSvidNotAfter().AsTime(); {
-		case m.GetBanned() || m.GetState() == record.Replacing || sessionKind(identity.Kind(m.GetKind())):
+		case m.GetBanned() || m.GetState() == record.Replacing || record.IsSession(identity.Kind(m.GetKind())):
 		case !now.Before(end):
 			expired = append(expired, finding.Case{Member: path, Value: end.UTC().Format(time.RFC3339)})
 		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(record.Later(hears,
-			live.GetLastReport().AsTime())) <= silentAfter:
+			live.GetLastReport().AsTime())) <= replicas.SilentAfter:
 		case live != nil:
 			silent = append(silent, finding.Case{Member: path,
 				Value: live.GetLastReport().AsTime().UTC().Format(time.RFC3339)})

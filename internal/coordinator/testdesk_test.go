@@ -15,15 +15,20 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -104,7 +109,7 @@ func readyDesk(t rapidTB, extra string) *desk {
 	if err := d.set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	d.c.membership.hears.Add(-int64(silentAfter))
+	d.c.membership.hears.Add(-int64(replicas.SilentAfter))
 	return d
 }
 
@@ -115,27 +120,36 @@ func (d *desk) open() {
 	if err != nil {
 		d.t.Fatalf("open: %v", err)
 	}
-	c.membership.hears.Add(-int64(silentAfter)) // it knows by now who is away
+	c.membership.hears.Add(-int64(replicas.SilentAfter)) // it knows by now who is away
 	d.c = c
 	d.lead(c)
 }
 
-// lead makes c the leader, if it is ready: at a desk nobody else sees to that.
+// lead makes c the leader, if it is ready and the store lets it: at a desk nobody else sees
+// to that, and time stands still for who leads too.
 func (d *desk) lead(c *Coordinator) {
 	d.t.Helper()
-	s := c.head.State()
-	if s.Phase != authority.Ready {
+	if c.head.State().Phase != authority.Ready {
 		return
 	}
-	if term, _, ok := c.election.leading(); ok && d.store.version(leaderTermKey) == store.Revision(term) {
-		return
+	for range 8 {
+		if term, _, ok := c.election.Leading(); ok && d.store.version(election.TermKey) == store.Revision(term) {
+			return
+		}
+		c.election.Step(context.Background())
+		d.pass(election.DefaultLease)
+		c.election.Step(context.Background())
 	}
-	w, err := s.Records.Seal(leaderTermKey, leaderRecord{Replica: c.self.EnrolmentKey(), Nonce: record.NewID()})
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	term := d.store.write(leaderTermKey, w.Value)
-	c.election.lead.view.Store(&leadView{term: uint64(term), until: 1<<63 - 1})
+}
+
+// lapse has the lease of whoever leads end: nobody leads until lead or a step says so.
+func (d *desk) lapse() { d.pass(leadership.MaxLease) }
+
+// pass has some time pass on the clock that only goes forward.
+func (d *desk) pass(by time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.passed += by
 }
 
 // another returns one more replica on the same store, with a data directory of
@@ -175,9 +189,7 @@ func (d *desk) elapsed() time.Duration {
 // lookAgain has the coordinator look at the head when it is time to look again.
 func (d *desk) lookAgain() {
 	d.t.Helper()
-	d.mu.Lock()
-	d.passed += time.Minute
-	d.mu.Unlock()
+	d.pass(time.Minute)
 	d.c.authority.checkHead(context.Background())
 }
 
@@ -243,7 +255,7 @@ func (d *desk) set(extra string) error {
 
 func (d *desk) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	d.t.Helper()
-	resp, err := tokenServer{c: d.c.admission}.CreateToken(context.Background(), req)
+	resp, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(context.Background(), req)
 	if err != nil {
 		d.t.Fatalf("create a token: %v", err)
 	}
@@ -390,7 +402,9 @@ func (d *desk) record(kind identity.Kind, name string) record.Versioned[record.M
 	return rec
 }
 
-func (d *desk) members() memberServer { return memberServer{c: d.c.membership} }
+func (d *desk) members() fealtyv1.MemberServiceServer {
+	return served[fealtyv1.MemberServiceServer](d.c.membership.registerServices)
+}
 
 // joined admits a new data member called name under entry pool.
 func (d *desk) joined(name string) *machine {
@@ -431,3 +445,19 @@ func forgedRecords(c *Coordinator) float64 {
 	}
 	panic("nothing counts forged records")
 }
+
+// served returns the service of this kind that a room registers.
+func served[S any](register func(grpc.ServiceRegistrar)) S {
+	var all services
+	register(&all)
+	for _, one := range all {
+		if s, ok := one.(S); ok {
+			return s
+		}
+	}
+	panic("the room does not serve it")
+}
+
+type services []any
+
+func (s *services) RegisterService(_ *grpc.ServiceDesc, service any) { *s = append(*s, service) }

@@ -451,13 +451,13 @@ func traceReseed(tr *tracing) {
 	salt := d.state().Head.Salt
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
-		p, err := reseedServer{c: d.c.authority}.PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+		p, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
 		return err
 	})
 	req.Signatures = d.signChange(req.Change)
 	tr.during("commit", func() error {
-		_, err := reseedServer{c: d.c.authority}.CommitReseed(ctx, req)
+		_, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).CommitReseed(ctx, req)
 		return err
 	})
 	tr.wantPhase(d.c, authority.Ready)
@@ -539,7 +539,7 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
-	second := tr.recovers(d, servePeer(tr.T, peerServer{c: d.c.peerrecovery}), "")
+	second := tr.recovers(d, servePeer(tr.T, served[fealtyv1.PeerServiceServer](d.c.peerrecovery.registerServices)), "")
 	if second.head.State().Head.Hash != d.state().Head.Hash {
 		tr.Error("they are at two heads")
 	}
@@ -552,14 +552,14 @@ type lateServer struct {
 }
 
 func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return peerServer{c: l.c.peerrecovery}.Prepare(stream)
+	return served[fealtyv1.PeerServiceServer](l.c.peerrecovery.registerServices).Prepare(stream)
 }
 
 func traceSetWithPeer(tr *tracing) {
 	d := tr.pair()
 	peer := new(lateServer)
 	own := servePeer(tr.T, peer)
-	peer.c = tr.recovers(d, servePeer(tr.T, peerServer{c: d.c.peerrecovery}), own)
+	peer.c = tr.recovers(d, servePeer(tr.T, served[fealtyv1.PeerServiceServer](d.c.peerrecovery.registerServices)), own)
 	tr.during("it says where it is", func() error { return peer.c.peerrecovery.announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
 		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/gauge"
@@ -279,7 +280,7 @@ func (c *Admission) bootstrap(s *authority.State, rec record.Member, version sto
 	content := snapshot.NodeBootstrap{
 		ClusterID: s.Manifest.Cluster, Node: id, Kind: rec.Kind, Roles: roles, Organizations: orgs, Entry: rec.Entry,
 		Coordinators: c.cfg.Membership.knownAddresses(),
-		RenewEvery:   renewEvery(entry.SVIDTTL).Truncate(time.Second),
+		RenewEvery:   lifetimes.RenewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 		Degraded:     degradedPolicy(s.Manifest),
 		Resilience: snapshot.Resilience{DataMembers: c.cfg.Membership.members.count(identity.Data),

@@ -20,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -181,8 +180,9 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.Input) (*fealtyv1.Trust, error) {
 	st := in.State.Value
 	out := &fealtyv1.Trust{
-		AuthorityEpoch: s.Head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version), ConfigRootKey: snapshot.KeyIDOf(s.Bundle.PublicRoot()),
-		BannedIds: uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
+		AuthorityEpoch: s.Head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version),
+		ConfigRootKey: snapshot.KeyIDOf(s.Bundle.PublicRoot()),
+		BannedIds:     uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
 	}
 	t := c.cfg.Bundle.trust.Load()
 	if t != nil && t.Version == out.GetConfigVersion() && t.Epoch == out.GetAuthorityEpoch() {
@@ -205,7 +205,8 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	for _, k := range st.ConfigKeys {
 		public := s.Bundle.PublicKey(k.Number)
 		m := &fealtyv1.TrustConfigKey{
-			Number: k.Number, KeyId: snapshot.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(), State: "signing",
+			Number: k.Number, KeyId: snapshot.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(),
+			State:     "signing",
 			NotBefore: timestamppb.New(k.NotBefore), NotAfter: timestamppb.New(k.NotAfter),
 			RevokedAt: timeUnlessZero(k.RevokedAt), RevokedBy: k.RevokedBy, Reason: k.Reason,
 		}
@@ -255,7 +256,7 @@ func meshRollout(members []record.Member, key identity.KeyID, now time.Time) *fe
 	out := &fealtyv1.MeshRollout{}
 	for _, m := range members {
 		switch {
-		case !m.Held() || !now.Before(m.NotAfter) || sessionKind(m.Kind):
+		case !m.Held() || !now.Before(m.NotAfter) || record.IsSession(m.Kind):
 			continue // whoever comes back gets a new certificate anyway
 		case m.MeshKey == key:
 			out.Renewed++
@@ -277,27 +278,16 @@ func (t trustServer) RotateMeshKey(ctx context.Context,
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	release, err := c.cfg.Authority.settingTurn(ctx)
-	if err != nil {
-		return nil, err
+	reason := "the mesh CA key is rotated"
+	if req.GetReason() != "" {
+		reason += ": " + req.GetReason()
 	}
-	defer release()
-	s, err := c.cfg.Head.Ready()
+	s, err := c.cfg.RotateMesh(ctx, req.GetDryRun(), reason, record.Actor(ctx))
 	if err != nil {
 		return nil, err
 	}
 	out := &fealtyv1.RotateMeshKeyResponse{AuthorityEpoch: s.Head.AuthorityEpoch + 1}
 	if !req.GetDryRun() {
-		reason := "the mesh CA key is rotated"
-		if req.GetReason() != "" {
-			reason += ": " + req.GetReason()
-		}
-		// Who hangs up now must not leave a head behind whose key is in no memory.
-		changing, cancel := context.WithTimeout(patience.Beyond(ctx), rekeyTimeout)
-		defer cancel()
-		if s, err = c.cfg.Authority.rekey(changing, s, reason, record.Actor(ctx), nil); err != nil {
-			return nil, err
-		}
 		out.AuthorityEpoch, out.MeshKeyId = s.Head.AuthorityEpoch, s.MeshKey.String()
 	}
 	in, err := c.cfg.Bundle.readTrust(ctx, s)

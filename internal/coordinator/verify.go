@@ -108,8 +108,9 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 		return nil, nil, err
 	}
 	return &fealtyv1.VerifyClaim{
-		Cluster: t.Cluster, Ready: t.Ready, Head: t.Head, Root: t.Root, MeshCa: t.MeshCA, TransactionKey: t.TransactionKey,
-		Key: key, Evidence: evidence, X509: vouch,
+		Cluster: t.Cluster, Ready: t.Ready, Head: t.Head, Root: t.Root, MeshCa: t.MeshCA,
+		TransactionKey: t.TransactionKey,
+		Key:            key, Evidence: evidence, X509: vouch,
 	}, sh.history, nil
 }
 

@@ -43,7 +43,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				_, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: string(banned.Kind()), Name: banned.Name(), Reason: "test"})
 				wantOnly(t, "ban", err, "")
 			} else {
-				_, err := configServer{c: f.c.desired}.PutConfig(f.ctx(), putRequest(qosRecord))
+				_, err := served[fealtyv1.ConfigServiceServer](f.c.desired.registerServices).PutConfig(f.ctx(), putRequest(qosRecord))
 				wantOnly(t, "put", err, "")
 			}
 			// Many more, so that what a start itself writes is not what passes the revision.
@@ -78,7 +78,7 @@ func TestPutBackAndGrown(t *testing.T) {
 			if got := configNames(t, f); !tc.bans && len(got) != len(before) {
 				t.Errorf("nothing was lost: %v, and %v before", got, before)
 			}
-			_, err := configServer{c: f.c.desired}.PutConfig(f.ctx(), putRequest(qosRecord))
+			_, err := served[fealtyv1.ConfigServiceServer](f.c.desired.registerServices).PutConfig(f.ctx(), putRequest(qosRecord))
 			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
 				t.Errorf("a change: %v", err)
 			}

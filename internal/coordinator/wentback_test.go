@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
@@ -72,10 +73,10 @@ func (d *desk) wantWentBack(when string) {
 	if err := json.Unmarshal(answered.Body.Bytes(), &a); err != nil || a.Store != "went back" || !a.OK || !strings.Contains(a.Reason, "the store went back") {
 		d.t.Errorf("%s: readiness says %s", when, answered.Body)
 	}
-	if _, _, leads := c.election.leading(); leads {
+	if _, _, leads := c.election.Leading(); leads {
 		d.t.Errorf("%s: it leads", when)
 	}
-	_, err = tokenServer{c: c.admission}.CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+	_, err = served[fealtyv1.TokenServiceServer](c.admission.registerServices).CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 	if !errors.Is(err, explain.StoreWentBack) {
 		d.t.Errorf("%s: a token: %v", when, err)
 	}
@@ -125,7 +126,7 @@ func TestStoreWentBack(t *testing.T) {
 	}
 	for key, e := range d.store.snapshot() { // the desk itself makes who starts the leader
 		guarded := !slices.ContainsFunc(unguarded, func(family string) bool { return strings.HasPrefix(key, family) })
-		if guarded && key != leaderTermKey && was[key].Version != e.Version {
+		if guarded && key != election.TermKey && was[key].Version != e.Version {
 			t.Errorf("somebody wrote %s", key)
 		}
 	}
@@ -422,7 +423,7 @@ func TestPeersProve(t *testing.T) {
 			t.Fatalf("who says %s holds it up: %v", name, loss)
 		}
 	}
-	if _, err := (tokenServer{c: d.c.admission}).CreateToken(t.Context(),
+	if _, err := (served[fealtyv1.TokenServiceServer](d.c.admission.registerServices)).CreateToken(t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 		t.Errorf("a token: %v", err)
 	}

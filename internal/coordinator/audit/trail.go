@@ -62,7 +62,7 @@ type Trust interface {
 // Lead says whether this coordinator leads.
 type Lead interface {
 	// Leading returns the condition of a leader's write; false if it does not lead.
-	Leading() (store.Condition, bool)
+	Leading() (term uint64, condition store.Condition, ok bool)
 	// Changed returns a channel that is closed when somebody else leads.
 	Changed() <-chan struct{}
 }
@@ -284,7 +284,7 @@ func (t *Trail) Drop(ctx context.Context, s *authority.State, before time.Time) 
 // leaderConditions are those of a leader's write under s; false if this coordinator does not
 // lead.
 func (t *Trail) leaderConditions(s *authority.State) ([]store.Condition, bool) {
-	leads, ok := t.cfg.Lead.Leading()
+	_, leads, ok := t.cfg.Lead.Leading()
 	return []store.Condition{{Key: history.HeadKey, Version: s.HeadVersion}, leads}, ok
 }
 

@@ -145,8 +145,8 @@ func (t trust) View() *bundle.View {
 }
 func (trust) Changed() <-chan struct{}  { return nil }
 func (l lead) Changed() <-chan struct{} { return nil }
-func (l lead) Leading() (c store.Condition, ok bool) {
-	return store.Condition{Key: "leader/term", Version: 5}, l.d.leads
+func (l lead) Leading() (term uint64, c store.Condition, ok bool) {
+	return 5, store.Condition{Key: "leader/term", Version: 5}, l.d.leads
 }
 
 // shows puts the note of the last checkpoint.

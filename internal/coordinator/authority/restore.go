@@ -85,3 +85,6 @@ func (c *Head) restoring(ctx context.Context) bool {
 	intent, _, err := c.PendingRestore(ctx)
 	return err == nil && intent != nil && intent.Whole
 }
+
+// RestoreWindowKey holds what is known of the time between a backup and the restore of it.
+const RestoreWindowKey = "restore/gap"

@@ -220,3 +220,7 @@ func (m *Member) AllLabels() []string {
 	}
 	return manifest.WithLabels(m.EntryLabels, m.Labels)
 }
+
+// IsSession reports whether an identity of kind k is a session of a person or
+// tool: it lasts for hours, and counts for nothing in the fleet.
+func IsSession(k identity.Kind) bool { return k == identity.Admin || k == identity.Readonly }

@@ -4,6 +4,7 @@
 package replicas
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/ed25519"
@@ -16,11 +17,15 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
+
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -282,4 +287,28 @@ func checkKeeperViews(views []KeeperView) error {
 		}
 	}
 	return nil
+}
+
+const (
+	Pause = time.Minute // between two records of one coordinator, if nothing changes
+)
+
+// SilentAfter is how long a member or a coordinator may be silent before it is worth a look. A
+// connected one is never silent: its stream would have ended.
+const SilentAfter = 2 * time.Minute
+
+// Message is r for who asks the coordinator whose enrolment key is own.
+func (r *Record) Message(own string) *fealtyv1.Replica {
+	msg := &fealtyv1.Replica{
+		Name: r.Name, EnrolmentKey: r.Key, Addresses: r.Addresses, Phase: r.Phase, HistoryIndex: r.Index,
+		StartedAt: timestamppb.New(r.StartedAt), HeardAt: timestamppb.New(r.At), Release: r.Release,
+		Self: r.Key == own, Stopped: r.Stopped,
+	}
+	if !r.Head.IsZero() {
+		msg.Head = bytes.Clone(r.Head[:])
+	}
+	for _, k := range r.Keepers {
+		msg.Keepers = append(msg.Keepers, &fealtyv1.ReplicaKeeper{Name: k.Name, KeyId: string(k.KeyID), Opens: k.Opens})
+	}
+	return msg
 }

@@ -1,4 +1,4 @@
-package coordinator
+package election
 
 import (
 	"context"
@@ -30,9 +30,9 @@ import (
 //	leader/term  who leads; written when that changes, and at no other time
 //	leader/beat  that it lives
 const (
-	leaderPrefix  = "leader/"
-	leaderTermKey = "leader/term"
-	leaderBeatKey = "leader/beat"
+	Prefix  = "leader/"
+	TermKey = "leader/term"
+	BeatKey = "leader/beat"
 )
 
 // Times of leadership. None of them is what makes a leader's write right.
@@ -50,8 +50,8 @@ const (
 	handOverTime = time.Second
 )
 
-// leaderRecord is leader/term.
-type leaderRecord struct {
+// Record is leader/term.
+type Record struct {
 	Replica string    `json:"replica"` // the enrolment key
 	Name    string    `json:"name"`    // in the manifest, then
 	Nonce   string    `json:"nonce"`   // of the takeover
@@ -62,8 +62,8 @@ type leaderRecord struct {
 	For        string `json:"for,omitempty"`
 }
 
-// beatRecord is leader/beat.
-type beatRecord struct {
+// Beat is leader/beat.
+type Beat struct {
 	Nonce  string `json:"nonce"` // of the takeover that it is of
 	Number uint64 `json:"number"`
 	// Lease that begins with it. An earlier release names none: it is that of leader/term.
@@ -74,7 +74,7 @@ type beatRecord struct {
 // the loop that runs it.
 type lead struct {
 	c      *Election
-	origin time.Time // of the core's clock, which is monotonic
+	origin time.Duration // of the core's clock
 
 	view    atomic.Pointer[leadView] // what the loop knows; never nil
 	over    atomic.Uint64            // a term of which the store said that it is over
@@ -85,7 +85,7 @@ type lead struct {
 	core     *leadership.Core
 	state    *authority.State // that the core knows of
 	lost     bool             // that the store lost something, as the core knows
-	record   leaderRecord     // as it was read or written last
+	record   Record           // as it was read or written last
 	renewal  leadership.Renew
 	renewTx  store.Tx       // of renewal
 	reported store.Revision // what was reported as forged last
@@ -99,7 +99,7 @@ type leadView struct {
 
 	// seen is the entry of the store, and seenTerm its revision. Somebody may lead
 	// until ledUntil.
-	seen     leaderRecord
+	seen     Record
 	seenTerm uint64
 	ledUntil time.Duration
 	low      bool // terms are not above those of before: nobody may lead
@@ -111,65 +111,71 @@ func newLead(c *Election) (*lead, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &lead{c: c, origin: time.Now(), core: core}
+	l := &lead{c: c, origin: c.cfg.Elapsed(), core: core}
 	l.view.Store(&leadView{})
 	return l, nil
 }
 
-func (l *lead) now() time.Duration { return time.Since(l.origin) }
+func (l *lead) now() time.Duration { return l.c.cfg.Elapsed() - l.origin }
 
-// leading returns the term under which this coordinator leads, and the condition
+// Leading returns the term under which this coordinator leads, and the condition
 // that every write of it as the leader has. It reports false if it does not lead.
 //
 // That it does is a guess, by its own clock; the condition is what decides (I4).
-func (c *Election) leading() (term uint64, condition store.Condition, ok bool) {
+func (c *Election) Leading() (term uint64, condition store.Condition, ok bool) {
 	v := c.lead.view.Load()
 	if v.term == 0 || c.cfg.StoreGuard.Lost() != nil || c.lead.now() >= v.until ||
 		c.lead.over.Load() == v.term || c.cfg.Head.State().Phase != authority.Ready {
 		return 0, store.Condition{}, false
 	}
-	return v.term, store.Condition{Key: leaderTermKey, Version: store.Revision(v.term)}, true
+	return v.term, store.Condition{Key: TermKey, Version: store.Revision(v.term)}, true
 }
 
 // leader returns the entry and the term of who leads, as far as this coordinator can
 // tell; if nobody does, how long that has been so.
-func (c *Election) leader() (l leaderRecord, term uint64, nobodyFor time.Duration) {
+func (c *Election) leader() (l Record, term uint64, nobodyFor time.Duration) {
 	v, now := c.lead.view.Load(), c.lead.now()
-	if _, _, ok := c.leading(); ok {
+	if _, _, ok := c.Leading(); ok {
 		return v.seen, v.term, 0
 	}
 	if now < v.ledUntil && v.seen.Replica != c.cfg.Self.EnrolmentKey() {
 		return v.seen, v.seenTerm, 0
 	}
-	return leaderRecord{}, 0, max(now-v.ledUntil, 0)
+	return Record{}, 0, max(now-v.ledUntil, 0)
 }
 
-// errNotLeading is the error of a leader's change at a coordinator that does not
+// ErrNotLeading is the error of a leader's change at a coordinator that does not
 // lead. It matches store.ErrConflict: somebody else does what was to be done.
-var errNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
+var ErrNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
 
-// newLeaderChange is [record.Records.NewChange] for what only the leader writes.
-func (c *Election) newLeaderChange(s *authority.State) *record.Change {
+// NewChange is [record.Records.NewChange] for what only the leader writes.
+func (c *Election) NewChange(s *authority.State) *record.Change {
 	ch := s.Records.NewChange(s.HeadVersion)
-	_, condition, ok := c.leading()
+	_, condition, ok := c.Leading()
 	if !ok {
-		ch.Err = errNotLeading
+		ch.Err = ErrNotLeading
 		return ch
 	}
 	ch.Tx.If = append(ch.Tx.If, condition)
 	return ch
 }
 
-// deposed notes what the store said of a term: that it is over. It stays so.
-func (l *lead) deposed(term store.Revision) {
-	l.over.Store(uint64(term))
-	l.due.Notify()
+// Deposed notes what the store said of a term: that it is over. It stays so.
+func (c *Election) Deposed(term store.Revision) {
+	c.lead.over.Store(uint64(term))
+	c.lead.due.Notify()
 }
 
-// followLeadership leads when nobody else does, until ctx ends. Then it hands over.
-func (c *Election) followLeadership(ctx context.Context) error {
+// Changed returns a channel that is closed when this coordinator leads, or does no more.
+func (c *Election) Changed() <-chan struct{} { return c.lead.changed.Wait() }
+
+// LookAgain has the store asked now who leads.
+func (c *Election) LookAgain() { c.lead.due.Notify() }
+
+// Run leads when nobody else does, until ctx ends. Then it hands over.
+func (c *Election) Run(ctx context.Context) error {
 	l := c.lead
-	told, stop := watch.Key(ctx, c.cfg.Store, leaderTermKey)
+	told, stop := watch.Key(ctx, c.cfg.Store, TermKey)
 	defer stop()
 	for noticed := false; ; {
 		// Taken before the store is read: what is told meanwhile may be newer than the answer.
@@ -177,8 +183,7 @@ func (c *Election) followLeadership(ctx context.Context) error {
 		if noticed {
 			l.run(ctx, leadership.Noticed{})
 		}
-		l.fit(ctx)
-		l.run(ctx, leadership.Tick{})
+		c.Step(ctx)
 		wake := time.NewTimer(l.core.Next(l.now()) - l.now())
 		noticed = false
 		select {
@@ -200,6 +205,13 @@ func (c *Election) followLeadership(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// Step looks whether this coordinator can lead, and does what is due. It is what
+// followLeadership does each time; nobody else may at the same time.
+func (c *Election) Step(ctx context.Context) {
+	c.lead.fit(ctx)
+	c.lead.run(ctx, leadership.Tick{})
 }
 
 // stop hands over, if it leads, within handOverTime.
@@ -299,14 +311,14 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 	switch {
 	case errors.As(err, &conflict):
 		switch conflict.Key {
-		case leaderTermKey:
+		case TermKey:
 			return leadership.Conflict{Key: leadership.KeyTerm}
-		case leaderBeatKey:
+		case BeatKey:
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
 			l.c.cfg.Head.LookAgain()
 		case record.FreezeKey:
-			l.c.cfg.Authority.lookAtFreeze(ctx) // it may be that nobody else writes
+			l.c.cfg.LookAtFreeze(ctx) // it may be that nobody else writes
 		}
 		return leadership.Conflict{}
 	case errors.Is(err, store.ErrConflict):
@@ -329,23 +341,23 @@ func (l *lead) read(ctx context.Context) leadership.Event {
 	if s.Phase != authority.Ready {
 		return leadership.ReadFailed{}
 	}
-	found, err := l.c.cfg.Store.List(ctx, leaderPrefix)
+	found, err := l.c.cfg.Store.List(ctx, Prefix)
 	if err != nil {
 		l.failed(ctx, "read", err)
 		return leadership.ReadFailed{}
 	}
 	var e leadership.Entry
-	var written record.Versioned[leaderRecord]
-	var beat record.Versioned[beatRecord]
+	var written record.Versioned[Record]
+	var beat record.Versioned[Beat]
 	for _, at := range found.Entries {
 		var err error
 		switch at.Key {
-		case leaderTermKey:
+		case TermKey:
 			e.Term = uint64(at.Version)
-			written, err = record.Open[leaderRecord](s.Records, at)
-		case leaderBeatKey:
+			written, err = record.Open[Record](s.Records, at)
+		case BeatKey:
 			e.Beat = uint64(at.Version)
-			beat, err = record.Open[beatRecord](s.Records, at)
+			beat, err = record.Open[Beat](s.Records, at)
 		}
 		if err == nil {
 			continue
@@ -381,7 +393,7 @@ func leaseOf(ms int64) time.Duration {
 // the records are frozen. They come first, so that a conflict names them.
 func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *record.Change {
 	ch := r.Part()
-	ch.Require(leaderTermKey, store.Revision(term))
+	ch.Require(TermKey, store.Revision(term))
 	ch.Tx.If = append(ch.Tx.If, keys...)
 	ch.Require(record.FreezeKey, 0)
 	return ch
@@ -397,12 +409,12 @@ func (l *lead) takeOver(ctx context.Context, e leadership.TakeOver) leadership.E
 	if err != nil {
 		return leadership.Failed{}
 	}
-	written := leaderRecord{Replica: l.c.cfg.Self.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
+	written := Record{Replica: l.c.cfg.Self.EnrolmentKey(), Name: entry.Name, Nonce: e.Nonce,
 		Lease: e.Lease.Milliseconds(), Since: l.c.cfg.Now().UTC()}
-	ch := l.change(s.Records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
+	ch := l.change(s.Records, e.IfTerm, store.Condition{Key: BeatKey, Version: store.Revision(e.IfBeat)})
 	ch.Require(history.HeadKey, s.HeadVersion)
-	ch.Write(leaderTermKey, written)
-	ch.Write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Lease: e.Lease.Milliseconds()})
+	ch.Write(TermKey, written)
+	ch.Write(BeatKey, Beat{Nonce: e.Nonce, Lease: e.Lease.Milliseconds()})
 	return l.commit(ctx, "take over", ch, func() { l.record = written })
 }
 
@@ -413,9 +425,9 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 		if s.Phase != authority.Ready {
 			return leadership.Failed{}
 		}
-		ch := l.change(s.Records, e.IfTerm, store.Condition{Key: leaderBeatKey, Version: store.Revision(e.IfBeat)})
+		ch := l.change(s.Records, e.IfTerm, store.Condition{Key: BeatKey, Version: store.Revision(e.IfBeat)})
 		ch.Require(history.HeadKey, s.HeadVersion)
-		ch.Write(leaderBeatKey, beatRecord{Nonce: e.Nonce, Number: e.Number, Lease: e.Lease.Milliseconds()})
+		ch.Write(BeatKey, Beat{Nonce: e.Nonce, Number: e.Number, Lease: e.Lease.Milliseconds()})
 		if ch.Err != nil {
 			return l.failed(ctx, "beat", ch.Err)
 		}
@@ -443,7 +455,7 @@ func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.E
 	written := l.record
 	written.Nonce, written.HandedOver, written.For = e.Nonce, true, ""
 	ch := l.change(s.Records, e.IfTerm)
-	ch.Write(leaderTermKey, written)
+	ch.Write(TermKey, written)
 	return l.commit(ctx, "hand over", ch, func() { l.record = written })
 }
 
@@ -478,14 +490,14 @@ func newElectionMetrics(reg prometheus.Registerer) *electionMetrics {
 	return m
 }
 
-// registerMetrics registers what it counts, and who leads.
-func (c *Election) registerMetrics(reg prometheus.Registerer) {
+// RegisterMetrics registers what it counts, and who leads.
+func (c *Election) RegisterMetrics(reg prometheus.Registerer) {
 	c.metrics = newElectionMetrics(reg)
 	reg.MustRegister(
 		gauge.If("fealty_leader",
 			"1 while this coordinator leads.",
 			func() bool {
-				_, _, ok := c.leading()
+				_, _, ok := c.Leading()
 				return ok
 			}),
 		gauge.Of("fealty_leader_term",

@@ -1,4 +1,4 @@
-package coordinator
+package election
 
 import (
 	"context"
@@ -15,13 +15,14 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// nobodyLeadsAfter is how long nobody may lead before that is worth a look: a change
+// NobodyAfter is how long nobody may lead before that is worth a look: a change
 // of the leader takes less.
-const nobodyLeadsAfter = 10 * time.Second
+const NobodyAfter = 10 * time.Second
 
 // leaderServer serves LeaderService.
 type leaderServer struct {
@@ -29,8 +30,8 @@ type leaderServer struct {
 	c *Election
 }
 
-// registerServices registers the service that tells who leads, and changes it.
-func (c *Election) registerServices(to grpc.ServiceRegistrar) {
+// RegisterServices registers the service that tells who leads, and changes it.
+func (c *Election) RegisterServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterLeaderServiceServer(to, leaderServer{c: c})
 }
 
@@ -38,24 +39,25 @@ func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*f
 	if _, err := l.c.cfg.Head.Ready(); err != nil {
 		return nil, err
 	}
-	return &fealtyv1.GetLeaderResponse{Leader: l.c.leaderMessage()}, nil
+	return &fealtyv1.GetLeaderResponse{Leader: l.c.Message()}, nil
 }
 
-func (c *Election) leaderMessage() *fealtyv1.Leader {
+func (c *Election) Message() *fealtyv1.Leader {
 	r, term, nobody := c.leader()
 	if term == 0 {
 		return &fealtyv1.Leader{NobodyFor: durationpb.New(nobody)}
 	}
 	return &fealtyv1.Leader{
-		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since), Self: r.Replica == c.cfg.Self.EnrolmentKey(),
+		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since),
+		Self: r.Replica == c.cfg.Self.EnrolmentKey(),
 	}
 }
 
-// leaderFindings says when nobody leads.
-func (c *Election) leaderFindings() []*fealtyv1.Finding {
+// Findings says when nobody leads.
+func (c *Election) Findings() []*fealtyv1.Finding {
 	_, term, nobody := c.leader()
 	switch low := c.lead.view.Load().low; {
-	case term != 0 || nobody < nobodyLeadsAfter:
+	case term != 0 || nobody < NobodyAfter:
 		return nil
 	case c.cfg.StoreGuard.Writes().Reason != 0:
 		_, refuses := c.cfg.StoreGuard.Refusing()
@@ -101,7 +103,7 @@ func (l leaderServer) TransferLeader(ctx context.Context,
 func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, store.Revision, error) {
 	const what = "hand over leadership"
-	now, err := record.Get[leaderRecord](ctx, s.Records, leaderTermKey)
+	now, err := record.Get[Record](ctx, s.Records, TermKey)
 	if err != nil {
 		return nil, 0, c.cfg.Head.StoreError(what, err)
 	}
@@ -111,7 +113,8 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	}
 	was := now.Value
 	out := &fealtyv1.TransferLeaderResponse{To: req.GetTo(), Before: &fealtyv1.Leader{
-		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since), Self: was.Replica == c.cfg.Self.EnrolmentKey(),
+		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since),
+		Self: was.Replica == c.cfg.Self.EnrolmentKey(),
 	}}
 	out.Leader = out.Before
 	if to := req.GetTo(); to != "" && to == was.Name {
@@ -124,7 +127,7 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	next := was
 	next.HandedOver, next.For = true, heir
 	ch := s.Records.NewChange(s.HeadVersion)
-	ch.Put(leaderTermKey, now.Version, next)
+	ch.Put(TermKey, now.Version, next)
 	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "leader.transfer", Target: was.Name,
 		Reason: req.GetReason(),
 		Fields: map[string]string{"term": fmt.Sprint(now.Version), "to": req.GetTo()}})
@@ -166,7 +169,7 @@ func (c *Election) heir(ctx context.Context, s *authority.State, from, to string
 			if to != "" {
 				problem = "it is in phase " + r.Phase
 			}
-		case c.cfg.Now().Sub(r.At) > 3*replicaPause:
+		case c.cfg.Now().Sub(r.At) > 3*replicas.Pause:
 			if to != "" {
 				problem = "it was not heard of since " + r.At.UTC().Format(time.RFC3339)
 			}
@@ -186,13 +189,13 @@ func (c *Election) awaitLeaderAfter(ctx context.Context, after store.Revision) *
 	defer cancel()
 	for {
 		seen := c.lead.seen.Wait()
-		if m := c.leaderMessage(); m.GetTerm() > uint64(after) {
+		if m := c.Message(); m.GetTerm() > uint64(after) {
 			return m
 		}
 		select {
 		case <-seen:
 		case <-ctx.Done():
-			return &fealtyv1.Leader{NobodyFor: c.leaderMessage().GetNobodyFor()}
+			return &fealtyv1.Leader{NobodyFor: c.Message().GetNobodyFor()}
 		}
 	}
 }

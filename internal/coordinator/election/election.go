@@ -1,0 +1,66 @@
+// Package election runs internal/leadership over the store: at most one coordinator leads, and
+// what it writes as the leader is conditional on its term (I4).
+package election
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// Config is what an Election is made of.
+type Config struct {
+	Self       *authority.Enrolment
+	Head       *authority.Head
+	Replicas   *replicas.Directory
+	StoreGuard *storeguard.Guard
+	Store      store.Store
+	Faults     *fault.Points
+	Failures   *flowcontrol.LogSampler
+	Log        *slog.Logger
+	Now        func() time.Time
+	Elapsed    func() time.Duration
+
+	Lease, Beat time.Duration // see package leadership
+	// LookAtFreeze has a freeze of the records ended that nobody seems to end.
+	LookAtFreeze func(ctx context.Context)
+}
+
+// Election runs internal/leadership over the store (I4).
+type Election struct {
+	cfg     Config
+	metrics *electionMetrics
+	lead    *lead
+}
+
+// New makes an election in which nothing was read yet.
+func New(cfg Config) (*Election, error) {
+	e := &Election{cfg: cfg}
+	var err error
+	e.lead, err = newLead(e)
+	return e, err
+}
+
+// Drop deletes entries as they were read, in batches.
+func (c *Election) Drop(ctx context.Context, s *authority.State, entries []store.Entry) error {
+	for len(entries) > 0 {
+		batch := entries[:min(len(entries), record.PruneBatch)]
+		entries = entries[len(batch):]
+		ch := c.NewChange(s)
+		for _, e := range batch {
+			ch.Delete(e.Key, e.Version)
+		}
+		if _, err := ch.Commit(ctx); err != nil {
+			return record.IgnoreConflict(err)
+		}
+	}
+	return nil
+}
