@@ -161,7 +161,7 @@ func TestAdmissionCases(t *testing.T) {
 			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
 			d.remove(t, identity.Data, m.id.Name())
 			d.advance(10 * 24 * time.Hour)
-			wantOnly(t, "prune", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
+			wantOnly(t, "prune", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
 			wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 			if n := len(d.store.keys(record.BanKeyPrefix)); n != 0 {
 				t.Fatalf("%d banned keys after ten days", n)
@@ -423,7 +423,7 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			d := testDesk(t)
 			m, other := d.joined("a"), d.joined("b")
 			d.ban(t, identity.Data, "a")
-			version := d.c.bundle.trust.Load().Version
+			version := d.c.bundle.View().Version
 			for _, key := range d.store.keys(prefix) {
 				d.store.alter(key, func([]byte) []byte { return nil })
 			}
@@ -432,10 +432,10 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.JoinBanned)
 			wantOnly(t, "renewal of another member", other.renew(), "")
-			if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if err := d.c.bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
 			}
-			if v := d.c.bundle.trust.Load(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
+			if v := d.c.bundle.View(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
 				t.Error("the bundle in force changed")
 			}
 			_, err = d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
@@ -541,8 +541,7 @@ func TestReplaceKeepsDomains(t *testing.T) {
 // Many removals in a day do not fill the bundle: they are put off while there is
 // still room for bans, and a ban gets through even when there is none.
 func TestBundleKeepsRoomForBans(t *testing.T) {
-	d := testDesk(t)
-	d.c.bundle.cfg.MaxListed = 100
+	d := deskWith(t, poolEntries, func(c *Config) { c.maxListed = 100 })
 	victim, spare := d.joined("victim"), d.joined("spare")
 	have := 0
 	fill := func(n int) {
@@ -553,7 +552,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(have), CertEnd: d.clock().Add(20 * time.Hour)})
 			ch.Put(record.BanKeyKey(testKey(have)), 0, record.Ban{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
 		}
-		if err := d.c.bundle.touchTrust(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
+		if err := d.c.bundle.Touch(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ch.Commit(t.Context()); err != nil {
@@ -565,16 +564,16 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	wantOnly(t, "a removal without room", err, explain.RateLimited)
 	fill(100)
 	d.ban(t, identity.Data, "victim")
-	if !d.c.bundle.trust.Load().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the ban is not in force")
 	}
 	_, err = d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
 	wantOnly(t, "lifting a ban whose keys have no room", err, explain.RateLimited)
 	// A day later the fillers' certificates have ended.
 	d.advance(21 * time.Hour)
-	wantOnly(t, "refresh", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
+	wantOnly(t, "refresh", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
 	d.unban(t, identity.Data, "victim")
-	if !d.c.bundle.trust.Load().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
 	d.remove(t, identity.Data, spare.id.Name())
@@ -587,7 +586,7 @@ func TestBundleVersions(t *testing.T) {
 	seen := make(map[[2]uint64]snapshot.Digest)
 	look := func(what string) {
 		t.Helper()
-		in, err := d.c.bundle.ensureTrust(t.Context(), d.state())
+		in, err := d.c.bundle.Ensure(t.Context(), d.state())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator/audit"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -29,7 +31,7 @@ import (
 // force at c.
 func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
-	s, view := c.head.State(), c.bundle.trust.Load()
+	s, view := c.head.State(), c.bundle.View()
 	bundle, _, err := s.Bundle.Open(view.Signed)
 	wantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)
@@ -193,7 +195,7 @@ func TestAuditNoteAltered(t *testing.T) {
 				tc.edit(d, note, before)
 				if restarts {
 					d.restart()
-					wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), true))
+					wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), true))
 				}
 				r := d.checkpointed()
 				if got := d.brokenBy(); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
@@ -223,7 +225,7 @@ func TestAuditNotesForgotten(t *testing.T) {
 		d.advance(14 * time.Hour)
 		d.restart()
 		d.lead(d.c)
-		wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
+		wantOnly(t, "bundle", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantWhole(t, d.store, d.checkpointed())
 		wantOnly(t, "drop what is over", d.c.dropAudit(t.Context(), d.state(), d.clock()), "")
@@ -243,7 +245,7 @@ func TestAuditWhole(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	ctx := t.Context()
-	wantOnly(t, "bundle", d.c.bundle.refreshTrust(ctx, d.state(), true), "")
+	wantOnly(t, "bundle", d.c.bundle.Refresh(ctx, d.state(), true), "")
 	seed := mathrand.Uint64()
 	t.Logf("seed %d", seed)
 	random := mathrand.New(mathrand.NewPCG(seed, 1))
@@ -312,7 +314,7 @@ func TestAuditWhole(t *testing.T) {
 			if random.IntN(8) == 0 {
 				drain()
 				d.restart()
-				wantOnly(t, "bundle", d.c.bundle.refreshTrust(ctx, d.state(), true), "")
+				wantOnly(t, "bundle", d.c.bundle.Refresh(ctx, d.state(), true), "")
 			}
 		}
 	}
@@ -523,6 +525,22 @@ func TestAuditOverMoves(t *testing.T) {
 	}
 }
 
+// lateTrust is a trust bundle that is not there before it is read.
+type lateTrust struct {
+	audit.Trust
+	read    bool
+	changed chan struct{}
+}
+
+func (l *lateTrust) View() *bundle.View {
+	if !l.read {
+		return nil
+	}
+	return l.Trust.View()
+}
+
+func (l *lateTrust) Changed() <-chan struct{} { return l.changed }
+
 // TestFirstCheckpointComesAtOnce: a coordinator vouches for the log, under the keys of a new seed, as soon as it
 // leads and has read them, and not some time later.
 func TestFirstCheckpointComesAtOnce(t *testing.T) {
@@ -530,13 +548,17 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := auditDesk(t)
 		wantOnlyNil(t, d.reseed(nil))
-		s, view := d.state(), d.c.bundle.trust.Load()
+		s := d.state()
+		late := &lateTrust{d.c.bundle, false, make(chan struct{})}
+		trail := audit.New(audit.Config{
+			Store: d.c.store, Losses: d.c.storeguard, Authority: d.c.head, Trust: late, Lead: d.c.election,
+			Stopping: d.c.stopping, Now: d.clock, Log: d.c.log, Failures: d.c.failures,
+		})
 		d.lapse()
-		d.c.bundle.trust.Store(nil)
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		var loop sync.WaitGroup
-		loop.Go(func() { _ = d.c.audit.Run(ctx, s) })
+		loop.Go(func() { _ = trail.Run(ctx, s) })
 		synctest.Wait()
 		last := func() uint64 {
 			last, err := auditstore.Last(t.Context(), d.store)
@@ -549,8 +571,8 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		if last() != before {
 			t.Error("there is a checkpoint, and the keys are not read")
 		}
-		d.c.bundle.trust.Store(view)
-		d.c.bundle.bundleChanged.Notify()
+		late.read = true
+		close(late.changed)
 		synctest.Wait()
 		wantWhole(t, d.store, auditReport(t, d.c, d.store))
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
@@ -597,11 +619,11 @@ func TestAuditRetention(t *testing.T) {
 	d.advance(auditRetention - time.Hour)
 	d.restart() // as the certificates and keys are over, and chains begin anew
 	d.lead(d.c)
-	wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	wantWhole(t, d.store, d.checkpointed())
 	d.advance(2 * time.Hour)
-	wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
 	d.lead(d.c)
 	for n := 1; ; n += everyNth(5) {
 		d.store.failAfter(n)

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -146,7 +147,7 @@ func withoutBeats(t *testing.T, st store.Store) (out []store.Entry) {
 		t.Fatal(err)
 	}
 	for _, e := range all.Entries {
-		if slices.ContainsFunc([]string{record.MemberPrefix, bundle.Prefix, tokenPrefix, tokenUsePrefix, countPrefix, sealedPrefix, configPrefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
+		if slices.ContainsFunc([]string{record.MemberPrefix, bundle.Prefix, tokenPrefix, tokenUsePrefix, countPrefix, sealedPrefix, desired.Prefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
 			out = append(out, e)
 		}
 	}

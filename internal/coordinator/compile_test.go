@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -340,7 +341,7 @@ func TestBases(t *testing.T) {
 	}
 	t.Run("a renewal is of the same base", func(t *testing.T) {
 		d.advance(headerLife / 2)
-		if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); err != nil {
+		if err := d.c.bundle.Refresh(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
 		_, next := at()
@@ -456,13 +457,13 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	was := d.mustPublish(b)
 	// Another replica wrote: the version moved, and what is in memory did not.
 	s := d.state()
-	state, err := record.Get[configState](t.Context(), s.Records, configStateKey)
+	state, err := record.Get[desired.State](t.Context(), s.Records, desired.StateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ch := s.Records.NewChange(s.HeadVersion)
 	state.Value.Change++
-	ch.Put(configStateKey, state.Version, state.Value)
+	ch.Put(desired.StateKey, state.Version, state.Value)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -488,7 +489,7 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 			t.Errorf("%s changed", scope)
 		}
 	}
-	if _, err := d.c.desired.currentConfig(t.Context(), s, true); err != nil {
+	if _, err := d.c.desired.Read(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
 	p = d.mustPublish(b)
@@ -512,7 +513,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 			if restart {
 				d.restart()
 				b = newPublisher()
-			} else if _, err := d.c.desired.currentConfig(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			} else if _, err := d.c.desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Fatalf("the config is believed: %v", err)
 			}
 			p := d.mustPublish(b)
@@ -527,7 +528,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 				t.Errorf("who joins gets %v", h)
 			}
 			d.advance(headerLife / 2) // and its node_runtime is renewed
-			if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); err != nil {
+			if err := d.c.bundle.Refresh(t.Context(), d.state(), true); err != nil {
 				t.Fatal(err)
 			}
 			if got, before := d.mustPublish(b).given(t, d, "acme"), was.given(t, d, "acme"); !got[snapshot.ScopeNodeRuntime].ExpiresAt.After(before[snapshot.ScopeNodeRuntime].ExpiresAt) ||
@@ -593,7 +594,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		for range 3 {
 			for _, c := range []*Coordinator{d.c, other} {
 				d.follow(c)
-				if _, err := c.desired.currentConfig(t.Context(), c.head.State(), false); err != nil {
+				if _, err := c.desired.Read(t.Context(), c.head.State(), false); err != nil {
 					t.Fatal(err)
 				}
 				if err := d.publishAll(c, publishers[c]); err != nil {
@@ -795,7 +796,7 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	concerned := func() []string {
 		d.follow(d.c)
 		p := d.c.publication.publication.Load()
-		b.collect(d.c.publication, d.state(), d.c.bundle.trust.Load(), p, p.state.Value.addresses(), d.clock())
+		b.collect(d.c.publication, d.state(), d.c.bundle.View(), p, p.state.Value.addresses(), d.clock())
 		return slices.Sorted(maps.Keys(b.pendingGroups))
 	}
 	if err := m.renew(); err != nil {

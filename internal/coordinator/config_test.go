@@ -13,13 +13,14 @@ import (
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
 func (d *desk) config() fealtyv1.ConfigServiceServer {
-	return served[fealtyv1.ConfigServiceServer](d.c.desired.registerServices)
+	return served[fealtyv1.ConfigServiceServer](d.c.desired.RegisterServices)
 }
 
 // put puts records, which are documents of one text.
@@ -68,11 +69,11 @@ const qosRecord = "kind: qos\nname: gold\npriority: 7\n"
 
 func TestConfigPutGetListDelete(t *testing.T) {
 	d := testDesk(t)
-	before := len(d.store.keys(configPrefix))
+	before := len(d.store.keys(desired.Prefix))
 	plan := putRequest(config.Example)
 	plan.DryRun = true
 	dry, err := d.config().PutConfig(t.Context(), plan)
-	if err != nil || len(dry.GetChanges()) != len(config.Kinds()) || len(d.store.keys(configPrefix)) != before {
+	if err != nil || len(dry.GetChanges()) != len(config.Kinds()) || len(d.store.keys(desired.Prefix)) != before {
 		t.Fatalf("dry run: %d changes, %v", len(dry.GetChanges()), err)
 	}
 	put := d.mustPut(config.Example)
@@ -135,7 +136,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 	}
 	all := &fealtyv1.DeleteConfigRequest{Records: list.GetRecords(), ExpectedVersion: put.GetVersion()}
 	gone, err := d.config().DeleteConfig(t.Context(), all)
-	if err != nil || len(d.store.keys(configRecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
+	if err != nil || len(d.store.keys(desired.RecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
 		t.Fatalf("delete of all: %v, %v", gone, err)
 	}
 	if entries, _ := d.audits("config.delete"); len(entries) != len(config.Kinds()) || entries[0].Fields["before"] == "" || entries[0].Fields["after"] != "" {
@@ -203,7 +204,7 @@ func TestConfigRefusals(t *testing.T) {
 			return err
 		}, explain.NotFound},
 		{"a page too large", func() error {
-			_, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: maxConfigPage + 1})
+			_, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: desired.MaxPage + 1})
 			return err
 		}, explain.RequestField},
 		{"a page after nothing", func() error {
@@ -217,7 +218,7 @@ func TestConfigRefusals(t *testing.T) {
 		if strings.Contains(err.Error(), "AKIA") {
 			t.Errorf("%s: the secret is shown: %v", tt.name, err)
 		}
-		if after := d.store.snapshot(); len(after) != len(before) || after[configStateKey].Version != before[configStateKey].Version {
+		if after := d.store.snapshot(); len(after) != len(before) || after[desired.StateKey].Version != before[desired.StateKey].Version {
 			t.Errorf("%s: the store changed", tt.name)
 		}
 	}
@@ -241,7 +242,7 @@ func TestConfigWriters(t *testing.T) {
 		go func() {
 			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
-			_, err := served[fealtyv1.ConfigServiceServer](c.desired.registerServices).PutConfig(context.Background(), req)
+			_, err := served[fealtyv1.ConfigServiceServer](c.desired.RegisterServices).PutConfig(context.Background(), req)
 			results <- err
 		}()
 	}
@@ -260,7 +261,7 @@ func TestConfigWriters(t *testing.T) {
 	for i, c := range writers {
 		go func() {
 			for n := range each {
-				if _, err := (served[fealtyv1.ConfigServiceServer](c.desired.registerServices)).PutConfig(context.Background(),
+				if _, err := (served[fealtyv1.ConfigServiceServer](c.desired.RegisterServices)).PutConfig(context.Background(),
 					putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
 					return
@@ -276,7 +277,7 @@ func TestConfigWriters(t *testing.T) {
 		}
 	}
 	for _, c := range writers {
-		list, err := served[fealtyv1.ConfigServiceServer](c.desired.registerServices).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+		list, err := served[fealtyv1.ConfigServiceServer](c.desired.RegisterServices).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
 			t.Errorf("%d records, %v", len(list.GetRecords()), err)
 		}
@@ -292,13 +293,13 @@ func TestConfigWriteInBetween(t *testing.T) {
 		d.mustPut("kind: qos\nname: between\n")
 	})
 	d.mustPut(qosRecord)
-	v, err := d.c.desired.currentConfig(t.Context(), d.state(), true)
-	if err != nil || v.set.Len() != 2 {
+	v, err := d.c.desired.Read(t.Context(), d.state(), true)
+	if err != nil || v.Set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
 	// Who named the version that it was made from is refused instead.
 	req := putRequest("kind: qos\nname: late\n")
-	req.ExpectedVersion = uint64(v.state.Version)
+	req.ExpectedVersion = uint64(v.State.Version)
 	d.store.intercept(func(store.Tx) {
 		d.store.intercept(nil)
 		d.mustPut("kind: qos\nname: again\n")
@@ -337,16 +338,16 @@ func TestConfigUnknownOutcome(t *testing.T) {
 // is none.
 func TestConfigAltered(t *testing.T) {
 	t.Parallel()
-	record := func(kind config.Kind, name string) string { return configKeyOf(config.Key{Kind: kind, Name: name}) }
+	record := func(kind config.Kind, name string) string { return desired.KeyOf(config.Key{Kind: kind, Name: name}) }
 	gone := func([]byte) []byte { return nil }
 	for name, alter := range map[string]func(d *desk, before map[string]store.Entry){
 		"a record is gone":  func(d *desk, _ map[string]store.Entry) { d.store.alter(record("storage", "mirror"), gone) },
-		"the state is gone": func(d *desk, _ map[string]store.Entry) { d.store.alter(configStateKey, gone) },
+		"the state is gone": func(d *desk, _ map[string]store.Entry) { d.store.alter(desired.StateKey, gone) },
 		"a record is rewritten": func(d *desk, _ map[string]store.Entry) {
 			d.store.alter(record("qos", "gold"), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
 		},
 		"everything is gone": func(d *desk, _ map[string]store.Entry) {
-			for _, k := range d.store.keys(configPrefix) {
+			for _, k := range d.store.keys(desired.Prefix) {
 				d.store.alter(k, gone)
 			}
 		},
@@ -371,19 +372,19 @@ func TestConfigAltered(t *testing.T) {
 				t.Fatal(err)
 			}
 			version := d.mustPut(config.Example).GetVersion()
-			set, _, _ := d.c.desired.configured()
+			set, _, _ := d.c.desired.Configured()
 			alter(d, before)
-			if _, err := d.c.desired.currentConfig(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if _, err := d.c.desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("read: %v", err)
 			}
-			if now, v, ok := d.c.desired.configured(); !ok || uint64(v) != version || now != set {
+			if now, v, ok := d.c.desired.Configured(); !ok || uint64(v) != version || now != set {
 				t.Errorf("the config in force is of version %d, want %d", v, version)
 			}
 			d.restart()
 			if d.state().Phase != authority.Ready {
 				t.Fatalf("after a start: %v %s", d.state().Phase, d.state().Reason)
 			}
-			if _, _, ok := d.c.desired.configured(); ok {
+			if _, _, ok := d.c.desired.Configured(); ok {
 				t.Error("after a start there is a config")
 			}
 			_, err := d.put(qosRecord)
@@ -403,7 +404,7 @@ func TestConfigRolledBack(t *testing.T) {
 	d.store.revert(old)
 	_, err := d.put("kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.desired.configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.c.desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -416,7 +417,7 @@ func TestConfigWrittenBack(t *testing.T) {
 	version := d.mustPut("kind: qos\nname: gold\npriority: 8\n").GetVersion()
 	var tx store.Tx
 	for key, e := range old {
-		if strings.HasPrefix(key, configPrefix) {
+		if strings.HasPrefix(key, desired.Prefix) {
 			tx.Put = append(tx.Put, store.Write{Key: key, Value: e.Value})
 		}
 	}
@@ -425,7 +426,7 @@ func TestConfigWrittenBack(t *testing.T) {
 	}
 	_, err := d.put("kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.desired.configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.c.desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -433,10 +434,10 @@ func TestConfigWrittenBack(t *testing.T) {
 // A store of before the config has one after the next start, and only then.
 func TestConfigBegins(t *testing.T) {
 	d := testDesk(t)
-	if set, version, ok := d.c.desired.configured(); !ok || version == 0 || set.Len() != 0 {
+	if set, version, ok := d.c.desired.Configured(); !ok || version == 0 || set.Len() != 0 {
 		t.Fatalf("after the first set: %v, %d, %v", set, version, ok)
 	}
-	in, err := d.c.bundle.readTrust(t.Context(), d.state())
+	in, err := d.c.bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +445,7 @@ func TestConfigBegins(t *testing.T) {
 	in.State.Value.Change++
 	ch := d.state().Records.NewChange(d.state().HeadVersion)
 	ch.Put(bundle.StateKey, in.State.Version, in.State.Value)
-	ch.Delete(configStateKey, d.store.snapshot()[configStateKey].Version)
+	ch.Delete(desired.StateKey, d.store.snapshot()[desired.StateKey].Version)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}

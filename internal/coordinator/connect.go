@@ -98,7 +98,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	if c.cfg.Admission.unrecorded(path, leaf) {
 		back = c.cfg.Admission.recalls.Add(leaf.NotAfter)
 	}
-	trustChanged, publicationChanged, moved := c.cfg.Bundle.bundleChanged.Wait(), c.cfg.Publication.publicationChanged.Wait(), c.cfg.Membership.members.wait(path)
+	trustChanged, publicationChanged, moved := c.cfg.Bundle.Changed(), c.cfg.Publication.publicationChanged.Wait(), c.cfg.Membership.members.wait(path)
 	stateChanged := c.cfg.Head.Changed()
 	for first := true; ; first = false {
 		d.forget()
@@ -162,7 +162,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		case <-moved:
 			moved, known = c.cfg.Membership.members.wait(path), false
 		case <-trustChanged:
-			trustChanged = c.cfg.Bundle.bundleChanged.Wait()
+			trustChanged = c.cfg.Bundle.Changed()
 		case <-publicationChanged:
 			publicationChanged = c.cfg.Publication.publicationChanged.Wait()
 		case <-d.wanted:

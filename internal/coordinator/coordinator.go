@@ -39,8 +39,10 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -52,6 +54,7 @@ import (
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Pauses of the loops. None of them is what makes a decision right.
@@ -59,7 +62,6 @@ const (
 	headPollPause      = 5 * time.Second
 	trustPollPause     = 5 * time.Second
 	confirmPause       = 200 * time.Millisecond // between a report that may confirm a new key and the look at all of them
-	identityPause      = 5 * time.Second
 	lockFile           = "lock"
 	adminSocketDefault = "admin.sock"
 )
@@ -171,6 +173,8 @@ type Config struct {
 
 	// Release is the release that it reports.
 	Release string
+
+	maxListed int // banned keys in a trust bundle; 0: as many as a bundle has room for
 }
 
 // Coordinator is one replica. Make it with [New], run it with [Coordinator.Run].
@@ -205,14 +209,14 @@ type Coordinator struct {
 	head          *authority.Head
 	keepers       *Keepers
 	authority     *Authority
-	bundle        *TrustBundle
+	bundle        *trustbundle.Current
 	election      *election.Election
 	audit         *audit.Trail
 	peerrecovery  *PeerRecovery
 	ownerrecovery *OwnerRecovery
 	membership    *Membership
 	trust         *Trust
-	desired       *Desired
+	desired       *desired.Desired
 	admission     *Admission
 	publication   *Publication
 	delivery      *Delivery
@@ -313,6 +317,9 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.Lease == 0 && cfg.Beat == 0 {
 		cfg.Lease, cfg.Beat = election.DefaultLease, election.DefaultBeat
+	}
+	if cfg.maxListed == 0 {
+		cfg.maxListed = snapshot.MaxBans
 	}
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
@@ -539,7 +546,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			})
 			g.Go(func() error {
 				return c.forever(run, "config",
-					func() error { return c.desired.followConfig(run, s) })
+					func() error { return c.desired.Run(run, s) })
 			})
 			g.Go(func() error { return c.forever(run, "trust", func() error { return c.trust.followTrust(run, s) }) })
 			g.Go(func() error {
@@ -547,7 +554,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			})
 			g.Go(func() error {
 				return c.forever(run, "identity",
-					func() error { return c.bundle.keepIdentity(run, s) })
+					func() error { return c.bundle.KeepIdentity(run, s) })
 			})
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
 			g.Go(func() error {

@@ -91,7 +91,7 @@ func (d *sender) send(m *fealtyv1.SignedSnapshot) error {
 
 // sendTrust sends the trust bundle in force, if it is news to the member.
 func (d *sender) sendTrust() error {
-	t := d.c.cfg.Bundle.trust.Load()
+	t := d.c.cfg.Bundle.View()
 	if t == d.trust {
 		return nil
 	}

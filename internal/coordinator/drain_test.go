@@ -233,7 +233,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			if gone := !d.record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
-			if tc.want == "" && !d.c.bundle.trust.Load().Bundle.Banned(a.id, keyOf(t, a.key)) {
+			if tc.want == "" && !d.c.bundle.View().Bundle.Banned(a.id, keyOf(t, a.key)) {
 				t.Fatal("its key is not banned")
 			}
 		})

@@ -29,7 +29,7 @@ func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id
 		Connections: c.ended.After(member, mark)}
 	out := []*fealtyv1.EndedConnections{own}
 	req := &fealtyv1.GetEndedRequest{Member: member}
-	if t := c.cfg.Bundle.trust.Load(); t != nil {
+	if t := c.cfg.Bundle.View(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
@@ -70,11 +70,11 @@ func (c *Membership) endedEverywhere(ctx context.Context, s *authority.State, id
 // GetEnded brings the bans in force here up to those of the store, and counts what ended.
 func (l liveServer) GetEnded(ctx context.Context, req *fealtyv1.GetEndedRequest) (*fealtyv1.GetEndedResponse, error) {
 	c := l.c
-	if err := c.cfg.Bundle.trustChanged(ctx); err != nil {
+	if err := c.cfg.Bundle.Apply(ctx); err != nil {
 		return nil, err
 	}
 	asked := &bundle.View{Epoch: req.GetAuthorityEpoch(), Version: req.GetConfigVersion()}
-	if t := c.cfg.Bundle.trust.Load(); t == nil || asked.Newer(t) {
+	if t := c.cfg.Bundle.View(); t == nil || asked.Newer(t) {
 		return nil, record.Busy("trust bundle")
 	}
 	c.cfg.Guard.Sweep(ctx) // another one may have brought the bundle, and be about to

@@ -76,8 +76,8 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 
 	// An answer under an older bundle than the one that bans is none, and members get none.
 	live := served[fealtyv1.LiveServiceServer](b.c.membership.registerServices)
-	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.bundle.trust.Load().Epoch,
-		ConfigVersion: b.c.bundle.trust.Load().Version + 1}
+	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.bundle.View().Epoch,
+		ConfigVersion: b.c.bundle.View().Version + 1}
 	if resp, err := live.GetEnded(f.ctx(), ahead); err == nil {
 		t.Errorf("a coordinator that has not heard of the ban answered %v", resp)
 	}

@@ -9,12 +9,8 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
-	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
@@ -264,117 +260,6 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 			"what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
 	}
 	return nil
-}
-
-// firstTrust returns the bundle to begin with at s. While the store is known to have lost
-// something it is what it was.
-func (c *TrustBundle) firstTrust(ctx context.Context, s *authority.State) (*bundle.View, error) {
-	in, err := c.ensureTrust(ctx, s)
-	if lost := c.cfg.StoreGuard.LostError(); lost != nil {
-		t, err := c.keptTrust(s)
-		if err != nil {
-			return nil, fmt.Errorf("%w (%w)", lost, err)
-		}
-		return t, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("fit the trust state to the head: %w", err)
-	}
-	return s.Bundle.Sign(in, c.cfg.Now())
-}
-
-// follow has the first trust bundle of next believed and presented.
-func (c *TrustBundle) follow(ctx context.Context, next *authority.State) (authority.Adoption, error) {
-	t, err := c.firstTrust(ctx, next)
-	if err != nil {
-		return authority.Adoption{}, err
-	}
-	return authority.Adoption{Present: func() error { return c.presentAs(next, t) }, Tell: c.bundleChanged.Notify}, nil
-}
-
-// presentAs certifies this coordinator anew and presents it. t is the bundle to
-// believe from now on; nil keeps the current one.
-func (c *TrustBundle) presentAs(s *authority.State, t *bundle.View) error {
-	// A bundle that comes in between would be lost, and its bans with it.
-	c.trustMu.Lock()
-	defer c.trustMu.Unlock()
-	if t == nil {
-		t = c.trust.Load()
-	}
-	m, err := c.ownMaterial(s, t.Bundle)
-	if err != nil {
-		return fmt.Errorf("certify this coordinator: %w", err)
-	}
-	if err := c.cfg.Source.Adopt(m); err != nil {
-		return fmt.Errorf("adopt this coordinator's own certificate: %w", err)
-	}
-	c.trust.Store(t)
-	c.cfg.StoreGuard.SawBundle(t.Signed)
-	return nil
-}
-
-// ownMaterial certifies this coordinator with a new key.
-func (c *TrustBundle) ownMaterial(s *authority.State, bundle *identity.Bundle) (*credential.Material, error) {
-	entry, err := c.cfg.Self.Admits(s.Manifest)
-	if err != nil {
-		return nil, err
-	}
-	id, err := identity.New(s.Manifest.Cluster, identity.Coordinator, entry.Name)
-	if err != nil {
-		return nil, err
-	}
-	key, err := newKey()
-	if err != nil {
-		return nil, err
-	}
-	now := c.cfg.Now()
-	raw, err := s.Issue(key.Public(), id, entry.Entry, now.Add(entry.Entry.SVIDTTL), now)
-	if err != nil {
-		return nil, err
-	}
-	chain := make([]*x509.Certificate, 0, len(raw))
-	for _, der := range raw[:2] {
-		cert, err := x509.ParseCertificate(der)
-		if err != nil {
-			return nil, err
-		}
-		chain = append(chain, cert)
-	}
-	return credential.NewMaterial(credential.MaterialConfig{Chain: chain, Key: key, Bundle: bundle, Now: c.cfg.Now})
-}
-
-// keepIdentity renews this coordinator's own certificate in good time, until ctx
-// ends. It looks at the clock often rather than sleep for long: a machine that
-// slept wakes up with a certificate that has ended.
-func (c *TrustBundle) keepIdentity(ctx context.Context, s *authority.State) error {
-	for {
-		if err := watch.Sleep(ctx, identityPause); err != nil {
-			return err
-		}
-		if err := c.renewIdentity(ctx, s); err != nil {
-			return err
-		}
-	}
-}
-
-// renewIdentity certifies this coordinator anew if it is time to.
-func (c *TrustBundle) renewIdentity(ctx context.Context, s *authority.State) error {
-	m, err := c.cfg.Source.Current(ctx)
-	if err != nil {
-		return err
-	}
-	leaf := m.Chain()[0]
-	entry, err := c.cfg.Self.Admits(s.Manifest)
-	if err != nil {
-		return err
-	}
-	now := c.cfg.Now()
-	age := now.Sub(leaf.NotBefore.Add(ca.Backdate))
-	if age >= -ca.Backdate && age < lifetimes.RenewEvery(entry.Entry.SVIDTTL) && now.Before(leaf.NotAfter) ||
-		!c.cfg.Head.Acts(s) {
-		return nil
-	}
-	return c.presentAs(s, nil)
 }
 
 // followHead confirms every few seconds, and on every notice, that the head is

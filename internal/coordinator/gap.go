@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -113,7 +114,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 		return err
 	} else if gap.Exists() {
 		first.Restored, first.AuthorityEpoch, first.ConfigVersion = true, gap.Value.AuthorityEpoch, uint64(gap.Value.Version)
-	} else if t := c.cfg.Bundle.trust.Load(); t != nil {
+	} else if t := c.cfg.Bundle.View(); t != nil {
 		first.Compares, first.AuthorityEpoch, first.ConfigVersion = true, t.Epoch, t.Version
 	}
 	first.PartBytes = flowcontrol.PartBytes
@@ -138,7 +139,7 @@ func (r restoreServer) PresentTrust(stream fealtyv1.RestoreService_PresentTrustS
 	if first.Compares || c.aheadOf(s, raw) {
 		err = c.proven(ctx, addr, raw)
 	} else if n, err = c.takePresented(ctx, raw); err == nil {
-		err = c.cfg.Bundle.trustChanged(ctx)
+		err = c.cfg.Bundle.Apply(ctx)
 	}
 	if err != nil {
 		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "a trust bundle of before the restore is not believed",
@@ -156,7 +157,7 @@ func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 		return false
 	}
 	claims, err := snapshot.ReadClaims(signed)
-	t := c.cfg.Bundle.trust.Load()
+	t := c.cfg.Bundle.View()
 	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.Head.AuthorityEpoch &&
 		claims.Header.ConfigVersion > t.Version
 }
@@ -192,10 +193,10 @@ func (c *Trust) gapOf(ctx context.Context, s *authority.State) (record.Versioned
 }
 
 // takePresented takes in what a trust bundle of the gap revokes, and returns how much
-// of it was new. The caller puts it into force: that takes one of the same locks.
+// of it was new. The caller puts it into force.
 func (c *Trust) takePresented(ctx context.Context, raw []byte) (int, error) {
 	// One at a time: each is compared with what those before it brought.
-	release, err := c.cfg.Bundle.refreshing.Lock(ctx, "presented")
+	release, err := c.presenting.Lock(ctx, "presented")
 	if err != nil {
 		return 0, err
 	}
@@ -226,7 +227,7 @@ func (c *Trust) mergePresented(ctx context.Context, raw []byte) (int, error) {
 		}
 		if err != nil {
 			return total, c.cfg.Head.StoreError("take in what was revoked before the restore",
-				bundleFull("what was revoked before the restore", err))
+				trustbundle.WordFull("what was revoked before the restore", err))
 		}
 		if total += n; !more {
 			break
@@ -276,7 +277,7 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 	if err != nil || !gap.Exists() {
 		return 0, false, err
 	}
-	in, err := c.cfg.Bundle.readTrust(ctx, s)
+	in, err := c.cfg.Bundle.Read(ctx, s)
 	if err != nil {
 		return 0, false, err
 	}
@@ -330,7 +331,7 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 			AuthorityEpoch: h.AuthorityEpoch,
 			Version:        store.Revision(h.ConfigVersion), BackupAt: gap.Value.BackupAt})
 	}
-	if err := c.cfg.Bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
+	if err := c.cfg.Bundle.Touch(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return 0, false, err
 	}
 	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: "restore", Action: "trust.presented", Target: by,

@@ -65,10 +65,10 @@ func TestPresented(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	a, lost := f.member("a"), f.member("b")
-	atBackup := f.c.bundle.trust.Load().Signed
+	atBackup := f.c.bundle.View().Signed
 	b := f.save(owners).signed(f.signer)
 	f.ban(lost)
-	banned := f.c.bundle.trust.Load().Signed
+	banned := f.c.bundle.View().Signed
 	first, _, err := f.present(banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
@@ -76,13 +76,13 @@ func TestPresented(t *testing.T) {
 	b.restore()
 	f.start()
 	f.awaitPhase(authority.Ready)
-	if f.c.bundle.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+	if f.c.bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
 	other, _ := ownedFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]), banned[len(banned)-1]^1),
-		"of before the backup": atBackup, "of after the restore": f.c.bundle.trust.Load().Signed, "of another cluster": other.c.bundle.trust.Load().Signed,
+		"of before the backup": atBackup, "of after the restore": f.c.bundle.View().Signed, "of another cluster": other.c.bundle.View().Signed,
 	} {
 		if _, done, err := f.present(raw); err == nil {
 			t.Errorf("%s: %v", name, done)
@@ -92,10 +92,10 @@ func TestPresented(t *testing.T) {
 	if err != nil || done.GetTaken() < 2 {
 		t.Fatalf("presented: %v, %v, %v", first, done, err)
 	}
-	if !f.c.bundle.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.c.bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force")
 	}
-	if f.c.bundle.believesBan(a.id, identity.KeyOf(a.chain[0])) {
+	if f.c.bundle.Bans(a.id, identity.KeyOf(a.chain[0])) {
 		t.Error("somebody else is banned")
 	}
 	if _, _, err := f.present(banned); err == nil {
@@ -104,7 +104,7 @@ func TestPresented(t *testing.T) {
 	// It stays, and a person can lift it.
 	f.restart()
 	f.awaitPhase(authority.Ready)
-	if !f.c.bundle.believesBan(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.c.bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force after another start")
 	}
 	if _, err := f.local().member.UnbanMember(f.ctx(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
@@ -124,7 +124,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shown := f.c.bundle.trust.Load().Signed
+	shown := f.c.bundle.View().Signed
 	b.restore()
 	f.start()
 	f.awaitPhase(authority.Ready)
@@ -269,7 +269,7 @@ func TestLinks(t *testing.T) {
 	}
 	// What goes along with the bundle does as well.
 	if restored, err := follow(before, before.Manifest.Signers,
-		f.c.bundle.trust.Load().Links); err != nil || !restored {
+		f.c.bundle.View().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -34,7 +35,7 @@ var storedTypes = map[string]any{
 	"audit-checkpoint": auditlog.Checkpoint{},
 	"audit-entry":      auditlog.Entry{},
 	"ban":              record.Ban{},
-	"config-state":     configState{},
+	"config-state":     desired.State{},
 	"entry-count":      entryCount{},
 	"freeze":           frozen{},
 	"head-seen":        history.SeenHead{},

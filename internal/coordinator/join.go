@@ -284,12 +284,6 @@ func joinable(k identity.Kind) bool {
 	return false
 }
 
-// believesBan reports whether the bundle in force bans id or key, whatever the
-// store says now: who can delete records lifts no ban here.
-func (c *TrustBundle) believesBan(id identity.ID, key identity.KeyID) bool {
-	return c.trust.Load().Bundle.Banned(id, key)
-}
-
 // countMembers counts the members under entry. Every transaction that changes
 // their number under this head writes the entry's count, so whoever read the
 // version of that before may rely on what is counted here.

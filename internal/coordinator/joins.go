@@ -248,7 +248,7 @@ func (c *Admission) ownView(ctx context.Context, s *authority.State, m match, ca
 // believes reports whether the bundle in force bans the name or a key of cand.
 func (c *Admission) believes(m match, cand candidate) bool {
 	key, ok := cand.provingKey()
-	return c.cfg.Bundle.believesBan(m.id, cand.key) || ok && c.cfg.Bundle.believesBan(m.id, key)
+	return c.cfg.Bundle.Bans(m.id, cand.key) || ok && c.cfg.Bundle.Bans(m.id, key)
 }
 
 // counted returns the members under an entry: those of its count, if that is of the
@@ -621,7 +621,7 @@ func (c *Admission) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, 
 		return nil, fmt.Errorf("certify %s: %w", m.id, err)
 	}
 	grant := &fealtyv1.JoinGrant{Outcome: outcome, Chain: chain, RootStatement: s.RootStatement,
-		TrustBundle: c.cfg.Bundle.trust.Load().Message()}
+		TrustBundle: c.cfg.Bundle.View().Message()}
 	if !record.IsSession(m.id.Kind()) {
 		if grant.NodeBootstrap, err = c.bootstrap(s, adm.record, j.rev, j.now); err != nil {
 			return nil, fmt.Errorf("sign the node_bootstrap of %s: %w", m.id, err)

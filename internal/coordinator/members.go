@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
 	"github.com/fealty-io/fealty/internal/store"
@@ -383,7 +384,7 @@ func (m memberServer) ReplaceMember(ctx context.Context,
 			err := m.c.banKeys(ctx, s, ch, rec.Value, record.Ban{Reason: "replaced: " + req.GetReason(),
 				By: record.Actor(ctx), At: m.c.cfg.Now().UTC()}, bundle.Delta{}, bundle.ForOthers)
 			if err != nil {
-				return false, bundleFull("the replacement of a member", err)
+				return false, trustbundle.WordFull("the replacement of a member", err)
 			}
 			rec.Value.State = record.Replacing
 			out.Member.State = record.Replacing
@@ -461,14 +462,14 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 			withKeys = false
 			continue
 		case err != nil:
-			return nil, bundleFull("the ban", err)
+			return nil, trustbundle.WordFull("the ban", err)
 		}
 		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(),
 			Reason: ban.Reason})
 		ch.Withdraws = string(id.Kind()) + "/" + id.Name()
-		switch err := c.cfg.Bundle.commitWithdrawal(ctx, ch); {
+		switch err := c.cfg.Bundle.Withdraw(ctx, ch); {
 		case err == nil:
-			if err := c.cfg.Head.Made(ctx, "the ban", c.cfg.Bundle.trustChanged(ctx)); err != nil {
+			if err := c.cfg.Head.Made(ctx, "the ban", c.cfg.Bundle.Apply(ctx)); err != nil {
 				return out, err
 			}
 			out.Ended = c.endedEverywhere(ctx, s, id, mark)
@@ -519,7 +520,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		kept := record.Ban{Reason: ban.Value.Reason, By: ban.Value.By, At: c.cfg.Now().UTC()}
 		if err := c.banKeys(ctx, s, ch, rec.Value, kept, bundle.Delta{Unban: []identity.ID{id}},
 			bundle.ForBans); err != nil {
-			return nil, bundleFull("lifting the ban, which bans the member's keys instead,", err)
+			return nil, trustbundle.WordFull("lifting the ban, which bans the member's keys instead,", err)
 		}
 		if rec.Exists() && rec.Value.Held() {
 			rec.Value.State = record.Replacing
@@ -530,7 +531,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.unban", Target: id.String()})
 		switch _, err := ch.Commit(ctx); {
 		case err == nil:
-			return out, c.cfg.Head.Made(ctx, "the end of the ban", c.cfg.Bundle.trustChanged(ctx))
+			return out, c.cfg.Head.Made(ctx, "the end of the ban", c.cfg.Bundle.Apply(ctx))
 		case !c.cfg.Head.Conflicts(ctx, err):
 			return nil, c.cfg.Head.StoreError("lift the ban", err)
 		}
@@ -551,7 +552,7 @@ func (c *Membership) changeMember(ctx context.Context, kind, name, what string,
 	if err != nil {
 		return err
 	}
-	if err = c.cfg.Bundle.trustChanged(ctx); done {
+	if err = c.cfg.Bundle.Apply(ctx); done {
 		err = c.cfg.Head.Made(ctx, "the change of the member", err)
 	}
 	return err
@@ -574,9 +575,9 @@ func (c *Membership) changeMemberLater(ctx context.Context, kind, name, what str
 		if do, err := f(s, rec, ch); err != nil || !do {
 			return err
 		}
-		switch err := c.cfg.Bundle.commitWithdrawal(ctx, ch); {
+		switch err := c.cfg.Bundle.Withdraw(ctx, ch); {
 		case err == nil:
-			c.cfg.Bundle.trustDue.Notify()
+			c.cfg.Bundle.LookAgain()
 			return nil
 		case !c.cfg.Head.Conflicts(ctx, err):
 			return c.cfg.Head.StoreError(what, err)
@@ -597,7 +598,7 @@ func (c *Membership) removeRecord(ctx context.Context, s *authority.State, ch *r
 	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: by, Action: action, Target: m.Path(), Reason: reason})
 	err := c.banKeys(ctx, s, ch, m, record.Ban{Reason: action, By: by, At: c.cfg.Now().UTC()}, bundle.Delta{},
 		bundle.ForOthers)
-	return bundleFull("the removal of a member", err)
+	return trustbundle.WordFull("the removal of a member", err)
 }
 
 // banKeys adds to ch a ban of every key that m remembers, and the version of the
@@ -629,7 +630,7 @@ func (c *Membership) banKeys(ctx context.Context, s *authority.State, ch *record
 		ch.Put(record.BanKeyKey(k.Key), old.Version, next)
 		d.Keys = append(d.Keys, bundle.KeyBan{Key: k.Key, CertEnd: next.CertEnd})
 	}
-	return c.cfg.Bundle.touchTrust(ctx, s, ch, d, room)
+	return c.cfg.Bundle.Touch(ctx, s, ch, d, room)
 }
 
 // member reads the record of the member, or says that there is none.

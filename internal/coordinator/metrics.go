@@ -72,7 +72,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	}
 	c.storeguard.RegisterMetrics(reg)
 	c.head.RegisterMetrics(reg)
-	c.bundle.registerMetrics(reg)
+	c.bundle.RegisterMetrics(reg)
 	c.election.RegisterMetrics(reg)
 	c.audit.RegisterMetrics(reg)
 	c.peerrecovery.registerMetrics(reg)

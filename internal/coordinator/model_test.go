@@ -105,8 +105,8 @@ func TestAdmissionModel(t *testing.T) {
 			"manifest": w.otherManifest,
 			"wait": func(r *rapid.T) {
 				w.advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour, 9 * 24 * time.Hour}).Draw(r, "for"))
-				w.ok(w.c.bundle.refreshTrust(context.Background(), w.state(), true))
-				w.ok(w.c.bundle.renewIdentity(context.Background(), w.state()))
+				w.ok(w.c.bundle.Refresh(context.Background(), w.state(), true))
+				w.ok(w.c.bundle.RenewIdentity(context.Background(), w.state()))
 			},
 			"prune":   func(*rapid.T) { w.ok(w.c.pruneOnce(context.Background(), w.state(), w.clock())) },
 			"restart": func(*rapid.T) { w.restart(); clear(w.contact) },
@@ -429,7 +429,7 @@ func (w *world) ban(r *rapid.T) {
 	}
 	id, err := identity.New(testCluster, identity.Kind(kind), name)
 	w.ok(err)
-	if !w.c.bundle.trust.Load().Bundle.Banned(id, testKey(0)) {
+	if !w.c.bundle.View().Bundle.Banned(id, testKey(0)) {
 		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
 	}
 }
@@ -564,7 +564,7 @@ func (w *world) leave(r *rapid.T) {
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
 	_, err := served[fealtyv1.AdmissionServiceServer](w.c.admission.registerServices).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
 	w.ok(err)
-	w.ok(w.c.bundle.refreshTrust(context.Background(), w.state(), false))
+	w.ok(w.c.bundle.Refresh(context.Background(), w.state(), false))
 	w.kill(m)
 	w.gone(path)
 }
@@ -655,7 +655,7 @@ func (w *world) check(r *rapid.T) {
 		}
 	}
 	// What is banned is in the bundle for as long as a certificate can be valid.
-	bundle := w.c.bundle.trust.Load().Bundle
+	bundle := w.c.bundle.View().Bundle
 	for path := range w.banned {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -208,7 +209,7 @@ func wantExchanges(t *testing.T, f *fleet) {
 func decided(t *testing.T, s store.Store) string {
 	t.Helper()
 	var b strings.Builder
-	for _, prefix := range []string{"history/", record.MemberPrefix, tokenPrefix, tokenUsePrefix, countPrefix, bundle.Prefix, sealedPrefix, configPrefix, "seed/", reseedPrefix, rolloutPrefix} {
+	for _, prefix := range []string{"history/", record.MemberPrefix, tokenPrefix, tokenUsePrefix, countPrefix, bundle.Prefix, sealedPrefix, desired.Prefix, "seed/", reseedPrefix, rolloutPrefix} {
 		l, err := s.List(t.Context(), prefix)
 		wantOnly(t, "list", err, "")
 		for _, e := range l.Entries {

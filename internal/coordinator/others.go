@@ -211,7 +211,7 @@ func (e *others) connLocked(c *Membership, s *authority.State, at place) *mesh.C
 	if err != nil {
 		return nil
 	}
-	conn, err := mesh.Dial("passthrough:///"+at.addr, c.cfg.Bundle.cfg.Source, credential.ExactID(id),
+	conn, err := mesh.Dial("passthrough:///"+at.addr, c.cfg.Bundle.Source(), credential.ExactID(id),
 		mesh.Options{Dialer: c.cfg.Dial, Now: c.cfg.Now})
 	if err != nil {
 		return nil

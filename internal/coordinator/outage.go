@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -16,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -42,7 +40,7 @@ func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewR
 	}
 	// Of a member that was removed there is no record, and the bundle bans its keys: that it
 	// is no member is known, and trying again leads nowhere.
-	if c.cfg.Bundle.believesBan(peer.ID, r.key) || c.cfg.Bundle.believesBan(peer.ID, peer.Key) {
+	if c.cfg.Bundle.Bans(peer.ID, r.key) || c.cfg.Bundle.Bans(peer.ID, peer.Key) {
 		return nil, explain.New(explain.JoinBanned, "identity", peer.ID.String())
 	}
 	rec, ok := c.cfg.Membership.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
@@ -61,10 +59,10 @@ func (c *Admission) recertify(ctx context.Context, s *authority.State, peer iden
 	if !c.cfg.Head.Acts(s) {
 		return nil, explain.Wrap(cause, explain.HeadNotFollowed) // the newer manifest may not admit it
 	}
-	if c.cfg.Bundle.withdrawn.has(rec.Path()) {
+	if c.cfg.Bundle.Withdrawn(rec.Path()) {
 		return nil, cause // as far as is known it is banned, and the bundle does not say so yet
 	}
-	if c.cfg.Bundle.believesBan(id, r.key) || c.cfg.Bundle.believesBan(id, peer.Key) {
+	if c.cfg.Bundle.Bans(id, r.key) || c.cfg.Bundle.Bans(id, peer.Key) {
 		return nil, explain.New(explain.JoinBanned, "identity", id.String())
 	}
 	now := c.cfg.Now()
@@ -144,92 +142,10 @@ func (c *Membership) knownMembers(s *authority.State, prefix string) []*fealtyv1
 // whom only the store knows.
 func (c *Membership) knownBan(s *authority.State, r record.Member) record.Versioned[record.Ban] {
 	id, err := identity.New(s.Manifest.Cluster, r.Kind, r.Name)
-	if err != nil || !c.cfg.Bundle.believesBan(id, identity.KeyID{}) {
+	if err != nil || !c.cfg.Bundle.Bans(id, identity.KeyID{}) {
 		return record.Versioned[record.Ban]{}
 	}
 	return record.Versioned[record.Ban]{Version: 1}
-}
-
-// withdrawals are the members that a transaction of this coordinator banned or removed,
-// as far as is known, until the trust bundle says so: the outage may begin in between.
-type withdrawals struct {
-	mu   sync.Mutex
-	last uint64                // guarded by mu
-	txs  map[uint64]withdrawal // by transaction; guarded by mu
-}
-
-type withdrawal struct {
-	path    string // of the member
-	settled bool   // its commit is over: what is read from now on shows it, or it was not made
-}
-
-func (w *withdrawals) add(path string) (tx uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.txs == nil {
-		w.txs = make(map[uint64]withdrawal)
-	}
-	w.last++
-	w.txs[w.last] = withdrawal{path: path}
-	return w.last
-}
-
-func (w *withdrawals) has(path string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, tx := range w.txs {
-		if tx.path == path {
-			return true
-		}
-	}
-	return false
-}
-
-// settle notes that the commit of a transaction is over.
-func (w *withdrawals) settle(tx uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if known, ok := w.txs[tx]; ok {
-		known.settled = true
-		w.txs[tx] = known
-	}
-}
-
-// settled returns the transactions whose commit is over.
-func (w *withdrawals) settled() []uint64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var out []uint64
-	for tx, known := range w.txs {
-		if known.settled {
-			out = append(out, tx)
-		}
-	}
-	return out
-}
-
-func (w *withdrawals) forget(txs ...uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, tx := range txs {
-		delete(w.txs, tx)
-	}
-}
-
-// commitWithdrawal commits a change that may ban the keys of a member. From before that
-// until the bundle shows it the member is not certified without the store.
-func (c *TrustBundle) commitWithdrawal(ctx context.Context, ch *record.Change) error {
-	if ch.Withdraws == "" {
-		_, err := ch.Commit(ctx)
-		return err
-	}
-	tx := c.withdrawn.add(ch.Withdraws)
-	defer c.withdrawn.settle(tx)
-	_, err := ch.Commit(ctx)
-	if err != nil && !errors.Is(err, store.ErrUnknownOutcome) {
-		c.withdrawn.forget(tx) // nothing was written
-	}
-	return err
 }
 
 // renewRequest is what a member asks to have certified.

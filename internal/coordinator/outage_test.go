@@ -26,7 +26,7 @@ import (
 // be recorded. The guard of a listener comes first.
 func (m *machine) again() error {
 	m.d.t.Helper()
-	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.bundle.trust.Load().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
+	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.bundle.View().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
 		return errCut
 	}
 	csr, err := ca.NewCSR(m.key)
@@ -104,7 +104,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	wantOnlyNil(t, clone.renew())
 	d.ban(t, identity.Data, "banned")
 	d.remove(t, identity.Data, "removed")
-	wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false)) // as the trust loop goes on trying
+	wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), false)) // as the trust loop goes on trying
 	spare := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
 
@@ -516,7 +516,7 @@ func TestOutageBehindABan(t *testing.T) {
 			t.Fatal("the bundle was made without a store")
 		}
 		d.store.intercept(nil)
-		if rec, ok := d.c.membership.members.get("data/a"); !ok || d.c.bundle.believesBan(a.id, rec.Key) {
+		if rec, ok := d.c.membership.members.get("data/a"); !ok || d.c.bundle.Bans(a.id, rec.Key) {
 			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
 		}
 		if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {
@@ -525,8 +525,8 @@ func TestOutageBehindABan(t *testing.T) {
 		code(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
 		wantOnlyNil(t, b.again())
 		d.store.setDown(nil)
-		wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false))
-		if d.c.bundle.withdrawn.has("data/a") || !d.c.bundle.believesBan(a.id, keyOf(t, a.key)) {
+		wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), false))
+		if d.c.bundle.Withdrawn("data/a") || !d.c.bundle.Bans(a.id, keyOf(t, a.key)) {
 			t.Errorf("remove %v: after the outage it is not in the bundle", remove)
 		}
 	}
@@ -539,7 +539,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 	a := d.joined("a")
 	d.store.intercept(func(store.Tx) {
 		d.store.intercept(nil)
-		wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false))
+		wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), false))
 		d.store.failAfter(1) // the commit is the last answer
 	})
 	if _, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"}); err == nil {
@@ -549,8 +549,8 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 		t.Errorf("a member whose ban is durable is certified again: %v", err)
 	}
 	d.store.setDown(nil)
-	wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), false))
-	if d.c.bundle.withdrawn.has("data/a") || !d.c.bundle.believesBan(a.id, keyOf(t, a.key)) {
+	wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), false))
+	if d.c.bundle.Withdrawn("data/a") || !d.c.bundle.Bans(a.id, keyOf(t, a.key)) {
 		t.Error("after the outage it is not in the bundle")
 	}
 }

@@ -62,7 +62,7 @@ func (o *outlet) findings() []*fealtyv1.Finding {
 // followOutlet writes what is published to the publish directory, until ctx ends.
 func (c *Publication) followOutlet(ctx context.Context, s *authority.State) error {
 	for {
-		published, trust := c.publicationChanged.Wait(), c.cfg.Bundle.bundleChanged.Wait()
+		published, trust := c.publicationChanged.Wait(), c.cfg.Bundle.Changed()
 		started := time.Now()
 		err := c.writeOutlet(ctx, s)
 		if ctx.Err() != nil {
@@ -95,7 +95,7 @@ func (c *Publication) followOutlet(ctx context.Context, s *authority.State) erro
 
 // writeOutlet writes the newest generation that there is.
 func (c *Publication) writeOutlet(ctx context.Context, s *authority.State) error {
-	p, t := c.publication.Load(), c.cfg.Bundle.trust.Load()
+	p, t := c.publication.Load(), c.cfg.Bundle.View()
 	if !p.serves() || t == nil {
 		return nil
 	}

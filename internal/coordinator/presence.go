@@ -122,7 +122,7 @@ func (c *Membership) askOthers(ctx context.Context, s *authority.State, patience
 func (c *Membership) seenBy(ctx context.Context, s *authority.State, conn *mesh.Conn) (*fealtyv1.GetSeenResponse,
 	error) {
 	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.Head.AuthorityEpoch}
-	if t := c.cfg.Bundle.trust.Load(); t != nil {
+	if t := c.cfg.Bundle.View(); t != nil {
 		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
 	}
 	seen, err := fealtyv1.NewLiveServiceClient(conn).GetSeen(ctx, req)

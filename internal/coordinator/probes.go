@@ -159,6 +159,7 @@ func (c *Coordinator) checkSelf() {
 	for _, l := range c.locks() {
 		passes(l)
 	}
+	c.bundle.Alive()
 	c.limiter.Alive()
 	c.admission.cfg.PerMember.Alive()
 	c.auditing.Alive()
@@ -167,7 +168,7 @@ func (c *Coordinator) checkSelf() {
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		&c.bundle.trustMu, &c.bundle.withdrawn.mu, &c.membership.members.mu, &c.membership.live.mu,
+		&c.membership.members.mu, &c.membership.live.mu,
 		&c.ownerrecovery.recoveries.mu, &c.delivery.pulls.mu, &c.delivery.patches.mu,
 	}
 }

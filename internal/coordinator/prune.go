@@ -154,7 +154,7 @@ func (c *Coordinator) dropToken(ctx context.Context, s *authority.State, t recor
 // never among them.
 func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time.Time) error {
 	for {
-		in, err := c.bundle.readTrust(ctx, s)
+		in, err := c.bundle.Read(ctx, s)
 		if err != nil {
 			return err
 		}
@@ -169,13 +169,13 @@ func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time
 		if len(d.Forget) == 0 {
 			return nil
 		}
-		if err := c.bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
+		if err := c.bundle.Touch(ctx, s, ch, d, bundle.ForBans); err != nil {
 			return err
 		}
 		if _, err := ch.Commit(ctx); err != nil {
 			return record.IgnoreConflict(err)
 		}
-		c.bundle.trustDue.Notify()
+		c.bundle.LookAgain()
 	}
 }
 

@@ -89,7 +89,7 @@ func TestPruning(t *testing.T) {
 			t.Fatalf("%s: %s is not there", name, key)
 		}
 	}
-	wantOnly(t, "bundle", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
 	term, condition, ok := d.c.election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/history"
@@ -112,7 +113,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 	defer stop()
 	b := newPublisher()
 	for {
-		trust, configured, led := c.cfg.Bundle.bundleChanged.Wait(), c.cfg.Desired.configChanged.Wait(), c.cfg.Election.Changed()
+		trust, configured, led := c.cfg.Bundle.Changed(), c.cfg.Desired.Changed(), c.cfg.Election.Changed()
 		if err := c.cfg.StoreGuard.UntilWhole(ctx); err != nil {
 			return err
 		}
@@ -142,7 +143,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 // that matches store.ErrConflict means that somebody was first, or leads now, and
 // nothing was published.
 func (c *Publication) publish(ctx context.Context, s *authority.State, b *publisher) (more bool, err error) {
-	t := c.cfg.Bundle.trust.Load()
+	t := c.cfg.Bundle.View()
 	if t == nil || t.Epoch != s.Head.AuthorityEpoch {
 		return false, nil // the bundle of this head comes first
 	}
@@ -215,7 +216,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 	ch.Require(bundle.StateKey, store.Revision(t.Version))
 	w.write(ch, p, after)
 	if w.configured {
-		ch.Require(configStateKey, b.configVersion)
+		ch.Require(desired.StateKey, b.configVersion)
 	}
 	if err := c.cfg.Faults.Hit("publish.before-commit"); err != nil {
 		return false, err
@@ -227,7 +228,7 @@ func (c *Publication) publish(ctx context.Context, s *authority.State, b *publis
 		switch {
 		case member:
 			b.contested[path], b.lost = conflict.Want, true
-		case conflict.Key == configStateKey:
+		case conflict.Key == desired.StateKey:
 			b.outrun, b.lostRace = conflict.Want, true
 		}
 	}
@@ -347,7 +348,7 @@ func (b *publisher) collect(c *Publication, s *authority.State, t *bundle.View, 
 		}
 	}
 	b.banned(t)
-	set, version, ok := c.cfg.Desired.configured()
+	set, version, ok := c.cfg.Desired.Configured()
 	if ok && (b.compiler == nil || version != b.configVersion || moved || b.withdrawn) {
 		b.recompile(s, set, version, moved || b.withdrawn)
 		b.withdrawn = false

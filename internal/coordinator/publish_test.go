@@ -17,7 +17,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -95,7 +94,7 @@ func (m *machine) reader() *reader {
 // follow takes the trust bundle in force.
 func (r *reader) follow(d *desk) {
 	d.t.Helper()
-	signed, err := snapshot.Unmarshal(d.c.bundle.trust.Load().Signed)
+	signed, err := snapshot.Unmarshal(d.c.bundle.View().Signed)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -156,7 +155,7 @@ func TestPublish(t *testing.T) {
 		d.c.addresses()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
-	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.bundle.trust.Load().Revocations {
+	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.bundle.View().Revocations {
 		t.Fatalf("version %d under %+v", va.Header().ConfigVersion, record)
 	}
 	if _, n := runtimes(first); n != 1 || len(d.store.keys(contentPrefix)) != 1+poolScopes {
@@ -202,7 +201,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("a header is renewed at half of its life", func(t *testing.T) {
 		d.advance(headerLife / 2)
-		if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); err != nil {
+		if err := d.c.bundle.Refresh(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
 		ra.follow(d)
@@ -215,7 +214,7 @@ func TestPublish(t *testing.T) {
 	t.Run("a ban makes a new record", func(t *testing.T) {
 		d.ban(t, identity.Data, "m")
 		p := d.mustPublish(b)
-		if p.state.Value.Revocations != d.c.bundle.trust.Load().Revocations.String() {
+		if p.state.Value.Revocations != d.c.bundle.View().Revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
 	})
@@ -652,11 +651,7 @@ func TestRecordSigners(t *testing.T) {
 	d := testDesk(t)
 	d.joined("a")
 	d.mustPublish(newPublisher())
-	view := *d.c.bundle.trust.Load()
-	view.ConfigKeys = append(slices.Clone(view.ConfigKeys), bundle.ConfigKey{
-		Number: 2, NotBefore: d.clock().Add(-time.Minute), NotAfter: d.clock().Add(time.Hour),
-	})
-	d.c.bundle.trust.Store(&view)
+	d.rotate(time.Hour)
 	p := d.mustPublish(newPublisher())
 	if n := len(p.state.Value.Signatures); n != 2 {
 		t.Fatalf("%d signatures during a rotation", n)
@@ -831,7 +826,7 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
 	stream := &sentNews{ctx: t.Context()}
-	earlier := *d.c.bundle.trust.Load()
+	earlier := *d.c.bundle.View()
 	earlier.Epoch--
 	d.mustPublish(newPublisher())
 	dl := newSender(d.c.delivery, stream, m.id, nil)
@@ -882,7 +877,7 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- d.c.publication.followPublication(ctx, d.state()) }()
 		synctest.Wait()
-		d.c.desired.configChanged.Notify() // the loop waits for more
+		d.mustPut(qosRecord) // the loop waits for more
 		synctest.Wait()
 		if _, told := d.c.publication.publication.Load().find(runtimePath("data/n1")); told {
 			t.Fatal("it publishes, and does not lead")

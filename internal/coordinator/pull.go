@@ -190,7 +190,7 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 			flowcontrol.Clip(req.GetScope(), maxReleaseBytes))
 	}
 	if scope == snapshot.ScopeTrustBundle {
-		if t := c.cfg.Bundle.trust.Load(); t != nil {
+		if t := c.cfg.Bundle.View(); t != nil {
 			return &fealtyv1.GetSnapshotResponse{Snapshot: t.Message()}, nil
 		}
 	}

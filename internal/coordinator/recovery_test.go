@@ -54,7 +54,7 @@ func TestRestartWithKeeper(t *testing.T) {
 	m := d.joined("a")
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	before := d.state()
-	version := d.c.bundle.trust.Load().Version
+	version := d.c.bundle.View().Version
 	d.restart()
 	d.wantPhase("ready", "")
 	after := d.state()
@@ -63,7 +63,7 @@ func TestRestartWithKeeper(t *testing.T) {
 			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey,
 			before.Head.Hash, before.Head.AuthorityEpoch, before.RootPin, before.MeshKey)
 	}
-	if got := d.c.bundle.trust.Load().Version; got != version {
+	if got := d.c.bundle.View().Version; got != version {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
 	}
 	// Its SVID is of the epoch before.
@@ -368,7 +368,7 @@ func (d *desk) afterCrash(t *testing.T, first, moved bool) {
 	if s := d.state(); s.MeshCA().KeyID() != s.Head.MeshCAKey || s.Head.AuthorityEpoch != s.Head.Index {
 		t.Fatalf("mesh CA %v under head %d of epoch %d", s.MeshCA().KeyID(), s.Head.Index, s.Head.AuthorityEpoch)
 	}
-	if !slices.Contains(d.c.bundle.trust.Load().Bundle.MeshKeys(), d.state().MeshKey) {
+	if !slices.Contains(d.c.bundle.View().Bundle.MeshKeys(), d.state().MeshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
 	m := d.joined("after")
@@ -462,14 +462,14 @@ func TestTwoReplicas(t *testing.T) {
 	next, _ := newKey()
 	_, err = other.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
-	if err := other.bundle.refreshTrust(t.Context(), other.head.State(), true); err != nil {
+	if err := other.bundle.Refresh(t.Context(), other.head.State(), true); err != nil {
 		t.Fatal(err)
 	}
-	if !other.bundle.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {
+	if !other.bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
 		t.Fatal("the other replica does not believe the ban")
 	}
 	// Both compile one content for one version.
-	a, b := d.c.bundle.trust.Load(), other.bundle.trust.Load()
+	a, b := d.c.bundle.View(), other.bundle.View()
 	if a.Version != b.Version || a.ContentHash != b.ContentHash {
 		t.Fatalf("versions %d and %d, content %v and %v", a.Version, b.Version, a.ContentHash, b.ContentHash)
 	}
@@ -480,20 +480,20 @@ func TestTwoReplicas(t *testing.T) {
 func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
-	old := d.c.bundle.trust.Load()
+	old := d.c.bundle.View()
 	d.ban(t, identity.Data, "a")
-	if err := d.c.bundle.believe(old); err != nil {
+	if err := d.c.bundle.Believe(old); err != nil {
 		t.Fatal(err)
 	}
 	d.advance(20 * time.Hour)
-	if err := d.c.bundle.renewIdentity(t.Context(), d.state()); err != nil {
+	if err := d.c.bundle.RenewIdentity(t.Context(), d.state()); err != nil {
 		t.Fatal(err)
 	}
-	material, err := d.c.bundle.cfg.Source.Current(t.Context())
+	material, err := d.c.bundle.Source().Current(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.bundle.trust.Load().Bundle,
+	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.bundle.View().Bundle,
 		"the bundle of our listener": material.Bundle()} {
 		if !b.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%s does not know of the ban", name)
@@ -551,13 +551,13 @@ func testClockThatJumps(t *testing.T, bans bool) {
 	}
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
 		d.advance(jump)
-		wantOnly(t, "trust", d.c.bundle.refreshTrust(t.Context(), d.state(), true), "")
-		wantOnly(t, "identity", d.c.bundle.renewIdentity(t.Context(), d.state()), "")
-		v := d.c.bundle.trust.Load()
+		wantOnly(t, "trust", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
+		wantOnly(t, "identity", d.c.bundle.RenewIdentity(t.Context(), d.state()), "")
+		v := d.c.bundle.View()
 		if age := d.clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
 		}
-		material, err := d.c.bundle.cfg.Source.Current(t.Context())
+		material, err := d.c.bundle.Source().Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -567,7 +567,7 @@ func testClockThatJumps(t *testing.T, bans bool) {
 		d.joined(fmt.Sprintf("after-%d", int(jump.Hours())))
 	}
 	for _, m := range gone {
-		if !d.c.bundle.trust.Load().Bundle.Banned(m.id, keyOf(t, m.key)) {
+		if !d.c.bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%v is not banned any more", m.id)
 		}
 	}

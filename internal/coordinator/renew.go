@@ -97,7 +97,7 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 		if err := turn(id.Kind(), id.Name()); err != nil {
 			return nil, false, err
 		}
-		if c.cfg.Bundle.believesBan(id, next) || c.cfg.Bundle.believesBan(id, peer.Key) {
+		if c.cfg.Bundle.Bans(id, next) || c.cfg.Bundle.Bans(id, peer.Key) {
 			return nil, false, explain.New(explain.JoinBanned, "identity", id.String())
 		}
 		after.MeshKey = s.MeshKey

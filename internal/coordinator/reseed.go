@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -53,7 +54,7 @@ const (
 
 // movedFamilies are the record families under the record MAC that a reseed keeps,
 // trust last: it is what says that the others are whole.
-var movedFamilies = []string{record.MemberPrefix, countPrefix, configPrefix, election.TermKey, publicationPrefix,
+var movedFamilies = []string{record.MemberPrefix, countPrefix, desired.Prefix, election.TermKey, publicationPrefix,
 	bundle.Prefix}
 
 // endedFamilies are those that end with the root: a join token pins it, so that it

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -85,7 +86,7 @@ func (f *fleet) keep() former {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return former{seed: thief.Seed, keys: thief.keys, root: s.Root, bundle: f.c.bundle.trust.Load().Bundle,
+	return former{seed: thief.Seed, keys: thief.keys, root: s.Root, bundle: f.c.bundle.View().Bundle,
 		auth: auth, chain: s.Chain}
 }
 
@@ -94,7 +95,7 @@ func (f *fleet) recordText() string {
 	f.t.Helper()
 	s := f.c.head.State()
 	var out []string
-	for _, prefix := range []string{record.MemberPrefix, countPrefix, configPrefix, record.BanIDPrefix, record.BanKeyPrefix} {
+	for _, prefix := range []string{record.MemberPrefix, countPrefix, desired.Prefix, record.BanIDPrefix, record.BanKeyPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
 		if err != nil {
 			f.t.Fatal(err)
@@ -314,8 +315,8 @@ func TestReseed(t *testing.T) {
 
 	// The old root leaves the bundle with the last SVID under it.
 	f.advance(26 * time.Hour)
-	f.c.bundle.trustDue.Notify()
-	for deadline := time.Now().Add(time.Minute); len(f.c.bundle.trust.Load().Bundle.RetiredRoots()) > 0; {
+	f.c.bundle.LookAgain()
+	for deadline := time.Now().Add(time.Minute); len(f.c.bundle.View().Bundle.RetiredRoots()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the old roots stay in the bundle")
 		}
@@ -519,7 +520,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, n := range members {
-		n.believes = f.c.bundle.trust.Load().Bundle
+		n.believes = f.c.bundle.View().Bundle
 		conn := n.conn()
 		wg.Go(func() {
 			for {
@@ -574,14 +575,14 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	}
 	old := f.keep()
 	before := f.c.head.State()
-	input, err := f.c.bundle.readTrust(t.Context(), before)
+	input, err := f.c.bundle.Read(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.reseed()
 	now := f.clock()
 	s := f.c.head.State()
-	believed := f.c.bundle.trust.Load().Bundle
+	believed := f.c.bundle.View().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
 	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: 7, Validity: time.Hour * 48}, now)
@@ -878,7 +879,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	all := list()
 	for what, read := range map[string]func() error{
 		"the members":     func() error { _, err := d.c.membership.openMembers(t.Context(), before, all); return err },
-		"the trust state": func() error { _, err := d.c.bundle.ensureTrust(t.Context(), before); return err },
+		"the trust state": func() error { _, err := d.c.bundle.Ensure(t.Context(), before); return err },
 		"the publication": func() error { _, err := d.c.publication.loadPublication(t.Context(), before); return err },
 		"a rollout": func() error {
 			_, _, _, err := d.c.trust.lookAtRollout(t.Context(), before, &bundle.Rotation{Number: 1})

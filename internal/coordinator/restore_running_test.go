@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -211,8 +212,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if p.state.Value.Generation <= was.state.Value.Generation {
 			t.Errorf("generation %d comes after %d", p.state.Value.Generation, was.state.Value.Generation)
 		}
-		set, version, ok := r.c.desired.configured()
-		e, err := next.Get(t.Context(), configStateKey)
+		set, version, ok := r.c.desired.Configured()
+		e, err := next.Get(t.Context(), desired.StateKey)
 		wantOnly(t, "config", err, "")
 		if !ok || version != e.Version || set.Len() != 4 {
 			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(), e.Version)
@@ -220,8 +221,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if n := forgedRecords(r.c); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
-		if r.c.bundle.trust.Load().Version <= uint64(b.plan.Floor) {
-			t.Errorf("its trust bundle is of version %d", r.c.bundle.trust.Load().Version)
+		if r.c.bundle.View().Version <= uint64(b.plan.Floor) {
+			t.Errorf("its trust bundle is of version %d", r.c.bundle.View().Version)
 		}
 	}
 }

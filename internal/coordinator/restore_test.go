@@ -144,9 +144,9 @@ func TestRestored(t *testing.T) {
 	if uint64(s.HeadVersion) < b.plan.Index {
 		t.Errorf("revision %d is not above the floor", s.HeadVersion)
 	}
-	if f.c.bundle.trust.Load().Version <= uint64(b.plan.Floor) || f.c.bundle.trust.Load().Epoch != s.Head.AuthorityEpoch {
-		t.Errorf("the trust bundle is version %d of epoch %d", f.c.bundle.trust.Load().Version,
-			f.c.bundle.trust.Load().Epoch)
+	if f.c.bundle.View().Version <= uint64(b.plan.Floor) || f.c.bundle.View().Epoch != s.Head.AuthorityEpoch {
+		t.Errorf("the trust bundle is version %d of epoch %d", f.c.bundle.View().Version,
+			f.c.bundle.View().Epoch)
 	}
 	members, err := f.store.List(f.ctx(), record.MemberPrefix)
 	if err != nil || len(members.Entries) != 1 || members.Entries[0].Key != record.MemberKey(a.id.Kind(), a.id.Name()) {

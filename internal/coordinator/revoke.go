@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
@@ -76,7 +77,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 		if err != nil {
 			return nil, err
 		}
-		in, err := c.cfg.Bundle.readTrust(ctx, s)
+		in, err := c.cfg.Bundle.Read(ctx, s)
 		if err != nil {
 			return nil, c.cfg.Head.StoreError("read the trust state", err)
 		}
@@ -97,7 +98,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		if err := c.emergencyChange(ctx, s, in, ch, signed, e); err != nil {
-			return nil, bundleFull("the emergency statement", err)
+			return nil, trustbundle.WordFull("the emergency statement", err)
 		}
 		if err := c.cfg.Faults.Hit("emergency.before-commit"); err != nil {
 			return nil, err
@@ -107,7 +108,7 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 			if err := c.cfg.Faults.Hit("emergency.after-commit"); err != nil {
 				return nil, err
 			}
-			err = c.cfg.Head.Made(ctx, "the emergency statement", c.cfg.Bundle.trustChanged(ctx))
+			err = c.cfg.Head.Made(ctx, "the emergency statement", c.cfg.Bundle.Apply(ctx))
 			out.ConnectionsClosed = uint32(c.cfg.Membership.cuts.Load() - cuts)
 			return out, err
 		case !c.cfg.Head.Conflicts(ctx, err):
@@ -165,7 +166,7 @@ func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bund
 			bundle.Emergency{Number: e.Number, Digest: signed.Digest(), At: now, By: by, Reason: e.Reason})
 		return nil
 	}
-	if err := c.cfg.Bundle.touchTrust(ctx, s, ch, d, bundle.ForBans); err != nil {
+	if err := c.cfg.Bundle.Touch(ctx, s, ch, d, bundle.ForBans); err != nil {
 		return err
 	}
 	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: by, Action: "trust.emergency",

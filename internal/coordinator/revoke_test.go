@@ -22,7 +22,7 @@ import (
 
 func (d *desk) bundle() snapshot.TrustBundle {
 	d.t.Helper()
-	in, err := d.c.bundle.readTrust(context.Background(), d.state())
+	in, err := d.c.bundle.Read(context.Background(), d.state())
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -54,9 +54,9 @@ func TestRevoke(t *testing.T) {
 	if resp, err := revoke("service", "web", "it leaked", false); err != nil || !resp.GetChanged() || len(resp.GetTrust().GetRevoked()) != 1 {
 		t.Fatalf("%v (%v)", resp, err)
 	}
-	version := d.c.bundle.trust.Load().Version
+	version := d.c.bundle.View().Version
 	if resp, err := revoke("service", "web", "again",
-		false); err != nil || resp.GetChanged() || d.c.bundle.trust.Load().Version != version {
+		false); err != nil || resp.GetChanged() || d.c.bundle.View().Version != version {
 		t.Fatalf("twice: %v (%v)", resp, err)
 	}
 	if _, err := revoke("peer", "data/a", "x", false); err != nil {
@@ -66,7 +66,7 @@ func TestRevoke(t *testing.T) {
 	if got := d.bundle().Revoked; !slices.Equal(got, want) {
 		t.Fatalf("revoked %v", got)
 	}
-	if after := d.mustPublish(b).state.Value.Revocations; after == before || after != d.c.bundle.trust.Load().Revocations.String() {
+	if after := d.mustPublish(b).state.Value.Revocations; after == before || after != d.c.bundle.View().Revocations.String() {
 		t.Error("the record does not say that something was revoked")
 	}
 	d.restart()
@@ -74,7 +74,7 @@ func TestRevoke(t *testing.T) {
 		t.Fatalf("after a restart %v", got)
 	}
 	// At the limit the next is refused, and those that are there stay.
-	in, err := d.c.bundle.readTrust(t.Context(), d.state())
+	in, err := d.c.bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 	if _, err := d.apply(d.statement(3, good), false); err != nil {
 		t.Fatal(err)
 	}
-	version := d.c.bundle.trust.Load().Version
+	version := d.c.bundle.View().Version
 	for _, tc := range []struct {
 		name string
 		raw  func() []byte
@@ -215,7 +215,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		_, err := d.apply(tc.raw(), false)
 		wantOnly(t, tc.name, err, explain.EmergencyRefused)
 	}
-	if d.c.bundle.trust.Load().Version != version {
+	if d.c.bundle.View().Version != version {
 		t.Error("a statement that was refused made another bundle")
 	}
 	// A lower number counts: statements add up in whatever order they come.
@@ -245,7 +245,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 	t.Parallel()
 	notUnderDetector(t)
 	d := testDesk(t)
-	in, err := d.c.bundle.readTrust(t.Context(), d.state())
+	in, err := d.c.bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		return delta
 	}
 	fill := func(n int) error {
-		return d.c.bundle.touchTrust(t.Context(), d.state(), d.state().Records.NewChange(d.state().HeadVersion),
+		return d.c.bundle.Touch(t.Context(), d.state(), d.state().Records.NewChange(d.state().HeadVersion),
 			bans(n), bundle.ForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.

@@ -20,10 +20,12 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/copies"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/ended"
@@ -39,7 +41,6 @@ import (
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // keepersConfig is what Keepers are made of.
@@ -144,37 +145,6 @@ func newAuthority(cfg authorityConfig) *Authority {
 	}
 }
 
-// trustBundleConfig is what a TrustBundle is made of.
-type trustBundleConfig struct {
-	Self       *authority.Enrolment
-	Head       *authority.Head
-	StoreGuard *storeguard.Guard
-	Guard      *mesh.Guard
-	Source     *credential.Issued // what our listener presents and believes
-	Log        *slog.Logger
-	Now        func() time.Time
-
-	MaxListed int // banned keys in a bundle
-	// Begin adds to a change what config begins with beside the trust state in.
-	Begin func(ctx context.Context, ch *record.Change, in bundle.State) error
-}
-
-// TrustBundle keeps the trust bundle that is in force here (I11).
-type TrustBundle struct {
-	cfg trustBundleConfig
-
-	trustMu       sync.Mutex // orders what trust and source are set to; no I/O under it
-	trust         atomic.Pointer[bundle.View]
-	bundleChanged watch.Signal
-	trustDue      watch.Signal       // the trust state is to be looked at now
-	refreshing    *flowcontrol.Locks // held by who refreshes the trust bundle
-	withdrawn     withdrawals
-}
-
-func newTrustBundle(cfg trustBundleConfig) *TrustBundle {
-	return &TrustBundle{cfg: cfg, refreshing: flowcontrol.NewLocks()}
-}
-
 // peerRecoveryConfig is what a PeerRecovery is made of.
 type peerRecoveryConfig struct {
 	Self       *authority.Enrolment
@@ -250,7 +220,7 @@ type membershipConfig struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
 	Replicas   *replicas.Directory
-	Bundle     *TrustBundle
+	Bundle     *trustbundle.Current
 	StoreGuard *storeguard.Guard
 	Store      store.Store
 	Guard      *mesh.Guard
@@ -297,7 +267,7 @@ func newMembership(cfg membershipConfig) *Membership {
 type trustConfig struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
-	Bundle     *TrustBundle
+	Bundle     *trustbundle.Current
 	Election   *election.Election
 	Membership *Membership
 	StoreGuard *storeguard.Guard
@@ -318,35 +288,19 @@ type trustConfig struct {
 type Trust struct {
 	cfg trustConfig
 
+	presenting   *flowcontrol.Locks   // held by who takes a presented bundle in
 	keyConfirmed watch.Signal         // a member may have confirmed a config key: it is to be looked at soon
 	presenters   *flowcontrol.Limiter // of trust bundles of before a restore
 }
 
-func newTrust(cfg trustConfig) *Trust { return &Trust{cfg: cfg, presenters: newPresenters()} }
-
-// desiredConfig is what a Desired is made of.
-type desiredConfig struct {
-	Head       *authority.Head
-	StoreGuard *storeguard.Guard
-	Store      store.Store
-	Log        *slog.Logger
-	Now        func() time.Time
+func newTrust(cfg trustConfig) *Trust {
+	return &Trust{cfg: cfg, presenting: flowcontrol.NewLocks(), presenters: newPresenters()}
 }
-
-// Desired stores what operators want configured.
-type Desired struct {
-	cfg desiredConfig
-
-	config        atomic.Pointer[configView] // nil: not read since the start
-	configChanged watch.Signal               // the config in force is another one
-}
-
-func newDesired(cfg desiredConfig) *Desired { return &Desired{cfg: cfg} }
 
 // admissionConfig is what an Admission is made of.
 type admissionConfig struct {
 	Head       *authority.Head
-	Bundle     *TrustBundle
+	Bundle     *trustbundle.Current
 	Membership *Membership
 	StoreGuard *storeguard.Guard
 	Auditing   *auditing.Queue
@@ -386,10 +340,10 @@ type publicationConfig struct {
 	Self       *authority.Enrolment
 	Head       *authority.Head
 	Replicas   *replicas.Directory
-	Bundle     *TrustBundle
+	Bundle     *trustbundle.Current
 	Election   *election.Election
 	Membership *Membership
-	Desired    *Desired
+	Desired    *desired.Desired
 	StoreGuard *storeguard.Guard
 	Store      store.Store
 	Faults     *fault.Points
@@ -425,7 +379,7 @@ func newPublication(cfg publicationConfig) *Publication {
 // deliveryConfig is what a Delivery is made of.
 type deliveryConfig struct {
 	Head        *authority.Head
-	Bundle      *TrustBundle
+	Bundle      *trustbundle.Current
 	Membership  *Membership
 	Trust       *Trust
 	Admission   *Admission
@@ -450,15 +404,6 @@ type Delivery struct {
 func newDelivery(cfg deliveryConfig) *Delivery {
 	return &Delivery{cfg: cfg, pulls: newPullLimiter(), patches: newPatchCache()}
 }
-
-// Package audit asks these of rooms that are no packages yet.
-type (
-	trustOfAudit struct{ bundle *TrustBundle }
-)
-
-func (a trustOfAudit) View() *bundle.View { return a.bundle.trust.Load() }
-
-func (a trustOfAudit) Changed() <-chan struct{} { return a.bundle.bundleChanged.Wait() }
 
 // unguarded are the families that are written to whatever the store lost: they tell of
 // coordinators, or authenticate themselves, and decide nothing by being there.
@@ -517,10 +462,10 @@ func (c *Coordinator) wire(o own) error {
 		// In this order: a bundle is believed before anybody is a member by it.
 		Followers: []authority.Follower{
 			func(ctx context.Context, next *authority.State) (authority.Adoption, error) {
-				return c.bundle.follow(ctx, next)
+				return c.bundle.Follow(ctx, next)
 			},
 			func(ctx context.Context, next *authority.State) (authority.Adoption, error) {
-				return c.desired.follow(ctx, next)
+				return c.desired.Follow(ctx, next)
 			},
 			func(ctx context.Context, next *authority.State) (authority.Adoption, error) {
 				return c.membership.follow(ctx, next)
@@ -530,7 +475,7 @@ func (c *Coordinator) wire(o own) error {
 		Returns:  []func(){func() { c.membership.listen() }},
 		Claimed:  func(l *history.Link) { c.ownerrecovery.recoveries.expect(l) },
 		Fits: []authority.Fitter{
-			func(ctx context.Context, from, after *authority.State) error { return c.bundle.fits(ctx, from, after) },
+			func(ctx context.Context, from, after *authority.State) error { return c.bundle.Fits(ctx, from, after) },
 			func(ctx context.Context, from, after *authority.State) error {
 				return c.publication.fits(ctx, from, after)
 			},
@@ -539,11 +484,11 @@ func (c *Coordinator) wire(o own) error {
 		LeaderChange: func(s *authority.State) *record.Change { return c.election.NewChange(s) },
 		Peers:        func() peers { return c.peerrecovery },
 	})
-	c.bundle = newTrustBundle(trustBundleConfig{
+	c.bundle = trustbundle.New(trustbundle.Config{
 		Self: c.self, Head: c.head, StoreGuard: c.storeguard, Guard: c.guard, Source: o.source, Log: c.log, Now: c.now,
-		MaxListed: snapshot.MaxBans,
+		MaxListed: cfg.maxListed,
 		Begin: func(ctx context.Context, ch *record.Change, in bundle.State) error {
-			return c.desired.beginConfig(ctx, ch, in)
+			return c.desired.Begin(ctx, ch, in)
 		},
 	})
 	var err error
@@ -556,7 +501,7 @@ func (c *Coordinator) wire(o own) error {
 		return err
 	}
 	c.audit = audit.New(audit.Config{
-		Store: c.store, Losses: c.storeguard, Authority: c.head, Trust: trustOfAudit{c.bundle},
+		Store: c.store, Losses: c.storeguard, Authority: c.head, Trust: c.bundle,
 		Lead: c.election, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
 	})
 	c.peerrecovery = newPeerRecovery(peerRecoveryConfig{
@@ -590,7 +535,7 @@ func (c *Coordinator) wire(o own) error {
 		Limiter: c.limiter, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now,
 		RotateMesh: c.authority.rotateMesh,
 	})
-	c.desired = newDesired(desiredConfig{
+	c.desired = desired.New(desired.Config{
 		Head: c.head, StoreGuard: c.storeguard, Store: c.store, Log: c.log, Now: c.now,
 	})
 	c.admission = newAdmission(admissionConfig{
@@ -623,7 +568,7 @@ func (c *Coordinator) conflicts() {
 		return true
 	})
 	c.head.OnConflict(bundle.StateKey, func(context.Context, *store.ConflictError) bool {
-		c.bundle.trustDue.Notify() // what was decided may stand on the bundle of before
+		c.bundle.LookAgain() // what was decided may stand on the bundle of before
 		return true
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
 )
 
 // A rotation replaces the config signing key. The trust state says how far it is, so
@@ -145,7 +146,7 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle
 // coordinator leads. An error that matches store.ErrConflict means that somebody was
 // first.
 func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
-	t := c.cfg.Bundle.trust.Load()
+	t := c.cfg.Bundle.View()
 	if t == nil || t.Rotation == nil || t.Epoch != s.Head.AuthorityEpoch {
 		return nil
 	}
@@ -178,7 +179,7 @@ func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
 		return err
 	}
 	ch := c.cfg.Election.NewChange(s)
-	err = c.cfg.Bundle.touchTrust(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
+	err = c.cfg.Bundle.Touch(ctx, s, ch, bundle.Delta{Edit: func(st *bundle.State, _ store.Revision) error {
 		if st.Rotation == nil || st.Rotation.Number != r.Number {
 			return store.ErrConflict
 		}
@@ -210,7 +211,7 @@ func (c *Trust) followRotation(ctx context.Context, s *authority.State) error {
 		slog.Int("members", progress.members), slog.Int("missing", len(progress.missing)),
 		slog.String("missing_members",
 			strings.Join(progress.missing[:min(len(progress.missing), bundle.MaxNamedMembers)], " ")))
-	return c.cfg.Bundle.refreshTrust(ctx, s, false)
+	return c.cfg.Bundle.Refresh(ctx, s, false)
 }
 
 // dropRollout removes what coordinators noted during a rotation.
@@ -223,4 +224,37 @@ func (c *Trust) dropRollout(ctx context.Context, ch *record.Change) error {
 		ch.Drop(e.Key)
 	}
 	return nil
+}
+
+// followTrust keeps the bundle up with the store until ctx ends: at once on a
+// notice or a change, and every few seconds in case a notice was lost.
+func (c *Trust) followTrust(ctx context.Context, s *authority.State) error {
+	changed, stop := watch.Key(ctx, c.cfg.Store, bundle.StateKey)
+	defer stop()
+	for {
+		due, confirmed := c.cfg.Bundle.Due(), c.keyConfirmed.Wait()
+		if err := c.cfg.StoreGuard.UntilWhole(ctx); err != nil {
+			return err
+		}
+		// A head that moved ends this state, and with it ctx.
+		err := c.cfg.Bundle.Refresh(ctx, s, true)
+		if err == nil {
+			err = c.followRotation(ctx, s)
+		}
+		if err != nil && !c.cfg.Head.Conflicts(ctx, err) {
+			return err
+		}
+		if _, err := watch.Wait(ctx, trustPollPause, due, changed, confirmed); err != nil {
+			return err
+		}
+		select {
+		case <-confirmed:
+			// What one coordinator hears, the others wait for; of many that confirm at
+			// once one look is enough.
+			if err := watch.Sleep(ctx, confirmPause); err != nil {
+				return err
+			}
+		default:
+		}
+	}
 }

@@ -33,7 +33,7 @@ func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse 
 func (d *desk) look(c *Coordinator) error {
 	d.lead(c)
 	s := c.head.State()
-	if err := c.bundle.refreshTrust(context.Background(), s, true); err != nil {
+	if err := c.bundle.Refresh(context.Background(), s, true); err != nil {
 		return err
 	}
 	return c.trust.followRotation(context.Background(), s)
@@ -285,7 +285,7 @@ func TestCompromisedKey(t *testing.T) {
 	// What the thief signs now: the same tree, in a generation to come.
 	r := snapshot.Record{
 		ClusterID: testCluster, AuthorityEpoch: d.state().Head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
-		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.bundle.trust.Load().Revocations,
+		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.bundle.View().Revocations,
 	}
 	forged, err := r.Sign(d.state().Secrets.ConfigSigning(1))
 	if err != nil {
@@ -327,14 +327,14 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// At the limit nothing is revoked by halves.
 	for range snapshot.MaxConfigKeys {
-		n, _ := d.c.bundle.trust.Load().ConfigKeys[len(d.c.bundle.trust.Load().ConfigKeys)-1], 0
+		n, _ := d.c.bundle.View().ConfigKeys[len(d.c.bundle.View().ConfigKeys)-1], 0
 		if _, err = compromised(d.state().Bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
 	wantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
-	last := d.c.bundle.trust.Load().ConfigKeys[len(d.c.bundle.trust.Load().ConfigKeys)-1]
+	last := d.c.bundle.View().ConfigKeys[len(d.c.bundle.View().ConfigKeys)-1]
 	raw := d.statement(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().Bundle.PublicKey(last.Number))}
 	})
@@ -446,7 +446,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	if err := d.look(d.c); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := d.c.bundle.trust.Load(), other.bundle.trust.Load(); x.Version != y.Version || x.ContentHash != y.ContentHash {
+	if x, y := d.c.bundle.View(), other.bundle.View(); x.Version != y.Version || x.ContentHash != y.ContentHash {
 		t.Error("the replicas do not agree")
 	}
 }
@@ -497,7 +497,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				}
 			},
 			"compromised": func(rt *rapid.T) {
-				keys := d.c.bundle.trust.Load().ConfigKeys
+				keys := d.c.bundle.View().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
 				_, err := d.trustService().RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Compromised: d.state().Bundle.KeyID(k.Number), Reason: "test"})
@@ -519,7 +519,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			"restart": func(*rapid.T) { d.restart(); d.follow(d.c); wantOnlyNil(rt, d.look(d.c)) },
 			"": func(rt *rapid.T) {
 				signing := 0
-				for _, k := range d.c.bundle.trust.Load().ConfigKeys {
+				for _, k := range d.c.bundle.View().ConfigKeys {
 					if k.Signing(d.clock()) {
 						signing++
 					}

@@ -196,7 +196,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 	c.ownerrecovery.registerServices(services)
 	c.membership.registerServices(services)
 	c.trust.registerServices(services)
-	c.desired.registerServices(services)
+	c.desired.RegisterServices(services)
 	c.admission.registerServices(services)
 	c.delivery.registerServices(services)
 	c.registerServices(services)

@@ -364,7 +364,7 @@ func TestExpiryAndGrace(t *testing.T) {
 	}
 	f.advance(26 * time.Hour)
 	s := f.c.head.State()
-	if err := errors.Join(f.c.bundle.renewIdentity(f.ctx(), s), f.c.bundle.refreshTrust(f.ctx(), s, true)); err != nil {
+	if err := errors.Join(f.c.bundle.RenewIdentity(f.ctx(), s), f.c.bundle.Refresh(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	// Its own material is refused before it is dialed with, so ask as a thief would.
@@ -382,7 +382,7 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("after the rejoin: %v", err)
 	}
 	f.advance(8 * 24 * time.Hour)
-	if err := errors.Join(f.c.bundle.renewIdentity(f.ctx(), s), f.c.bundle.refreshTrust(f.ctx(), s, true)); err != nil {
+	if err := errors.Join(f.c.bundle.RenewIdentity(f.ctx(), s), f.c.bundle.Refresh(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, late.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.key)), explain.RejoinGraceOver)
@@ -513,7 +513,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 func TestConnectRenewsTheBundle(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	trust := f.c.bundle.trust.Load()
+	trust := f.c.bundle.View()
 	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true, snapshot.Degraded: true, snapshot.Expired: true} {
 		held := heldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: trust.Epoch, ConfigVersion: trust.Version,
 			ContentHash: trust.ContentHash[:], Freshness: string(freshness)}})

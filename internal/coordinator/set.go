@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/x509"
 	"errors"
@@ -833,15 +830,6 @@ func (c *Authority) verifiedHistory(ctx context.Context, s *authority.State) (*h
 			err.Error())
 	}
 	return v, h, nil
-}
-
-// newKey makes a key for an SVID of our own.
-func newKey() (*ecdsa.PrivateKey, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
-	}
-	return key, nil
 }
 
 // shortHex shows the beginning of a hash that a caller gave.

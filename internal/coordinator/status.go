@@ -119,7 +119,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	case err != nil:
 		return nil, err
 	}
-	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.cfg.MaxListed)
+	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.MaxListed())
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.membership.contacts(all)
 	out.Findings = append(append(first, c.storeguard.RefusingFindings()...), c.keepers.keeperFindings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"errors"
@@ -103,9 +104,14 @@ func unopenedDesk(t rapidTB) *desk {
 
 // readyDesk returns a desk with its first manifest and these entries beside the
 // usual ones.
-func readyDesk(t rapidTB, extra string) *desk {
+func readyDesk(t rapidTB, extra string) *desk { return deskWith(t, extra, nil) }
+
+// deskWith is readyDesk, with a config that alter changes.
+func deskWith(t rapidTB, extra string, alter func(*Config)) *desk {
 	t.Helper()
-	d := newDesk(t)
+	d := unopenedDesk(t)
+	d.alter = alter
+	d.open()
 	if err := d.set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
@@ -367,7 +373,7 @@ var errCut = errors.New("the certificate is refused in the handshake")
 func (m *machine) renewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][]byte, error) {
 	m.d.t.Helper()
 	key := identity.KeyOf(leaf)
-	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.bundle.trust.Load().Bundle.Banned(m.id, key) {
+	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.bundle.View().Bundle.Banned(m.id, key) {
 		return nil, errCut
 	}
 	csr, err := ca.NewCSR(next)
@@ -461,3 +467,12 @@ func served[S any](register func(grpc.ServiceRegistrar)) S {
 type services []any
 
 func (s *services) RegisterService(_ *grpc.ServiceDesc, service any) { *s = append(*s, service) }
+
+// newKey makes a key for an SVID of our own.
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	return key, nil
+}

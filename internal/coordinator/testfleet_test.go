@@ -426,7 +426,7 @@ func (n *node) bundle() *identity.Bundle {
 	if n.believes != nil {
 		return n.believes
 	}
-	return n.f.c.bundle.trust.Load().Bundle
+	return n.f.c.bundle.View().Bundle
 }
 
 // conn dials the coordinator with the node's identity.

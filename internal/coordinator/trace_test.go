@@ -175,7 +175,7 @@ func (tr *tracing) follow(c *Coordinator) {
 func (tr *tracing) showsLocked(c *Coordinator) string {
 	s := c.head.State()
 	bundle := "no bundle"
-	if t := c.bundle.trust.Load(); t != nil {
+	if t := c.bundle.View(); t != nil {
 		if !slices.Contains(tr.bundles, t.Version) {
 			tr.bundles = append(tr.bundles, t.Version)
 		}

@@ -22,7 +22,7 @@ const everySet = "trust: mesh\n"
 // under reports whether the bundle in force believes the newest certificate of m.
 func (d *desk) under(m *machine) error {
 	chain := []*x509.Certificate{m.leaf, m.mesh}
-	_, err := d.c.bundle.trust.Load().Bundle.Verify(chain, d.clock())
+	_, err := d.c.bundle.View().Bundle.Verify(chain, d.clock())
 	return err
 }
 
@@ -74,14 +74,14 @@ func TestTrustMesh(t *testing.T) {
 	wantOnlyNil(t, err)
 	leaf, err := issuer.Issue(ca.Request{PublicKey: a.key.Public(), ID: a.id, TTL: time.Hour}, d.clock())
 	wantOnlyNil(t, err)
-	if _, err := d.c.bundle.trust.Load().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
+	if _, err := d.c.bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
 		d.clock()); err == nil {
 		t.Error("a chain over a mesh CA key of no head is believed")
 	}
 	// When what the old keys signed has ended, they are accepted no more.
 	d.advance(s.Manifest.LongestSVIDTTL() + time.Minute)
 	d.c.authority.checkHead(t.Context())
-	wantOnlyNil(t, d.c.bundle.refreshTrust(t.Context(), d.state(), true))
+	wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), true))
 	if left := d.bundle().MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/store"
@@ -43,7 +44,7 @@ func (t trustServer) GetTrust(ctx context.Context, _ *fealtyv1.GetTrustRequest) 
 	if err != nil {
 		return nil, err
 	}
-	in, err := t.c.cfg.Bundle.readTrust(ctx, s)
+	in, err := t.c.cfg.Bundle.Read(ctx, s)
 	if err != nil {
 		return nil, t.c.cfg.Head.StoreError("read the trust state", err)
 	}
@@ -133,7 +134,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		if err != nil {
 			return nil, bundle.Input{}, err
 		}
-		in, err := c.cfg.Bundle.readTrust(ctx, s)
+		in, err := c.cfg.Bundle.Read(ctx, s)
 		if err != nil {
 			return nil, bundle.Input{}, c.cfg.Head.StoreError("read the trust state", err)
 		}
@@ -141,7 +142,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		var entry record.AuditEntry
 		changed := false
 		ch := s.Records.NewChange(s.HeadVersion)
-		err = c.cfg.Bundle.touchTrust(ctx, s, ch,
+		err = c.cfg.Bundle.Touch(ctx, s, ch,
 			bundle.Delta{Edit: func(st *bundle.State, was store.Revision) (err error) {
 				entry, changed, err = edit(s, st, was, now)
 				in.State.Value = *st
@@ -149,7 +150,7 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 			}}, bundle.ForBans)
 		switch {
 		case err != nil:
-			return nil, in, bundleFull("the change", err)
+			return nil, in, trustbundle.WordFull("the change", err)
 		case !changed || dry:
 			return s, in, nil
 		}
@@ -168,8 +169,8 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 		if err := c.cfg.Faults.Hit(point + ".after-commit"); err != nil {
 			return nil, in, err
 		}
-		if err = c.cfg.Bundle.trustChanged(ctx); err == nil {
-			in, err = c.cfg.Bundle.readTrust(ctx, s)
+		if err = c.cfg.Bundle.Apply(ctx); err == nil {
+			in, err = c.cfg.Bundle.Read(ctx, s)
 		}
 		return s, in, c.cfg.Head.Made(ctx, "the change of trust", err)
 	}
@@ -184,7 +185,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 		ConfigRootKey: snapshot.KeyIDOf(s.Bundle.PublicRoot()),
 		BannedIds:     uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
 	}
-	t := c.cfg.Bundle.trust.Load()
+	t := c.cfg.Bundle.View()
 	if t != nil && t.Version == out.GetConfigVersion() && t.Epoch == out.GetAuthorityEpoch() {
 		out.IssuedAt, out.ExpiresAt = timestamppb.New(t.IssuedAt), timestamppb.New(t.IssuedAt.Add(bundle.Life(s.Manifest)))
 	}
@@ -290,7 +291,7 @@ func (t trustServer) RotateMeshKey(ctx context.Context,
 	if !req.GetDryRun() {
 		out.AuthorityEpoch, out.MeshKeyId = s.Head.AuthorityEpoch, s.MeshKey.String()
 	}
-	in, err := c.cfg.Bundle.readTrust(ctx, s)
+	in, err := c.cfg.Bundle.Read(ctx, s)
 	if err == nil {
 		out.Trust, err = c.trustMessage(ctx, s, in)
 	}

@@ -35,7 +35,7 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	}
 	// Whoever shows what is known costs no look at the store.
 	shown, news := regress.Proof{From: from, Version: header.ConfigVersion}, false
-	have := c.cfg.Bundle.trust.Load()
+	have := c.cfg.Bundle.View()
 	if have == nil {
 		return nil // there is nothing to compare with yet
 	}
@@ -46,7 +46,7 @@ func (c *Trust) proven(ctx context.Context, from string, raw []byte) error {
 	if !news && header.ConfigVersion <= have.Version {
 		return nil
 	}
-	in, err := c.cfg.Bundle.readTrust(ctx, s)
+	in, err := c.cfg.Bundle.Read(ctx, s)
 	if err != nil {
 		return c.cfg.Head.StoreError("read the trust state", err)
 	}
@@ -96,7 +96,7 @@ func (l liveServer) GetSeen(_ context.Context, req *fealtyv1.GetSeenRequest) (*f
 	}
 	out := &fealtyv1.GetSeenResponse{Restored: s.RestoredEpoch(), Revision: c.cfg.StoreGuard.Revision(),
 		Lost: c.cfg.StoreGuard.Lost() != nil, Findings: c.foundHere(s)}
-	if t := c.cfg.Bundle.trust.Load(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
+	if t := c.cfg.Bundle.View(); t != nil && t.Newer(&bundle.View{Epoch: req.GetAuthorityEpoch(),
 		Version: req.GetConfigVersion()}) {
 		out.TrustBundle = t.Message()
 	}

@@ -8,6 +8,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
@@ -43,7 +44,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				_, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: string(banned.Kind()), Name: banned.Name(), Reason: "test"})
 				wantOnly(t, "ban", err, "")
 			} else {
-				_, err := served[fealtyv1.ConfigServiceServer](f.c.desired.registerServices).PutConfig(f.ctx(), putRequest(qosRecord))
+				_, err := served[fealtyv1.ConfigServiceServer](f.c.desired.RegisterServices).PutConfig(f.ctx(), putRequest(qosRecord))
 				wantOnly(t, "put", err, "")
 			}
 			// Many more, so that what a start itself writes is not what passes the revision.
@@ -72,13 +73,13 @@ func TestPutBackAndGrown(t *testing.T) {
 			case tc.want != "" && (loss == nil || loss.Kind != tc.want):
 				t.Errorf("of what is lost it says %v, want %s", loss, tc.want)
 			}
-			if tc.bans && !f.c.bundle.believesBan(banned, identity.KeyID{}) {
+			if tc.bans && !f.c.bundle.Bans(banned, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 			if got := configNames(t, f); !tc.bans && len(got) != len(before) {
 				t.Errorf("nothing was lost: %v, and %v before", got, before)
 			}
-			_, err := served[fealtyv1.ConfigServiceServer](f.c.desired.registerServices).PutConfig(f.ctx(), putRequest(qosRecord))
+			_, err := served[fealtyv1.ConfigServiceServer](f.c.desired.RegisterServices).PutConfig(f.ctx(), putRequest(qosRecord))
 			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
 				t.Errorf("a change: %v", err)
 			}
@@ -99,7 +100,7 @@ func scribble(t *testing.T, st store.Store, n int) (at store.Revision) {
 
 func configNames(t *testing.T, f *fleet) (names []string) {
 	t.Helper()
-	l, err := f.store.List(f.ctx(), configPrefix)
+	l, err := f.store.List(f.ctx(), desired.Prefix)
 	wantOnly(t, "list", err, "")
 	for _, e := range l.Entries {
 		names = append(names, e.Key)

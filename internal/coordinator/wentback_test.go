@@ -96,13 +96,13 @@ func TestStoreWentBack(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	banned := d.c.bundle.trust.Load()
+	banned := d.c.bundle.View()
 	key := identity.KeyOf(gone.leaf)
 	d.c.storeguard.Keep(t.Context())
 	back()
 
 	// While it runs.
-	if err := d.c.bundle.refreshTrust(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
+	if err := d.c.bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	d.wantWentBack("while it runs")
@@ -111,8 +111,8 @@ func TestStoreWentBack(t *testing.T) {
 	}
 	was := d.store.snapshot()
 	for _, when := range []string{"while it runs", "after a restart", "after another one"} {
-		if !d.c.bundle.believesBan(gone.id, key) || d.c.bundle.trust.Load().Version != banned.Version {
-			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.bundle.trust.Load().Version,
+		if !d.c.bundle.Bans(gone.id, key) || d.c.bundle.View().Version != banned.Version {
+			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.bundle.View().Version,
 				banned.Version)
 		}
 		if chain, err := stays.recertify(); err != nil || len(chain) == 0 {
@@ -143,13 +143,13 @@ func TestStoreWentBack(t *testing.T) {
 	if s := d.state(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
 	}
-	if d.c.storeguard.Lost() != nil || d.c.bundle.trust.Load().Version <= banned.Version {
-		t.Errorf("after the restore: %v, bundle %d", d.c.storeguard.Lost(), d.c.bundle.trust.Load().Version)
+	if d.c.storeguard.Lost() != nil || d.c.bundle.View().Version <= banned.Version {
+		t.Errorf("after the restore: %v, bundle %d", d.c.storeguard.Lost(), d.c.bundle.View().Version)
 	}
 	if n, err := d.c.trust.takePresented(t.Context(), banned.Signed); err != nil || n == 0 {
 		t.Fatalf("what a member knows of bans: %d, %v", n, err)
 	}
-	if err := d.c.bundle.trustChanged(t.Context()); err != nil || !d.c.bundle.believesBan(gone.id, key) {
+	if err := d.c.bundle.Apply(t.Context()); err != nil || !d.c.bundle.Bans(gone.id, key) {
 		t.Errorf("the ban is not in force: %v", err)
 	}
 	d.joined("c")
@@ -157,8 +157,8 @@ func TestStoreWentBack(t *testing.T) {
 		t.Error(err)
 	}
 	d.restart()
-	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.Lost() != nil || !d.c.bundle.believesBan(gone.id,
-		key) || !d.c.bundle.believesBan(stays.id, identity.KeyID{}) {
+	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.Lost() != nil || !d.c.bundle.Bans(gone.id,
+		key) || !d.c.bundle.Bans(stays.id, identity.KeyID{}) {
 		t.Errorf("another start: %v, %v", s.Phase, d.c.storeguard.Lost())
 	}
 }
@@ -266,7 +266,7 @@ func TestTrustPutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.c.storeguard.Keep(t.Context())
-	version := d.c.bundle.trust.Load().Version
+	version := d.c.bundle.View().Version
 	for key := range d.store.snapshot() {
 		if !strings.HasPrefix(key, bundle.Prefix) {
 			continue
@@ -278,9 +278,9 @@ func TestTrustPutBack(t *testing.T) {
 		}
 	}
 	for range 2 {
-		_ = d.c.bundle.refreshTrust(t.Context(), d.state(), true)
+		_ = d.c.bundle.Refresh(t.Context(), d.state(), true)
 		d.wantWentBack("with trust/* put back")
-		if !d.c.bundle.believesBan(gone.id, identity.KeyOf(gone.leaf)) || d.c.bundle.trust.Load().Version != version {
+		if !d.c.bundle.Bans(gone.id, identity.KeyOf(gone.leaf)) || d.c.bundle.View().Version != version {
 			t.Fatal("the ban is lifted")
 		}
 		d.restart()
@@ -300,7 +300,7 @@ func TestBanWithoutUnban(t *testing.T) {
 			if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 				t.Fatal(err)
 			}
-			if d.c.bundle.believesBan(gone.id, identity.KeyID{}) || d.c.storeguard.Lost() != nil {
+			if d.c.bundle.Bans(gone.id, identity.KeyID{}) || d.c.storeguard.Lost() != nil {
 				t.Fatalf("a ban that a person lifted: %v", d.c.storeguard.Lost())
 			}
 			if err := d.banned(gone.id); err != nil {
@@ -308,7 +308,7 @@ func TestBanWithoutUnban(t *testing.T) {
 			}
 			// As a coordinator writes it that does not know of the ban.
 			s := d.state()
-			in, err := d.c.bundle.readTrust(t.Context(), s)
+			in, err := d.c.bundle.Read(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -329,9 +329,9 @@ func TestBanWithoutUnban(t *testing.T) {
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			_ = d.c.bundle.refreshTrust(t.Context(), s, true)
+			_ = d.c.bundle.Refresh(t.Context(), s, true)
 			d.wantWentBack("after a ban went without an unban")
-			if !d.c.bundle.believesBan(gone.id, identity.KeyID{}) {
+			if !d.c.bundle.Bans(gone.id, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 		})
@@ -348,7 +348,7 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	in, err := d.c.bundle.readTrust(t.Context(), s)
+	in, err := d.c.bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,18 +366,18 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	}
 	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 	back := d.store.copyOf()
-	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.Lost() != nil || !d.c.bundle.believesBan(gone.id,
+	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.Lost() != nil || !d.c.bundle.Bans(gone.id,
 		identity.KeyID{}) {
 		t.Fatalf("it is %v, %v", s.Phase, d.c.storeguard.Lost())
 	}
 	if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if d.c.bundle.believesBan(gone.id, identity.KeyID{}) || d.c.storeguard.Lost() != nil {
+	if d.c.bundle.Bans(gone.id, identity.KeyID{}) || d.c.storeguard.Lost() != nil {
 		t.Errorf("its ban cannot be lifted: %v", d.c.storeguard.Lost())
 	}
 	back()
-	_ = d.c.bundle.refreshTrust(t.Context(), d.state(), true)
+	_ = d.c.bundle.Refresh(t.Context(), d.state(), true)
 	d.wantWentBack("after it was taken over")
 }
 
@@ -397,10 +397,10 @@ func TestPeersProve(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	proof := d.c.bundle.trust.Load()
+	proof := d.c.bundle.View()
 	back()
 	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-	if d.c.storeguard.Lost() != nil || d.c.bundle.believesBan(gone.id, identity.KeyID{}) {
+	if d.c.storeguard.Lost() != nil || d.c.bundle.Bans(gone.id, identity.KeyID{}) {
 		t.Fatalf("it knows by itself: %v", d.c.storeguard.Lost())
 	}
 	s := d.state()
@@ -550,7 +550,7 @@ func TestMemberProves(t *testing.T) {
 	f.start()
 	f.awaitPhase(authority.Ready)
 	f.ban(gone)
-	proof := f.c.bundle.trust.Load().Signed
+	proof := f.c.bundle.View().Signed
 	f.stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -565,13 +565,13 @@ func TestMemberProves(t *testing.T) {
 	}
 	f.start()
 	f.awaitPhase(authority.Ready)
-	if f.c.storeguard.Lost() != nil || f.c.bundle.believesBan(gone.id, identity.KeyID{}) {
+	if f.c.storeguard.Lost() != nil || f.c.bundle.Bans(gone.id, identity.KeyID{}) {
 		t.Fatalf("it knows by itself: %v", f.c.storeguard.Lost())
 	}
 	other := readyFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"altered": append(bytes.Clone(proof[:len(proof)-1]),
-			proof[len(proof)-1]^1), "of another cluster": other.c.bundle.trust.Load().Signed, "its own": f.c.bundle.trust.Load().Signed,
+			proof[len(proof)-1]^1), "of another cluster": other.c.bundle.View().Signed, "its own": f.c.bundle.View().Signed,
 	} {
 		if _, _, err := f.present(raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
@@ -597,10 +597,10 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	old := d.c.bundle.trust.Load()
+	old := d.c.bundle.View()
 	s := d.state()
 	// As an earlier release lifts it, and this one takes over.
-	in, err := d.c.bundle.readTrust(t.Context(), s)
+	in, err := d.c.bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -613,11 +613,11 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.bundle.refreshTrust(t.Context(), s, true); err != nil {
+	if err := d.c.bundle.Refresh(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.c.trust.proven(t.Context(), "somebody",
-		old.Signed); err != nil || d.c.storeguard.Lost() != nil || d.c.bundle.believesBan(gone.id,
+		old.Signed); err != nil || d.c.storeguard.Lost() != nil || d.c.bundle.Bans(gone.id,
 		identity.KeyID{}) {
 		t.Errorf("it ended with %v, and %v is lost", err, d.c.storeguard.Lost())
 	}

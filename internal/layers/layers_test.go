@@ -93,6 +93,7 @@ var levels = []struct {
 	{"internal/coordinator/transition", 5, "the next link of the history, with the bundle that follows from it"},
 	{"internal/coordinator/authority", 6, "which head is in force, and with which keys"},
 	{"internal/coordinator/authority/internal", 6, "what authority alone may hold: the compiler keeps the others out"},
+	{"internal/coordinator/trustbundle", 7, "the trust bundle in force under an authority"},
 	{"internal/coordinator/election", 7, "who leads under an authority"},
 	{"internal/coordinator/peerrecovery", 7, "secrets of the head, for an authority"},
 	{"internal/coordinator/ownerrecovery", 7, "shares of the seed, for an authority"},

@@ -58,7 +58,7 @@ var exceptions = []exception{
 	{"internal/cli", code, 13502, commands},
 	{"internal/cli", methods, 219, commands},
 	{"internal/cli", knot, 55, commands},
-	{"internal/coordinator", code, 16544, cut},
+	{"internal/coordinator", code, 15670, cut},
 	{"internal/coordinator", fields, 40, cut},
 	{"internal/coordinator", methods, 85, cut},
 	{"internal/coordinator", knot, 54, cut},

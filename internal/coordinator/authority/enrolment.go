@@ -56,15 +56,15 @@ type Enrolment struct {
 
 func NewEnrolment(cfg EnrolmentConfig) *Enrolment { return &Enrolment{cfg: cfg} }
 
-func (c *Enrolment) EnrolmentKey() string {
-	k, err := manifest.NewKey(c.cfg.Key.Public().(ed25519.PublicKey))
+func (e *Enrolment) EnrolmentKey() string {
+	k, err := manifest.NewKey(e.cfg.Key.Public().(ed25519.PublicKey))
 	if err != nil {
 		panic("the enrolment key was checked when it was read: " + err.Error())
 	}
 	return k.String()
 }
 
-func (c *Enrolment) Path(name string) string { return c.cfg.DataDir + "/" + name }
+func (e *Enrolment) Path(name string) string { return e.cfg.DataDir + "/" + name }
 
 // LoadEnrolmentKey reads the enrolment key in dataDir, or makes it at the first start. It
 // holds no seed material: it only says which coordinator of the manifest this is.
@@ -115,65 +115,66 @@ func makeEnrolmentKey(files durable.FS, path string) (ed25519.PrivateKey, error)
 }
 
 // Certificate is shown beside the enrolment key; nil: this coordinator has none.
-func (c *Enrolment) Certificate() *enrolment.Certificate { return c.cfg.Certificate }
+func (e *Enrolment) Certificate() *enrolment.Certificate { return e.cfg.Certificate }
 
 // PrivateKey is the key by which the manifest knows this coordinator.
-func (c *Enrolment) PrivateKey() ed25519.PrivateKey { return c.cfg.Key }
+func (e *Enrolment) PrivateKey() ed25519.PrivateKey { return e.cfg.Key }
 
 // Admits returns the entry of m that admits this coordinator by its enrolment key or its
 // certificate, and the name that it gets.
-func (c *Enrolment) Admits(m *manifest.Manifest) (manifest.Match, error) {
-	return c.cfg.Certificate.Admits(c.EnrolmentKey(), m, c.cfg.Now())
+func (e *Enrolment) Admits(m *manifest.Manifest) (manifest.Match, error) {
+	return e.cfg.Certificate.Admits(e.EnrolmentKey(), m, e.cfg.Now())
 }
 
 // Vouch signs what the enrolment key signs with the key of the certificate; nil without
 // one.
-func (c *Enrolment) Vouch(said [64]byte) ([]byte, error) {
-	return c.cfg.Certificate.Vouch(c.EnrolmentKey(), said)
+func (e *Enrolment) Vouch(said [64]byte) ([]byte, error) {
+	return e.cfg.Certificate.Vouch(e.EnrolmentKey(), said)
 }
 
 // VouchFor is vouch for what the enrolment key signs of t.
-func (c *Enrolment) VouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
+func (e *Enrolment) VouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
 	said, err := t.Digest()
 	if err != nil {
 		return nil, err
 	}
-	return c.Vouch(said)
+	return e.Vouch(said)
 }
 
 // TakeCertificate looks once at the files of the certificate. What in does not admit, if it
 // is not nil, is refused, and the one before stays.
-func (c *Enrolment) TakeCertificate(ctx context.Context, in *manifest.Manifest) (taken bool, refused error) {
-	taken, refused = c.cfg.Certificate.Take(ctx, c.EnrolmentKey(), in, c.cfg.Now())
+func (e *Enrolment) TakeCertificate(ctx context.Context, in *manifest.Manifest) (taken bool, refused error) {
+	taken, refused = e.cfg.Certificate.Take(ctx, e.EnrolmentKey(), in, e.cfg.Now())
 	if taken {
-		c.certificateChanged.Notify()
+		e.certificateChanged.Notify()
 	}
 	return taken, refused
 }
 
 // CertificateChanged returns a channel that is closed when the certificate is another one.
-func (c *Enrolment) CertificateChanged() <-chan struct{} { return c.certificateChanged.Wait() }
+func (e *Enrolment) CertificateChanged() <-chan struct{} { return e.certificateChanged.Wait() }
 
 // CertificateFindings says what is wrong with the certificate that this coordinator shows.
-func (c *Enrolment) CertificateFindings() []*fealtyv1.Finding {
+func (e *Enrolment) CertificateFindings() []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
-	add := func(e *explain.Error) {
-		out = append(out, &fealtyv1.Finding{Code: string(e.Code), Severity: "warning", Summary: e.What + ": " + e.Why,
-			Remedy: e.Do})
+	add := func(why *explain.Error) {
+		out = append(out, &fealtyv1.Finding{Code: string(why.Code),
+			Severity: "warning", Summary: why.What + ": " + why.Why,
+			Remedy: why.Do})
 	}
-	files := c.cfg.Certificate.Files()
+	files := e.cfg.Certificate.Files()
 	if files == nil {
 		return nil
 	}
-	if ended := c.cfg.Certificate.Ended(c.cfg.Now()); !ended.IsZero() {
+	if ended := e.cfg.Certificate.Ended(e.cfg.Now()); !ended.IsZero() {
 		add(explain.New(explain.CredentialExpired, "certificate", files.Paths().Cert, "problem",
 			"it ended at "+ended.UTC().Format(time.RFC3339)+", and other coordinators take nothing from this one and "+
 				"give it nothing"))
 	} else if err := files.Failure(); err != nil {
 		add(tlsfiles.Word(files.Paths(), err))
 	}
-	if e := c.cfg.Certificate.Refused(); e != nil {
-		add(e)
+	if why := e.cfg.Certificate.Refused(); why != nil {
+		add(why)
 	}
 	return out
 }
@@ -181,61 +182,61 @@ func (c *Enrolment) CertificateFindings() []*fealtyv1.Finding {
 // OfferSetup makes the one-time setup token and writes its line to a file that
 // only this user can read. Every start of an uninitialized coordinator makes a
 // new one: the certificate that it pins lives in memory only.
-func (c *Enrolment) OfferSetup(certificate identity.KeyID) error {
-	token, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: c.cfg.Addresses, KeyHash: certificate})
+func (e *Enrolment) OfferSetup(certificate identity.KeyID) error {
+	token, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: e.cfg.Addresses, KeyHash: certificate})
 	if err != nil {
 		return fmt.Errorf("make the setup token: %w", err)
 	}
-	if err := c.cfg.FS.WriteFile(c.Path(SetupTokenFile), []byte(token.Line()+"\n")); err != nil {
+	if err := e.cfg.FS.WriteFile(e.Path(SetupTokenFile), []byte(token.Line()+"\n")); err != nil {
 		return fmt.Errorf("write the setup token: %w", err)
 	}
 	public := token.PublicKey()
-	c.setup.Store(&public)
+	e.setup.Store(&public)
 	return nil
 }
 
 // SetupKey is what remains of the setup token, its public key, until the first manifest is
 // set; nil: there is none.
-func (c *Enrolment) SetupKey() ed25519.PublicKey {
-	if public := c.setup.Load(); public != nil {
+func (e *Enrolment) SetupKey() ed25519.PublicKey {
+	if public := e.setup.Load(); public != nil {
 		return *public
 	}
 	return nil
 }
 
 // EndSetup forgets the setup token: the cluster has its first manifest.
-func (c *Enrolment) EndSetup() {
-	c.setup.Store(nil)
-	if err := c.cfg.FS.Remove(c.Path(SetupTokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c.cfg.Log.Warn("the file of the setup token was not removed; the token is void all the same", "err", err)
+func (e *Enrolment) EndSetup() {
+	e.setup.Store(nil)
+	if err := e.cfg.FS.Remove(e.Path(SetupTokenFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		e.cfg.Log.Warn("the file of the setup token was not removed; the token is void all the same", "err", err)
 	}
 }
 
 // NameIn is this coordinator's name in m.
-func (c *Enrolment) NameIn(m *manifest.Manifest) string {
-	if e, err := c.Admits(m); err == nil {
-		return e.Name
+func (e *Enrolment) NameIn(m *manifest.Manifest) string {
+	if found, err := e.Admits(m); err == nil {
+		return found.Name
 	}
-	return c.EnrolmentKey()
+	return e.EnrolmentKey()
 }
 
 // CheckPin refuses a root that is not the one that is pinned.
-func (c *Enrolment) CheckPin(root *x509.Certificate) error {
-	if got := identity.KeyOf(root); !c.cfg.Pin.IsZero() && got != c.cfg.Pin {
-		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", c.cfg.Pin.String())
+func (e *Enrolment) CheckPin(root *x509.Certificate) error {
+	if got := identity.KeyOf(root); !e.cfg.Pin.IsZero() && got != e.cfg.Pin {
+		return explain.New(explain.RootNotPinned, "root", got.String(), "pin", e.cfg.Pin.String())
 	}
 	return nil
 }
 
 // OwnID is this coordinator's identity under s, for the audit log.
-func (c *Enrolment) OwnID(s *State) string {
-	found, err := c.Admits(s.Manifest)
+func (e *Enrolment) OwnID(s *State) string {
+	found, err := e.Admits(s.Manifest)
 	if err != nil {
-		return "key " + c.EnrolmentKey()
+		return "key " + e.EnrolmentKey()
 	}
 	id, err := identity.New(s.Manifest.Cluster, identity.Coordinator, found.Name)
 	if err != nil {
-		return "key " + c.EnrolmentKey()
+		return "key " + e.EnrolmentKey()
 	}
 	return id.String()
 }

@@ -92,66 +92,66 @@ type lag struct {
 }
 
 // History reads the history that the store shows.
-func (c *Head) History() *history.Log { return c.cfg.History }
+func (h *Head) History() *history.Log { return h.cfg.History }
 
 // State returns the state in force, which is never nil.
-func (c *Head) State() *State { return c.state.Load() }
+func (h *Head) State() *State { return h.state.Load() }
 
 // Put makes s the state in force, and tells whoever waits for another one. confirmed is when
 // the store was asked and showed its head; the zero value: it was not.
-func (c *Head) Put(s *State, confirmed time.Time) {
-	c.state.Store(s)
+func (h *Head) Put(s *State, confirmed time.Time) {
+	h.state.Store(s)
 	if !confirmed.IsZero() {
-		c.headConfirmed.Set(confirmed)
+		h.headConfirmed.Set(confirmed)
 	}
-	c.stateChanged.Notify()
+	h.stateChanged.Notify()
 }
 
 // Changed returns a channel that is closed when another state is in force.
-func (c *Head) Changed() <-chan struct{} { return c.stateChanged.Wait() }
+func (h *Head) Changed() <-chan struct{} { return h.stateChanged.Wait() }
 
 // LookAgain has the head that the store shows looked at now.
-func (c *Head) LookAgain() { c.headDue.Notify() }
+func (h *Head) LookAgain() { h.headDue.Notify() }
 
 // Due returns a channel that is closed when the head is to be looked at.
-func (c *Head) Due() <-chan struct{} { return c.headDue.Wait() }
+func (h *Head) Due() <-chan struct{} { return h.headDue.Wait() }
 
 // Confirmed returns when the store was last asked and showed the head in force; the zero
 // time: it never did.
-func (c *Head) Confirmed() time.Time { return c.headConfirmed.Get() }
+func (h *Head) Confirmed() time.Time { return h.headConfirmed.Get() }
 
 // ConfirmedAge is how long before now that was.
-func (c *Head) ConfirmedAge(now time.Time) time.Duration { return c.headConfirmed.Age(now) }
+func (h *Head) ConfirmedAge(now time.Time) time.Duration { return h.headConfirmed.Age(now) }
 
 // BehindSince returns since when the store shows a newer head than the one in force.
-func (c *Head) BehindSince() time.Time { return c.lag.at.Get() }
+func (h *Head) BehindSince() time.Time { return h.lag.at.Get() }
 
 // Behind is for how long, on the clock that only goes forward. The caller holds setting.
-func (c *Head) Behind() time.Duration { return c.cfg.Elapsed() - c.lag.began }
+func (h *Head) Behind() time.Duration { return h.cfg.Elapsed() - h.lag.began }
 
 // FallBehind notes that the store shows another head than that of s. The caller holds
 // setting.
-func (c *Head) FallBehind(s *State) {
-	if s.Phase != Ready || c.lag.of.Load() == s {
+func (h *Head) FallBehind(s *State) {
+	if s.Phase != Ready || h.lag.of.Load() == s {
 		return
 	}
-	c.lag.at.Set(c.cfg.Now())
-	c.lag.began = c.cfg.Elapsed()
-	c.lag.of.Store(s)
+	h.lag.at.Set(h.cfg.Now())
+	h.lag.began = h.cfg.Elapsed()
+	h.lag.of.Store(s)
 }
 
 // CaughtUp notes that the store shows the head of s, which was read since c.setting was
 // taken: what was read before that may be older than what made s fall behind.
-func (c *Head) CaughtUp(s *State) {
-	if c.lag.of.CompareAndSwap(s, nil) {
-		c.lag.over.Notify()
+func (h *Head) CaughtUp(s *State) {
+	if h.lag.of.CompareAndSwap(s, nil) {
+		h.lag.over.Notify()
 	}
 }
 
 // Acts reports whether something may be changed or certified under s.
-func (c *Head) Acts(s *State) bool {
+func (h *Head) Acts(s *State) bool {
 	last := decide.Same
-	if c.lag.of.Load() == s {
+	if h.lag.of.Load() == s {
 		last = decide.Another
 	}
 	return decide.Acts(s.Phase, last)
@@ -160,12 +160,12 @@ func (c *Head) Acts(s *State) bool {
 // InForce returns the state to change something under, or to certify somebody. If the
 // store showed a newer head it waits until that is in force here, for as long as ctx and
 // FollowPatience allow.
-func (c *Head) InForce(ctx context.Context) (*State, error) {
+func (h *Head) InForce(ctx context.Context) (*State, error) {
 	deadline := time.Now().Add(FollowPatience)
 	for {
-		changed, over := c.stateChanged.Wait(), c.lag.over.Wait()
-		s, err := c.Ready()
-		if err != nil || c.Acts(s) {
+		changed, over := h.stateChanged.Wait(), h.lag.over.Wait()
+		s, err := h.Ready()
+		if err != nil || h.Acts(s) {
 			return s, err
 		}
 		left := time.Until(deadline)
@@ -180,24 +180,24 @@ func (c *Head) InForce(ctx context.Context) (*State, error) {
 
 // AtHead is inForce for who acts on what the head of the history is: the store is asked
 // for it. While the store is out of reach that is the head in memory.
-func (c *Head) AtHead(ctx context.Context) (*State, error) {
-	if _, err := c.Ready(); err != nil {
+func (h *Head) AtHead(ctx context.Context) (*State, error) {
+	if _, err := h.Ready(); err != nil {
 		return nil, err
 	}
-	asking, cancel := c.Patience(ctx)
+	asking, cancel := h.Patience(ctx)
 	defer cancel()
-	if !c.HeadHolds(asking) {
-		c.cfg.Leave(asking)
+	if !h.HeadHolds(asking) {
+		h.cfg.Leave(asking)
 	}
-	return c.InForce(ctx)
+	return h.InForce(ctx)
 }
 
 // Ready returns the state to decide on, or why there is none. Strangers are told
 // too, so why it is in recovery mode, which names files and keepers, is left to
 // status and the log. That the store went back is said: a coordinator that has to ask
 // this one for the seed cannot find it out by itself.
-func (c *Head) Ready() (*State, error) {
-	s := c.state.Load()
+func (h *Head) Ready() (*State, error) {
+	s := h.state.Load()
 	switch s.Phase {
 	case Ready:
 		return s, nil
@@ -205,7 +205,7 @@ func (c *Head) Ready() (*State, error) {
 		return nil, explain.New(explain.HistoryUninitialized)
 	}
 	reason := "its keys or its history could not be brought back"
-	if c.cfg.StoreGuard.Lost() != nil {
+	if h.cfg.StoreGuard.Lost() != nil {
 		reason = "the store went back (" + string(explain.StoreWentBack) +
 			"), and nothing is changed before the signers restore it"
 	}
@@ -215,15 +215,15 @@ func (c *Head) Ready() (*State, error) {
 // Conflicts reports whether err means that somebody else's transaction was
 // first, so that the decision must be made again on what is there now. If it was
 // the head of the history that moved, our state is looked at first.
-func (c *Head) Conflicts(ctx context.Context, err error) bool {
+func (h *Head) Conflicts(ctx context.Context, err error) bool {
 	if !errors.Is(err, store.ErrConflict) {
 		return false
 	}
 	var conflict *store.ConflictError
 	switch errors.As(err, &conflict); {
 	case conflict == nil:
-	case c.conflicted[conflict.Key] == nil:
-	case !c.conflicted[conflict.Key](ctx, conflict):
+	case h.conflicted[conflict.Key] == nil:
+	case !h.conflicted[conflict.Key](ctx, conflict):
 		return false
 	}
 	// Who lost to somebody once would lose again in step with them.
@@ -232,16 +232,16 @@ func (c *Head) Conflicts(ctx context.Context, err error) bool {
 
 // OnConflict has f called when a transaction conflicts over key: f waits until the decision
 // can be made again, or says that it cannot.
-func (c *Head) OnConflict(key string, f func(ctx context.Context, err *store.ConflictError) (again bool)) {
-	if c.conflicted == nil {
-		c.conflicted = make(map[string]func(context.Context, *store.ConflictError) bool)
+func (h *Head) OnConflict(key string, f func(ctx context.Context, err *store.ConflictError) (again bool)) {
+	if h.conflicted == nil {
+		h.conflicted = make(map[string]func(context.Context, *store.ConflictError) bool)
 	}
-	c.conflicted[key] = f
+	h.conflicted[key] = f
 }
 
 // StoreError words an error of the store for who called. What failed, and how,
 // stays in the log: it is not the caller's to know.
-func (c *Head) StoreError(what string, err error) error {
+func (h *Head) StoreError(what string, err error) error {
 	code := explain.StoreUnreachable
 	switch {
 	case explain.CodeOf(err) != "":
@@ -249,20 +249,20 @@ func (c *Head) StoreError(what string, err error) error {
 	case errors.Is(err, store.ErrUnknownOutcome): // also if the caller went away
 		code = explain.StoreOutcomeUnknown
 	case store.ReasonOf(err) != 0:
-		c.cfg.Log.Error("the store failed", "what", what, "err", err)
+		h.cfg.Log.Error("the store failed", "what", what, "err", err)
 		return storeguard.Refusal(what, err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, store.ErrForged):
-		c.Forged(context.Background(), what, err)
+		h.Forged(context.Background(), what, err)
 		return explain.New(explain.StoreForged, "what", what)
 	case errors.Is(err, store.ErrConflict):
-		if older := c.OlderHeadError(); older != nil {
+		if older := h.OlderHeadError(); older != nil {
 			return older
 		}
 		return record.Busy(what)
 	}
-	c.cfg.Log.Error("the store failed", "what", what, "err", err)
+	h.cfg.Log.Error("the store failed", "what", what, "err", err)
 	cause := "the coordinator's log says how"
 	if reason := store.ReasonOf(err); reason != 0 {
 		cause = fmt.Sprintf("the store took no write, because %v", reason)
@@ -273,37 +273,37 @@ func (c *Head) StoreError(what string, err error) error {
 // Made words err, which came after a change was in the store. It must not be one that
 // has clients make the change again at another coordinator, as recovery mode does: that
 // would be a second one.
-func (c *Head) Made(ctx context.Context, what string, err error) error {
+func (h *Head) Made(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a change was made, and is not in force here yet",
+	h.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "a change was made, and is not in force here yet",
 		slog.String("what", what), slog.Any("err", err))
 	return explain.New(explain.DoneNotInForce, "what", what)
 }
 
 // Forged tells people that a record was altered outside of Fealty.
-func (c *Head) Forged(ctx context.Context, what string, err error) {
-	c.metrics.forged.Inc()
-	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside",
+func (h *Head) Forged(ctx context.Context, what string, err error) {
+	h.metrics.forged.Inc()
+	h.cfg.Log.LogAttrs(ctx, slog.LevelError, "a record in the store fails its MAC: it was altered from outside",
 		slog.String("record", what), slog.Any("err", err))
 }
 
 // HeadHolds reports whether the head in the store is ours or one of before, or that
 // nobody can tell now.
-func (c *Head) HeadHolds(ctx context.Context) bool {
-	verdict, known := c.JudgeStored(ctx, c.state.Load())
+func (h *Head) HeadHolds(ctx context.Context) bool {
+	verdict, known := h.JudgeStored(ctx, h.state.Load())
 	return !known || verdict != decide.Another
 }
 
 // JudgeStored says what the head that the store shows means for s. It is not known while
 // the store does not show it. Without a history none is the same.
-func (c *Head) JudgeStored(ctx context.Context, s *State) (verdict decide.Verdict, known bool) {
-	asked := c.cfg.Now()
+func (h *Head) JudgeStored(ctx context.Context, s *State) (verdict decide.Verdict, known bool) {
+	asked := h.cfg.Now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, StorePatience)
 	defer cancel()
-	e, err := c.cfg.Store.Get(asking, history.HeadKey)
+	e, err := h.cfg.Store.Get(asking, history.HeadKey)
 	switch {
 	case ctx.Err() != nil:
 		return 0, false
@@ -312,23 +312,23 @@ func (c *Head) JudgeStored(ctx context.Context, s *State) (verdict decide.Verdic
 	case errors.Is(err, store.ErrNotFound):
 		return decide.Another, true
 	case err != nil:
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
-		c.cfg.StoreGuard.Silent()
+		h.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
+		h.cfg.StoreGuard.Silent()
 		return 0, false
 	}
-	verdict = c.judgeHead(ctx, s, e)
+	verdict = h.judgeHead(ctx, s, e)
 	if verdict == decide.Same {
-		c.older.Store(nil)
-		c.headConfirmed.Set(asked)
+		h.older.Store(nil)
+		h.headConfirmed.Set(asked)
 	}
 	return verdict, true
 }
 
 // Seen returns what is written of the newest head in the data directory; the zero
 // value if there is nothing.
-func (c *Head) Seen() (history.SeenHead, error) {
+func (h *Head) Seen() (history.SeenHead, error) {
 	var m history.SeenHead
-	raw, err := c.cfg.FS.ReadFile(c.cfg.Self.Path(MarkFile), MaxMarkFile)
+	raw, err := h.cfg.FS.ReadFile(h.cfg.Self.Path(MarkFile), MaxMarkFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
 	}
@@ -337,20 +337,20 @@ func (c *Head) Seen() (history.SeenHead, error) {
 	}
 	if err != nil {
 		return m, fmt.Errorf("read %s, which says what head this coordinator has seen: %w: restore it, or remove it "+
-			"to believe the store", c.cfg.Self.Path(MarkFile), err)
+			"to believe the store", h.cfg.Self.Path(MarkFile), err)
 	}
 	return m, nil
 }
 
 // RecordSeen writes down the newest head. It is a second line of defence against
 // a store that is rolled back, so that a full disk here stops nothing.
-func (c *Head) RecordSeen(ctx context.Context, h history.SeenHead) {
-	raw, err := json.Marshal(h)
+func (h *Head) RecordSeen(ctx context.Context, seen history.SeenHead) {
+	raw, err := json.Marshal(seen)
 	if err == nil {
-		err = c.cfg.FS.WriteFile(c.cfg.Self.Path(MarkFile), raw)
+		err = h.cfg.FS.WriteFile(h.cfg.Self.Path(MarkFile), raw)
 	}
 	if err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelError,
+		h.cfg.Log.LogAttrs(ctx, slog.LevelError,
 			"the newest head was not written down: a store that is rolled back would not be noticed after a "+
 				"restart", slog.Any("err", err))
 	}
@@ -373,25 +373,25 @@ func newHeadMetrics(reg prometheus.Registerer) *headMetrics {
 }
 
 // RegisterMetrics registers what it counts, and what the head in force is.
-func (c *Head) RegisterMetrics(reg prometheus.Registerer) {
-	c.metrics = newHeadMetrics(reg)
+func (h *Head) RegisterMetrics(reg prometheus.Registerer) {
+	h.metrics = newHeadMetrics(reg)
 	reg.MustRegister(
 		gauge.If("fealty_coordinator_ready",
 			"1 while a manifest is in force and this coordinator holds its keys.",
-			func() bool { return c.state.Load().Phase == Ready }),
+			func() bool { return h.state.Load().Phase == Ready }),
 		gauge.If("fealty_coordinator_recovery_mode",
 			"1 while the state in memory is not the head of the persisted history.",
-			func() bool { return c.state.Load().Phase == Recovery }),
+			func() bool { return h.state.Load().Phase == Recovery }),
 		gauge.Of("fealty_authority_epoch",
 			"Authority epoch of the manifest in force; 0 without one.",
-			func() float64 { return float64(c.state.Load().Head.AuthorityEpoch) }),
+			func() float64 { return float64(h.state.Load().Head.AuthorityEpoch) }),
 		gauge.Of("fealty_history_index",
 			"Index of the transition in force; 0 without one.",
-			func() float64 { return float64(c.state.Load().Head.Index) }),
+			func() float64 { return float64(h.state.Load().Head.Index) }),
 		gauge.Of("fealty_baseline_data",
 			"Data members that have to be connected by the manifest in force; 0 without one.",
 			func() float64 {
-				if s := c.state.Load().Ready(); s != nil {
+				if s := h.state.Load().Ready(); s != nil {
 					return float64(s.Manifest.Baseline.Data)
 				}
 				return 0
@@ -403,9 +403,9 @@ func (c *Head) RegisterMetrics(reg prometheus.Registerer) {
 // notice that was late or, if it stays, a store that went back. Ours stays in force:
 // this may be the only memory with its mesh CA key. Every transaction wants ours, so
 // that nothing is decided on what the store shows.
-func (c *Head) olderHead(ctx context.Context, record history.Record) {
-	if c.older.Swap(&record) == nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelError,
+func (h *Head) olderHead(ctx context.Context, record history.Record) {
+	if h.older.Swap(&record) == nil {
+		h.cfg.Log.LogAttrs(ctx, slog.LevelError,
 			"the store shows an older head of the history: nothing can change until it shows the newest "+
 				"one", slog.Uint64("index", record.Index), slog.String("head", record.Hash.String()))
 	}
@@ -413,8 +413,8 @@ func (c *Head) olderHead(ctx context.Context, record history.Record) {
 
 // OlderHeadError words why nothing can change while the store shows an older head; nil
 // if it does not.
-func (c *Head) OlderHeadError() error {
-	record, s := c.older.Load(), c.state.Load()
+func (h *Head) OlderHeadError() error {
+	record, s := h.older.Load(), h.state.Load()
 	if record == nil || s.Phase != Ready {
 		return nil
 	}
@@ -425,7 +425,7 @@ func (c *Head) OlderHeadError() error {
 
 // judgeHead says what the head e of the store means. What cannot be read is another
 // head: why is found out on the way to it.
-func (c *Head) judgeHead(ctx context.Context, s *State, e store.Entry) decide.Verdict {
+func (h *Head) judgeHead(ctx context.Context, s *State, e store.Entry) decide.Verdict {
 	if s.Phase == Ready && e.Version == s.HeadVersion && string(e.Value) == string(s.HeadRecord) {
 		return decide.Same
 	}
@@ -433,12 +433,12 @@ func (c *Head) judgeHead(ctx context.Context, s *State, e store.Entry) decide.Ve
 	if err != nil {
 		return decide.Another
 	}
-	verdict := decide.Judge(c.cfg.Memory(s), record.Hash)
+	verdict := decide.Judge(h.cfg.Memory(s), record.Hash)
 	switch {
-	case verdict == decide.Older && c.restoring(ctx):
+	case verdict == decide.Older && h.restoring(ctx):
 		return decide.Another
 	case verdict == decide.Older:
-		c.olderHead(ctx, record)
+		h.olderHead(ctx, record)
 	case verdict == decide.Same:
 		return decide.Another // of the same name, and written anew
 	}
@@ -447,29 +447,29 @@ func (c *Head) judgeHead(ctx context.Context, s *State, e store.Entry) decide.Ve
 
 // ClaimedHistory reads the history as the store claims it to be, and the manifest of
 // its head. Nothing is verified: that takes the seed.
-func (c *Head) ClaimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
-	h, err := c.cfg.History.Load(ctx)
+func (h *Head) ClaimedHistory(ctx context.Context) (*history.History, []history.Link, *manifest.Manifest, error) {
+	claimed, err := h.cfg.History.Load(ctx)
 	if err != nil {
-		return nil, nil, nil, c.ClaimedHistoryError(err)
+		return nil, nil, nil, h.ClaimedHistoryError(err)
 	}
-	links := make([]history.Link, 0, len(h.Links))
-	for _, raw := range h.Links {
+	links := make([]history.Link, 0, len(claimed.Links))
+	for _, raw := range claimed.Links {
 		t, err := history.Decode(raw)
 		if err != nil {
-			return nil, nil, nil, c.ClaimedHistoryError(err)
+			return nil, nil, nil, h.ClaimedHistoryError(err)
 		}
 		links = append(links, history.Link{Transition: *t, Hash: sha256.Sum256(raw)})
 	}
-	m, err := manifest.ParseAccepted(h.Manifests[links[len(links)-1].Manifest])
+	m, err := manifest.ParseAccepted(claimed.Manifests[links[len(links)-1].Manifest])
 	if err != nil {
 		return nil, nil, nil, explain.Wrap(err, explain.HistoryInvalid,
 			"problem", "the manifest of its head does not parse")
 	}
-	return h, links, m, nil
+	return claimed, links, m, nil
 }
 
 // ClaimedHistoryError words why the history that the store claims was not read.
-func (c *Head) ClaimedHistoryError(err error) error {
+func (h *Head) ClaimedHistoryError(err error) error {
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty):
@@ -477,24 +477,24 @@ func (c *Head) ClaimedHistoryError(err error) error {
 	case errors.Is(err, history.ErrUnverified), errors.Is(err, history.ErrEncoding), errors.As(err, &damaged):
 		return explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
-	return c.StoreError("read the history", err)
+	return h.StoreError("read the history", err)
 }
 
 // Overwrite writes what a keeper, an owner's share or the root's own key authenticates,
 // whatever is there, and returns its version. An older value is of a set that never came
 // into force.
-func (c *Head) Overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
+func (h *Head) Overwrite(ctx context.Context, key string, value []byte) (store.Revision, error) {
 	for range record.CommitTries {
-		e, err := c.cfg.Store.Get(ctx, key)
+		e, err := h.cfg.Store.Get(ctx, key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
-			return 0, c.StoreError("write a sealed secret", err)
+			return 0, h.StoreError("write a sealed secret", err)
 		}
-		version, err := c.cfg.Store.CompareAndSwap(ctx, key, e.Version, value)
+		version, err := h.cfg.Store.CompareAndSwap(ctx, key, e.Version, value)
 		switch {
 		case err == nil:
 			return version, nil
 		case !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome):
-			return 0, c.StoreError("write a sealed secret", err)
+			return 0, h.StoreError("write a sealed secret", err)
 		}
 	}
 	return 0, record.Busy("the sealed secret")
@@ -510,33 +510,33 @@ type Suspect struct {
 // another head than that of s it reports nothing, as under another seed the records have
 // other keys, and returns a [store.ConflictError] on the head; nor does it if the head cannot
 // be read, which is the error then. It asks the store once, however many there are.
-func (c *Head) ForgedUnder(ctx context.Context, s *State, all ...Suspect) error {
+func (h *Head) ForgedUnder(ctx context.Context, s *State, all ...Suspect) error {
 	if len(all) == 0 {
 		return nil
 	}
-	head, err := c.cfg.Store.Get(ctx, history.HeadKey)
+	head, err := h.cfg.Store.Get(ctx, history.HeadKey)
 	switch {
 	case err != nil && !errors.Is(err, store.ErrNotFound):
 		return err
 	case head.Version != s.HeadVersion:
-		c.headDue.Notify()
+		h.headDue.Notify()
 		return &store.ConflictError{Key: history.HeadKey, Want: s.HeadVersion}
 	}
 	for _, one := range all {
-		c.Forged(ctx, one.What, one.Err)
+		h.Forged(ctx, one.What, one.Err)
 	}
 	return nil
 }
 
 // MovedOn reports whether the store shows another head than that of s.
-func (c *Head) MovedOn(ctx context.Context, s *State) bool {
-	e, err := c.cfg.Store.Get(ctx, history.HeadKey)
+func (h *Head) MovedOn(ctx context.Context, s *State) bool {
+	e, err := h.cfg.Store.Get(ctx, history.HeadKey)
 	return err == nil && e.Version != s.HeadVersion
 }
 
 // StoreAnswers reports whether the store showed our head since a call last failed for it.
 // A failure that lies ahead, because the clock was wrong, says nothing.
-func (c *Head) StoreAnswers() bool {
-	failed := c.cfg.StoreGuard.SilentAt()
-	return !c.headConfirmed.Get().Before(failed) || failed.After(c.cfg.Now())
+func (h *Head) StoreAnswers() bool {
+	failed := h.cfg.StoreGuard.SilentAt()
+	return !h.headConfirmed.Get().Before(failed) || failed.After(h.cfg.Now())
 }

@@ -24,17 +24,17 @@ const (
 )
 
 // Patience returns ctx with a bound on the wait for the store.
-func (c *Head) Patience(ctx context.Context) (context.Context, context.CancelFunc) {
+func (h *Head) Patience(ctx context.Context) (context.Context, context.CancelFunc) {
 	wait := StorePatience
-	if c.StoreSilent() {
+	if h.StoreSilent() {
 		wait = StoreImpatience
 	}
 	return context.WithTimeout(ctx, wait)
 }
 
 // StoreSilent reports whether the store is known to be out of reach.
-func (c *Head) StoreSilent() bool {
-	return c.headConfirmed.Age(c.cfg.Now()) > DegradedAfter || !c.StoreAnswers()
+func (h *Head) StoreSilent() bool {
+	return h.headConfirmed.Age(h.cfg.Now()) > DegradedAfter || !h.StoreAnswers()
 }
 
 // Granted returns ctx for a request: it waits for the store for so long in all, however
@@ -63,15 +63,15 @@ func InOutage(what string, err error) error {
 }
 
 // Alone returns the state to go on by without the store, or why that is over.
-func (c *Head) Alone(what string, cause error) (*State, error) {
-	s, err := c.Ready()
+func (h *Head) Alone(what string, cause error) (*State, error) {
+	s, err := h.Ready()
 	if err != nil {
 		return nil, err
 	}
-	if age := c.headConfirmed.Age(c.cfg.Now()); age > c.cfg.MaxHeadAge {
+	if age := h.headConfirmed.Age(h.cfg.Now()); age > h.cfg.MaxHeadAge {
 		return nil, explain.Wrap(cause, explain.StoreUnreachable, "what", what, "cause",
 			fmt.Sprintf("it last confirmed the head of the history %s ago, and max_head_age is %s",
-				age.Round(time.Second), c.cfg.MaxHeadAge))
+				age.Round(time.Second), h.cfg.MaxHeadAge))
 	}
 	return s, nil
 }

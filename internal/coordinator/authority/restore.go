@@ -71,8 +71,8 @@ func (s *State) RestoredEpoch() uint64 {
 
 // PendingRestore returns the intent in the store, with its version; nil if there is
 // none. An error that has a code says that there is one which is unusable.
-func (c *Head) PendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
-	intent, version, err := backup.ReadIntent(ctx, c.cfg.Store)
+func (h *Head) PendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
+	intent, version, err := backup.ReadIntent(ctx, h.cfg.Store)
 	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
 		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
 	}
@@ -81,8 +81,8 @@ func (c *Head) PendingRestore(ctx context.Context) (*backup.Intent, store.Revisi
 
 // restoring reports whether a whole restore waits in the store: then an older head there
 // is neither a late notice nor a lost write.
-func (c *Head) restoring(ctx context.Context) bool {
-	intent, _, err := c.PendingRestore(ctx)
+func (h *Head) restoring(ctx context.Context) bool {
+	intent, _, err := h.PendingRestore(ctx)
 	return err == nil && intent != nil && intent.Whole
 }
 

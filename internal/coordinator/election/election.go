@@ -50,13 +50,13 @@ func New(cfg Config) (*Election, error) {
 }
 
 // Drop deletes entries as they were read, in batches.
-func (c *Election) Drop(ctx context.Context, s *authority.State, entries []store.Entry) error {
+func (e *Election) Drop(ctx context.Context, s *authority.State, entries []store.Entry) error {
 	for len(entries) > 0 {
 		batch := entries[:min(len(entries), record.PruneBatch)]
 		entries = entries[len(batch):]
-		ch := c.NewChange(s)
-		for _, e := range batch {
-			ch.Delete(e.Key, e.Version)
+		ch := e.NewChange(s)
+		for _, entry := range batch {
+			ch.Delete(entry.Key, entry.Version)
 		}
 		if _, err := ch.Commit(ctx); err != nil {
 			return record.IgnoreConflict(err)

@@ -122,10 +122,10 @@ func (l *lead) now() time.Duration { return l.c.cfg.Elapsed() - l.origin }
 // that every write of it as the leader has. It reports false if it does not lead.
 //
 // That it does is a guess, by its own clock; the condition is what decides (I4).
-func (c *Election) Leading() (term uint64, condition store.Condition, ok bool) {
-	v := c.lead.view.Load()
-	if v.term == 0 || c.cfg.StoreGuard.Lost() != nil || c.lead.now() >= v.until ||
-		c.lead.over.Load() == v.term || c.cfg.Head.State().Phase != authority.Ready {
+func (e *Election) Leading() (term uint64, condition store.Condition, ok bool) {
+	v := e.lead.view.Load()
+	if v.term == 0 || e.cfg.StoreGuard.Lost() != nil || e.lead.now() >= v.until ||
+		e.lead.over.Load() == v.term || e.cfg.Head.State().Phase != authority.Ready {
 		return 0, store.Condition{}, false
 	}
 	return v.term, store.Condition{Key: TermKey, Version: store.Revision(v.term)}, true
@@ -133,12 +133,12 @@ func (c *Election) Leading() (term uint64, condition store.Condition, ok bool) {
 
 // leader returns the entry and the term of who leads, as far as this coordinator can
 // tell; if nobody does, how long that has been so.
-func (c *Election) leader() (l Record, term uint64, nobodyFor time.Duration) {
-	v, now := c.lead.view.Load(), c.lead.now()
-	if _, _, ok := c.Leading(); ok {
+func (e *Election) leader() (l Record, term uint64, nobodyFor time.Duration) {
+	v, now := e.lead.view.Load(), e.lead.now()
+	if _, _, ok := e.Leading(); ok {
 		return v.seen, v.term, 0
 	}
-	if now < v.ledUntil && v.seen.Replica != c.cfg.Self.EnrolmentKey() {
+	if now < v.ledUntil && v.seen.Replica != e.cfg.Self.EnrolmentKey() {
 		return v.seen, v.seenTerm, 0
 	}
 	return Record{}, 0, max(now-v.ledUntil, 0)
@@ -149,9 +149,9 @@ func (c *Election) leader() (l Record, term uint64, nobodyFor time.Duration) {
 var ErrNotLeading = fmt.Errorf("this coordinator does not lead: %w", store.ErrConflict)
 
 // NewChange is [record.Records.NewChange] for what only the leader writes.
-func (c *Election) NewChange(s *authority.State) *record.Change {
+func (e *Election) NewChange(s *authority.State) *record.Change {
 	ch := s.Records.NewChange(s.HeadVersion)
-	_, condition, ok := c.Leading()
+	_, condition, ok := e.Leading()
 	if !ok {
 		ch.Err = ErrNotLeading
 		return ch
@@ -161,29 +161,29 @@ func (c *Election) NewChange(s *authority.State) *record.Change {
 }
 
 // Deposed notes what the store said of a term: that it is over. It stays so.
-func (c *Election) Deposed(term store.Revision) {
-	c.lead.over.Store(uint64(term))
-	c.lead.due.Notify()
+func (e *Election) Deposed(term store.Revision) {
+	e.lead.over.Store(uint64(term))
+	e.lead.due.Notify()
 }
 
 // Changed returns a channel that is closed when this coordinator leads, or does no more.
-func (c *Election) Changed() <-chan struct{} { return c.lead.changed.Wait() }
+func (e *Election) Changed() <-chan struct{} { return e.lead.changed.Wait() }
 
 // LookAgain has the store asked now who leads.
-func (c *Election) LookAgain() { c.lead.due.Notify() }
+func (e *Election) LookAgain() { e.lead.due.Notify() }
 
 // Run leads when nobody else does, until ctx ends. Then it hands over.
-func (c *Election) Run(ctx context.Context) error {
-	l := c.lead
-	told, stop := watch.Key(ctx, c.cfg.Store, TermKey)
+func (e *Election) Run(ctx context.Context) error {
+	l := e.lead
+	told, stop := watch.Key(ctx, e.cfg.Store, TermKey)
 	defer stop()
 	for noticed := false; ; {
 		// Taken before the store is read: what is told meanwhile may be newer than the answer.
-		changed, due := c.cfg.Head.Changed(), l.due.Wait()
+		changed, due := e.cfg.Head.Changed(), l.due.Wait()
 		if noticed {
 			l.run(ctx, leadership.Noticed{})
 		}
-		c.Step(ctx)
+		e.Step(ctx)
 		wake := time.NewTimer(l.core.Next(l.now()) - l.now())
 		noticed = false
 		select {
@@ -209,9 +209,9 @@ func (c *Election) Run(ctx context.Context) error {
 
 // Step looks whether this coordinator can lead, and does what is due. It is what
 // followLeadership does each time; nobody else may at the same time.
-func (c *Election) Step(ctx context.Context) {
-	c.lead.fit(ctx)
-	c.lead.run(ctx, leadership.Tick{})
+func (e *Election) Step(ctx context.Context) {
+	e.lead.fit(ctx)
+	e.lead.run(ctx, leadership.Tick{})
 }
 
 // stop hands over, if it leads, within handOverTime.
@@ -491,19 +491,19 @@ func newElectionMetrics(reg prometheus.Registerer) *electionMetrics {
 }
 
 // RegisterMetrics registers what it counts, and who leads.
-func (c *Election) RegisterMetrics(reg prometheus.Registerer) {
-	c.metrics = newElectionMetrics(reg)
+func (e *Election) RegisterMetrics(reg prometheus.Registerer) {
+	e.metrics = newElectionMetrics(reg)
 	reg.MustRegister(
 		gauge.If("fealty_leader",
 			"1 while this coordinator leads.",
 			func() bool {
-				_, _, ok := c.Leading()
+				_, _, ok := e.Leading()
 				return ok
 			}),
 		gauge.Of("fealty_leader_term",
 			"Term of who leads, as far as this coordinator can tell; 0 if nobody does.",
 			func() float64 {
-				_, term, _ := c.leader()
+				_, term, _ := e.leader()
 				return float64(term)
 			}),
 	)

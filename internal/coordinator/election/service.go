@@ -31,8 +31,8 @@ type leaderServer struct {
 }
 
 // RegisterServices registers the service that tells who leads, and changes it.
-func (c *Election) RegisterServices(to grpc.ServiceRegistrar) {
-	fealtyv1.RegisterLeaderServiceServer(to, leaderServer{c: c})
+func (e *Election) RegisterServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterLeaderServiceServer(to, leaderServer{c: e})
 }
 
 func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*fealtyv1.GetLeaderResponse, error) {
@@ -42,25 +42,25 @@ func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*f
 	return &fealtyv1.GetLeaderResponse{Leader: l.c.Message()}, nil
 }
 
-func (c *Election) Message() *fealtyv1.Leader {
-	r, term, nobody := c.leader()
+func (e *Election) Message() *fealtyv1.Leader {
+	r, term, nobody := e.leader()
 	if term == 0 {
 		return &fealtyv1.Leader{NobodyFor: durationpb.New(nobody)}
 	}
 	return &fealtyv1.Leader{
 		Name: r.Name, EnrolmentKey: r.Replica, Term: term, Since: timestamppb.New(r.Since),
-		Self: r.Replica == c.cfg.Self.EnrolmentKey(),
+		Self: r.Replica == e.cfg.Self.EnrolmentKey(),
 	}
 }
 
 // Findings says when nobody leads.
-func (c *Election) Findings() []*fealtyv1.Finding {
-	_, term, nobody := c.leader()
-	switch low := c.lead.view.Load().low; {
+func (e *Election) Findings() []*fealtyv1.Finding {
+	_, term, nobody := e.leader()
+	switch low := e.lead.view.Load().low; {
 	case term != 0 || nobody < NobodyAfter:
 		return nil
-	case c.cfg.StoreGuard.Writes().Reason != 0:
-		_, refuses := c.cfg.StoreGuard.Refusing()
+	case e.cfg.StoreGuard.Writes().Reason != 0:
+		_, refuses := e.cfg.StoreGuard.Refusing()
 		return []*fealtyv1.Finding{finding.New(explain.NobodyLeads, "since", nobody.Round(time.Second).String(),
 			"problem", refuses, "remedy", "have the store take writes again: that is a finding of its own")}
 	case low:
@@ -100,12 +100,12 @@ func (l leaderServer) TransferLeader(ctx context.Context,
 
 // transferLeader hands over once, and returns the revision at which it did; 0 if there
 // was nothing to do.
-func (c *Election) transferLeader(ctx context.Context, s *authority.State,
+func (e *Election) transferLeader(ctx context.Context, s *authority.State,
 	req *fealtyv1.TransferLeaderRequest) (*fealtyv1.TransferLeaderResponse, store.Revision, error) {
 	const what = "hand over leadership"
 	now, err := record.Get[Record](ctx, s.Records, TermKey)
 	if err != nil {
-		return nil, 0, c.cfg.Head.StoreError(what, err)
+		return nil, 0, e.cfg.Head.StoreError(what, err)
 	}
 	if !now.Exists() || now.Value.HandedOver {
 		return nil, 0, explain.New(explain.LeaderUnfit,
@@ -114,13 +114,13 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	was := now.Value
 	out := &fealtyv1.TransferLeaderResponse{To: req.GetTo(), Before: &fealtyv1.Leader{
 		Name: was.Name, EnrolmentKey: was.Replica, Term: uint64(now.Version), Since: timestamppb.New(was.Since),
-		Self: was.Replica == c.cfg.Self.EnrolmentKey(),
+		Self: was.Replica == e.cfg.Self.EnrolmentKey(),
 	}}
 	out.Leader = out.Before
 	if to := req.GetTo(); to != "" && to == was.Name {
 		return out, 0, nil
 	}
-	heir, err := c.heir(ctx, s, was.Replica, req.GetTo())
+	heir, err := e.heir(ctx, s, was.Replica, req.GetTo())
 	if err != nil || req.GetDryRun() {
 		return out, 0, err
 	}
@@ -128,10 +128,10 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 	next.HandedOver, next.For = true, heir
 	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(TermKey, now.Version, next)
-	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "leader.transfer", Target: was.Name,
+	ch.Audit(e.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "leader.transfer", Target: was.Name,
 		Reason: req.GetReason(),
 		Fields: map[string]string{"term": fmt.Sprint(now.Version), "to": req.GetTo()}})
-	if err := c.cfg.Faults.Hit("lead.transfer"); err != nil {
+	if err := e.cfg.Faults.Hit("lead.transfer"); err != nil {
 		return nil, 0, err
 	}
 	done, err := ch.Commit(ctx)
@@ -139,20 +139,20 @@ func (c *Election) transferLeader(ctx context.Context, s *authority.State,
 		if errors.Is(err, store.ErrConflict) {
 			return nil, 0, err
 		}
-		return nil, 0, c.cfg.Head.StoreError(what, err)
+		return nil, 0, e.cfg.Head.StoreError(what, err)
 	}
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
+	e.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
 		slog.String("to", req.GetTo()), slog.String("by", record.Actor(ctx)))
-	c.lead.due.Notify()
+	e.lead.due.Notify()
 	return out, done, nil
 }
 
 // heir returns the key of the coordinator named to that can lead after who has the
 // key from; empty for anyone, where there is one.
-func (c *Election) heir(ctx context.Context, s *authority.State, from, to string) (key string, err error) {
-	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
+func (e *Election) heir(ctx context.Context, s *authority.State, from, to string) (key string, err error) {
+	all, err := e.cfg.Replicas.Newest(ctx, s.Manifest)
 	if err != nil {
-		return "", c.cfg.Head.StoreError("read the coordinators", err)
+		return "", e.cfg.Head.StoreError("read the coordinators", err)
 	}
 	problem := "no other coordinator is ready"
 	if to != "" {
@@ -169,7 +169,7 @@ func (c *Election) heir(ctx context.Context, s *authority.State, from, to string
 			if to != "" {
 				problem = "it is in phase " + r.Phase
 			}
-		case c.cfg.Now().Sub(r.At) > 3*replicas.Pause:
+		case e.cfg.Now().Sub(r.At) > 3*replicas.Pause:
 			if to != "" {
 				problem = "it was not heard of since " + r.At.UTC().Format(time.RFC3339)
 			}
@@ -184,18 +184,18 @@ func (c *Election) heir(ctx context.Context, s *authority.State, from, to string
 
 // awaitLeaderAfter waits until somebody leads whose term began after a revision, for
 // a little longer than it takes if who was asked does not.
-func (c *Election) awaitLeaderAfter(ctx context.Context, after store.Revision) *fealtyv1.Leader {
-	ctx, cancel := context.WithTimeout(ctx, min(2*c.cfg.Lease, 10*time.Second))
+func (e *Election) awaitLeaderAfter(ctx context.Context, after store.Revision) *fealtyv1.Leader {
+	ctx, cancel := context.WithTimeout(ctx, min(2*e.cfg.Lease, 10*time.Second))
 	defer cancel()
 	for {
-		seen := c.lead.seen.Wait()
-		if m := c.Message(); m.GetTerm() > uint64(after) {
+		seen := e.lead.seen.Wait()
+		if m := e.Message(); m.GetTerm() > uint64(after) {
 			return m
 		}
 		select {
 		case <-seen:
 		case <-ctx.Done():
-			return &fealtyv1.Leader{NobodyFor: c.Message().GetNobodyFor()}
+			return &fealtyv1.Leader{NobodyFor: e.Message().GetNobodyFor()}
 		}
 	}
 }
