@@ -36,7 +36,7 @@ const (
 // used by another machine. Where the record cannot be read nobody is refused: an outage
 // finds nothing out.
 func (c *Membership) presents(ctx context.Context, peer identity.Peer) error {
-	rec, ok := c.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
+	rec, ok := c.members.Find(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok || !rec.Held() {
 		return nil // of no member, or of one that is to be replaced: others say so
 	}
@@ -59,10 +59,10 @@ func (c *Membership) presents(ctx context.Context, peer identity.Peer) error {
 	}
 	switch age {
 	case record.KeyRecorded:
-		c.live.uses(peer.ID, peer.Key, now)
+		c.live.Uses(peer.ID, peer.Key, now)
 		return nil
 	case record.KeyBefore:
-		if used, ok := c.live.usedFor(peer.ID, rec.Key, now); !ok || used < newKeySettles {
+		if used, ok := c.live.UsedFor(peer.ID, rec.Key, now); !ok || used < newKeySettles {
 			return nil
 		}
 	}
@@ -199,14 +199,14 @@ func (l liveServer) NoteStreams(_ context.Context, req *fealtyv1.NoteStreamsRequ
 		return nil, explain.New(explain.RequestField, "field", "streams", "problem", "it names more than 1,000 streams")
 	}
 	for _, o := range req.GetStreams() {
-		rec, ok := c.members.get(o.GetMember())
+		rec, ok := c.members.Find(o.GetMember())
 		run := runOf(o.GetRun())
 		if !ok || run == "" {
 			continue
 		}
 		if id, err := identity.New(s.Manifest.Cluster, rec.Kind, rec.Name); err == nil {
 			c.copies.Opened(o.GetMember(), run, c.cfg.Now()) // who serves it raises the alarm
-			c.live.openedElsewhere(id, run)
+			c.live.OpenedElsewhere(id, run)
 		}
 	}
 	return &fealtyv1.NoteStreamsResponse{}, nil

@@ -177,7 +177,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		// Two renewals behind, at a coordinator that never saw the newer keys in use.
 		time.Sleep(30 * time.Minute)
 		wantOnlyNil(t, a.renew())
-		d.c.membership.live.forget(a.id)
+		d.c.membership.live.Forget(a.id)
 		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 2 {
 			t.Errorf("a key two renewals behind: %v, %d alarms", err, d.alarms())
 		}
@@ -186,9 +186,9 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		stranger := *a
 		stranger.leaf = first.leaf
 		d.store.setDown(errDown)
-		rec, _ := d.c.membership.members.get("data/a")
+		rec, _ := d.c.membership.members.Find("data/a")
 		rec.Key, rec.Older = identity.KeyID{1}, nil
-		d.c.membership.members.put(rec, 1<<40)
+		d.c.membership.members.Put(rec, 1<<40)
 		wantOnlyNil(t, presents(&stranger))
 		d.store.setDown(nil)
 	})

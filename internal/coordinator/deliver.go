@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -40,7 +41,7 @@ type sender struct {
 }
 
 func newSender(c *Delivery, to listener, id identity.ID, held []*fealtyv1.HeldSnapshot) *sender {
-	return &sender{c: c, to: to, id: id, held: heldOf(held), has: make(map[snapshot.Scope]holding),
+	return &sender{c: c, to: to, id: id, held: live.HeldOf(held), has: make(map[snapshot.Scope]holding),
 		wanted: make(chan struct{}, 1)}
 }
 
@@ -52,7 +53,7 @@ func (d *sender) resync(scopes []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.c.cfg.Now()
-	for _, s := range scopes[:min(len(scopes), maxHeldReported)] {
+	for _, s := range scopes[:min(len(scopes), live.MaxHeldReported)] {
 		scope := snapshot.Scope(s)
 		if last, ok := d.asked[scope]; !slices.Contains(snapshot.Scopes(), scope) || ok &&
 			now.Sub(last).Abs() < resyncEvery {

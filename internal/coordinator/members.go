@@ -154,7 +154,7 @@ func (m memberServer) GetMember(ctx context.Context, req *fealtyv1.GetMemberRequ
 		if _, err := m.c.cfg.Head.Alone("read the member", err); err != nil {
 			return nil, err
 		}
-		rec, ok := m.c.members.get(string(id.Kind()) + "/" + id.Name())
+		rec, ok := m.c.members.Find(string(id.Kind()) + "/" + id.Name())
 		if !ok {
 			return nil, err // it may have joined since
 		}
@@ -684,7 +684,7 @@ func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix 
 		return nil, "", nil, err
 	}
 	c.hearOthers(ctx, s)
-	recs, more := c.members.page(prefix, from.after, from.size, keep)
+	recs, more := c.members.Page(prefix, from.after, from.size, keep)
 	for _, r := range recs {
 		msgs = append(msgs, c.memberMessage(s, r, ban(r)))
 	}
@@ -698,14 +698,14 @@ func (c *Membership) memberPage(ctx context.Context, s *authority.State, prefix 
 // before this one was made of, or with at 0 what it holds now. It returns the revision
 // from which on it does. What the index has already is not decoded again.
 func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at store.Revision) (store.Revision, error) {
-	if at != 0 && c.members.holds(at) {
+	if at != 0 && c.members.Holds(at) {
 		return at, nil
 	}
 	l, err := c.cfg.Store.List(ctx, record.MemberPrefix)
 	if err != nil {
 		return 0, c.cfg.Head.StoreError("list members", err)
 	}
-	have, listed := c.members.versions(), make(map[string]bool, len(l.Entries))
+	have, listed := c.members.Versions(), make(map[string]bool, len(l.Entries))
 	var news []record.Versioned[record.Member]
 	for _, e := range l.Entries {
 		path := e.Key[len(record.MemberPrefix):]
@@ -722,7 +722,7 @@ func (c *Membership) syncMembers(ctx context.Context, s *authority.State, at sto
 		}
 		news = append(news, r)
 	}
-	c.members.catchUp(listed, news, l.Revision)
+	c.members.CatchUp(listed, news, l.Revision)
 	return max(l.Revision, 1), nil
 }
 
@@ -739,7 +739,7 @@ func (c *Membership) recordedMembers(ctx context.Context, s *authority.State) ([
 		return nil, 0, err
 	}
 	c.hearOthers(ctx, s)
-	recs := c.members.all()
+	recs := c.members.All()
 	out := make([]*fealtyv1.Member, 0, len(recs))
 	for _, r := range recs {
 		out = append(out, c.memberMessage(s, r, ban(r)))
@@ -785,7 +785,7 @@ func (c *Membership) memberMessage(s *authority.State, r record.Member,
 		Banned:       ban.Exists(), BanReason: ban.Value.Reason,
 		ReportedHost: r.Machine.Host, ReportedOs: r.Machine.OS, ReportedAddresses: r.Machine.Addresses,
 		SeenAddress: r.SeenAddress, Labels: r.AllLabels(),
-		Live: newerLive(c.live.message(id), proto.CloneOf(c.others.of(r.Path()))),
+		Live: newerLive(c.live.Message(id), proto.CloneOf(c.others.of(r.Path()))),
 	}
 	if l := m.Live; l.GetAutonomousUntil() != nil && l.GetAutonomousUntil().AsTime().After(r.NotAfter) {
 		// It cannot last longer than its certificates, whatever it says.

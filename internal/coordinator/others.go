@@ -314,9 +314,9 @@ func newerLive(a, b *fealtyv1.Live) *fealtyv1.Live {
 func (c *Membership) degradedPeriods(ctx context.Context, s *authority.State,
 	id identity.ID) []*fealtyv1.DegradedPeriod {
 	path := string(id.Kind()) + "/" + id.Name()
-	own, other := c.live.message(id), c.others.of(path)
+	own, other := c.live.Message(id), c.others.of(path)
 	if other == nil || newerLive(own, other) == own {
-		return c.live.degradedPeriods(id)
+		return c.live.DegradedPeriods(id)
 	}
 	conns := c.others.connections()
 	ctx, cancel := context.WithTimeout(ctx, askOthers)
@@ -356,17 +356,17 @@ func (l liveServer) ListLive(req *fealtyv1.ListLiveRequest, stream fealtyv1.Live
 		if err != nil {
 			return explain.New(explain.RequestField, "field", "member", "problem", "it is not <kind>/<name>")
 		}
-		live := l.c.live.message(id)
+		live := l.c.live.Message(id)
 		if live == nil {
 			return nil
 		}
-		live.DegradedPeriods = l.c.live.degradedPeriods(id)
+		live.DegradedPeriods = l.c.live.DegradedPeriods(id)
 		return stream.Send(&fealtyv1.ListLiveResponse{Members: []*fealtyv1.LiveMember{{Member: path, Live: live}}})
 	}
-	for page := range slices.Chunk(l.c.live.all(), livePage) {
+	for page := range slices.Chunk(l.c.live.All(), livePage) {
 		out := &fealtyv1.ListLiveResponse{}
 		for _, id := range page {
-			if live := l.c.live.message(id); live != nil {
+			if live := l.c.live.Message(id); live != nil {
 				out.Members = append(out.Members,
 					&fealtyv1.LiveMember{Member: string(id.Kind()) + "/" + id.Name(), Live: live})
 			}

@@ -132,7 +132,7 @@ func TestOthersAreNotKnown(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
 	d.c.membership.hears.Store(0)
-	rec, ok := d.c.membership.members.get("data/a")
+	rec, ok := d.c.membership.members.Find("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}

@@ -43,7 +43,7 @@ func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewR
 	if c.cfg.Bundle.Bans(peer.ID, r.key) || c.cfg.Bundle.Bans(peer.ID, peer.Key) {
 		return nil, explain.New(explain.JoinBanned, "identity", peer.ID.String())
 	}
-	rec, ok := c.cfg.Membership.members.get(string(peer.ID.Kind()) + "/" + peer.ID.Name())
+	rec, ok := c.cfg.Membership.members.Find(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok {
 		return nil, cause // it may have joined since: only the store knows
 	}
@@ -130,7 +130,7 @@ func recertified(m *manifest.Manifest, rec record.Member, id identity.ID, presen
 // knownMembers returns the members below prefix as they were last known.
 func (c *Membership) knownMembers(s *authority.State, prefix string) []*fealtyv1.Member {
 	var out []*fealtyv1.Member
-	for _, r := range c.members.all() {
+	for _, r := range c.members.All() {
 		if strings.HasPrefix(record.MemberPrefix+r.Path(), prefix) {
 			out = append(out, c.memberMessage(s, r, c.knownBan(s, r)))
 		}

@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,10 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
@@ -20,9 +16,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	livepkg "github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // enter writes a record as an admission would, without one.
@@ -192,11 +188,11 @@ func TestFindingsFold(t *testing.T) {
 func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	s := d.c.membership.live.opened(a.id, "")
+	s := d.c.membership.live.Opened(a.id, "")
 	found := func(want ...explain.Code) {
 		t.Helper()
 		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
-			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.membership.live.message(a.id)}
+			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.membership.live.Message(a.id)}
 		var got []explain.Code
 		for _, f := range findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(), d.clock()) {
 			got = append(got, explain.Code(f.GetCode()))
@@ -210,7 +206,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 		if behind != 0 {
 			r.ClockBehind = durationpb.New(behind)
 		}
-		d.c.membership.live.reported(a.id, r, d.clock())
+		d.c.membership.live.Reported(a.id, r, d.clock())
 	}
 	says("fresh", 0)
 	found()
@@ -230,7 +226,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	says("stale", 3*time.Minute)
 	d.advance(staleAfter)
 	found(explain.MemberStale, explain.MemberClock)
-	d.c.membership.live.closed(a.id, s, true)
+	d.c.membership.live.Closed(a.id, s, true)
 	found() // what it said last is not so any more, for all that is known
 }
 
@@ -238,7 +234,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.membership.live.opened(a.id, "")
+	d.c.membership.live.Opened(a.id, "")
 	long := strings.Repeat("x", 1<<16)
 	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long, AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)), SvidNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62}}
 	for range 100 {
@@ -246,11 +242,11 @@ func TestReportsAreBounded(t *testing.T) {
 		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
 	}
 	version := d.record(identity.Data, "a").Version
-	d.c.membership.live.reported(a.id, report, d.clock())
+	d.c.membership.live.Reported(a.id, report, d.clock())
 	resp, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	live := resp.GetMember().GetLive()
-	if len(live.GetHeld()) != maxHeldReported || len(live.GetRelease()) != maxReleaseBytes || len(live.GetAutonomyLimit()) > maxReleaseBytes || len(live.GetLastRefusal()) > 2*maxReleaseBytes+maxDetailBytes+8 {
+	if len(live.GetHeld()) != livepkg.MaxHeldReported || len(live.GetRelease()) != livepkg.MaxReleaseBytes || len(live.GetAutonomyLimit()) > livepkg.MaxReleaseBytes || len(live.GetLastRefusal()) > 2*livepkg.MaxReleaseBytes+livepkg.MaxDetailBytes+8 {
 		t.Errorf("kept: %d held, release of %d, limit of %d, refusal of %d bytes", len(live.GetHeld()), len(live.GetRelease()), len(live.GetAutonomyLimit()), len(live.GetLastRefusal()))
 	}
 	if live.GetSvidNotAfter() != nil {
@@ -260,7 +256,7 @@ func TestReportsAreBounded(t *testing.T) {
 		t.Errorf("it says that it works until %v by %q, and its certificate ends at %v", live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
 	}
 	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.clock().Add(time.Hour)), "degraded.max"
-	d.c.membership.live.reported(a.id, report, d.clock())
+	d.c.membership.live.Reported(a.id, report, d.clock())
 	resp, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) || l.GetAutonomyLimit() != "degraded.max" {
@@ -268,36 +264,6 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 	if d.record(identity.Data, "a").Version != version {
 		t.Error("a report wrote to its record")
-	}
-}
-
-// What a report holds beside what is asked for is let go: the live state lasts as
-// long as the membership, and everybody who looks at the fleet is sent it.
-func TestReportsLeaveNothingBehind(t *testing.T) {
-	l := liveMembers{members: make(map[identity.ID]*liveMember)}
-	id, err := identity.New(testCluster, identity.Data, "a")
-	wantOnly(t, "id", err, "")
-	l.opened(id, "")
-	large := strings.Repeat("x", 1<<20)
-	stuffed := timestamppb.New(time.Unix(1, 0))
-	stuffed.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), large))
-	bundle := &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: 1, ConfigVersion: 2, ContentHash: make([]byte, 32), Generation: 3, Freshness: large}
-	hash := bundle.ContentHash
-	bundle.ProtoReflect().SetUnknown(stuffed.ProtoReflect().GetUnknown())
-	report := &fealtyv1.ConnectRequest{Release: large, SvidNotAfter: stuffed, AutonomousUntil: stuffed, Held: []*fealtyv1.HeldSnapshot{
-		bundle, {Scope: large}, {Scope: string(snapshot.ScopeNodeRuntime), ContentHash: []byte(large)},
-	}}
-	l.reported(id, report, time.Now())
-	live := l.message(id)
-	if n := proto.Size(live); n > 1<<10 {
-		t.Errorf("the live state of a member takes %d bytes", n)
-	}
-	if unsafe.StringData(live.GetRelease()) == unsafe.StringData(large) {
-		t.Error("the whole text of the release is kept")
-	}
-	held := heldOf(report.GetHeld())
-	if got := held[string(snapshot.ScopeTrustBundle)]; len(held) != 1 || proto.Size(got) > 100 || got.GetAuthorityEpoch() != 1 || got.GetConfigVersion() != 2 || got.GetGeneration() != 3 || !bytes.Equal(got.GetContentHash(), hash) {
-		t.Errorf("kept of what it holds: %d scopes", len(held))
 	}
 }
 

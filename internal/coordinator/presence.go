@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -145,7 +146,7 @@ func (c *Membership) take(ctx context.Context, s *authority.State, r replicas.Re
 		said.claim = claim
 		for _, f := range seen.GetFindings()[:min(len(seen.GetFindings()), maxToldFindings)] {
 			said.findings = append(said.findings, &fealtyv1.Finding{
-				Code: flowcontrol.Clip(f.GetCode(), maxReleaseBytes), Severity: severityOf(f), Coordinator: r.Name,
+				Code: flowcontrol.Clip(f.GetCode(), live.MaxReleaseBytes), Severity: severityOf(f), Coordinator: r.Name,
 				Summary: flowcontrol.Clip(f.GetSummary(), maxFindingText), Remedy: flowcontrol.Clip(f.GetRemedy(),
 					maxFindingText),
 			})

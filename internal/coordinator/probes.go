@@ -160,6 +160,8 @@ func (c *Coordinator) checkSelf() {
 		passes(l)
 	}
 	c.bundle.Alive()
+	c.membership.members.Alive()
+	c.membership.live.Alive()
 	c.limiter.Alive()
 	c.admission.cfg.PerMember.Alive()
 	c.auditing.Alive()
@@ -168,7 +170,6 @@ func (c *Coordinator) checkSelf() {
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		&c.membership.members.mu, &c.membership.live.mu,
 		&c.ownerrecovery.recoveries.mu, &c.delivery.pulls.mu, &c.delivery.patches.mu,
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/roster"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -57,7 +58,7 @@ type publisher struct {
 	revoked       snapshot.Revocations // of the trust state of trustVersion
 	withdrawn     bool                 // they are others than the compiler knows
 	state         *authority.State
-	members       *memberIndex
+	members       *roster.Roster
 	// looks is how members that the config names looked when they were last looked at.
 	looks map[string]string
 
@@ -125,7 +126,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 		ended := time.Now()
 		pause := max(publishPause, publishShare*ended.Sub(started))
 		if !more && err == nil {
-			members := c.cfg.Membership.members.changed
+			members := c.cfg.Membership.members.Changed()
 			if _, err := watch.Wait(ctx, publicationPollPause, members, trust, configured, changed, led); err != nil {
 				return err
 			}
@@ -319,14 +320,14 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 // another one than in the store.
 func (b *publisher) collect(c *Publication, s *authority.State, t *bundle.View, p *publication, addresses []string,
 	now time.Time) (ready bool) {
-	b.state, b.members = s, &c.cfg.Membership.members
-	touched := c.cfg.Membership.members.takeTouched()
+	b.state, b.members = s, c.cfg.Membership.members
+	touched := c.cfg.Membership.members.TakeTouched()
 	all := b.head != s.Head.Hash || !slices.Equal(b.addresses,
 		addresses) || p.broken || now.Sub(b.swept).Abs() >= sweepHeaders
 	moved := b.head != s.Head.Hash
 	if all {
 		b.head, b.addresses, b.swept = s.Head.Hash, addresses, now
-		for _, path := range c.cfg.Membership.members.paths() {
+		for _, path := range c.cfg.Membership.members.Paths() {
 			touched[path] = true
 		}
 		for _, h := range p.headers {
@@ -374,10 +375,10 @@ func (b *publisher) collect(c *Publication, s *authority.State, t *bundle.View, 
 func (b *publisher) place(path string) {
 	group, ok := "", false
 	var g compiler.Group
-	if m := b.members.at(path); m.version != 0 {
-		if _, told := runtimeState(m.record); told {
+	if m := b.members.Get(path); m.Version != 0 {
+		if _, told := runtimeState(m.Value); told {
 			var rec record.Member
-			if rec, _, ok = covered(b.state, m.record); ok {
+			if rec, _, ok = covered(b.state, m.Value); ok {
 				g = groupOfRecord(rec)
 				group = groupOf(g)
 			}
@@ -413,8 +414,8 @@ func (b *publisher) looksAnother(path string) bool {
 		return false
 	}
 	look := "none"
-	if m := b.members.at(path); m.version != 0 {
-		if m, ok := compiled(b.state, m.record); ok {
+	if m := b.members.Get(path); m.Version != 0 {
+		if m, ok := compiled(b.state, m.Value); ok {
 			look = fmt.Sprintf("%s %s %v", groupOf(m.Group), m.State, m.Outsider)
 		}
 	}
@@ -477,11 +478,11 @@ func (b *publisher) recompile(s *authority.State, set *config.Set, version store
 	b.compiler, b.configVersion = compiler.New(compiler.Input{
 		Config: set, Ceiling: degradedPolicy(s.Manifest),
 		Member: func(path string) (compiler.Member, bool) {
-			m := b.members.at(path)
-			if m.version == 0 {
+			m := b.members.Get(path)
+			if m.Version == 0 {
 				return compiler.Member{}, false
 			}
-			return compiled(b.state, m.record)
+			return compiled(b.state, m.Value)
 		},
 		Banned:  func(id identity.ID) bool { return b.bans[id] },
 		Revoked: b.revoked,
@@ -612,8 +613,8 @@ func (c *Publication) compile(ctx context.Context, s *authority.State, b *publis
 		if !w.room(len(nodeScopes())) {
 			break
 		}
-		member := c.cfg.Membership.members.at(path)
-		if version, ok := b.contested[path]; ok && (b.lost || version == member.version) {
+		member := c.cfg.Membership.members.Get(path)
+		if version, ok := b.contested[path]; ok && (b.lost || version == member.Version) {
 			continue
 		}
 		delete(b.contested, path)
@@ -698,16 +699,16 @@ func (x *compilation) fail(name string, scope snapshot.Scope, err error) {
 
 // member makes the headers of a member: its assignment, and its node_runtime, which
 // says whether there is one.
-func (x *compilation) member(path string, member indexed, addresses []string) {
+func (x *compilation) member(path string, member record.Versioned[record.Member], addresses []string) {
 	runtime, assignment := runtimePath(path), nodePath(snapshot.ScopeServiceAssignment, path)
 	content, ok := (*snapshot.NodeRuntime)(nil), false
-	if member.version != 0 {
-		content, ok = compileRuntime(x.s, member.record, addresses)
+	if member.Version != 0 {
+		content, ok = compileRuntime(x.s, member.Value, addresses)
 	}
 	before := len(x.w.put) + len(x.w.drop)
 	defer func() {
 		if len(x.w.put)+len(x.w.drop) > before {
-			x.w.require[path] = member.version
+			x.w.require[path] = member.Version
 		}
 	}()
 	x.b.forget(path)
@@ -720,11 +721,11 @@ func (x *compilation) member(path string, member indexed, addresses []string) {
 		return
 	}
 	group := compiler.Group{Roles: content.Roles, Organizations: content.Organizations}
-	if x.assign(path, member.record, group) {
+	if x.assign(path, member.Value, group) {
 		content.Companions = append(content.Companions, snapshot.ScopeServiceAssignment)
 		slices.Sort(content.Companions)
 	}
-	t, err := nodeTarget(x.s, snapshot.ScopeNodeRuntime, member.record, group)
+	t, err := nodeTarget(x.s, snapshot.ScopeNodeRuntime, member.Value, group)
 	if id, _, _ := t.subject.Node(); x.b.revoked.Withdraws(id, group.Roles) {
 		t.withdrawn, content.Companions = true, nil
 	}

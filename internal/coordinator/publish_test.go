@@ -61,7 +61,7 @@ func (d *desk) follow(c *Coordinator) {
 		}
 		recs = append(recs, r)
 	}
-	c.membership.members.fill(recs, l.Revision)
+	c.membership.members.Fill(recs, l.Revision)
 }
 
 // runtimes returns how many node_runtime headers p has, and of how many contents.
@@ -562,7 +562,7 @@ func (d *desk) crowd(n int) {
 	d.t.Helper()
 	s := d.state()
 	for i := range n {
-		r := rec(identity.Data, fmt.Sprintf("n%04d", i), "acme")
+		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active, Organizations: []string{"acme"}}
 		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = record.Active, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)

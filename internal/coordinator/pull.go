@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/pace"
@@ -140,9 +141,9 @@ func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.Snapshot
 	if err := c.cfg.Membership.presents(ctx, identity.FromContext(ctx)); err != nil {
 		return err
 	}
-	if _, ok := c.cfg.Membership.members.get(string(id.Kind()) + "/" + id.Name()); ok &&
+	if _, ok := c.cfg.Membership.members.Find(string(id.Kind()) + "/" + id.Name()); ok &&
 		req.GetInterval().CheckValid() == nil {
-		c.cfg.Membership.live.polls(id, req.GetInterval().AsDuration())
+		c.cfg.Membership.live.Polls(id, req.GetInterval().AsDuration())
 	}
 	d := newSender(c, poller{c, ctx, stream}, id, req.GetHeld())
 	if err := d.sendTrust(); err != nil {
@@ -187,7 +188,7 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 	scope := snapshot.Scope(req.GetScope())
 	if !slices.Contains(snapshot.Scopes(), scope) {
 		return nil, explain.New(explain.NotFound, "what", "scope", "name",
-			flowcontrol.Clip(req.GetScope(), maxReleaseBytes))
+			flowcontrol.Clip(req.GetScope(), live.MaxReleaseBytes))
 	}
 	if scope == snapshot.ScopeTrustBundle {
 		if t := c.cfg.Bundle.View(); t != nil {

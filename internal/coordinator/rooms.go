@@ -13,7 +13,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
@@ -22,8 +21,10 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/roster"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/copies"
@@ -248,8 +249,8 @@ type Membership struct {
 	hears    atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
 	copies   copies.Watch // which processes opened streams of members
 	openings openings     // streams that the other coordinators are to be told of
-	members  memberIndex
-	live     liveMembers
+	members  *roster.Roster
+	live     *live.Members
 	others   *others        // what other coordinators hear
 	presence presence.Watch // which other coordinators are heard
 	cuts     atomic.Int64   // connections that the guard cut
@@ -258,8 +259,8 @@ type Membership struct {
 
 func newMembership(cfg membershipConfig) *Membership {
 	return &Membership{
-		cfg: cfg, members: newMemberIndex(), others: newOthers(),
-		live: liveMembers{elapsed: cfg.Elapsed, members: make(map[identity.ID]*liveMember)},
+		cfg: cfg, members: roster.New(), others: newOthers(),
+		live: live.New(cfg.Elapsed),
 	}
 }
 

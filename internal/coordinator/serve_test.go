@@ -34,6 +34,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -436,7 +437,7 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if boot, ok := v.NodeBootstrap(); !ok || len(boot.Members) != 2 {
 		t.Fatalf("the bootstrap shows %v", boot)
 	}
-	live := f.c.membership.live.message(n.id)
+	live := f.c.membership.live.Message(n.id)
 	if !live.GetConnected() || !strings.HasPrefix(live.GetLastRefusal(), "b: xxx") || len(live.GetLastRefusal()) > 200 {
 		t.Fatalf("its live state is %v", live)
 	}
@@ -503,7 +504,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
 		t.Fatalf("after %v came %v", is, h)
 	}
-	if live := f.c.membership.live.message(n.id); len(live.GetHeld()) == 0 || live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
+	if live := f.c.membership.live.Message(n.id); len(live.GetHeld()) == 0 || live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
 		t.Fatalf("the report is kept as %v", live)
 	}
 }
@@ -515,7 +516,7 @@ func TestConnectRenewsTheBundle(t *testing.T) {
 	f := readyFleet(t, nil)
 	trust := f.c.bundle.View()
 	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true, snapshot.Degraded: true, snapshot.Expired: true} {
-		held := heldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: trust.Epoch, ConfigVersion: trust.Version,
+		held := live.HeldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: trust.Epoch, ConfigVersion: trust.Version,
 			ContentHash: trust.ContentHash[:], Freshness: string(freshness)}})
 		if got := trust.HeldAs(held[string(snapshot.ScopeTrustBundle)]); got == sent {
 			t.Errorf("%q is held: nothing new is needed: %v", freshness, got)

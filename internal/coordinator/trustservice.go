@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -95,7 +95,7 @@ func (t trustServer) RotateConfigKey(ctx context.Context,
 			}
 			if errors.Is(err, bundle.ErrNoSuchKey) {
 				err = explain.Wrap(err, explain.NotFound, "what", "config signing key", "name",
-					flowcontrol.Clip(stolen, maxReleaseBytes))
+					flowcontrol.Clip(stolen, live.MaxReleaseBytes))
 			}
 			if err != nil {
 				return record.AuditEntry{}, false, err
@@ -246,9 +246,9 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 				By: e.By, Reason: e.Reason})
 	}
 	if t != nil {
-		out.Rollout = c.cfg.Membership.live.rollout(t)
+		out.Rollout = c.cfg.Membership.live.Rollout(t)
 	}
-	out.MeshRollout = meshRollout(c.cfg.Membership.members.all(), s.MeshKey, now)
+	out.MeshRollout = meshRollout(c.cfg.Membership.members.All(), s.MeshKey, now)
 	return out, nil
 }
 
@@ -314,40 +314,4 @@ func timeUnlessZero(t time.Time) *timestamppb.Timestamp {
 		return nil
 	}
 	return timestamppb.New(t)
-}
-
-// confirmed returns the members that hold everything under the key of r, which has
-// this id, by path.
-func (l *liveMembers) confirmed(r *bundle.Rotation, keyID string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var out []string
-	for id, m := range l.members {
-		knows := m.bundle.epoch > r.Epoch || m.bundle.epoch == r.Epoch && m.bundle.version > r.After
-		if knows && (m.bare || slices.Contains(m.under, keyID)) {
-			out = append(out, string(id.Kind())+"/"+id.Name())
-		}
-	}
-	return out
-}
-
-// rollout returns which connected members hold the bundle t.
-func (l *liveMembers) rollout(t *bundle.View) *fealtyv1.TrustRollout {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	out := &fealtyv1.TrustRollout{}
-	for id, m := range l.members {
-		if m.streams == 0 {
-			continue
-		}
-		out.Connected++
-		if m.bundle.epoch > t.Epoch || m.bundle.epoch == t.Epoch && m.bundle.version >= t.Version {
-			out.Holding++
-		} else {
-			out.Lagging = append(out.Lagging, string(id.Kind())+"/"+id.Name())
-		}
-	}
-	slices.Sort(out.Lagging)
-	out.Lagging = out.Lagging[:min(len(out.Lagging), bundle.MaxNamedMembers)]
-	return out
 }

@@ -86,6 +86,8 @@ var levels = []struct {
 	{"internal/coordinator/finding", 3, "texts of what needs attention"},
 	{"internal/coordinator/record", 3, "records in a store, sealed"},
 	{"internal/coordinator/lifetimes", 4, "how long what records say counts"},
+	{"internal/coordinator/roster", 4, "records of members, in memory"},
+	{"internal/coordinator/live", 5, "what members report, of bundles too"},
 	{"internal/coordinator/replicas", 4, "words of coordinators, signed"},
 	{"internal/coordinator/auditing", 4, "entries that wait, as records have them"},
 	{"internal/coordinator/storeguard", 4, "what was seen of a store, and its findings"},
