@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/config"
@@ -16,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -306,6 +308,36 @@ func TestConfigWriteInBetween(t *testing.T) {
 	})
 	_, err = d.config().PutConfig(t.Context(), req)
 	wantOnly(t, "the late one", err, explain.ConfigStale)
+}
+
+// Config of another head, an older one too, is nobody's doing: a store that is restored
+// under a running coordinator shows that before it shows the restore.
+func TestConfigOfAnOlderHead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := testDesk(t)
+		d.mustPut(qosRecord)
+		was := d.store.snapshot()
+		wantOnlyNil(t, d.set(poolEntries+"# again\n"))
+		d.mustPut("kind: qos\nname: more\n")
+		for _, key := range []string{history.HeadKey, desired.StateKey, desired.KeyOf(config.Key{Kind: "qos", Name: "more"})} {
+			if e, ok := was[key]; ok {
+				d.store.write(key, e.Value)
+			} else {
+				d.store.remove(key)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- d.c.desired.Run(ctx, d.state()) }()
+		synctest.Wait()
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if n := forgedRecords(d.c); n != 0 {
+			t.Errorf("%v records are called altered", n)
+		}
+	})
 }
 
 // A write whose answer is lost is looked up, and what stays unknown says so.

@@ -238,10 +238,9 @@ func (d *Desired) Run(ctx context.Context, s *authority.State) error {
 			checked = d.cfg.Now()
 		}
 		switch _, err := d.Read(ctx, s, whole); {
-		case errors.Is(err, store.ErrForged) && !d.cfg.Head.HeadHolds(ctx):
-			d.cfg.Head.LookAgain() // under another head there may be another seed, or less config
 		case errors.Is(err, store.ErrForged):
-			d.cfg.Head.Forged(ctx, "the config", err)
+			// Under another head there may be another seed, or less config.
+			return record.IgnoreConflict(d.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: "the config", Err: err}))
 		case err != nil:
 			return err
 		}
