@@ -348,7 +348,7 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 	if admitted != 10 || spent != 90 {
 		t.Fatalf("%d admitted and %d spent, want 10 and 90", admitted, spent)
 	}
-	if n := f.c.membership.members.Count(identity.Data); n != 10 {
+	if n := f.c.membership.Roster().Count(identity.Data); n != 10 {
 		t.Fatalf("%d members, want 10", n)
 	}
 }
@@ -371,7 +371,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if c := f.c.membership.members.Count(identity.Data); c != 1 {
+	if c := f.c.membership.Roster().Count(identity.Data); c != 1 {
 		t.Fatalf("%d members, want 1", c)
 	}
 }

@@ -29,7 +29,7 @@ import (
 )
 
 // swallowedPatience bounds each call, on a machine as busy as it may be: clients wait no
-// longer. Each may wait for storePatience, whatever swallowedTimeout is, which bounds an
+// longer. Each may wait for authority.StorePatience, whatever swallowedTimeout is, which bounds an
 // answer of this store, and of a list six times that.
 const (
 	swallowedPatience = 20 * time.Second

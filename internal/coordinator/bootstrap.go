@@ -47,11 +47,11 @@ func (c *Admission) bootstrap(s *authority.State, rec record.Member, version sto
 		RenewEvery:   lifetimes.RenewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 		Degraded:     degradedPolicy(s.Manifest),
-		Resilience: snapshot.Resilience{DataMembers: c.cfg.Membership.members.Count(identity.Data),
+		Resilience: snapshot.Resilience{DataMembers: c.cfg.Membership.Roster().Count(identity.Data),
 			Required: s.Manifest.Baseline.Data},
 	}
 	if snapshot.MayHold(snapshot.ScopeNodeBootstrap, snapshot.SectionMembers, roles) {
-		for _, m := range c.cfg.Membership.members.VisibleTo(rec, maxBootstrapMembers) {
+		for _, m := range c.cfg.Membership.Roster().VisibleTo(rec, maxBootstrapMembers) {
 			other, err := identity.New(s.Manifest.Cluster, m.Kind, m.Name)
 			if err != nil {
 				return nil, err

@@ -134,7 +134,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
-	all, err := f.c.membership.cfg.Replicas.Newest(f.ctx(), f.c.head.State().Manifest)
+	all, err := f.c.coordinators().Newest(f.ctx(), f.c.head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
@@ -474,7 +474,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.stop()
 	m := f.c.head.State().Manifest
 	f.advance(25 * time.Hour)
-	all, err := f.c.membership.cfg.Replicas.Newest(f.ctx(), m)
+	all, err := f.c.coordinators().Newest(f.ctx(), m)
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}

@@ -58,10 +58,10 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 		return err
 	}
 	path := string(id.Kind()) + "/" + id.Name()
-	own := c.cfg.Membership.live.Opened(id, runOf(hello.GetRun()))
+	own := c.cfg.Membership.Live().Opened(id, runOf(hello.GetRun()))
 	defer func() {
-		_, member := c.cfg.Membership.members.Find(path)
-		c.cfg.Membership.live.Closed(id, own, member)
+		_, member := c.cfg.Membership.Roster().Find(path)
+		c.cfg.Membership.Live().Closed(id, own, member)
 	}()
 	c.cfg.Membership.streamOpened(ctx, path, own.Run())
 	c.heard(id, hello)
@@ -87,7 +87,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			return record.Member{}, false
 		}
 		known = true
-		return c.cfg.Membership.members.Find(path)
+		return c.cfg.Membership.Roster().Find(path)
 	}
 	var bootstrap <-chan time.Time // when the node_bootstrap is due; nil: never
 	var leave <-chan time.Time     // when the member is sent elsewhere; nil: not now
@@ -98,7 +98,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 	if c.cfg.Admission.unrecorded(path, leaf) {
 		back = c.cfg.Admission.recalls.Add(leaf.NotAfter)
 	}
-	trustChanged, publicationChanged, moved := c.cfg.Bundle.Changed(), c.cfg.Publication.publicationChanged.Wait(), c.cfg.Membership.members.Wait(path)
+	trustChanged, publicationChanged, moved := c.cfg.Bundle.Changed(), c.cfg.Publication.publicationChanged.Wait(), c.cfg.Membership.Roster().Wait(path)
 	stateChanged := c.cfg.Head.Changed()
 	for first := true; ; first = false {
 		d.forget()
@@ -160,7 +160,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 		// The next wait is taken before the loop looks again.
 		case <-moved:
-			moved, known = c.cfg.Membership.members.Wait(path), false
+			moved, known = c.cfg.Membership.Roster().Wait(path), false
 		case <-trustChanged:
 			trustChanged = c.cfg.Bundle.Changed()
 		case <-publicationChanged:
@@ -182,7 +182,7 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 
 // heard notes what a member reports.
 func (c *Delivery) heard(id identity.ID, r *fealtyv1.ConnectRequest) {
-	if c.cfg.Membership.live.Reported(id, r, c.cfg.Now()) {
+	if c.cfg.Membership.Live().Reported(id, r, c.cfg.Now()) {
 		c.cfg.Trust.keyConfirmed.Notify()
 	}
 }
@@ -207,7 +207,7 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 	if held != nil && held.GetAuthorityEpoch() == s.Head.AuthorityEpoch {
 		return 0, false, nil
 	}
-	wait, err = a.c.cfg.Membership.live.BootstrapWait(id, a.c.cfg.Now())
+	wait, err = a.c.cfg.Membership.Live().BootstrapWait(id, a.c.cfg.Now())
 	return wait, err == nil, err
 }
 
@@ -241,7 +241,7 @@ func (c *Delivery) bootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv
 		version, err := ch.Commit(ctx)
 		switch {
 		case err == nil:
-			c.cfg.Membership.members.Put(rec.Value, version)
+			c.cfg.Membership.Roster().Put(rec.Value, version)
 			return c.cfg.Admission.bootstrap(s, rec.Value, version, c.cfg.Now())
 		case !c.cfg.Head.Conflicts(ctx, err):
 			return nil, c.cfg.Head.StoreError("number the member's bootstrap", err)

@@ -12,7 +12,7 @@
 //     and nowhere else, except encrypted by the manifest's keepers (I8).
 //   - A refusal changes nothing, is logged, counted, and worded.
 //
-// Files that decide (admit.go, trust.go's compile) do no I/O; join.go, renew.go,
+// Files that decide (admit.go) do no I/O, as package bundle does none when it makes a bundle; join.go, renew.go,
 // set.go and serve.go act. State is one immutable value behind an atomic pointer:
 // a call works on the value that it started with.
 package coordinator
@@ -161,8 +161,8 @@ type Config struct {
 	// Now is its clock for expiry. Nil means time.Now.
 	Now func() time.Time
 
-	// Elapsed is its clock that only goes forward, by which it judges whether others are
-	// heard. Nil means that of the machine.
+	// Elapsed is its clock that only goes forward, at the pace of real time: by it leases
+	// end, and it judges whether others are heard. Nil means that of the machine.
 	Elapsed func() time.Duration
 
 	// FS is its file system. Nil means the operating system's.
@@ -461,7 +461,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	err := g.Wait()
 	c.readers.Wait()
-	c.membership.others.close()
+	c.membership.Close()
 	c.wipe()
 	return err
 }
@@ -525,10 +525,7 @@ func (c *Coordinator) connectionRefused(err error) {
 // connectionCut counts a connection that ended because its peer's certificate
 // expired or was banned.
 func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
-	c.membership.cuts.Add(1)
-	if err.Reason == mesh.PeerBanned {
-		c.membership.ended.Add(string(p.ID.Kind())+"/"+p.ID.Name(), c.now())
-	}
+	c.membership.Cut(p.ID, err.Reason == mesh.PeerBanned)
 	c.metrics.cuts.WithLabelValues(string(err.Reason)).Inc()
 	c.log.Warn("a connection was cut", "reason", string(err.Reason), "peer", p)
 }

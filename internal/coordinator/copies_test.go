@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -50,7 +48,7 @@ func (p *processOf) connect(streams *sync.WaitGroup, at *Coordinator) *processOf
 	return p
 }
 
-func (d *desk) alarms() int { return int(testutil.ToFloat64(d.c.membership.metrics.clones)) }
+func (d *desk) alarms() int { return int(counterOf(d.c.registry, "fealty_clone_alarms_total")) }
 
 // copyDesk runs fn with a desk in a bubble, one member a, and the streams that it opens.
 func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine)) {
@@ -61,7 +59,7 @@ func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, 
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.membership.hears.Add(-int64(replicas.SilentAfter))
+		d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
 		stop := d.runs(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
@@ -177,7 +175,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		// Two renewals behind, at a coordinator that never saw the newer keys in use.
 		time.Sleep(30 * time.Minute)
 		wantOnlyNil(t, a.renew())
-		d.c.membership.live.Forget(a.id)
+		d.c.membership.Live().Forget(a.id)
 		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 2 {
 			t.Errorf("a key two renewals behind: %v, %d alarms", err, d.alarms())
 		}
@@ -186,9 +184,9 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		stranger := *a
 		stranger.leaf = first.leaf
 		d.store.setDown(errDown)
-		rec, _ := d.c.membership.members.Find("data/a")
+		rec, _ := d.c.membership.Roster().Find("data/a")
 		rec.Key, rec.Older = identity.KeyID{1}, nil
-		d.c.membership.members.Put(rec, 1<<40)
+		d.c.membership.Roster().Put(rec, 1<<40)
 		wantOnlyNil(t, presents(&stranger))
 		d.store.setDown(nil)
 	})

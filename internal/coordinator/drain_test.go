@@ -110,7 +110,7 @@ func TestDrainRefusals(t *testing.T) {
 func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	d := testDesk(t)
 	for _, name := range []string{"a", "b", "c"} {
-		d.c.membership.live.Opened(d.joined(name).id, "")
+		d.c.membership.Live().Opened(d.joined(name).id, "")
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
@@ -145,11 +145,11 @@ func TestBootstrapShowsWhoDrains(t *testing.T) {
 	d.joined("a")
 	d.drain(t, "a")
 	rec := d.record(identity.Data, "a")
-	d.c.membership.members.Put(rec.Value, rec.Version)
-	if n := d.c.membership.members.Count(identity.Data); n != 0 {
+	d.c.membership.Roster().Put(rec.Value, rec.Version)
+	if n := d.c.membership.Roster().Count(identity.Data); n != 0 {
 		t.Errorf("%d active data members, want none", n)
 	}
-	got := d.c.membership.members.VisibleTo(rec.Value, 10)
+	got := d.c.membership.Roster().VisibleTo(rec.Value, 10)
 	if len(got) != 1 || got[0].State != record.Draining {
 		t.Fatalf("visible: %+v", got)
 	}
@@ -165,21 +165,21 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		want    explain.Code
 	}{
 		{"silent", func(*testing.T, *desk, *machine) {}, false, ""},
-		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.membership.live.Opened(a.id, "") }, false,
+		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.membership.Live().Opened(a.id, "") }, false,
 			explain.MemberInContact},
-		{"connected, forced", func(_ *testing.T, d *desk, a *machine) { d.c.membership.live.Opened(a.id, "") }, true,
+		{"connected, forced", func(_ *testing.T, d *desk, a *machine) { d.c.membership.Live().Opened(a.id, "") }, true,
 			""},
 		{"connected, draining", func(t *testing.T, d *desk,
 			a *machine) {
-			d.c.membership.live.Opened(a.id, "")
+			d.c.membership.Live().Opened(a.id, "")
 			d.drain(t, "a")
 		}, false, ""},
 		{"connected, replacing", func(t *testing.T, d *desk, a *machine) {
-			d.c.membership.live.Opened(a.id, "")
+			d.c.membership.Live().Opened(a.id, "")
 			d.replace(t, identity.Data, "a")
 		}, false, ""},
 		{"connected, banned", func(t *testing.T, d *desk, a *machine) {
-			d.c.membership.live.Opened(a.id, "")
+			d.c.membership.Live().Opened(a.id, "")
 			d.ban(t, identity.Data, "a")
 		}, false, ""},
 		{"reported lately", func(_ *testing.T, d *desk, a *machine) {
@@ -192,11 +192,11 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, false, ""},
 		{"coordinator just started", func(_ *testing.T, d *desk,
 			_ *machine) {
-			d.c.membership.hears.Store(d.clock().UnixNano())
+			d.c.membership.Listens(d.clock())
 		}, false, explain.MemberInContact},
 		{"coordinator just started, member expired", func(_ *testing.T, d *desk, _ *machine) {
 			d.advance(26 * time.Hour)
-			d.c.membership.hears.Store(d.clock().UnixNano())
+			d.c.membership.Listens(d.clock())
 		}, false, ""},
 		{"back from recovery mode, in which nobody could report", func(t *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
@@ -262,9 +262,9 @@ func outage(t *testing.T, d *desk, lasts time.Duration) {
 
 // reported opens a stream of id, reports on it, and ends it.
 func (d *desk) reported(id identity.ID) {
-	d.c.membership.live.Opened(id, "")
-	d.c.membership.live.Reported(id, &fealtyv1.ConnectRequest{}, d.clock())
-	d.c.membership.live.Closed(id, nil, true)
+	d.c.membership.Live().Opened(id, "")
+	d.c.membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.clock())
+	d.c.membership.Live().Closed(id, nil, true)
 }
 
 // lifeState is what matters of one member to the calls that race over it.
@@ -363,7 +363,7 @@ func TestRacesOverAMember(t *testing.T) {
 						d.drain(t, "a")
 					}
 					if from.contact {
-						d.c.membership.live.Opened(m.id, "")
+						d.c.membership.Live().Opened(m.id, "")
 					}
 					nextA, nextB := *d.machine(), *d.machine()
 					keyOwn, keyA, keyB := keyOf(t, own.key), keyOf(t, nextA.key), keyOf(t, nextB.key)

@@ -117,7 +117,7 @@ func TestRejoinIsIdempotent(t *testing.T) {
 	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if n := f.c.membership.members.Count(identity.Data); n != 1 {
+	if n := f.c.membership.Roster().Count(identity.Data); n != 1 {
 		t.Fatalf("%d members, want 1", n)
 	}
 }

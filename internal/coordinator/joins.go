@@ -80,7 +80,7 @@ type joinLine struct {
 func (c *Admission) lineOf(j *joiner) joinLine {
 	if j.cand.proven.Type() == proof.TypeSVID {
 		kind, name := j.cand.proven.Member()
-		return joinLine{j.s, c.cfg.Membership.members.Get(string(kind) + "/" + name).Value.Entry}
+		return joinLine{j.s, c.cfg.Membership.Roster().Get(string(kind) + "/" + name).Value.Entry}
 	}
 	if found, ok := j.s.Manifest.Match(j.cand.kind, j.cand.proven.Selectors()); ok {
 		return joinLine{j.s, found.Entry.Name}
@@ -329,7 +329,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	proven := own.proven
 	if j.own == nil && cand.proven.Type() == proof.TypeSVID {
 		kind, name := cand.proven.Member()
-		proven = r.c.cfg.Membership.members.Get(string(kind) + "/" + name)
+		proven = r.c.cfg.Membership.Roster().Get(string(kind) + "/" + name)
 	}
 	if inGrace(s, proven.Value, r.now) != nil {
 		return errLookAgain
@@ -340,7 +340,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	}
 	v := own.view
 	if j.own == nil {
-		v = admissionView{member: r.c.cfg.Membership.members.Get(string(m.id.Kind()) + "/" + m.id.Name())}
+		v = admissionView{member: r.c.cfg.Membership.Roster().Get(string(m.id.Kind()) + "/" + m.id.Name())}
 	}
 	v.believed = r.c.believes(m, cand)
 	var count *rollCount
@@ -565,7 +565,7 @@ func (c *Admission) admitTogether(ctx context.Context, line joinLine,
 	if err == nil {
 		for _, call := range on {
 			call.Item.rev = rev
-			c.cfg.Membership.members.Put(call.Item.adm.record, rev)
+			c.cfg.Membership.Roster().Put(call.Item.adm.record, rev)
 		}
 		answer(nil)
 		return again, false

@@ -20,11 +20,9 @@ import (
 // head is in force here the state of before serves reads, and whatever changes something
 // or certifies anybody waits for it.
 
-const (
-	// followTries is how many heads a call follows by itself, one after the other, before
-	// it leaves that to the loop that follows the head.
-	followTries = 8
-)
+// followTries is how many heads a call follows by itself, one after the other, before
+// it leaves that to the loop that follows the head.
+const followTries = 8
 
 // lingers returns for how much longer the state in force stays for reads while the secrets
 // of the head that w leads to are looked for elsewhere; 0: no longer. The caller holds

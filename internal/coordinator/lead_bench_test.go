@@ -110,7 +110,7 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 		name := fmt.Sprintf("n%d", n)
 		others[0].member(name)
 		for _, f := range others {
-			for f.c.membership.members.Get("data/"+name).Version == 0 {
+			for f.c.membership.Roster().Get("data/"+name).Version == 0 {
 				time.Sleep(time.Millisecond)
 			}
 		}

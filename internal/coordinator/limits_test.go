@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -158,16 +157,17 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
 	c := unopened(t, slog.New(slog.NewTextHandler(&b, nil)))
-	c.membership.metrics = newMembershipMetrics(prometheus.NewRegistry())
+	reg := prometheus.NewRegistry()
+	c.membership.registerMetrics(reg)
 	const each = 2 * flowcontrol.LogBurst
 	for range each {
 		c.word(t.Context(), "/method", errors.New("broken"))
-		c.membership.cloneAlarm(t.Context(), "what", "detail")
+		c.membership.olderKey(t.Context(), identity.Data, "a", "detail")
 	}
 	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)
 	}
-	if n := testutil.ToFloat64(c.membership.metrics.clones); n != each {
+	if n := counterOf(reg, "fealty_clone_alarms_total"); n != each {
 		t.Errorf("%v alarms counted, want %d", n, each)
 	}
 }

@@ -138,6 +138,6 @@ func (c *Membership) follow(ctx context.Context, next *authority.State) (authori
 // listen begins to hear members and coordinators anew: from a start on, or from the end of
 // recovery mode, silence says nothing until everybody had the time to be heard.
 func (c *Membership) listen() {
-	c.hears.Store(c.cfg.Now().UnixNano())
+	c.Listens(c.cfg.Now())
 	c.presence.Listen(c.cfg.Elapsed())
 }

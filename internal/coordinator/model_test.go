@@ -550,9 +550,9 @@ func (w *world) stream(r *rapid.T) {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
-		w.c.membership.live.Opened(m.id, "")
+		w.c.membership.Live().Opened(m.id, "")
 	} else {
-		w.c.membership.live.Closed(m.id, nil, true)
+		w.c.membership.Live().Closed(m.id, nil, true)
 	}
 }
 
@@ -578,7 +578,7 @@ func (w *world) gone(path string) {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)
 		w.ok(err)
-		w.c.membership.live.Closed(id, nil, false)
+		w.c.membership.Live().Closed(id, nil, false)
 		delete(w.contact, path)
 	}
 }

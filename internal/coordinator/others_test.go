@@ -39,8 +39,8 @@ func TestOthersAreHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	f.c.membership.hears.Store(0)
-	r.c.membership.hears.Store(0) // both have been ready for long
+	f.c.membership.Listens(time.Unix(0, 0))
+	r.c.membership.Listens(time.Unix(0, 0)) // both have been ready for long
 
 	for name, asked := range map[string]*fleet{"the one that hears": f, "the other one": r} {
 		time.Sleep(othersFresh) // what was said before the member came is not fresh any more
@@ -131,8 +131,8 @@ func TestOthersAreNotKnown(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.membership.hears.Store(0)
-	rec, ok := d.c.membership.members.Find("data/a")
+	d.c.membership.Listens(time.Unix(0, 0))
+	rec, ok := d.c.membership.Roster().Find("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}

@@ -43,7 +43,7 @@ func (c *Admission) renewAlone(ctx context.Context, peer identity.Peer, r renewR
 	if c.cfg.Bundle.Bans(peer.ID, r.key) || c.cfg.Bundle.Bans(peer.ID, peer.Key) {
 		return nil, explain.New(explain.JoinBanned, "identity", peer.ID.String())
 	}
-	rec, ok := c.cfg.Membership.members.Find(string(peer.ID.Kind()) + "/" + peer.ID.Name())
+	rec, ok := c.cfg.Membership.Roster().Find(string(peer.ID.Kind()) + "/" + peer.ID.Name())
 	if !ok {
 		return nil, cause // it may have joined since: only the store knows
 	}

@@ -93,7 +93,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
-	d.c.membership.hears.Add(-int64(replicas.SilentAfter))
+	d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
 	stop := d.runs(t)
 	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 	synctest.Wait() // until it follows the members: this store tells of no change later
@@ -203,7 +203,7 @@ func (d *desk) past(m *machine) error {
 
 // recordedEnd is until when the member is certified as its record says.
 func (d *desk) recordedEnd(m *machine) time.Time {
-	rec, ok := d.c.membership.members.Find("data/" + m.id.Name())
+	rec, ok := d.c.membership.Roster().Find("data/" + m.id.Name())
 	if !ok {
 		d.t.Fatalf("%s is not known", m.id.Name())
 	}
@@ -227,7 +227,7 @@ func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	removed, other := d.joined("removed"), d.joined("other")
 	d.remove(t, identity.Data, "removed")
 	for _, path := range []string{"data/removed", "data/other"} {
-		d.c.membership.members.Remove(path, d.store.version(history.HeadKey)+1<<40)
+		d.c.membership.Roster().Remove(path, d.store.version(history.HeadKey)+1<<40)
 	}
 	d.store.setDown(errDown)
 	wantOnly(t, "a removed member", d.past(removed), explain.JoinBanned)
@@ -346,7 +346,7 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	d := readyDesk(t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
 	a := d.joined("a")
-	stale, ok := d.c.membership.members.Find("data/a")
+	stale, ok := d.c.membership.Roster().Find("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}
@@ -516,7 +516,7 @@ func TestOutageBehindABan(t *testing.T) {
 			t.Fatal("the bundle was made without a store")
 		}
 		d.store.intercept(nil)
-		if rec, ok := d.c.membership.members.Find("data/a"); !ok || d.c.bundle.Bans(a.id, rec.Key) {
+		if rec, ok := d.c.membership.Roster().Find("data/a"); !ok || d.c.bundle.Bans(a.id, rec.Key) {
 			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
 		}
 		if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {

@@ -188,11 +188,11 @@ func TestFindingsFold(t *testing.T) {
 func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	s := d.c.membership.live.Opened(a.id, "")
+	s := d.c.membership.Live().Opened(a.id, "")
 	found := func(want ...explain.Code) {
 		t.Helper()
 		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
-			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.membership.live.Message(a.id)}
+			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.membership.Live().Message(a.id)}
 		var got []explain.Code
 		for _, f := range findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(), d.clock()) {
 			got = append(got, explain.Code(f.GetCode()))
@@ -206,7 +206,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 		if behind != 0 {
 			r.ClockBehind = durationpb.New(behind)
 		}
-		d.c.membership.live.Reported(a.id, r, d.clock())
+		d.c.membership.Live().Reported(a.id, r, d.clock())
 	}
 	says("fresh", 0)
 	found()
@@ -226,7 +226,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	says("stale", 3*time.Minute)
 	d.advance(staleAfter)
 	found(explain.MemberStale, explain.MemberClock)
-	d.c.membership.live.Closed(a.id, s, true)
+	d.c.membership.Live().Closed(a.id, s, true)
 	found() // what it said last is not so any more, for all that is known
 }
 
@@ -234,7 +234,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.membership.live.Opened(a.id, "")
+	d.c.membership.Live().Opened(a.id, "")
 	long := strings.Repeat("x", 1<<16)
 	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long, AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)), SvidNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62}}
 	for range 100 {
@@ -242,7 +242,7 @@ func TestReportsAreBounded(t *testing.T) {
 		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
 	}
 	version := d.record(identity.Data, "a").Version
-	d.c.membership.live.Reported(a.id, report, d.clock())
+	d.c.membership.Live().Reported(a.id, report, d.clock())
 	resp, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	live := resp.GetMember().GetLive()
@@ -256,7 +256,7 @@ func TestReportsAreBounded(t *testing.T) {
 		t.Errorf("it says that it works until %v by %q, and its certificate ends at %v", live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
 	}
 	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.clock().Add(time.Hour)), "degraded.max"
-	d.c.membership.live.Reported(a.id, report, d.clock())
+	d.c.membership.Live().Reported(a.id, report, d.clock())
 	resp, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) || l.GetAutonomyLimit() != "degraded.max" {

@@ -39,6 +39,7 @@ func TestRenewEvery(t *testing.T) {
 	}
 }
 
+// A manifest may name its signers in any order, and more than one.
 func TestManySigners(t *testing.T) {
 	d := newDesk(t)
 	var list strings.Builder

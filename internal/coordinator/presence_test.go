@@ -106,11 +106,15 @@ func missing(name string) [2]string {
 func TestDeadCoordinatorIsFound(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 3)
-	first, second, third := x.all[0], x.all[1], x.all[2]
 	for _, f := range x.all {
 		finds(t, f, ofCoordinators)
 	}
+	first, second, third := x.all[0], x.all[1], x.all[2]
 
+	if leader, _, _ := awaitLeader(t, x.all...); leader != first {
+		_, err := leader.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: "coordinator-1"})
+		wantOnlyNil(t, err)
+	}
 	first.kill() // it led
 	x.unheard(second, third)
 	finds(t, second, ofCoordinators, missing("coordinator-1"))
@@ -257,7 +261,7 @@ func TestContactOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	first.c.membership.hears.Store(0)
+	first.c.membership.Listens(time.Unix(0, 0))
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
 		t.Helper()
 		time.Sleep(othersFresh) // what was said before is not fresh any more

@@ -17,7 +17,7 @@ import (
 
 // Bounds of [Config.MaxHeadAge].
 const (
-	MinMaxHeadAge = time.Minute // above headDegradedAfter
+	MinMaxHeadAge = time.Minute // above authority.DegradedAfter
 	MaxMaxHeadAge = lifetimes.Stretch
 )
 
@@ -160,8 +160,8 @@ func (c *Coordinator) checkSelf() {
 		passes(l)
 	}
 	c.bundle.Alive()
-	c.membership.members.Alive()
-	c.membership.live.Alive()
+	c.membership.Roster().Alive()
+	c.membership.Live().Alive()
 	c.limiter.Alive()
 	c.admission.cfg.PerMember.Alive()
 	c.auditing.Alive()

@@ -126,7 +126,7 @@ func (c *Publication) followPublication(ctx context.Context, s *authority.State)
 		ended := time.Now()
 		pause := max(publishPause, publishShare*ended.Sub(started))
 		if !more && err == nil {
-			members := c.cfg.Membership.members.Changed()
+			members := c.cfg.Membership.Roster().Changed()
 			if _, err := watch.Wait(ctx, publicationPollPause, members, trust, configured, changed, led); err != nil {
 				return err
 			}
@@ -320,14 +320,14 @@ func (c *Publication) nextPublicationState(ctx context.Context, s *authority.Sta
 // another one than in the store.
 func (b *publisher) collect(c *Publication, s *authority.State, t *bundle.View, p *publication, addresses []string,
 	now time.Time) (ready bool) {
-	b.state, b.members = s, c.cfg.Membership.members
-	touched := c.cfg.Membership.members.TakeTouched()
+	b.state, b.members = s, c.cfg.Membership.Roster()
+	touched := c.cfg.Membership.Roster().TakeTouched()
 	all := b.head != s.Head.Hash || !slices.Equal(b.addresses,
 		addresses) || p.broken || now.Sub(b.swept).Abs() >= sweepHeaders
 	moved := b.head != s.Head.Hash
 	if all {
 		b.head, b.addresses, b.swept = s.Head.Hash, addresses, now
-		for _, path := range c.cfg.Membership.members.Paths() {
+		for _, path := range c.cfg.Membership.Roster().Paths() {
 			touched[path] = true
 		}
 		for _, h := range p.headers {
@@ -613,7 +613,7 @@ func (c *Publication) compile(ctx context.Context, s *authority.State, b *publis
 		if !w.room(len(nodeScopes())) {
 			break
 		}
-		member := c.cfg.Membership.members.Get(path)
+		member := c.cfg.Membership.Roster().Get(path)
 		if version, ok := b.contested[path]; ok && (b.lost || version == member.Version) {
 			continue
 		}

@@ -61,7 +61,7 @@ func (d *desk) follow(c *Coordinator) {
 		}
 		recs = append(recs, r)
 	}
-	c.membership.members.Fill(recs, l.Revision)
+	c.membership.Roster().Fill(recs, l.Revision)
 }
 
 // runtimes returns how many node_runtime headers p has, and of how many contents.

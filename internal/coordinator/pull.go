@@ -141,9 +141,9 @@ func (s snapshotServer) Poll(req *fealtyv1.PollRequest, stream fealtyv1.Snapshot
 	if err := c.cfg.Membership.presents(ctx, identity.FromContext(ctx)); err != nil {
 		return err
 	}
-	if _, ok := c.cfg.Membership.members.Find(string(id.Kind()) + "/" + id.Name()); ok &&
+	if _, ok := c.cfg.Membership.Roster().Find(string(id.Kind()) + "/" + id.Name()); ok &&
 		req.GetInterval().CheckValid() == nil {
-		c.cfg.Membership.live.Polls(id, req.GetInterval().AsDuration())
+		c.cfg.Membership.Live().Polls(id, req.GetInterval().AsDuration())
 	}
 	d := newSender(c, poller{c, ctx, stream}, id, req.GetHeld())
 	if err := d.sendTrust(); err != nil {

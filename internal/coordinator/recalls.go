@@ -31,7 +31,7 @@ const backReason = "the store is back: the present certificate stands in no reco
 // kept out of the records, as far as is known: over the key that its record says, and for
 // longer.
 func (c *Admission) unrecorded(path string, leaf *x509.Certificate) bool {
-	rec, ok := c.cfg.Membership.members.Find(path)
+	rec, ok := c.cfg.Membership.Roster().Find(path)
 	return ok && leaf != nil && identity.KeyOf(leaf) == rec.Key && leaf.NotAfter.After(rec.NotAfter)
 }
 

@@ -90,7 +90,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				d.now = time.Time{} // the bubble's
 				d.mu.Unlock()
 				wantOnlyNil(t, d.set(poolEntries))
-				d.c.membership.hears.Add(-int64(replicas.SilentAfter))
+				d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
 				stop := d.runs(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
@@ -148,7 +148,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.membership.hears.Add(-int64(replicas.SilentAfter))
+		d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
 		stop := d.runs(t)
 		defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 		m := d.joined("a")

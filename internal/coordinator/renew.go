@@ -129,7 +129,7 @@ func (c *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 		if err := c.cfg.Faults.Hit("renew.after-commit"); err != nil {
 			return nil, false, err
 		}
-		c.cfg.Membership.members.Put(after, rev)
+		c.cfg.Membership.Roster().Put(after, rev)
 		chain, err := s.Issue(r.publicKey, id, entry, after.NotAfter, now)
 		if err != nil {
 			return nil, false, fmt.Errorf("certify %s: %w", id, err)

@@ -138,7 +138,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.c.membership.cfg.Replicas.Newest(t.Context(), f.c.head.State().Manifest)
+		all, err := f.c.coordinators().Newest(t.Context(), f.c.head.State().Manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -243,7 +243,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
-	all, err := d.c.membership.cfg.Replicas.Newest(t.Context(), d.state().Manifest)
+	all, err := d.c.coordinators().Newest(t.Context(), d.state().Manifest)
 	wantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
@@ -263,7 +263,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	write(0, true)
 	write(1, true)
-	if all, _ = d.c.membership.cfg.Replicas.Newest(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
+	if all, _ = d.c.coordinators().Newest(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
 		func(r replicas.Record) bool { return r.Name == living || r.Stopped }) {
 		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
 	}

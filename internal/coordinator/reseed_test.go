@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -974,7 +975,16 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 		}
 		d.advance(after)
 		d.lapse()
+		tried := 0
+		d.store.intercept(func(tx store.Tx) {
+			if tx.Put[0].Key == election.TermKey || tx.Put[0].Key == election.BeatKey {
+				tried++
+			}
+		})
 		d.c.election.Step(t.Context())
+		if tried == 0 {
+			t.Errorf("%v after the freeze it did not try to lead", after)
+		}
 		if _, _, leads := d.c.election.Leading(); leads {
 			t.Errorf("%v after the freeze it leads", after)
 		}

@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/batch"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
@@ -257,12 +258,41 @@ type Membership struct {
 	ended    ended.Log      // those of them that a ban ended
 }
 
+// newMembership returns one that knows of no member and heard nobody.
 func newMembership(cfg membershipConfig) *Membership {
 	return &Membership{
 		cfg: cfg, members: roster.New(), others: newOthers(),
 		live: live.New(cfg.Elapsed),
 	}
 }
+
+// Roster is which members the store records.
+func (c *Membership) Roster() *roster.Roster { return c.members }
+
+// Live is who has a stream here.
+func (c *Membership) Live() *live.Members { return c.live }
+
+// Silent returns for how long the coordinator with the key was not heard, and whether it is
+// expected.
+func (c *Membership) Silent(key string) (since time.Duration, expected bool) {
+	return c.presence.Silent(key, c.cfg.Elapsed())
+}
+
+// Listens says since when this coordinator hears its members: who was not heard before may
+// have been there.
+func (c *Membership) Listens(since time.Time) { c.hears.Store(since.UnixNano()) }
+
+// Cut notes that the guard cut a connection of a member, because of a ban or for another
+// reason.
+func (c *Membership) Cut(id identity.ID, banned bool) {
+	c.cuts.Add(1)
+	if banned {
+		c.ended.Add(string(id.Kind())+"/"+id.Name(), c.cfg.Now())
+	}
+}
+
+// Close ends the connections to the other coordinators.
+func (c *Membership) Close() { c.others.close() }
 
 // trustConfig is what a Trust is made of.
 type trustConfig struct {
@@ -512,7 +542,7 @@ func (c *Coordinator) wire(o own) error {
 		Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(), ListensAt: c.Addr(),
 		Peers: cfg.Peers, LookupHost: cfg.LookupHost, Dial: cfg.Dial,
-		Silence: func(key string) (time.Duration, bool) { return c.membership.presence.Silent(key, c.elapsed()) },
+		Silence: func(key string) (time.Duration, bool) { return c.membership.Silent(key) },
 	})
 	c.ownerrecovery = newOwnerRecovery(ownerRecoveryConfig{
 		Self: c.self, Head: c.head, Replicas: coordinators, Authority: c.authority, Election: c.election,

@@ -125,14 +125,14 @@ func (c *Trust) lookAtRollout(ctx context.Context, s *authority.State, r *bundle
 			}
 		}
 	}
-	for _, path := range c.cfg.Membership.live.Confirmed(r, s.Bundle.KeyID(r.Number)) {
+	for _, path := range c.cfg.Membership.Live().Confirmed(r, s.Bundle.KeyID(r.Number)) {
 		all[pathSum(path)], now[pathSum(path)] = true, true
 	}
 	at := c.cfg.Now()
-	paths, seen := c.cfg.Membership.members.PathsAt()
+	paths, seen := c.cfg.Membership.Roster().PathsAt()
 	out.unsettled = seen == 0
 	for _, path := range paths {
-		if rec, ok := c.cfg.Membership.members.Find(path); ok && mustConfirm(rec, at) {
+		if rec, ok := c.cfg.Membership.Roster().Find(path); ok && mustConfirm(rec, at) {
 			out.members++
 			if !all[pathSum(path)] {
 				out.missing = append(out.missing, path)

@@ -122,8 +122,8 @@ func (k *keeping) report(d *desk, c *Coordinator) {
 	if k.v != nil {
 		held = append(held, &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeNodeRuntime), Signers: k.v.SignerKeyIDs()})
 	}
-	c.membership.live.Opened(k.m.id, "")
-	c.membership.live.Reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
+	c.membership.Live().Opened(k.m.id, "")
+	c.membership.Live().Reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
 }
 
 // The old key leaves when every member holds everything under the new one, and not

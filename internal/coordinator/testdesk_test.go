@@ -18,6 +18,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
@@ -115,7 +117,7 @@ func deskWith(t rapidTB, extra string, alter func(*Config)) *desk {
 	if err := d.set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	d.c.membership.hears.Add(-int64(replicas.SilentAfter))
+	d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
 	return d
 }
 
@@ -126,26 +128,38 @@ func (d *desk) open() {
 	if err != nil {
 		d.t.Fatalf("open: %v", err)
 	}
-	c.membership.hears.Add(-int64(replicas.SilentAfter)) // it knows by now who is away
+	c.membership.Listens(d.clock().Add(-replicas.SilentAfter)) // it knows by now who is away
 	d.c = c
-	d.lead(c)
+	d.tryLead(c)
 }
 
-// lead makes c the leader, if it is ready and the store lets it: at a desk nobody else sees
-// to that, and time stands still for who leads too.
+// lead makes c the leader, if it is ready: at a desk nobody else sees to that, and time
+// stands still for who leads too.
 func (d *desk) lead(c *Coordinator) {
 	d.t.Helper()
+	if c.head.State().Phase == authority.Ready && !d.tryLead(c) {
+		d.t.Fatal("it does not lead")
+	}
+}
+
+// tryLead is lead where the store may be away, or have lost something.
+func (d *desk) tryLead(c *Coordinator) bool {
 	if c.head.State().Phase != authority.Ready {
-		return
+		return false
+	}
+	leads := func() bool {
+		term, _, ok := c.election.Leading()
+		return ok && d.store.version(election.TermKey) == store.Revision(term)
 	}
 	for range 8 {
-		if term, _, ok := c.election.Leading(); ok && d.store.version(election.TermKey) == store.Revision(term) {
-			return
+		if leads() {
+			return true
 		}
 		c.election.Step(context.Background())
 		d.pass(election.DefaultLease)
 		c.election.Step(context.Background())
 	}
+	return leads()
 }
 
 // lapse has the lease of whoever leads end: nobody leads until lead or a step says so.
@@ -254,7 +268,7 @@ func (d *desk) set(extra string) error {
 	_, err := d.c.authority.set(context.Background(), d.request(d.manifest(extra)), true)
 	if err == nil {
 		d.extra = extra
-		d.lead(d.c)
+		d.tryLead(d.c)
 	}
 	return err
 }
@@ -440,16 +454,26 @@ func (c *Coordinator) renewOver(ctx context.Context, peer identity.Peer, csr []b
 
 // forgedRecords is how many records c refused because their MAC failed.
 func forgedRecords(c *Coordinator) float64 {
-	families, err := c.registry.Gather()
+	return counterOf(c.registry, "fealty_store_forged_records_total")
+}
+
+// counterOf is the value of the one counter of this name.
+func counterOf(reg *prometheus.Registry, name string) float64 {
+	families, err := reg.Gather()
 	if err != nil {
 		panic(err)
 	}
 	for _, family := range families {
-		if family.GetName() == "fealty_store_forged_records_total" {
+		if family.GetName() == name {
 			return family.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	panic("nothing counts forged records")
+	panic("nothing counts " + name)
+}
+
+// coordinators reads what coordinators say of themselves.
+func (c *Coordinator) coordinators() *replicas.Directory {
+	return &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
 }
 
 // served returns the service of this kind that a room registers.

@@ -246,9 +246,9 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 				By: e.By, Reason: e.Reason})
 	}
 	if t != nil {
-		out.Rollout = c.cfg.Membership.live.Rollout(t)
+		out.Rollout = c.cfg.Membership.Live().Rollout(t)
 	}
-	out.MeshRollout = meshRollout(c.cfg.Membership.members.All(), s.MeshKey, now)
+	out.MeshRollout = meshRollout(c.cfg.Membership.Roster().All(), s.MeshKey, now)
 	return out, nil
 }
 

@@ -77,6 +77,7 @@ var levels = []struct {
 	{"internal/store/etcd", 2, "engine"},
 	{"internal/store/configmap", 2, "engine"},
 
+	{"internal/alivetest", 1, "stacks of goroutines, for tests"},
 	{"internal/gauge", 1, "what is asked for when metrics are collected"},
 	{"internal/watch", 2, "a value that tells when it changed, and a key of the store that is followed"},
 	{"internal/flowcontrol", 2, "how much one caller may ask of a server"},

@@ -11,7 +11,7 @@ import (
 // Leadership in a world. Every coordinator runs a core of package leadership on a clock
 // of its own, which runs fast or slow and stands still while the machine sleeps, and the
 // store has the entry and the beat beside the head. Conditions are those of the
-// coordinator's lead.go: a leader's write holds at the term and at the head that it was
+// coordinator's election: a leader's write holds at the term and at the head that it was
 // made under, a takeover at entry, beat and head, a beat at all three, a step-down at
 // the entry. Calls take any time, and are lost on the way there or back.
 //

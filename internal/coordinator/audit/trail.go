@@ -61,7 +61,8 @@ type Trust interface {
 
 // Lead says whether this coordinator leads.
 type Lead interface {
-	// Leading returns the condition of a leader's write; false if it does not lead.
+	// Leading returns the term, and the condition of a leader's write; false if it does not
+	// lead.
 	Leading() (term uint64, condition store.Condition, ok bool)
 	// Changed returns a channel that is closed when somebody else leads.
 	Changed() <-chan struct{}

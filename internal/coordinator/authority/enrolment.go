@@ -41,7 +41,7 @@ type EnrolmentConfig struct {
 	DataDir   string             // where its files are
 	Addresses []string           // that people and tokens are told; shared
 	Pin       identity.KeyID     // of the root key; zero: any
-	Key       ed25519.PrivateKey // see [loadEnrolmentKey]
+	Key       ed25519.PrivateKey // see [LoadEnrolmentKey]
 	// Certificate is shown beside the enrolment key; nil: this coordinator has none.
 	Certificate *enrolment.Certificate
 }
@@ -54,8 +54,10 @@ type Enrolment struct {
 	setup              atomic.Pointer[ed25519.PublicKey]
 }
 
+// NewEnrolment returns the enrolment that cfg says.
 func NewEnrolment(cfg EnrolmentConfig) *Enrolment { return &Enrolment{cfg: cfg} }
 
+// EnrolmentKey is its public key, as the manifest has it: "ed25519:<base64>".
 func (e *Enrolment) EnrolmentKey() string {
 	k, err := manifest.NewKey(e.cfg.Key.Public().(ed25519.PublicKey))
 	if err != nil {
@@ -64,6 +66,7 @@ func (e *Enrolment) EnrolmentKey() string {
 	return k.String()
 }
 
+// Path is that of a file in the data directory.
 func (e *Enrolment) Path(name string) string { return e.cfg.DataDir + "/" + name }
 
 // LoadEnrolmentKey reads the enrolment key in dataDir, or makes it at the first start. It
@@ -132,7 +135,7 @@ func (e *Enrolment) Vouch(said [64]byte) ([]byte, error) {
 	return e.cfg.Certificate.Vouch(e.EnrolmentKey(), said)
 }
 
-// VouchFor is vouch for what the enrolment key signs of t.
+// VouchFor is Vouch for what the enrolment key signs of t.
 func (e *Enrolment) VouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte, error) {
 	said, err := t.Digest()
 	if err != nil {

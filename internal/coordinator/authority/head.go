@@ -178,7 +178,7 @@ func (h *Head) InForce(ctx context.Context) (*State, error) {
 	}
 }
 
-// AtHead is inForce for who acts on what the head of the history is: the store is asked
+// AtHead is InForce for who acts on what the head of the history is: the store is asked
 // for it. While the store is out of reach that is the head in memory.
 func (h *Head) AtHead(ctx context.Context) (*State, error) {
 	if _, err := h.Ready(); err != nil {
@@ -231,7 +231,7 @@ func (h *Head) Conflicts(ctx context.Context, err error) bool {
 }
 
 // OnConflict has f called when a transaction conflicts over key: f waits until the decision
-// can be made again, or says that it cannot.
+// can be made again, or says that it cannot. It is called before anything is committed.
 func (h *Head) OnConflict(key string, f func(ctx context.Context, err *store.ConflictError) (again bool)) {
 	if h.conflicted == nil {
 		h.conflicted = make(map[string]func(context.Context, *store.ConflictError) bool)

@@ -3,7 +3,6 @@ package authority
 import (
 	"context"
 	"errors"
-
 	"time"
 
 	"github.com/fealty-io/fealty/internal/backup"

@@ -1,4 +1,7 @@
-// Package authority holds the seed of a cluster and what derives from it, and gives handles
+// Package authority knows which head of the history is in force ([Head], [State]) and which
+// coordinator of the manifest this process is ([Enrolment]).
+//
+// It holds the seed of a cluster and what derives from it, and gives handles
 // to them: something to sign with, to seal, or to hand over to somebody who proved who he
 // is. No handle has a way to the bytes (I8).
 //

@@ -240,7 +240,8 @@ func (d *Desired) Run(ctx context.Context, s *authority.State) error {
 		switch _, err := d.Read(ctx, s, whole); {
 		case errors.Is(err, store.ErrForged):
 			// Under another head there may be another seed, or less config.
-			return record.IgnoreConflict(d.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: "the config", Err: err}))
+			return record.IgnoreConflict(d.cfg.Head.ForgedUnder(ctx, s,
+				authority.Suspect{What: "the config", Err: err}))
 		case err != nil:
 			return err
 		}

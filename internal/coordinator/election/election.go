@@ -27,7 +27,7 @@ type Config struct {
 	Failures   *flowcontrol.LogSampler
 	Log        *slog.Logger
 	Now        func() time.Time
-	Elapsed    func() time.Duration
+	Elapsed    func() time.Duration // by which leases end: it goes forward, at the pace of real time
 
 	Lease, Beat time.Duration // see package leadership
 	// LookAtFreeze has a freeze of the records ended that nobody seems to end.
@@ -45,8 +45,10 @@ type Election struct {
 func New(cfg Config) (*Election, error) {
 	e := &Election{cfg: cfg}
 	var err error
-	e.lead, err = newLead(e)
-	return e, err
+	if e.lead, err = newLead(e); err != nil {
+		return nil, err
+	}
+	return e, nil
 }
 
 // Drop deletes entries as they were read, in batches.

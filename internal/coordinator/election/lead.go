@@ -208,7 +208,7 @@ func (e *Election) Run(ctx context.Context) error {
 }
 
 // Step looks whether this coordinator can lead, and does what is due. It is what
-// followLeadership does each time; nobody else may at the same time.
+// [Election.Run] does each time, and nobody else may while that runs.
 func (e *Election) Step(ctx context.Context) {
 	e.lead.fit(ctx)
 	e.lead.run(ctx, leadership.Tick{})

@@ -42,6 +42,7 @@ func (l leaderServer) GetLeader(context.Context, *fealtyv1.GetLeaderRequest) (*f
 	return &fealtyv1.GetLeaderResponse{Leader: l.c.Message()}, nil
 }
 
+// Message says who leads, as far as this coordinator can tell, or for how long nobody did.
 func (e *Election) Message() *fealtyv1.Leader {
 	r, term, nobody := e.leader()
 	if term == 0 {

@@ -345,6 +345,7 @@ func (l *Members) DataConnected() int {
 	return n
 }
 
+// Connected is how many members have a stream here.
 func (l *Members) Connected() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,12 +1,8 @@
 package live_test
 
 import (
-	"errors"
-
-	"github.com/fealty-io/fealty/internal/coordinator/live"
-
 	"bytes"
-
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	livepkg "github.com/fealty-io/fealty/internal/coordinator/live"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -61,12 +57,10 @@ func TestBootstrapTurns(t *testing.T) {
 	}
 }
 
-// A manifest may name its signers in any order; the bundle sorts them by key.
-
 // What a report holds beside what is asked for is let go: the live state lasts as
 // long as the membership, and everybody who looks at the fleet is sent it.
 func TestReportsLeaveNothingBehind(t *testing.T) {
-	l := livepkg.New(nil)
+	l := live.New(nil)
 	id, err := identity.New("test.example", identity.Data, "a")
 	if err != nil {
 		t.Fatal(err)
@@ -81,17 +75,17 @@ func TestReportsLeaveNothingBehind(t *testing.T) {
 	bundle.ProtoReflect().SetUnknown(stuffed.ProtoReflect().GetUnknown())
 	report := &fealtyv1.ConnectRequest{Release: large, SvidNotAfter: stuffed, AutonomousUntil: stuffed,
 		Held: []*fealtyv1.HeldSnapshot{
-		bundle, {Scope: large}, {Scope: string(snapshot.ScopeNodeRuntime), ContentHash: []byte(large)},
-	}}
+			bundle, {Scope: large}, {Scope: string(snapshot.ScopeNodeRuntime), ContentHash: []byte(large)},
+		}}
 	l.Reported(id, report, time.Now())
-	live := l.Message(id)
-	if n := proto.Size(live); n > 1<<10 {
+	shown := l.Message(id)
+	if n := proto.Size(shown); n > 1<<10 {
 		t.Errorf("the live state of a member takes %d bytes", n)
 	}
-	if unsafe.StringData(live.GetRelease()) == unsafe.StringData(large) {
+	if unsafe.StringData(shown.GetRelease()) == unsafe.StringData(large) {
 		t.Error("the whole text of the release is kept")
 	}
-	held := livepkg.HeldOf(report.GetHeld())
+	held := live.HeldOf(report.GetHeld())
 	if got := held[string(snapshot.ScopeTrustBundle)]; len(held) != 1 || proto.Size(got) > 100 ||
 		got.GetAuthorityEpoch() != 1 || got.GetConfigVersion() != 2 || got.GetGeneration() != 3 ||
 		!bytes.Equal(got.GetContentHash(), hash) {

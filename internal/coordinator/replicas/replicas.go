@@ -25,7 +25,6 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
-
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -289,9 +288,8 @@ func checkKeeperViews(views []KeeperView) error {
 	return nil
 }
 
-const (
-	Pause = time.Minute // between two records of one coordinator, if nothing changes
-)
+// Pause is how long there is between two records of one coordinator, if nothing changes.
+const Pause = time.Minute
 
 // SilentAfter is how long a member or a coordinator may be silent before it is worth a look. A
 // connected one is never silent: its stream would have ended.

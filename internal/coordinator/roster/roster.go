@@ -24,7 +24,7 @@ type Roster struct {
 	// waiting is closed when the state of the member may have changed, by its path;
 	// guarded by mu.
 	waiting map[string]chan struct{}
-	touched map[string]bool // put or removed since takeTouched, by path; guarded by mu
+	touched map[string]bool // put or removed since TakeTouched, by path; guarded by mu
 
 	grew chan struct{} // poked when touched grows; capacity 1
 }

@@ -323,6 +323,5 @@ func (b *Current) Bans(id identity.ID, key identity.KeyID) bool {
 	return b.trust.Load().Bundle.Banned(id, key)
 }
 
-const (
-	identityPause = 5 * time.Second
-)
+// identityPause is how often it is looked whether the own certificate is to be renewed.
+const identityPause = 5 * time.Second
