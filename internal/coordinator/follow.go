@@ -269,7 +269,15 @@ func (c *Authority) followHead(ctx context.Context) error {
 	defer stop()
 	for {
 		due := c.cfg.Head.Due()
-		pause := c.checkHead(ctx)
+		pause, outrun := c.checkHead(ctx)
+		if outrun {
+			// The notice to look again is its own. Without the pause, two that are in each
+			// other's way, or one that meets a freeze, would load the history again and again.
+			if err := watch.Sleep(ctx, pause); err != nil {
+				return err
+			}
+			continue
+		}
 		switch given, err := watch.Wait(ctx, pause, changed, due); {
 		case err != nil:
 			return err
@@ -281,22 +289,23 @@ func (c *Authority) followHead(ctx context.Context) error {
 
 // checkHead compares the persisted head with ours. If another one is there the
 // state is loaded anew; until then nothing is decided under the old one, because
-// every transaction is conditional on our head. It returns when to look again.
-func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
+// every transaction is conditional on our head. It returns when to look again, and whether
+// somebody else was first with what it was about to adopt.
+func (c *Authority) checkHead(ctx context.Context) (pause time.Duration, outrun bool) {
 	pause = headPollPause
 	if !c.unsettled.Load() && c.cfg.Head.HeadHolds(ctx) {
-		return pause
+		return pause, false
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
 	select {
 	case c.setting <- struct{}{}:
 		defer func() { <-c.setting }()
 	case <-ctx.Done():
-		return pause
+		return pause, false
 	}
 	// What was read before may be an ancestor of what a set adopted meanwhile.
 	if c.followed(ctx) {
-		return pause
+		return pause, false
 	}
 	if c.pushed.Swap(false) {
 		c.search.Push(c.cfg.Elapsed())
@@ -306,14 +315,14 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 		if ctx.Err() == nil {
 			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the history was not read", slog.Any("err", err))
 		}
-		return pause
+		return pause, false
 	}
 	c.unsettled.Store(false)
 	c.tried.Store(true)
 	if ctx.Err() == nil && next != c.cfg.Head.State() {
 		switch err := c.adopt(ctx, next); { // logged there, and tried again
 		case lost(err):
-			return lostPause(c.lost)
+			return lostPause(c.lost), true
 		case err != nil:
 			c.search.Ended(c.cfg.Elapsed(), decide.FromMemory, decide.Nothing)
 		}
@@ -321,7 +330,7 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration) {
 	if wait > 0 {
 		pause = min(pause, wait)
 	}
-	return pause
+	return pause, false
 }
 
 // leaveHead makes sure that a call that found another head in the store decides
