@@ -303,7 +303,7 @@ func (c *Authority) checkHead(ctx context.Context) (pause time.Duration, outrun 
 	case <-ctx.Done():
 		return pause, false
 	}
-	// What was read before may be an ancestor of what a set adopted meanwhile.
+	// The head that was read before may be an ancestor of what a set adopted meanwhile.
 	if c.followed(ctx) {
 		return pause, false
 	}

@@ -3,6 +3,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -425,4 +427,40 @@ func TestSetterIsOvertaken(t *testing.T) {
 	if n := len(a.audited("manifest.set")); n != 2 {
 		t.Errorf("%d sets are told of, want 2", n)
 	}
+}
+
+// A coordinator that is overtaken each time it adopts a head pauses before the next time: its
+// own notice to look again does not wake it.
+func TestOvertakenPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		other, err := d.another("other")
+		wantOnlyNil(t, err)
+		defer func() { wantOnlyNil(t, other.Close()) }()
+		both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
+			fmt.Sprintf(`match: ["key:%s", "key:`, other.self.EnrolmentKey()), 1)
+		_, err = d.c.authority.set(t.Context(), d.request([]byte(both)), true)
+		wantOnlyNil(t, err)
+		other.authority.checkHead(t.Context())
+		_, err = d.c.authority.set(t.Context(), d.request([]byte(both+"# again\n")), true)
+		wantOnlyNil(t, err)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var at []time.Time
+		d.faults.Arm("adopt.begin", func() error {
+			if at = append(at, time.Now()); len(at) == 20 {
+				cancel()
+			}
+			return store.ErrConflict
+		})
+		if err := other.authority.followHead(ctx); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		d.faults.Disarm("adopt.begin")
+		for i := range at[1:] {
+			if !at[i+1].After(at[i]) {
+				t.Fatalf("attempt %d began with no pause after the one before", i+1)
+			}
+		}
+	})
 }

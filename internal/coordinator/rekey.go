@@ -25,7 +25,7 @@ func (c *Authority) rotateMesh(ctx context.Context, dryRun bool, reason, by stri
 	if err != nil || dryRun {
 		return s, err
 	}
-	// Who hangs up now must not leave a head behind whose key is in no memory.
+	// A caller that hangs up now must not leave a head behind whose key is in no memory.
 	changing, cancel := context.WithTimeout(patience.Beyond(ctx), rekeyTimeout)
 	defer cancel()
 	return c.rekey(changing, s, reason, by, nil)

@@ -451,8 +451,8 @@ type own struct {
 	outside     durable.FS             // of what others read
 }
 
-// wire makes the rooms, the lowest first. What a lower room asks of a higher one it is
-// given as a function, and calls once all of them are made.
+// wire makes the rooms, the lowest first. Where a lower room asks something of a
+// higher one, its config has a function for that; it is called once all of them are made.
 func (c *Coordinator) wire(o own) error {
 	cfg := c.cfg
 	c.storeguard = storeguard.New(storeguard.Config{

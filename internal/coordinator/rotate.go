@@ -249,7 +249,7 @@ func (c *Trust) followTrust(ctx context.Context, s *authority.State) error {
 		}
 		select {
 		case <-confirmed:
-			// What one coordinator hears, the others wait for; of many that confirm at
+			// The others wait for what one coordinator hears; of many that confirm at
 			// once one look is enough.
 			if err := watch.Sleep(ctx, confirmPause); err != nil {
 				return err

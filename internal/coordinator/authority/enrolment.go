@@ -144,8 +144,8 @@ func (e *Enrolment) VouchFor(t interface{ Digest() ([64]byte, error) }) ([]byte,
 	return e.Vouch(said)
 }
 
-// TakeCertificate looks once at the files of the certificate. What in does not admit, if it
-// is not nil, is refused, and the one before stays.
+// TakeCertificate looks once at the files of the certificate. A new one that in does not
+// admit is refused, and the one before stays; in is nil where there is no manifest.
 func (e *Enrolment) TakeCertificate(ctx context.Context, in *manifest.Manifest) (taken bool, refused error) {
 	taken, refused = e.cfg.Certificate.Take(ctx, e.EnrolmentKey(), in, e.cfg.Now())
 	if taken {

@@ -226,7 +226,7 @@ func (h *Head) Conflicts(ctx context.Context, err error) bool {
 	case !h.conflicted[conflict.Key](ctx, conflict):
 		return false
 	}
-	// Who lost to somebody once would lose again in step with them.
+	// A coordinator that lost to another once would lose again in step with it.
 	return watch.Sleep(ctx, mathrand.N(record.ConflictPause)) == nil
 }
 
@@ -239,8 +239,8 @@ func (h *Head) OnConflict(key string, f func(ctx context.Context, err *store.Con
 	h.conflicted[key] = f
 }
 
-// StoreError words an error of the store for who called. What failed, and how,
-// stays in the log: it is not the caller's to know.
+// StoreError words an error of the store for who called. The log alone says what
+// failed, and how: it is not the caller's to know.
 func (h *Head) StoreError(what string, err error) error {
 	code := explain.StoreUnreachable
 	switch {
@@ -423,7 +423,7 @@ func (h *Head) OlderHeadError() error {
 			"from a copy that lags", record.Index, s.Head.Index))
 }
 
-// judgeHead says what the head e of the store means. What cannot be read is another
+// judgeHead says what the head e of the store means. One that cannot be read is another
 // head: why is found out on the way to it.
 func (h *Head) judgeHead(ctx context.Context, s *State, e store.Entry) decide.Verdict {
 	if s.Phase == Ready && e.Version == s.HeadVersion && string(e.Value) == string(s.HeadRecord) {

@@ -190,8 +190,8 @@ func (d *Desired) Read(ctx context.Context, s *authority.State, whole bool) (*Vi
 	return d.believeConfig(ctx, v), nil
 }
 
-// follows reports whether v can be what became of have. What is put back as it was is
-// not, also in a write of its own, which has a version above; but a restore that the
+// follows reports whether v can be what became of have. Config that is put back as it was
+// is not, also in a write of its own, which has a version above; but a restore that the
 // signers wanted leads to fewer changes. A reseed writes the very same config anew.
 func (v *View) follows(have *View) bool {
 	is, was := v.State.Value, have.State.Value
@@ -225,8 +225,8 @@ func (d *Desired) believeConfig(ctx context.Context, v *View) *View {
 }
 
 // Run keeps the config in memory up with the store until ctx ends: at once
-// on a change, and every few seconds in case a notice was lost. What was altered
-// from outside is reported, and the config in force stays.
+// on a change, and every few seconds in case a notice was lost. Config that was
+// altered under the same head is reported, and the config in force stays.
 func (d *Desired) Run(ctx context.Context, s *authority.State) error {
 	checked := d.cfg.Now()
 	return watch.Follow(ctx, d.cfg.Store, StateKey, configPollPause, func(ctx context.Context) error {

@@ -105,7 +105,7 @@ type configWrite struct {
 }
 
 // writeConfig makes a change in one transaction, or nothing of it, and returns what
-// it did and the version that is in force then. What changes nothing is not written.
+// it did and the version that is in force then. A change of nothing is not written.
 func (d *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
 	for range record.CommitTries {
 		s, err := d.cfg.Head.InForce(ctx)

@@ -168,8 +168,8 @@ func (l *Members) UsedFor(id identity.ID, key identity.KeyID, now time.Time) (ti
 }
 
 // BootstrapWait takes the next turn of id to be sent a node_bootstrap, and
-// returns how long it is to wait for it: each costs a write. Who has too many
-// turns ahead is refused.
+// returns how long it is to wait for it: each costs a write. A member that has
+// too many turns ahead is refused.
 func (l *Members) BootstrapWait(id identity.ID, now time.Time) (time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,7 +189,7 @@ func (l *Members) BootstrapWait(id identity.ID, now time.Time) (time.Duration, e
 		"limit", "one in "+BootstrapPause.String())
 }
 
-// Closed ends a stream of id. What is known of it is kept if it still is a member.
+// Closed ends a stream of id. The rest that is known of it is kept if it still is a member.
 func (l *Members) Closed(id identity.ID, s *Stream, member bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

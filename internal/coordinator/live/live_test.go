@@ -57,7 +57,7 @@ func TestBootstrapTurns(t *testing.T) {
 	}
 }
 
-// What a report holds beside what is asked for is let go: the live state lasts as
+// All that a report holds beside what is asked for is let go: the live state lasts as
 // long as the membership, and everybody who looks at the fleet is sent it.
 func TestReportsLeaveNothingBehind(t *testing.T) {
 	l := live.New(nil)

@@ -161,8 +161,8 @@ func (b *Current) Ensure(ctx context.Context, s *authority.State) (bundle.Input,
 }
 
 // Touch adds to ch a new version of the trust state, so that the bundle
-// that ch leads to has a version of its own. What no bundle could be made of is
-// refused here, with an error that matches [bundle.ErrFull]: once committed it would
+// that ch leads to has a version of its own. A change that no bundle could
+// be made of is refused here, with an error that matches [bundle.ErrFull]: once committed it would
 // stop every later ban.
 func (b *Current) Touch(ctx context.Context, s *authority.State, ch *record.Change, d bundle.Delta,
 	room bundle.Room) error {
