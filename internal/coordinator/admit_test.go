@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,8 +17,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -39,7 +43,8 @@ func wantOnly(t *testing.T, what string, err error, code explain.Code) {
 
 func (d *desk) ban(t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
-	_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
+	_, err := d.members().BanMember(t.Context(),
+		&fealtyv1.BanMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
 	wantOnly(t, "ban", err, "")
 }
 
@@ -51,7 +56,8 @@ func (d *desk) unban(t *testing.T, kind identity.Kind, name string) {
 
 func (d *desk) replace(t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
-	_, err := d.members().ReplaceMember(t.Context(), &fealtyv1.ReplaceMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
+	_, err := d.members().ReplaceMember(t.Context(),
+		&fealtyv1.ReplaceMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
 	wantOnly(t, "replace", err, "")
 }
 
@@ -161,7 +167,7 @@ func TestAdmissionCases(t *testing.T) {
 			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
 			d.remove(t, identity.Data, m.id.Name())
 			d.advance(10 * 24 * time.Hour)
-			wantOnly(t, "prune", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
+			wantOnly(t, "prune", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
 			wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 			if n := len(d.store.keys(record.BanKeyPrefix)); n != 0 {
 				t.Fatalf("%d banned keys after ten days", n)
@@ -172,7 +178,8 @@ func TestAdmissionCases(t *testing.T) {
 			tok := d.token(named)
 			m := d.machine()
 			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
-			_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).RevokeToken(t.Context(), &fealtyv1.RevokeTokenRequest{Id: tok.ID})
+			_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).RevokeToken(t.Context(),
+				&fealtyv1.RevokeTokenRequest{Id: tok.ID})
 			wantOnly(t, "revoke", err, "")
 			return func(*testing.T, *desk) error { return m.join(identity.Data, proof.NewTokenProver(tok)) }
 		}, explain.TokenRevoked},
@@ -226,12 +233,14 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.RenewEntryGone},
 		{"rejoin, the entry is of another kind now", func(t *testing.T, d *desk) step {
 			m := d.joined("a")
-			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool, kind: data", "{name: pool, kind: witness", 1)), "")
+			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool, kind: data",
+				"{name: pool, kind: witness", 1)), "")
 			return func(*testing.T, *desk) error { return m.rejoin() }
 		}, explain.JoinKindMismatch},
 		{"renewal, the entry is of another kind now", func(t *testing.T, d *desk) step {
 			m := d.joined("a")
-			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool, kind: data", "{name: pool, kind: witness", 1)), "")
+			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool, kind: data",
+				"{name: pool, kind: witness", 1)), "")
 			return func(*testing.T, *desk) error { return m.renew() }
 		}, explain.JoinKindMismatch},
 		{"renewal by an older certificate", func(t *testing.T, d *desk) step {
@@ -313,7 +322,8 @@ func TestAdmissionCases(t *testing.T) {
 		{"entry got its maximum after its members", func(t *testing.T, d *desk) step {
 			d.joined("a")
 			d.joined("b")
-			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool,", "{name: pool, max_members: 2,", 1)), "")
+			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool,", "{name: pool, max_members: 2,",
+				1)), "")
 			return func(*testing.T, *desk) error {
 				return d.byToken(d.machine(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 			}
@@ -347,20 +357,22 @@ func TestAdmissionCases(t *testing.T) {
 			wantOnly(t, "renew", m.renew(), "")
 			return func(t *testing.T, d *desk) error {
 				ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: leaf, Key: identity.KeyOf(leaf)})
-				_, err := served[fealtyv1.AdmissionServiceServer](d.c.admission.registerServices).Leave(ctx, &fealtyv1.LeaveRequest{Name: "a"})
+				_, err := served[fealtyv1.AdmissionServiceServer](d.c.rooms.Admission.RegisterServices).Leave(ctx,
+					&fealtyv1.LeaveRequest{Name: "a"})
 				return err
 			}
 		}, explain.RenewOlderKey},
 		{"token with the name of another entry", func(t *testing.T, d *desk) step {
 			return func(t *testing.T, d *desk) error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
+				_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
 					&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
 				return err
 			}
 		}, explain.TokenRequest},
 		{"ban of a coordinator", func(t *testing.T, d *desk) step {
 			return func(t *testing.T, d *desk) error {
-				_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "coordinator", Name: "coordinator-1", Reason: "test"})
+				_, err := d.members().BanMember(t.Context(),
+					&fealtyv1.BanMemberRequest{Kind: "coordinator", Name: "coordinator-1", Reason: "test"})
 				return err
 			}
 		}, explain.RequestField},
@@ -375,7 +387,8 @@ func TestAdmissionCases(t *testing.T) {
 				return
 			}
 			for k, e := range d.store.snapshot() {
-				if e.Version != before[k].Version && !strings.HasPrefix(k, tokenPrefix) && !strings.HasPrefix(k, auditPrefix) {
+				if e.Version != before[k].Version && !strings.HasPrefix(k, admission.TokenPrefix) &&
+					!strings.HasPrefix(k, auditlog.Prefix) {
 					t.Errorf("a refusal changed %s", k)
 				}
 			}
@@ -397,18 +410,22 @@ func mustCSR(t *testing.T, key crypto.Signer) []byte {
 func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	d := testDesk(t)
 	owner := d.joined("a")
-	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
+	binding := make([]byte, 32)
+	rand.Read(binding)
+	ch := challenge.New(binding)
 	req := joinRequest(t, ch, owner.key, identity.Data, proof.NewSVIDProver(identity.Data, "a", owner.key))
-	j, err := d.c.admission.prove(t.Context(), d.state(), ch, req)
-	if err != nil || j.csrErr != nil {
-		t.Fatal(err, j)
+	proven := 0
+	d.c.faults.Arm("join.proven", func() error {
+		if proven++; proven == 1 {
+			return owner.renew()
+		}
+		return nil
+	})
+	_, err := d.c.rooms.Admission.Join(t.Context(), ch, req)
+	wantOnly(t, "the proof of before", err, explain.JoinClone)
+	if proven != 1 {
+		t.Errorf("it was decided %d times", proven)
 	}
-	j.turn = d.c.admission.oneTurn()
-	wantOnly(t, "renew", owner.renew(), "")
-	if err := d.c.admission.joins.Do(t.Context(), d.c.admission.lineOf(j), j); !errors.Is(err, errLookAgain) {
-		t.Fatalf("the proof of before: %v, want that the store is asked", err)
-	}
-	wantOnly(t, "the proof of before", d.c.admission.look(t.Context(), j), explain.JoinClone)
 	if rec := d.record(identity.Data, "a"); rec.Value.Key != keyOf(t, owner.key) {
 		t.Fatal("the record is not that of the owner")
 	}
@@ -418,12 +435,13 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 // bundle in force goes on, no other one is made, and none after a restart.
 func TestDeletedRecordsLiftNoBan(t *testing.T) {
 	t.Parallel()
-	for _, prefix := range []string{"trust/ban/", record.BanIDPrefix, record.BanKeyPrefix, bundle.StateKey, bundle.Prefix} {
+	for _, prefix := range []string{"trust/ban/", record.BanIDPrefix, record.BanKeyPrefix, bundle.StateKey,
+		bundle.Prefix} {
 		t.Run(prefix, func(t *testing.T) {
 			d := testDesk(t)
 			m, other := d.joined("a"), d.joined("b")
 			d.ban(t, identity.Data, "a")
-			version := d.c.bundle.View().Version
+			version := d.c.rooms.Bundle.View().Version
 			for _, key := range d.store.keys(prefix) {
 				d.store.alter(key, func([]byte) []byte { return nil })
 			}
@@ -432,13 +450,14 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.JoinBanned)
 			wantOnly(t, "renewal of another member", other.renew(), "")
-			if err := d.c.bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
 			}
-			if v := d.c.bundle.View(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
+			if v := d.c.rooms.Bundle.View(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
 				t.Error("the bundle in force changed")
 			}
-			_, err = d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
+			_, err = d.members().BanMember(t.Context(),
+				&fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
 			wantOnly(t, "a ban on top of it", err, explain.StoreForged)
 			d.restart()
 			d.wantPhase("recovery", "trust state")
@@ -457,7 +476,8 @@ func TestNameGivenToAnotherKey(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	rec.Value.ProofType, rec.Value.Selectors = proof.TypeKey, []string{"key:" + k.String()}
 	named := func(name string) { // the manifest calls that key name
-		wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: %s, kind: data, match: [\"key:%s\"]}\n", name, k)), "")
+		wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: %s, kind: data, match: [\"key:%s\"]}\n", name,
+			k)), "")
 	}
 	named("a")
 	ch := d.state().Records.NewChange(d.state().HeadVersion)
@@ -541,7 +561,7 @@ func TestReplaceKeepsDomains(t *testing.T) {
 // Many removals in a day do not fill the bundle: they are put off while there is
 // still room for bans, and a ban gets through even when there is none.
 func TestBundleKeepsRoomForBans(t *testing.T) {
-	d := deskWith(t, poolEntries, func(c *Config) { c.maxListed = 100 })
+	d := deskWith(t, poolEntries, func(c *Config) { c.knobs.maxListed = 100 })
 	victim, spare := d.joined("victim"), d.joined("spare")
 	have := 0
 	fill := func(n int) {
@@ -550,9 +570,11 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 		var delta bundle.Delta
 		for ; have < n; have++ {
 			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(have), CertEnd: d.clock().Add(20 * time.Hour)})
-			ch.Put(record.BanKeyKey(testKey(have)), 0, record.Ban{Reason: "filler", Until: d.clock().Add(1000 * time.Hour), CertEnd: d.clock().Add(20 * time.Hour)})
+			ch.Put(record.BanKeyKey(testKey(have)), 0,
+				record.Ban{Reason: "filler", Until: d.clock().Add(1000 * time.Hour),
+					CertEnd: d.clock().Add(20 * time.Hour)})
 		}
-		if err := d.c.bundle.Touch(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
+		if err := d.c.rooms.Bundle.Touch(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ch.Commit(t.Context()); err != nil {
@@ -564,16 +586,16 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	wantOnly(t, "a removal without room", err, explain.RateLimited)
 	fill(100)
 	d.ban(t, identity.Data, "victim")
-	if !d.c.bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.rooms.Bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the ban is not in force")
 	}
 	_, err = d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
 	wantOnly(t, "lifting a ban whose keys have no room", err, explain.RateLimited)
 	// A day later the fillers' certificates have ended.
 	d.advance(21 * time.Hour)
-	wantOnly(t, "refresh", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
+	wantOnly(t, "refresh", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
 	d.unban(t, identity.Data, "victim")
-	if !d.c.bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.rooms.Bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
 	d.remove(t, identity.Data, spare.id.Name())
@@ -586,7 +608,7 @@ func TestBundleVersions(t *testing.T) {
 	seen := make(map[[2]uint64]snapshot.Digest)
 	look := func(what string) {
 		t.Helper()
-		in, err := d.c.bundle.Ensure(t.Context(), d.state())
+		in, err := d.c.rooms.Bundle.Ensure(t.Context(), d.state())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -632,12 +654,12 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("node-a")
 	d.joined("node-b")
-	one, err := d.c.delivery.bootstrapAgain(t.Context(), a.id)
+	one, err := d.c.rooms.Delivery.BootstrapAgain(t.Context(), a.id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.joined("node-c")
-	two, err := d.c.delivery.bootstrapAgain(t.Context(), a.id)
+	two, err := d.c.rooms.Delivery.BootstrapAgain(t.Context(), a.id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -659,7 +681,7 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 		versions[h.Version] = true
 	}
 	wantOnly(t, "set", d.set(entriesOf(false)), "")
-	_, err = d.c.delivery.bootstrapAgain(t.Context(), a.id)
+	_, err = d.c.rooms.Delivery.BootstrapAgain(t.Context(), a.id)
 	wantOnly(t, "without an entry", err, explain.RenewEntryGone)
 }
 
@@ -676,7 +698,8 @@ func TestStoreOutage(t *testing.T) {
 		"rejoin": func() error { return m.rejoin() },
 		"renew":  func() error { return m.renew() },
 		"ban": func() error {
-			_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
+			_, err := d.members().BanMember(t.Context(),
+				&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
 			return err
 		},
 		"remove": func() error {
@@ -684,7 +707,7 @@ func TestStoreOutage(t *testing.T) {
 			return err
 		},
 		"token": func() error {
-			_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		},
@@ -710,7 +733,7 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
-	d.c.authority.checkHead(context.Background())
+	d.c.rooms.Authority.checkHead(context.Background())
 	if phase, _ := d.c.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)
 	}

@@ -28,6 +28,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -50,7 +51,9 @@ func TestRelayedProofIsRefused(t *testing.T) {
 	// binding alone has to hold.
 	relay := newRelay(t, f)
 	victim := f.node()
-	conn, err := grpc.NewClient("passthrough:///"+relay.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})))
+	conn, err := grpc.NewClient("passthrough:///"+relay.addr,
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
+			MinVersion: tls.VersionTLS13})))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +123,8 @@ func newRelay(t *testing.T, f *fleet) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Minute),
+		NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +149,9 @@ func (r *relay) forwarded() bool {
 }
 
 func (r *relay) Join(victim fealtyv1.AdmissionService_JoinServer) error {
-	conn, err := grpc.NewClient("passthrough:///"+r.f.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})))
+	conn, err := grpc.NewClient("passthrough:///"+r.f.addr,
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
+			MinVersion: tls.VersionTLS13})))
 	if err != nil {
 		return err
 	}
@@ -193,14 +199,16 @@ func TestBadJoinRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := f.node().join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "small"}))); err != nil {
+		if err := f.node().join(identity.Data,
+			proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "small"}))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var recorded *fealtyv1.JoinRequest
 	recorder := f.node()
 	recorder.alter = func(r *fealtyv1.JoinRequest) { recorded = r }
-	if err := recorder.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 3}))); err != nil {
+	if err := recorder.join(identity.Data,
+		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 3}))); err != nil {
 		t.Fatal(err)
 	}
 	before := f.catalog()
@@ -228,25 +236,38 @@ func TestBadJoinRequests(t *testing.T) {
 		want  explain.Code
 	}{
 		{name: "no proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof = nil }, want: explain.ProofUnknownType},
-		{name: "larger than a message of strangers may be", alter: func(r *fealtyv1.JoinRequest) { r.Member = strings.Repeat("x", maxStrangerBytes) }, want: explain.MessageTooLarge},
-		{name: "unknown type of proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Type = "telepathy" }, want: explain.ProofUnknownType},
-		{name: "forged signature", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Evidence[0] ^= 1 }, want: explain.TokenUnknown},
-		{name: "unknown token", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Claim = strings.Repeat("a", 16) }, want: explain.TokenUnknown},
-		{name: "token id that is a path", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Claim = "../trust/state" }, want: explain.TokenUnknown},
-		{name: "token proof sold as a key", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Type = "key" }, want: explain.JoinUnauthorized},
-		{name: "replayed request", alter: func(r *fealtyv1.JoinRequest) { r.Proof, r.Csr = recorded.Proof, recorded.Csr }, want: explain.TokenUnknown},
+		{name: "larger than a message of strangers may be",
+			alter: func(r *fealtyv1.JoinRequest) { r.Member = strings.Repeat("x", maxStrangerBytes) },
+			want:  explain.MessageTooLarge},
+		{name: "unknown type of proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Type = "telepathy" },
+			want: explain.ProofUnknownType},
+		{name: "forged signature", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Evidence[0] ^= 1 },
+			want: explain.TokenUnknown},
+		{name: "unknown token", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Claim = strings.Repeat("a", 16) },
+			want: explain.TokenUnknown},
+		{name: "token id that is a path", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Claim = "../trust/state" },
+			want: explain.TokenUnknown},
+		{name: "token proof sold as a key", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Type = "key" },
+			want: explain.JoinUnauthorized},
+		{name: "replayed request",
+			alter: func(r *fealtyv1.JoinRequest) { r.Proof, r.Csr = recorded.Proof, recorded.Csr },
+			want:  explain.TokenUnknown},
 		{name: "spent token, another key", token: &spent, want: explain.TokenSpent},
 		{name: "revoked token", token: &revoked, want: explain.TokenRevoked},
-		{name: "wrong cluster", alter: func(r *fealtyv1.JoinRequest) { r.ClusterId = "other.example" }, want: explain.JoinWrongCluster},
-		{name: "empty cluster", alter: func(r *fealtyv1.JoinRequest) { r.ClusterId = "" }, want: explain.JoinWrongCluster},
+		{name: "wrong cluster", alter: func(r *fealtyv1.JoinRequest) { r.ClusterId = "other.example" },
+			want: explain.JoinWrongCluster},
+		{name: "empty cluster", alter: func(r *fealtyv1.JoinRequest) { r.ClusterId = "" },
+			want: explain.JoinWrongCluster},
 		{name: "wrong kind", kind: identity.Shard, want: explain.JoinKindMismatch},
 		{name: "kind coordinator", kind: identity.Coordinator, want: explain.JoinKindMismatch},
 		{name: "kind workload", kind: identity.Workload, want: explain.JoinKindMismatch},
 		{name: "no kind", kind: "-", want: explain.JoinKindMismatch},
 		{name: "no CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = nil }, want: explain.JoinBadCSR},
-		{name: "garbage CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = []byte("garbage") }, want: explain.JoinBadCSR},
+		{name: "garbage CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = []byte("garbage") },
+			want: explain.JoinBadCSR},
 		{name: "somebody else's CSR", alter: csr(&x509.CertificateRequest{}, p384), want: explain.TokenUnknown},
-		{name: "oversized CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = make([]byte, 9<<10) }, want: explain.JoinBadCSR},
+		{name: "oversized CSR", alter: func(r *fealtyv1.JoinRequest) { r.Csr = make([]byte, 9<<10) },
+			want: explain.JoinBadCSR},
 		{name: "RSA key", alter: csr(&x509.CertificateRequest{}, rsaKey), want: explain.TokenUnknown},
 	}
 	for _, tc := range cases {
@@ -348,7 +369,7 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 	if admitted != 10 || spent != 90 {
 		t.Fatalf("%d admitted and %d spent, want 10 and 90", admitted, spent)
 	}
-	if n := f.c.membership.Roster().Count(identity.Data); n != 10 {
+	if n := f.c.rooms.Membership.Roster().Count(identity.Data); n != 10 {
 		t.Fatalf("%d members, want 10", n)
 	}
 }
@@ -371,7 +392,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if c := f.c.membership.Roster().Count(identity.Data); c != 1 {
+	if c := f.c.rooms.Membership.Roster().Count(identity.Data); c != 1 {
 		t.Fatalf("%d members, want 1", c)
 	}
 }
@@ -380,10 +401,11 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 // the new head.
 func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	f := readyFleet(t, nil)
-	head := f.c.head.State().Head
+	head := f.c.rooms.Head.State().Head
 	errs := make(chan error, 2)
 	for i := range cap(errs) {
-		req := &fealtyv1.SetManifestRequest{Manifest: f.manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: [\"token:extra-%d\"]}\n", i, i))}
+		req := &fealtyv1.SetManifestRequest{Manifest: f.manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: "+
+			"[\"token:extra-%d\"]}\n", i, i))}
 		f.sign(req, head.Hash)
 		client := f.local().manifest
 		go func() {
@@ -402,7 +424,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	if won != 1 {
 		t.Fatalf("%d sets won, want 1", won)
 	}
-	if got := f.c.head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
+	if got := f.c.rooms.Head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
 		t.Fatalf("the head is index %d after %v, want the child of %v", got.Index, got.Previous, head.Hash)
 	}
 }
@@ -410,7 +432,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 func TestBadSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	head := f.c.head.State().Head
+	head := f.c.rooms.Head.State().Head
 	_, foreign, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -431,20 +453,26 @@ func TestBadSets(t *testing.T) {
 		req  *fealtyv1.SetManifestRequest
 		want explain.Code
 	}{
-		{"malformed", signed(func(r *fealtyv1.SetManifestRequest) { r.Manifest = []byte("cluster: [") }), explain.ManifestInvalid},
+		{"malformed", signed(func(r *fealtyv1.SetManifestRequest) { r.Manifest = []byte("cluster: [") }),
+			explain.ManifestInvalid},
 		{"contradictory", signed(func(r *fealtyv1.SetManifestRequest) {
 			r.Manifest = append(r.Manifest, []byte("  - {name: pool, kind: witness, match: [\"token:pool\"]}\n")...)
 		}), explain.ManifestInvalid},
 		{"unsigned", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures = nil }), explain.ManifestUnsigned},
-		{"signature over another manifest", signed(func(r *fealtyv1.SetManifestRequest) { r.Manifest = append(r.Manifest, '\n') }), explain.ManifestMissigned},
-		{"flipped signature", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures[0].Signature[3] ^= 1 }), explain.ManifestMissigned},
+		{"signature over another manifest",
+			signed(func(r *fealtyv1.SetManifestRequest) { r.Manifest = append(r.Manifest, '\n') }), explain.ManifestMissigned},
+		{"flipped signature", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures[0].Signature[3] ^= 1 }),
+			explain.ManifestMissigned},
 		{"foreign signer", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Signatures = []*fealtyv1.ManifestSignature{{Key: foreignKey.String(), Signature: ed25519.Sign(foreign, make([]byte, 10))}}
+			r.Signatures = []*fealtyv1.ManifestSignature{{Key: foreignKey.String(),
+				Signature: ed25519.Sign(foreign, make([]byte, 10))}}
 		}), explain.SignatureForeign},
-		{"for an older head", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = make([]byte, 32) }), explain.ManifestStale},
-		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }), explain.HistoryInitialized},
+		{"for an older head", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = make([]byte, 32) }),
+			explain.ManifestStale},
+		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }),
+			explain.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.self.EnrolmentKey(), foreignKey.String(),
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.rooms.Self.EnrolmentKey(), foreignKey.String(),
 				1))
 		}), explain.ManifestLeavesOut},
 		{"another cluster", signed(func(r *fealtyv1.SetManifestRequest) {
@@ -454,7 +482,7 @@ func TestBadSets(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := f.local().manifest.SetManifest(f.ctx(), tc.req)
 			wantCode(t, err, tc.want)
-			if got := f.c.head.State().Head.Hash; got != head.Hash {
+			if got := f.c.rooms.Head.State().Head.Hash; got != head.Hash {
 				t.Fatal("the head moved")
 			}
 		})
@@ -464,7 +492,7 @@ func TestBadSets(t *testing.T) {
 		if _, err := f.local().manifest.SetManifest(f.ctx(), req); err != nil {
 			t.Fatal(err)
 		}
-		now := f.c.head.State().Head.Hash
+		now := f.c.rooms.Head.State().Head.Hash
 		req.CurrentTransition = now[:]
 		_, err := f.local().manifest.SetManifest(f.ctx(), req)
 		wantCode(t, err, explain.ManifestMissigned)
@@ -484,7 +512,8 @@ func TestBanEndsOpenConnections(t *testing.T) {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
 	tickets := tls.NewLRUClientSessionCache(8)
-	cfg := &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, ClientSessionCache: tickets}
+	cfg := &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+		ClientSessionCache: tickets}
 	conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	if err != nil {
 		t.Fatal(err)
@@ -500,7 +529,8 @@ func TestBanEndsOpenConnections(t *testing.T) {
 	if _, err := stream.Recv(); err != nil { // node_bootstrap
 		t.Fatal(err)
 	}
-	ban, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "stolen"})
+	ban, err := f.local().member.BanMember(f.ctx(),
+		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "stolen"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -513,7 +543,8 @@ func TestBanEndsOpenConnections(t *testing.T) {
 	if c := status.Code(err); c != codes.PermissionDenied && c != codes.Unavailable {
 		t.Fatalf("the stream ended with %v, want PermissionDenied or a closed connection", err)
 	}
-	raw, err := tls.Dial("tcp", f.addr, &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, ClientSessionCache: tickets, NextProtos: []string{"h2"}})
+	raw, err := tls.Dial("tcp", f.addr, &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true,
+		MinVersion: tls.VersionTLS13, ClientSessionCache: tickets, NextProtos: []string{"h2"}})
 	if err == nil {
 		if raw.ConnectionState().DidResume {
 			t.Error("a ticket was accepted")
@@ -542,7 +573,8 @@ func TestForgedRecordsAreRefused(t *testing.T) {
 		name, key string
 		call      func() error
 	}{
-		{"token", tokenKey(tok.ID), func() error { return f.node().join(identity.Data, proof.NewTokenProver(tok)) }},
+		{"token", admission.TokenKey(tok.ID),
+			func() error { return f.node().join(identity.Data, proof.NewTokenProver(tok)) }},
 		{"member", record.MemberKey(identity.Data, "node-a"), func() error { return n.renew(false) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -559,11 +591,11 @@ func TestForgedRecordsAreRefused(t *testing.T) {
 		})
 	}
 	// A record moved to another key.
-	e, err := f.store.Get(ctx, tokenKey(tok.ID))
+	e, err := f.store.Get(ctx, admission.TokenKey(tok.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.store.CompareAndSwap(ctx, tokenKey(strings.Repeat("b", 16)), 0, e.Value); err != nil {
+	if _, err := f.store.CompareAndSwap(ctx, admission.TokenKey(strings.Repeat("b", 16)), 0, e.Value); err != nil {
 		t.Fatal(err)
 	}
 	_, err = f.local().token.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: strings.Repeat("b", 16)})
@@ -586,11 +618,12 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.set(f.manifest(fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", key))); err == nil {
+	if err := f.set(f.manifest(fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		key))); err == nil {
 		t.Fatal("the set did not die")
 	}
-	f.c.authority.checkHead(f.ctx())
-	s := f.c.head.State()
+	f.c.rooms.Authority.checkHead(f.ctx())
+	s := f.c.rooms.Head.State()
 	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
 		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,
 			s.Reason)

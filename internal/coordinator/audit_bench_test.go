@@ -40,7 +40,8 @@ func (u unchained) Stamp(ctx context.Context, entries []record.AuditEntry) (*aud
 		}
 		random := make([]byte, 4)
 		rand.Read(random)
-		s.Writes = append(s.Writes, auditlog.Write{Key: fmt.Sprintf("%s%020d-%s", auditPrefix, e.At.UnixNano(), hex.EncodeToString(random)), Value: raw})
+		s.Writes = append(s.Writes, auditlog.Write{Key: fmt.Sprintf("%s%020d-%s", auditlog.Prefix, e.At.UnixNano(),
+			hex.EncodeToString(random)), Value: raw})
 	}
 	return s, nil
 }
@@ -59,8 +60,8 @@ func newSwitched(t testing.TB, c *Coordinator) *switched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &switched{chains: c.auditing.Places(), plane: unchained{own}}
-	c.head.State().Records.Audit = s
+	s := &switched{chains: c.rooms.Auditing.Places(), plane: unchained{own}}
+	c.rooms.Head.State().Records.Audit = s
 	return s
 }
 
@@ -129,7 +130,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		leader, _, _ := awaitLeader(b, all...)
 		before := auditReport(b, leader.c, leader.store).Covered
 		began := time.Now()
-		if err := leader.c.audit.Checkpoint(f.ctx(), leader.c.head.State(), 0); err != nil {
+		if err := leader.c.rooms.Audit.Checkpoint(f.ctx(), leader.c.rooms.Head.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)
@@ -184,8 +185,10 @@ func BenchmarkPlaces(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := record.AuditEntry{At: time.Now().UTC(), Actor: "spiffe://test.example/data/node-1", Action: "member.admit", Target: "spiffe://test.example/data/node-1",
-		Fields: map[string]string{"proof": "token", "selector": "token:pool", "entry": "pool", "key": "ed25519:" + strings.Repeat("a", 43)}}
+	e := record.AuditEntry{At: time.Now().UTC(), Actor: "spiffe://test.example/data/node-1", Action: "member.admit",
+		Target: "spiffe://test.example/data/node-1",
+		Fields: map[string]string{"proof": "token", "selector": "token:pool",
+			"entry": "pool", "key": "ed25519:" + strings.Repeat("a", 43)}}
 	for name, places := range map[string]record.AuditPlaces{"chain": w, "none": unchained{w}} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {

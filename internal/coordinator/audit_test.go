@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -31,7 +32,7 @@ import (
 // force at c.
 func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
-	s, view := c.head.State(), c.bundle.View()
+	s, view := c.rooms.Head.State(), c.rooms.Bundle.View()
 	bundle, _, err := s.Bundle.Open(view.Signed)
 	wantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)
@@ -47,8 +48,8 @@ func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Kn
 func (d *desk) checkpointed() *auditlog.Report {
 	d.t.Helper()
 	d.lead(d.c)
-	wantOnlyNil(d.t, d.c.audit.Look(context.Background(), d.state()))
-	wantOnlyNil(d.t, d.c.audit.Checkpoint(context.Background(), d.state(), 0))
+	wantOnlyNil(d.t, d.c.rooms.Audit.Look(context.Background(), d.state()))
+	wantOnlyNil(d.t, d.c.rooms.Audit.Checkpoint(context.Background(), d.state(), 0))
 	return auditReport(d.t, d.c, d.store)
 }
 
@@ -76,7 +77,7 @@ func auditDesk(t *testing.T) (d *desk, entries []string) {
 
 // brokenBy are the findings of status that the audit log was altered.
 func (d *desk) brokenBy() (problems []string) {
-	for _, f := range d.c.audit.Findings() {
+	for _, f := range d.c.rooms.Audit.Findings() {
 		problems = append(problems, f.GetSummary())
 	}
 	return problems
@@ -105,7 +106,8 @@ func TestAuditAltered(t *testing.T) {
 			d.joined("a")
 			keys := d.store.keys(auditlog.ChainPrefix)
 			d.joined("b")
-			d.store.alter(keys[len(keys)-1], func(v []byte) []byte { return []byte(strings.Replace(string(v), `"reason"`, `"season"`, 1) + " ") })
+			d.store.alter(keys[len(keys)-1],
+				func(v []byte) []byte { return []byte(strings.Replace(string(v), `"reason"`, `"season"`, 1) + " ") })
 		}},
 		{"an entry that is new is removed below another", func(d *desk, _ []string) {
 			d.joined("a")
@@ -115,7 +117,7 @@ func TestAuditAltered(t *testing.T) {
 		}},
 		{"a checkpoint is removed", func(d *desk, _ []string) { d.store.remove(auditlog.CheckpointKey(2)) }},
 		{"the last checkpoint is removed, and the note says so", func(d *desk, _ []string) {
-			last := d.c.audit.Last(d.state())
+			last := d.c.rooms.Audit.Last(d.state())
 			d.store.remove(auditlog.CheckpointKey(last.Number))
 			d.store.write(auditlog.LastKey, []byte(`{"number":1,"hash":"`+strings.Repeat("ab", 32)+`"}`))
 		}},
@@ -124,7 +126,7 @@ func TestAuditAltered(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			d, entries := auditDesk(t)
-			known := d.c.audit.Last(d.state())
+			known := d.c.rooms.Audit.Last(d.state())
 			if len(d.brokenBy()) > 0 {
 				t.Fatalf("of a whole log: %v", d.brokenBy())
 			}
@@ -171,13 +173,16 @@ func TestAuditNoteAltered(t *testing.T) {
 		}},
 		{"it goes back", func(d *desk, note string, before []byte) { d.store.write(note, before) }},
 		{"it goes ahead", func(d *desk, note string, _ []byte) {
-			d.store.write(note, []byte(`{"number":1000,"hash":"`+strings.Repeat("ab", 32)+`","at":"2026-01-02T03:04:05Z"}`))
+			d.store.write(note,
+				[]byte(`{"number":1000,"hash":"`+strings.Repeat("ab", 32)+`","at":"2026-01-02T03:04:05Z"}`))
 		}},
 		{"it names another entry", func(d *desk, note string, _ []byte) {
-			d.store.alter(note, func(v []byte) []byte { return []byte(strings.Replace(string(v), `"hash":"`, `"hash":"00`, 1)[:len(v)]) })
+			d.store.alter(note,
+				func(v []byte) []byte { return []byte(strings.Replace(string(v), `"hash":"`, `"hash":"00`, 1)[:len(v)]) })
 		}},
 		{"it says that the chain is broken", func(d *desk, note string, _ []byte) {
-			d.store.alter(note, func(v []byte) []byte { return []byte(strings.Replace(string(v), "{", `{"broken":true,`, 1)) })
+			d.store.alter(note,
+				func(v []byte) []byte { return []byte(strings.Replace(string(v), "{", `{"broken":true,`, 1)) })
 		}},
 		{"it cannot be read", func(d *desk, note string, _ []byte) { d.store.write(note, []byte("{")) }},
 	} {
@@ -195,7 +200,7 @@ func TestAuditNoteAltered(t *testing.T) {
 				tc.edit(d, note, before)
 				if restarts {
 					d.restart()
-					wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), true))
+					wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true))
 				}
 				r := d.checkpointed()
 				if got := d.brokenBy(); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
@@ -208,8 +213,10 @@ func TestAuditNoteAltered(t *testing.T) {
 				told := r.Wrong
 				d.joined("d")
 				r = d.checkpointed()
-				if n := len(d.store.keys(auditlog.ChainPrefix)); uint64(n) != r.Covered || r.Uncovered != 0 || r.Wrong != told {
-					t.Errorf("%d of %d entries are behind a checkpoint, %d are not, wrong is %v", r.Covered, n, r.Uncovered, r.Problems)
+				if n := len(d.store.keys(auditlog.ChainPrefix)); uint64(n) != r.Covered || r.Uncovered != 0 ||
+					r.Wrong != told {
+					t.Errorf("%d of %d entries are behind a checkpoint, %d are not, wrong is %v", r.Covered, n,
+						r.Uncovered, r.Problems)
 				}
 			})
 		}
@@ -225,7 +232,7 @@ func TestAuditNotesForgotten(t *testing.T) {
 		d.advance(14 * time.Hour)
 		d.restart()
 		d.lead(d.c)
-		wantOnly(t, "bundle", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
+		wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantWhole(t, d.store, d.checkpointed())
 		wantOnly(t, "drop what is over", d.c.dropAudit(t.Context(), d.state(), d.clock()), "")
@@ -245,7 +252,7 @@ func TestAuditWhole(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	ctx := t.Context()
-	wantOnly(t, "bundle", d.c.bundle.Refresh(ctx, d.state(), true), "")
+	wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(ctx, d.state(), true), "")
 	seed := mathrand.Uint64()
 	t.Logf("seed %d", seed)
 	random := mathrand.New(mathrand.NewPCG(seed, 1))
@@ -269,7 +276,7 @@ func TestAuditWhole(t *testing.T) {
 		_, err := ch.Commit(ctx)
 		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
 		case unknown && random.IntN(2) == 0:
-			d.c.auditing.Again(ch)
+			d.c.rooms.Auditing.Again(ch)
 		case unknown:
 			return
 		case err != nil:
@@ -283,8 +290,8 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain := func() {
-		for d.c.auditing.Waiting() > 0 {
-			wantOnly(t, "write the queue", d.c.auditing.Write(ctx), "")
+		for d.c.rooms.Auditing.Waiting() > 0 {
+			wantOnly(t, "write the queue", d.c.rooms.Auditing.Write(ctx), "")
 		}
 	}
 	lost := [][]lostAnswer{{lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}
@@ -303,10 +310,10 @@ func TestAuditWhole(t *testing.T) {
 		case 4, 5:
 			target := fmt.Sprint("queued ", step)
 			sure[target] = true
-			d.c.auditing.Add(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
+			d.c.rooms.Auditing.Add(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
 		case 6, 7:
 			d.store.lose(lost[random.IntN(2)]...)
-			_ = d.c.auditing.Write(ctx)
+			_ = d.c.rooms.Auditing.Write(ctx)
 			d.store.forgetLost()
 		case 8:
 			wantWhole(t, d.store, d.checkpointed())
@@ -314,7 +321,7 @@ func TestAuditWhole(t *testing.T) {
 			if random.IntN(8) == 0 {
 				drain()
 				d.restart()
-				wantOnly(t, "bundle", d.c.bundle.Refresh(ctx, d.state(), true), "")
+				wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(ctx, d.state(), true), "")
 			}
 		}
 	}
@@ -357,13 +364,14 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(context.Background(),
+		_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(context.Background(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		done <- err
 	}()
 	<-held
 	for range 3 {
-		_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+		_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
+			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantOnly(t, "a token while another one is being made", err, "")
 	}
 	close(release)
@@ -397,11 +405,11 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.self.EnrolmentKey())
+			c.rooms.Self.EnrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range all {
-		c.authority.checkHead(t.Context())
+		c.rooms.Authority.checkHead(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -433,7 +441,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 		in.operations += len(tx.If) + len(tx.Put) + len(tx.Delete)
 		for _, w := range tx.Put {
 			in.bytes += len(w.Key) + len(w.Value)
-			switch log := strings.HasPrefix(w.Key, auditPrefix); {
+			switch log := strings.HasPrefix(w.Key, auditlog.Prefix); {
 			case log && written[w.Key]:
 				t.Errorf("%s is written by two transactions", w.Key)
 			case log:
@@ -444,7 +452,8 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 			}
 		}
 		for _, i := range tx.If {
-			if i.Version != 0 && (strings.HasPrefix(i.Key, auditPrefix) || strings.HasPrefix(i.Key, auditlog.NotePrefix)) {
+			if i.Version != 0 && (strings.HasPrefix(i.Key, auditlog.Prefix) ||
+				strings.HasPrefix(i.Key, auditlog.NotePrefix)) {
 				t.Errorf("a join depends on %s, which somebody else may write", i.Key)
 			}
 		}
@@ -456,7 +465,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 	d.allAtOnce(t, together)
 	in.trips = d.store.calls() - before
 	d.follow(d.c)
-	d.mustPublish(newPublisher())
+	d.mustPublish(publication.NewPublisher())
 	d.store.follow(nil)
 	for _, a := range slices.Concat(joins, together) {
 		wantOnly(t, "join", a.err, "")
@@ -477,20 +486,23 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 	with, d := joinsCounted(t, false)
 	t.Logf("without chains %+v, with chains %+v", without, with)
 	if with.transactions != without.transactions || with.trips != without.trips {
-		t.Errorf("%d transactions and %d round trips with chains, %d and %d without", with.transactions, with.trips, without.transactions, without.trips)
+		t.Errorf("%d transactions and %d round trips with chains, %d and %d without", with.transactions, with.trips,
+			without.transactions, without.trips)
 	}
 	if 100*with.bytes > 105*without.bytes || 100*with.operations > 105*without.operations {
-		t.Errorf("%d bytes and %d operations with chains, %d and %d without", with.bytes, with.operations, without.bytes, without.operations)
+		t.Errorf("%d bytes and %d operations with chains, %d and %d without", with.bytes, with.operations,
+			without.bytes, without.operations)
 	}
 	entries := len(d.store.keys(auditlog.ChainPrefix))
 	chains, before, made := len(d.store.keys(auditlog.HeadPrefix)), d.store.calls(), 0
 	d.store.follow(func(store.Tx) { made++ })
-	wantOnlyNil(t, d.c.audit.Checkpoint(t.Context(), d.state(), 0))
+	wantOnlyNil(t, d.c.rooms.Audit.Checkpoint(t.Context(), d.state(), 0))
 	d.store.follow(nil)
 	calls := d.store.calls() - before
 	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
 	if most := 16 + chains + entries/auditlog.BucketSize; made != 1 || calls > most {
-		t.Errorf("a checkpoint over %d entries in %d chains took %d transactions and %d calls, want 1 and at most %d", entries, chains, made, calls, most)
+		t.Errorf("a checkpoint over %d entries in %d chains took %d transactions and %d calls, want 1 and at most %d",
+			entries, chains, made, calls, most)
 	}
 	wantWhole(t, d.store, auditReport(t, d.c, d.store))
 }
@@ -549,9 +561,10 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		d, _ := auditDesk(t)
 		wantOnlyNil(t, d.reseed(nil))
 		s := d.state()
-		late := &lateTrust{d.c.bundle, false, make(chan struct{})}
+		late := &lateTrust{d.c.rooms.Bundle, false, make(chan struct{})}
 		trail := audit.New(audit.Config{
-			Store: d.c.store, Losses: d.c.storeguard, Authority: d.c.head, Trust: late, Lead: d.c.election,
+			Store: d.c.store, Losses: d.c.rooms.StoreGuard, Authority: d.c.rooms.Head, Trust: late,
+			Lead:     d.c.rooms.Election,
 			Stopping: d.c.stopping, Now: d.clock, Log: d.c.log, Failures: d.c.failures,
 		})
 		d.lapse()
@@ -594,13 +607,13 @@ func TestCheckpointOutlivesPatience(t *testing.T) {
 	t.Parallel()
 	d, _ := auditDesk(t)
 	d.joined("late")
-	before := d.c.audit.Last(d.state())
+	before := d.c.rooms.Audit.Last(d.state())
 	ctx := patience.Grant(t.Context(), time.Hour)
 	d.store.intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
 	d.store.lose(lostApplied)
-	d.c.audit.BeforeMove(ctx, d.state())
+	d.c.rooms.Audit.BeforeMove(ctx, d.state())
 	d.store.intercept(nil)
-	if after := d.c.audit.Last(d.state()); after.Number != before.Number+1 {
+	if after := d.c.rooms.Audit.Last(d.state()); after.Number != before.Number+1 {
 		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
 	}
 	wantWhole(t, d.store, auditReport(t, d.c, d.store))
@@ -619,11 +632,11 @@ func TestAuditRetention(t *testing.T) {
 	d.advance(auditRetention - time.Hour)
 	d.restart() // as the certificates and keys are over, and chains begin anew
 	d.lead(d.c)
-	wantOnly(t, "bundle", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	wantWhole(t, d.store, d.checkpointed())
 	d.advance(2 * time.Hour)
-	wantOnly(t, "bundle", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
 	d.lead(d.c)
 	for n := 1; ; n += everyNth(5) {
 		d.store.failAfter(n)
@@ -657,8 +670,9 @@ func TestGetAudit(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	_, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{{
-		Key:   fmt.Sprintf("%s%020d-0011aabb", auditPrefix, f.clock().Add(-48*time.Hour).UnixNano()),
-		Value: fmt.Appendf(nil, `{"at":%q,"actor":"old","action":"member.ban","target":"data/old"}`, f.clock().Add(-48*time.Hour).UTC().Format(time.RFC3339)),
+		Key: fmt.Sprintf("%s%020d-0011aabb", auditlog.Prefix, f.clock().Add(-48*time.Hour).UnixNano()),
+		Value: fmt.Appendf(nil, `{"at":%q,"actor":"old","action":"member.ban","target":"data/old"}`,
+			f.clock().Add(-48*time.Hour).UTC().Format(time.RFC3339)),
 	}}})
 	wantOnly(t, "write an old entry", err, "")
 	f.member("n1")
@@ -699,7 +713,8 @@ func TestGetAudit(t *testing.T) {
 		{&fealtyv1.GetAuditRequest{Member: "data/n1"}, []string{"member.admit"}},
 		{&fealtyv1.GetAuditRequest{Action: "member"}, []string{"member.ban", "member.admit"}},
 		{&fealtyv1.GetAuditRequest{Action: "member.admit"}, []string{"member.admit"}},
-		{&fealtyv1.GetAuditRequest{Action: "member", Since: timestamppb.New(f.clock().Add(-time.Hour))}, []string{"member.admit"}},
+		{&fealtyv1.GetAuditRequest{Action: "member", Since: timestamppb.New(f.clock().Add(-time.Hour))},
+			[]string{"member.admit"}},
 		{&fealtyv1.GetAuditRequest{Until: timestamppb.New(f.clock().Add(-time.Hour))}, []string{"member.ban"}},
 	} {
 		if got := actions(read(tc.req)); !slices.Equal(got, tc.want) {
@@ -707,7 +722,8 @@ func TestGetAudit(t *testing.T) {
 		}
 	}
 	for _, req := range []*fealtyv1.GetAuditRequest{
-		{Exact: true, Action: "member"}, {Since: &timestamppb.Timestamp{Seconds: -1}}, {Member: strings.Repeat("x", 1<<16)},
+		{Exact: true,
+			Action: "member"}, {Since: &timestamppb.Timestamp{Seconds: -1}}, {Member: strings.Repeat("x", 1<<16)},
 	} {
 		stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(f.ctx(), req)
 		if err == nil {
@@ -719,7 +735,8 @@ func TestGetAudit(t *testing.T) {
 	// New entries come once, in the order of the commits.
 	ctx, cancel := context.WithTimeout(f.ctx(), 20*time.Second)
 	defer cancel()
-	stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(ctx, &fealtyv1.GetAuditRequest{Follow: true, Action: "token.create"})
+	stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(ctx,
+		&fealtyv1.GetAuditRequest{Follow: true, Action: "token.create"})
 	wantOnly(t, "follow", err, "")
 	seen := 0
 	for following := false; !following; {

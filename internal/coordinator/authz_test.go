@@ -46,7 +46,7 @@ type caller struct {
 // past the issuer's checks: a certificate that Fealty itself would never make.
 func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
 	f.t.Helper()
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	ca := s.MeshCA()
 	key, err := newKey()
 	if err != nil {
@@ -57,8 +57,10 @@ func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
 		f.t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Minute).Truncate(time.Second), NotAfter: time.Now().Add(time.Hour).Truncate(time.Second),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Minute).Truncate(time.Second),
+		NotAfter:              time.Now().Add(time.Hour).Truncate(time.Second),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true, SubjectKeyId: ski, SignatureAlgorithm: x509.ECDSAWithSHA256,
 	}
 	for _, u := range uris {
@@ -94,9 +96,10 @@ func (f *fleet) callers() []caller {
 		for _, c := range chain {
 			cert.Certificate = append(cert.Certificate, c.Raw)
 		}
-		conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-			Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
-		})))
+		conn, err := grpc.NewClient("passthrough:///"+f.addr,
+			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+				Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+			})))
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -156,7 +159,8 @@ func TestAuthorizationMatrix(t *testing.T) {
 			for _, cl := range callers {
 				for _, name := range []string{cl.bound, "somebody-else"} {
 					cells++
-					want := rule.GetOpen() || cl.kind != "" && slices.Contains(rule.GetKinds(), string(cl.kind)) && (rule.GetBind() == "" || name == cl.bound)
+					want := rule.GetOpen() || cl.kind != "" && slices.Contains(rule.GetKinds(), string(cl.kind)) &&
+						(rule.GetBind() == "" || name == cl.bound)
 					err := call(f.ctx(), cl.conn, m, rule.GetBind(), name)
 					refused := refusedByAuthz(err)
 					where := fmt.Sprintf("%s as %s with name %q", m.FullName(), cl.name, name)
@@ -180,7 +184,8 @@ func TestAuthorizationMatrix(t *testing.T) {
 	}
 	// What no service has is refused by the same gate, and so logged and counted.
 	for _, cl := range callers {
-		err := cl.conn.Invoke(f.ctx(), "/fealty.v1.TokenService/GiveMeEverything", &fealtyv1.GetStatusRequest{}, &fealtyv1.GetStatusResponse{})
+		err := cl.conn.Invoke(f.ctx(), "/fealty.v1.TokenService/GiveMeEverything", &fealtyv1.GetStatusRequest{},
+			&fealtyv1.GetStatusResponse{})
 		if !cl.noAnswer && !refusedByAuthz(err) {
 			t.Errorf("an unknown method as %s: %v, want a refusal of the authorizer", cl.name, err)
 		}
@@ -205,7 +210,8 @@ func TestServesNothingUndeclared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.c.grpcServer(gate); !errors.Is(err, authz.ErrTable) || !strings.Contains(err.Error(), Services()[0]) {
+	if _, err := f.c.grpcServer(gate); !errors.Is(err, authz.ErrTable) ||
+		!strings.Contains(err.Error(), Services()[0]) {
 		t.Errorf("%v, want a refusal that names a method of %s", err, Services()[0])
 	}
 }

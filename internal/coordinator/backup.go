@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -47,7 +48,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 	default:
 		return explain.New(explain.RateLimited, "what", "backups", "limit", "one at a time")
 	}
-	s, err := c.head.Ready()
+	s, err := c.rooms.Head.Ready()
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 	}
 	l, err := c.store.List(ctx, "")
 	if err != nil {
-		return c.head.StoreError("read the store", err)
+		return c.rooms.Head.StoreError("read the store", err)
 	}
 	head, entries, err := c.backupHead(s, l, owners)
 	if err != nil {
@@ -71,10 +72,11 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
 				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), record.MaxReasonBytes)}})
 		if _, err := ch.Commit(ctx); err != nil {
-			return c.head.StoreError("write the audit entry of the backup", err)
+			return c.rooms.Head.StoreError("write the audit entry of the backup", err)
 		}
 	}
-	if err := stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{Head: head}}); err != nil || req.GetDryRun() {
+	if err := stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{
+		Head: head}}); err != nil || req.GetDryRun() {
 		return err
 	}
 	out := &chunkWriter{sum: sha256.New(), send: func(p []byte) error {
@@ -151,7 +153,7 @@ func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []s
 			head.Members++
 		case strings.HasPrefix(e.Key, record.BanIDPrefix), strings.HasPrefix(e.Key, record.BanKeyPrefix):
 			head.Bans++
-		case strings.HasPrefix(e.Key, tokenPrefix):
+		case strings.HasPrefix(e.Key, admission.TokenPrefix):
 			head.Tokens++
 		}
 		if backup.Kept(e.Key) {
@@ -160,7 +162,7 @@ func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []s
 	}
 	head.Entries = uint64(len(kept))
 	if !current {
-		c.head.LookAgain()
+		c.rooms.Head.LookAgain()
 		return nil, nil, record.Busy("the backup")
 	}
 	return head, kept, nil

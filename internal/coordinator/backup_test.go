@@ -12,7 +12,9 @@ import (
 	"filippo.io/age"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -38,7 +40,8 @@ func (f *fleet) backUp(req *fealtyv1.CreateBackupRequest) (*fealtyv1.BackupHead,
 		}
 		file = append(file, part.GetChunk()...)
 		if end := part.GetEnd(); end != nil {
-			if sum := sha256.Sum256(file); end.GetBytes() != uint64(len(file)) || !bytes.Equal(end.GetSha256(), sum[:]) {
+			if sum := sha256.Sum256(file); end.GetBytes() != uint64(len(file)) ||
+				!bytes.Equal(end.GetSha256(), sum[:]) {
 				return nil, nil, errors.New("the end is that of another file")
 			}
 			break
@@ -60,7 +63,8 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if dry.GetMembers() != head.GetMembers() || head.GetMembers() != 1 || head.GetTokens() == 0 || !slices.Equal(head.GetOwners(), []string{"alice", "bob", "carol"}) {
+	if dry.GetMembers() != head.GetMembers() || head.GetMembers() != 1 || head.GetTokens() == 0 ||
+		!slices.Equal(head.GetOwners(), []string{"alice", "bob", "carol"}) {
 		t.Errorf("the backup is of %v, planned was %v", head, dry)
 	}
 	ids := []age.Identity{owners.keys["alice"]}
@@ -68,8 +72,9 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.head.State()
-	if found.History.Current().Hash != s.Head.Hash || uint64(found.Header.Revision) != head.GetRevision() || !found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
+	s := f.c.rooms.Head.State()
+	if found.History.Current().Hash != s.Head.Hash || uint64(found.Header.Revision) != head.GetRevision() ||
+		!found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
 	}
 	// What is in it is what the store had, all of it that is to survive.
@@ -90,15 +95,15 @@ func TestBackup(t *testing.T) {
 	}
 	for _, e := range l.Entries {
 		value, ok := kept[e.Key]
-		late := strings.HasPrefix(e.Key, auditPrefix) || e.Version > found.Header.Revision
+		late := strings.HasPrefix(e.Key, auditlog.Prefix) || e.Version > found.Header.Revision
 		if !late && ok != backup.Kept(e.Key) || ok && !late && !bytes.Equal(value, e.Value) {
 			t.Errorf("%s: in the backup %v", e.Key, ok)
 		}
-		if strings.HasPrefix(e.Key, tokenPrefix) && ok {
+		if strings.HasPrefix(e.Key, admission.TokenPrefix) && ok {
 			t.Errorf("token %s is in the backup", e.Key)
 		}
 	}
-	audit, err := f.store.List(f.ctx(), auditPrefix)
+	audit, err := f.store.List(f.ctx(), auditlog.Prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,9 +135,11 @@ func TestBackupRefused(t *testing.T) {
 		t.Errorf("for a named reader: %v", err)
 	}
 	for name, recipients := range map[string][]string{
-		"no key": {"alice"}, "a private key": {key.String()}, "too many": slices.Repeat([]string{key.Recipient().String()}, maxRecipients+1),
+		"no key": {"alice"}, "a private key": {key.String()}, "too " +
+			"many": slices.Repeat([]string{key.Recipient().String()}, maxRecipients+1),
 	} {
-		if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: recipients}); !errors.Is(explain.Of(err), explain.RequestField) {
+		if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: recipients}); !errors.Is(explain.Of(err),
+			explain.RequestField) {
 			t.Errorf("%s as recipient: %v", name, err)
 		} else if strings.Contains(err.Error(), key.String()) {
 			t.Errorf("%s is shown: %v", name, err)
@@ -140,7 +147,8 @@ func TestBackupRefused(t *testing.T) {
 	}
 	one := []string{key.Recipient().String()}
 	f.c.backingUp <- struct{}{}
-	if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: one}); !errors.Is(explain.Of(err), explain.RateLimited) {
+	if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: one}); !errors.Is(explain.Of(err),
+		explain.RateLimited) {
 		t.Errorf("beside another one: %v", err)
 	}
 	<-f.c.backingUp
@@ -149,15 +157,19 @@ func TestBackupRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.head.State()
-	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey, Version: e.Version + 1}}}, nil); !errors.Is(err, explain.StoreBusy) {
+	s := f.c.rooms.Head.State()
+	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
+		Version: e.Version + 1}}}, nil); !errors.Is(err, explain.StoreBusy) {
 		t.Errorf("at another head: %v", err)
 	}
-	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: record.FreezeKey}}}, nil); !errors.Is(err, explain.BackupReseeding) {
+	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: record.FreezeKey}}},
+		nil); !errors.Is(err, explain.BackupReseeding) {
 		t.Errorf("during a reseed: %v", err)
 	}
 	// Without its audit entry it does not leave.
-	if _, err := f.store.CompareAndSwap(f.ctx(), record.FreezeKey, 0, []byte(fmt.Sprintf(`{"salt":%q,"ledger":"x","at":%q}`, strings.Repeat("0", 64), f.clock().UTC().Format("2006-01-02T15:04:05Z")))); err != nil {
+	if _, err := f.store.CompareAndSwap(f.ctx(), record.FreezeKey, 0,
+		[]byte(fmt.Sprintf(`{"salt":%q,"ledger":"x","at":%q}`, strings.Repeat("0", 64),
+			f.clock().UTC().Format("2006-01-02T15:04:05Z")))); err != nil {
 		t.Fatal(err)
 	}
 	if _, file, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: one}); err == nil || len(file) > 0 {

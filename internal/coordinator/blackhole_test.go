@@ -15,7 +15,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
@@ -23,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
@@ -58,7 +61,8 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 		// A machine that is busy with other tests may take longer to connect than a call of
 		// this store may.
 		for deadline := time.Now().Add(time.Minute); ; {
-			st, err := postgres.Open(context.Background(), server.URLVia(way.Addr(), database), postgres.Options{Timeout: swallowedTimeout})
+			st, err := postgres.Open(context.Background(), server.URLVia(way.Addr(), database),
+				postgres.Options{Timeout: swallowedTimeout})
 			if err == nil {
 				return st
 			}
@@ -82,13 +86,13 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			f.awaitTold("data/" + k.name)
 		}
 	}
-	head := all[0].c.head.State().Head
+	head := all[0].c.rooms.Head.State().Head
 
 	way.BlackHole()
 	before := withoutBeats(t, direct)
 	for _, f := range all {
 		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
-		if _, _, ok := f.c.election.Leading(); ok {
+		if _, _, ok := f.c.rooms.Election.Leading(); ok {
 			t.Error("it leads, and reaches no store")
 		}
 	}
@@ -118,7 +122,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, k := range known {
 		k.awaitProbe(t)
-		if s := k.n.f.c.head.State(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
+		if s := k.n.f.c.rooms.Head.State(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
 			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.Phase, s.Head.Index, head.Index, s.Reason)
 		}
 		if err := k.n.renew(true); err != nil {
@@ -147,7 +151,9 @@ func withoutBeats(t *testing.T, st store.Store) (out []store.Entry) {
 		t.Fatal(err)
 	}
 	for _, e := range all.Entries {
-		if slices.ContainsFunc([]string{record.MemberPrefix, bundle.Prefix, tokenPrefix, tokenUsePrefix, countPrefix, sealedPrefix, desired.Prefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
+		if slices.ContainsFunc([]string{record.MemberPrefix, bundle.Prefix, admission.TokenPrefix,
+			admission.TokenUsePrefix,
+			record.CountPrefix, sealed.Prefix, desired.Prefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
 			out = append(out, e)
 		}
 	}
@@ -174,8 +180,9 @@ func newSwallowed(f *fleet, name string) *swallowed {
 	k := &swallowed{name: name, n: f.member(name), people: f.local(), leads: f.leaderClient()}
 	k.member = newClients(k.n.conn())
 	k.prover = proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
-	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.manifest("  - {name: more, kind: witness, match: [\"token:more\"]}\n"), Reason: "test"}
-	f.sign(k.signed, f.c.head.State().Head.Hash)
+	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.manifest("  - {name: more, kind: witness, match: " +
+		"[\"token:more\"]}\n"), Reason: "test"}
+	f.sign(k.signed, f.c.rooms.Head.State().Head.Hash)
 	return k
 }
 
@@ -237,7 +244,8 @@ func (k *swallowed) calls(t *testing.T) {
 			return err
 		},
 		"a removal": func(ctx context.Context) error {
-			_, err := k.people.member.RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
+			_, err := k.people.member.RemoveMember(ctx,
+				&fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
 			return err
 		},
 		"a token": func(ctx context.Context) error {
@@ -274,7 +282,8 @@ func (k *swallowed) calls(t *testing.T) {
 		},
 		"status": func(ctx context.Context) error {
 			st, err := k.people.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
-			if err == nil && !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreUnreachable) }) {
+			if err == nil && !slices.ContainsFunc(st.GetFindings(),
+				func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreUnreachable) }) {
 				t.Errorf("status finds %v", st.GetFindings())
 			}
 			return err
@@ -316,7 +325,7 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 			return
 		}
 	}
-	if s := k.n.f.c.head.State(); s.Phase != authority.Ready || s.Secrets == nil {
+	if s := k.n.f.c.rooms.Head.State(); s.Phase != authority.Ready || s.Secrets == nil {
 		t.Errorf("it is %v: %s", s.Phase, s.Reason)
 	}
 }
@@ -339,17 +348,18 @@ func (k *swallowed) awaitAudit(t *testing.T, st store.Store) {
 	ctx, cancel := context.WithTimeout(t.Context(), leadPatience)
 	defer cancel()
 	for ctx.Err() == nil {
-		now, err := st.List(ctx, auditPrefix)
+		now, err := st.List(ctx, auditlog.Prefix)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if slices.ContainsFunc(now.Entries, func(e store.Entry) bool {
 			var a record.AuditEntry
-			return json.Unmarshal(e.Value, &a) == nil && a.Action == "member.renew.outage" && a.Actor == k.n.id.String() && a.Fields["cause"] == string(explain.StoreUnreachable)
+			return json.Unmarshal(e.Value, &a) == nil && a.Action == "member.renew.outage" &&
+				a.Actor == k.n.id.String() && a.Fields["cause"] == string(explain.StoreUnreachable)
 		}) {
 			return
 		}
-		for _, err := range st.Changes(ctx, auditPrefix, now.Revision) {
+		for _, err := range st.Changes(ctx, auditlog.Prefix, now.Revision) {
 			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatal(err)
 			}

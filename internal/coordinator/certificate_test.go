@@ -39,7 +39,8 @@ type corpFiles struct {
 func newCorpFiles(t testing.TB, pki *identitytest.PKI, name string) *corpFiles {
 	t.Helper()
 	dir := t.TempDir()
-	f := &corpFiles{t, credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"), CA: filepath.Join(dir, "ca.crt")}}
+	f := &corpFiles{t, credential.FilePaths{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key"),
+		CA: filepath.Join(dir, "ca.crt")}}
 	f.write(pki, name)
 	return f
 }
@@ -85,7 +86,8 @@ func byCertificate(m []byte, pki *identitytest.PKI) []byte {
 		switch {
 		case strings.Contains(line, "kind: coordinator"):
 		case strings.HasPrefix(line, "admit:"):
-			out = append(out, line, "  - {name: coordinators, kind: coordinator, match: [\"x509:subject:CN=coordinator-*\"]}\n")
+			out = append(out, line,
+				"  - {name: coordinators, kind: coordinator, match: [\"x509:subject:CN=coordinator-*\"]}\n")
 		default:
 			out = append(out, line)
 		}
@@ -122,11 +124,12 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	if a, b := f.c.head.State(), r.c.head.State(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
+	if a, b := f.c.rooms.Head.State(), r.c.rooms.Head.State(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
 		t.Error("it is ready with other secrets")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received")
-	if len(given) != 1 || given[0].Target != "coordinator/b" || given[0].Actor != "spiffe://test.example/coordinator/a" ||
+	if len(given) != 1 || given[0].Target != "coordinator/b" ||
+		given[0].Actor != "spiffe://test.example/coordinator/a" ||
 		given[0].Fields["shown"] != "x509:subject:CN=coordinator-b" || given[0].Fields["x509"] == "" {
 		t.Errorf("the audit log says of the giver %+v", given)
 	}
@@ -134,23 +137,25 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
-	all, err := f.c.coordinators().Newest(f.ctx(), f.c.head.State().Manifest)
+	all, err := f.c.coordinators().Newest(f.ctx(), f.c.rooms.Head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
 	// A set at one prepares the other: it has the key before the head moves.
 	next := withSeed(byCertificate(f.manifest(""), pki), f.people.seed(1, ""))
-	next = []byte(strings.Replace(string(next), "match: [\"x509:subject:CN=coordinator-*\"]", "match: [\"x509:subject:CN=coordinator-*\", \"x509:dns:*.c.example\"]", 1))
+	next = []byte(strings.Replace(string(next), "match: [\"x509:subject:CN=coordinator-*\"]",
+		"match: [\"x509:subject:CN=coordinator-*\", \"x509:dns:*.c.example\"]", 1))
 	wantOnlyNil(t, f.set(next))
 	r.awaitHead(f)
-	if got := f.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["from"] != "a" || got[0].Fields["shown"] != "x509:subject:CN=coordinator-a" {
+	if got := f.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["from"] != "a" ||
+		got[0].Fields["shown"] != "x509:subject:CN=coordinator-a" {
 		t.Errorf("prepared: %+v", got)
 	}
 	// After a loss of both of its secrets each gets them from the other.
 	f.stop()
 	f.start()
 	f.awaitHead(r)
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
@@ -179,7 +184,8 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		return own.certificate()
 	}
 	ask := func(c *enrolment.Certificate) error {
-		_, err := askAs(f, r, newTestKey(t), func(a *asking) { a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(), c) })
+		_, err := askAs(f, r, newTestKey(t),
+			func(a *asking) { a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(), c) })
 		return err
 	}
 	// A certificate of an entry is enough, under a key that no manifest names.
@@ -195,7 +201,8 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		says string
 	}{
 		{"none", nil, "names its key"},
-		{"of another CA of the same name", certificate(foreign, commonName("coordinator-b")), "no root of the manifest vouches for its certificate"},
+		{"of another CA of the same name", certificate(foreign, commonName("coordinator-b")),
+			"no root of the manifest vouches for its certificate"},
 		{"of another name", certificate(pki, commonName("node-b")), "x509:subject:CN=node-b"},
 		{"with two names", certificate(pki, func(c *x509.Certificate) {
 			c.Subject.ExtraNames = append(c.Subject.ExtraNames, twoNames("coordinator-b", "coordinator-a")...)
@@ -261,7 +268,8 @@ func vouchBy(t testing.TB, of *enrolment.Certificate, key *ecdsa.PrivateKey, cla
 	good, err := of.Vouch(claim, said)
 	wantOnlyNil(t, err)
 	pki := identitytest.NewPKI(t, "mine", nil)
-	own, err := proof.Vouch(proof.X509Credential{Chain: pki.Issue(t, key, commonName("coordinator-b")), Key: key}, claim, said)
+	own, err := proof.Vouch(proof.X509Credential{Chain: pki.Issue(t, key, commonName("coordinator-b")), Key: key},
+		claim, said)
 	wantOnlyNil(t, err)
 	// The chain of one with the signature of the other, which is the last part of both.
 	part := func(v []byte) int { // where the signature begins
@@ -277,18 +285,20 @@ func vouchBy(t testing.TB, of *enrolment.Certificate, key *ecdsa.PrivateKey, cla
 // askRaw asks f for the secrets of its head by a client of its own.
 func askRaw(f, r *fleet, key ed25519.PrivateKey, certificates [][]byte, vouch func(said [64]byte) []byte) error {
 	f.t.Helper()
-	conn, err := r.c.peerrecovery.dialPeer(f.addr)
+	conn, err := r.c.rooms.PeerRecovery.dialPeer(f.addr)
 	wantOnlyNil(f.t, err)
 	defer conn.Close()
 	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
 	wantOnlyNil(f.t, err)
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: testCluster, Head: s.Head.Hash[:],
 		AskerNonce: make([]byte, proof.NonceBytes),
 		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.people.keys["alice"].Recipient().String()}
 	rand.Read(t.AskerNonce)
-	hello := &fealtyv1.PeerHello{Cluster: t.Cluster, Head: t.Head, Nonce: t.AskerNonce, Key: proof.KeyClaim(t.AskerKey), Recipient: t.Recipient, Certificates: certificates}
-	wantOnlyNil(f.t, stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}))
+	hello := &fealtyv1.PeerHello{Cluster: t.Cluster, Head: t.Head, Nonce: t.AskerNonce, Key: proof.KeyClaim(t.AskerKey),
+		Recipient: t.Recipient, Certificates: certificates}
+	wantOnlyNil(f.t,
+		stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}))
 	m, err := stream.Recv()
 	if err != nil {
 		return explain.Of(err)
@@ -303,7 +313,8 @@ func askRaw(f, r *fleet, key ed25519.PrivateKey, certificates [][]byte, vouch fu
 	wantOnlyNil(f.t, err)
 	said, err := t.Digest(proof.Asker)
 	wantOnlyNil(f.t, err)
-	wantOnlyNil(f.t, stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}, X509: vouch(said)}))
+	wantOnlyNil(f.t,
+		stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}, X509: vouch(said)}))
 	if m, err = stream.Recv(); err != nil {
 		return explain.Of(err)
 	}
@@ -326,17 +337,19 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 		cert *enrolment.Certificate
 		says string
 	}{
-		{"of another CA", newCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-a").certificate(), "no root of the manifest vouches"},
+		{"of another CA", newCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-a").certificate(),
+			"no root of the manifest vouches"},
 		{"of another name", newCorpFiles(t, pki, "node-a").certificate(), "x509:subject:CN=node-a"},
 		{"none", nil, "names its key"},
-		{"of an entry", f.c.self.Certificate(), ""},
+		{"of an entry", f.c.rooms.Self.Certificate(), ""},
 	} {
 		giver := f.c.withPeers()
-		giver.cfg.Self = f.c.enrolledAs(f.c.self.PrivateKey(), tc.cert)
+		giver.cfg.Self = f.c.enrolledAs(f.c.rooms.Self.PrivateKey(), tc.cert)
 		at := servePeer(t, served[fealtyv1.PeerServiceServer](giver.registerServices))
 		_, err := askAs(f, r, newTestKey(t), func(a *asking) {
 			a.peer = at
-			a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(), newCorpFiles(t, pki, "coordinator-b").certificate())
+			a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(),
+				newCorpFiles(t, pki, "coordinator-b").certificate())
 		})
 		if tc.says == "" && err == nil {
 			continue // what the others are refused for is their certificate
@@ -383,7 +396,8 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 		}
 		t.Fatalf("status does not say %q:\n%s", parts, text)
 	}
-	says("recovery", "leads to a root of the manifest, and this one does not", "coordinators (x509:subject:CN=coordinator-*)")
+	says("recovery", "leads to a root of the manifest, and this one does not",
+		"coordinators (x509:subject:CN=coordinator-*)")
 	own.write(pki, "node-b")
 	says("recovery", "it shows x509:subject:CN=node-b", "coordinators (x509:subject:CN=coordinator-*)")
 	own.write(pki, "coordinator-b")
@@ -394,7 +408,7 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	}
 
 	// Ready: what would make another one of it, or none, is not taken.
-	shown := func() string { return string(r.c.self.Certificate().Certificates("")[0]) }
+	shown := func() string { return string(r.c.rooms.Self.Certificate().Certificates("")[0]) }
 	before := shown()
 	own.write(pki, "coordinator-z")
 	says("ready", string(explain.CoordinatorCertificateRenames))
@@ -418,7 +432,8 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	// A manifest that would leave it out is refused where it is set.
 	m := byCertificate(f.manifest(""), foreign)
 	wantCode(t, f.set(withSeed(m, f.people.seed(1, ""))), explain.CoordinatorCertificateForeign)
-	wantCode(t, f.set(withSeed([]byte(strings.ReplaceAll(string(byCertificate(f.manifest(""), pki)), "CN=coordinator-*", "CN=control-*")), f.people.seed(1, ""))), explain.CoordinatorCertificateOther)
+	wantCode(t, f.set(withSeed([]byte(strings.ReplaceAll(string(byCertificate(f.manifest(""), pki)), "CN=coordinator-*",
+		"CN=control-*")), f.people.seed(1, ""))), explain.CoordinatorCertificateOther)
 }
 
 // Without the files a coordinator says which entry wants them.
@@ -437,7 +452,8 @@ func TestCoordinatorWithoutItsCertificate(t *testing.T) {
 		spoil func(*corpFiles) credential.FilePaths
 		want  explain.Code
 	}{
-		"some flags": {func(own *corpFiles) credential.FilePaths { return credential.FilePaths{Cert: own.paths.Cert} }, explain.TLSFilesIncomplete},
+		"some flags": {func(own *corpFiles) credential.FilePaths { return credential.FilePaths{Cert: own.paths.Cert} },
+			explain.TLSFilesIncomplete},
 		"another key": {func(own *corpFiles) credential.FilePaths {
 			own.put(own.paths.Key, identitytest.KeyPEM(t, identitytest.NewKey(t)))
 			return own.paths
@@ -472,13 +488,13 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.awaitHead(f)
 	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
 	r.stop()
-	m := f.c.head.State().Manifest
+	m := f.c.rooms.Head.State().Manifest
 	f.advance(25 * time.Hour)
 	all, err := f.c.coordinators().Newest(f.ctx(), m)
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}
-	if _, err := f.c.self.Admits(m); err != nil {
+	if _, err := f.c.rooms.Self.Admits(m); err != nil {
 		t.Errorf("it does not go on: %v", err)
 	}
 	resp, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
@@ -508,17 +524,18 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	files[1].write(identitytest.NewPKI(t, "corp", nil), "coordinator-b")
 	r.start()
 	f.kill() // nobody holds the seed any more
-	if _, err := bringTo(t, r.addr, share, recovery.Options{}); err == nil || explain.Of(err).Code != explain.CoordinatorCertificateForeign {
+	if _, err := bringTo(t, r.addr, share, recovery.Options{}); err == nil ||
+		explain.Of(err).Code != explain.CoordinatorCertificateForeign {
 		t.Errorf("one whose certificate is foreign asks for shares: %v", err)
 	}
 	// One that asks all the same is not believed.
-	_, _, claimed, err := r.c.head.ClaimedHistory(r.ctx())
+	_, _, claimed, err := r.c.rooms.Head.ClaimedHistory(r.ctx())
 	wantOnlyNil(t, err)
 	loaded := r.loaded()
 	head := &recovery.Head{Hash: sha256.Sum256(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
 	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: testCluster, Head: head.Hash,
 		Recipient: f.people.keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
-		Key: r.c.self.EnrolmentKey()}
+		Key: r.c.rooms.Self.EnrolmentKey()}
 	for _, tc := range []struct {
 		name string
 		cert *enrolment.Certificate
@@ -530,10 +547,10 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	} {
 		raw, err := open.Sign(r.key, func(said [64]byte) ([]byte,
 			error) {
-			return tc.cert.Vouch(r.c.self.EnrolmentKey(), said)
+			return tc.cert.Vouch(r.c.rooms.Self.EnrolmentKey(), said)
 		})
 		wantOnlyNil(t, err)
-		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.self.EnrolmentKey(),
+		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.rooms.Self.EnrolmentKey(),
 			time.Now())
 		if (err == nil) != tc.ok {
 			t.Errorf("an attempt with certificate %s: %v", tc.name, err)
@@ -544,7 +561,7 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	r.start()
 	got, err := bringTo(t, r.addr, share, recovery.Options{})
 	wantOnlyNil(t, err)
-	if s := r.c.head.State(); !got.Recovered || s.Phase != authority.Ready {
+	if s := r.c.rooms.Head.State(); !got.Recovered || s.Phase != authority.Ready {
 		t.Fatalf("%+v, and it is %v", got, s.Phase)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -16,14 +14,13 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
 	decide "github.com/fealty-io/fealty/internal/replica"
-	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -63,89 +60,8 @@ func (w *way) notHere() error {
 		w.claimed.Index)
 }
 
-// memory is what this process holds, as decisions see it. Who looks at the secrets in
-// it holds c.setting.
-type memory struct {
-	c *Authority
-	s *authority.State
-}
-
-func (c *Authority) memory() memory { return memory{c, c.cfg.Head.State()} }
-
-func (m memory) Phase() decide.Phase { return m.s.Phase }
-
-func (m memory) Head() decide.Head {
-	if s := m.s.Ready(); s != nil {
-		return decide.HeadOf(&s.Head)
-	}
-	return decide.Head{}
-}
-
-func (m memory) Knows(hash history.Hash) bool {
-	s := m.s.Ready()
-	return s != nil && slices.ContainsFunc(s.Chain.Links(), func(l history.Link) bool { return l.Hash == hash })
-}
-
-func (m memory) HoldsSeed(salt history.Salt) bool { return m.secrets(salt) != nil }
-
-func (m memory) HoldsMesh(key identity.KeyID) bool { return m.mesh(key) != nil }
-
-// secrets returns the seed with this salt, and the keys that derive from it; nil if it
-// is not here.
-func (m memory) secrets(salt history.Salt) *authority.Secrets {
-	if s := m.s.Ready(); s != nil && s.Head.Salt == salt {
-		return s.Secrets
-	}
-	for _, mv := range m.c.candidates {
-		if mv.link.Salt == salt {
-			return mv.secrets
-		}
-	}
-	if m.c.opened != nil && m.c.opened.salt == salt {
-		return m.c.opened.secrets
-	}
-	return nil
-}
-
-// mesh returns the mesh CA with this key; nil if it is not here.
-func (m memory) mesh(key identity.KeyID) *ca.MeshCA {
-	if s := m.s.Ready(); s != nil && s.MeshKey == key {
-		return s.MeshCA()
-	}
-	for _, mv := range m.c.candidates {
-		if mv.link.MeshCAKey == key {
-			return mv.mesh
-		}
-	}
-	return m.c.taken.mesh(key)
-}
-
-// opened is a seed without the mesh CA key of the head: a keeper opened it, or what it
-// opened did not come into force. It waits for a peer, or for a rekey.
-type opened struct {
-	salt    history.Salt
-	secrets *authority.Secrets
-	by      string // the keeper
-}
-
-// keepOpened remembers a seed for the way back, in place of the one before.
-func (c *Authority) keepOpened(salt history.Salt, secrets *authority.Secrets, by string) {
-	if c.opened != nil && c.opened.secrets == secrets {
-		return
-	}
-	c.dropOpened()
-	c.opened = &opened{salt, secrets, by}
-}
-
-// dropOpened forgets the seed that a keeper opened, and wipes it unless it is in use.
-// The caller holds c.setting.
-func (c *Authority) dropOpened() {
-	o := c.opened
-	c.opened = nil
-	if o != nil && !c.keeps(o.secrets) {
-		o.secrets.Wipe()
-	}
-}
+// memory is what this process holds, as decisions see it.
+func (c *Authority) memory() keychain.Memory { return c.cfg.Keys.Memory(c.cfg.Head.State()) }
 
 // comeBack looks for the secrets of the head that w leads to, until one of the ways
 // leads there or there is nothing to do but wait; wait says for how long. What stands
@@ -157,13 +73,14 @@ func (c *Authority) dropOpened() {
 func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, wait time.Duration, err error) {
 	var failed []error
 	for {
-		m := c.memory()
+		held := c.cfg.Head.State()
+		m := c.cfg.Keys.Memory(held)
 		step, wait := c.search.Next(c.cfg.Elapsed(), m, decide.HeadOf(&w.claimed), w.admitted)
 		if step != decide.FromMemory && m.Phase() == decide.Ready {
 			left := c.lingers(ctx, w)
 			switch {
 			case left > 0 && step == decide.Wait:
-				return m.s, min(wait, left), nil
+				return held, min(wait, left), nil
 			case left <= 0:
 				if err := c.adopt(ctx, authority.Recovering(w.last,
 					errors.Join(append(failed, w.notHere())...))); err != nil {
@@ -277,7 +194,7 @@ func (c *Authority) fromMemory(ctx context.Context, w *way) (*authority.State, e
 		return nil, errors.New("the store says that it was restored: the transition of that comes first")
 	}
 	m := c.memory()
-	secrets, mesh := m.secrets(w.claimed.Salt), m.mesh(w.claimed.MeshCAKey)
+	secrets, mesh := m.Secrets(w.claimed.Salt), m.Mesh(w.claimed.MeshCAKey)
 	if secrets == nil || mesh == nil {
 		return nil, w.notHere()
 	}
@@ -289,10 +206,10 @@ func (c *Authority) fromMemory(ctx context.Context, w *way) (*authority.State, e
 	if err != nil {
 		return nil, err
 	}
-	if mv := c.candidates[w.claimed.Hash]; mv != nil && !mv.told &&
+	if mv := c.cfg.Keys.Pending(w.claimed.Hash); mv != nil && !mv.Told &&
 		(w.last == nil || w.last.Head.Hash != w.claimed.Hash) {
-		mv.told = true
-		c.untold = append(c.untold, mv.audit(s)...) // it came into force after all
+		mv.Told = true
+		c.untold = append(c.untold, mv.Audit(s)...) // it came into force after all
 	}
 	return s, nil
 }
@@ -323,22 +240,23 @@ func (c *Authority) fromKeepers(ctx context.Context, w *way) (*authority.State, 
 	}
 	if err != nil {
 		if by != "" {
-			c.keepOpened(w.claimed.Salt, secrets, by)
+			c.cfg.Keys.Open(w.claimed.Salt, secrets, by, c.cfg.Head.State())
 		}
 		return nil, err
 	}
 	if from := c.openedBy(secrets, by); from != nil {
-		c.untold = append(c.untold, originOf(s, actionSeedReceived, from))
+		c.untold = append(c.untold, transition.OriginOf(s, transition.ActionSeedReceived, from))
 	}
-	c.untold = append(c.untold, originOf(s, actionMeshReceived, map[string]string{"via": "keeper"}))
+	c.untold = append(c.untold, transition.OriginOf(s, transition.ActionMeshReceived,
+		map[string]string{"via": "keeper"}))
 	return s, nil
 }
 
 // openedBy says for the audit log which keeper opened a seed: the one with this name, or
 // the one that did before. It returns nil for a seed that was here in another way.
 func (c *Authority) openedBy(secrets *authority.Secrets, keeper string) map[string]string {
-	if o := c.opened; keeper == "" && o != nil && o.secrets == secrets {
-		keeper = o.by
+	if keeper == "" {
+		keeper = c.cfg.Keys.Opener(secrets)
 	}
 	if keeper == "" {
 		return nil
@@ -346,36 +264,15 @@ func (c *Authority) openedBy(secrets *authority.Secrets, keeper string) map[stri
 	return map[string]string{"via": "keeper", "from": keeper}
 }
 
-// Where the secrets of a coordinator come from is in the audit log, so that anybody
-// can see that each of them is one of these (I8): made here, given by the owners, by a
-// keeper, or by a coordinator that was admitted.
-const (
-	actionSeedCreated  = "seed.created"
-	actionSeedReceived = "seed.received"
-	actionMeshMade     = "mesh.made"
-	actionMeshReceived = "mesh.received"
-)
-
-// originOf is the audit entry for a secret of s that came to this coordinator.
-func originOf(s *authority.State, action string, from map[string]string) record.AuditEntry {
-	e := record.AuditEntry{Action: action, Target: s.Manifest.Cluster,
-		Fields: map[string]string{"head": s.Head.Hash.String()}}
-	if action == actionMeshMade || action == actionMeshReceived {
-		e.Fields["mesh_ca_key"] = s.MeshKey.String()
-	}
-	maps.Copy(e.Fields, from)
-	return e
-}
-
 // openSeed returns the seed of the head with its keys: from memory, or from the first
 // keeper that opens it, which it names.
 func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets, by string, err error) {
-	if s := c.memory().secrets(w.claimed.Salt); s != nil {
+	if s := c.memory().Secrets(w.claimed.Salt); s != nil {
 		return s, "", nil
 	}
 	var failures []error
 	for _, o := range w.manifest.Seed.Keepers() {
-		s, err := c.cfg.Keepers.openSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
+		s, err := c.cfg.Keepers.OpenSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
 		if err != nil {
 			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name,
 				"problem", err.Error()))
@@ -394,7 +291,7 @@ func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets,
 func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
 	var failures []error
 	for _, o := range v.Manifest().Seed.Keepers() {
-		mesh, err := c.cfg.Keepers.openMeshOf(ctx, v, root, o)
+		mesh, err := c.cfg.Keepers.OpenMeshOf(ctx, v, root, o)
 		if err == nil {
 			return mesh, nil
 		}
@@ -406,25 +303,11 @@ func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x50
 	return nil, errors.Join(failures...)
 }
 
-func (c *Keepers) openMeshOf(ctx context.Context, v *history.Verified, root *x509.Certificate,
-	o manifest.Owner) (*ca.MeshCA, error) {
-	head := v.Current()
-	place := keyring.Place{Cluster: v.Manifest().Cluster, Purpose: keyring.PurposeMesh, Owner: o.Name,
-		SeedEpoch: head.SeedEpoch, Head: head.Hash}
-	return openCopy(ctx, c, o, sealed.Mesh(head.Hash), place, func(k keeper, data []byte) (*ca.MeshCA, error) {
-		key, cert, err := authority.OpenMesh(ctx, k.box, place, data)
-		if err != nil {
-			return nil, err
-		}
-		return key.Load(root, cert, place.Cluster, head.AuthorityEpoch)
-	})
-}
-
 // heal makes a new mesh CA key: the seed is here, and nobody was found who has the one
 // of the head. Of several that heal at once one moves the head, and the others find it
 // among their peers.
 func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) {
-	secrets := c.memory().secrets(w.claimed.Salt)
+	secrets := c.memory().Secrets(w.claimed.Salt)
 	if secrets == nil {
 		return nil, w.notHere()
 	}
@@ -484,29 +367,29 @@ func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, dec
 	if err != nil {
 		return nil, decide.Nothing, err
 	}
-	if have := c.memory().secrets(w.claimed.Salt); have != nil && have.Same(r.secrets) {
+	if have := c.memory().Secrets(w.claimed.Salt); have != nil && have.Same(r.secrets) {
 		r.secrets.Wipe()
 		r.secrets = have
 	}
 	s, err := c.newState(r.verified, r.secrets, r.root, r.mesh)
 	if err != nil {
-		if !c.keeps(r.secrets) {
+		if !c.cfg.Keys.Holds(r.secrets, c.cfg.Head.State()) {
 			r.wipe()
 		}
 		return nil, decide.Nothing, err
 	}
 	c.untold = append(c.untold, r.audit()...)
 	// If somebody moves the head on before this one is adopted, the key that came is here.
-	c.taken.keep(takenKey{*r.verified.Current(), r.mesh})
+	c.cfg.Keys.Prepare(keychain.Prepared{Link: *r.verified.Current(), Mesh: r.mesh})
 	return s, decide.Nothing, nil
 }
 
-// peers hand over the secrets of a head, and take those of the next.
-type peers interface {
+// peerSecrets hand over the secrets of a head, and take those of the next.
+type peerSecrets interface {
 	// fromPeers asks the other coordinators for the secrets of the head of loaded, which
 	// nothing vouches for yet. The error is errNoPeers if nobody is known.
 	fromPeers(ctx context.Context, loaded *history.History) (*received, error)
 	// prepare brings the mesh CA key of mv to others before the head moves, and returns those
 	// that took it.
-	prepare(ctx context.Context, mv *move) (took []string)
+	prepare(ctx context.Context, mv *transition.Move) (took []string)
 }

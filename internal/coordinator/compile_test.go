@@ -12,11 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -96,7 +95,8 @@ families: [route_policy]`, o))
 func (d *desk) joinedAs(entry, name string) *machine {
 	d.t.Helper()
 	m := d.machine()
-	if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: entry, Name: name}))); err != nil {
+	if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: entry,
+		Name: name}))); err != nil {
 		d.t.Fatalf("join %s: %v", name, err)
 	}
 	return m
@@ -104,22 +104,24 @@ func (d *desk) joinedAs(entry, name string) *machine {
 
 // given returns the header and content of a member in each scope, as it would verify
 // them.
-func (p *publication) given(t testing.TB, d *desk, name string) map[snapshot.Scope]snapshot.Header {
+func given(t testing.TB, d *desk, p *publication.View, name string) map[snapshot.Scope]snapshot.Header {
 	t.Helper()
 	out := make(map[snapshot.Scope]snapshot.Header)
-	for _, i := range p.of(identity.Data, name) {
-		out[p.headers[i].scope] = p.header(t, i)
+	for _, i := range p.Of(identity.Data, name) {
+		out[p.Headers[i].Scope] = headerAt(t, p, i)
 	}
 	return out
 }
 
 // header parses header i, which has to be what its record says.
-func (p *publication) header(t testing.TB, i int) snapshot.Header {
+func headerAt(t testing.TB, p *publication.View, i int) snapshot.Header {
 	t.Helper()
-	h := p.headers[i].header
+	h := p.Headers[i].Header
 	parsed := parseHeader(t, h.Header)
-	if parsed.ConfigVersion != h.ConfigVersion || parsed.ContentHash.String() != h.Content || parsed.Subject.String() != h.Subject || parsed.ScopeType != p.headers[i].scope ||
-		(parsed.Base == nil) != (h.Base == "") || parsed.Base != nil && (parsed.Base.ContentHash.String() != h.Base || parsed.Base.ConfigVersion != h.BaseVersion) {
+	if parsed.ConfigVersion != h.ConfigVersion || parsed.ContentHash.String() != h.Content ||
+		parsed.Subject.String() != h.Subject || parsed.ScopeType != p.Headers[i].Scope ||
+		(parsed.Base == nil) != (h.Base == "") || parsed.Base != nil &&
+		(parsed.Base.ContentHash.String() != h.Base || parsed.Base.ConfigVersion != h.BaseVersion) {
 		t.Fatalf("header %+v is kept as %+v", parsed, h)
 	}
 	return parsed
@@ -149,7 +151,8 @@ func parseHeader(t testing.TB, raw []byte) snapshot.Header {
 		}
 		return d
 	}
-	h := snapshot.Header{ScopeType: in.Scope, OrganizationIDs: in.Orgs, ConfigVersion: in.Version, AuthorityEpoch: in.Epoch, ExpiresAt: in.Expires, ContentHash: digest(in.Content)}
+	h := snapshot.Header{ScopeType: in.Scope, OrganizationIDs: in.Orgs, ConfigVersion: in.Version,
+		AuthorityEpoch: in.Epoch, ExpiresAt: in.Expires, ContentHash: digest(in.Content)}
 	var err error
 	if h.Subject, err = snapshot.ParseSubject(in.Subject); err != nil {
 		t.Fatal(err)
@@ -162,26 +165,28 @@ func parseHeader(t testing.TB, raw []byte) snapshot.Header {
 
 // wantWhole checks that p holds what its headers name, and nothing else, in memory
 // and in the store.
-func (d *desk) wantWhole(t testing.TB, p *publication) {
+func (d *desk) wantWhole(t testing.TB, p *publication.View) {
 	t.Helper()
 	named := make(map[string]bool)
-	for i := range p.headers {
-		p.header(t, i)
-		named[p.headers[i].header.Content] = true
-		if base := p.headers[i].header.Base; base != "" {
+	for i := range p.Headers {
+		headerAt(t, p, i)
+		named[p.Headers[i].Header.Content] = true
+		if base := p.Headers[i].Header.Base; base != "" {
 			named[base] = true
 		}
 	}
 	for hash := range named {
-		if snapshot.DigestOf(p.contents[hash]).String() != hash {
+		if snapshot.DigestOf(p.Contents[hash]).String() != hash {
 			t.Errorf("content %s is missing", hash)
 		}
 	}
-	if got := d.store.keys(contentPrefix); len(got) != len(named) || len(p.contents) != len(named) || len(p.strays) != 0 {
-		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d strays", len(got), len(p.contents), len(named), len(p.strays))
+	if got := d.store.keys(publication.ContentPrefix); len(got) != len(named) || len(p.Contents) != len(named) ||
+		len(p.Strays) != 0 {
+		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d strays", len(got),
+			len(p.Contents), len(named), len(p.Strays))
 	}
-	if got := d.store.keys(headerPrefix); len(got) != len(p.headers) {
-		t.Errorf("%d headers are stored, %d served", len(got), len(p.headers))
+	if got := d.store.keys(publication.HeaderPrefix); len(got) != len(p.Headers) {
+		t.Errorf("%d headers are stored, %d served", len(got), len(p.Headers))
 	}
 }
 
@@ -190,18 +195,21 @@ const marker = "globex"
 // No member of one organization is ever sent, or can pull, a byte of the other's.
 func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 	d := tenants(t)
-	p := d.mustPublish(newPublisher())
+	p := d.mustPublish(publication.NewPublisher())
 	d.wantWhole(t, p)
 	for _, m := range []struct {
 		name             string
 		foreign, allowed string
 		scopes           []snapshot.Scope
 	}{
-		{"acme", "globex", "acme", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime, snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
+		{"acme", "globex", "acme", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime,
+			snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
 			snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory}},
-		{"globex", "acme", "globex", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime, snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
+		{"globex", "acme", "globex", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime,
+			snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
 			snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory}},
-		{"edge", "globex", "acme", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime, snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
+		{"edge", "globex", "acme", []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeNodeRuntime,
+			snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
 			snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory}},
 	} {
 		id, err := identity.New(d.state().Manifest.Cluster, identity.Data, m.name)
@@ -211,17 +219,17 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 		own := 0
 		var scopes []snapshot.Scope
 		mine := make(map[string]bool)
-		for _, i := range p.of(identity.Data, m.name) {
-			msg, err := p.message(i)
+		for _, i := range p.Of(identity.Data, m.name) {
+			msg, err := p.Message(i)
 			if err != nil {
 				t.Fatal(err)
 			}
-			scopes = append(scopes, p.headers[i].scope)
-			mine[p.headers[i].header.Content] = true
+			scopes = append(scopes, p.Headers[i].Scope)
+			mine[p.Headers[i].Header.Content] = true
 			if bytes.Contains(msg.GetEnvelope(), []byte(m.foreign)) {
 				t.Errorf("%s is sent a %s with %s", m.name, msg.GetScope(), m.foreign)
 			}
-			own += bytes.Count(p.contents[p.headers[i].header.Content], []byte(m.allowed+"-"))
+			own += bytes.Count(p.Contents[p.Headers[i].Header.Content], []byte(m.allowed+"-"))
 		}
 		if slices.Sort(scopes); !slices.Equal(scopes, m.scopes) {
 			t.Errorf("%s gets %v, want %v", m.name, scopes, m.scopes)
@@ -229,20 +237,21 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 		if own < 2 {
 			t.Errorf("%s is told %d things of its own organization", m.name, own)
 		}
-		for hash := range p.contents {
+		for hash := range p.Contents {
 			digest, err := snapshot.ParseDigest(hash)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := p.contentFor(id, digest); (got != nil) != mine[hash] {
+			if got := p.ContentFor(id, digest); (got != nil) != mine[hash] {
 				t.Errorf("%s can pull %s: %v", m.name, hash, got != nil)
 			}
 		}
 	}
 	// Who serves both is told of both.
 	both := 0
-	for _, i := range p.of(identity.Data, "both") {
-		if raw := p.contents[p.headers[i].header.Content]; bytes.Contains(raw, []byte("acme-")) && bytes.Contains(raw, []byte("globex-")) {
+	for _, i := range p.Of(identity.Data, "both") {
+		if raw := p.Contents[p.Headers[i].Header.Content]; bytes.Contains(raw, []byte("acme-")) &&
+			bytes.Contains(raw, []byte("globex-")) {
 			both++
 		}
 	}
@@ -252,22 +261,24 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 }
 
 func route(organization, match string) string {
-	return fmt.Sprintf("kind: route\nname: %[1]s-route\norganization: %[1]s\nmatch: %[2]s\nto: [%[1]s-peer]", organization, match)
+	return fmt.Sprintf("kind: route\nname: %[1]s-route\norganization: %[1]s\nmatch: %[2]s\nto: [%[1]s-peer]",
+		organization, match)
 }
 
 // A change of the config makes new headers of what it changes and of nothing else,
 // and none if it changes nothing.
 func TestConfigChangesWhatItChanges(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	was := d.mustPublish(b)
-	changed := func(p *publication) []string {
+	changed := func(p *publication.View) []string {
 		var out []string
-		for i, h := range p.headers {
-			if j, ok := was.find(h.headerPath); !ok || was.headers[j].header.ConfigVersion != h.header.ConfigVersion {
-				out = append(out, string(p.header(t, i).ScopeType)+" "+strings.Join(p.header(t, i).OrganizationIDs, ","))
-			} else if !bytes.Equal(was.headers[j].header.Header, h.header.Header) {
-				t.Errorf("%s has other bytes under the same version", h.headerPath)
+		for i, h := range p.Headers {
+			if j, ok := was.Find(h.HeaderPath); !ok || was.Headers[j].Header.ConfigVersion != h.Header.ConfigVersion {
+				out = append(out, string(headerAt(t, p, i).ScopeType)+" "+strings.Join(headerAt(t, p,
+					i).OrganizationIDs, ","))
+			} else if !bytes.Equal(was.Headers[j].Header.Header, h.Header.Header) {
+				t.Errorf("%s has other bytes under the same version", h.HeaderPath)
 			}
 		}
 		slices.Sort(out)
@@ -283,20 +294,21 @@ func TestConfigChangesWhatItChanges(t *testing.T) {
 		{"a service of one organization", "kind: service\nname: globex-web\norganization: globex\ntype: web2",
 			[]string{"service_assignment acme,globex", "service_assignment globex"}},
 		{"what all are told", "kind: storage\nname: public\nurl: https://public.example/\nfamilies: [route_policy]",
-			[]string{"storage_directory acme", "storage_directory acme", "storage_directory acme,globex", "storage_directory globex"}},
+			[]string{"storage_directory acme", "storage_directory acme", "storage_directory acme,globex",
+				"storage_directory globex"}},
 	} {
-		version := d.store.snapshot()[publicationStateKey].Version
+		version := d.store.snapshot()[publication.StateKey].Version
 		d.mustPut(tc.put)
 		p := d.mustPublish(b)
 		if got := changed(p); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
-		if after := d.store.snapshot()[publicationStateKey].Version; (after == version) != (len(tc.want) == 0) {
+		if after := d.store.snapshot()[publication.StateKey].Version; (after == version) != (len(tc.want) == 0) {
 			t.Errorf("%s: published under %d, was %d", tc.name, after, version)
 		}
 		d.wantWhole(t, p)
 		// A publisher that starts anew finds nothing to do.
-		if again := d.mustPublish(newPublisher()); again != p {
+		if again := d.mustPublish(publication.NewPublisher()); again != p {
 			t.Errorf("%s: it is published again", tc.name)
 		}
 		was = p
@@ -309,19 +321,21 @@ func TestConfigChangesWhatItChanges(t *testing.T) {
 func TestBases(t *testing.T) {
 	t.Parallel()
 	d := tenants(t)
-	d.mustPublish(newPublisher())
-	at := func() (*publication, snapshot.Header) {
+	d.mustPublish(publication.NewPublisher())
+	at := func() (*publication.View, snapshot.Header) {
 		t.Helper()
-		p := d.mustPublish(newPublisher())
+		p := d.mustPublish(publication.NewPublisher())
 		d.wantWhole(t, p)
-		return p, p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]
+		return p, given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
 	}
 	_, first := at()
 	if first.Base != nil {
 		t.Fatalf("the first has base %+v", first.Base)
 	}
 	contents := make(map[snapshot.Digest][]byte)
-	keep := func(p *publication, h snapshot.Header) { contents[h.ContentHash] = p.contents[h.ContentHash.String()] }
+	keep := func(p *publication.View, h snapshot.Header) {
+		contents[h.ContentHash] = p.Contents[h.ContentHash.String()]
+	}
 	p, last := at()
 	keep(p, last)
 	for i, restart := range []bool{false, true, false} {
@@ -331,21 +345,24 @@ func TestBases(t *testing.T) {
 		}
 		p, next := at()
 		keep(p, next)
-		if next.Base == nil || next.Base.ConfigVersion != last.ConfigVersion || next.Base.ContentHash != last.ContentHash {
+		if next.Base == nil || next.Base.ConfigVersion != last.ConfigVersion ||
+			next.Base.ContentHash != last.ContentHash {
 			t.Fatalf("after version %d (%s): base %+v", last.ConfigVersion, last.ContentHash, next.Base)
 		}
-		if _, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, p.contents[next.Base.ContentHash.String()], p.contents[next.ContentHash.String()]); !ok {
+		if _, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, p.Contents[next.Base.ContentHash.String()],
+			p.Contents[next.ContentHash.String()]); !ok {
 			t.Fatal("no patch can be made")
 		}
 		last = next
 	}
 	t.Run("a renewal is of the same base", func(t *testing.T) {
-		d.advance(headerLife / 2)
-		if err := d.c.bundle.Refresh(t.Context(), d.state(), true); err != nil {
+		d.advance(publication.HeaderLife / 2)
+		if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
 		_, next := at()
-		if next.ConfigVersion != last.ConfigVersion || !next.ExpiresAt.After(last.ExpiresAt) || *next.Base != *last.Base {
+		if next.ConfigVersion != last.ConfigVersion || !next.ExpiresAt.After(last.ExpiresAt) ||
+			*next.Base != *last.Base {
 			t.Fatalf("%+v, was %+v", next, last)
 		}
 		last = next
@@ -353,17 +370,18 @@ func TestBases(t *testing.T) {
 	t.Run("scopes that go whole have none", func(t *testing.T) {
 		d.mustPut("kind: degraded\nname: less\nmax: 1s")
 		p, _ := at()
-		for scope, h := range p.given(t, d, "acme") {
+		for scope, h := range given(t, d, p, "acme") {
 			if !scope.Increments() && h.Base != nil {
 				t.Errorf("%s has base %+v", scope, h.Base)
 			}
 		}
 	})
 	t.Run("a lost base costs the increment alone", func(t *testing.T) {
-		d.store.alter(contentKey(last.Base.ContentHash.String()), func([]byte) []byte { return nil })
+		d.store.alter(publication.ContentKey(last.Base.ContentHash.String()), func([]byte) []byte { return nil })
 		d.restart()
-		p := d.mustPublish(newPublisher())
-		if h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Equal(p.contents[h.ContentHash.String()], contents[h.ContentHash]) || h.ConfigVersion != last.ConfigVersion {
+		p := d.mustPublish(publication.NewPublisher())
+		if h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Equal(p.Contents[h.ContentHash.String()],
+			contents[h.ContentHash]) || h.ConfigVersion != last.ConfigVersion {
 			t.Fatalf("%+v", h)
 		}
 		d.mustPut(route("acme", "path /mended"))
@@ -376,9 +394,9 @@ func TestBases(t *testing.T) {
 		if next.AuthorityEpoch != last.AuthorityEpoch+1 || next.Base != nil || next.ContentHash != last.ContentHash {
 			t.Fatalf("%+v", next)
 		}
-		for i := range p.headers {
-			if h := p.header(t, i); h.Base != nil || h.AuthorityEpoch != next.AuthorityEpoch {
-				t.Errorf("%s: %+v", p.headers[i].headerPath, h)
+		for i := range p.Headers {
+			if h := headerAt(t, p, i); h.Base != nil || h.AuthorityEpoch != next.AuthorityEpoch {
+				t.Errorf("%s: %+v", p.Headers[i].HeaderPath, h)
 			}
 		}
 		d.mustPut(route("acme", "path /again"))
@@ -392,7 +410,7 @@ func TestBases(t *testing.T) {
 // generation void: what is published is true at the revision that published it.
 func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
 	d.mustPut(route("acme", "path /old"))
 	d.faults.Arm("publish.before-commit", func() error {
@@ -400,12 +418,12 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 		d.mustPut(route("acme", "path /new"))
 		return nil
 	})
-	if _, err := d.c.publication.publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published what was overtaken: %v", err)
 	}
 	p := d.mustPublish(b)
-	h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]
-	if raw := p.contents[h.ContentHash.String()]; !bytes.Contains(raw, []byte("/new")) {
+	h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
+	if raw := p.Contents[h.ContentHash.String()]; !bytes.Contains(raw, []byte("/new")) {
 		t.Fatalf("%s", raw)
 	}
 	d.wantWhole(t, p)
@@ -415,7 +433,7 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 // config; and once it is quiet all of it is published.
 func TestConfigThatChangesAllTheTime(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
 	d.joinedAs("acme", "later")
 	n := 0
@@ -429,11 +447,11 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 	}
 	d.faults.Arm("publish.before-commit", churn)
 	for tries := 0; ; tries++ {
-		if _, err := d.c.publication.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+		if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
 			t.Fatal(err)
 		}
-		if _, ok := d.c.publication.publication.Load().find(runtimePath("data/later")); ok {
+		if _, ok := d.c.rooms.Publication.View().Find(publication.RuntimePath("data/later")); ok {
 			break
 		}
 		if tries == 5 {
@@ -442,8 +460,9 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 	}
 	d.faults.Disarm("publish.before-commit")
 	p := d.mustPublish(b)
-	h := p.given(t, d, "later")
-	if raw := p.contents[h[snapshot.ScopeRoutePolicy].ContentHash.String()]; !bytes.Contains(raw, fmt.Appendf(nil, "path /%d", n)) || h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+	h := given(t, d, p, "later")
+	if raw := p.Contents[h[snapshot.ScopeRoutePolicy].ContentHash.String()]; !bytes.Contains(raw,
+		fmt.Appendf(nil, "path /%d", n)) || h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 		t.Fatalf("%s, %v", raw, h)
 	}
 	d.wantWhole(t, p)
@@ -453,7 +472,7 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 // what does not depend on it, and no assignments of it.
 func TestConfigThatIsNotKnownYet(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	was := d.mustPublish(b)
 	// Another replica wrote: the version moved, and what is in memory did not.
 	s := d.state()
@@ -471,16 +490,17 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	d.joinedAs("acme", "later")
 	d.follow(d.c)
 	for range 3 {
-		if _, err := d.c.publication.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+		if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
 			t.Fatal(err)
 		}
 	}
-	p := d.c.publication.publication.Load()
-	if h := p.given(t, d, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 || h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 || h[snapshot.ScopeRoutePolicy].ConfigVersion == 0 {
+	p := d.c.rooms.Publication.View()
+	if h := given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
+		h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 || h[snapshot.ScopeRoutePolicy].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile gets %v", h)
 	}
-	now, before := p.given(t, d, "acme"), was.given(t, d, "acme")
+	now, before := given(t, d, p, "acme"), given(t, d, was, "acme")
 	if now[snapshot.ScopeNodeRuntime].ConfigVersion <= before[snapshot.ScopeNodeRuntime].ConfigVersion {
 		t.Error("the drain was not told")
 	}
@@ -489,11 +509,11 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 			t.Errorf("%s changed", scope)
 		}
 	}
-	if _, err := d.c.desired.Read(t.Context(), s, true); err != nil {
+	if _, err := d.c.rooms.Desired.Read(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
 	p = d.mustPublish(b)
-	if h := p.given(t, d, "later"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+	if h := given(t, d, p, "later"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile is still not assigned anything: %v", h)
 	}
 	d.wantWhole(t, p)
@@ -505,33 +525,36 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
 			d := tenants(t)
-			b := newPublisher()
+			b := publication.NewPublisher()
 			was := d.mustPublish(b)
 			if !d.store.alter("config/record/route/acme-route", func(v []byte) []byte { v[len(v)-1] ^= 1; return v }) {
 				t.Fatal("there is no such record")
 			}
 			if restart {
 				d.restart()
-				b = newPublisher()
-			} else if _, err := d.c.desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+				b = publication.NewPublisher()
+			} else if _, err := d.c.rooms.Desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Fatalf("the config is believed: %v", err)
 			}
 			p := d.mustPublish(b)
-			for _, h := range was.headers {
-				if i, ok := p.find(h.headerPath); !ok || !bytes.Equal(p.headers[i].header.Header, h.header.Header) {
-					t.Errorf("%s is another one", h.headerPath)
+			for _, h := range was.Headers {
+				if i, ok := p.Find(h.HeaderPath); !ok || !bytes.Equal(p.Headers[i].Header.Header, h.Header.Header) {
+					t.Errorf("%s is another one", h.HeaderPath)
 				}
 			}
 			d.joinedAs("acme", "later")
 			p = d.mustPublish(b)
-			if h := p.given(t, d, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 || h[snapshot.ScopeRoutePolicy].ContentHash != was.given(t, d, "acme")[snapshot.ScopeRoutePolicy].ContentHash {
+			if h := given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
+				h[snapshot.ScopeRoutePolicy].ContentHash != given(t, d, was,
+					"acme")[snapshot.ScopeRoutePolicy].ContentHash {
 				t.Errorf("who joins gets %v", h)
 			}
-			d.advance(headerLife / 2) // and its node_runtime is renewed
-			if err := d.c.bundle.Refresh(t.Context(), d.state(), true); err != nil {
+			d.advance(publication.HeaderLife / 2) // and its node_runtime is renewed
+			if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); err != nil {
 				t.Fatal(err)
 			}
-			if got, before := d.mustPublish(b).given(t, d, "acme"), was.given(t, d, "acme"); !got[snapshot.ScopeNodeRuntime].ExpiresAt.After(before[snapshot.ScopeNodeRuntime].ExpiresAt) ||
+			if got, before := given(t, d, d.mustPublish(b), "acme"), given(t, d, was,
+				"acme"); !got[snapshot.ScopeNodeRuntime].ExpiresAt.After(before[snapshot.ScopeNodeRuntime].ExpiresAt) ||
 				got[snapshot.ScopeServiceAssignment].ContentHash != before[snapshot.ScopeServiceAssignment].ContentHash {
 				t.Errorf("%v", got)
 			}
@@ -545,29 +568,31 @@ func TestCrashWhilePublishing(t *testing.T) {
 	for _, at := range []string{"publish.before-commit", "publish.after-commit"} {
 		t.Run(at, func(t *testing.T) {
 			d := tenants(t)
-			b := newPublisher()
+			b := publication.NewPublisher()
 			was := d.mustPublish(b)
 			d.mustPut(route("acme", "path /new"))
 			killed := errors.New("killed")
 			d.faults.Fail(at, killed)
-			if _, err := d.c.publication.publish(t.Context(), d.state(), b); !errors.Is(err, killed) {
+			if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, killed) {
 				t.Fatal(err)
 			}
 			d.faults.Disarm(at)
 			d.restart()
-			p, err := d.c.publication.loadPublication(t.Context(), d.state())
-			if err != nil || p.broken {
+			p, err := d.c.rooms.Publication.Load(t.Context(), d.state())
+			if err != nil || p.Broken {
 				t.Fatalf("it is left broken (%v)", err)
 			}
 			d.wantWhole(t, p)
 			done := at == "publish.after-commit"
-			if moved := p.state.Version != was.state.Version; moved != done {
+			if moved := p.State.Version != was.State.Version; moved != done {
 				t.Errorf("the publication moved: %v", moved)
 			}
-			p = d.mustPublish(newPublisher())
+			p = d.mustPublish(publication.NewPublisher())
 			d.wantWhole(t, p)
-			h, before := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy], was.given(t, d, "acme")[snapshot.ScopeRoutePolicy]
-			if h.Base == nil || h.Base.ConfigVersion != before.ConfigVersion || !bytes.Contains(p.contents[h.ContentHash.String()], []byte("/new")) {
+			h, before := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy], given(t, d, was,
+				"acme")[snapshot.ScopeRoutePolicy]
+			if h.Base == nil || h.Base.ConfigVersion != before.ConfigVersion ||
+				!bytes.Contains(p.Contents[h.ContentHash.String()], []byte("/new")) {
 				t.Errorf("%+v after %+v", h, before)
 			}
 		})
@@ -583,18 +608,22 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
-	other.authority.checkHead(t.Context())
+	wantOnly(t,
+		"set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+			other.rooms.Self.EnrolmentKey())), "")
+	other.rooms.Authority.checkHead(t.Context())
 	d.joinedAs("acme", "acme")
 	d.joinedAs("globex", "globex")
-	d.mustPut("kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: data/acme\naddresses: [\"a:1\"]\nclass: active")
-	publishers := map[*Coordinator]*publisher{d.c: newPublisher(), other: newPublisher()}
+	d.mustPut("kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: " +
+		"data/acme\naddresses: [\"a:1\"]\nclass: active")
+	publishers := map[*Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+		other: publication.NewPublisher()}
 	turn := func() uint64 {
 		t.Helper()
 		for range 3 {
 			for _, c := range []*Coordinator{d.c, other} {
 				d.follow(c)
-				if _, err := c.desired.Read(t.Context(), c.head.State(), false); err != nil {
+				if _, err := c.rooms.Desired.Read(t.Context(), c.rooms.Head.State(), false); err != nil {
 					t.Fatal(err)
 				}
 				if err := d.publishAll(c, publishers[c]); err != nil {
@@ -602,19 +631,20 @@ func TestReplicasCompileTheSame(t *testing.T) {
 				}
 			}
 		}
-		return uint64(d.store.snapshot()[publicationStateKey].Version)
+		return uint64(d.store.snapshot()[publication.StateKey].Version)
 	}
 	for i := range 3 {
 		d.mustPut(route("acme", fmt.Sprintf("path /%d", i)))
 		if a, b := turn(), turn(); a != b {
 			t.Fatalf("they go on publishing: %d, %d", a, b)
 		}
-		a, b := d.c.publication.publication.Load(), other.publication.publication.Load()
-		if a.tree.Root() != b.tree.Root() || a.state.Version != b.state.Version {
+		a, b := d.c.rooms.Publication.View(), other.rooms.Publication.View()
+		if a.Tree.Root() != b.Tree.Root() || a.State.Version != b.State.Version {
 			t.Fatal("they serve different roots")
 		}
-		if h := b.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(b.contents[h.ContentHash.String()], fmt.Appendf(nil, "/%d", i)) {
-			t.Fatalf("the other serves %s", b.contents[h.ContentHash.String()])
+		if h := given(t, d, b, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(b.Contents[h.ContentHash.String()],
+			fmt.Appendf(nil, "/%d", i)) {
+			t.Fatalf("the other serves %s", b.Contents[h.ContentHash.String()])
 		}
 		d.wantWhole(t, a)
 	}
@@ -624,20 +654,22 @@ func TestReplicasCompileTheSame(t *testing.T) {
 // and blocks nobody.
 func TestScopeThatDoesNotCompile(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	was := d.mustPublish(b)
-	i, _ := was.find(runtimePath("data/acme"))
-	point := "publish.compile.group/" + was.headers[i].header.Group + ".route_policy"
+	i, _ := was.Find(publication.RuntimePath("data/acme"))
+	point := "publish.compile.group/" + was.Headers[i].Header.Group + ".route_policy"
 	d.faults.Fail(point, errors.New("broken"))
 	d.mustPut(route("acme", "path /new"))
 	p := d.mustPublish(b)
-	if got, before := p.given(t, d, "acme"), was.given(t, d, "acme"); got[snapshot.ScopeRoutePolicy].ConfigVersion != before[snapshot.ScopeRoutePolicy].ConfigVersion {
+	if got, before := given(t, d, p, "acme"), given(t, d, was,
+		"acme"); got[snapshot.ScopeRoutePolicy].ConfigVersion != before[snapshot.ScopeRoutePolicy].ConfigVersion {
 		t.Error("another header")
 	}
-	if h := p.given(t, d, "both")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.contents[h.ContentHash.String()], []byte("/new")) {
+	if h := given(t, d, p, "both")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+		[]byte("/new")) {
 		t.Error("it blocked others")
 	}
-	if n := testutil.ToFloat64(d.c.publication.metrics.uncompiled); n != 1 {
+	if n := counterOf(d.c.registry, "fealty_snapshot_uncompiled"); n != 1 {
 		t.Errorf("%v subjects are said not to compile", n)
 	}
 	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "broken") {
@@ -645,8 +677,8 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 	}
 	d.faults.Disarm(point)
 	p = d.mustPublish(b)
-	if h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.contents[h.ContentHash.String()],
-		[]byte("/new")) || testutil.ToFloat64(d.c.publication.metrics.uncompiled) != 0 {
+	if h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+		[]byte("/new")) || counterOf(d.c.registry, "fealty_snapshot_uncompiled") != 0 {
 		t.Error("not repaired")
 	}
 	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 0 {
@@ -672,10 +704,10 @@ func (d *desk) findings(t testing.TB, code explain.Code) (out []*fealtyv1.Findin
 // until it is mended; a ban, a removal and a join are news to it.
 func TestRemovedIsReported(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
 	count := func(reason string) float64 {
-		return testutil.ToFloat64(d.c.publication.metrics.removed.WithLabelValues("peer_directory", reason))
+		return counterOf(d.c.registry, "fealty_compile_removed_total", reason, "peer_directory")
 	}
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 0 {
 		t.Fatalf("findings %v", f)
@@ -688,13 +720,15 @@ func TestRemovedIsReported(t *testing.T) {
 		}
 	}
 	f := d.findings(t, explain.ConfigNotGiven)
-	if len(f) != 1 || !strings.Contains(f[0].GetSummary(), "peer/lost") || !strings.Contains(f[0].GetSummary(), "data/nobody") || f[0].GetRemedy() == "" || count("unknown_member") != 1 {
+	if len(f) != 1 || !strings.Contains(f[0].GetSummary(), "peer/lost") ||
+		!strings.Contains(f[0].GetSummary(), "data/nobody") || f[0].GetRemedy() == "" || count("unknown_member") != 1 {
 		t.Fatalf("findings %v, counted %v", f, count("unknown_member"))
 	}
 	sees := func(name, peer string) bool {
 		d.follow(d.c)
 		p := d.mustPublish(b)
-		return bytes.Contains(p.contents[p.given(t, d, name)[snapshot.ScopePeerDirectory].ContentHash.String()], []byte(peer))
+		return bytes.Contains(p.Contents[given(t, d, p, name)[snapshot.ScopePeerDirectory].ContentHash.String()],
+			[]byte(peer))
 	}
 	if sees("acme", "lost") {
 		t.Fatal("it is given")
@@ -725,11 +759,14 @@ func TestRemovedIsReported(t *testing.T) {
 	t.Run("much of a kind is one finding", func(t *testing.T) {
 		var records []string
 		for i := range 9 {
-			records = append(records, fmt.Sprintf("kind: peer\nname: lost-%d\norganization: acme\nmember: data/nobody-%d\naddresses: [\"h:1\"]\nclass: bootstrap", i, i))
+			records = append(records,
+				fmt.Sprintf("kind: peer\nname: lost-%d\norganization: acme\nmember: data/nobody-%d\naddresses: "+
+					"[\"h:1\"]\nclass: bootstrap", i, i))
 		}
 		d.mustPut(strings.Join(records, "\n---\n"))
 		d.mustPublish(b)
-		if f := d.findings(t, explain.ConfigNotGiven); len(f) != 3 || !strings.Contains(f[0].GetSummary()+f[1].GetSummary()+f[2].GetSummary(), "and 7 more") {
+		if f := d.findings(t, explain.ConfigNotGiven); len(f) != 3 ||
+			!strings.Contains(f[0].GetSummary()+f[1].GetSummary()+f[2].GetSummary(), "and 7 more") {
 			t.Fatalf("findings %v", f)
 		}
 	})
@@ -739,31 +776,34 @@ func TestRemovedIsReported(t *testing.T) {
 // things, and nothing of the old one any more: no content, and no base.
 func TestMemberChangesItsOrganization(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	was := d.mustPublish(b)
-	wantOnly(t, "set", d.set(strings.Replace(tenantEntries, `["token:globex"], roles: [egress], organizations: [globex]`, `["token:globex"], roles: [egress], organizations: [acme]`, 1)), "")
+	wantOnly(t, "set", d.set(strings.Replace(tenantEntries,
+		`["token:globex"], roles: [egress], organizations: [globex]`, `["token:globex"], roles: [egress], organizations: [acme]`, 1)), "")
 	d.follow(d.c)
 	p := d.mustPublish(b)
 	d.wantWhole(t, p)
-	headers, before := p.given(t, d, "globex"), was.given(t, d, "globex")
-	for _, i := range p.of(identity.Data, "globex") {
-		h := p.headers[i]
-		if raw := p.contents[h.header.Content]; h.scope != snapshot.ScopeNodeRuntime && bytes.Contains(raw, []byte(marker+"-")) {
-			t.Errorf("%s: %s", h.scope, raw)
+	headers, before := given(t, d, p, "globex"), given(t, d, was, "globex")
+	for _, i := range p.Of(identity.Data, "globex") {
+		h := p.Headers[i]
+		if raw := p.Contents[h.Header.Content]; h.Scope != snapshot.ScopeNodeRuntime &&
+			bytes.Contains(raw, []byte(marker+"-")) {
+			t.Errorf("%s: %s", h.Scope, raw)
 		}
-		if base := p.contents[h.header.Base]; bytes.Contains(base, []byte(marker+"-")) {
-			t.Errorf("%s has base %s", h.scope, base)
+		if base := p.Contents[h.Header.Base]; bytes.Contains(base, []byte(marker+"-")) {
+			t.Errorf("%s has base %s", h.Scope, base)
 		}
 	}
-	if headers[snapshot.ScopeRoutePolicy].Subject == before[snapshot.ScopeRoutePolicy].Subject || headers[snapshot.ScopeRoutePolicy].Subject != p.given(t, d, "acme")[snapshot.ScopeRoutePolicy].Subject {
+	if headers[snapshot.ScopeRoutePolicy].Subject == before[snapshot.ScopeRoutePolicy].Subject ||
+		headers[snapshot.ScopeRoutePolicy].Subject != given(t, d, p, "acme")[snapshot.ScopeRoutePolicy].Subject {
 		t.Error("it is in another group")
 	}
 	if headers[snapshot.ScopeServiceAssignment].Base != nil {
 		t.Error("the assignment goes on from that of the other organization")
 	}
-	for _, h := range p.headers {
-		if h.group != "" && p.groups[h.group] == 0 {
-			t.Errorf("%s is nobody's", h.headerPath)
+	for _, h := range p.Headers {
+		if h.Group != "" && p.Groups[h.Group] == 0 {
+			t.Errorf("%s is nobody's", h.HeaderPath)
 		}
 	}
 	t.Run("while its new assignment does not compile", func(t *testing.T) {
@@ -771,12 +811,12 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 		wantOnly(t, "set", d.set(tenantEntries), "")
 		d.follow(d.c)
 		p := d.mustPublish(b)
-		if h := p.given(t, d, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 {
+		if h := given(t, d, p, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 {
 			t.Error("it keeps the one of the other organization")
 		}
 		d.wantWhole(t, p)
 		d.faults.Disarm("publish.compile.data/globex.service_assignment")
-		if h := d.mustPublish(b).given(t, d, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+		if h := given(t, d, d.mustPublish(b), "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 			t.Error("it is not given another one")
 		}
 	})
@@ -787,7 +827,7 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	d := tenants(t)
 	m := d.joinedAs("acme", "peer")
 	d.mustPut("kind: peer\nname: p\norganization: acme\nmember: data/peer\naddresses: [\"h:1\"]\nclass: active")
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
 	if err := m.renew(); err != nil {
 		t.Fatal(err)
@@ -795,9 +835,9 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	d.mustPublish(b) // it may not have been looked at before
 	concerned := func() []string {
 		d.follow(d.c)
-		p := d.c.publication.publication.Load()
-		b.collect(d.c.publication, d.state(), d.c.bundle.View(), p, p.state.Value.addresses(), d.clock())
-		return slices.Sorted(maps.Keys(b.pendingGroups))
+		p := d.c.rooms.Publication.View()
+		b.Collect(d.c.rooms.Publication, d.state(), d.c.rooms.Bundle.View(), p, p.State.Value.Addresses(), d.clock())
+		return b.Concerned()
 	}
 	if err := m.renew(); err != nil {
 		t.Fatal(err)
@@ -811,13 +851,15 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 		t.Fatalf("a drain concerns %v", got)
 	}
 	p := d.mustPublish(b)
-	if h := p.given(t, d, "acme")[snapshot.ScopePeerDirectory]; !bytes.Contains(p.contents[h.ContentHash.String()], []byte(`"state":"draining"`)) {
+	if h := given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; !bytes.Contains(p.Contents[h.ContentHash.String()],
+		[]byte(`"state":"draining"`)) {
 		t.Fatal("the drain is not told")
 	}
 	// A ban leaves the record of the member as it is.
 	d.ban(t, identity.Data, "peer")
 	p = d.mustPublish(b)
-	if h := p.given(t, d, "acme")[snapshot.ScopePeerDirectory]; bytes.Contains(p.contents[h.ContentHash.String()], []byte("data/peer")) {
+	if h := given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; bytes.Contains(p.Contents[h.ContentHash.String()],
+		[]byte("data/peer")) {
 		t.Fatal("who is banned is still somebody's peer")
 	}
 }
@@ -825,12 +867,12 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 // node_runtime says which scopes a node is to hold: those that it is given.
 func TestCompanions(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
-	check := func(p *publication) {
+	b := publication.NewPublisher()
+	check := func(p *publication.View) {
 		t.Helper()
 		for _, name := range []string{"acme", "globex", "edge", "both"} {
-			given := p.given(t, d, name)
-			raw := p.contents[given[snapshot.ScopeNodeRuntime].ContentHash.String()]
+			given := given(t, d, p, name)
+			raw := p.Contents[given[snapshot.ScopeNodeRuntime].ContentHash.String()]
 			for _, scope := range snapshot.Scopes() {
 				if scope == snapshot.ScopeNodeRuntime {
 					continue
@@ -844,16 +886,19 @@ func TestCompanions(t *testing.T) {
 	}
 	p := d.mustPublish(b)
 	check(p)
-	assigned := p.given(t, d, "acme")[snapshot.ScopeNodeRuntime].ConfigVersion
+	assigned := given(t, d, p, "acme")[snapshot.ScopeNodeRuntime].ConfigVersion
 	for _, o := range []string{"acme", "globex"} {
-		if _, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "service", Name: o + "-web"}}}); err != nil {
+		if _, err := d.config().DeleteConfig(t.Context(),
+			&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "service", Name: o +
+				"-web"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	p = d.mustPublish(b)
 	check(p)
-	given := p.given(t, d, "acme")
-	if _, ok := given[snapshot.ScopeServiceAssignment]; ok || given[snapshot.ScopeNodeRuntime].ConfigVersion <= assigned {
+	given := given(t, d, p, "acme")
+	if _, ok := given[snapshot.ScopeServiceAssignment]; ok ||
+		given[snapshot.ScopeNodeRuntime].ConfigVersion <= assigned {
 		t.Errorf("nothing is assigned any more, and it gets %v", given)
 	}
 	d.wantWhole(t, p)
@@ -864,30 +909,33 @@ func TestTooLargeContent(t *testing.T) {
 	t.Parallel()
 	notUnderDetector(t)
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	long := strings.Repeat("x", 1000)
 	for i := range 6 {
 		var records []string
 		for j := range 200 {
-			records = append(records, fmt.Sprintf("kind: route\nname: r%d-%d\norganization: acme\nroles: [egress]\nmatch: %s\ndeny: %v", i, j, long, j < 10))
+			records = append(records,
+				fmt.Sprintf("kind: route\nname: r%d-%d\norganization: acme\nroles: [egress]\nmatch: %s\ndeny: %v", i, j,
+					long, j < 10))
 		}
 		d.mustPut(strings.Join(records, "\n---\n"))
 	}
 	p := d.mustPublish(b)
-	h := p.given(t, d, "acme")[snapshot.ScopeRoutePolicy]
-	raw := p.contents[h.ContentHash.String()]
-	if len(raw) > snapshot.DefaultContent || len(raw) < snapshot.DefaultContent*9/10 || bytes.Count(raw, []byte(`"deny":true`)) != 60 {
+	h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
+	raw := p.Contents[h.ContentHash.String()]
+	if len(raw) > snapshot.DefaultContent || len(raw) < snapshot.DefaultContent*9/10 ||
+		bytes.Count(raw, []byte(`"deny":true`)) != 60 {
 		t.Fatalf("%d bytes with %d denials", len(raw), bytes.Count(raw, []byte(`"deny":true`)))
 	}
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
 		t.Fatalf("findings %v", f)
 	}
-	if n := testutil.ToFloat64(d.c.publication.metrics.removed.WithLabelValues("route_policy", "too_large")); n == 0 {
+	if n := counterOf(d.c.registry, "fealty_compile_removed_total", "too_large", "route_policy"); n == 0 {
 		t.Fatal("it is not counted")
 	}
-	version := d.store.snapshot()[publicationStateKey].Version
+	version := d.store.snapshot()[publication.StateKey].Version
 	d.advance(time.Second)
-	if d.mustPublish(newPublisher()); d.store.snapshot()[publicationStateKey].Version != version {
+	if d.mustPublish(publication.NewPublisher()); d.store.snapshot()[publication.StateKey].Version != version {
 		t.Fatal("it is cut in another way")
 	}
 }
@@ -897,23 +945,25 @@ func TestTooLargeContent(t *testing.T) {
 func TestRevokedIsLeftOut(t *testing.T) {
 	t.Parallel()
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
-	revoke := func(kind snapshot.RevokedKind, name string) *publication {
+	revoke := func(kind snapshot.RevokedKind, name string) *publication.View {
 		t.Helper()
-		if _, err := d.trustService().Revoke(t.Context(), &fealtyv1.RevokeRequest{Kind: string(kind), Name: name, Reason: "it leaked"}); err != nil {
+		if _, err := d.trustService().Revoke(t.Context(),
+			&fealtyv1.RevokeRequest{Kind: string(kind), Name: name, Reason: "it leaked"}); err != nil {
 			t.Fatal(err)
 		}
 		p := d.mustPublish(b)
 		d.wantWhole(t, p)
 		return p
 	}
-	has := func(p *publication, text string) bool {
-		return slices.ContainsFunc(slices.Collect(maps.Values(p.contents)), func(raw []byte) bool { return bytes.Contains(raw, []byte(text)) })
+	has := func(p *publication.View, text string) bool {
+		return slices.ContainsFunc(slices.Collect(maps.Values(p.Contents)),
+			func(raw []byte) bool { return bytes.Contains(raw, []byte(text)) })
 	}
-	current := func(p *publication, text string) (in []string) {
-		for _, h := range p.headers {
-			if bytes.Contains(p.contents[h.header.Content], []byte(text)) {
+	current := func(p *publication.View, text string) (in []string) {
+		for _, h := range p.Headers {
+			if bytes.Contains(p.Contents[h.Header.Content], []byte(text)) {
 				in = append(in, h.String())
 			}
 		}
@@ -929,7 +979,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		{snapshot.RevokedStorage, "acme-store", `"acme-store":`},
 		{snapshot.RevokedPermission, "continue_services", ""},
 	} {
-		if tc.gone != "" && !has(d.c.publication.publication.Load(), tc.gone) {
+		if tc.gone != "" && !has(d.c.rooms.Publication.View(), tc.gone) {
 			t.Fatalf("there is no %s", tc.gone)
 		}
 		p := revoke(tc.kind, tc.name)
@@ -940,23 +990,24 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
 		t.Errorf("findings %v", f)
 	}
-	if _, ok := d.c.publication.publication.Load().given(t, d, "globex")[snapshot.ScopeServiceAssignment]; !ok {
+	if _, ok := given(t, d, d.c.rooms.Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
 		t.Fatal("globex is assigned nothing")
 	}
 	p := revoke(snapshot.RevokedRole, "data/globex/egress")
-	given := p.given(t, d, "globex")
-	if _, ok := given[snapshot.ScopeNodeRuntime]; !ok || len(given) != 1 {
-		t.Errorf("a member one of whose roles is revoked is given %v", slices.Sorted(maps.Keys(given)))
+	left := given(t, d, p, "globex")
+	if _, ok := left[snapshot.ScopeNodeRuntime]; !ok || len(left) != 1 {
+		t.Errorf("a member one of whose roles is revoked is given %v", slices.Sorted(maps.Keys(left)))
 	}
-	if content := p.contents[given[snapshot.ScopeNodeRuntime].ContentHash.String()]; bytes.Contains(content, []byte("companions")) {
+	if content := p.Contents[left[snapshot.ScopeNodeRuntime].ContentHash.String()]; bytes.Contains(content,
+		[]byte("companions")) {
 		t.Errorf("it is to hold %s", content)
 	}
-	if given := p.given(t, d, "acme"); len(given) < 3 {
+	if given := given(t, d, p, "acme"); len(given) < 3 {
 		t.Errorf("a member of whose roles none is revoked is given %v", slices.Sorted(maps.Keys(given)))
 	}
 	// Another start comes to the same.
-	version := p.state.Version
-	if d.mustPublish(newPublisher()).state.Version != version {
+	version := p.State.Version
+	if d.mustPublish(publication.NewPublisher()).State.Version != version {
 		t.Error("it is compiled in another way")
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -22,7 +23,7 @@ import (
 )
 
 func (d *desk) config() fealtyv1.ConfigServiceServer {
-	return served[fealtyv1.ConfigServiceServer](d.c.desired.RegisterServices)
+	return served[fealtyv1.ConfigServiceServer](d.c.rooms.Desired.RegisterServices)
 }
 
 // put puts records, which are documents of one text.
@@ -51,7 +52,7 @@ func (d *desk) mustPut(text string) *fealtyv1.PutConfigResponse {
 func (d *desk) audits(action string) (out []record.AuditEntry, text string) {
 	d.t.Helper()
 	for _, e := range d.store.snapshot() {
-		if !strings.HasPrefix(e.Key, auditPrefix) {
+		if !strings.HasPrefix(e.Key, auditlog.Prefix) {
 			continue
 		}
 		var a record.AuditEntry
@@ -87,24 +88,29 @@ func TestConfigPutGetListDelete(t *testing.T) {
 		t.Errorf("the same again is version %d, want %d still", again.GetVersion(), put.GetVersion())
 	}
 	for i, c := range again.GetChanges() {
-		if string(c.GetBefore()) != string(c.GetAfter()) || string(c.GetAfter()) != string(put.GetChanges()[i].GetAfter()) || len(put.GetChanges()[i].GetBefore()) != 0 {
+		if string(c.GetBefore()) != string(c.GetAfter()) ||
+			string(c.GetAfter()) != string(put.GetChanges()[i].GetAfter()) ||
+			len(put.GetChanges()[i].GetBefore()) != 0 {
 			t.Errorf("change %v, after %v", c, put.GetChanges()[i])
 		}
 	}
 	entries, text := d.audits("config.put")
-	if len(entries) != len(config.Kinds()) || strings.Contains(text, "verify-full") || entries[0].Fields["after"] == "" || entries[0].Fields["before"] != "" {
+	if len(entries) != len(config.Kinds()) || strings.Contains(text, "verify-full") ||
+		entries[0].Fields["after"] == "" || entries[0].Fields["before"] != "" {
 		t.Errorf("%d audit entries: %s", len(entries), text)
 	}
 
 	list, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
-	if err != nil || len(list.GetRecords()) != len(config.Kinds()) || list.GetVersion() != put.GetVersion() || list.GetNextPageToken() != "" {
+	if err != nil || len(list.GetRecords()) != len(config.Kinds()) || list.GetVersion() != put.GetVersion() ||
+		list.GetNextPageToken() != "" {
 		t.Fatalf("list: %v, %v", list, err)
 	}
 	for size := 1; size < 4; size++ {
 		var got []string
 		token := ""
 		for {
-			page, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: uint32(size), PageToken: token})
+			page, err := d.config().ListConfig(t.Context(),
+				&fealtyv1.ListConfigRequest{PageSize: uint32(size), PageToken: token})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -127,11 +133,14 @@ func TestConfigPutGetListDelete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if same, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{Records: [][]byte{one.GetRecord().GetRecord()}}); err != nil || same.GetVersion() != put.GetVersion() {
+	if same, err := d.config().PutConfig(t.Context(),
+		&fealtyv1.PutConfigRequest{Records: [][]byte{one.GetRecord().GetRecord()}}); err != nil ||
+		same.GetVersion() != put.GetVersion() {
 		t.Errorf("put of what was got: %v, %v", same, err)
 	}
 
-	_, err = d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
+	_, err = d.config().DeleteConfig(t.Context(),
+		&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
 	wantOnly(t, "delete of what is in use", err, explain.ConfigInUse)
 	if !strings.Contains(err.Error(), "service/web") {
 		t.Errorf("%v does not name who refers to it", err)
@@ -141,7 +150,8 @@ func TestConfigPutGetListDelete(t *testing.T) {
 	if err != nil || len(d.store.keys(desired.RecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
 		t.Fatalf("delete of all: %v, %v", gone, err)
 	}
-	if entries, _ := d.audits("config.delete"); len(entries) != len(config.Kinds()) || entries[0].Fields["before"] == "" || entries[0].Fields["after"] != "" {
+	if entries, _ := d.audits("config.delete"); len(entries) != len(config.Kinds()) ||
+		entries[0].Fields["before"] == "" || entries[0].Fields["after"] != "" {
 		t.Errorf("audit of the deletion: %v", entries)
 	}
 	all.ExpectedVersion = 0
@@ -162,15 +172,20 @@ func TestConfigRefusals(t *testing.T) {
 		call func() error
 		code explain.Code
 	}{
-		{"nothing", func() error { _, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{}); return err }, explain.RequestField},
-		{"too many", func() error { _, err := d.config().PutConfig(t.Context(), many); return err }, explain.RequestField},
+		{"nothing",
+			func() error { _, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{}); return err }, explain.RequestField},
+		{"too many", func() error { _, err := d.config().PutConfig(t.Context(), many); return err },
+			explain.RequestField},
 		{"two in one", func() error {
-			_, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{Records: [][]byte{[]byte(config.Example)}})
+			_, err := d.config().PutConfig(t.Context(),
+				&fealtyv1.PutConfigRequest{Records: [][]byte{[]byte(config.Example)}})
 			return err
 		}, explain.RequestField},
-		{"one twice", func() error { _, err := d.put(qosRecord + "---\n" + qosRecord); return err }, explain.ConfigInvalid},
+		{"one twice", func() error { _, err := d.put(qosRecord + "---\n" + qosRecord); return err },
+			explain.ConfigInvalid},
 		{"no record", func() error { _, err := d.put("kind: thing\nname: x\n"); return err }, explain.ConfigInvalid},
-		{"unknown reference", func() error { _, err := d.put("kind: route\nname: r\nservice: nope\n"); return err }, explain.ConfigInvalid},
+		{"unknown reference", func() error { _, err := d.put("kind: route\nname: r\nservice: nope\n"); return err },
+			explain.ConfigInvalid},
 		{"a secret", func() error {
 			_, err := d.put("kind: organization\nname: o\ndescription: AKIAIOSFODNN7EXAMPLE\n")
 			return err
@@ -182,7 +197,9 @@ func TestConfigRefusals(t *testing.T) {
 			return err
 		}, explain.ConfigStale},
 		{"stale delete", func() error {
-			_, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "storage", Name: "mirror"}}, ExpectedVersion: stale})
+			_, err := d.config().DeleteConfig(t.Context(),
+				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "storage", Name: "mirror"}},
+					ExpectedVersion: stale})
 			return err
 		}, explain.ConfigStale},
 		{"delete of nothing", func() error {
@@ -190,7 +207,8 @@ func TestConfigRefusals(t *testing.T) {
 			return err
 		}, explain.RequestField},
 		{"delete of no kind", func() error {
-			_, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "thing", Name: "x"}}})
+			_, err := d.config().DeleteConfig(t.Context(),
+				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "thing", Name: "x"}}})
 			return err
 		}, explain.NotFound},
 		{"get of no name", func() error {
@@ -220,7 +238,8 @@ func TestConfigRefusals(t *testing.T) {
 		if strings.Contains(err.Error(), "AKIA") {
 			t.Errorf("%s: the secret is shown: %v", tt.name, err)
 		}
-		if after := d.store.snapshot(); len(after) != len(before) || after[desired.StateKey].Version != before[desired.StateKey].Version {
+		if after := d.store.snapshot(); len(after) != len(before) ||
+			after[desired.StateKey].Version != before[desired.StateKey].Version {
 			t.Errorf("%s: the store changed", tt.name)
 		}
 	}
@@ -235,8 +254,10 @@ func TestConfigWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
-	other.authority.checkHead(t.Context())
+	wantOnly(t,
+		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+			other.rooms.Self.EnrolmentKey())), "")
+	other.rooms.Authority.checkHead(t.Context())
 	writers := []*Coordinator{d.c, other}
 	version := d.mustPut(qosRecord).GetVersion()
 	results := make(chan error, len(writers))
@@ -244,7 +265,7 @@ func TestConfigWriters(t *testing.T) {
 		go func() {
 			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
-			_, err := served[fealtyv1.ConfigServiceServer](c.desired.RegisterServices).PutConfig(context.Background(), req)
+			_, err := served[fealtyv1.ConfigServiceServer](c.rooms.Desired.RegisterServices).PutConfig(context.Background(), req)
 			results <- err
 		}()
 	}
@@ -263,7 +284,7 @@ func TestConfigWriters(t *testing.T) {
 	for i, c := range writers {
 		go func() {
 			for n := range each {
-				if _, err := (served[fealtyv1.ConfigServiceServer](c.desired.RegisterServices)).PutConfig(context.Background(),
+				if _, err := (served[fealtyv1.ConfigServiceServer](c.rooms.Desired.RegisterServices)).PutConfig(context.Background(),
 					putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
 					return
@@ -279,7 +300,8 @@ func TestConfigWriters(t *testing.T) {
 		}
 	}
 	for _, c := range writers {
-		list, err := served[fealtyv1.ConfigServiceServer](c.desired.RegisterServices).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+		list, err := served[fealtyv1.ConfigServiceServer](c.rooms.Desired.RegisterServices).ListConfig(t.Context(),
+			&fealtyv1.ListConfigRequest{})
 		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
 			t.Errorf("%d records, %v", len(list.GetRecords()), err)
 		}
@@ -295,7 +317,7 @@ func TestConfigWriteInBetween(t *testing.T) {
 		d.mustPut("kind: qos\nname: between\n")
 	})
 	d.mustPut(qosRecord)
-	v, err := d.c.desired.Read(t.Context(), d.state(), true)
+	v, err := d.c.rooms.Desired.Read(t.Context(), d.state(), true)
 	if err != nil || v.Set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
@@ -319,7 +341,8 @@ func TestConfigOfAnOlderHead(t *testing.T) {
 		was := d.store.snapshot()
 		wantOnlyNil(t, d.set(poolEntries+"# again\n"))
 		d.mustPut("kind: qos\nname: more\n")
-		for _, key := range []string{history.HeadKey, desired.StateKey, desired.KeyOf(config.Key{Kind: "qos", Name: "more"})} {
+		for _, key := range []string{history.HeadKey, desired.StateKey,
+			desired.KeyOf(config.Key{Kind: "qos", Name: "more"})} {
 			if e, ok := was[key]; ok {
 				d.store.write(key, e.Value)
 			} else {
@@ -328,7 +351,7 @@ func TestConfigOfAnOlderHead(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.desired.Run(ctx, d.state()) }()
+		go func() { ended <- d.c.rooms.Desired.Run(ctx, d.state()) }()
 		synctest.Wait()
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -373,7 +396,8 @@ func TestConfigAltered(t *testing.T) {
 	record := func(kind config.Kind, name string) string { return desired.KeyOf(config.Key{Kind: kind, Name: name}) }
 	gone := func([]byte) []byte { return nil }
 	for name, alter := range map[string]func(d *desk, before map[string]store.Entry){
-		"a record is gone":  func(d *desk, _ map[string]store.Entry) { d.store.alter(record("storage", "mirror"), gone) },
+		"a record is " +
+			"gone": func(d *desk, _ map[string]store.Entry) { d.store.alter(record("storage", "mirror"), gone) },
 		"the state is gone": func(d *desk, _ map[string]store.Entry) { d.store.alter(desired.StateKey, gone) },
 		"a record is rewritten": func(d *desk, _ map[string]store.Entry) {
 			d.store.alter(record("qos", "gold"), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
@@ -400,23 +424,25 @@ func TestConfigAltered(t *testing.T) {
 			d := testDesk(t)
 			d.mustPut("kind: qos\nname: old\n---\nkind: qos\nname: gold\npriority: 1\n")
 			before := d.store.snapshot()
-			if _, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "old"}}}); err != nil {
+			if _, err := d.config().DeleteConfig(t.Context(),
+				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos",
+					Name: "old"}}}); err != nil {
 				t.Fatal(err)
 			}
 			version := d.mustPut(config.Example).GetVersion()
-			set, _, _ := d.c.desired.Configured()
+			set, _, _ := d.c.rooms.Desired.Configured()
 			alter(d, before)
-			if _, err := d.c.desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if _, err := d.c.rooms.Desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("read: %v", err)
 			}
-			if now, v, ok := d.c.desired.Configured(); !ok || uint64(v) != version || now != set {
+			if now, v, ok := d.c.rooms.Desired.Configured(); !ok || uint64(v) != version || now != set {
 				t.Errorf("the config in force is of version %d, want %d", v, version)
 			}
 			d.restart()
 			if d.state().Phase != authority.Ready {
 				t.Fatalf("after a start: %v %s", d.state().Phase, d.state().Reason)
 			}
-			if _, _, ok := d.c.desired.Configured(); ok {
+			if _, _, ok := d.c.rooms.Desired.Configured(); ok {
 				t.Error("after a start there is a config")
 			}
 			_, err := d.put(qosRecord)
@@ -436,7 +462,7 @@ func TestConfigRolledBack(t *testing.T) {
 	d.store.revert(old)
 	_, err := d.put("kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.desired.Configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.c.rooms.Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -458,7 +484,7 @@ func TestConfigWrittenBack(t *testing.T) {
 	}
 	_, err := d.put("kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.desired.Configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.c.rooms.Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -466,10 +492,10 @@ func TestConfigWrittenBack(t *testing.T) {
 // A store of before the config has one after the next start, and only then.
 func TestConfigBegins(t *testing.T) {
 	d := testDesk(t)
-	if set, version, ok := d.c.desired.Configured(); !ok || version == 0 || set.Len() != 0 {
+	if set, version, ok := d.c.rooms.Desired.Configured(); !ok || version == 0 || set.Len() != 0 {
 		t.Fatalf("after the first set: %v, %d, %v", set, version, ok)
 	}
-	in, err := d.c.bundle.Read(t.Context(), d.state())
+	in, err := d.c.rooms.Bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,9 +12,9 @@
 //     and nowhere else, except encrypted by the manifest's keepers (I8).
 //   - A refusal changes nothing, is logged, counted, and worded.
 //
-// Files that decide (admit.go) do no I/O, as package bundle does none when it makes a bundle; join.go, renew.go,
-// set.go and serve.go act. State is one immutable value behind an atomic pointer:
-// a call works on the value that it started with.
+// Its rooms, packages below it, each keep one promise (docs/architecture.md); what is left here
+// moves the head, brings its secrets back, and wires and serves the rooms. State is one immutable
+// value behind an atomic pointer: a call works on the value that it started with.
 package coordinator
 
 import (
@@ -36,20 +36,14 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator/audit"
-	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
-	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/instant"
-	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -60,8 +54,6 @@ import (
 // Pauses of the loops. None of them is what makes a decision right.
 const (
 	headPollPause      = 5 * time.Second
-	trustPollPause     = 5 * time.Second
-	confirmPause       = 200 * time.Millisecond // between a report that may confirm a new key and the look at all of them
 	lockFile           = "lock"
 	adminSocketDefault = "admin.sock"
 )
@@ -174,7 +166,15 @@ type Config struct {
 	// Release is the release that it reports.
 	Release string
 
-	maxListed int // banned keys in a trust bundle; 0: as many as a bundle has room for
+	knobs knobs // of tests
+}
+
+// knobs make limits small enough for a test to reach them. Zero is the limit that there is.
+type knobs struct {
+	maxListed int // banned keys in a trust bundle
+	maxJoins  int // that wait for their candidate's answer
+	// maxSourceJoins is how many of those may come from one address.
+	maxSourceJoins int
 }
 
 // Coordinator is one replica. Make it with [New], run it with [Coordinator.Run].
@@ -203,23 +203,7 @@ type Coordinator struct {
 	lock      io.Closer     // of the data directory
 	stopping  chan struct{} // closed when Run's context ended
 
-	storeguard    *storeguard.Guard
-	auditing      *auditing.Queue
-	self          *authority.Enrolment
-	head          *authority.Head
-	keepers       *Keepers
-	authority     *Authority
-	bundle        *trustbundle.Current
-	election      *election.Election
-	audit         *audit.Trail
-	peerrecovery  *PeerRecovery
-	ownerrecovery *OwnerRecovery
-	membership    *Membership
-	trust         *Trust
-	desired       *desired.Desired
-	admission     *Admission
-	publication   *Publication
-	delivery      *Delivery
+	rooms Rooms
 }
 
 // New prepares a coordinator: it takes the data directory, makes or reads the
@@ -318,8 +302,8 @@ func (cfg Config) withDefaults() Config {
 	if cfg.Lease == 0 && cfg.Beat == 0 {
 		cfg.Lease, cfg.Beat = election.DefaultLease, election.DefaultBeat
 	}
-	if cfg.maxListed == 0 {
-		cfg.maxListed = snapshot.MaxBans
+	if cfg.knobs.maxListed == 0 {
+		cfg.knobs.maxListed = snapshot.MaxBans
 	}
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
@@ -367,23 +351,24 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 		return nil, err
 	}
 	public := identity.KeyID(sha256.Sum256(o.key.Public().(ed25519.PublicKey)))
-	if err = c.auditing.Open(public.String()[:16]); err != nil {
+	if err = c.rooms.Auditing.Open(public.String()[:16]); err != nil {
 		return nil, err
 	}
 	c.pulsed.Set(cfg.Now())
 	c.registerMetrics(cfg.Registry, reloads)
-	c.storeguard.Load()
-	s, err := c.authority.loadFirst(ctx)
+	c.rooms.StoreGuard.Load()
+	s, err := c.rooms.Authority.loadFirst(ctx)
 	if err != nil {
 		return nil, unreadable(ctx, err)
 	}
-	c.authority.tried.Store(s.Phase != authority.Recovery) // else the loop that follows the head tries the other ways
+	// Else the loop that follows the head tries the other ways.
+	c.rooms.Authority.tried.Store(s.Phase != authority.Recovery)
 	if s.Phase == authority.Uninitialized {
-		if err := c.self.OfferSetup(ephemeral.Pin()); err != nil {
+		if err := c.rooms.Self.OfferSetup(ephemeral.Pin()); err != nil {
 			return nil, err
 		}
 	}
-	_ = c.authority.adopt(ctx, s) // a failure is logged, and is the state then
+	_ = c.rooms.Authority.adopt(ctx, s) // a failure is logged, and is the state then
 	return c, ctx.Err()
 }
 
@@ -407,20 +392,17 @@ func unreadable(ctx context.Context, err error) error {
 
 // Close gives back what [New] took, for a coordinator that was never run.
 func (c *Coordinator) Close() error {
-	c.storeguard.Keep(context.Background())
+	c.rooms.StoreGuard.Keep(context.Background())
 	c.wipe()
 	return c.lock.Close()
 }
 
 // wipe overwrites the secrets, when nobody uses them any more.
 func (c *Coordinator) wipe() {
-	c.ownerrecovery.recoveries.over()
-	c.authority.dropPrepared()
-	c.authority.dropOpened()
-	for _, former := range c.authority.former {
-		former.Wipe()
-	}
-	if s := c.head.State().Ready(); s != nil {
+	c.rooms.OwnerRecovery.recoveries.over()
+	c.rooms.Authority.dropPrepared()
+	c.rooms.Keys.Wipe(c.rooms.Head.State())
+	if s := c.rooms.Head.State().Ready(); s != nil {
 		s.Secrets.Wipe()
 	}
 }
@@ -439,49 +421,49 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
-	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.authority.followHead(ctx) }) })
-	if files := c.self.Certificate().Files(); files != nil {
+	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.rooms.Authority.followHead(ctx) }) })
+	if files := c.rooms.Self.Certificate().Files(); files != nil {
 		g.Go(func() error { return files.Run(ctx) })
-		g.Go(func() error { return c.authority.followCertificate(ctx) })
+		g.Go(func() error { return c.rooms.Authority.followCertificate(ctx) })
 	}
-	g.Go(func() error { return c.election.Run(ctx) })
+	g.Go(func() error { return c.rooms.Election.Run(ctx) })
 	g.Go(func() error {
-		return c.forever(ctx, "replica", func() error { return c.peerrecovery.followReplica(ctx, stop) })
+		return c.forever(ctx, "replica", func() error { return c.rooms.PeerRecovery.followReplica(ctx, stop) })
 	})
 	g.Go(func() error {
-		return c.forever(ctx, "keepers", func() error { return c.keepers.followKeepers(ctx) })
+		return c.forever(ctx, "keepers", func() error { return c.rooms.Keepers.Follow(ctx) })
 	})
 	g.Go(func() error { return c.pulse(ctx) })
-	g.Go(func() error { return c.auditing.Run(ctx) })
-	g.Go(func() error { return c.admission.followRecalls(ctx) })
-	g.Go(func() error { return c.membership.followOpenings(ctx) })
-	g.Go(func() error { return c.storeguard.Run(ctx) })
+	g.Go(func() error { return c.rooms.Auditing.Run(ctx) })
+	g.Go(func() error { return c.rooms.Admission.FollowRecalls(ctx) })
+	g.Go(func() error { return c.rooms.Membership.FollowOpenings(ctx) })
+	g.Go(func() error { return c.rooms.StoreGuard.Run(ctx) })
 	if err := c.serve(ctx, g); err != nil {
 		g.Go(func() error { return err })
 	}
 	err := g.Wait()
 	c.readers.Wait()
-	c.membership.Close()
+	c.rooms.Peers.Close()
 	c.wipe()
 	return err
 }
 
 // Phase says whether it is ready, and if not, why.
 func (c *Coordinator) Phase() (phase, reason string) {
-	s := c.head.State()
+	s := c.rooms.Head.State()
 	return s.Phase.String(), s.Reason
 }
 
 // Leading returns the term under which it leads, and false if it does not. It is what
 // it believes; the store decides on its writes.
 func (c *Coordinator) Leading() (term uint64, ok bool) {
-	term, _, ok = c.election.Leading()
+	term, _, ok = c.rooms.Election.Leading()
 	return term, ok
 }
 
 // EnrolmentKey is the public key that a manifest names to admit this
 // coordinator, as "ed25519:<base64>".
-func (c *Coordinator) EnrolmentKey() string { return c.self.EnrolmentKey() }
+func (c *Coordinator) EnrolmentKey() string { return c.rooms.Self.EnrolmentKey() }
 
 // Addr is the address of its listener.
 func (c *Coordinator) Addr() string {
@@ -496,7 +478,7 @@ func (c *Coordinator) AdminSocket() string {
 	if c.cfg.AdminSocket != "" {
 		return c.cfg.AdminSocket
 	}
-	return c.self.Path(adminSocketDefault)
+	return c.rooms.Self.Path(adminSocketDefault)
 }
 
 // addresses are where it tells others that it is. Its rooms share them: none may change
@@ -525,7 +507,7 @@ func (c *Coordinator) connectionRefused(err error) {
 // connectionCut counts a connection that ended because its peer's certificate
 // expired or was banned.
 func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
-	c.membership.Cut(p.ID, err.Reason == mesh.PeerBanned)
+	c.rooms.Membership.Cut(p.ID, err.Reason == mesh.PeerBanned)
 	c.metrics.cuts.WithLabelValues(string(err.Reason)).Inc()
 	c.log.Warn("a connection was cut", "reason", string(err.Reason), "peer", p)
 }
@@ -533,44 +515,50 @@ func (c *Coordinator) connectionCut(p identity.Peer, err *mesh.CutError) {
 // followState runs what belongs to one state for as long as it is the state.
 func (c *Coordinator) followState(ctx context.Context) error {
 	for ctx.Err() == nil {
-		changed := c.head.Changed()
-		s := c.head.State()
+		changed := c.rooms.Head.Changed()
+		s := c.rooms.Head.State()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
 		if s.Phase == authority.Ready {
 			g.Go(func() error {
-				return c.forever(run, "members", func() error { return c.membership.followMembers(run, s) })
+				return c.forever(run, "members", func() error { return c.rooms.Membership.FollowMembers(run, s) })
 			})
 			g.Go(func() error {
 				return c.forever(run, "config",
-					func() error { return c.desired.Run(run, s) })
+					func() error { return c.rooms.Desired.Run(run, s) })
 			})
-			g.Go(func() error { return c.forever(run, "trust", func() error { return c.trust.followTrust(run, s) }) })
 			g.Go(func() error {
-				return c.forever(run, "publication", func() error { return c.publication.followPublication(run, s) })
+				return c.forever(run, "trust", func() error { return c.rooms.Trust.Follow(run, s) })
+			})
+			g.Go(func() error {
+				return c.forever(run,
+					"publication", func() error { return c.rooms.Publication.Follow(run, s) })
 			})
 			g.Go(func() error {
 				return c.forever(run, "identity",
-					func() error { return c.bundle.KeepIdentity(run, s) })
+					func() error { return c.rooms.Bundle.KeepIdentity(run, s) })
 			})
 			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
 			g.Go(func() error {
-				return c.forever(run, "other coordinators", func() error { return c.membership.followPeers(run, s) })
+				return c.forever(run, "other coordinators", func() error { return c.rooms.Peers.Follow(run, s) })
 			})
 			g.Go(func() error {
-				return c.forever(run, "audit checkpoints", func() error { return c.audit.Run(run, s) })
+				return c.forever(run, "audit checkpoints", func() error { return c.rooms.Audit.Run(run, s) })
 			})
-			if c.publication.outlet != nil {
-				g.Go(func() error { return c.publication.followOutlet(run, s) })
+			if c.cfg.PublishDir != "" {
+				g.Go(func() error { return c.rooms.Publication.FollowMirror(run, s) })
 			}
 		}
 		if s.Phase == authority.Recovery {
-			g.Go(func() error { return c.forever(run, "peers", func() error { return c.authority.watchPeers(run) }) })
 			g.Go(func() error {
-				return c.forever(run, "recovery", func() error { return c.ownerrecovery.followGathering(run) })
+				return c.forever(run, "peers", func() error { return c.rooms.Authority.watchPeers(run) })
 			})
 			g.Go(func() error {
-				return c.forever(run, "gathered shares", func() error { return c.ownerrecovery.watchGathering(run) })
+				return c.forever(run, "recovery", func() error { return c.rooms.OwnerRecovery.followGathering(run) })
+			})
+			g.Go(func() error {
+				return c.forever(run,
+					"gathered shares", func() error { return c.rooms.OwnerRecovery.watchGathering(run) })
 			})
 		}
 		select {
@@ -611,9 +599,6 @@ func (c *Authority) recordsFrozen(ctx context.Context, _ *store.ConflictError) (
 	c.awaitThaw(ctx)
 	return true
 }
-
-// remembered is what is here of s and of the heads that may come.
-func (c *Authority) remembered(s *authority.State) decide.Memory { return memory{c, s} }
 
 // sinceNow returns a clock that only goes forward, whatever is done to the wall's.
 func sinceNow() func() time.Duration {

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
@@ -44,7 +45,9 @@ func (d *desk) process(ctx context.Context, m *machine, n int) *processOf {
 }
 
 func (p *processOf) connect(streams *sync.WaitGroup, at *Coordinator) *processOf {
-	streams.Go(func() { p.ended <- served[fealtyv1.AgentServiceServer](at.delivery.registerServices).Connect(p.listen) })
+	streams.Go(func() {
+		p.ended <- served[fealtyv1.AgentServiceServer](at.rooms.Delivery.RegisterServices).Connect(p.listen)
+	})
 	return p
 }
 
@@ -59,7 +62,7 @@ func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, 
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
+		d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 		stop := d.runs(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
@@ -113,7 +116,8 @@ func TestCopiedFolderAlarms(t *testing.T) {
 func TestOneMachineIsNoCopy(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, _ *machine) {
 		// With certificates of an hour it may renew every other minute.
-		wantOnlyNil(t, d.set("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n"))
+		wantOnlyNil(t,
+			d.set("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n"))
 		a := d.joined("hourly")
 		run, connects := 1, 1000
 		if raceDetector {
@@ -127,7 +131,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				wantOnlyNil(t, a.renew())
 			case n%11 == 6: // what another coordinator tells of it
-				_, err := served[fealtyv1.LiveServiceServer](d.c.membership.registerServices).NoteStreams(ctx,
+				_, err := served[fealtyv1.LiveServiceServer](d.c.rooms.Membership.RegisterServices).NoteStreams(ctx,
 					&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly",
 						Run: fmt.Sprintf("%032x", run)}}})
 				wantOnlyNil(t, err)
@@ -152,7 +156,8 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 func TestOlderKeyIsRefused(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
 		presents := func(m *machine) error {
-			return d.c.membership.presents(ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+			return d.c.rooms.Membership.Presents(ctx,
+				identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
 		}
 		first := *a
 		wantOnlyNil(t, presents(a))
@@ -165,7 +170,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		if d.alarms() != 0 {
 			t.Fatal("an alarm of a renewal")
 		}
-		time.Sleep(newKeySettles)
+		time.Sleep(membership.NewKeySettles)
 		p := d.process(ctx, &first, 9).connect(streams, d.c)
 		if err := <-p.ended; !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 1 {
 			t.Fatalf("the stream of a copy: %v, %d alarms", err, d.alarms())
@@ -175,7 +180,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		// Two renewals behind, at a coordinator that never saw the newer keys in use.
 		time.Sleep(30 * time.Minute)
 		wantOnlyNil(t, a.renew())
-		d.c.membership.Live().Forget(a.id)
+		d.c.rooms.Membership.Live().Forget(a.id)
 		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 2 {
 			t.Errorf("a key two renewals behind: %v, %d alarms", err, d.alarms())
 		}
@@ -184,9 +189,9 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		stranger := *a
 		stranger.leaf = first.leaf
 		d.store.setDown(errDown)
-		rec, _ := d.c.membership.Roster().Find("data/a")
+		rec, _ := d.c.rooms.Membership.Roster().Find("data/a")
 		rec.Key, rec.Older = identity.KeyID{1}, nil
-		d.c.membership.Roster().Put(rec, 1<<40)
+		d.c.rooms.Membership.Roster().Put(rec, 1<<40)
 		wantOnlyNil(t, presents(&stranger))
 		d.store.setDown(nil)
 	})
@@ -198,7 +203,7 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
 		note := func(member, run string) {
 			t.Helper()
-			_, err := served[fealtyv1.LiveServiceServer](d.c.membership.registerServices).NoteStreams(ctx,
+			_, err := served[fealtyv1.LiveServiceServer](d.c.rooms.Membership.RegisterServices).NoteStreams(ctx,
 				&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
 			wantOnlyNil(t, err)
 			synctest.Wait()
@@ -217,8 +222,9 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 		if err := <-p.ended; !errors.Is(err, explain.StreamReplaced) {
 			t.Errorf("it ended with %v", err)
 		}
-		if _, err := (served[fealtyv1.LiveServiceServer](d.c.membership.registerServices)).NoteStreams(ctx,
-			&fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream, openingsPage+1)}); !errors.Is(err,
+		if _, err := (served[fealtyv1.LiveServiceServer](d.c.rooms.Membership.RegisterServices)).NoteStreams(ctx,
+			&fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream,
+				membership.OpeningsPage+1)}); !errors.Is(err,
 			explain.RequestField) {
 			t.Errorf("too many at once: %v", err)
 		}

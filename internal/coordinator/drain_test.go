@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -22,7 +23,8 @@ import (
 
 func (d *desk) drain(t *testing.T, name string) *fealtyv1.DrainMemberResponse {
 	t.Helper()
-	resp, err := d.members().DrainMember(t.Context(), &fealtyv1.DrainMemberRequest{Kind: "data", Name: name, Reason: "old rack"})
+	resp, err := d.members().DrainMember(t.Context(),
+		&fealtyv1.DrainMemberRequest{Kind: "data", Name: name, Reason: "old rack"})
 	wantOnly(t, "drain", err, "")
 	return resp
 }
@@ -32,22 +34,25 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
 	before := d.record(identity.Data, "a").Value
-	audited := len(d.store.keys(auditPrefix))
+	audited := len(d.store.keys(auditlog.Prefix))
 
-	dry, err := d.members().DrainMember(t.Context(), &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", DryRun: true})
+	dry, err := d.members().DrainMember(t.Context(),
+		&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", DryRun: true})
 	wantOnly(t, "dry run", err, "")
-	if !dry.GetChanged() || dry.GetMember().GetState() != record.Draining || d.record(identity.Data, "a").Value.State != record.Active {
+	if !dry.GetChanged() || dry.GetMember().GetState() != record.Draining ||
+		d.record(identity.Data, "a").Value.State != record.Active {
 		t.Fatalf("a dry run answered %v and left %s", dry, d.record(identity.Data, "a").Value.State)
 	}
 	first := d.drain(t, "a")
-	if m := first.GetMember(); !first.GetChanged() || m.GetState() != record.Draining || m.GetDrainReason() != "old rack" || m.GetDrainedBy() == "" || !m.GetDrainingSince().AsTime().Equal(d.clock()) {
+	if m := first.GetMember(); !first.GetChanged() || m.GetState() != record.Draining ||
+		m.GetDrainReason() != "old rack" || m.GetDrainedBy() == "" || !m.GetDrainingSince().AsTime().Equal(d.clock()) {
 		t.Fatalf("drain answered %v", first)
 	}
 	version := d.record(identity.Data, "a").Version
 	if again := d.drain(t, "a"); again.GetChanged() || d.record(identity.Data, "a").Version != version {
 		t.Fatalf("draining twice wrote something: %v", again)
 	}
-	if n := len(d.store.keys(auditPrefix)); n != audited+1 {
+	if n := len(d.store.keys(auditlog.Prefix)); n != audited+1 {
 		t.Fatalf("%d audit entries, want one more than %d", n, audited)
 	}
 
@@ -55,7 +60,8 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 	// another machine under its name.
 	draining := func(when string) {
 		t.Helper()
-		if rec := d.record(identity.Data, "a").Value; rec.State != record.Draining || rec.Drain.Reason != "old rack" || !slices.Equal(rec.Domains, before.Domains) {
+		if rec := d.record(identity.Data, "a").Value; rec.State != record.Draining || rec.Drain.Reason != "old rack" ||
+			!slices.Equal(rec.Domains, before.Domains) {
 			t.Fatalf("%s: state %s, mark %+v, domains %v", when, rec.State, rec.Drain, rec.Domains)
 		}
 	}
@@ -77,7 +83,8 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 	if m := un.GetMember(); !un.GetChanged() || m.GetState() != record.Active || m.GetDrainingSince() != nil {
 		t.Fatalf("undrain answered %v", un)
 	}
-	if un, err = d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil || un.GetChanged() {
+	if un, err = d.members().UndrainMember(t.Context(),
+		&fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil || un.GetChanged() {
 		t.Fatalf("undraining twice: %v, %v", un, err)
 	}
 }
@@ -110,7 +117,7 @@ func TestDrainRefusals(t *testing.T) {
 func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	d := testDesk(t)
 	for _, name := range []string{"a", "b", "c"} {
-		d.c.membership.Live().Opened(d.joined(name).id, "")
+		d.c.rooms.Membership.Live().Opened(d.joined(name).id, "")
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
@@ -125,11 +132,14 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	}
 	d.drain(t, "b")
 	st := status()
-	if b := st.GetBaseline(); b.GetMet() || b.GetDataMembers() != 2 || !slices.Equal(b.GetDraining(), []string{"data/b"}) || b.GetDrainingCount() != 1 {
+	if b := st.GetBaseline(); b.GetMet() || b.GetDataMembers() != 2 ||
+		!slices.Equal(b.GetDraining(), []string{"data/b"}) || b.GetDrainingCount() != 1 {
 		t.Fatalf("baseline %v", b)
 	}
-	i := slices.IndexFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.MemberBaseline) })
-	if i < 0 || !strings.Contains(st.GetFindings()[i].GetSummary(), "data/b drains") || !strings.Contains(st.GetFindings()[i].GetRemedy(), "fealty member undrain data/b") {
+	i := slices.IndexFunc(st.GetFindings(),
+		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.MemberBaseline) })
+	if i < 0 || !strings.Contains(st.GetFindings()[i].GetSummary(), "data/b drains") ||
+		!strings.Contains(st.GetFindings()[i].GetRemedy(), "fealty member undrain data/b") {
 		t.Fatalf("findings %v", st.GetFindings())
 	}
 	d.ban(t, identity.Data, "b")
@@ -145,11 +155,11 @@ func TestBootstrapShowsWhoDrains(t *testing.T) {
 	d.joined("a")
 	d.drain(t, "a")
 	rec := d.record(identity.Data, "a")
-	d.c.membership.Roster().Put(rec.Value, rec.Version)
-	if n := d.c.membership.Roster().Count(identity.Data); n != 0 {
+	d.c.rooms.Membership.Roster().Put(rec.Value, rec.Version)
+	if n := d.c.rooms.Membership.Roster().Count(identity.Data); n != 0 {
 		t.Errorf("%d active data members, want none", n)
 	}
-	got := d.c.membership.Roster().VisibleTo(rec.Value, 10)
+	got := d.c.rooms.Membership.Roster().VisibleTo(rec.Value, 10)
 	if len(got) != 1 || got[0].State != record.Draining {
 		t.Fatalf("visible: %+v", got)
 	}
@@ -165,21 +175,22 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		want    explain.Code
 	}{
 		{"silent", func(*testing.T, *desk, *machine) {}, false, ""},
-		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.membership.Live().Opened(a.id, "") }, false,
+		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.rooms.Membership.Live().Opened(a.id, "") }, false,
 			explain.MemberInContact},
-		{"connected, forced", func(_ *testing.T, d *desk, a *machine) { d.c.membership.Live().Opened(a.id, "") }, true,
+		{"connected, forced",
+			func(_ *testing.T, d *desk, a *machine) { d.c.rooms.Membership.Live().Opened(a.id, "") }, true,
 			""},
 		{"connected, draining", func(t *testing.T, d *desk,
 			a *machine) {
-			d.c.membership.Live().Opened(a.id, "")
+			d.c.rooms.Membership.Live().Opened(a.id, "")
 			d.drain(t, "a")
 		}, false, ""},
 		{"connected, replacing", func(t *testing.T, d *desk, a *machine) {
-			d.c.membership.Live().Opened(a.id, "")
+			d.c.rooms.Membership.Live().Opened(a.id, "")
 			d.replace(t, identity.Data, "a")
 		}, false, ""},
 		{"connected, banned", func(t *testing.T, d *desk, a *machine) {
-			d.c.membership.Live().Opened(a.id, "")
+			d.c.rooms.Membership.Live().Opened(a.id, "")
 			d.ban(t, identity.Data, "a")
 		}, false, ""},
 		{"reported lately", func(_ *testing.T, d *desk, a *machine) {
@@ -192,11 +203,11 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, false, ""},
 		{"coordinator just started", func(_ *testing.T, d *desk,
 			_ *machine) {
-			d.c.membership.Listens(d.clock())
+			d.c.rooms.Membership.Listens(d.clock())
 		}, false, explain.MemberInContact},
 		{"coordinator just started, member expired", func(_ *testing.T, d *desk, _ *machine) {
 			d.advance(26 * time.Hour)
-			d.c.membership.Listens(d.clock())
+			d.c.rooms.Membership.Listens(d.clock())
 		}, false, ""},
 		{"back from recovery mode, in which nobody could report", func(t *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
@@ -221,7 +232,8 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			d := testDesk(t)
 			a := d.joined("a")
 			tc.prepare(t, d, a)
-			req := &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: tc.force, Reason: "rack burnt", DryRun: true}
+			req := &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: tc.force,
+				Reason: "rack burnt", DryRun: true}
 			_, err := d.members().RemoveMember(t.Context(), req)
 			wantOnly(t, "dry run", err, tc.want)
 			if !d.record(identity.Data, "a").Exists() {
@@ -233,7 +245,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			if gone := !d.record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
-			if tc.want == "" && !d.c.bundle.View().Bundle.Banned(a.id, keyOf(t, a.key)) {
+			if tc.want == "" && !d.c.rooms.Bundle.View().Bundle.Banned(a.id, keyOf(t, a.key)) {
 				t.Fatal("its key is not banned")
 			}
 		})
@@ -253,18 +265,18 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 // outage puts the coordinator into recovery mode for as long, and lets it find back.
 func outage(t *testing.T, d *desk, lasts time.Duration) {
 	t.Helper()
-	wantOnly(t, "recovery mode", d.c.authority.adopt(t.Context(),
+	wantOnly(t, "recovery mode", d.c.rooms.Authority.adopt(t.Context(),
 		authority.Recovering(d.state(), errors.New("the keeper is away"))), "")
 	d.advance(lasts)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	d.wantPhase("ready", "")
 }
 
 // reported opens a stream of id, reports on it, and ends it.
 func (d *desk) reported(id identity.ID) {
-	d.c.membership.Live().Opened(id, "")
-	d.c.membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.clock())
-	d.c.membership.Live().Closed(id, nil, true)
+	d.c.rooms.Membership.Live().Opened(id, "")
+	d.c.rooms.Membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.clock())
+	d.c.rooms.Membership.Live().Closed(id, nil, true)
 }
 
 // lifeState is what matters of one member to the calls that race over it.
@@ -310,19 +322,22 @@ func lifeCalls() []lifeCall {
 			*s = lifeState{banned: s.banned, contact: s.contact}
 			return true
 		}), func(d *desk, _ *machine, _, _ machine) error {
-			_, err := d.members().RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: force, Reason: "test"})
+			_, err := d.members().RemoveMember(ctx,
+				&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: force, Reason: "test"})
 			return err
 		}}
 	}
 	return []lifeCall{
-		{"drain", on(func(s *lifeState) bool { s.draining = true; return true }), func(d *desk, _ *machine, _, _ machine) error {
-			_, err := d.members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
-			return err
-		}},
-		{"undrain", on(func(s *lifeState) bool { s.draining = false; return true }), func(d *desk, _ *machine, _, _ machine) error {
-			_, err := d.members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
-			return err
-		}},
+		{"drain", on(func(s *lifeState) bool { s.draining = true; return true }),
+			func(d *desk, _ *machine, _, _ machine) error {
+				_, err := d.members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
+				return err
+			}},
+		{"undrain", on(func(s *lifeState) bool { s.draining = false; return true }),
+			func(d *desk, _ *machine, _, _ machine) error {
+				_, err := d.members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
+				return err
+			}},
 		{"renew", certify, func(_ *desk, m *machine, _, next machine) error {
 			_, err := m.renewWith(m.leaf, next.key)
 			return err
@@ -333,14 +348,18 @@ func lifeCalls() []lifeCall {
 		}},
 		remove(false),
 		remove(true),
-		{"replace", on(func(s *lifeState) bool { s.vacant = true; return true }), func(d *desk, _ *machine, _, _ machine) error {
-			_, err := d.members().ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: "data", Name: "a", Reason: "test"})
-			return err
-		}},
-		{"ban", func(s lifeState, _, _ identity.KeyID) (lifeState, bool) { s.banned = true; return s, true }, func(d *desk, _ *machine, _, _ machine) error {
-			_, err := d.members().BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"})
-			return err
-		}},
+		{"replace", on(func(s *lifeState) bool { s.vacant = true; return true }),
+			func(d *desk, _ *machine, _, _ machine) error {
+				_, err := d.members().ReplaceMember(ctx,
+					&fealtyv1.ReplaceMemberRequest{Kind: "data", Name: "a", Reason: "test"})
+				return err
+			}},
+		{"ban", func(s lifeState, _, _ identity.KeyID) (lifeState, bool) { s.banned = true; return s, true },
+			func(d *desk, _ *machine, _, _ machine) error {
+				_, err := d.members().BanMember(ctx,
+					&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"})
+				return err
+			}},
 	}
 }
 
@@ -354,8 +373,10 @@ func TestRacesOverAMember(t *testing.T) {
 			if first.name == "rejoin" && second.name == "rejoin" {
 				continue // joins of one member wait for each other on a replica
 			}
-			for _, from := range inTurn(i+j, lifeState{}, lifeState{contact: true}, lifeState{draining: true}, lifeState{draining: true, contact: true}) {
-				t.Run(fmt.Sprintf("%s overtaken by %s, draining %v, contact %v", first.name, second.name, from.draining, from.contact), func(t *testing.T) {
+			for _, from := range inTurn(i+j, lifeState{}, lifeState{contact: true}, lifeState{draining: true},
+				lifeState{draining: true, contact: true}) {
+				t.Run(fmt.Sprintf("%s overtaken by %s, draining %v, contact %v", first.name, second.name, from.draining,
+					from.contact), func(t *testing.T) {
 					d := testDesk(t)
 					m := d.joined("a")
 					own := machine{d: d, key: m.key}
@@ -363,7 +384,7 @@ func TestRacesOverAMember(t *testing.T) {
 						d.drain(t, "a")
 					}
 					if from.contact {
-						d.c.membership.Live().Opened(m.id, "")
+						d.c.rooms.Membership.Live().Opened(m.id, "")
 					}
 					nextA, nextB := *d.machine(), *d.machine()
 					keyOwn, keyA, keyB := keyOf(t, own.key), keyOf(t, nextA.key), keyOf(t, nextB.key)
@@ -373,7 +394,8 @@ func TestRacesOverAMember(t *testing.T) {
 					var errB error
 					ran := false
 					overtake := func(tx store.Tx) {
-						if ran || !slices.ContainsFunc(tx.If, func(c store.Condition) bool { return c.Key == record.MemberKey(identity.Data, "a") }) {
+						if ran || !slices.ContainsFunc(tx.If,
+							func(c store.Condition) bool { return c.Key == record.MemberKey(identity.Data, "a") }) {
 							return
 						}
 						ran = true
@@ -391,7 +413,8 @@ func TestRacesOverAMember(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					got := lifeState{exists: rec.Exists(), draining: !rec.Value.Drain.At.IsZero(), vacant: rec.Value.State == record.Replacing, banned: ban.Exists(), contact: from.contact, key: rec.Value.Key}
+					got := lifeState{exists: rec.Exists(), draining: !rec.Value.Drain.At.IsZero(),
+						vacant: rec.Value.State == record.Replacing, banned: ban.Exists(), contact: from.contact, key: rec.Value.Key}
 					ab, okA := first.spec(from, keyOwn, keyA)
 					ab, okB := second.spec(ab, keyOwn, keyB)
 					ba, okB2 := second.spec(from, keyOwn, keyB)
@@ -399,7 +422,8 @@ func TestRacesOverAMember(t *testing.T) {
 					sameAB := got == ab && (errA == nil) == okA && (errB == nil) == okB
 					sameBA := got == ba && (errA == nil) == okA2 && (errB == nil) == okB2
 					if !sameAB && !sameBA {
-						t.Errorf("left %+v, %v, %v; in order it is %+v, %v, %v; the other way %+v, %v, %v", got, errA, errB, ab, okA, okB, ba, okA2, okB2)
+						t.Errorf("left %+v, %v, %v; in order it is %+v, %v, %v; the other way %+v, %v, %v", got, errA,
+							errB, ab, okA, okB, ba, okA2, okB2)
 					}
 					for _, err := range []error{errA, errB} {
 						if e := explain.Of(err); err != nil && (e == nil || errors.Is(e, explain.Internal)) {

@@ -45,7 +45,8 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	}
 	ban := func(name string) []string {
 		t.Helper()
-		resp, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "stolen"})
+		resp, err := f.local().member.BanMember(f.ctx(),
+			&fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "stolen"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,27 +63,31 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	}
 	open("node-a", b)
 	open("node-b", b) // and this one stays
-	if got, want := ban("node-a"), []string{"coordinator-1 true 0", "coordinator-2 true 1", "coordinator-3 true 0"}; !slices.Equal(got, want) {
+	if got, want := ban("node-a"), []string{"coordinator-1 true 0", "coordinator-2 true 1",
+		"coordinator-3 true 0"}; !slices.Equal(got, want) {
 		t.Errorf("the ban of a member that was connected to coordinator-2 tells %q, want %q", got, want)
 	}
 	open("node-c", f)
 	gone.kill()
-	if got, want := ban("node-c"), []string{"coordinator-1 true 1", "coordinator-2 true 0", "coordinator-3 false 0"}; !slices.Equal(got, want) {
+	if got, want := ban("node-c"), []string{"coordinator-1 true 1", "coordinator-2 true 0",
+		"coordinator-3 false 0"}; !slices.Equal(got, want) {
 		t.Errorf("the ban of a member that was connected here tells %q, want %q", got, want)
 	}
-	if got, want := ban("nobody"), []string{"coordinator-1 true 0", "coordinator-2 true 0", "coordinator-3 false 0"}; !slices.Equal(got, want) {
+	if got, want := ban("nobody"), []string{"coordinator-1 true 0", "coordinator-2 true 0",
+		"coordinator-3 false 0"}; !slices.Equal(got, want) {
 		t.Errorf("the ban of nobody tells %q, want %q", got, want)
 	}
 
 	// An answer under an older bundle than the one that bans is none, and members get none.
-	live := served[fealtyv1.LiveServiceServer](b.c.membership.registerServices)
-	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.bundle.View().Epoch,
-		ConfigVersion: b.c.bundle.View().Version + 1}
+	live := served[fealtyv1.LiveServiceServer](b.c.rooms.Membership.RegisterServices)
+	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.rooms.Bundle.View().Epoch,
+		ConfigVersion: b.c.rooms.Bundle.View().Version + 1}
 	if resp, err := live.GetEnded(f.ctx(), ahead); err == nil {
 		t.Errorf("a coordinator that has not heard of the ban answered %v", resp)
 	}
 	n := f.member("node-d")
-	_, err := fealtyv1.NewLiveServiceClient(n.conn()).GetEnded(f.ctx(), &fealtyv1.GetEndedRequest{Member: "data/node-a"})
+	_, err := fealtyv1.NewLiveServiceClient(n.conn()).GetEnded(f.ctx(),
+		&fealtyv1.GetEndedRequest{Member: "data/node-a"})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a member asked, and got %v", err)
 	}

@@ -159,7 +159,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		failed = c.becomeReady(ctx, s)
 		if lost(failed) {
 			c.lost++
-			if decide.Stays(memory{c, old}, decide.HeadOf(&s.Head), decide.Conflict) {
+			if decide.Stays(c.cfg.Keys.Memory(old), decide.HeadOf(&s.Head), decide.Conflict) {
 				c.cfg.Head.FallBehind(old)
 				c.cfg.Head.LookAgain()
 				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
@@ -182,7 +182,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		return failed // nothing that anybody could see changed, and it holds no key more
 	}
 	if before != nil && after != nil && before.Head.Salt != after.Head.Salt {
-		c.former = append(c.former, before.Secrets)
+		c.cfg.Keys.Retire(before.Secrets)
 	}
 	if s.Phase == authority.Ready && old.Phase != authority.Ready {
 		for _, f := range c.cfg.Returns {
@@ -196,9 +196,8 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	}
 	if s.Phase == authority.Ready {
 		c.lost = 0
-		c.settleCandidates(s.Head)
-		c.taken.settle(s.Head)
-		c.dropOpened()
+		c.cfg.Keys.Settle(s.Head)
+		c.cfg.Keys.Drop(s)
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
 		for _, arrived := range c.cfg.Arrivals {
 			arrived()

@@ -82,10 +82,13 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 		value any // nil: what is there, under another version
 		want  explain.Code
 	}{
-		"its identity is banned":    {func(*machine) string { return record.BanIDKey(identity.Data, "a") }, ban, explain.JoinBanned},
-		"its key is banned":         {func(m *machine) string { return record.BanKeyKey(keyOf(m.d.t, m.key)) }, ban, explain.JoinBanned},
-		"another head is in force":  {func(*machine) string { return history.HeadKey }, nil, explain.StoreBusy},
-		"its record is another one": {func(*machine) string { return record.MemberKey(identity.Data, "a") }, nil, explain.StoreBusy},
+		"its identity is banned": {func(*machine) string { return record.BanIDKey(identity.Data, "a") }, ban,
+			explain.JoinBanned},
+		"its key is banned": {func(m *machine) string { return record.BanKeyKey(keyOf(m.d.t, m.key)) }, ban,
+			explain.JoinBanned},
+		"another head is in force": {func(*machine) string { return history.HeadKey }, nil, explain.StoreBusy},
+		"its record is another one": {func(*machine) string { return record.MemberKey(identity.Data, "a") }, nil,
+			explain.StoreBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)
@@ -112,7 +115,7 @@ func TestFullStoreLasts(t *testing.T) {
 	d.store.setFull(true)
 	for d.clock().Before(end.Add(lifetimes.Stretch - time.Minute)) {
 		d.advance(30 * time.Minute)
-		d.c.authority.checkHead(t.Context())
+		d.c.rooms.Authority.checkHead(t.Context())
 		if !d.clock().Before(end.Add(lifetimes.Stretch)) {
 			break
 		}
@@ -130,7 +133,7 @@ func TestFullStoreLasts(t *testing.T) {
 		t.Errorf("certified until %v alone, and its record ends at %v", m.leaf.NotAfter, end)
 	}
 	d.advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.clock()))
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	wantOnly(t, "for longer than that", d.past(m), explain.StoreFull)
 }
 
@@ -142,7 +145,9 @@ func TestFullStoreIsTold(t *testing.T) {
 	told := func(what string, want bool) {
 		t.Helper()
 		d.c.pulsed.Set(d.clock())
-		metric := "# HELP fealty_store_full 1 while the store refuses writes, because it has no space left or was made read-only.\n# TYPE fealty_store_full gauge\nfealty_store_full " + map[bool]string{false: "0", true: "1"}[want] + "\n"
+		metric := "# HELP fealty_store_full 1 while the store refuses writes, because it has no space left or was " +
+			"made read-only.\n# TYPE fealty_store_full gauge\nfealty_store_full " +
+			map[bool]string{false: "0", true: "1"}[want] + "\n"
 		if err := testutil.GatherAndCompare(d.c.registry, strings.NewReader(metric), "fealty_store_full"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -163,7 +168,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	wantOnly(t, "a new key", m.renew(), explain.StoreFull)
 	told("after a write", true)
 	d.advance(time.Hour)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	told("an hour later, when nobody wrote since", true)
 	d.store.setFull(false)
 	wantOnlyNil(t, m.renew())
@@ -176,7 +181,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
 	d.advance(writable.Settles + time.Second)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	told("when none was refused for long", false)
 }
 
@@ -188,7 +193,7 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 	before, head := d.store.snapshot(), d.state().Head.Hash
 	d.store.setFull(true)
 	_, put := d.put(qosRecord)
-	_, token := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(context.Background(),
+	_, token := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	_, rotate := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
 	_, rekey := d.rekey()
@@ -245,7 +250,8 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	}
 	shows := func(what, text string, err error) {
 		t.Helper()
-		told := err != nil && (strings.Contains(explain.Of(err).Why, text) || reason == store.NoSpace && strings.Contains(explain.Of(err).Why, "no space left"))
+		told := err != nil && (strings.Contains(explain.Of(err).Why, text) || reason == store.NoSpace &&
+			strings.Contains(explain.Of(err).Why, "no space left"))
 		if !errors.Is(err, answer) || !told || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v, want %s with %q", what, err, answer, text)
 		}
@@ -256,7 +262,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	end := d.recordedEnd(m)
 	for d.clock().Before(end.Add(time.Hour)) {
 		d.advance(20 * time.Minute)
-		d.c.authority.checkHead(t.Context())
+		d.c.rooms.Authority.checkHead(t.Context())
 		wantOnlyNil(t, m.again()) // for longer than in an outage: what is read is so
 	}
 	if m.leaf.NotAfter.Before(end.Add(defaultMaxHeadAge)) {
@@ -264,7 +270,8 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	}
 	told := func(what, word, text string) {
 		t.Helper()
-		if a := d.c.health().readiness(); !a.OK || a.Store != word || !strings.Contains(a.Reason, text) || (a.Reason == "") != (text == "") {
+		if a := d.c.health().readiness(); !a.OK || a.Store != word || !strings.Contains(a.Reason, text) ||
+			(a.Reason == "") != (text == "") {
 			t.Errorf("%s: readiness %+v, want %q with %q", what, a, word, text)
 		}
 		for _, other := range []explain.Code{explain.StoreFull, explain.StoreRefuses} {
@@ -276,13 +283,14 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	told("meanwhile", storeguard.Word(reason), "has taken no writes for")
 	told("meanwhile", storeguard.Word(reason), reason.String())
 	found := d.findings(t, code)[0]
-	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") || found.GetRemedy() == "" {
+	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") ||
+		found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)
 	}
 	d.lapse()
 	d.pass(election.NobodyAfter)
-	d.c.election.Step(t.Context())
-	if got := d.c.election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
+	d.c.rooms.Election.Step(t.Context())
+	if got := d.c.rooms.Election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
 		reason.String()) || strings.Contains(got[0].GetSummary(), "altering") {
 		t.Errorf("nobody leads: %v", got)
 	}
@@ -291,10 +299,11 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	back := d.clock().UTC().Format("15:04:05")
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("as soon as it takes one", storeguard.Word(reason), "since "+back+" UTC the store takes some writes")
-	if text := d.findings(t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") || !strings.Contains(text, "it takes some") {
+	if text := d.findings(t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") ||
+		!strings.Contains(text, "it takes some") {
 		t.Errorf("as soon as it takes one: %s", text)
 	}
 	d.advance(writable.Settles + time.Second)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	told("when none was refused for long", "ok", "")
 }

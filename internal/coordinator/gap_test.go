@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/pace"
@@ -45,7 +46,8 @@ func (f *fleet) present(raw []byte) (first, done *fealtyv1.PresentTrustResponse,
 	if first, err = stream.Recv(); err != nil || !first.GetRestored() && !first.GetCompares() {
 		return first, nil, err
 	}
-	if err := stream.Send(&fealtyv1.PresentTrustRequest{Bundle: &fealtyv1.SignedSnapshot{Scope: "trust_bundle", Envelope: raw}}); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.Send(&fealtyv1.PresentTrustRequest{Bundle: &fealtyv1.SignedSnapshot{Scope: "trust_bundle",
+		Envelope: raw}}); err != nil && !errors.Is(err, io.EOF) {
 		return first, nil, err
 	}
 	done, err = stream.Recv()
@@ -54,7 +56,8 @@ func (f *fleet) present(raw []byte) (first, done *fealtyv1.PresentTrustResponse,
 
 func (f *fleet) ban(n *node) {
 	f.t.Helper()
-	if _, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: string(n.id.Kind()), Name: n.id.Name(), Reason: "test"}); err != nil {
+	if _, err := f.local().member.BanMember(f.ctx(),
+		&fealtyv1.BanMemberRequest{Kind: string(n.id.Kind()), Name: n.id.Name(), Reason: "test"}); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -65,10 +68,10 @@ func TestPresented(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	a, lost := f.member("a"), f.member("b")
-	atBackup := f.c.bundle.View().Signed
+	atBackup := f.c.rooms.Bundle.View().Signed
 	b := f.save(owners).signed(f.signer)
 	f.ban(lost)
-	banned := f.c.bundle.View().Signed
+	banned := f.c.rooms.Bundle.View().Signed
 	first, _, err := f.present(banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
@@ -76,13 +79,15 @@ func TestPresented(t *testing.T) {
 	b.restore()
 	f.start()
 	f.awaitPhase(authority.Ready)
-	if f.c.bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	if f.c.rooms.Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
 	other, _ := ownedFleet(t, nil)
 	for name, raw := range map[string][]byte{
-		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]), banned[len(banned)-1]^1),
-		"of before the backup": atBackup, "of after the restore": f.c.bundle.View().Signed, "of another cluster": other.c.bundle.View().Signed,
+		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]),
+			banned[len(banned)-1]^1),
+		"of before the backup": atBackup, "of after the restore": f.c.rooms.Bundle.View().Signed, "of another " +
+			"cluster": other.c.rooms.Bundle.View().Signed,
 	} {
 		if _, done, err := f.present(raw); err == nil {
 			t.Errorf("%s: %v", name, done)
@@ -92,10 +97,10 @@ func TestPresented(t *testing.T) {
 	if err != nil || done.GetTaken() < 2 {
 		t.Fatalf("presented: %v, %v, %v", first, done, err)
 	}
-	if !f.c.bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.c.rooms.Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force")
 	}
-	if f.c.bundle.Bans(a.id, identity.KeyOf(a.chain[0])) {
+	if f.c.rooms.Bundle.Bans(a.id, identity.KeyOf(a.chain[0])) {
 		t.Error("somebody else is banned")
 	}
 	if _, _, err := f.present(banned); err == nil {
@@ -104,10 +109,11 @@ func TestPresented(t *testing.T) {
 	// It stays, and a person can lift it.
 	f.restart()
 	f.awaitPhase(authority.Ready)
-	if !f.c.bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.c.rooms.Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force after another start")
 	}
-	if _, err := f.local().member.UnbanMember(f.ctx(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
+	if _, err := f.local().member.UnbanMember(f.ctx(),
+		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -120,18 +126,20 @@ func TestPresentedMeshKeys(t *testing.T) {
 	f.member("a")
 	b := f.save(owners).signed(f.signer)
 	for range 2 {
-		if _, err := (served[fealtyv1.TrustServiceServer](f.c.trust.registerServices)).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
+		if _, err := (served[fealtyv1.TrustServiceServer](f.c.rooms.Trust.RegisterServices)).RotateMeshKey(f.ctx(),
+			&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	shown := f.c.bundle.View().Signed
+	shown := f.c.rooms.Bundle.View().Signed
 	b.restore()
 	f.start()
 	f.awaitPhase(authority.Ready)
 	if _, done, err := f.present(shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
-	tr, err := (served[fealtyv1.TrustServiceServer](f.c.trust.registerServices)).GetTrust(f.ctx(), &fealtyv1.GetTrustRequest{})
+	tr, err := (served[fealtyv1.TrustServiceServer](f.c.rooms.Trust.RegisterServices)).GetTrust(f.ctx(),
+		&fealtyv1.GetTrustRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,11 +214,11 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	b := f.save(owners).signed(f.signer)
-	start := f.c.head.State()
+	start := f.c.rooms.Head.State()
 	if err := f.set(start.Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	before := f.c.head.State()
+	before := f.c.rooms.Head.State()
 	links := func(known history.Hash) [][]byte {
 		stream, err := f.restoreClient().GetLinks(f.ctx(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
@@ -235,7 +243,7 @@ func TestLinks(t *testing.T) {
 				return false, err
 			}
 		}
-		return trail.LeadsTo(f.c.head.State().Chain.Mark())
+		return trail.LeadsTo(f.c.rooms.Head.State().Chain.Mark())
 	}
 	if got := links(start.Head.Hash); len(got) != 1 {
 		t.Fatalf("%d links of one set", len(got))
@@ -253,11 +261,11 @@ func TestLinks(t *testing.T) {
 		t.Errorf("a restore: %v, %v", restored, err)
 	}
 	if _, err := follow(before, manifest.Signers{Threshold: 1,
-		Keys: []manifest.Signer{{Key: manifest.Key(f.c.self.PrivateKey().Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
+		Keys: []manifest.Signer{{Key: manifest.Key(f.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
 		t.Errorf("a restore that other signers signed: %v", err)
 	}
 	// After another restore, too, who knows a head of before the first has to see both.
-	first := f.c.head.State()
+	first := f.c.rooms.Head.State()
 	again := f.save(owners).signed(f.signer)
 	f.advance(time.Minute)
 	again.planned().signed(f.signer).restore()
@@ -269,7 +277,7 @@ func TestLinks(t *testing.T) {
 	}
 	// What goes along with the bundle does as well.
 	if restored, err := follow(before, before.Manifest.Signers,
-		f.c.bundle.View().Links); err != nil || !restored {
+		f.c.rooms.Bundle.View().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}
 }
@@ -293,12 +301,13 @@ func (s stalledLinks) Send(*fealtyv1.GetLinksResponse) error {
 func TestLinksAreTakenInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := testDesk(t)
-		stream := stalledLinks{ctx: identity.NewContext(t.Context(), identity.Peer{Addr: "192.0.2.1:9"}), taken: make(chan struct{})}
+		stream := stalledLinks{ctx: identity.NewContext(t.Context(), identity.Peer{Addr: "192.0.2.1:9"}),
+			taken: make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- served[fealtyv1.RestoreServiceServer](d.c.trust.registerServices).GetLinks(&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
+			ended <- served[fealtyv1.RestoreServiceServer](d.c.rooms.Trust.RegisterServices).GetLinks(&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
 		}()
-		time.Sleep(pace.Time(linkPage))
+		time.Sleep(pace.Time(trust.LinkPage))
 		synctest.Wait()
 		select {
 		case err := <-ended:

@@ -49,7 +49,7 @@ func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
 			t.Fatalf("open %s: %v", dir, err)
 		}
 		entries += fmt.Sprintf("  - {name: coordinator-%s, kind: coordinator, match: [\"key:%s\"]}\n", dir,
-			c.self.EnrolmentKey())
+			c.rooms.Self.EnrolmentKey())
 		others = append(others, c)
 	}
 	if err := d.set(entries); err != nil {
@@ -89,33 +89,35 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two, three := others[0], others[1]
 	epoch := mustHead(t, d).AuthorityEpoch
-	if got, err := bringAt(t, d.c, p.shareFile(d.store, "alice")); err != nil || !slices.Equal(got.GetBrought(), []string{"alice"}) {
+	if got, err := bringAt(t, d.c, p.shareFile(d.store, "alice")); err != nil ||
+		!slices.Equal(got.GetBrought(), []string{"alice"}) {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
 	// The second opens an attempt of its own: it says what came there.
-	if got, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil || !slices.Equal(got.GetBrought(), []string{"bob"}) || got.GetRecovered() {
+	if got, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil ||
+		!slices.Equal(got.GetBrought(), []string{"bob"}) || got.GetRecovered() {
 		t.Fatalf("bob: %v, %v", got, err)
 	}
 	// The third was asked by an owner who sent nothing yet.
-	if _, err := three.ownerrecovery.openGathering(t.Context()); err != nil {
+	if _, err := three.rooms.OwnerRecovery.openGathering(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantOnly(t, "go on", three.ownerrecovery.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", three.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
 	wantPhaseOf(t, three, "recovery")
-	wantOnly(t, "go on", d.c.ownerrecovery.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
 	d.wantPhase("ready", "")
 	if got := d.state().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
 		t.Errorf("the head is %+v", got)
 	}
 	for _, c := range others {
-		owners, shares, err := c.ownerrecovery.gathered(t.Context(), c.ownerrecovery.recoveries.current())
+		owners, shares, err := c.rooms.OwnerRecovery.gathered(t.Context(), c.rooms.OwnerRecovery.recoveries.current())
 		if err != nil || !slices.Contains(owners, "alice") {
 			t.Errorf("%s has the shares of %v (%v)", c.cfg.DataDir, owners, err)
 		}
 		for _, s := range shares {
 			s.Wipe()
 		}
-		wantOnly(t, "go on", c.ownerrecovery.goOnGathering(t.Context()), "")
+		wantOnly(t, "go on", c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
 		if got := mustHead(t, d); got.AuthorityEpoch != epoch+1 {
 			t.Fatalf("%s wrote epoch %d", c.cfg.DataDir, got.AuthorityEpoch)
 		}
@@ -131,7 +133,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 
 func mustHead(t rapidTB, d *desk) history.Record {
 	t.Helper()
-	head, _, err := d.c.head.History().Head(context.Background())
+	head, _, err := d.c.rooms.Head.History().Head(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +146,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	two := others[0]
 	epoch := mustHead(t, d).AuthorityEpoch
 	for _, c := range []*Coordinator{d.c, two} {
-		if _, err := c.ownerrecovery.openGathering(t.Context()); err != nil {
+		if _, err := c.rooms.OwnerRecovery.openGathering(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -153,7 +155,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	}
 	d.faults.Arm("rekey.before-swap", func() error {
 		d.faults.Disarm("rekey.before-swap")
-		if err := two.ownerrecovery.goOnGathering(t.Context()); err != nil {
+		if err := two.rooms.OwnerRecovery.goOnGathering(t.Context()); err != nil {
 			t.Errorf("the other: %v", err)
 		}
 		return nil
@@ -195,7 +197,7 @@ func TestGatheringCutOff(t *testing.T) {
 				d.faults.FailNext(point, 1, errTestCrash)
 				ask(d.c, alice)
 				ask(two, bob)
-				_, _ = d.c.ownerrecovery.goOnGathering(t.Context()), two.ownerrecovery.goOnGathering(t.Context()) // the fault may show here
+				_, _ = d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), two.rooms.OwnerRecovery.goOnGathering(t.Context()) // the fault may show here
 				d.faults.Disarm(point)
 				crashed := &d.c
 				if who == "other" {
@@ -203,7 +205,8 @@ func TestGatheringCutOff(t *testing.T) {
 				}
 				*crashed = d.again(*crashed)
 				ready := func() bool {
-					return d.c.head.State().Phase == authority.Ready || two.head.State().Phase == authority.Ready
+					return d.c.rooms.Head.State().Phase == authority.Ready ||
+						two.rooms.Head.State().Phase == authority.Ready
 				}
 				for range 4 {
 					if ready() {
@@ -211,15 +214,15 @@ func TestGatheringCutOff(t *testing.T) {
 					}
 					ask(d.c, alice)
 					ask(two, bob)
-					_, _ = d.c.ownerrecovery.goOnGathering(t.Context()), two.ownerrecovery.goOnGathering(t.Context())
-					d.c.authority.checkHead(t.Context())
-					two.authority.checkHead(t.Context())
+					_, _ = d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), two.rooms.OwnerRecovery.goOnGathering(t.Context())
+					d.c.rooms.Authority.checkHead(t.Context())
+					two.rooms.Authority.checkHead(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.c.head.State().Reason,
-						two.head.State().Reason)
+					t.Fatalf("nobody is ready: %s, %s", d.c.rooms.Head.State().Reason,
+						two.rooms.Head.State().Reason)
 				}
-				if two.head.State().Phase == authority.Ready {
+				if two.rooms.Head.State().Phase == authority.Ready {
 					d.c = two
 				}
 				wantOneKeyPerEpoch(t, d)
@@ -237,9 +240,9 @@ func TestGatheringCutOff(t *testing.T) {
 func TestSwappedGatheredShares(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
-	g, err := d.c.ownerrecovery.openGathering(t.Context())
+	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	other, err := two.ownerrecovery.openGathering(t.Context())
+	other, err := two.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if _, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil {
 		t.Fatal(err)
@@ -265,16 +268,16 @@ func TestSwappedGatheredShares(t *testing.T) {
 	} {
 		value := harm()
 		d.store.alter(mine, func([]byte) []byte { return value })
-		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
-		if got := d.c.ownerrecovery.recoveries.current().attempt.Brought(); len(got) > 0 {
+		wantOnly(t, name, d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+		if got := d.c.rooms.OwnerRecovery.recoveries.current().attempt.Brought(); len(got) > 0 {
 			t.Fatalf("%s: it counted as the share of %v", name, got)
 		}
 		if slices.Contains(d.store.keys(mine), mine) {
 			t.Errorf("%s: it is still there", name)
 		}
-		wantOnly(t, name, two.ownerrecovery.goOnGathering(t.Context()), "")
-		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
-		if got := d.c.ownerrecovery.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
+		wantOnly(t, name, two.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+		wantOnly(t, name, d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+		if got := d.c.rooms.OwnerRecovery.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
 			t.Fatalf("%s: after it was passed on again: %v", name, got)
 		}
 	}
@@ -296,18 +299,20 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	mine, err := keyring.NewEphemeral()
 	wantOnly(t, "recipient", err, "")
-	g, err := d.c.ownerrecovery.openGathering(t.Context())
+	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	id := recovery.ID{7}
 	stolen := func() []string {
-		return slices.DeleteFunc(gatheredIn(t, d.store), func(k string) bool { return !strings.HasPrefix(k, recoveryPrefix+id.String()) })
+		return slices.DeleteFunc(gatheredIn(t, d.store),
+			func(k string) bool { return !strings.HasPrefix(k, recoveryPrefix+id.String()) })
 	}
-	place, err := openKey(two.self.EnrolmentKey())
+	place, err := openKey(two.rooms.Self.EnrolmentKey())
 	wantOnly(t, "place", err, "")
-	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.head.Hash, Recipient: mine.Public(), Ends: d.clock().Add(recovery.Life)}
+	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.head.Hash, Recipient: mine.Public(),
+		Ends: d.clock().Add(recovery.Life)}
 	put := func(key string, value []byte) {
 		t.Helper()
-		_, err := d.c.head.Overwrite(t.Context(), key, value)
+		_, err := d.c.rooms.Head.Overwrite(t.Context(), key, value)
 		wantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
@@ -323,32 +328,33 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"by a thief, in the place of a coordinator": func() []byte { return signed(good, thief) },
 		"by a thief, who claims the key of a coordinator": func() []byte {
 			return []byte(strings.Replace(string(signed(good, thief)), keyOfClaim(thief),
-				two.self.EnrolmentKey(), 1))
+				two.rooms.Self.EnrolmentKey(), 1))
 		},
 		"of a coordinator, with the recipient of a thief": func() []byte {
 			o := good
 			theirs, err := keyring.NewEphemeral()
 			wantOnly(t, "recipient", err, "")
 			o.Recipient = theirs.Public()
-			return []byte(strings.Replace(string(signed(o, two.self.PrivateKey())), theirs.Public(), mine.Public(),
+			return []byte(strings.Replace(string(signed(o, two.rooms.Self.PrivateKey())), theirs.Public(),
+				mine.Public(),
 				1))
 		},
-		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.self.PrivateKey()) },
+		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.rooms.Self.PrivateKey()) },
 		"for another cluster": func() []byte {
 			o := good
 			o.Cluster = "other.example"
-			return signed(o, two.self.PrivateKey())
+			return signed(o, two.rooms.Self.PrivateKey())
 		},
-		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.self.PrivateKey()) },
+		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.rooms.Self.PrivateKey()) },
 		"for ever": func() []byte {
 			o := good
 			o.Ends = d.clock().Add(24 * 365 * time.Hour)
-			return signed(o, two.self.PrivateKey())
+			return signed(o, two.rooms.Self.PrivateKey())
 		},
-		"of another coordinator": func() []byte { return signed(good, others[1].self.PrivateKey()) },
+		"of another coordinator": func() []byte { return signed(good, others[1].rooms.Self.PrivateKey()) },
 	} {
 		put(place, value())
-		wantOnly(t, name, d.c.ownerrecovery.goOnGathering(t.Context()), "")
+		wantOnly(t, name, d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
 		if got := stolen(); len(got) > 0 {
 			t.Fatalf("%s: %v", name, got)
 		}
@@ -364,13 +370,13 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		put(fmt.Sprintf("%sx%d", openPrefix, i), signed(good, key))
 	}
 	d.store.alter(place, func([]byte) []byte { return nil })
-	wantOnly(t, "endless", d.c.ownerrecovery.goOnGathering(t.Context()), "")
+	wantOnly(t, "endless", d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
 	if got := stolen(); len(got) > 0 {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
-	put(place, signed(good, two.self.PrivateKey()))
-	wantOnly(t, "genuine", d.c.ownerrecovery.goOnGathering(t.Context()), "")
+	put(place, signed(good, two.rooms.Self.PrivateKey()))
+	wantOnly(t, "genuine", d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{recoveryKey(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)
 	}
@@ -400,15 +406,15 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	if _, err := bringAt(t, others[1], alice); err != nil {
 		t.Fatal(err)
 	}
-	third := others[1].ownerrecovery.recoveries.current().id
+	third := others[1].rooms.OwnerRecovery.recoveries.current().id
 	others[1] = d.again(others[1]) // and opens another
-	if _, err := others[1].ownerrecovery.openGathering(t.Context()); err != nil {
+	if _, err := others[1].rooms.OwnerRecovery.openGathering(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.lead(d.c)
 	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	got := gatheredIn(t, d.store)
-	want := []string{recoveryKey(others[0].ownerrecovery.recoveries.current().id, "alice")}
+	want := []string{recoveryKey(others[0].rooms.OwnerRecovery.recoveries.current().id, "alice")}
 	if !slices.Equal(got, want) || slices.Contains(got, recoveryKey(third, "alice")) {
 		t.Errorf("kept %v, want %v", got, want)
 	}

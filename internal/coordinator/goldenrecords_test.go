@@ -17,12 +17,15 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -36,23 +39,23 @@ var storedTypes = map[string]any{
 	"audit-entry":      auditlog.Entry{},
 	"ban":              record.Ban{},
 	"config-state":     desired.State{},
-	"entry-count":      entryCount{},
+	"entry-count":      record.EntryCount{},
 	"freeze":           frozen{},
 	"head-seen":        history.SeenHead{},
-	"header":           headerRecord{},
+	"header":           publication.HeaderRecord{},
 	"leader":           election.Record{},
 	"leader-beat":      election.Beat{},
 	"ledger":           ledger{},
 	"member":           record.Member{},
-	"publication":      publicationRecord{},
+	"publication":      publication.Record{},
 	"replica":          replicas.Record{},
 	"replica-signed":   replicas.Signed{},
 	"restore-gap":      authority.RestoreWindow{},
-	"rollout":          rolloutRecord{},
+	"rollout":          trust.RolloutRecord{},
 	"share-set":        shareSetRecord{},
 	"store-seen":       regress.Record{},
-	"token":            tokenRecord{},
-	"token-use":        tokenUse{},
+	"token":            admission.Token{},
+	"token-use":        admission.TokenUse{},
 	"trust-state":      bundle.State{},
 	"unban":            record.Unban{},
 }

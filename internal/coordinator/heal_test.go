@@ -22,17 +22,17 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.start()
 		r.awaitHead(f)
 	}
-	before := f.c.head.State().Head
+	before := f.c.rooms.Head.State().Head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
 		r.faults.Fail("peer.before-reread", errTestCrash)
 	}
 	f.faults.FailNext("set.after-swap", 1, errTestCrash)
-	release, err := f.c.authority.settingTurn(t.Context())
+	release, err := f.c.rooms.Authority.settingTurn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.c.authority.rekey(t.Context(), f.c.head.State(), "test", "test", nil)
+	_, err = f.c.rooms.Authority.rekey(t.Context(), f.c.rooms.Head.State(), "test", "test", nil)
 	f.link.cut(errKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {
@@ -47,7 +47,8 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	// On a machine that is slow the second one may heal after the first, so soon as it
 	// is configured here.
 	s := awaitSameHead(t, rs[0], rs[1])
-	if s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch < before.AuthorityEpoch+2 || s.MeshKey != s.Head.MeshCAKey {
+	if s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch < before.AuthorityEpoch+2 ||
+		s.MeshKey != s.Head.MeshCAKey {
 		t.Errorf("they met at %+v", s.Head)
 	}
 	if n := len(rs[0].audited("seed.created")); n != 1 {

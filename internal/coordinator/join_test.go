@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -45,7 +46,8 @@ func TestJoinAdmitsAuthorizedDataMember(t *testing.T) {
 	}
 	// Members that joined are not members that are connected, and of those a coordinator
 	// that just started says nothing yet.
-	if b := st.GetBaseline(); b.GetDataMembers() != 3 || b.GetConnected() != 0 || b.GetUnknown() != 3 || b.GetState() != "unknown" || b.GetMet() {
+	if b := st.GetBaseline(); b.GetDataMembers() != 3 || b.GetConnected() != 0 || b.GetUnknown() != 3 ||
+		b.GetState() != "unknown" || b.GetMet() {
 		t.Fatalf("baseline: %v", b)
 	}
 }
@@ -117,7 +119,7 @@ func TestRejoinIsIdempotent(t *testing.T) {
 	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if n := f.c.membership.Roster().Count(identity.Data); n != 1 {
+	if n := f.c.rooms.Membership.Roster().Count(identity.Data); n != 1 {
 		t.Fatalf("%d members, want 1", n)
 	}
 }
@@ -155,16 +157,17 @@ func TestRenewBanAndRestart(t *testing.T) {
 	if err := n.renew(true); err != nil {
 		t.Fatal(err)
 	}
-	epoch := f.c.head.State().Head.AuthorityEpoch
+	epoch := f.c.rooms.Head.State().Head.AuthorityEpoch
 	f.restart()
-	if got := f.c.head.State().Head.AuthorityEpoch; got != epoch {
+	if got := f.c.rooms.Head.State().Head.AuthorityEpoch; got != epoch {
 		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
 	}
 	if err := n.renew(true); err != nil {
 		t.Fatal(err)
 	}
 	before := n.bundle() // a banned node goes on with what it believed before
-	if _, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"}); err != nil {
+	if _, err := f.local().member.BanMember(f.ctx(),
+		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	n.believes = before
@@ -183,7 +186,7 @@ func TestRenewBanAndRestart(t *testing.T) {
 func TestNamesThatLookLikeSecrets(t *testing.T) {
 	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
 	d := tenants(t)
-	_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
+	_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
 	wantOnly(t, "token", err, explain.TokenRequest)
 	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})
@@ -210,7 +213,7 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 			t.Fatalf("nothing below %s is called %s", prefix, from)
 		}
 	}
-	rename(tokenPrefix, "name", "other", name) // as an earlier release made it
+	rename(admission.TokenPrefix, "name", "other", name) // as an earlier release made it
 	wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), explain.JoinUnauthorized)
 	if _, ok := d.store.snapshot()[record.MemberKey(identity.Data, name)]; ok {
 		t.Fatal("it is a member")

@@ -19,7 +19,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -31,7 +34,7 @@ type attempt struct {
 	c     *Coordinator
 	key   identity.KeyID
 	token proof.JoinToken
-	ch    channel
+	ch    challenge.Challenge
 	req   *fealtyv1.JoinRequest
 	grant *fealtyv1.JoinGrant
 	err   error
@@ -40,13 +43,16 @@ type attempt struct {
 func (d *desk) attempt(c *Coordinator, tok proof.JoinToken) *attempt {
 	d.t.Helper()
 	m := d.machine()
-	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
-	rand.Read(ch.nonce)
-	rand.Read(ch.binding)
-	return &attempt{c: c, key: keyOf(d.t, m.key), token: tok, ch: ch, req: joinRequest(d.t, ch, m.key, identity.Data, proof.NewTokenProver(tok))}
+	binding := make([]byte, 32)
+	rand.Read(binding)
+	ch := challenge.New(binding)
+	return &attempt{c: c, key: keyOf(d.t, m.key), token: tok, ch: ch,
+		req: joinRequest(d.t, ch, m.key, identity.Data, proof.NewTokenProver(tok))}
 }
 
-func (a *attempt) make() { a.grant, a.err = a.c.admission.join(context.Background(), a.ch, a.req) }
+func (a *attempt) make() {
+	a.grant, a.err = a.c.rooms.Admission.Join(context.Background(), a.ch, a.req)
+}
 
 // banKey bans a key that no member has yet, in the store and in no bundle that is in
 // force.
@@ -55,9 +61,11 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 	for {
 		s := d.state()
 		ch := s.Records.NewChange(s.HeadVersion)
-		rec := record.Member{Key: key, NotAfter: d.clock().Add(time.Hour)}
-		if err := d.c.membership.banKeys(t.Context(), s, ch, rec, record.Ban{Reason: "test", At: d.clock()},
-			bundle.Delta{}, bundle.ForOthers); err != nil {
+		end := d.clock().Add(time.Hour)
+		ch.Put(record.BanKeyKey(key), 0, record.Ban{Reason: "test", At: d.clock(), Until: end, CertEnd: end})
+		if err := d.c.rooms.Bundle.Touch(t.Context(), s, ch,
+			bundle.Delta{Keys: []bundle.KeyBan{{Key: key, CertEnd: end}}},
+			bundle.ForOthers); err != nil {
 			t.Error(err)
 			return
 		}
@@ -77,9 +85,9 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 	t.Helper()
 	lines := func() (n int) {
-		s := d.c.head.State()
+		s := d.c.rooms.Head.State()
 		for _, e := range s.Manifest.Admit {
-			n += d.c.admission.joins.Waiting(joinLine{s, e.Name})
+			n += d.c.rooms.Admission.Waiting(s, e.Name)
 		}
 		return n
 	}
@@ -139,7 +147,7 @@ func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 		if got := len(d.store.keys(record.MemberPrefix)); got != machines {
 			t.Errorf("%d members, want %d", got, machines)
 		}
-		if most.Load() > maxJoinOps {
+		if most.Load() > admission.MaxJoinOps {
 			t.Errorf("a transaction of %d operations", most.Load())
 		}
 		return int(n.Load()), trips
@@ -150,7 +158,8 @@ func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 		transactions, trips int // at most
 	}{{"pool", 1, 4, 8}, {"large", 1, 5, 12}, {"pool", 32, 6, 6 + 32}, {"large", 32, 6, 10 + 32}} {
 		transactions, trips := cost(t, c.entry, c.tokens)
-		t.Logf("%d machines, entry %s, %d tokens: %d transactions, %d round trips", machines, c.entry, c.tokens, transactions, trips)
+		t.Logf("%d machines, entry %s, %d tokens: %d transactions, %d round trips", machines, c.entry, c.tokens,
+			transactions, trips)
 		if transactions > c.transactions || trips > c.trips {
 			t.Errorf("%d machines, entry %s, %d tokens: %d transactions and %d round trips, want at most %d and %d",
 				machines, c.entry, c.tokens, transactions, trips, c.transactions, c.trips)
@@ -176,7 +185,7 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 	for range 7 {
 		a := d.attempt(d.c, tok)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := d.c.admission.join(ctx, a.ch, a.req)
+		_, err := d.c.rooms.Admission.Join(ctx, a.ch, a.req)
 		cancel()
 		wantOnly(t, "a join beside one that is certified", err, "")
 	}
@@ -204,7 +213,7 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	banned := add(d.attempt(d.c, tok), explain.JoinBanned)
 	d.banKey(t, banned.key)
 	gone := add(d.attempt(d.c, d.token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
-	if _, err := (served[fealtyv1.TokenServiceServer](d.c.admission.registerServices)).RevokeToken(t.Context(),
+	if _, err := (served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices)).RevokeToken(t.Context(),
 		&fealtyv1.RevokeTokenRequest{Id: gone.token.ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +271,8 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 func TestLostAnswerOfABatch(t *testing.T) {
 	t.Parallel()
 	for what, how := range map[string][]lostAnswer{
-		"applied": {lostApplied}, "not applied": {lostDropped}, "applied, for good": {lostForGood, answered}, "not applied, for good": {lostForGoodN, answered},
+		"applied": {lostApplied}, "not applied": {lostDropped}, "applied, for good": {lostForGood,
+			answered}, "not applied, for good": {lostForGoodN, answered},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -295,7 +305,7 @@ func TestLostAnswerOfABatch(t *testing.T) {
 			if how[0] == lostForGoodN {
 				used = 1
 			}
-			rec, err := record.Get[tokenRecord](t.Context(), d.state().Records, tokenKey(tok.ID))
+			rec, err := record.Get[admission.Token](t.Context(), d.state().Records, admission.TokenKey(tok.ID))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -325,7 +335,8 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	d := readyDesk(t, poolEntries)
 	defer d.c.Close()
 	replicas := []*Coordinator{d.c}
-	entries := poolEntries + fmt.Sprintf("  - {name: few, kind: data, match: [\"token:few\"], max_members: %d}\n", limit)
+	entries := poolEntries + fmt.Sprintf("  - {name: few, kind: data, match: [\"token:few\"], max_members: %d}\n",
+		limit)
 	for i := range 2 {
 		c, err := d.another(fmt.Sprint("replica-", i))
 		if err != nil {
@@ -334,11 +345,11 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		defer c.Close()
 		replicas = append(replicas, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.self.EnrolmentKey())
+			c.rooms.Self.EnrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range replicas {
-		c.authority.checkHead(t.Context())
+		c.rooms.Authority.checkHead(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -373,7 +384,8 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	})
 	var committed atomic.Int64
 	d.store.follow(func(tx store.Tx) {
-		if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, record.MemberPrefix) }) {
+		if slices.ContainsFunc(tx.Put,
+			func(w store.Write) bool { return strings.HasPrefix(w.Key, record.MemberPrefix) }) {
 			committed.Add(1)
 		}
 	})
@@ -385,7 +397,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		}
 	}
 	all.Go(func() {
-		_, err := served[fealtyv1.MemberServiceServer](replicas[1].membership.registerServices).BanMember(t.Context(),
+		_, err := served[fealtyv1.MemberServiceServer](replicas[1].rooms.Membership.RegisterServices).BanMember(t.Context(),
 			&fealtyv1.BanMemberRequest{Kind: "data", Name: "twin-0", Reason: "test"})
 		if err != nil {
 			t.Error(err)
@@ -419,7 +431,8 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		if in {
 			won++
 			of[a].won++
-			for _, b := range []record.Versioned[record.Ban]{ban(record.BanKeyKey(a.key)), ban(record.BanIDKey(m.Value.Kind, m.Value.Name))} {
+			for _, b := range []record.Versioned[record.Ban]{ban(record.BanKeyKey(a.key)),
+				ban(record.BanIDKey(m.Value.Kind, m.Value.Name))} {
 				if b.Exists() && b.Version < m.Version {
 					t.Errorf("%s is in by revision %d, and was banned by %d", m.Value.Name, m.Version, b.Version)
 				}
@@ -431,12 +444,14 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	}
 	full := under["few"] == limit
 	for _, tok := range tokens {
-		rec, err := record.Get[tokenRecord](ctx, records, tokenKey(tok.ID))
+		rec, err := record.Get[admission.Token](ctx, records, admission.TokenKey(tok.ID))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if uses := len(d.store.keys(tokenUsePrefix + tok.ID + "/")); int(rec.Value.Used) != tok.won || uses != tok.won || tok.won > tok.uses {
-			t.Errorf("a token of %d uses says %d, has records of %d, and admitted %d", tok.uses, rec.Value.Used, uses, tok.won)
+		if uses := len(d.store.keys(admission.TokenUsePrefix + tok.ID + "/")); int(rec.Value.Used) != tok.won ||
+			uses != tok.won || tok.won > tok.uses {
+			t.Errorf("a token of %d uses says %d, has records of %d, and admitted %d", tok.uses, rec.Value.Used, uses,
+				tok.won)
 		}
 	}
 	for _, a := range joins {
@@ -451,11 +466,13 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 			t.Errorf("a join by a token of %+v is told: %v", *tok, a.err)
 		}
 	}
-	if count, err := record.Get[entryCount](ctx, records, countKey("few")); err != nil || under["few"] > limit || count.Value.Members != under["few"] {
-		t.Errorf("entry few has %d members of at most %d, and its count is %d (%v)", under["few"], limit, count.Value.Members, err)
+	if count, err := record.Get[record.EntryCount](ctx, records, record.CountKey("few")); err != nil ||
+		under["few"] > limit || count.Value.Members != under["few"] {
+		t.Errorf("entry few has %d members of at most %d, and its count is %d (%v)", under["few"], limit,
+			count.Value.Members, err)
 	}
 	told := 0
-	for _, key := range d.store.keys(auditPrefix) {
+	for _, key := range d.store.keys(auditlog.Prefix) {
 		e, err := d.store.Get(ctx, key)
 		if err != nil {
 			t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -36,7 +37,7 @@ func keeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
 func keyIDs(t testing.TB, c *Coordinator) []keyring.KeyID {
 	t.Helper()
 	copies, err := sealed.Copies(context.Background(), c.store,
-		sealed.Seed(&c.head.State().Head.Transition), "host")
+		sealed.Seed(&c.rooms.Head.State().Head.Transition), "host")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,14 +62,16 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 	told(r, false)
 	for _, x := range []*fleet{f, r} {
 		got := keeperFinding(x.getStatus().GetFindings(), explain.KeeperElsewhere)
-		if !strings.Contains(got, "coordinator-2 does not open") || !strings.Contains(got, string(ids[0])) || !strings.Contains(got, "has no key") {
+		if !strings.Contains(got, "coordinator-2 does not open") || !strings.Contains(got, string(ids[0])) ||
+			!strings.Contains(got, "has no key") {
 			t.Errorf("shown is %q", got)
 		}
 		if got := keeperFinding(x.getStatus().GetFindings(), explain.KeeperUnopened); got != "" {
 			t.Errorf("shown is %q, and coordinator-1 opens it", got)
 		}
 	}
-	if k := r.getStatus().GetReplicas()[0].GetKeepers(); len(k) != 1 || !k[0].GetOpens() || k[0].GetKeyId() != string(ids[0]) {
+	if k := r.getStatus().GetReplicas()[0].GetKeepers(); len(k) != 1 || !k[0].GetOpens() ||
+		k[0].GetKeyId() != string(ids[0]) {
 		t.Errorf("of coordinator-1 is shown %v", k)
 	}
 	// The file of another cluster is none that helps, and is told from none.
@@ -105,7 +108,8 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		}
 		_, err := r.reseedClient().PrepareReseed(r.ctx(), &fealtyv1.PrepareReseedRequest{})
 		wantCode(t, err, explain.KeeperNotHere)
-		if text := explain.Of(err).Error(); !strings.Contains(text, "coordinator-1") || !strings.Contains(text, string(id)) {
+		if text := explain.Of(err).Error(); !strings.Contains(text, "coordinator-1") ||
+			!strings.Contains(text, string(id)) {
 			t.Errorf("a reseed with %s: %v", what, err)
 		}
 		if key == "" {
@@ -117,9 +121,11 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	var olds []history.Salt
 	for n := range 2 {
 		// A copy of each machine, and one in the old place.
-		wantOnly(t, "set on the second machine", r.set(r.machineManifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", n, n))), "")
+		wantOnly(t,
+			"set on the second machine", r.set(r.machineManifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: "+
+				"[\"token:more-%d\"]}\n", n, n))), "")
 		f.awaitHead(r)
-		s := f.c.head.State()
+		s := f.c.rooms.Head.State()
 		olds = append(olds, s.Head.Salt)
 		of := sealed.Seed(&s.Head.Transition)
 		e, err := f.store.Get(t.Context(), of.Key("host", id))
@@ -132,7 +138,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 			t.Errorf("the new seed is sealed under %v, want %v", now, id)
 		}
 	}
-	l, err := f.store.List(t.Context(), sealedPrefix)
+	l, err := f.store.List(t.Context(), sealed.Prefix)
 	wantOnly(t, "list", err, "")
 	for _, e := range l.Entries {
 		for _, salt := range olds {
@@ -150,11 +156,12 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 func (d *desk) reseed(m []byte) error {
 	d.t.Helper()
 	ctx := context.Background()
-	p, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{Manifest: m})
+	p, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).PrepareReseed(ctx,
+		&fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
-	_, err = served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).CommitReseed(ctx,
+	_, err = served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).CommitReseed(ctx,
 		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: d.signChange(p.GetChange())})
 	return err
 }
@@ -166,7 +173,8 @@ func (d *desk) signChange(change []byte) []*fealtyv1.ManifestSignature {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	return []*fealtyv1.ManifestSignature{{Key: key.String(), Signature: ed25519.Sign(d.signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, change))}}
+	return []*fealtyv1.ManifestSignature{{Key: key.String(),
+		Signature: ed25519.Sign(d.signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, change))}}
 }
 
 // opensAnything reports what of the store the key file of a keeper opens.
@@ -183,7 +191,8 @@ func (d *desk) opensAnything(owner, file string) (opened []string) {
 		}
 		_, of, _ := sealed.Parse(e)
 		for name := range strings.SplitSeq("host "+owner, " ") {
-			if _, err := keyring.OpenSeed(context.Background(), k, keyring.Place{Cluster: testCluster, Owner: name, SeedEpoch: of.SeedEpoch}, e.Value); err == nil {
+			if _, err := keyring.OpenSeed(context.Background(), k,
+				keyring.Place{Cluster: testCluster, Owner: name, SeedEpoch: of.SeedEpoch}, e.Value); err == nil {
 				opened = append(opened, key)
 			}
 		}
@@ -195,7 +204,8 @@ func (d *desk) opensAnything(owner, file string) (opened []string) {
 // none of the old one, wherever the reseed was cut off.
 func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"", "set.after-seed", "reseed.after-freeze", "reseed.after-ledger", "set.before-swap", "set.after-swap", "adopt.begin", "reseed.after-batch", "reseed.after-move", "adopt.before-identity"} {
+	for _, point := range []string{"", "set.after-seed", "reseed.after-freeze", "reseed.after-ledger",
+		"set.before-swap", "set.after-swap", "adopt.begin", "reseed.after-batch", "reseed.after-move", "adopt.before-identity"} {
 		t.Run("cut off at "+point, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t)
@@ -240,7 +250,7 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 // formerLayout writes what the desk's store holds as releases before key ids wrote it.
 func (d *desk) formerLayout() (moved []string) {
 	d.t.Helper()
-	for _, key := range d.store.keys(sealedPrefix) {
+	for _, key := range d.store.keys(sealed.Prefix) {
 		e, err := d.store.Get(context.Background(), key)
 		if err != nil {
 			d.t.Fatal(err)
@@ -304,8 +314,8 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	_, err = d.reshare(d.seed)
 	wantOnly(t, "reshare", err, "")
 	d.lead(d.c)
-	wantOnly(t, "drop", d.c.authority.dropSecrets(t.Context(), d.state()), "")
-	for _, k := range d.store.keys(sealedPrefix) {
+	wantOnly(t, "drop", d.c.rooms.Authority.dropSecrets(t.Context(), d.state()), "")
+	for _, k := range d.store.keys(sealed.Prefix) {
 		if strings.Contains(k, "/host") {
 			t.Errorf("%s is left of the keeper that was dismissed", k)
 		}
@@ -319,14 +329,14 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	d := testDesk(t)
 	id := keyIDs(t, d.c)[0]
 	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
-		return served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).ForgetKeeperKey(t.Context(),
+		return served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).ForgetKeeperKey(t.Context(),
 			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
 	wantOnly(t, "forget the last copy", err, explain.KeeperLastCopy)
 	_, err = forget("0123", false)
 	wantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
-	_, err = served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).ForgetKeeperKey(t.Context(),
+	_, err = served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).ForgetKeeperKey(t.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
 	wantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 
@@ -340,7 +350,9 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 		wantOnly(t, "status", err, "")
 		return keeperFinding(st.GetFindings(), explain.KeeperUnopened)
 	}
-	if got := status(); !strings.Contains(got, "keeper host") || !strings.Contains(got, string(id)) || !strings.Contains(got, "/keeper/key is missing") || !strings.Contains(got, "fealty manifest keeper forget host") {
+	if got := status(); !strings.Contains(got, "keeper host") || !strings.Contains(got, string(id)) ||
+		!strings.Contains(got, "/keeper/key is missing") ||
+		!strings.Contains(got, "fealty manifest keeper forget host") {
 		t.Errorf("shown is %q", got)
 	}
 	_, err = forget(id, true)
@@ -353,10 +365,11 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(keyIDs(t, d.c)) != 0 {
 		t.Errorf("%v is left, and the answer is %v", keyIDs(t, d.c), out)
 	}
-	resp, err := d.c.authority.set(t.Context(), d.request(d.manifest(poolEntries)), true)
+	resp, err := d.c.rooms.Authority.set(t.Context(), d.request(d.manifest(poolEntries)), true)
 	wantOnly(t, "set", err, "")
 	made := resp.GetKeysMade()
-	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" || made[0].GetCoordinator() != "coordinator-1" || made[0].GetKeyId() == string(id) {
+	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" ||
+		made[0].GetCoordinator() != "coordinator-1" || made[0].GetKeyId() == string(id) {
 		t.Fatalf("made was %v", made)
 	}
 	if ids := keyIDs(t, d.c); !slices.Equal(ids, []keyring.KeyID{keyring.KeyID(made[0].GetKeyId())}) {
@@ -383,15 +396,13 @@ func TestLateSealIsRefused(t *testing.T) {
 	_, err := d.reshare(d.seed)
 	wantOnly(t, "reshare", err, "")
 	d.lead(d.c)
-	wantOnly(t, "drop", d.c.authority.dropSecrets(t.Context(), d.state()), "")
+	wantOnly(t, "drop", d.c.rooms.Authority.dropSecrets(t.Context(), d.state()), "")
 	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
-	mv := &move{from: old, manifest: old.Manifest, link: old.Head, secrets: old.Secrets}
-	keepers, err := d.c.keepers.keepers(old.Manifest)
-	wantOnly(t, "keepers", err, "")
-	wantOnly(t, "look", d.c.keepers.lookAtKeepers(t.Context(), mv, keepers), "")
-	wantOnly(t, "seal for a head of before", d.c.authority.writeSecrets(t.Context(), mv), explain.ManifestStale)
+	mv := &transition.Move{From: old, Manifest: old.Manifest, Link: old.Head, Secrets: old.Secrets}
+	wantOnly(t, "look", d.c.rooms.Authority.lookAtKeepers(t.Context(), mv), "")
+	wantOnly(t, "seal for a head of before", d.c.rooms.Authority.writeSecrets(t.Context(), mv), explain.ManifestStale)
 	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
 		t.Errorf("it opens %v", opened)
 	}
@@ -406,7 +417,8 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	program := t.TempDir() + "/keeper"
 	// The key is in the folder of the machine, which the test exchanges: it is one program
 	// on both.
-	script := "#!/bin/sh\ncase $1 in seal) exec openssl enc -e -aes-256-cbc -pbkdf2 -pass file:" + program + ".key;; open) exec openssl enc -d -aes-256-cbc -pbkdf2 -pass file:" + program + ".key;; esac; exit 2\n"
+	script := "#!/bin/sh\ncase $1 in seal) exec openssl enc -e -aes-256-cbc -pbkdf2 -pass file:" + program +
+		".key;; open) exec openssl enc -d -aes-256-cbc -pbkdf2 -pass file:" + program + ".key;; esac; exit 2\n"
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -416,13 +428,14 @@ func TestProgramsWithoutAnID(t *testing.T) {
 		}
 	}
 	m := func(extra string) []byte {
-		return withSeed(f.manifest(extra), fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))
+		return withSeed(f.manifest(extra),
+			fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))
 	}
 	key("of the first machine")
 	wantOnly(t, "first set", f.set(m("")), "")
 	r.start()
 	r.awaitHead(f)
-	of := sealed.Seed(&f.c.head.State().Head.Transition)
+	of := sealed.Seed(&f.c.rooms.Head.State().Head.Transition)
 	sealedBy, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	wantOnly(t, "read", err, "")
 	key("of the second machine")

@@ -32,7 +32,8 @@ func TestMembersShowTheirMachines(t *testing.T) {
 	a := f.node()
 	web := joins(a, &fealtyv1.Machine{Host: "web-7.example", Os: "linux/amd64", Addresses: []string{"10.0.0.7"}},
 		&fealtyv1.CreateTokenRequest{Entry: "pool", Labels: []string{"rack=r2", "a=b"}})
-	odd := joins(f.node(), &fealtyv1.Machine{Host: "web-7\x1b[2J", Os: strings.Repeat("x", 4<<10), Addresses: slices.Repeat([]string{"x"}, 1000)},
+	odd := joins(f.node(), &fealtyv1.Machine{Host: "web-7\x1b[2J", Os: strings.Repeat("x", 4<<10),
+		Addresses: slices.Repeat([]string{"x"}, 1000)},
 		&fealtyv1.CreateTokenRequest{Entry: "pool", Labels: []string{"rack=r2"}})
 	old := joins(f.node(), nil, &fealtyv1.CreateTokenRequest{Entry: "pool"}) // of an earlier release
 
@@ -46,7 +47,8 @@ func TestMembersShowTheirMachines(t *testing.T) {
 		return resp.GetMember()
 	}
 	m := show(web)
-	if m.GetReportedHost() != "web-7.example" || m.GetReportedOs() != "linux/amd64" || !slices.Equal(m.GetReportedAddresses(), []string{"10.0.0.7"}) ||
+	if m.GetReportedHost() != "web-7.example" || m.GetReportedOs() != "linux/amd64" ||
+		!slices.Equal(m.GetReportedAddresses(), []string{"10.0.0.7"}) ||
 		m.GetSeenAddress() == "" || !slices.Equal(m.GetLabels(), []string{"a=b", "rack=r2"}) {
 		t.Errorf("the machine is not shown: %v", m)
 	}
@@ -68,7 +70,8 @@ func TestMembersShowTheirMachines(t *testing.T) {
 		{"web-7.example", []string{"rack=r3"}, nil},
 		{"", nil, []string{web, odd, old}},
 	} {
-		resp, err := members.ListMembers(f.ctx(), &fealtyv1.ListMembersRequest{Kind: "data", Host: c.host, Labels: c.labels})
+		resp, err := members.ListMembers(f.ctx(),
+			&fealtyv1.ListMembersRequest{Kind: "data", Host: c.host, Labels: c.labels})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,11 +102,15 @@ func TestMembersShowTheirMachines(t *testing.T) {
 		}
 	}
 	tokens := f.local().token
-	for _, bad := range [][]string{{"rack"}, {"=x"}, {"a=b", "a=c"}, {"a=\x1b"}, {strings.Repeat("a", 64) + "=b"}, slices.Repeat([]string{"a=b"}, manifest.MaxLabels+1)} {
-		if _, err := tokens.CreateToken(f.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool", Labels: bad}); !errors.Is(explain.Of(err), explain.TokenRequest) {
+	for _, bad := range [][]string{{"rack"}, {"=x"}, {"a=b", "a=c"}, {"a=\x1b"}, {strings.Repeat("a", 64) + "=b"},
+		slices.Repeat([]string{"a=b"}, manifest.MaxLabels+1)} {
+		if _, err := tokens.CreateToken(f.ctx(),
+			&fealtyv1.CreateTokenRequest{Entry: "pool",
+				Labels: bad}); !errors.Is(explain.Of(err), explain.TokenRequest) {
 			t.Errorf("a token with labels %q: %v", bad, err)
 		}
-		if _, err := members.ListMembers(f.ctx(), &fealtyv1.ListMembersRequest{Labels: bad}); !errors.Is(explain.Of(err), explain.RequestField) {
+		if _, err := members.ListMembers(f.ctx(),
+			&fealtyv1.ListMembersRequest{Labels: bad}); !errors.Is(explain.Of(err), explain.RequestField) {
 			t.Errorf("a question for labels %q: %v", bad, err)
 		}
 	}
@@ -119,8 +126,11 @@ func TestMembersHaveLabelsOfTheirEntry(t *testing.T) {
 	}
 	wantOnly(t, "set", f.set(entry("rack=r1, dc=west")), "")
 	a, b := f.node(), f.node()
-	wantOnly(t, "join", a.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "racks"}))), "")
-	wantOnly(t, "join", b.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "racks", Labels: []string{"rack=r9", "x=y"}}))), "")
+	wantOnly(t, "join", a.join(identity.Data,
+		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "racks"}))), "")
+	wantOnly(t, "join", b.join(identity.Data,
+		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "racks", Labels: []string{"rack=r9",
+			"x=y"}}))), "")
 	members := f.local().member
 	labels := func(n *node) []string {
 		t.Helper()
@@ -164,30 +174,32 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r := newReplica(t, f)
 	wantOnly(t, "set", f.set(f.manifest("")), "")
 	r.made = func(c *Coordinator) {
-		c.authority.cfg.Reads, c.peerrecovery.cfg.Release = nil, "0.1.0"
+		c.rooms.PeerRecovery.cfg.Reads, c.rooms.PeerRecovery.cfg.Release = nil, "0.1.0"
 	}
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
 	with := f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
-	before := f.c.head.State().Head.Hash
+	before := f.c.rooms.Head.State().Head.Hash
 	err := f.set(with)
 	e := explain.Of(err)
 	if e == nil || e.Code != explain.ManifestFieldUnread {
 		t.Fatalf("set: %v, want %s", err, explain.ManifestFieldUnread)
 	}
-	for field, want := range map[string]string{"field": "admit.labels", "coordinator": "coordinator-2", "release": "0.1.0"} {
+	for field, want := range map[string]string{"field": "admit.labels", "coordinator": "coordinator-2",
+		"release": "0.1.0"} {
 		if e.Fields[field] != want {
 			t.Errorf("%s is %q, want %q", field, e.Fields[field], want)
 		}
 	}
-	if f.c.head.State().Head.Hash != before {
+	if f.c.rooms.Head.State().Head.Hash != before {
 		t.Error("the head moved")
 	}
 	// A manifest that it can read is set.
 	wantOnly(t, "without the field", f.set(f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"]}\n")), "")
 	r.awaitHead(f)
-	dismissed := strings.Replace(string(with), "name: coordinator-2, kind: coordinator, match: [\"key:"+r.enrolment, "name: coordinator-2, kind: coordinator, match: [\""+"key:"+newClaim(t), 1)
+	dismissed := strings.Replace(string(with), "name: coordinator-2, kind: coordinator, match: [\"key:"+r.enrolment,
+		"name: coordinator-2, kind: coordinator, match: [\""+"key:"+newClaim(t), 1)
 	if dismissed == string(with) {
 		t.Fatal("the manifest admits it still")
 	}
@@ -201,10 +213,11 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.awaitHead(f)
 	// The field is there already: an earlier one that comes is not what a set waits for.
 	r.kill()
-	r.made = func(c *Coordinator) { c.authority.cfg.Reads = nil }
+	r.made = func(c *Coordinator) { c.rooms.PeerRecovery.cfg.Reads = nil }
 	r.start()
 	r.awaitReplica(func(x replicas.Record) bool { return len(x.Reads) == 0 })
-	wantOnly(t, "another entry", f.set(append(with, "  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")
+	wantOnly(t, "another entry", f.set(append(with,
+		"  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")
 	// Without labels again, and then it is no coordinator of the manifest that has them.
 	wantOnly(t, "without again", f.set(f.manifest("")), "")
 	wantCode(t, f.set(with), explain.ManifestFieldUnread)

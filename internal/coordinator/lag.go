@@ -37,7 +37,7 @@ func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
 	}
 	c.cfg.Head.FallBehind(s)
 	lagged := c.cfg.Head.Behind()
-	if !decide.Lingers(memory{c, s}, decide.HeadOf(&w.claimed), w.admitted, lagged) {
+	if !decide.Lingers(c.cfg.Keys.Memory(s), decide.HeadOf(&w.claimed), w.admitted, lagged) {
 		return 0
 	}
 	verified, _, err := c.verify(ctx, w, s.Secrets)

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -113,7 +114,8 @@ func TestSetsAtOnce(t *testing.T) {
 		c := r.local()
 		g.Go(func() {
 			for n := range rounds {
-				m := r.manifest(fmt.Sprintf("  - {name: w-%d-%d, kind: witness, match: [\"token:w-%d-%d\"]}\n", i, n, i, n))
+				m := r.manifest(fmt.Sprintf("  - {name: w-%d-%d, kind: witness, match: [\"token:w-%d-%d\"]}\n", i, n,
+					i, n))
 				switch err := r.setAs(c, m); {
 				case err == nil:
 					made.Add(1)
@@ -137,7 +139,7 @@ func TestSetsAtOnce(t *testing.T) {
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	if got := all[0].c.head.State().Head.Index; got != uint64(made.Load())+1 {
+	if got := all[0].c.rooms.Head.State().Head.Index; got != uint64(made.Load())+1 {
 		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
 	}
 }
@@ -216,7 +218,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	all, fell := trio(t, "")
 	a, b := all[0], all[1]
 	member := b.member("node-1")
-	before := b.c.head.State()
+	before := b.c.rooms.Head.State()
 
 	adopting, goOn := stops(t, b, 2)
 	set := func(name string) {
@@ -231,7 +233,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	set("third")
 	goOn <- struct{}{} // and loses to the third
 	<-adopting
-	if s := b.c.head.State(); s != before {
+	if s := b.c.rooms.Head.State(); s != before {
 		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := b.local()
@@ -246,8 +248,9 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	}
 	b.link.cut(errKilled)
 	peer := identity.Peer{ID: member.id, Leaf: member.chain[0], Key: identity.KeyOf(member.chain[0])}
-	r := renewRequest{publicKey: member.key.Public(), key: peer.Key, again: true}
-	_, err := b.c.admission.renewAlone(b.ctx(), peer, r, b.c.admission.oneTurn(), explain.New(explain.StoreUnreachable))
+	_, err := served[fealtyv1.AdmissionServiceServer](b.c.rooms.Admission.RegisterServices).Renew(
+		identity.NewContext(b.ctx(), peer),
+		&fealtyv1.RenewRequest{Name: member.id.Name(), Csr: mustCSR(t, member.key), RecordedKey: true})
 	wantCode(t, err, explain.HeadNotFollowed)
 	b.link.cut(nil)
 
@@ -269,7 +272,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	for _, e := range a.audited("manifest.set") {
 		moves[e.Target]++
 	}
-	if len(moves) != 2 || moves[a.c.head.State().Head.Hash.String()] != 1 {
+	if len(moves) != 2 || moves[a.c.rooms.Head.State().Head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
 	}
 }
@@ -277,7 +280,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 // awaitsHead fails unless f still serves reads under the state before, and has a change wait.
 func (f *fleet) awaitsHead(before *authority.State) {
 	f.t.Helper()
-	if s := f.c.head.State(); s != before {
+	if s := f.c.rooms.Head.State(); s != before {
 		f.t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := f.local()
@@ -286,7 +289,8 @@ func (f *fleet) awaitsHead(before *authority.State) {
 	}
 	short, cancel := context.WithTimeout(f.ctx(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := local.token.CreateToken(short, &fealtyv1.CreateTokenRequest{Entry: "pool"}); status.Code(err) != codes.DeadlineExceeded {
+	if _, err := local.token.CreateToken(short,
+		&fealtyv1.CreateTokenRequest{Entry: "pool"}); status.Code(err) != codes.DeadlineExceeded {
 		f.t.Errorf("a change under the manifest of before: %v, want that it waits for as long as its caller", err)
 	}
 }
@@ -298,7 +302,7 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
 	a, b, c := all[0], all[1], all[2]
-	before := b.c.head.State()
+	before := b.c.rooms.Head.State()
 	adopting, goOn := stops(t, b, 1)
 	if err := a.set(a.manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
 		t.Fatal(err)
@@ -339,7 +343,7 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	b.start()
 	b.awaitHead(a)
 	fell.n.Store(0)
-	before := b.c.head.State()
+	before := b.c.rooms.Head.State()
 	b.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 	asked := make(chan struct{}, 64)
 	a.faults.Arm("peer.before-reread", func() error {
@@ -385,8 +389,8 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 	}
 	b.awaitHead(a)
 	mv := a.candidate(moreCoordinators(t), nil)
-	if took := a.c.peerrecovery.prepare(a.ctx(),
-		mv); len(took) != 1 || b.c.authority.taken.mesh(mv.mesh.KeyID()) == nil {
+	if took := a.c.rooms.PeerRecovery.prepare(a.ctx(),
+		mv); len(took) != 1 || !slices.Contains(b.c.rooms.Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Errorf("prepared for the next head: %v", took)
 	}
 }
@@ -416,7 +420,7 @@ func TestSetterIsOvertaken(t *testing.T) {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
 	targets := make(map[string]int)
-	for _, e := range a.audited("manifest.set", actionMeshMade) {
+	for _, e := range a.audited("manifest.set", transition.ActionMeshMade) {
 		targets[e.Action+" "+e.Target+e.Fields["head"]]++
 	}
 	for what, n := range targets {
@@ -438,11 +442,11 @@ func TestOvertakenPauses(t *testing.T) {
 		wantOnlyNil(t, err)
 		defer func() { wantOnlyNil(t, other.Close()) }()
 		both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
-			fmt.Sprintf(`match: ["key:%s", "key:`, other.self.EnrolmentKey()), 1)
-		_, err = d.c.authority.set(t.Context(), d.request([]byte(both)), true)
+			fmt.Sprintf(`match: ["key:%s", "key:`, other.rooms.Self.EnrolmentKey()), 1)
+		_, err = d.c.rooms.Authority.set(t.Context(), d.request([]byte(both)), true)
 		wantOnlyNil(t, err)
-		other.authority.checkHead(t.Context())
-		_, err = d.c.authority.set(t.Context(), d.request([]byte(both+"# again\n")), true)
+		other.rooms.Authority.checkHead(t.Context())
+		_, err = d.c.rooms.Authority.set(t.Context(), d.request([]byte(both+"# again\n")), true)
 		wantOnlyNil(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -453,7 +457,7 @@ func TestOvertakenPauses(t *testing.T) {
 			}
 			return store.ErrConflict
 		})
-		if err := other.authority.followHead(ctx); !errors.Is(err, context.Canceled) {
+		if err := other.rooms.Authority.followHead(ctx); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		d.faults.Disarm("adopt.begin")

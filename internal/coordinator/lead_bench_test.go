@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -68,7 +69,7 @@ func (s leaderStore) Commit(ctx context.Context, tx store.Tx) (store.Revision, e
 		s.told.add(writeTakeover)
 	case puts(election.TermKey):
 		s.told.add(writeHandOver)
-	case puts(publicationStateKey):
+	case puts(publication.StateKey):
 		s.told.add(writePublished)
 	}
 	return r, nil
@@ -102,7 +103,7 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 		leader, _, others := awaitLeader(b, all...)
 		// A member waits to be told of: the leader cannot do that any more.
 		leader.link.hold(func(tx store.Tx) error {
-			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publicationStateKey }) {
+			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publication.StateKey }) {
 				return errHeld
 			}
 			return nil
@@ -110,7 +111,7 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 		name := fmt.Sprintf("n%d", n)
 		others[0].member(name)
 		for _, f := range others {
-			for f.c.membership.Roster().Get("data/"+name).Version == 0 {
+			for f.c.rooms.Membership.Roster().Get("data/"+name).Version == 0 {
 				time.Sleep(time.Millisecond)
 			}
 		}

@@ -17,10 +17,13 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/leadership"
 	"github.com/fealty-io/fealty/internal/store"
@@ -73,13 +76,15 @@ func openOn(t testing.TB, engine string) (database func(testing.TB) func() store
 		server := pgtest.New(t)
 		return func(t testing.TB) func() store.Store {
 			url := server.URL(server.Database(t))
-			return opens(t, func(ctx context.Context) (store.Store, error) { return postgres.Open(ctx, url, postgres.Options{}) })
+			return opens(t,
+				func(ctx context.Context) (store.Store, error) { return postgres.Open(ctx, url, postgres.Options{}) })
 		}
 	case "etcd":
 		server := etcdtest.New(t, etcdtest.Options{})
 		return func(t testing.TB) func() store.Store {
 			url := server.URL(server.Prefix())
-			return opens(t, func(ctx context.Context) (store.Store, error) { return etcd.Open(ctx, url, etcd.Options{}) })
+			return opens(t,
+				func(ctx context.Context) (store.Store, error) { return etcd.Open(ctx, url, etcd.Options{}) })
 		}
 	}
 	t.Fatalf("no engine %s", engine)
@@ -93,7 +98,8 @@ const leadPatience = time.Minute
 // coordinators returns three that are ready, one of which leads.
 func coordinators(t testing.TB, open func() store.Store) []*fleet {
 	t.Helper()
-	return coordinatorsWith(t, open, func(cfg *Config) { cfg.Lease, cfg.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
+	return coordinatorsWith(t, open,
+		func(cfg *Config) { cfg.Lease, cfg.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
 }
 
 // longLease is for what must not wait for the end of a lease: within leadPatience no
@@ -125,7 +131,7 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 	t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range fs {
-			if term, _, ok := f.c.election.Leading(); ok {
+			if term, _, ok := f.c.rooms.Election.Leading(); ok {
 				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *fleet) bool { return o == f })
 			}
 		}
@@ -138,11 +144,11 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if l := f.c.election.Message(); want(l) {
+		if l := f.c.rooms.Election.Message(); want(l) {
 			return l
 		}
 	}
-	f.t.Fatalf("what it knows of the leader is %v", f.c.election.Message())
+	f.t.Fatalf("what it knows of the leader is %v", f.c.rooms.Election.Message())
 	return nil
 }
 
@@ -153,7 +159,7 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		terms, selves := make(map[uint64]bool), 0
 		for _, f := range fs {
-			l := f.c.election.Message()
+			l := f.c.rooms.Election.Message()
 			terms[l.GetTerm()] = true
 			if l.GetSelf() && l.GetTerm() > after {
 				selves++
@@ -164,7 +170,7 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 		}
 	}
 	for _, f := range fs {
-		t.Logf("%s knows that %v leads", f.addr, f.c.election.Message())
+		t.Logf("%s knows that %v leads", f.addr, f.c.rooms.Election.Message())
 	}
 	t.Fatal("they do not agree on who leads")
 }
@@ -174,9 +180,9 @@ func wantOneLeader(t testing.TB, fs ...*fleet) {
 	t.Helper()
 	for _, a := range fs {
 		for _, b := range fs {
-			before, _, first := a.c.election.Leading()
-			_, _, second := b.c.election.Leading()
-			after, _, still := a.c.election.Leading()
+			before, _, first := a.c.rooms.Election.Leading()
+			_, _, second := b.c.rooms.Election.Leading()
+			after, _, still := a.c.rooms.Election.Leading()
 			if a != b && first && second && still && before == after {
 				t.Error("two lead at one moment")
 			}
@@ -192,8 +198,8 @@ func (f *fleet) leaderClient() fealtyv1.LeaderServiceClient {
 func (f *fleet) awaitTold(member string) {
 	f.t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if p := f.c.publication.publication.Load(); p.serves() {
-			if _, ok := p.find(runtimePath(member)); ok {
+		if p := f.c.rooms.Publication.View(); p.Serves() {
+			if _, ok := p.Find(publication.RuntimePath(member)); ok {
 				return
 			}
 		}
@@ -214,15 +220,15 @@ func TestLateBeatIsNews(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	term, _, ok := d.c.election.Leading()
+	term, _, ok := d.c.rooms.Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
 	d.store.setDown(errDown)
 	for ok {
 		d.pass(10 * time.Millisecond)
-		d.c.election.Step(ctx)
-		_, _, ok = d.c.election.Leading()
+		d.c.rooms.Election.Step(ctx)
+		_, _, ok = d.c.rooms.Election.Leading()
 	}
 	if n := strings.Count(log.String(), "did not take or tell"); n != 1 {
 		t.Errorf("the log says %d times that the store does not answer: %s", n, log.String())
@@ -235,18 +241,18 @@ func TestLateBeatIsNews(t *testing.T) {
 			return
 		}
 		d.lapse()
-		if _, _, ok := d.c.election.Leading(); ok {
+		if _, _, ok := d.c.rooms.Election.Leading(); ok {
 			t.Error("it leads beyond its lease")
 		}
-		news = d.c.election.Changed()
+		news = d.c.rooms.Election.Changed()
 	})
 	d.pass(election.DefaultBeat)
 	for range 3 {
-		d.c.election.Step(ctx)
+		d.c.rooms.Election.Step(ctx)
 		d.pass(election.DefaultBeat)
 	}
 	d.store.intercept(nil)
-	if again, _, ok := d.c.election.Leading(); !ok || again != term {
+	if again, _, ok := d.c.rooms.Election.Leading(); !ok || again != term {
 		t.Fatalf("it leads under %d: %v, want %d", again, ok, term)
 	}
 	select {
@@ -289,7 +295,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 						return false
 					}
 					next.Store(nil)
-					d.c.election.LookAgain()
+					d.c.rooms.Election.LookAgain()
 					return true
 				}
 				d.alter = func(c *Config) {
@@ -300,12 +306,12 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 				wantOnlyNil(t, d.set(poolEntries))
 				d.store.intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == election.BeatKey && at("beats") {
-						d.c.head.Put(d.c.head.State(), time.Time{})
+						d.c.rooms.Head.Put(d.c.rooms.Head.State(), time.Time{})
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- d.c.election.Run(ctx) }()
+				go func() { ended <- d.c.rooms.Election.Run(ctx) }()
 				defer func() {
 					cancel()
 					if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -319,7 +325,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					reads.Store(0)
 					next.Store(&tc.busy)
 					if tc.busy == "reads" {
-						d.c.election.LookAgain()
+						d.c.rooms.Election.LookAgain()
 					} else {
 						time.Sleep(3 * election.DefaultBeat)
 					}
@@ -382,7 +388,8 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	wantOneLeader(t, all...)
 	// Members are told of all of them, wherever they are told.
 	for _, f := range all {
-		if told := f.c.publication.publication.Load().state.Value.addresses(); len(told) != 3 || !slices.Contains(told, leader.addr) {
+		if told := f.c.rooms.Publication.View().State.Value.Addresses(); len(told) != 3 ||
+			!slices.Contains(told, leader.addr) {
 			t.Errorf("members are told of %v", told)
 		}
 	}
@@ -415,7 +422,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	var paused atomic.Pointer[fleet]
 	for _, f := range all {
 		f.link.hold(func(tx store.Tx) error {
-			publishes := slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publicationStateKey })
+			publishes := slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publication.StateKey })
 			switch {
 			case publishes && paused.CompareAndSwap(nil, f):
 				caught <- write{f, tx}
@@ -464,20 +471,20 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 	d.joined("n1")
 	d.follow(d.c)
 	s := d.state()
-	term, condition, ok := d.c.election.Leading()
+	term, condition, ok := d.c.rooms.Election.Leading()
 	if !ok || condition != (store.Condition{Key: election.TermKey, Version: store.Revision(term)}) {
 		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
 	}
 	gather := func() { d.store.write(recoveryPrefix+"a/b", []byte("share")) }
 	writes := map[string]func(ctx context.Context) error{
 		"publication": func(ctx context.Context) error {
-			_, err := d.c.publication.publish(ctx, s, newPublisher())
+			_, err := d.c.rooms.Publication.Publish(ctx, s, publication.NewPublisher())
 			return err
 		},
-		"end of a rotation": func(ctx context.Context) error { return d.c.trust.followRotation(ctx, s) },
+		"end of a rotation": func(ctx context.Context) error { return d.c.rooms.Trust.FollowRotation(ctx, s) },
 		"gathered shares": func(ctx context.Context) error {
 			gather()
-			return d.c.ownerrecovery.dropGathered(ctx,
+			return d.c.rooms.OwnerRecovery.dropGathered(ctx,
 				s)
 		},
 	}
@@ -487,7 +494,8 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			seen := 0
 			d.store.intercept(func(tx store.Tx) {
-				rollout := slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, rolloutPrefix) })
+				rollout := slices.ContainsFunc(tx.Put,
+					func(w store.Write) bool { return strings.HasPrefix(w.Key, trust.RolloutPrefix) })
 				if rollout {
 					return // what it heard itself
 				}
@@ -505,10 +513,11 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		})
 	}
 	// Whoever leads no more writes nothing of the kind.
-	d.c.election.Deposed(store.Revision(term))
+	d.c.rooms.Election.Deposed(store.Revision(term))
 	for name, write := range writes {
 		d.store.intercept(func(tx store.Tx) {
-			if !slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.HasPrefix(w.Key, rolloutPrefix) }) {
+			if !slices.ContainsFunc(tx.Put,
+				func(w store.Write) bool { return strings.HasPrefix(w.Key, trust.RolloutPrefix) }) {
 				t.Errorf("%s: it wrote %v", name, tx.Put)
 			}
 		})
@@ -517,7 +526,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		}
 		d.store.intercept(nil)
 	}
-	for name, ch := range map[string]*record.Change{"pruning": d.c.election.NewChange(s)} {
+	for name, ch := range map[string]*record.Change{"pruning": d.c.rooms.Election.NewChange(s)} {
 		if _, err := ch.Commit(t.Context()); !errors.Is(err, election.ErrNotLeading) {
 			t.Errorf("%s: %v, want that it does not lead", name, err)
 		}
@@ -529,7 +538,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *fleet) string {
-		entry, err := f.c.self.Admits(f.c.head.State().Manifest)
+		entry, err := f.c.rooms.Self.Admits(f.c.rooms.Head.State().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -539,16 +548,20 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	// A dry run changes nothing.
-	resp, err := asked.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: name(heir), DryRun: true})
-	if err != nil || resp.GetBefore().GetTerm() != term || resp.GetLeader().GetTerm() != term || resp.GetTo() != name(heir) {
+	resp, err := asked.leaderClient().TransferLeader(t.Context(),
+		&fealtyv1.TransferLeaderRequest{To: name(heir), DryRun: true})
+	if err != nil || resp.GetBefore().GetTerm() != term || resp.GetLeader().GetTerm() != term ||
+		resp.GetTo() != name(heir) {
 		t.Fatalf("dry run: %v, %v", resp, err)
 	}
 	// Who does not lead can be asked too.
-	resp, err = asked.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: name(heir), Reason: "maintenance"})
+	resp, err = asked.leaderClient().TransferLeader(t.Context(),
+		&fealtyv1.TransferLeaderRequest{To: name(heir), Reason: "maintenance"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.GetBefore().GetName() != name(leader) || resp.GetLeader().GetName() != name(heir) || resp.GetLeader().GetTerm() <= term {
+	if resp.GetBefore().GetName() != name(leader) || resp.GetLeader().GetName() != name(heir) ||
+		resp.GetLeader().GetTerm() <= term {
 		t.Errorf("after the transfer: %v", resp)
 	}
 	awaitAgreed(t, term, all...) // who led learns of it a moment later
@@ -557,13 +570,14 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		t.Errorf("%s leads", name(now))
 	}
 	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetName() == name(heir) })
-	l, err := heir.store.List(t.Context(), auditPrefix)
+	l, err := heir.store.List(t.Context(), auditlog.Prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(l.Entries, func(e store.Entry) bool {
 		var a record.AuditEntry
-		return json.Unmarshal(e.Value, &a) == nil && a.Action == "leader.transfer" && a.Target == name(leader) && a.Reason == "maintenance" &&
+		return json.Unmarshal(e.Value, &a) == nil && a.Action == "leader.transfer" && a.Target == name(leader) &&
+			a.Reason == "maintenance" &&
 			a.Fields["to"] == name(heir) && a.Fields["term"] == fmt.Sprint(term) && a.Actor != ""
 	}) {
 		t.Error("the audit log does not tell of the transfer")
@@ -593,7 +607,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	}
 	end := time.Now().Add(leadPatience)
 	for _, f := range all {
-		for _, _, ok := f.c.election.Leading(); ok; _, _, ok = f.c.election.Leading() {
+		for _, _, ok := f.c.rooms.Election.Leading(); ok; _, _, ok = f.c.rooms.Election.Leading() {
 			if time.Now().After(end) {
 				t.Fatal("it still leads")
 			}
@@ -629,7 +643,8 @@ func TestForgedLeader(t *testing.T) {
 		tx     store.Tx
 		forged bool
 	}{
-		{"another leader", store.Tx{Put: []store.Write{{Key: election.TermKey, Value: []byte(`{"replica":"me","nonce":"x"}`)}}}, true},
+		{"another leader", store.Tx{Put: []store.Write{{Key: election.TermKey,
+			Value: []byte(`{"replica":"me","nonce":"x"}`)}}}, true},
 		{"another beat", store.Tx{Put: []store.Write{{Key: election.BeatKey, Value: []byte("x")}}}, true},
 		{"no leader", store.Tx{Delete: []string{election.TermKey, election.BeatKey}}, false},
 		{"the leader of before", store.Tx{Put: []store.Write{{Key: election.TermKey, Value: old.Value}}}, false},
@@ -669,16 +684,17 @@ func TestForgedLeader(t *testing.T) {
 func TestWallClocksElectNobody(t *testing.T) {
 	t.Parallel()
 	// On a busy machine a beat takes longer than the shortest lease; a clock jumps over any.
-	all := coordinatorsWith(t, nil, func(cfg *Config) { cfg.Lease, cfg.Beat = 4*election.DefaultLease, election.DefaultBeat })
+	all := coordinatorsWith(t, nil,
+		func(cfg *Config) { cfg.Lease, cfg.Beat = 4*election.DefaultLease, election.DefaultBeat })
 	leader, term, others := awaitLeader(t, all...)
 	stands := func(when string) {
 		t.Helper()
 		for end := time.Now().Add(election.DefaultLease); time.Now().Before(end); time.Sleep(election.DefaultBeat / 10) {
-			if now, _, ok := leader.c.election.Leading(); !ok || now != term {
+			if now, _, ok := leader.c.rooms.Election.Leading(); !ok || now != term {
 				t.Fatalf("%s: it leads under %d (%v), after %d", when, now, ok, term)
 			}
 			for _, f := range others {
-				if _, _, ok := f.c.election.Leading(); ok {
+				if _, _, ok := f.c.rooms.Election.Leading(); ok {
 					t.Fatalf("%s: another one leads", when)
 				}
 			}
@@ -703,10 +719,10 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
 	all := coordinatorsWith(t, nil, longLease)
 	leader, term, others := awaitLeader(t, all...)
-	s := leader.c.head.State()
-	leader.c.head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
-	leader.c.head.Put(leader.c.head.State(), time.Time{})
-	if _, _, ok := leader.c.election.Leading(); ok {
+	s := leader.c.rooms.Head.State()
+	leader.c.rooms.Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
+	leader.c.rooms.Head.Put(leader.c.rooms.Head.State(), time.Time{})
+	if _, _, ok := leader.c.rooms.Election.Leading(); ok {
 		t.Error("it leads in recovery mode")
 	}
 	_, next, _ := awaitLeader(t, others...)
@@ -736,12 +752,12 @@ func TestLeaderAfterAReseed(t *testing.T) {
 func TestNobodyLeadsIsAFinding(t *testing.T) {
 	d := readyDesk(t, "")
 	c := d.c
-	if got := c.election.Findings(); got != nil {
+	if got := c.rooms.Election.Findings(); got != nil {
 		t.Errorf("findings while somebody leads: %v", got)
 	}
 	wants := func(what, want string) {
 		t.Helper()
-		got := c.election.Findings()
+		got := c.rooms.Election.Findings()
 		if len(got) == 0 != (want == "") || len(got) > 0 && (got[0].GetCode() != string(explain.NobodyLeads) ||
 			!strings.Contains(got[0].GetSummary(), want)) {
 			t.Errorf("%s: %v, want %q", what, got, want)
@@ -749,10 +765,10 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 	}
 	d.store.setDown(errDown)
 	d.pass(election.NobodyAfter)
-	c.election.Step(t.Context())
+	c.rooms.Election.Step(t.Context())
 	wants("for a short while", "")
 	d.lapse()
-	c.election.Step(t.Context())
+	c.rooms.Election.Step(t.Context())
 	wants("for longer", "none that is ready can reach the store")
 	d.store.setDown(nil)
 	w, err := d.state().Records.Seal(election.TermKey, election.Record{Replica: "another", Nonce: "n", Lease: 60e3})
@@ -760,9 +776,9 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 	d.store.write(election.TermKey, w.Value)
 	for range 8 { // the store is asked again once it may be back
 		d.pass(election.DefaultLease)
-		c.election.Step(t.Context())
+		c.rooms.Election.Step(t.Context())
 	}
-	if l := c.election.Message(); l.GetEnrolmentKey() != "another" {
+	if l := c.rooms.Election.Message(); l.GetEnrolmentKey() != "another" {
 		t.Errorf("%v leads", l)
 	}
 	wants("somebody leads elsewhere", "")

@@ -60,7 +60,8 @@ func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(f.ctx(), requestTimeout/2)
-			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, fmt.Sprintf("/%s/%s", svc.FullName(), m.Name()))
+			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+				fmt.Sprintf("/%s/%s", svc.FullName(), m.Name()))
 			if err == nil {
 				err = stream.RecvMsg(dynamicpb.NewMessage(m.Output()))
 			}
@@ -131,9 +132,10 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, prover := range map[string]proof.Prover{
-		"certificate":                corpProver(t, pki, commonName("node-c")),
-		"token whose grant was lost": proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-d"})),
-		"certificate of a person":    corpProver(t, pki, commonName("alice")),
+		"certificate": corpProver(t, pki, commonName("node-c")),
+		"token whose grant was lost": proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool",
+			Name: "node-d"})),
+		"certificate of a person": corpProver(t, pki, commonName("alice")),
 	} {
 		kind := identity.Data
 		if name == "certificate of a person" {
@@ -158,11 +160,11 @@ func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
 	c := unopened(t, slog.New(slog.NewTextHandler(&b, nil)))
 	reg := prometheus.NewRegistry()
-	c.membership.registerMetrics(reg)
+	c.rooms.Membership.RegisterMetrics(reg)
 	const each = 2 * flowcontrol.LogBurst
 	for range each {
 		c.word(t.Context(), "/method", errors.New("broken"))
-		c.membership.olderKey(t.Context(), identity.Data, "a", "detail")
+		c.rooms.Membership.OlderKey(t.Context(), identity.Data, "a", "detail")
 	}
 	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)

@@ -20,7 +20,8 @@ func TestSecondCoordinatorOnOneDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	_, err = New(context.Background(), Config{DataDir: filepath.Join(f.dir, "coordinator"), Store: f.store, Listener: l})
+	_, err = New(context.Background(), Config{DataDir: filepath.Join(f.dir, "coordinator"), Store: f.store,
+		Listener: l})
 	if !errors.Is(err, explain.StoreLocked) {
 		t.Fatalf("a second coordinator: %v, want %s", err, explain.StoreLocked)
 	}

@@ -55,7 +55,10 @@ func (m machineFS) ReadDir(dir string) ([]string, error) { return m.FS.ReadDir(m
 func (m machineFS) Lock(name string) (io.Closer, error)  { return m.FS.Lock(m.at(name)) }
 func (m machineFS) Settle(dir string) error              { return m.FS.Settle(m.at(dir)) }
 func (m machineFS) keyFile() string                      { return m.at("/machine/seed.key") }
-func (f *fleet) keyFile() string                         { return machineOf(filepath.Join(f.dir, "coordinator")).keyFile() }
+func (f *fleet) keyFile() string {
+	return machineOf(filepath.Join(f.dir,
+		"coordinator")).keyFile()
+}
 func (f *fleet) ownKeeper() string {
 	return "seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"file:/machine/seed.key\"}]\n"
 }

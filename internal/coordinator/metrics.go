@@ -65,20 +65,21 @@ func Metrics() (prometheus.Collector, error) {
 // files of the operator's certificate.
 func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometheus.Collector) {
 	c.metrics = newMetrics(reg)
-	if c.self.Certificate() != nil {
+	if c.rooms.Self.Certificate() != nil {
 		reg.MustRegister(reloads, gauge.Of("fealty_operator_certificate_not_after_seconds",
 			"When the certificate of the operator's PKI in use ends, in seconds since 1970.",
-			func() float64 { return tlsfiles.NotAfter(c.self.Certificate().Files()) }))
+			func() float64 { return tlsfiles.NotAfter(c.rooms.Self.Certificate().Files()) }))
 	}
-	c.storeguard.RegisterMetrics(reg)
-	c.head.RegisterMetrics(reg)
-	c.bundle.RegisterMetrics(reg)
-	c.election.RegisterMetrics(reg)
-	c.audit.RegisterMetrics(reg)
-	c.peerrecovery.registerMetrics(reg)
-	c.ownerrecovery.registerMetrics(reg)
-	c.membership.registerMetrics(reg)
-	c.admission.registerMetrics(reg)
-	c.publication.registerMetrics(reg)
-	c.delivery.registerMetrics(reg)
+	c.rooms.StoreGuard.RegisterMetrics(reg)
+	c.rooms.Head.RegisterMetrics(reg)
+	c.rooms.Bundle.RegisterMetrics(reg)
+	c.rooms.Election.RegisterMetrics(reg)
+	c.rooms.Audit.RegisterMetrics(reg)
+	c.rooms.PeerRecovery.registerMetrics(reg)
+	c.rooms.OwnerRecovery.registerMetrics(reg)
+	c.rooms.Peers.RegisterMetrics(reg)
+	c.rooms.Membership.RegisterMetrics(reg)
+	c.rooms.Admission.RegisterMetrics(reg)
+	c.rooms.Publication.RegisterMetrics(reg)
+	c.rooms.Delivery.RegisterMetrics(reg)
 }

@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -24,7 +25,7 @@ import (
 )
 
 // world is what the model knows of a cluster: who rightly holds what. It repeats
-// the promises of admission.md, not the code.
+// the promises of package admission, not the code.
 type world struct {
 	*desk
 	r        *rapid.T
@@ -83,7 +84,8 @@ func TestAdmissionModel(t *testing.T) {
 	}
 	fewerChecks(t, checks)
 	rapid.Check(t, func(r *rapid.T) {
-		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine), vacant: make(map[string]bool), banned: make(map[string]bool),
+		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine),
+			vacant: make(map[string]bool), banned: make(map[string]bool),
 			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool), contact: make(map[string]bool), withPool: true}
 		defer func() { _ = w.c.Close() }()
 		r.Repeat(map[string]func(*rapid.T){
@@ -104,9 +106,10 @@ func TestAdmissionModel(t *testing.T) {
 			"own":      w.own,
 			"manifest": w.otherManifest,
 			"wait": func(r *rapid.T) {
-				w.advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour, 9 * 24 * time.Hour}).Draw(r, "for"))
-				w.ok(w.c.bundle.Refresh(context.Background(), w.state(), true))
-				w.ok(w.c.bundle.RenewIdentity(context.Background(), w.state()))
+				w.advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour,
+					9 * 24 * time.Hour}).Draw(r, "for"))
+				w.ok(w.c.rooms.Bundle.Refresh(context.Background(), w.state(), true))
+				w.ok(w.c.rooms.Bundle.RenewIdentity(context.Background(), w.state()))
 			},
 			"prune":   func(*rapid.T) { w.ok(w.c.pruneOnce(context.Background(), w.state(), w.clock())) },
 			"restart": func(*rapid.T) { w.restart(); clear(w.contact) },
@@ -125,7 +128,8 @@ func (w *world) ok(err error) {
 // lossy makes the answers of the next commits get lost in some way, and reports
 // whether the call may fail for it.
 func (w *world) lossy(r *rapid.T) bool {
-	how := rapid.SampledFrom([][]lostAnswer{nil, nil, nil, {lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}).Draw(r, "answers")
+	how := rapid.SampledFrom([][]lostAnswer{nil, nil, nil, {lostApplied}, {lostDropped}, {lostForGood, answered},
+		{lostForGoodN, answered}}).Draw(r, "answers")
 	w.store.lose(how...)
 	return len(how) == 2
 }
@@ -135,8 +139,9 @@ func unknown(err error) bool { return errors.Is(err, explain.StoreOutcomeUnknown
 var modelNames = []string{"a", "b", "c"}
 
 func (w *world) makeToken(r *rapid.T) {
-	req := &fealtyv1.CreateTokenRequest{Entry: rapid.SampledFrom([]string{"pool", "small", "ops"}).Draw(r, "entry"), Uses: uint32(rapid.IntRange(1, 3).Draw(r, "uses")),
-		Ttl: durationpb.New(rapid.SampledFrom([]time.Duration{time.Hour, 29 * 24 * time.Hour}).Draw(r, "ttl"))}
+	req := &fealtyv1.CreateTokenRequest{Entry: rapid.SampledFrom([]string{"pool", "small", "ops"}).Draw(r, "entry"),
+		Uses: uint32(rapid.IntRange(1, 3).Draw(r, "uses")),
+		Ttl:  durationpb.New(rapid.SampledFrom([]time.Duration{time.Hour, 29 * 24 * time.Hour}).Draw(r, "ttl"))}
 	if req.Entry == "pool" {
 		req.Organizations = rapid.SampledFrom([][]string{nil, {"acme"}, {"globex", "acme"}}).Draw(r, "organizations")
 	}
@@ -144,13 +149,14 @@ func (w *world) makeToken(r *rapid.T) {
 		req.Name, req.Uses = rapid.SampledFrom(modelNames).Draw(r, "name"), 1
 	}
 	if req.Entry == "pool" && !w.withPool {
-		if _, err := (served[fealtyv1.TokenServiceServer](w.c.admission.registerServices)).CreateToken(context.Background(), req); !errors.Is(err,
+		if _, err := (served[fealtyv1.TokenServiceServer](w.c.rooms.Admission.RegisterServices)).CreateToken(context.Background(), req); !errors.Is(err,
 			explain.NotFound) {
 			r.Fatalf("a token for an entry that is gone: %v", err)
 		}
 		return
 	}
-	w.tokens = append(w.tokens, &modelToken{JoinToken: w.token(req), entry: req.Entry, name: req.Name, orgs: req.Organizations, uses: int(req.Uses),
+	w.tokens = append(w.tokens, &modelToken{JoinToken: w.token(req), entry: req.Entry, name: req.Name,
+		orgs: req.Organizations, uses: int(req.Uses),
 		keys: make(map[identity.KeyID]bool), ends: w.clock().Add(req.Ttl.AsDuration())})
 }
 
@@ -208,7 +214,8 @@ func (w *world) joinByToken(r *rapid.T) {
 	w.store.lose()
 	if unknown(err) && mayFail {
 		// It may have happened: then the use is bound to this key.
-		use, e := record.Get[tokenUse](context.Background(), w.state().Records, tokenUseKey(tok.ID, key))
+		use, e := record.Get[admission.TokenUse](context.Background(), w.state().Records,
+			admission.TokenUseKey(tok.ID, key))
 		w.ok(e)
 		if !use.Exists() {
 			return
@@ -221,7 +228,8 @@ func (w *world) joinByToken(r *rapid.T) {
 	usable := !tok.revoked && w.clock().Before(tok.ends.Truncate(time.Second)) && len(tok.keys) < tok.uses
 	if err != nil {
 		_, dead := w.dead[key]
-		if usable && !dead && !tok.keys[key] && tok.entry == "pool" && w.withPool && (tok.name == "" || w.holder[path] == nil && !w.banned[path]) {
+		if usable && !dead && !tok.keys[key] && tok.entry == "pool" && w.withPool &&
+			(tok.name == "" || w.holder[path] == nil && !w.banned[path]) {
 			r.Fatalf("a usable token was refused: %v", err)
 		}
 		return
@@ -230,7 +238,8 @@ func (w *world) joinByToken(r *rapid.T) {
 		r.Fatal("the entry is gone, and its token admitted")
 	}
 	if !tok.keys[key] && !usable {
-		r.Fatalf("a token that is used up, over or revoked admitted (revoked %v, %d of %d used, ends %v, now %v)", tok.revoked, len(tok.keys), tok.uses, tok.ends, w.clock())
+		r.Fatalf("a token that is used up, over or revoked admitted (revoked %v, %d of %d used, ends %v, now %v)",
+			tok.revoked, len(tok.keys), tok.uses, tok.ends, w.clock())
 	}
 	tok.keys[key] = true
 	if len(tok.keys) > tok.uses {
@@ -297,7 +306,8 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 	allowed := w.may(path) && w.clock().Before(rec.Value.NotAfter.Add(grace))
 	switch {
 	case err == nil && !allowed:
-		r.Fatalf("%s rejoined (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path], rec.Value.NotAfter, w.clock())
+		r.Fatalf("%s rejoined (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path],
+			rec.Value.NotAfter, w.clock())
 	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
 		r.Fatalf("%s proved its last key and was refused: %v", path, err)
 	case err == nil:
@@ -306,7 +316,8 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 		}
 		w.admitted(r, m)
 		after := w.record(m.id.Kind(), m.id.Name()).Value
-		if !after.JoinedAt.Equal(rec.Value.JoinedAt) || !slices.Equal(after.Domains, rec.Value.Domains) || after.Drain != rec.Value.Drain || after.Incarnation != rec.Value.Incarnation {
+		if !after.JoinedAt.Equal(rec.Value.JoinedAt) || !slices.Equal(after.Domains, rec.Value.Domains) ||
+			after.Drain != rec.Value.Drain || after.Incarnation != rec.Value.Incarnation {
 			r.Fatalf("a rejoin changed the record from %+v to %+v", rec.Value, after)
 		}
 	}
@@ -351,7 +362,8 @@ func (w *world) renewal(r *rapid.T) {
 	}
 	switch {
 	case err == nil && !allowed:
-		r.Fatalf("%s was renewed (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path], m.leaf.NotAfter, w.clock())
+		r.Fatalf("%s was renewed (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path],
+			m.leaf.NotAfter, w.clock())
 	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
 		r.Fatalf("%s was not renewed: %v", path, err)
 	case err == nil:
@@ -382,7 +394,8 @@ func (w *world) stolenKey(r *rapid.T) {
 		r.Fatalf("an earlier key of %s was renewed", path)
 	}
 	ctx := identity.NewContext(context.Background(), csrPeer)
-	if _, err := (served[fealtyv1.AdmissionServiceServer](w.c.admission.registerServices)).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
+	if _, err := (served[fealtyv1.AdmissionServiceServer](w.c.rooms.Admission.RegisterServices)).Leave(ctx,
+		&fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
 		r.Fatalf("an earlier key of %s ended its membership", path)
 	}
 	if after := w.record(m.id.Kind(), m.id.Name()); after.Version != before.Version {
@@ -416,10 +429,12 @@ func (w *world) ban(r *rapid.T) {
 	}
 	kind, name := split(path)
 	mayFail := w.lossy(r)
-	_, err := w.members().BanMember(context.Background(), &fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "model"})
+	_, err := w.members().BanMember(context.Background(),
+		&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "model"})
 	w.store.lose()
 	if unknown(err) && mayFail {
-		_, err = w.members().BanMember(context.Background(), &fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "again"})
+		_, err = w.members().BanMember(context.Background(),
+			&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "again"})
 	}
 	w.ok(err)
 	w.banned[path] = true
@@ -429,7 +444,7 @@ func (w *world) ban(r *rapid.T) {
 	}
 	id, err := identity.New(testCluster, identity.Kind(kind), name)
 	w.ok(err)
-	if !w.c.bundle.View().Bundle.Banned(id, testKey(0)) {
+	if !w.c.rooms.Bundle.View().Bundle.Banned(id, testKey(0)) {
 		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
 	}
 }
@@ -457,7 +472,8 @@ func (w *world) replace(r *rapid.T) {
 		return
 	}
 	kind, name := split(path)
-	_, err := w.members().ReplaceMember(context.Background(), &fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: "model"})
+	_, err := w.members().ReplaceMember(context.Background(),
+		&fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: "model"})
 	if !w.record(m.id.Kind(), m.id.Name()).Exists() {
 		return
 	}
@@ -475,7 +491,8 @@ func (w *world) remove(r *rapid.T) {
 	rec := w.record(m.id.Kind(), name)
 	existed := rec.Exists()
 	req := &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name, Force: rapid.Bool().Draw(r, "force"), Reason: "model"}
-	atWork := w.contact[path] && !w.vacant[path] && !w.banned[path] && !w.drained[path] && w.clock().Before(rec.Value.NotAfter)
+	atWork := w.contact[path] && !w.vacant[path] && !w.banned[path] && !w.drained[path] &&
+		w.clock().Before(rec.Value.NotAfter)
 	_, err := w.members().RemoveMember(context.Background(), req)
 	switch {
 	case existed && !w.domains[path] && atWork && !req.Force:
@@ -514,7 +531,8 @@ func (w *world) undrain(r *rapid.T) {
 		return
 	}
 	w.mark(r, m, path, false, func(kind, name string) (bool, error) {
-		resp, err := w.members().UndrainMember(context.Background(), &fealtyv1.UndrainMemberRequest{Kind: kind, Name: name})
+		resp, err := w.members().UndrainMember(context.Background(),
+			&fealtyv1.UndrainMemberRequest{Kind: kind, Name: name})
 		return resp.GetChanged(), err
 	})
 }
@@ -550,21 +568,23 @@ func (w *world) stream(r *rapid.T) {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
-		w.c.membership.Live().Opened(m.id, "")
+		w.c.rooms.Membership.Live().Opened(m.id, "")
 	} else {
-		w.c.membership.Live().Closed(m.id, nil, true)
+		w.c.rooms.Membership.Live().Closed(m.id, nil, true)
 	}
 }
 
 func (w *world) leave(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || record.IsSession(m.id.Kind()) || w.domains[path] || !w.may(path) || !w.clock().Before(m.leaf.NotAfter) {
+	if m == nil || record.IsSession(m.id.Kind()) || w.domains[path] || !w.may(path) ||
+		!w.clock().Before(m.leaf.NotAfter) {
 		return
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	_, err := served[fealtyv1.AdmissionServiceServer](w.c.admission.registerServices).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
+	_, err := served[fealtyv1.AdmissionServiceServer](w.c.rooms.Admission.RegisterServices).Leave(ctx,
+		&fealtyv1.LeaveRequest{Name: m.id.Name()})
 	w.ok(err)
-	w.ok(w.c.bundle.Refresh(context.Background(), w.state(), false))
+	w.ok(w.c.rooms.Bundle.Refresh(context.Background(), w.state(), false))
 	w.kill(m)
 	w.gone(path)
 }
@@ -578,7 +598,7 @@ func (w *world) gone(path string) {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)
 		w.ok(err)
-		w.c.membership.Live().Closed(id, nil, false)
+		w.c.rooms.Membership.Live().Closed(id, nil, false)
 		delete(w.contact, path)
 	}
 }
@@ -588,7 +608,7 @@ func (w *world) revoke(r *rapid.T) {
 		return
 	}
 	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
-	if _, err := (served[fealtyv1.TokenServiceServer](w.c.admission.registerServices)).RevokeToken(context.Background(),
+	if _, err := (served[fealtyv1.TokenServiceServer](w.c.rooms.Admission.RegisterServices)).RevokeToken(context.Background(),
 		&fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
 		tok.revoked = true
 	}
@@ -655,7 +675,7 @@ func (w *world) check(r *rapid.T) {
 		}
 	}
 	// What is banned is in the bundle for as long as a certificate can be valid.
-	bundle := w.c.bundle.View().Bundle
+	bundle := w.c.rooms.Bundle.View().Bundle
 	for path := range w.banned {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
@@ -18,7 +19,7 @@ const raceDetector = false
 // with the next, and a content that no store takes is cut.
 func TestMuchContent(t *testing.T) {
 	d := tenants(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
 	long := strings.Repeat("x", 55)
 	addresses := make([]string, 60)
@@ -28,7 +29,9 @@ func TestMuchContent(t *testing.T) {
 	for i := range 2 {
 		var records []string
 		for j := range 220 {
-			records = append(records, fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j, strings.Join(addresses, ", ")))
+			records = append(records,
+				fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j,
+					strings.Join(addresses, ", ")))
 		}
 		d.mustPut(strings.Join(records, "\n---\n"))
 	}
@@ -46,7 +49,7 @@ func TestMuchContent(t *testing.T) {
 	if most < 1 || most > 2 {
 		t.Errorf("%d large contents in one transaction", most)
 	}
-	raw := p.contents[p.given(t, d, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
+	raw := p.Contents[given(t, d, p, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
 	if len(raw) < store.MaxValueBytes*9/10 || len(raw) > store.MaxValueBytes {
 		t.Fatalf("%d bytes", len(raw))
 	}

@@ -15,13 +15,16 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -85,7 +88,8 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 						want = explain.HistoryInvalid
 					}
 					err := call(f.ctx(), cl.conn, m, rule.GetBind(), cl.bound)
-					if may := rule.GetOpen() || local && rule.GetLocal() || cl.kind != "" && slices.Contains(rule.GetKinds(), string(cl.kind)); !may {
+					if may := rule.GetOpen() || local && rule.GetLocal() || cl.kind != "" &&
+						slices.Contains(rule.GetKinds(), string(cl.kind)); !may {
 						if err == nil || !refusedByAuthz(err) && explain.Of(err).Code != explain.RecoveryMode {
 							t.Errorf("%s as %s, who may not: %v", name, cl.name, err)
 						}
@@ -119,10 +123,11 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 	t.Run("never ready", func(t *testing.T) {
 		f, _ := ownedFleet(t, nil)
 		f.loseKeeper()
-		stranger, err := f.c.peerrecovery.dialPeer(f.addr)
+		stranger, err := f.c.rooms.PeerRecovery.dialPeer(f.addr)
 		wantOnly(t, "dial", err, "")
 		defer stranger.Close()
-		walk(t, f, []caller{{name: "no client certificate", conn: stranger}, {name: "local", conn: f.localConn()}}, true)
+		walk(t, f, []caller{{name: "no client certificate", conn: stranger},
+			{name: "local", conn: f.localConn()}}, true)
 	})
 	t.Run("was ready", func(t *testing.T) {
 		f, _ := ownedFleet(t, nil)
@@ -149,12 +154,14 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			for _, c := range chain {
 				cert.Certificate = append(cert.Certificate, c.Raw)
 			}
-			conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-				Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
-			})))
+			conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(),
+				grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+					Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+				})))
 			wantOnly(t, "dial", err, "")
 			defer conn.Close()
-			behind = append(behind, caller{name: cl.name + " past the authorizer", conn: conn, kind: cl.kind, bound: cl.bound, past: true})
+			behind = append(behind, caller{name: cl.name + " past the authorizer", conn: conn, kind: cl.kind,
+				bound: cl.bound, past: true})
 		}
 		spoilt := func(e store.Entry) store.Entry {
 			if e.Key == history.HeadKey {
@@ -163,13 +170,13 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			return e
 		}
 		f.link.lie(spoilt)
-		f.c.head.LookAgain()
+		f.c.rooms.Head.LookAgain()
 		f.await(authority.Recovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
 		// What it held is served again when the store is mended.
 		f.link.lie(nil)
-		f.c.head.LookAgain()
+		f.c.rooms.Head.LookAgain()
 		f.await(authority.Ready)
 	})
 }
@@ -179,13 +186,14 @@ func wantExchanges(t *testing.T, f *fleet) {
 	t.Helper()
 	st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
 	wantOnly(t, "status", err, "")
-	if st.GetPhase() != "recovery" || st.GetPhaseReason() == "" || st.GetClusterId() != "" || len(st.GetMembers()) > 0 || len(st.GetRootPin()) > 0 {
+	if st.GetPhase() != "recovery" || st.GetPhaseReason() == "" || st.GetClusterId() != "" ||
+		len(st.GetMembers()) > 0 || len(st.GetRootPin()) > 0 {
 		t.Errorf("status says %+v", st)
 	}
 	_, err = f.local().manifest.SetManifest(f.ctx(), &fealtyv1.SetManifestRequest{Manifest: f.manifest("")})
 	wantCode(t, err, explain.RecoveryMode)
 
-	conn, err := f.c.peerrecovery.dialPeer(f.addr)
+	conn, err := f.c.rooms.PeerRecovery.dialPeer(f.addr)
 	wantOnly(t, "dial", err, "")
 	defer conn.Close()
 	first, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
@@ -193,10 +201,12 @@ func wantExchanges(t *testing.T, f *fleet) {
 	_, err = first.Recv()
 	wantCode(t, err, explain.HistoryInitialized)
 
-	shown, err := fealtyv1.NewVerifyServiceClient(conn).Verify(f.ctx(), &fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
+	shown, err := fealtyv1.NewVerifyServiceClient(conn).Verify(f.ctx(),
+		&fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
 	wantOnly(t, "verify", err, "")
 	if answer, err := shown.Recv(); err == nil {
-		if c := answer.GetClaim(); c.GetReady() || len(c.GetRoot()) > 0 || len(c.GetMeshCa()) > 0 || len(c.GetTransactionKey()) > 0 {
+		if c := answer.GetClaim(); c.GetReady() || len(c.GetRoot()) > 0 || len(c.GetMeshCa()) > 0 ||
+			len(c.GetTransactionKey()) > 0 {
 			t.Errorf("it claims authority: %+v", c)
 		}
 	} else {
@@ -209,7 +219,9 @@ func wantExchanges(t *testing.T, f *fleet) {
 func decided(t *testing.T, s store.Store) string {
 	t.Helper()
 	var b strings.Builder
-	for _, prefix := range []string{"history/", record.MemberPrefix, tokenPrefix, tokenUsePrefix, countPrefix, bundle.Prefix, sealedPrefix, desired.Prefix, "seed/", reseedPrefix, rolloutPrefix} {
+	for _, prefix := range []string{"history/", record.MemberPrefix, admission.TokenPrefix, admission.TokenUsePrefix,
+		record.CountPrefix,
+		bundle.Prefix, sealed.Prefix, desired.Prefix, "seed/", reseedPrefix, trust.RolloutPrefix} {
 		l, err := s.List(t.Context(), prefix)
 		wantOnly(t, "list", err, "")
 		for _, e := range l.Entries {

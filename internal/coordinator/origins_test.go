@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -22,13 +23,13 @@ import (
 
 // wantOrigins shows from audit entries and history alone that every coordinator with a
 // name made the seed, or received it from owners or a keeper of the manifest, or from a
-// coordinator that held it (manifest.md, "Seed share owner security"); that each mesh CA
+// coordinator that held it (docs/explanation/threat-model.md); that each mesh CA
 // key in the history was made once, by one that held the seed of its head; and that each
 // coordinator with a name made that of the newest head, or received it.
 func wantOrigins(t *testing.T, f *fleet, names ...string) {
 	t.Helper()
-	s := f.c.head.State()
-	v, _, err := f.c.authority.verifiedHistory(t.Context(), s)
+	s := f.c.rooms.Head.State()
+	v, _, err := f.c.rooms.Authority.verifiedHistory(t.Context(), s)
 	wantOnly(t, "history", err, "")
 	seedOf := make(map[string]history.Salt) // by head
 	for _, l := range v.Links() {
@@ -54,14 +55,14 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 	created := make(map[history.Salt]bool)
 	// Who made a seed says so once its head is in force: a keeper may have opened it for
 	// another one by then.
-	for _, e := range f.audited(actionSeedCreated) {
+	for _, e := range f.audited(transition.ActionSeedCreated) {
 		h := held{by(e), seedOf[e.Fields["head"]]}
 		if created[h.seed] {
 			t.Errorf("a seed was made twice: %+v", e)
 		}
 		created[h.seed], holds[h] = true, true
 	}
-	for _, e := range f.audited(actionSeedReceived) {
+	for _, e := range f.audited(transition.ActionSeedReceived) {
 		h := held{by(e), seedOf[e.Fields["head"]]}
 		if !created[h.seed] {
 			t.Errorf("a seed was received that nobody made, or at no head of the history: %+v", e)
@@ -89,9 +90,9 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 		}
 	}
 	made, has := make(map[string]int), make(map[string]bool)
-	for _, e := range f.audited(actionMeshMade, actionMeshReceived, "mesh.prepared") {
+	for _, e := range f.audited(transition.ActionMeshMade, transition.ActionMeshReceived, "mesh.prepared") {
 		key := e.Fields["mesh_ca_key"]
-		if e.Action == actionMeshMade {
+		if e.Action == transition.ActionMeshMade {
 			if made[key]++; !holds[held{by(e), seedOf[e.Fields["head"]]}] {
 				t.Errorf("a mesh CA key by who did not hold the seed: %+v", e)
 			}
@@ -131,7 +132,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	r.await(authority.Ready)
 	f.awaitHead(r)
 	wantOrigins(t, f, names...)
-	if e := f.audited(actionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor, "/coordinator-2") {
+	if e := f.audited(transition.ActionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor, "/coordinator-2") {
 		t.Errorf("the seed was made by %+v", e)
 	}
 
@@ -142,19 +143,20 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
-	if !slices.ContainsFunc(f.audited(actionSeedReceived), func(e record.AuditEntry) bool {
+	if !slices.ContainsFunc(f.audited(transition.ActionSeedReceived), func(e record.AuditEntry) bool {
 		return e.Fields["via"] == "keeper" && e.Fields["from"] == "host" && strings.HasSuffix(e.Actor, "/coordinator-1")
 	}) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
-	before := f.c.head.State().MeshKey
-	if _, err := (served[fealtyv1.TrustServiceServer](f.c.trust.registerServices)).RotateMeshKey(f.ctx(), &fealtyv1.RotateMeshKeyRequest{}); err != nil {
+	before := f.c.rooms.Head.State().MeshKey
+	if _, err := (served[fealtyv1.TrustServiceServer](f.c.rooms.Trust.RegisterServices)).RotateMeshKey(f.ctx(),
+		&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
-	if f.c.head.State().MeshKey == before {
+	if f.c.rooms.Head.State().MeshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
 
@@ -162,7 +164,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	f.await(authority.Ready)
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
-	if e := f.audited(actionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor, "/coordinator-1") {
+	if e := f.audited(transition.ActionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor, "/coordinator-1") {
 		t.Errorf("the seeds were made by %+v", e)
 	}
 }
@@ -189,7 +191,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		files[n] = p.shareFile(f.store, n)
 	}
 	for round, pair := range [][2]string{{"alice", "bob"}, {"carol", "alice"}} {
-		epoch := f.c.head.State().Head.AuthorityEpoch
+		epoch := f.c.rooms.Head.State().Head.AuthorityEpoch
 		for _, r := range all {
 			r.kill()
 		}
@@ -204,7 +206,8 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 			go func() {
 				defer wg.Done()
 				_, err := bringTo(t, all[i+round].addr, files[owner], recovery.Options{})
-				if err != nil && !errors.Is(explain.Of(err), explain.RecoveryOver) && !errors.Is(explain.Of(err), explain.RecoveryNotNeeded) {
+				if err != nil && !errors.Is(explain.Of(err), explain.RecoveryOver) &&
+					!errors.Is(explain.Of(err), explain.RecoveryNotNeeded) {
 					t.Errorf("round %d: the share of %s: %v", round, owner, err)
 				}
 			}()
@@ -216,7 +219,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		for _, r := range all[1:] {
 			r.awaitHead(f)
 		}
-		s := f.c.head.State()
+		s := f.c.rooms.Head.State()
 		slices.Sort(pair[:])
 		if s.Head.AuthorityEpoch != epoch+1 || s.Head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
 			t.Fatalf("round %d: epoch %d after %d: %s", round, s.Head.AuthorityEpoch, epoch, s.Head.Reason)
@@ -231,13 +234,15 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 	for name, harm := range map[string]func(d *desk){
 		"the store is away":  func(d *desk) { d.store.setDown(errDown) },
 		"the answer is lost": func(d *desk) { d.store.lose(lostForGood, answered, answered, answered) },
-		"the head is moving": func(d *desk) { d.store.write(history.HeadKey, d.store.snapshot()[history.HeadKey].Value) },
+		"the head is " +
+			"moving": func(d *desk) { d.store.write(history.HeadKey, d.store.snapshot()[history.HeadKey].Value) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDesk(t)
 			done := false
 			d.store.intercept(func(tx store.Tx) {
-				if !done && slices.ContainsFunc(tx.Put, func(w store.Write) bool { return strings.Contains(string(w.Value), actionSeedCreated) }) {
+				if !done && slices.ContainsFunc(tx.Put,
+					func(w store.Write) bool { return strings.Contains(string(w.Value), transition.ActionSeedCreated) }) {
 					done = true
 					harm(d)
 				}
@@ -250,9 +255,11 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			d.store.lose()
 			d.lookAgain()
 			d.wantPhase("ready", "")
-			wantOnly(t, "write what waits", d.c.auditing.Write(t.Context()), "")
-			for _, action := range []string{actionSeedCreated, actionMeshMade} {
-				if found, _ := d.audits(action); len(found) != 1 || found[0].Fields["head"] != d.state().Head.Hash.String() || found[0].Actor == "" || found[0].At.IsZero() {
+			wantOnly(t, "write what waits", d.c.rooms.Auditing.Write(t.Context()), "")
+			for _, action := range []string{transition.ActionSeedCreated, transition.ActionMeshMade} {
+				if found, _ := d.audits(action); len(found) != 1 ||
+					found[0].Fields["head"] != d.state().Head.Hash.String() || found[0].Actor == "" ||
+					found[0].At.IsZero() {
 					t.Errorf("%s: %+v", action, found)
 				}
 			}

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
@@ -35,18 +35,20 @@ func TestOthersAreHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	period := &fealtyv1.DegradedPeriod{Since: timestamppb.New(f.clock()), Limit: "svid"}
-	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a", Release: "its own", DegradedPeriods: []*fealtyv1.DegradedPeriod{period}}); err != nil {
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a",
+		Release: "its own", DegradedPeriods: []*fealtyv1.DegradedPeriod{period}}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	f.c.membership.Listens(time.Unix(0, 0))
-	r.c.membership.Listens(time.Unix(0, 0)) // both have been ready for long
+	f.c.rooms.Membership.Listens(time.Unix(0, 0))
+	r.c.rooms.Membership.Listens(time.Unix(0, 0)) // both have been ready for long
 
 	for name, asked := range map[string]*fleet{"the one that hears": f, "the other one": r} {
-		time.Sleep(othersFresh) // what was said before the member came is not fresh any more
+		time.Sleep(peers.Fresh) // what was said before the member came is not fresh any more
 		st := asked.getStatus()
 		i := slices.IndexFunc(st.GetMembers(), func(m *fealtyv1.Member) bool { return m.GetName() == "node-a" })
-		if i < 0 || !st.GetMembers()[i].GetLive().GetConnected() || st.GetMembers()[i].GetLive().GetRelease() != "its own" {
+		if i < 0 || !st.GetMembers()[i].GetLive().GetConnected() ||
+			st.GetMembers()[i].GetLive().GetRelease() != "its own" {
 			t.Errorf("%s shows %v", name, st.GetMembers())
 		}
 		for _, finding := range st.GetFindings() {
@@ -58,8 +60,10 @@ func TestOthersAreHeard(t *testing.T) {
 		if err != nil || len(m.GetMember().GetLive().GetDegradedPeriods()) != 1 {
 			t.Errorf("%s shows %v, %v", name, m, err)
 		}
-		_, err = asked.local().member.RemoveMember(asked.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"})
-		if e := explain.Of(err); !errors.Is(e, explain.MemberInContact) || !strings.Contains(e.Error(), "it is connected") {
+		_, err = asked.local().member.RemoveMember(asked.ctx(),
+			&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"})
+		if e := explain.Of(err); !errors.Is(e, explain.MemberInContact) ||
+			!strings.Contains(e.Error(), "it is connected") {
 			t.Errorf("%s: a removal of a member that is connected: %v", name, err)
 		}
 	}
@@ -67,15 +71,16 @@ func TestOthersAreHeard(t *testing.T) {
 	// The one that hears is gone, and may be back with the member connected to it.
 	cancel()
 	f.kill()
-	time.Sleep(othersFresh)
+	time.Sleep(peers.Fresh)
 	_, err = r.local().member.RemoveMember(r.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"})
 	if e := explain.Of(err); !errors.Is(e, explain.MemberInContact) || !strings.Contains(e.Error(), "coordinator-1") {
 		t.Errorf("a removal while a coordinator does not answer: %v", err)
 	}
 	r.advance(replicas.SilentAfter + time.Second) // and now it is not coming back
 	x.pass(replicas.SilentAfter)
-	time.Sleep(othersFresh)
-	if _, err = r.local().member.RemoveMember(r.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"}); err != nil {
+	time.Sleep(peers.Fresh)
+	if _, err = r.local().member.RemoveMember(r.ctx(),
+		&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"}); err != nil {
 		t.Errorf("a removal long after: %v", err)
 	}
 }
@@ -97,8 +102,8 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	f.c.membership.hearOthers(f.ctx(), f.c.head.State())
-	if quiet, lost := f.c.membership.others.quiet(); lost || len(quiet) > 0 {
+	f.c.rooms.Peers.Hear(f.ctx(), f.c.rooms.Head.State())
+	if quiet, lost := f.c.rooms.Peers.Unanswered(); lost || len(quiet) > 0 {
 		t.Errorf("%v did not say what it hears", quiet)
 	}
 }
@@ -120,8 +125,8 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 	for _, r := range []*fleet{r, shared} {
 		r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
-	f.c.membership.hearOthers(f.ctx(), f.c.head.State())
-	if quiet, _ := f.c.membership.quietOthers(); !slices.Equal(quiet, []string{"coordinator-3"}) {
+	f.c.rooms.Peers.Hear(f.ctx(), f.c.rooms.Head.State())
+	if quiet, _ := f.c.rooms.Peers.MayHear(); !slices.Equal(quiet, []string{"coordinator-3"}) {
 		t.Errorf("%v did not say what it hears, want coordinator-3", quiet)
 	}
 }
@@ -131,26 +136,24 @@ func TestOthersAreNotKnown(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.membership.Listens(time.Unix(0, 0))
-	rec, ok := d.c.membership.Roster().Find("data/a")
-	if !ok {
-		t.Fatal("it is not known")
+	d.c.rooms.Membership.Listens(time.Unix(0, 0))
+	removal := func() error {
+		_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(a.id.Kind()),
+			Name: a.id.Name(), DryRun: true})
+		return err
 	}
-	m := d.c.membership.memberMessage(d.state(), rec, record.Versioned[record.Ban]{})
-	d.c.membership.hearOthers(t.Context(), d.state())
-	if why := d.c.membership.inContact(m); why != "" {
-		t.Fatalf("%v is alive, because %s", a.id, why)
+	if err := removal(); err != nil {
+		t.Fatalf("a member that is away: %v", err)
 	}
-	time.Sleep(othersFresh)
-	d.store.setDown(errDown)
-	d.c.membership.hearOthers(t.Context(), d.state())
-	if why := d.c.membership.inContact(m); !strings.Contains(why, "may be connected") {
-		t.Errorf("while the others are not known it can be removed: %q", why)
+	time.Sleep(peers.Fresh)
+	d.store.setUnread(replicas.Prefix)
+	if err := removal(); !errors.Is(err, explain.MemberInContact) ||
+		!strings.Contains(err.Error(), "may be connected") {
+		t.Errorf("while the others are not known it can be removed: %v", err)
 	}
-	d.store.setDown(nil)
-	d.c.membership.hearOthers(t.Context(), d.state())
-	if why := d.c.membership.inContact(m); why != "" {
-		t.Errorf("%v is alive, because %s", a.id, why)
+	d.store.setUnread("")
+	if err := removal(); err != nil {
+		t.Errorf("once they are known again: %v", err)
 	}
 }
 
@@ -165,19 +168,5 @@ func TestLiveIsForCoordinators(t *testing.T) {
 	}
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a member asked, and got %v", err)
-	}
-}
-
-func TestNewerLive(t *testing.T) {
-	at := func(s int64, connected bool) *fealtyv1.Live {
-		return &fealtyv1.Live{LastReport: &timestamppb.Timestamp{Seconds: s}, Connected: connected}
-	}
-	old, recent, here := at(1, false), at(2, false), at(1, true)
-	for _, tt := range []struct{ a, b, want *fealtyv1.Live }{
-		{nil, nil, nil}, {old, nil, old}, {nil, old, old}, {old, recent, recent}, {recent, old, recent}, {recent, here, here}, {here, recent, here},
-	} {
-		if got := newerLive(tt.a, tt.b); got != tt.want {
-			t.Errorf("of %v and %v: %v", tt.a, tt.b, got)
-		}
 	}
 }

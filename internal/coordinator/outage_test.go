@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -26,7 +27,7 @@ import (
 // be recorded. The guard of a listener comes first.
 func (m *machine) again() error {
 	m.d.t.Helper()
-	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.bundle.View().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
+	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.rooms.Bundle.View().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
 		return errCut
 	}
 	csr, err := ca.NewCSR(m.key)
@@ -34,7 +35,7 @@ func (m *machine) again() error {
 		return err
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	resp, err := served[fealtyv1.AdmissionServiceServer](m.d.c.admission.registerServices).Renew(ctx,
+	resp, err := served[fealtyv1.AdmissionServiceServer](m.d.c.rooms.Admission.RegisterServices).Renew(ctx,
 		&fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
 	if err != nil {
 		return err
@@ -46,8 +47,8 @@ func (m *machine) again() error {
 func (d *desk) runs(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context) error{d.c.followState, d.c.authority.followHead,
-		d.c.auditing.Run, d.c.pulse} {
+	for _, loop := range []func(context.Context) error{d.c.followState, d.c.rooms.Authority.followHead,
+		d.c.rooms.Auditing.Run, d.c.pulse} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a loop ended with %v", err)
@@ -63,10 +64,14 @@ func (d *desk) runs(t *testing.T) (stop func()) {
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]storeOutage{
-		"fails": {begin: func(m *memStore) { m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
+		"fails": {begin: func(m *memStore) { m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) },
+			code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned,
+			older: explain.RenewOlderKey},
 		"hangs": {begin: func(m *memStore) { m.setHanging(true); m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
-		"full":  {begin: func(m *memStore) { m.setFull(true) }, end: func(m *memStore) { m.setFull(false) }, code: explain.StoreFull, store: "full", members: 5, removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
-		"gone":  {begin: func(m *memStore) { m.setRefusing(refusedFor(store.FileGone)) }, end: func(m *memStore) { m.setRefusing(nil) }, code: explain.StoreRefuses, store: "file-gone", members: 5, removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
+		"full": {begin: func(m *memStore) { m.setFull(true) }, end: func(m *memStore) { m.setFull(false) },
+			code: explain.StoreFull, store: "full", members: 5, removed: explain.RenewEntryGone,
+			older: explain.StoreBusy, read: true},
+		"gone": {begin: func(m *memStore) { m.setRefusing(refusedFor(store.FileGone)) }, end: func(m *memStore) { m.setRefusing(nil) }, code: explain.StoreRefuses, store: "file-gone", members: 5, removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testOutage(t, o) })
@@ -93,7 +98,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
-	d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
+	d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 	stop := d.runs(t)
 	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 	synctest.Wait() // until it follows the members: this store tells of no change later
@@ -104,7 +109,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	wantOnlyNil(t, clone.renew())
 	d.ban(t, identity.Data, "banned")
 	d.remove(t, identity.Data, "removed")
-	wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), false)) // as the trust loop goes on trying
+	wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), false)) // as the trust loop goes on trying
 	spare := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
 
@@ -148,7 +153,8 @@ func testOutage(t *testing.T, o storeOutage) {
 		}
 	}
 	list, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
-	if err != nil || len(list.GetMembers()) != o.members || (list.GetKnownAt() == nil) != o.read || list.GetKnownAt().AsTime().After(began) {
+	if err != nil || len(list.GetMembers()) != o.members || (list.GetKnownAt() == nil) != o.read ||
+		list.GetKnownAt().AsTime().After(began) {
 		t.Errorf("members in the outage: %d known at %v, %v", len(list.GetMembers()), list.GetKnownAt(), err)
 	}
 	for _, m := range list.GetMembers() {
@@ -156,7 +162,9 @@ func testOutage(t *testing.T, o storeOutage) {
 			t.Errorf("%s is banned: %v", m.GetName(), m.GetBanned())
 		}
 	}
-	if got, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"}); err != nil || (got.GetKnownAt() == nil) != o.read || got.GetMember().GetKeyId() != keyOf(t, known[0].key).String() {
+	if got, err := d.members().GetMember(t.Context(),
+		&fealtyv1.GetMemberRequest{Kind: "data", Name: "a"}); err != nil || (got.GetKnownAt() == nil) != o.read ||
+		got.GetMember().GetKeyId() != keyOf(t, known[0].key).String() {
 		t.Errorf("a member in the outage: %v, %v", got, err)
 	}
 	_, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "nobody"})
@@ -164,7 +172,9 @@ func testOutage(t *testing.T, o storeOutage) {
 		code(t, "a member that is not known", err, o.code)
 	}
 	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
-	if err != nil || len(st.GetMembers()) != o.members || (st.GetStoreLatency() != nil) != o.read || !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(o.code) }) {
+	if err != nil || len(st.GetMembers()) != o.members || (st.GetStoreLatency() != nil) != o.read ||
+		!slices.ContainsFunc(st.GetFindings(),
+			func(f *fealtyv1.Finding) bool { return f.GetCode() == string(o.code) }) {
 		t.Errorf("status in the outage: %d members, %v, %v", len(st.GetMembers()), st.GetFindings(), err)
 	}
 	if _, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
@@ -176,10 +186,11 @@ func testOutage(t *testing.T, o storeOutage) {
 	if a := d.c.health().readiness(); !a.OK || a.Store != "ok" {
 		t.Errorf("readiness after the outage: %+v", a)
 	}
-	if n := d.c.auditing.Waiting(); n != 0 {
+	if n := d.c.rooms.Auditing.Waiting(); n != 0 {
 		t.Errorf("%d audit entries still wait", n)
 	}
-	if entries, _ := d.audits("member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" || entries[0].Fields["key"] == "" || entries[0].At.Before(began) {
+	if entries, _ := d.audits("member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" ||
+		entries[0].Fields["key"] == "" || entries[0].At.Before(began) {
 		t.Errorf("%d audit entries of the outage: %v", len(entries), entries[:min(1, len(entries))])
 	}
 	for _, m := range known {
@@ -196,14 +207,15 @@ func (d *desk) past(m *machine) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = d.c.admission.renew(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf,
-		Key: identity.KeyOf(m.leaf)}, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr, RecordedKey: true}))
+	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+	_, err = served[fealtyv1.AdmissionServiceServer](d.c.rooms.Admission.RegisterServices).Renew(ctx,
+		&fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
 	return err
 }
 
 // recordedEnd is until when the member is certified as its record says.
 func (d *desk) recordedEnd(m *machine) time.Time {
-	rec, ok := d.c.membership.Roster().Find("data/" + m.id.Name())
+	rec, ok := d.c.rooms.Membership.Roster().Find("data/" + m.id.Name())
 	if !ok {
 		d.t.Fatalf("%s is not known", m.id.Name())
 	}
@@ -214,7 +226,8 @@ func (d *desk) recordedEnd(m *machine) time.Time {
 // because the store went away under it.
 func code(t *testing.T, what string, err error, want explain.Code) {
 	t.Helper()
-	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err, errDown) && !errors.Is(err, context.DeadlineExceeded) {
+	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err, errDown) &&
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%s: %v, want %s", what, err, want)
 	}
 }
@@ -227,7 +240,7 @@ func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	removed, other := d.joined("removed"), d.joined("other")
 	d.remove(t, identity.Data, "removed")
 	for _, path := range []string{"data/removed", "data/other"} {
-		d.c.membership.Roster().Remove(path, d.store.version(history.HeadKey)+1<<40)
+		d.c.rooms.Membership.Roster().Remove(path, d.store.version(history.HeadKey)+1<<40)
 	}
 	d.store.setDown(errDown)
 	wantOnly(t, "a removed member", d.past(removed), explain.JoinBanned)
@@ -254,68 +267,8 @@ func TestOutageEnds(t *testing.T) {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
 	d.store.setDown(nil)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	wantOnlyNil(t, a.renew())
-}
-
-// Each way in which a member is not to be certified again in an outage.
-func TestRecertified(t *testing.T) {
-	d := testDesk(t)
-	m, now := d.state().Manifest, d.clock()
-	var keys [4]identity.KeyID
-	for i := range keys {
-		key, err := newKey()
-		wantOnlyNil(t, err)
-		keys[i] = keyOf(t, key)
-	}
-	last, older, oldest, other := keys[0], keys[1], keys[2], keys[3]
-	rec := record.Member{Kind: identity.Data, Name: "a", State: record.Active, Shown: proof.Shown{Selectors: []string{"token:pool"}}, Entry: "pool", Key: last, NotAfter: now.Add(time.Hour),
-		Older: []record.OlderKey{{Key: older, NotAfter: now.Add(time.Minute)}, {Key: oldest, NotAfter: now.Add(time.Minute)}}}
-	with := func(f func(*record.Member)) record.Member {
-		r := rec
-		f(&r)
-		return r
-	}
-	id, err := identity.New(testCluster, identity.Data, "a")
-	wantOnlyNil(t, err)
-	for _, tt := range []struct {
-		name            string
-		rec             record.Member
-		presented, next identity.KeyID
-		want            error
-		until           time.Duration // from now
-	}{
-		{"its recorded key", rec, last, last, nil, 2 * time.Hour},
-		{"the answer to the last renewal was lost", rec, older, last, nil, 2 * time.Hour},
-		{"a record that ends late", with(func(r *record.Member) { r.NotAfter = now.Add(1000 * time.Hour) }), last, last, nil, 1000 * time.Hour},
-		{"certified by an outage before", with(func(r *record.Member) { r.NotAfter = now.Add(-time.Minute) }), last, last, nil, time.Hour - time.Minute},
-		{"certified by an outage for as long as can be", with(func(r *record.Member) { r.NotAfter = now.Add(-time.Hour) }), last, last, errNotRecorded, 0},
-		{"drains", with(func(r *record.Member) { r.State = record.Draining }), last, last, nil, 2 * time.Hour},
-		{"a new key", rec, last, other, errNotRecorded, 0},
-		{"a key that is not known, of a later renewal", rec, other, other, errNotRecorded, 0},
-		{"a later key for the recorded one", rec, other, last, errNotRecorded, 0},
-		{"an older key", rec, older, older, explain.RenewOlderKey, 0},
-		{"an older key for a new one", rec, older, other, explain.RenewOlderKey, 0},
-		{"the oldest key for the recorded one", rec, oldest, last, explain.RenewOlderKey, 0},
-		{"the recorded key for an older one", rec, last, older, errNotRecorded, 0},
-		{"no member any more", with(func(r *record.Member) { r.State = record.Replacing }), last, last, explain.RenewEntryGone, 0},
-		{"no entry admits it", with(func(r *record.Member) { r.Selectors = []string{"token:gone"} }), last, last, explain.RenewEntryGone, 0},
-		{"its entry is of another kind", with(func(r *record.Member) { r.Selectors = []string{"token:ops"} }), last, last, explain.JoinKindMismatch, 0},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			until, entry, err := recertified(m, tt.rec, id, tt.presented, tt.next, now, time.Hour)
-			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
-				t.Fatalf("%v, want %v", err, tt.want)
-			}
-			if err != nil {
-				return
-			}
-			want := now.Add(min(tt.until, entry.SVIDTTL)).Truncate(time.Second)
-			if !until.Equal(want) || entry.Name != "pool" {
-				t.Errorf("until %v by %s, want %v", until, entry.Name, want)
-			}
-		})
-	}
 }
 
 // A banned key is listed for as long as a certificate over it can be valid that an
@@ -324,14 +277,14 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
 	d.advance(a.leaf.NotAfter.Sub(d.clock()) - time.Minute) // about to end
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	d.store.setDown(errDown)
 	wantOnlyNil(t, a.again())
 	d.advance(defaultMaxHeadAge)
 	wantOnlyNil(t, a.again())
 	end := a.leaf.NotAfter
 	d.store.setDown(nil)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	d.remove(t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.state().Records, record.BanKeyKey(keyOf(t, a.key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
@@ -346,13 +299,12 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	d := readyDesk(t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
 	a := d.joined("a")
-	stale, ok := d.c.membership.Roster().Find("data/a")
+	stale, ok := d.c.rooms.Membership.Roster().Find("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}
-	until, _, err := recertified(d.state().Manifest, stale, a.id, stale.Key, stale.Key,
-		stale.NotAfter.Add(-time.Minute), defaultMaxHeadAge)
-	wantOnlyNil(t, err)
+	// Until then the other one certifies it, asked a minute before the record says that it ends.
+	until := stale.NotAfter.Add(min(time.Hour-time.Minute, defaultMaxHeadAge, lifetimes.StretchOf(time.Hour)))
 	refused := 0
 	for d.advance(time.Minute); d.clock().Before(until.Add(-2 * time.Minute)); d.advance(time.Minute) {
 		switch err := a.renew(); {
@@ -423,25 +375,29 @@ func TestOutageInTheMiddle(t *testing.T) {
 		{"renew", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.renew() }},
 		{"rejoin", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.rejoin() }},
 		{"token", func(t *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
-			_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		}},
 		{"ban", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
-			_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: m.id.Name(), Reason: "x"})
+			_, err := d.members().BanMember(t.Context(),
+				&fealtyv1.BanMemberRequest{Kind: "data", Name: m.id.Name(), Reason: "x"})
 			return err
 		}},
 		{"drain", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
-			_, err := d.members().DrainMember(t.Context(), &fealtyv1.DrainMemberRequest{Kind: "data", Name: m.id.Name()})
+			_, err := d.members().DrainMember(t.Context(),
+				&fealtyv1.DrainMemberRequest{Kind: "data", Name: m.id.Name()})
 			return err
 		}},
 		{"remove", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
-			_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: m.id.Name(), Force: true, Reason: "x"})
+			_, err := d.members().RemoveMember(t.Context(),
+				&fealtyv1.RemoveMemberRequest{Kind: "data", Name: m.id.Name(), Force: true, Reason: "x"})
 			return err
 		}},
 		{"leave", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
 			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-			_, err := served[fealtyv1.AdmissionServiceServer](d.c.admission.registerServices).Leave(ctx, &fealtyv1.LeaveRequest{Name: m.id.Name()})
+			_, err := served[fealtyv1.AdmissionServiceServer](d.c.rooms.Admission.RegisterServices).Leave(ctx,
+				&fealtyv1.LeaveRequest{Name: m.id.Name()})
 			return err
 		}},
 		{"config", func(_ *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
@@ -475,7 +431,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.store.setDown(nil)
-				d.c.authority.checkHead(t.Context())
+				d.c.rooms.Authority.checkHead(t.Context())
 				if phase := d.state().Phase; phase != authority.Ready {
 					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.state().Reason)
 				}
@@ -505,10 +461,12 @@ func TestOutageBehindABan(t *testing.T) {
 		a, b := d.joined("a"), d.joined("b")
 		withdraw := func(name string) error {
 			if remove {
-				_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
+				_, err := d.members().RemoveMember(t.Context(),
+					&fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
 				return err
 			}
-			_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "x"})
+			_, err := d.members().BanMember(t.Context(),
+				&fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "x"})
 			return err
 		}
 		d.store.intercept(func(store.Tx) { d.store.failAfter(1) }) // the commit is the last answer
@@ -516,7 +474,7 @@ func TestOutageBehindABan(t *testing.T) {
 			t.Fatal("the bundle was made without a store")
 		}
 		d.store.intercept(nil)
-		if rec, ok := d.c.membership.Roster().Find("data/a"); !ok || d.c.bundle.Bans(a.id, rec.Key) {
+		if rec, ok := d.c.rooms.Membership.Roster().Find("data/a"); !ok || d.c.rooms.Bundle.Bans(a.id, rec.Key) {
 			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
 		}
 		if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {
@@ -525,8 +483,8 @@ func TestOutageBehindABan(t *testing.T) {
 		code(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
 		wantOnlyNil(t, b.again())
 		d.store.setDown(nil)
-		wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), false))
-		if d.c.bundle.Withdrawn("data/a") || !d.c.bundle.Bans(a.id, keyOf(t, a.key)) {
+		wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), false))
+		if d.c.rooms.Bundle.Withdrawn("data/a") || !d.c.rooms.Bundle.Bans(a.id, keyOf(t, a.key)) {
 			t.Errorf("remove %v: after the outage it is not in the bundle", remove)
 		}
 	}
@@ -539,18 +497,19 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 	a := d.joined("a")
 	d.store.intercept(func(store.Tx) {
 		d.store.intercept(nil)
-		wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), false))
+		wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), false))
 		d.store.failAfter(1) // the commit is the last answer
 	})
-	if _, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"}); err == nil {
+	if _, err := d.members().BanMember(t.Context(),
+		&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"}); err == nil {
 		t.Fatal("the bundle was made without a store")
 	}
 	if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {
 		t.Errorf("a member whose ban is durable is certified again: %v", err)
 	}
 	d.store.setDown(nil)
-	wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), false))
-	if d.c.bundle.Withdrawn("data/a") || !d.c.bundle.Bans(a.id, keyOf(t, a.key)) {
+	wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), false))
+	if d.c.rooms.Bundle.Withdrawn("data/a") || !d.c.rooms.Bundle.Bans(a.id, keyOf(t, a.key)) {
 		t.Error("after the outage it is not in the bundle")
 	}
 }

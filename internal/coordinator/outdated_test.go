@@ -35,13 +35,18 @@ func TestOutdatedManifest(t *testing.T) {
 		"a filler in a selector": strings.Replace(corp, "CN=node-*", "CN=no\u3164de-*", 1),
 		"an escaped filler":      strings.Replace(corp, "CN=node-*", `CN=no\u3164de-*`, 1),
 		"a blank in a selector":  strings.Replace(corp, "CN=node-*", "CN=no\u2800de-*", 1),
-		"many marks":             "  - {name: root, kind: admin, match: [\"key:KEY\"]}\n" + strings.Repeat("#\n", 130_000),
-		"pods":                   "  - {name: pods, kind: data, match: [\"k8s:sa:prod/agent-*\"]}\n",
-		"TPM":                    "  - {name: metal, kind: data, match: [\"tpm:ek:" + strings.Repeat("ab", 32) + "\"]}\n",
-		"confidential machines":  "  - {name: vms, kind: data, match: [\"sevsnp:measurement:MEASURED\"]}\nproofs: {sevsnp: {measurements: [MEASURED]}}\n",
-		"a coordinator's pod":    "  - {name: other, kind: coordinator, platform_may_read_seed: true, match: [\"k8s:sa:prod/coordinator\"]}\n",
-		"a coordinator's TPM":    "  - {name: other, kind: coordinator, match: [\"tpm:ek:" + strings.Repeat("ab", 32) + "\"]}\n",
-		"a person in a pod":      "  - {name: ci, kind: readonly, match: [\"k8s:sa:prod/ci\"]}\n",
+		"many marks": "  - {name: root, kind: admin, match: [\"key:KEY\"]}\n" +
+			strings.Repeat("#\n", 130_000),
+		"pods": "  - {name: pods, kind: data, match: [\"k8s:sa:prod/agent-*\"]}\n",
+		"TPM": "  - {name: metal, kind: data, match: [\"tpm:ek:" + strings.Repeat("ab", 32) +
+			"\"]}\n",
+		"confidential machines": "  - {name: vms, kind: data, match: [\"sevsnp:measurement:MEASURED\"]}\nproofs: " +
+			"{sevsnp: {measurements: [MEASURED]}}\n",
+		"a coordinator's pod": "  - {name: other, kind: coordinator, platform_may_read_seed: true, match: " +
+			"[\"k8s:sa:prod/coordinator\"]}\n",
+		"a coordinator's TPM": "  - {name: other, kind: coordinator, match: [\"tpm:ek:" + strings.Repeat("ab", 32) +
+			"\"]}\n",
+		"a person in a pod": "  - {name: ci, kind: readonly, match: [\"k8s:sa:prod/ci\"]}\n",
 	}
 	if raceDetector {
 		delete(outdated, "many marks") // which take long to read
@@ -59,7 +64,7 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			entry := strings.NewReplacer("KEY", key.String(), "MEASURED", strings.Repeat("ab", 48)).Replace(entry)
-			d.c.authority.cfg.Parse = manifest.ParseAccepted
+			d.c.rooms.Authority.cfg.Parse = manifest.ParseAccepted
 			pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 			if err := d.set(pool + entry); err != nil {
 				t.Fatal(err)
@@ -73,13 +78,15 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatalf("findings %v, want the place that could not be set today", found)
 			}
 			// It can go on from a store that went back, too.
-			plan, err := backup.PlanInPlace(t.Context(), lifted{d.store}, d.clock(), func(*manifest.Manifest) (store.Revision, error) { return 1, nil }, "test", "test")
+			plan, err := backup.PlanInPlace(t.Context(), lifted{d.store}, d.clock(),
+				func(*manifest.Manifest) (store.Revision, error) { return 1, nil }, "test", "test")
 			if err != nil || plan.Manifest.Hash() != d.state().Manifest.Hash() {
 				t.Errorf("a restore in place is planned with %v", err)
 			}
 
 			m := d.machine()
-			if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))); err != nil {
+			if err := m.join(identity.Data,
+				proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))); err != nil {
 				t.Fatal(err)
 			}
 			d.advance(time.Minute)
@@ -92,7 +99,7 @@ func TestOutdatedManifest(t *testing.T) {
 			}
 
 			again := d.request(d.manifest(pool + "  # another\n" + entry))
-			if _, err := d.c.authority.set(context.Background(), again, false); !errors.Is(err,
+			if _, err := d.c.rooms.Authority.set(context.Background(), again, false); !errors.Is(err,
 				explain.ManifestInvalid) {
 				t.Fatalf("set once more = %v, want %v", err, explain.ManifestInvalid)
 			}
@@ -111,7 +118,7 @@ func TestOutdatedManifest(t *testing.T) {
 func TestOutdatedMember(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.c.authority.cfg.Parse = manifest.ParseAccepted
+	d.c.rooms.Authority.cfg.Parse = manifest.ParseAccepted
 	pki := identitytest.NewPKI(t, "corp", d.clock)
 	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 	entry := strings.Replace(corpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)
@@ -134,7 +141,8 @@ func TestOutdatedMember(t *testing.T) {
 		}
 	}
 	renew("after the upgrade")
-	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("no\u3164de-2"))); !errors.Is(err, explain.JoinUnauthorized) {
+	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("no\u3164de-2"))); !errors.Is(err,
+		explain.JoinUnauthorized) {
 		t.Errorf("a join by a name that hides a character: %v", err)
 	}
 	wantOnlyNil(t, d.set(pool+strings.Replace(entry, "no\u3164de-*", "node-*", 1)))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 )
 
@@ -38,7 +39,8 @@ func BenchmarkMemberPages(b *testing.B) {
 			began, seen, token := time.Now(), 0, ""
 			d.store.readSince()
 			for {
-				resp, err := d.members().ListMembers(b.Context(), &fealtyv1.ListMembersRequest{PageSize: maxPageSize, PageToken: token})
+				resp, err := d.members().ListMembers(b.Context(),
+					&fealtyv1.ListMembersRequest{PageSize: membership.MaxPageSize, PageToken: token})
 				if err != nil {
 					b.Fatal(err)
 				}

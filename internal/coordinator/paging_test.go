@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	livepkg "github.com/fealty-io/fealty/internal/coordinator/live"
+	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 )
@@ -29,7 +30,9 @@ func (d *desk) enter(paths ...string) {
 		ch := d.state().Records.NewChange(d.state().HeadVersion)
 		for _, path := range paths[:n] {
 			kind, name := split(path)
-			ch.Put(record.MemberKey(identity.Kind(kind), name), 0, record.Member{Kind: identity.Kind(kind), Name: name, State: record.Active, Entry: "pool", NotAfter: d.clock().Add(time.Hour)})
+			ch.Put(record.MemberKey(identity.Kind(kind), name), 0,
+				record.Member{Kind: identity.Kind(kind), Name: name, State: record.Active,
+					Entry: "pool", NotAfter: d.clock().Add(time.Hour)})
 		}
 		if _, err := ch.Commit(context.Background()); err != nil {
 			d.t.Fatal(err)
@@ -57,23 +60,27 @@ func TestMembersComeInPages(t *testing.T) {
 	d.enter(want...)
 	slices.Sort(want)
 	list := func(size uint32, token string) ([]*fealtyv1.Member, string) {
-		resp, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
+		resp, err := d.members().ListMembers(t.Context(),
+			&fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
 		wantOnly(t, "list", err, "")
 		return resp.GetMembers(), resp.GetNextPageToken()
 	}
 	status := func(size uint32, token string) ([]*fealtyv1.Member, string) {
-		resp, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
+		resp, err := statusServer{c: d.c}.GetStatus(t.Context(),
+			&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 		wantOnly(t, "status", err, "")
 		if first := token == ""; first != (resp.GetBaseline() != nil) || !first && len(resp.GetFindings()) > 0 {
-			t.Fatalf("page after %q has baseline %v and %d findings", token, resp.GetBaseline(), len(resp.GetFindings()))
+			t.Fatalf("page after %q has baseline %v and %d findings", token, resp.GetBaseline(),
+				len(resp.GetFindings()))
 		}
 		if n := resp.GetBaseline().GetDataMembers(); token == "" && n != 115 {
 			t.Fatalf("the first page counts %d data members, want all 115", n)
 		}
 		return resp.GetMembers(), resp.GetNextPageToken()
 	}
-	for name, call := range map[string]func(uint32, string) ([]*fealtyv1.Member, string){"ListMembers": list, "GetStatus": status} {
-		for _, size := range []uint32{0, 1, 7, 229, 230, 231, maxPageSize} {
+	for name, call := range map[string]func(uint32, string) ([]*fealtyv1.Member, string){"ListMembers": list,
+		"GetStatus": status} {
+		for _, size := range []uint32{0, 1, 7, 229, 230, 231, membership.MaxPageSize} {
 			var got []string
 			token, pages := "", 0
 			for {
@@ -93,11 +100,14 @@ func TestMembersComeInPages(t *testing.T) {
 		}
 	}
 	for _, tc := range []*fealtyv1.ListMembersRequest{
-		{PageSize: maxPageSize + 1}, {PageToken: "data"}, {PageToken: "data/"}, {PageToken: "what/ever"}, {PageToken: "data/" + strings.Repeat("x", 4096)},
+		{PageSize: membership.MaxPageSize +
+			1}, {PageToken: "data"}, {PageToken: "data/"}, {PageToken: "what/ever"}, {PageToken: "data/" +
+			strings.Repeat("x", 4096)},
 	} {
 		_, err := d.members().ListMembers(t.Context(), tc)
 		wantOnly(t, fmt.Sprintf("size %d, token %.20q", tc.GetPageSize(), tc.GetPageToken()), err, explain.RequestField)
-		_, err = statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{PageSize: tc.GetPageSize(), PageToken: tc.GetPageToken()})
+		_, err = statusServer{c: d.c}.GetStatus(t.Context(),
+			&fealtyv1.GetStatusRequest{PageSize: tc.GetPageSize(), PageToken: tc.GetPageToken()})
 		wantOnly(t, "the same of a status", err, explain.RequestField)
 	}
 }
@@ -110,7 +120,8 @@ func TestPagesUnderChange(t *testing.T) {
 		draw := func(label string) map[string]bool {
 			out := make(map[string]bool)
 			for range rapid.IntRange(0, 12).Draw(r, label) {
-				out[rapid.SampledFrom([]string{"data", "shard", "witness"}).Draw(r, "kind")+"/"+name.Draw(r, "name")] = true
+				out[rapid.SampledFrom([]string{"data", "shard", "witness"}).Draw(r, "kind")+"/"+name.Draw(r,
+					"name")] = true
 			}
 			return out
 		}
@@ -135,11 +146,11 @@ func TestPagesUnderChange(t *testing.T) {
 			for _, k := range keys {
 				members = append(members, there[k])
 			}
-			from, err := readPage(size, token)
+			from, err := membership.ReadPage(size, token)
 			if err != nil {
 				r.Fatal(err)
 			}
-			shown, next := from.cut(members)
+			shown, next := from.Cut(members)
 			for _, p := range paths(shown) {
 				seen[p]++
 			}
@@ -163,7 +174,8 @@ func TestFindingsFold(t *testing.T) {
 	for n := range 12 {
 		var members []*fealtyv1.Member
 		for i := range n {
-			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i), State: record.Active, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
+			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i),
+				State: record.Active, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
 		}
 		got := findings(st, members, "nodes", now, now.Add(-time.Hour))
 		if n <= finding.FoldAbove {
@@ -178,7 +190,8 @@ func TestFindingsFold(t *testing.T) {
 		}
 	}
 	// A coordinator that just started knows nothing yet, and says nothing.
-	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: record.Active, SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, "nodes", now, now); len(got) != 0 {
+	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: record.Active,
+		SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, "nodes", now, now); len(got) != 0 {
 		t.Errorf("just started: %v", got)
 	}
 }
@@ -188,13 +201,14 @@ func TestFindingsFold(t *testing.T) {
 func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	s := d.c.membership.Live().Opened(a.id, "")
+	s := d.c.rooms.Membership.Live().Opened(a.id, "")
 	found := func(want ...explain.Code) {
 		t.Helper()
 		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
-			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.membership.Live().Message(a.id)}
+			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.rooms.Membership.Live().Message(a.id)}
 		var got []explain.Code
-		for _, f := range findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(), d.clock()) {
+		for _, f := range findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(),
+			d.clock()) {
 			got = append(got, explain.Code(f.GetCode()))
 		}
 		if !slices.Equal(got, want) {
@@ -202,11 +216,12 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 		}
 	}
 	says := func(freshness string, behind time.Duration) {
-		r := &fealtyv1.ConnectRequest{Held: []*fealtyv1.HeldSnapshot{{Scope: "node_runtime", Freshness: freshness}, {Scope: "node_bootstrap"}}}
+		r := &fealtyv1.ConnectRequest{Held: []*fealtyv1.HeldSnapshot{{Scope: "node_runtime", Freshness: freshness},
+			{Scope: "node_bootstrap"}}}
 		if behind != 0 {
 			r.ClockBehind = durationpb.New(behind)
 		}
-		d.c.membership.Live().Reported(a.id, r, d.clock())
+		d.c.rooms.Membership.Live().Reported(a.id, r, d.clock())
 	}
 	says("fresh", 0)
 	found()
@@ -226,7 +241,7 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	says("stale", 3*time.Minute)
 	d.advance(staleAfter)
 	found(explain.MemberStale, explain.MemberClock)
-	d.c.membership.Live().Closed(a.id, s, true)
+	d.c.rooms.Membership.Live().Closed(a.id, s, true)
 	found() // what it said last is not so any more, for all that is known
 }
 
@@ -234,32 +249,39 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.membership.Live().Opened(a.id, "")
+	d.c.rooms.Membership.Live().Opened(a.id, "")
 	long := strings.Repeat("x", 1<<16)
-	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long, AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)), SvidNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62}}
+	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long,
+		AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)), SvidNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62}}
 	for range 100 {
 		report.Held = append(report.Held, &fealtyv1.HeldSnapshot{Scope: long})
 		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
 	}
 	version := d.record(identity.Data, "a").Version
-	d.c.membership.Live().Reported(a.id, report, d.clock())
+	d.c.rooms.Membership.Live().Reported(a.id, report, d.clock())
 	resp, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	live := resp.GetMember().GetLive()
-	if len(live.GetHeld()) != livepkg.MaxHeldReported || len(live.GetRelease()) != livepkg.MaxReleaseBytes || len(live.GetAutonomyLimit()) > livepkg.MaxReleaseBytes || len(live.GetLastRefusal()) > 2*livepkg.MaxReleaseBytes+livepkg.MaxDetailBytes+8 {
-		t.Errorf("kept: %d held, release of %d, limit of %d, refusal of %d bytes", len(live.GetHeld()), len(live.GetRelease()), len(live.GetAutonomyLimit()), len(live.GetLastRefusal()))
+	if len(live.GetHeld()) != livepkg.MaxHeldReported || len(live.GetRelease()) != livepkg.MaxReleaseBytes ||
+		len(live.GetAutonomyLimit()) > livepkg.MaxReleaseBytes ||
+		len(live.GetLastRefusal()) > 2*livepkg.MaxReleaseBytes+livepkg.MaxDetailBytes+8 {
+		t.Errorf("kept: %d held, release of %d, limit of %d, refusal of %d bytes", len(live.GetHeld()),
+			len(live.GetRelease()), len(live.GetAutonomyLimit()), len(live.GetLastRefusal()))
 	}
 	if live.GetSvidNotAfter() != nil {
 		t.Errorf("a time that is none was kept: %v", live.GetSvidNotAfter())
 	}
-	if end := resp.GetMember().GetSvidNotAfter().AsTime(); !live.GetAutonomousUntil().AsTime().Equal(end) || live.GetAutonomyLimit() != "svid" {
-		t.Errorf("it says that it works until %v by %q, and its certificate ends at %v", live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
+	if end := resp.GetMember().GetSvidNotAfter().AsTime(); !live.GetAutonomousUntil().AsTime().Equal(end) ||
+		live.GetAutonomyLimit() != "svid" {
+		t.Errorf("it says that it works until %v by %q, and its certificate ends at %v",
+			live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
 	}
 	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.clock().Add(time.Hour)), "degraded.max"
-	d.c.membership.Live().Reported(a.id, report, d.clock())
+	d.c.rooms.Membership.Live().Reported(a.id, report, d.clock())
 	resp, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
-	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) || l.GetAutonomyLimit() != "degraded.max" {
+	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) ||
+		l.GetAutonomyLimit() != "degraded.max" {
 		t.Errorf("what it said within its certificate was changed: %v", l)
 	}
 	if d.record(identity.Data, "a").Version != version {
@@ -280,22 +302,23 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.c.head.Put(d.state(), long)
-	if !d.c.head.HeadHolds(t.Context()) {
+	d.c.rooms.Head.Put(d.state(), long)
+	if !d.c.rooms.Head.HeadHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
 	well := status()
 	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.now()) {
 		t.Errorf("the head was confirmed at %v, and status says %v", d.c.now(), at)
 	}
-	d.c.head.Put(d.state(), long)
+	d.c.rooms.Head.Put(d.state(), long)
 	d.store.setDown(errors.New("down"))
-	d.c.head.HeadHolds(t.Context())
+	d.c.rooms.Head.HeadHolds(t.Context())
 	st := status()
 	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
 		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)
 	}
-	if st.GetStoreLatency() != nil || !st.GetRootNotAfter().AsTime().Equal(well.GetRootNotAfter().AsTime()) || !st.GetMeshCaNotAfter().AsTime().Equal(well.GetMeshCaNotAfter().AsTime()) {
+	if st.GetStoreLatency() != nil || !st.GetRootNotAfter().AsTime().Equal(well.GetRootNotAfter().AsTime()) ||
+		!st.GetMeshCaNotAfter().AsTime().Equal(well.GetMeshCaNotAfter().AsTime()) {
 		t.Errorf("without a store: %v", st)
 	}
 }
@@ -315,12 +338,14 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 		d.enter(all...)
 		for name, call := range map[string]func(token string) ([]*fealtyv1.Member, string){
 			"ListMembers": func(token string) ([]*fealtyv1.Member, string) {
-				resp, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
+				resp, err := d.members().ListMembers(t.Context(),
+					&fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
 				wantOnly(t, "list", err, "")
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 			"GetStatus": func(token string) ([]*fealtyv1.Member, string) {
-				resp, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
+				resp, err := statusServer{c: d.c}.GetStatus(t.Context(),
+					&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 				wantOnly(t, "status", err, "")
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
@@ -350,7 +375,8 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 	first, _, _ := strings.Cut(resp.GetNextPageToken(), "@")
 	d.enter("witness/late")
 	late := d.store.version(record.MemberKey(identity.Witness, "late"))
-	resp, err = d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{Kind: "witness", PageToken: fmt.Sprintf("%s@%d", first, late)})
+	resp, err = d.members().ListMembers(t.Context(),
+		&fealtyv1.ListMembersRequest{Kind: "witness", PageToken: fmt.Sprintf("%s@%d", first, late)})
 	wantOnly(t, "list", err, "")
 	if got := paths(resp.GetMembers()); !slices.Equal(got, []string{"witness/late"}) {
 		t.Errorf("a page of the time at which it was a member shows %v", got)

@@ -22,16 +22,19 @@ func testKey(n int) identity.KeyID {
 var epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func TestRenewEvery(t *testing.T) {
-	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour, 72 * time.Hour, manifest.MaxSVIDTTL} {
+	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour,
+		72 * time.Hour, manifest.MaxSVIDTTL} {
 		every := lifetimes.RenewEvery(ttl)
 		if every <= 0 || every > ttl/2 {
 			t.Errorf("svid_ttl %v renews every %v, want at most half of it", ttl, every)
 		}
 		if n := ttl / every; n > record.MaxLiveKeys {
-			t.Errorf("svid_ttl %v renews every %v: %d certificates are valid at once, and a record remembers %d", ttl, every, n, record.MaxLiveKeys)
+			t.Errorf("svid_ttl %v renews every %v: %d certificates are valid at once, and a record remembers %d", ttl,
+				every, n, record.MaxLiveKeys)
 		}
 		if n := (ttl + lifetimes.StretchOf(ttl)) / every; n > record.MaxOlderKeys-8 {
-			t.Errorf("svid_ttl %v renews every %v: over %d keys a certificate may be valid at once, and a record remembers %d", ttl, every, n, record.MaxOlderKeys)
+			t.Errorf("svid_ttl %v renews every %v: over %d keys a certificate may be valid at once, and a record "+
+				"remembers %d", ttl, every, n, record.MaxOlderKeys)
 		}
 	}
 	if got := lifetimes.RenewEvery(25 * time.Hour); got != 30*time.Minute {
@@ -55,7 +58,7 @@ func TestManySigners(t *testing.T) {
 		fmt.Fprintf(&list, ", {name: signer-%d, key: %q}", i, key)
 	}
 	m := strings.Replace(string(d.manifest(poolEntries)), "\"}]\nadmit", "\"}"+list.String()+"]\nadmit", 1)
-	if _, err := d.c.authority.set(t.Context(), d.request([]byte(m)), true); err != nil {
+	if _, err := d.c.rooms.Authority.set(t.Context(), d.request([]byte(m)), true); err != nil {
 		t.Fatal(err)
 	}
 	if phase, reason := d.c.Phase(); phase != "ready" {

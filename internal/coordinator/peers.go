@@ -19,17 +19,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/status"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -84,7 +84,7 @@ func CheckPeer(text string) string {
 	return ""
 }
 
-// peerStep is a step of peer recovery, as manifest.md numbers them.
+// peerStep is a step of peer recovery: each verifies more of what a peer says.
 type peerStep int
 
 const (
@@ -187,8 +187,8 @@ func (r *received) audit() []record.AuditEntry {
 	mesh := maps.Clone(from)
 	mesh["mesh_ca_key"] = r.mesh.KeyID().String()
 	return []record.AuditEntry{
-		{Action: actionSeedReceived, Target: r.verified.Manifest().Cluster, Fields: from},
-		{Action: actionMeshReceived, Target: r.verified.Manifest().Cluster, Fields: mesh},
+		{Action: transition.ActionSeedReceived, Target: r.verified.Manifest().Cluster, Fields: from},
+		{Action: transition.ActionMeshReceived, Target: r.verified.Manifest().Cluster, Fields: mesh},
 	}
 }
 
@@ -221,8 +221,8 @@ type claimedHead struct {
 	manifest *manifest.Manifest
 }
 
-// fromPeers asks peers for the secrets of the head that loaded claims: peer recovery of
-// manifest.md but for the swap. All that it returns was verified, and is the caller's.
+// fromPeers asks peers for the secrets of the head that loaded claims: all of peer recovery
+// but the swap. All that it returns was verified, and is the caller's.
 //
 // Several are greeted at once, since some may be gone without a trace. But one at a time
 // is asked for secrets: no more of them leave a coordinator than are needed.
@@ -533,7 +533,8 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 	x := &exchange{c: a.c, t: proof.PeerTranscript{Purpose: proof.Recover, Cluster: a.head.manifest.Cluster,
 		Head: a.head.link.Hash[:], Recipient: recipient.Public()}}
 	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
-		return stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: h}})
+		return stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{
+			Hello: h}})
 	}, func() (*fealtyv1.PeerChallenge, error) {
 		m, err := stream.Recv()
 		return m.GetChallenge(), err
@@ -567,7 +568,8 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 // askSecrets shows the proof of this side, and takes what comes for it.
 func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_RecoverClient, x *exchange,
 	recipient *keyring.EphemeralRecipient, peer string, evidence, vouch []byte) (*received, error) {
-	if err := stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}, X509: vouch}); err != nil && stream.Context().Err() != nil {
+	if err := stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{
+		Evidence: evidence}, X509: vouch}); err != nil && stream.Context().Err() != nil {
 		return nil, err // otherwise the answer says why
 	}
 	answer, err := stream.Recv()

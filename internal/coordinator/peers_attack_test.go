@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -34,12 +35,13 @@ import (
 func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
-	old := f.c.head.State()
+	old := f.c.rooms.Head.State()
 	oldMesh := old.MeshCA()
-	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
+	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" +
+		proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	if s.MeshKey == old.MeshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
@@ -81,16 +83,18 @@ func TestLyingPeer(t *testing.T) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = ed25519.Sign(stranger, []byte("x")) }
 		}},
 		{"no proof", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = nil } }},
-		{"a nonce of no bytes", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Nonce = nil } }},
+		{"a nonce of no bytes", stepProof,
+			func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Nonce = nil } }},
 		{"a nonce that is not the one that was signed", stepProof, func(l *liar) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Nonce = bytes.Repeat([]byte{1}, 32) }
 		}},
-		{"a key that is none", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
+		{"a key that is none", stepProof,
+			func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
 		{"the key of another coordinator", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.self.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.rooms.Self.EnrolmentKey() }
 		}},
 		{"the key of who asks: a reflection", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.self.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.rooms.Self.EnrolmentKey() }
 		}},
 		{"the coordinator itself", stepProof, func(l *liar) { l.key = r.key }},
 		{"a key of low order", stepProof, func(l *liar) {
@@ -115,7 +119,8 @@ func TestLyingPeer(t *testing.T) {
 				return s.Send(&fealtyv1.PeerServiceRecoverResponse{})
 			}
 		}},
-		{"an end", stepAnswer, func(l *liar) { l.last = func(fealtyv1.PeerService_RecoverServer) error { return nil } }},
+		{"an end", stepAnswer,
+			func(l *liar) { l.last = func(fealtyv1.PeerService_RecoverServer) error { return nil } }},
 		{"that it is behind", stepAnswer, func(l *liar) {
 			l.last = func(fealtyv1.PeerService_RecoverServer) error { return explain.New(explain.PeerBehind) }
 		}},
@@ -125,19 +130,23 @@ func TestLyingPeer(t *testing.T) {
 		{"secrets for another head", stepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.Head.Hash } }},
 		{"secrets for another coordinator", stepAnswer,
-			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.self.EnrolmentKey() } }},
-		{"secrets for another purpose", stepAnswer, func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.rooms.Self.EnrolmentKey() } }},
+		{"secrets for another purpose", stepAnswer,
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
 		{"a stale manifest", stepManifest,
 			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = old.Manifest.Bytes() } }},
 		{"no manifest", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = nil } }},
-		{"a manifest with one byte more", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = append(s.Manifest, '\n') } }},
+		{"a manifest with one byte more", stepManifest,
+			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = append(s.Manifest, '\n') } }},
 		{"another seed", stepHistory, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = otherSeed } }},
 		{"another seed with its root and mesh CA", stepHistory, func(l *liar) {
 			l.handed = func(h *keyring.Handed) { h.Seed, h.Mesh = otherSeed, otherMesh.Key() }
 			l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root, s.MeshCa = otherRoot.Raw, otherMesh.Certificate().Raw }
 		}},
-		{"a root that is garbage", stepMesh, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Root) } }},
-		{"the root of another seed", stepMesh, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root = otherRoot.Raw } }},
+		{"a root that is garbage", stepMesh,
+			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Root) } }},
+		{"the root of another seed", stepMesh,
+			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root = otherRoot.Raw } }},
 		{"the mesh CA key of the head under the root of another seed", stepMesh, func(l *liar) {
 			l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root, s.MeshCa = otherRoot.Raw, underOther.Certificate().Raw }
 		}},
@@ -201,10 +210,10 @@ func (c *Coordinator) enrolledAs(key ed25519.PrivateKey, cert *enrolment.Certifi
 
 // withPeers returns c's recovery by its peers, with other peers.
 func (c *Coordinator) withPeers(addrs ...string) *PeerRecovery {
-	cfg := c.peerrecovery.cfg
+	cfg := c.rooms.PeerRecovery.cfg
 	cfg.Peers = addrs
 	p := newPeerRecovery(cfg)
-	p.metrics = c.peerrecovery.metrics
+	p.metrics = c.rooms.PeerRecovery.metrics
 	return p
 }
 
@@ -251,7 +260,7 @@ func TestLyingStore(t *testing.T) {
 		}
 	}
 	r, evil := rs[0], rs[1]
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	honest := servePeer(t, &liar{key: evil.key, state: s})
 	r.link.lie(hideReplicas)
 	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
@@ -277,9 +286,12 @@ func TestLyingStore(t *testing.T) {
 		{"other bytes under the manifest's name", stepLoad,
 			alter(func(h *history.History) { h.Manifests[s.Manifest.Hash()] = others.Bytes() })},
 		{"a link is missing", stepHistory, alter(func(h *history.History) { h.Links = slices.Delete(h.Links, 1, 2) })},
-		{"two links are swapped", stepHistory, alter(func(h *history.History) { h.Links[0], h.Links[1] = h.Links[1], h.Links[0] })},
-		{"a link was altered", stepHistory, alter(func(h *history.History) { h.Links[1] = bytes.Replace(h.Links[1], []byte("test"), []byte("tset"), 1) })},
-		{"a head record that is not signed", stepHistory, alter(func(h *history.History) { h.Head = slices.Clone(h.Head); h.Head[len(h.Head)-3] ^= 1 })},
+		{"two links are swapped", stepHistory,
+			alter(func(h *history.History) { h.Links[0], h.Links[1] = h.Links[1], h.Links[0] })},
+		{"a link was altered", stepHistory,
+			alter(func(h *history.History) { h.Links[1] = bytes.Replace(h.Links[1], []byte("test"), []byte("tset"), 1) })},
+		{"a head record that is not signed", stepHistory,
+			alter(func(h *history.History) { h.Head = slices.Clone(h.Head); h.Head[len(h.Head)-3] ^= 1 })},
 		{"the version of another write", stepMesh, alter(func(h *history.History) { h.Version++ })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -298,7 +310,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old := f.c.head.State()
+	old := f.c.rooms.Head.State()
 	oldHead, err := f.store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
 	if err := f.setPeople(moreCoordinators(t)); err != nil {
@@ -316,10 +328,10 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	r.link.lie(back)
 	r.config = func(c *Config) { c.Peers = []string{f.addr} }
 	r.start()
-	loaded, err := r.c.head.History().Load(t.Context())
+	loaded, err := r.c.rooms.Head.History().Load(t.Context())
 	wantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
-	_, err = r.c.peerrecovery.fromPeers(r.ctx(), loaded)
+	_, err = r.c.rooms.PeerRecovery.fromPeers(r.ctx(), loaded)
 	failed := wantStep(t, err, stepAnswer, f.addr)
 	if !errors.Is(failed.Err, explain.PeerBehind) {
 		t.Errorf("the honest peer answers %v", failed.Err)
@@ -330,7 +342,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.c.head.State(); got.Phase != authority.Recovery {
+	if got := r.c.rooms.Head.State(); got.Phase != authority.Recovery {
 		t.Errorf("it is %s", got.Phase)
 	}
 	// The lie ends: it comes back by itself.
@@ -340,7 +352,8 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 
 // moreCoordinators is an entry that moves authority: another epoch, and mesh CA key.
 func moreCoordinators(t testing.TB) string {
-	return "  - {name: more, kind: coordinator, match: [\"key:" + proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"
+	return "  - {name: more, kind: coordinator, match: [\"key:" +
+		proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"
 }
 
 // A store under somebody's control shows a cluster of his own, whose manifest names
@@ -352,7 +365,8 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 	r := rs[0]
 	g := newFleet(t, nil)
 	g.people = newPeople(t, "mallory")
-	if err := g.setPeople("  - {name: coordinator-2, kind: coordinator, match: [\"key:" + r.enrolment + "\"]}\n"); err != nil {
+	if err := g.setPeople("  - {name: coordinator-2, kind: coordinator, match: [\"key:" + r.enrolment +
+		"\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
 	g.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
@@ -363,7 +377,8 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 	}
 	pin := f.pin()
 	theirs := func(t *testing.T, config func(*Config)) *fleet {
-		one := &fleet{t: t, dir: r.dir, addr: "127.0.0.1:0", faults: r.faults, signer: g.signer, config: config, first: g, link: new(storeLink), stopC: func() {}}
+		one := &fleet{t: t, dir: r.dir, addr: "127.0.0.1:0", faults: r.faults, signer: g.signer, config: config,
+			first: g, link: new(storeLink), stopC: func() {}}
 		one.start()
 		t.Cleanup(func() { one.stop() })
 		return one
@@ -443,8 +458,8 @@ func TestRelayedRecovery(t *testing.T) {
 func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received, error) {
 	f.t.Helper()
 	c := r.c.withPeers()
-	c.cfg.Self = r.c.enrolledAs(key, r.c.self.Certificate())
-	s := f.c.head.State()
+	c.cfg.Self = r.c.enrolledAs(key, r.c.rooms.Self.Certificate())
+	s := f.c.rooms.Head.State()
 	a := &asking{c: c, head: &claimedHead{f.loaded(), s.Head, s.Manifest}, peer: f.addr,
 		turn: make(chan struct{}, 1)}
 	if alter != nil {
@@ -461,7 +476,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	r.link.lie(hideReplicas)
 	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
 	r.start()
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	nothing := func(t *testing.T, err error, code explain.Code) {
 		t.Helper()
 		if !errors.Is(err, code) {
@@ -482,20 +497,22 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		_, err := askAs(f, r, newTestKey(t), nil)
 		nothing(t, err, explain.PeerRefused)
 		// It is not even told who answers.
-		conn, err := r.c.peerrecovery.dialPeer(f.addr)
+		conn, err := r.c.rooms.PeerRecovery.dialPeer(f.addr)
 		wantOnly(t, "dial", err, "")
 		defer conn.Close()
 		stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
 		wantOnly(t, "call", err, "")
 		hello := &fealtyv1.PeerHello{Cluster: testCluster, Head: s.Head.Hash[:], Nonce: make([]byte, 32),
 			Key: proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)), Recipient: "age1x"}
-		wantOnly(t, "hello", stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}), "")
+		wantOnly(t,
+			"hello", stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}), "")
 		if first, err := stream.Recv(); err == nil {
 			t.Errorf("a stranger got %v", first)
 		}
 	})
 	t.Run("of another cluster", func(t *testing.T) {
-		_, err := askAs(f, r, r.key, func(a *asking) { m := *a.head.manifest; m.Cluster = "other.example"; a.head.manifest = &m })
+		_, err := askAs(f, r, r.key,
+			func(a *asking) { m := *a.head.manifest; m.Cluster = "other.example"; a.head.manifest = &m })
 		nothing(t, err, explain.PeerRefused)
 	})
 	t.Run("at another head", func(t *testing.T) {
@@ -503,7 +520,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		nothing(t, err, explain.PeerBehind)
 	})
 	t.Run("to another purpose", func(t *testing.T) {
-		mv := &move{from: s, manifest: s.Manifest, link: s.Head, mesh: s.MeshCA()}
+		mv := &transition.Move{From: s, Manifest: s.Manifest, Link: s.Head, Mesh: s.MeshCA()}
 		nothing(t, explain.Of((&preparing{c: r.c.withPeers(), mv: mv}).bring(r.ctx(), f.addr)),
 			explain.PeerRefused)
 	})
@@ -516,7 +533,8 @@ func TestWhoIsGivenNothing(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				_, err = f.store.CompareAndSwap(f.ctx(), history.HeadKey, e.Version, e.Value) // the version alone says so
+				_, err = f.store.CompareAndSwap(f.ctx(), history.HeadKey, e.Version,
+					e.Value) // the version alone says so
 				return err
 			}
 			return nil
@@ -597,7 +615,7 @@ func TestDismissedCoordinator(t *testing.T) {
 		return e
 	})
 	r.start()
-	loaded, err := r.c.head.History().Load(t.Context())
+	loaded, err := r.c.rooms.Head.History().Load(t.Context())
 	wantOnly(t, "load", err, "")
 	_, err = r.askOnce(loaded)
 	if failed := wantStep(t, err, stepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {

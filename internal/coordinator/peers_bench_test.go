@@ -16,9 +16,9 @@ import (
 func BenchmarkPeerRecovery(b *testing.B) {
 	quiet := func(c *Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 	f, rs := peerFleet(b, 1, quiet)
-	limits := f.c.peerrecovery.peerCalls.Limits()
+	limits := f.c.rooms.PeerRecovery.peerCalls.Limits()
 	limits.PerSecond, limits.Burst = 1e6, 1e6 // more often than anybody starts
-	f.c.peerrecovery.peerCalls = flowcontrol.New(limits)
+	f.c.rooms.PeerRecovery.peerCalls = flowcontrol.New(limits)
 	r := rs[0]
 	var took []time.Duration
 	for b.Loop() {

@@ -65,7 +65,7 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	peers, failed := r.c.peerrecovery.peers(t.Context(), f.c.head.State().Manifest)
+	peers, failed := r.c.rooms.PeerRecovery.peers(t.Context(), f.c.rooms.Head.State().Manifest)
 	if len(failed) > 0 || len(peers) != 21 || peers[0] == holes[0] || slices.Index(peers, f.addr) > 20-peersDialed {
 		t.Errorf("next time it would ask %v (%v)", peers, failed)
 	}
@@ -83,7 +83,7 @@ func TestReadyPeerIsAskedFirst(t *testing.T) {
 	r.config = func(c *Config) { c.Peers = holes }
 	r.start()
 	r.awaitHead(f)
-	peers, _ := r.c.peerrecovery.peers(t.Context(), f.c.head.State().Manifest)
+	peers, _ := r.c.rooms.PeerRecovery.peers(t.Context(), f.c.rooms.Head.State().Manifest)
 	if !slices.Equal(peers, []string{f.addr, holes[0]}) {
 		t.Errorf("it asks %v", peers)
 	}
@@ -158,11 +158,13 @@ func TestFirstOf(t *testing.T) {
 				if took != tc.want {
 					t.Errorf("it took %v, want %v", took, tc.want)
 				}
-				if (found >= 0) != (tc.good >= 0) || found >= 0 && results[found].who != tc.good || len(results) > tc.n {
+				if (found >= 0) != (tc.good >= 0) || found >= 0 && results[found].who != tc.good ||
+					len(results) > tc.n {
 					t.Fatalf("found %d of %v", found, results)
 				}
 				for i, r := range results {
-					if i != found && !errors.Is(r.err, context.Canceled) && !errors.Is(r.err, context.DeadlineExceeded) {
+					if i != found && !errors.Is(r.err, context.Canceled) &&
+						!errors.Is(r.err, context.DeadlineExceeded) {
 						t.Errorf("%d: %v", r.who, r.err)
 					}
 				}

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -53,7 +54,7 @@ func (f *fleet) audited(actions ...string) []record.AuditEntry {
 	if f.first != nil {
 		st = f.first.store
 	}
-	l, err := st.List(context.Background(), auditPrefix)
+	l, err := st.List(context.Background(), auditlog.Prefix)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -67,7 +68,8 @@ func (f *fleet) audited(actions ...string) []record.AuditEntry {
 			out = append(out, entry)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b record.AuditEntry) int { return a.At.Compare(b.At) }) // each process has chains of its own
+	slices.SortStableFunc(out,
+		func(a, b record.AuditEntry) int { return a.At.Compare(b.At) }) // each process has chains of its own
 	return out
 }
 
@@ -79,16 +81,21 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	a, b := f.c.head.State(), r.c.head.State()
-	if !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey || a.RootPin != b.RootPin || a.Head.Hash != b.Head.Hash || b.Head.Index != 1 {
+	a, b := f.c.rooms.Head.State(), r.c.rooms.Head.State()
+	if !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey || a.RootPin != b.RootPin || a.Head.Hash != b.Head.Hash ||
+		b.Head.Index != 1 {
 		t.Error("it is ready with other secrets, or at another head")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received", "mesh.received")
-	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" || given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" || given[0].Fields["key"] != r.c.self.EnrolmentKey() ||
+	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" ||
+		given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" ||
+		given[0].Fields["key"] != r.c.rooms.Self.EnrolmentKey() ||
 		given[0].Fields["head"] != a.Head.Hash.String() || given[0].Fields["proof"] == "" {
 		t.Errorf("the audit log says of the giver %+v", given)
 	}
-	if len(received) != 2 || received[0].Fields["via"] != "peer" || received[0].Fields["key"] != f.c.self.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" || given[0].At.After(received[0].At) {
+	if len(received) != 2 || received[0].Fields["via"] != "peer" ||
+		received[0].Fields["key"] != f.c.rooms.Self.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" ||
+		given[0].At.After(received[0].At) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	// It serves: a member joins at it, and both of them know the member.
@@ -125,7 +132,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	given := make(chan struct{})                   // by the first one
 	gave := sync.OnceFunc(func() { close(given) }) // on a busy machine it may be asked again
 	good := laterTo(t, f.addr, given)
-	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.head.State(),
+	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.rooms.Head.State(),
 		secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; gave() }})
 	var log syncBuffer
 	rs[0].link.lie(hideReplicas)
@@ -147,7 +154,8 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	if n := gathered(t, rs[0], "fealty_peer_recoveries_total", "outcome", "received"); n != 1 {
 		t.Errorf("the metric counts %v", n)
 	}
-	if text := string(log.Bytes()); !strings.Contains(text, "peer recovery failed") || !strings.Contains(text, "step=6") || !strings.Contains(text, bad) {
+	if text := string(log.Bytes()); !strings.Contains(text, "peer recovery failed") ||
+		!strings.Contains(text, "step=6") || !strings.Contains(text, bad) {
 		t.Errorf("the log does not say that the first peer failed: %s", text)
 	}
 	took := f.audited("seed.received")
@@ -219,9 +227,9 @@ func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
 	if err := f.setPeople(""); err != nil {
 		t.Fatal(err)
 	}
-	before := r.c.head.State()
+	before := r.c.rooms.Head.State()
 	if _, err := r.local().token.CreateToken(r.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool",
-		Name: "n"}); err == nil && r.c.head.State() == before {
+		Name: "n"}); err == nil && r.c.rooms.Head.State() == before {
 		t.Error("a token was made under an old head")
 	}
 	r.awaitHead(f)
@@ -237,7 +245,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	before := r.c.head.State()
+	before := r.c.rooms.Head.State()
 	// It dies with the answer of the swap.
 	f.faults.Arm("set.after-swap", func() error { f.link.cut(errKilled); return errTestCrash })
 	if err := f.setPeople(moreCoordinators(t)); err == nil {
@@ -246,12 +254,14 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	f.stop()
 	r.awaitState("the new head",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index == 2 })
-	after := r.c.head.State()
+	after := r.c.rooms.Head.State()
 	if after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey || after.Head.AuthorityEpoch != 2 {
 		t.Errorf("it is at epoch %d with mesh CA key %s", after.Head.AuthorityEpoch, after.MeshKey)
 	}
 	took := r.audited("mesh.prepared")
-	if len(took) != 1 || took[0].Fields["from"] != "coordinator-1" || took[0].Fields["mesh_ca_key"] != after.MeshKey.String() || took[0].Actor != "spiffe://test.example/coordinator/coordinator-2" {
+	if len(took) != 1 || took[0].Fields["from"] != "coordinator-1" ||
+		took[0].Fields["mesh_ca_key"] != after.MeshKey.String() ||
+		took[0].Actor != "spiffe://test.example/coordinator/coordinator-2" {
 		t.Errorf("the audit log says %+v", took)
 	}
 	// And it gives what the next one needs, the setter too.
@@ -262,8 +272,8 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	f.awaitHead(r)
 }
 
-// For every coordinator that holds the seed the audit log shows where from, and who
-// gave it proved whom it gave it to: manifest.md, "Seed share owner security".
+// For every coordinator that holds the seed the audit log shows where from, and whoever
+// gave it had proof of whom it gave it to.
 func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 3, nil)
@@ -274,12 +284,12 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 		r.start()
 		r.awaitHead(rs[0])
 	}
-	s := rs[0].c.head.State()
+	s := rs[0].c.rooms.Head.State()
 	given, received := f.audited("seed.given"), f.audited("seed.received")
 	if len(given) != 3 || len(received) != 3 {
 		t.Fatalf("given %d times, received %d times", len(given), len(received))
 	}
-	holds := map[string]bool{f.c.self.EnrolmentKey(): true} // it made the seed
+	holds := map[string]bool{f.c.rooms.Self.EnrolmentKey(): true} // it made the seed
 	for i, g := range given {
 		key, err := proof.ParseKeyClaim(g.Fields["key"])
 		wantOnly(t, "key", err, "")
@@ -293,7 +303,8 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 			t.Errorf("hand-over %d is not to a coordinator of the manifest in force that proved itself: %+v", i, g)
 		}
 		// Whoever gave it held it, by an entry of before.
-		j := slices.IndexFunc(received, func(e record.AuditEntry) bool { return strings.HasSuffix(e.Actor, "/"+found.Name) })
+		j := slices.IndexFunc(received,
+			func(e record.AuditEntry) bool { return strings.HasSuffix(e.Actor, "/"+found.Name) })
 		if j < 0 || !holds[received[j].Fields["key"]] || received[j].At.Before(g.At) {
 			t.Errorf("%s received it from nobody who held it: %+v", found.Name, received)
 		}

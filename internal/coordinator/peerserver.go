@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -89,7 +90,7 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	if _, unknown := g.shown.Match(s.Manifest,
 		c.cfg.Now()); unknown == nil && string(h.GetHead()) != string(s.Head.Hash[:]) {
 		// It may have seen a newer head than this one has.
-		if s, err = c.cfg.Authority.headIfFree(ctx); err != nil {
+		if s, err = c.cfg.HeadIfFree(ctx); err != nil {
 			return nil, nil, err
 		}
 		g.s = s
@@ -137,7 +138,8 @@ func refusedPeer(problem string) error {
 // or here is not the head.
 func (c *PeerRecovery) behind(g *greeted, problem string) error {
 	c.cfg.Head.LookAgain() // one of the two is behind; it may be this one
-	return explain.New(explain.PeerBehind, "peer", c.cfg.Self.NameIn(g.s.Manifest), "asked", shortHex(g.t.Head),
+	return explain.New(explain.PeerBehind, "peer", c.cfg.Self.NameIn(g.s.Manifest),
+		"asked", transition.ShortHex(g.t.Head),
 		"problem", problem)
 }
 
@@ -162,7 +164,7 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 	}
 	asker, stranger := g.shown.Match(g.s.Manifest, c.cfg.Now())
 	g.asker = asker
-	switch answer := decide.Give(memory{c.cfg.Authority, g.s}, head.Hash, history.Hash(g.t.Head), stranger == nil); {
+	switch answer := decide.Give(c.cfg.Keys.Memory(g.s), head.Hash, history.Hash(g.t.Head), stranger == nil); {
 	case answer == decide.Stranger:
 		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
@@ -229,7 +231,8 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if err != nil {
 			return g, err
 		}
-		if err := stream.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Challenge{Challenge: challenge}}); err != nil {
+		if err := stream.Send(&fealtyv1.PeerServiceRecoverResponse{
+			Step: &fealtyv1.PeerServiceRecoverResponse_Challenge{Challenge: challenge}}); err != nil {
 			return g, err
 		}
 		if req, err = flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv); err != nil {
@@ -245,7 +248,8 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if err != nil {
 			return g, err
 		}
-		return g, stream.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Secrets{Secrets: secrets}})
+		return g, stream.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Secrets{
+			Secrets: secrets}})
 	})
 }
 
@@ -268,7 +272,8 @@ func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []b
 	}
 	if err := c.auditHandover(ctx, g, evidence, vouch, record.AuditEntry{Action: "seed.given", Target: g.name(),
 		Fields: map[string]string{
-			"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(), "head": g.s.Head.Hash.String(), "index": fmt.Sprint(g.s.Head.Index),
+			"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(),
+			"head": g.s.Head.Hash.String(), "index": fmt.Sprint(g.s.Head.Index),
 		}}); err != nil {
 		return nil, err
 	}

@@ -21,9 +21,10 @@ import (
 func strangerFrom(f *fleet, i int) *mesh.Conn {
 	f.t.Helper()
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+i/250), byte(i%250), 1)}}
-	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
-		return d.DialContext(ctx, "tcp", addr)
-	}})
+	conn, err := mesh.DialPinned(f.addr, credential.Unproven(),
+		mesh.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", addr)
+		}})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 			f, p := ownedFleet(t, nil)
 			alice := p.shareFile(f.store, "alice")
 			f.loseKeeper()
-			f.c.ownerrecovery.recoveries.owners = withMost(f.c.ownerrecovery.recoveries.owners, crowd.most)
+			f.c.rooms.OwnerRecovery.recoveries.owners = withMost(f.c.rooms.OwnerRecovery.recoveries.owners, crowd.most)
 			for i := range crowd.addresses {
 				client := fealtyv1.NewRecoveryServiceClient(strangerFrom(f, i))
 				for range crowd.calls {
@@ -77,7 +78,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	limits := f.c.verifiers.Limits()
 	limits.Patience = 2 * time.Second
 	f.c.verifiers = flowcontrol.New(limits)
-	want := recovery.Expected{Manifest: f.c.head.State().Manifest}
+	want := recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
 		client := fealtyv1.NewVerifyServiceClient(strangerFrom(f, i))
@@ -110,7 +111,7 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 	for name, crowd := range crowds {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
-			f.c.peerrecovery.peerCalls = withMost(f.c.peerrecovery.peerCalls, crowd.most)
+			f.c.rooms.PeerRecovery.peerCalls = withMost(f.c.rooms.PeerRecovery.peerCalls, crowd.most)
 			r := rs[0]
 			for i := range crowd.addresses {
 				client := fealtyv1.NewPeerServiceClient(strangerFrom(f, i))
@@ -120,7 +121,8 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 						continue
 					}
 					_ = stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: &fealtyv1.PeerHello{
-						Cluster: testCluster, Head: make([]byte, 32), Nonce: make([]byte, proof.NonceBytes), Key: r.enrolment, Recipient: "age1",
+						Cluster: testCluster, Head: make([]byte, 32), Nonce: make([]byte, proof.NonceBytes),
+						Key: r.enrolment, Recipient: "age1",
 					}}})
 				}
 			}
@@ -133,9 +135,7 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 // Strangers who begin to join and do not answer their challenge keep no member out.
 func TestStrangersHoldUpNoJoin(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
-	f.c.admission.joinsWaiting = flowcontrol.New(flowcontrol.Limits{What: "joins", Most: 48, PerSource: 8,
-		Patience: flowcontrol.AnswerTimeout})
+	f := newFleet(t, func(cfg *Config) { cfg.knobs = knobs{maxJoins: 48, maxSourceJoins: 8} })
 	if err := f.set(f.manifest("")); err != nil {
 		t.Fatal(err)
 	}

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -29,58 +29,7 @@ import (
 const (
 	prepareTimeout = 2 * time.Second // of all peers together
 	prepareAtOnce  = 16
-	maxTaken       = 8 // mesh CA keys of heads that may come; the oldest is dropped
 )
-
-// takenKeys are the mesh CA keys that peers brought for heads that may come.
-type takenKeys struct {
-	mu   sync.Mutex
-	keys []takenKey // oldest first; guarded by mu
-}
-
-type takenKey struct {
-	link history.Link // of the transition, which is in no history yet
-	mesh *ca.MeshCA
-}
-
-// keep remembers a key, in place of the oldest if there are too many.
-func (t *takenKeys) keep(k takenKey) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.keys = slices.DeleteFunc(t.keys, func(have takenKey) bool { return have.link.Hash == k.link.Hash })
-	if len(t.keys) >= maxTaken {
-		t.keys = slices.Delete(t.keys, 0, 1)
-	}
-	t.keys = append(t.keys, k)
-}
-
-// mesh returns the mesh CA with this key; nil if nobody brought it.
-func (t *takenKeys) mesh(key identity.KeyID) *ca.MeshCA {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, k := range t.keys {
-		if k.mesh.KeyID() == key {
-			return k.mesh
-		}
-	}
-	return nil
-}
-
-// settle forgets what is decided now that head is adopted. The keys of heads that did
-// not come are nobody's.
-func (t *takenKeys) settle(head history.Link) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.keys = slices.DeleteFunc(t.keys, func(k takenKey) bool {
-		if k.link.Index > head.Index {
-			return false // it may come yet
-		}
-		if k.mesh.KeyID() != head.MeshCAKey {
-			authority.WipeMesh(k.mesh)
-		}
-		return true
-	})
-}
 
 // prepare hands the new mesh CA key of mv to the ready peers that are coordinators
 // before and after it, all at once, so that a crash right after the swap costs nothing.
@@ -89,8 +38,8 @@ func (t *takenKeys) settle(head history.Link) {
 //
 // A move that makes no mesh CA key needs none of this, and one that makes a seed hands
 // that to nobody before it is in force.
-func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
-	if mv.from == nil || mv.newSeed || mv.mesh.KeyID() == mv.from.MeshKey {
+func (c *PeerRecovery) prepare(ctx context.Context, mv *transition.Move) []string {
+	if mv.From == nil || mv.NewSeed || mv.Mesh.KeyID() == mv.From.MeshKey {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
@@ -128,16 +77,16 @@ func (c *PeerRecovery) prepare(ctx context.Context, mv *move) []string {
 // preparable returns where the peers are that may take the key of mv: those that said
 // that they are ready at its parent, or at the head before that. Such a one follows as soon
 // as it is greeted, or has followed and did not come to say so. They have to prove it.
-func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
-	others, err := c.cfg.Replicas.Newest(ctx, mv.from.Manifest)
+func (c *PeerRecovery) preparable(ctx context.Context, mv *transition.Move) []string {
+	others, err := c.cfg.Replicas.Newest(ctx, mv.From.Manifest)
 	if err != nil {
 		c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "the replica records were not read", slog.Any("err", err))
 		return nil
 	}
 	var out []string
-	parent := mv.from.Head
+	parent := mv.From.Head
 	for _, r := range others {
-		_, stays := r.EntryIn(mv.manifest, c.cfg.Now())
+		_, stays := r.EntryIn(mv.Manifest, c.cfg.Now())
 		near := r.Head == parent.Hash || r.Head == parent.Previous
 		if r.Key != c.cfg.Self.EnrolmentKey() && stays && !r.Stopped && r.Phase == authority.Ready.String() && near &&
 			len(r.Addresses) > 0 {
@@ -150,7 +99,7 @@ func (c *PeerRecovery) preparable(ctx context.Context, mv *move) []string {
 // preparing is the bringing of one key to one peer.
 type preparing struct {
 	c    *PeerRecovery
-	mv   *move
+	mv   *transition.Move
 	name string // of the peer, once it has proven it
 }
 
@@ -166,11 +115,12 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	from := p.mv.from
+	from := p.mv.From
 	x := &exchange{c: p.c, t: proof.PeerTranscript{Purpose: proof.Prepare, Cluster: from.Manifest.Cluster,
 		Head: from.Head.Hash[:]}}
 	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
-		return stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Hello{Hello: h}})
+		return stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Hello{
+			Hello: h}})
 	}, func() (*fealtyv1.PeerChallenge, error) {
 		m, err := stream.Recv()
 		return m.GetChallenge(), err
@@ -178,7 +128,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 		return err
 	}
 	_, before := x.giver.Match(from.Manifest, p.c.cfg.Now())
-	found, after := x.giver.Match(p.mv.manifest, p.c.cfg.Now())
+	found, after := x.giver.Match(p.mv.Manifest, p.c.cfg.Now())
 	if !decide.Prepares(before == nil, after == nil) {
 		return fmt.Errorf("it is no coordinator both before and after the change: %w", cmp.Or(before, after))
 	}
@@ -189,19 +139,20 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	}
 	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
 		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.cfg.Self.EnrolmentKey(),
-		To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.link.Hash,
-	}, p.mv.mesh)
+		To: proof.KeyClaim(x.t.GiverKey), Head: p.mv.Link.Hash,
+	}, p.mv.Mesh)
 	if err != nil {
 		return err
 	}
-	raw, err := p.mv.link.Encode()
+	raw, err := p.mv.Link.Encode()
 	if err != nil {
 		return err
 	}
-	if err := stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Candidate{Candidate: &fealtyv1.PeerCandidate{
-		Evidence: evidence, Transition: raw, Manifest: p.mv.manifest.Bytes(), Sealed: sealed,
-		MeshCa: p.mv.mesh.Certificate().Raw, X509: vouch,
-	}}}); err != nil && stream.Context().Err() != nil {
+	if err := stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Candidate{
+		Candidate: &fealtyv1.PeerCandidate{
+			Evidence: evidence, Transition: raw, Manifest: p.mv.Manifest.Bytes(), Sealed: sealed,
+			MeshCa: p.mv.Mesh.Certificate().Raw, X509: vouch,
+		}}}); err != nil && stream.Context().Err() != nil {
 		return err
 	}
 	answer, err := stream.Recv()
@@ -230,7 +181,8 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err != nil {
 			return g, err
 		}
-		if err := stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Challenge{Challenge: challenge}}); err != nil {
+		if err := stream.Send(&fealtyv1.PeerServicePrepareResponse{
+			Step: &fealtyv1.PeerServicePrepareResponse_Challenge{Challenge: challenge}}); err != nil {
 			return g, err
 		}
 		if req, err = flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv); err != nil {
@@ -248,55 +200,57 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 			return g, refusedPeer(err.Error())
 		}
 		if err := c.auditHandover(ctx, g, candidate.GetEvidence(), candidate.GetX509(),
-			record.AuditEntry{Action: "mesh.prepared", Target: k.link.Hash.String(), Fields: map[string]string{
-				"from": g.asker.Name, "mesh_ca_key": k.mesh.KeyID().String(), "head": g.s.Head.Hash.String(), "index": fmt.Sprint(k.link.Index),
+			record.AuditEntry{Action: "mesh.prepared", Target: k.Link.Hash.String(), Fields: map[string]string{
+				"from": g.asker.Name, "mesh_ca_key": k.Mesh.KeyID().String(),
+				"head": g.s.Head.Hash.String(), "index": fmt.Sprint(k.Link.Index),
 			}}); err != nil {
-			authority.WipeMesh(k.mesh)
+			authority.WipeMesh(k.Mesh)
 			return g, err
 		}
-		c.cfg.Authority.taken.keep(k)
-		return g, stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Taken{Taken: &fealtyv1.PeerTaken{}}})
+		c.cfg.Keys.Prepare(k)
+		return g, stream.Send(&fealtyv1.PeerServicePrepareResponse{Step: &fealtyv1.PeerServicePrepareResponse_Taken{
+			Taken: &fealtyv1.PeerTaken{}}})
 	})
 }
 
 // takeKey checks that a candidate would be a link of the history after the head that is
 // in force here, with authority over this coordinator, and that the key is its mesh CA's.
 func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
-	recipient *keyring.EphemeralRecipient) (takenKey, error) {
+	recipient *keyring.EphemeralRecipient) (keychain.Prepared, error) {
 	t, err := history.Decode(p.GetTransition())
 	if err != nil {
-		return takenKey{}, err
+		return keychain.Prepared{}, err
 	}
 	m := g.s.Manifest
 	if t.Manifest != m.Hash() {
 		if m, err = manifest.ParseAccepted(p.GetManifest()); err != nil {
-			return takenKey{}, err
+			return keychain.Prepared{}, err
 		}
 	}
 	next, err := g.s.Chain.Extend(t, m)
 	if err != nil {
-		return takenKey{}, err
+		return keychain.Prepared{}, err
 	}
 	link := *next.Current()
 	_, stranger := g.shown.Match(g.s.Manifest, c.cfg.Now())
-	if answer := decide.Take(memory{c.cfg.Authority, g.s}, decide.HeadOf(&link),
+	if answer := decide.Take(c.cfg.Keys.Memory(g.s), decide.HeadOf(&link),
 		stranger == nil); answer != decide.Given {
-		return takenKey{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
+		return keychain.Prepared{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
 	switch _, err := c.cfg.Self.Admits(m); {
 	case err != nil:
-		return takenKey{}, err
+		return keychain.Prepared{}, err
 	case link.Salt != g.s.Head.Salt || !next.TransactionKey().Equal(g.s.Secrets.TransactionKey()):
-		return takenKey{}, errors.New("it brings another seed into force")
+		return keychain.Prepared{}, errors.New("it brings another seed into force")
 	case link.MeshCAKey == g.s.MeshKey:
-		return takenKey{}, errors.New("it makes no mesh CA key")
+		return keychain.Prepared{}, errors.New("it makes no mesh CA key")
 	}
 	key, err := authority.TakeMesh(recipient, keyring.Handover{
 		Purpose: string(proof.Prepare), Cluster: g.t.Cluster, From: g.key, To: c.cfg.Self.EnrolmentKey(),
 		Head: link.Hash,
 	}, p.GetSealed())
 	if err != nil {
-		return takenKey{}, err
+		return keychain.Prepared{}, err
 	}
 	mesh, err := key.Load(g.s.Root, p.GetMeshCa(), m.Cluster, link.AuthorityEpoch)
 	if err == nil && mesh.KeyID() != link.MeshCAKey {
@@ -304,7 +258,7 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 	}
 	if err != nil {
 		key.Wipe()
-		return takenKey{}, err
+		return keychain.Prepared{}, err
 	}
-	return takenKey{link, mesh}, nil
+	return keychain.Prepared{Link: link, Mesh: mesh}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +14,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -23,18 +26,18 @@ import (
 
 // candidate returns a move of f to a manifest with more coordinators, signed, that was
 // not written.
-func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
+func (f *fleet) candidate(extra string, alter func(*history.Transition)) *transition.Move {
 	f.t.Helper()
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	m, err := manifest.Parse(withSeed(f.manifest(extra), f.people.seed(1, "")))
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	mv := &move{from: s, manifest: m, secrets: s.Secrets, root: s.Root, mesh: s.MeshCA()}
+	mv := &transition.Move{From: s, Manifest: m, Secrets: s.Secrets, Root: s.Root, Mesh: s.MeshCA()}
 	t, moves := s.Chain.Next(history.KindSet, m)
 	t.Reason = "test"
 	if moves {
-		if err := f.c.authority.newMesh(mv, t); err != nil {
+		if err := mv.NewMesh(t, f.clock()); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -47,7 +50,7 @@ func (f *fleet) candidate(extra string, alter func(*history.Transition)) *move {
 	if alter != nil {
 		alter(t)
 	}
-	if err := mv.seal(t); err != nil {
+	if err := mv.Seal(t); err != nil {
 		f.t.Fatal(err)
 	}
 	return mv
@@ -67,9 +70,10 @@ func TestWhatIsNotTaken(t *testing.T) {
 	wantOnly(t, "derive", err, "")
 	otherRoot, err := ca.Root(keys.RootCA(), testCluster, f.clock().Add(-time.Hour))
 	wantOnly(t, "root", err, "")
-	others, err := ca.NewMeshCA(otherRoot, keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: 2, Validity: time.Hour}, f.clock())
+	others, err := ca.NewMeshCA(otherRoot, keys.RootCA(),
+		ca.MeshConfig{Cluster: testCluster, Epoch: 2, Validity: time.Hour}, f.clock())
 	wantOnly(t, "mesh", err, "")
-	bring := func(mv *move) error {
+	bring := func(mv *transition.Move) error {
 		c := f.c.withPeers()
 		err := (&preparing{c: c, mv: mv}).bring(f.ctx(), r.addr)
 		if err != nil {
@@ -80,47 +84,50 @@ func TestWhatIsNotTaken(t *testing.T) {
 	more := moreCoordinators(t)
 	for _, tc := range []struct {
 		name string
-		mv   func() *move
+		mv   func() *transition.Move
 	}{
-		{"another link before it", func() *move {
+		{"another link before it", func() *transition.Move {
 			return f.candidate(more, func(t *history.Transition) { t.Previous[0] ^= 1 })
 		}},
-		{"a link is left out", func() *move { return f.candidate(more, func(t *history.Transition) { t.Index++ }) }},
-		{"no signature of the signers", func() *move { return f.candidate(more, func(t *history.Transition) { t.Signatures = nil }) }},
-		{"a signature over something else", func() *move {
+		{"a link is left out",
+			func() *transition.Move { return f.candidate(more, func(t *history.Transition) { t.Index++ }) }},
+		{"no signature of the signers",
+			func() *transition.Move { return f.candidate(more, func(t *history.Transition) { t.Signatures = nil }) }},
+		{"a signature over something else", func() *transition.Move {
 			return f.candidate(more, func(t *history.Transition) { t.Signatures[0].Signature[5] ^= 1 })
 		}},
-		{"the mesh CA key of another transition", func() *move {
+		{"the mesh CA key of another transition", func() *transition.Move {
 			return f.candidate(more, func(t *history.Transition) { t.MeshCAKey[0] ^= 1 })
 		}},
-		{"the mesh CA key of before", func() *move { return f.candidate("", nil) }},
-		{"the certificate of another root", func() *move {
+		{"the mesh CA key of before", func() *transition.Move { return f.candidate("", nil) }},
+		{"the certificate of another root", func() *transition.Move {
 			mv := f.candidate(more, func(t *history.Transition) { t.MeshCAKey = others.KeyID() })
-			mv.mesh = others
+			mv.Mesh = others
 			return mv
 		}},
-		{"a manifest without it", func() *move {
+		{"a manifest without it", func() *transition.Move {
 			f.replicas = rs[1:]
 			defer func() { f.replicas = rs }()
 			mv := f.candidate(more, nil)
 			return mv
 		}},
-		{"an epoch of its own making", func() *move { return f.candidate(more, func(t *history.Transition) { t.AuthorityEpoch += 7 }) }},
+		{"an epoch of its own making",
+			func() *transition.Move {
+				return f.candidate(more, func(t *history.Transition) { t.AuthorityEpoch += 7 })
+			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := bring(tc.mv()); err == nil {
 				t.Error("it was taken")
 			}
-			r.c.authority.taken.mu.Lock()
-			defer r.c.authority.taken.mu.Unlock()
-			if n := len(r.c.authority.taken.keys); n > 0 {
+			if n := len(r.c.rooms.Keys.Brought()); n > 0 {
 				t.Errorf("%d keys are kept", n)
 			}
 		})
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
 		c := f.c.withPeers()
-		c.cfg.Self = f.c.enrolledAs(newTestKey(t), f.c.self.Certificate())
+		c.cfg.Self = f.c.enrolledAs(newTestKey(t), f.c.rooms.Self.Certificate())
 		if err := explain.Of((&preparing{c: c, mv: f.candidate(more, nil)}).bring(f.ctx(),
 			r.addr)); err.Code != explain.PeerRefused {
 			t.Errorf("answered %v", err)
@@ -134,7 +141,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		if err := p.bring(f.ctx(), r.addr); err == nil || !strings.Contains(err.Error(), "both before and after") {
 			t.Errorf("the key is brought to who is dismissed: %v", err)
 		}
-		if got := f.c.peerrecovery.prepare(f.ctx(), mv); len(got) > 0 {
+		if got := f.c.rooms.PeerRecovery.prepare(f.ctx(), mv); len(got) > 0 {
 			t.Errorf("prepared %v", got)
 		}
 	})
@@ -142,8 +149,8 @@ func TestWhatIsNotTaken(t *testing.T) {
 		t.Errorf("the audit log says that keys were taken: %v", got)
 	}
 	// What is in order is taken, up to a bound; the oldest goes.
-	var brought []*move
-	for range maxTaken + 2 {
+	var brought []*transition.Move
+	for range keychain.MaxPrepared + 2 {
 		mv := f.candidate(moreCoordinators(t), nil)
 		if err := bring(mv); err != nil {
 			t.Fatal(err)
@@ -151,7 +158,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		brought = append(brought, mv)
 	}
 	for i, mv := range brought {
-		if have := r.c.authority.taken.mesh(mv.mesh.KeyID()) != nil; have != (i >= 2) {
+		if have := slices.Contains(r.c.rooms.Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
 			t.Errorf("key %d is kept: %v", i, have)
 		}
 	}
@@ -161,9 +168,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 	r.awaitHead(f)
 	kept := func() int {
-		r.c.authority.taken.mu.Lock()
-		defer r.c.authority.taken.mu.Unlock()
-		return len(r.c.authority.taken.keys)
+		return len(r.c.rooms.Keys.Brought())
 	}
 	for end := time.Now().Add(leadPatience); kept() > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -180,7 +185,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	f, rs := peerFleet(t, 2, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	var said strings.Builder
 	bad := servePeer(t, &liar{key: rs[1].key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
 		raw, err := proto.Marshal(m)
@@ -202,10 +207,11 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	rs[0].awaitHead(f)
-	next := f.c.head.State()
+	next := f.c.rooms.Head.State()
 
 	thief := steal(s)
-	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal()}
+	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(),
+		"store key": thief.keys.StoreSeal()}
 	for what, st := range map[string]*authority.State{"mesh CA key": s, "next mesh CA key": next} {
 		raw, err := st.MeshCA().Key().Bytes()
 		wantOnly(t, "mesh key", err, "")
@@ -222,7 +228,8 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		wantOnly(t, "gather", err, "")
 		places["metrics"] = append(places["metrics"], fmt.Sprint(families)...)
 	}
-	if text := string(places["log"]); !strings.Contains(text, "secrets were handed over between coordinators") || !strings.Contains(text, "peer recovery failed") {
+	if text := string(places["log"]); !strings.Contains(text, "secrets were handed over between coordinators") ||
+		!strings.Contains(text, "peer recovery failed") {
 		t.Error("the log says nothing of the recovery: this test looks at nothing")
 	}
 	for where, text := range places {
@@ -242,22 +249,23 @@ func FuzzPeerSecrets(f *testing.F) {
 	}
 	s := d.state()
 	mesh := s.MeshCA()
-	loaded, err := d.c.head.History().Load(f.Context())
+	loaded, err := d.c.rooms.Head.History().Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.c.head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
+	d.c.rooms.Head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
 	head := &claimedHead{loaded, s.Head, s.Manifest}
 	f.Add(s.Root.Raw, mesh.Certificate().Raw, s.Manifest.Bytes())
 	f.Add([]byte{}, []byte{}, []byte{})
 	f.Add(mesh.Certificate().Raw, s.Root.Raw, s.Manifest.Bytes())
 	f.Add(s.Root.Raw, []byte("0"), s.Manifest.Bytes())
 	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
-		a := &asking{c: d.c.peerrecovery, head: head}
+		a := &asking{c: d.c.rooms.PeerRecovery, head: head}
 		secrets, key := brought(s)
 		r := &received{secrets: secrets}
 		err := a.verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
-		if err == nil && (string(m) != string(s.Manifest.Bytes()) || r.mesh.KeyID() != s.MeshKey || !r.root.Equal(s.Root)) {
+		if err == nil && (string(m) != string(s.Manifest.Bytes()) || r.mesh.KeyID() != s.MeshKey ||
+			!r.root.Equal(s.Root)) {
 			t.Fatal("something else was accepted")
 		}
 		if err != nil && (a.step < stepManifest || a.step > stepMesh) {
@@ -280,40 +288,40 @@ func FuzzPeerCandidate(f *testing.F) {
 	}
 	tr, _ := s.Chain.Next(history.KindRekey, s.Manifest)
 	tr.Reason = "x"
-	mv := &move{from: s, manifest: s.Manifest, secrets: s.Secrets, root: s.Root}
-	if err := d.c.authority.newMesh(mv, tr); err != nil {
+	mv := &transition.Move{From: s, Manifest: s.Manifest, Secrets: s.Secrets, Root: s.Root}
+	if err := mv.NewMesh(tr, d.clock()); err != nil {
 		f.Fatal(err)
 	}
-	if err := mv.seal(tr); err != nil {
+	if err := mv.Seal(tr); err != nil {
 		f.Fatal(err)
 	}
-	raw, err := mv.link.Encode()
+	raw, err := mv.Link.Encode()
 	if err != nil {
 		f.Fatal(err)
 	}
-	shown, err := proof.OwnCoordinator(d.c.self.EnrolmentKey(), nil)
+	shown, err := proof.OwnCoordinator(d.c.rooms.Self.EnrolmentKey(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := &greeted{s: s, key: d.c.self.EnrolmentKey(), shown: shown,
+	g := &greeted{s: s, key: d.c.rooms.Self.EnrolmentKey(), shown: shown,
 		t: proof.PeerTranscript{Cluster: s.Manifest.Cluster}}
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
-		Cluster: s.Manifest.Cluster, From: g.key, To: d.c.self.EnrolmentKey(),
-		Head: mv.link.Hash}, keyring.Handed{Mesh: mv.mesh.Key()})
+		Cluster: s.Manifest.Cluster, From: g.key, To: d.c.rooms.Self.EnrolmentKey(),
+		Head: mv.Link.Hash}, keyring.Handed{Mesh: mv.Mesh.Key()})
 	if err != nil {
 		f.Fatal(err)
 	}
-	if k, err := d.c.peerrecovery.takeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
-		MeshCa: mv.mesh.Certificate().Raw}, recipient); err != nil || k.link.Hash != mv.link.Hash {
+	if k, err := d.c.rooms.PeerRecovery.takeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
+		MeshCa: mv.Mesh.Certificate().Raw}, recipient); err != nil || k.Link.Hash != mv.Link.Hash {
 		f.Fatalf("what is right is refused: %v", err)
 	}
-	f.Add(raw, s.Manifest.Bytes(), sealed, mv.mesh.Certificate().Raw)
+	f.Add(raw, s.Manifest.Bytes(), sealed, mv.Mesh.Certificate().Raw)
 	f.Add(raw, []byte{}, sealed, mesh.Certificate().Raw)
 	f.Add([]byte("{}"), []byte{}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, transition, m, sealed, cert []byte) {
-		k, err := d.c.peerrecovery.takeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m,
+		k, err := d.c.rooms.PeerRecovery.takeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m,
 			Sealed: sealed, MeshCa: cert}, recipient)
-		if err == nil && (k.link.Hash != mv.link.Hash || k.mesh.KeyID() != mv.mesh.KeyID()) {
+		if err == nil && (k.Link.Hash != mv.Link.Hash || k.Mesh.KeyID() != mv.Mesh.KeyID()) {
 			t.Fatalf("took %x", transition)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/presence"
@@ -60,7 +61,7 @@ func (x *together) pass(d time.Duration) { x.moved.Add(int64(d)) }
 // ask has each of some ask the others once.
 func (x *together) ask(some ...*fleet) {
 	for _, f := range some {
-		f.c.membership.askOthers(f.ctx(), f.c.head.State(), hearTimeout)
+		f.c.rooms.Peers.Ask(f.ctx(), f.c.rooms.Head.State())
 	}
 }
 
@@ -84,12 +85,12 @@ func finds(t *testing.T, f *fleet, prefix string, want ...[2]string) {
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.c.self.NameIn(f.c.head.State().Manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.c.rooms.Self.NameIn(f.c.rooms.Head.State().Manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.c.self.NameIn(f.c.head.State().Manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.c.rooms.Self.NameIn(f.c.rooms.Head.State().Manifest), got[i], w)
 		}
 	}
 }
@@ -112,14 +113,16 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	first, second, third := x.all[0], x.all[1], x.all[2]
 
 	if leader, _, _ := awaitLeader(t, x.all...); leader != first {
-		_, err := leader.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: "coordinator-1"})
+		_, err := leader.leaderClient().TransferLeader(t.Context(),
+			&fealtyv1.TransferLeaderRequest{To: "coordinator-1"})
 		wantOnlyNil(t, err)
 	}
 	first.kill() // it led
 	x.unheard(second, third)
 	finds(t, second, ofCoordinators, missing("coordinator-1"))
 	finds(t, third, ofCoordinators, missing("coordinator-1"))
-	if got := second.getStatus().GetReplicas(); got[0].GetUnheardFor().AsDuration() < presence.After || got[1].GetUnheardFor() != nil || got[2].GetUnheardFor().AsDuration() >= presence.After {
+	if got := second.getStatus().GetReplicas(); got[0].GetUnheardFor().AsDuration() < presence.After ||
+		got[1].GetUnheardFor() != nil || got[2].GetUnheardFor().AsDuration() >= presence.After {
 		t.Errorf("the coordinators are shown as %v", got)
 	}
 
@@ -127,8 +130,12 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	first.await(authority.Ready)
 	first.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" && !r.Stopped })
 	until := time.Now().Add(time.Minute)
-	for x.ask(second, third); second.c.membership.presence.Gone(first.enrolmentKey(),
-		x.elapsed()) && time.Now().Before(until); x.ask(second, third) {
+	silent := func() bool {
+		x.ask(second, third)
+		since, _ := second.c.rooms.Peers.Silent(first.enrolmentKey())
+		return since >= presence.After
+	}
+	for silent() && time.Now().Before(until) {
 		time.Sleep(20 * time.Millisecond) // the pause of a connection that failed
 	}
 	finds(t, second, ofCoordinators)
@@ -142,7 +149,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 }
 
-func (f *fleet) enrolmentKey() string { return f.c.self.EnrolmentKey() }
+func (f *fleet) enrolmentKey() string { return f.c.rooms.Self.EnrolmentKey() }
 
 // A coordinator that just became ready misses nobody; one that is dismissed is missed no more.
 func TestWhoIsNotMissed(t *testing.T) {
@@ -150,7 +157,7 @@ func TestWhoIsNotMissed(t *testing.T) {
 	x := newTogether(t, 2)
 	first, second := x.all[0], x.all[1]
 	second.kill()
-	first.c.membership.presence.Listen(x.elapsed())
+	first.c.rooms.Peers.Listen()
 	x.unheard(first)
 	finds(t, first, ofCoordinators)
 	x.pass(presence.Settle)
@@ -173,7 +180,8 @@ func TestForgetCoordinator(t *testing.T) {
 	x := newTogether(t, 3)
 	first, second, third := x.all[0], x.all[1], x.all[2]
 	forget := func(f *fleet, name string, dry bool) (*fealtyv1.ForgetCoordinatorResponse, error) {
-		return fealtyv1.NewCoordinatorServiceClient(f.localConn()).ForgetCoordinator(f.ctx(), &fealtyv1.ForgetCoordinatorRequest{Name: name, Reason: "its machine burned", DryRun: dry})
+		return fealtyv1.NewCoordinatorServiceClient(f.localConn()).ForgetCoordinator(f.ctx(),
+			&fealtyv1.ForgetCoordinatorRequest{Name: name, Reason: "its machine burned", DryRun: dry})
 	}
 	for name, want := range map[string]explain.Code{
 		"coordinator-1": explain.CoordinatorHeard, "coordinator-2": explain.CoordinatorHeard, "nobody": explain.NotFound,
@@ -196,7 +204,8 @@ func TestForgetCoordinator(t *testing.T) {
 	x.ask(first)
 	finds(t, first, ofCoordinators)
 	finds(t, third, ofCoordinators)
-	if got := first.audited("coordinator.forget"); len(got) != 1 || got[0].Target != "coordinator-2" || got[0].Reason != "its machine burned" {
+	if got := first.audited("coordinator.forget"); len(got) != 1 || got[0].Target != "coordinator-2" ||
+		got[0].Reason != "its machine burned" {
 		t.Errorf("the audit log has %v", got)
 	}
 
@@ -217,11 +226,13 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 	leader, other := x.all[0], x.all[1]
 	const lost = "kind: peer\nname: lost\nmember: data/nobody\naddresses: [\"h:1\"]\nclass: bootstrap"
 	leader.member("node-a")
-	if _, err := fealtyv1.NewConfigServiceClient(leader.localConn()).PutConfig(leader.ctx(), putRequest(lost)); err != nil {
+	if _, err := fealtyv1.NewConfigServiceClient(leader.localConn()).PutConfig(leader.ctx(),
+		putRequest(lost)); err != nil {
 		t.Fatal(err)
 	}
 	found := func(f *fleet) []*fealtyv1.Finding {
-		return slices.DeleteFunc(f.getStatus().GetFindings(), func(x *fealtyv1.Finding) bool { return x.GetCode() != string(explain.ConfigNotGiven) })
+		return slices.DeleteFunc(f.getStatus().GetFindings(),
+			func(x *fealtyv1.Finding) bool { return x.GetCode() != string(explain.ConfigNotGiven) })
 	}
 	until := time.Now().Add(time.Minute)
 	for len(found(leader)) == 0 && time.Now().Before(until) {
@@ -229,7 +240,9 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 	}
 	x.ask(other)
 	own, told := found(leader), found(other)
-	if len(own) != 1 || len(told) != 1 || told[0].GetSummary() != own[0].GetSummary() || told[0].GetRemedy() != own[0].GetRemedy() || told[0].GetCoordinator() != "coordinator-1" || own[0].GetCoordinator() != "" {
+	if len(own) != 1 || len(told) != 1 || told[0].GetSummary() != own[0].GetSummary() ||
+		told[0].GetRemedy() != own[0].GetRemedy() || told[0].GetCoordinator() != "coordinator-1" ||
+		own[0].GetCoordinator() != "" {
 		t.Errorf("the leader finds %v, the other one %v", own, told)
 	}
 
@@ -261,17 +274,19 @@ func TestContactOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	first.c.membership.Listens(time.Unix(0, 0))
+	first.c.rooms.Membership.Listens(time.Unix(0, 0))
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
 		t.Helper()
-		time.Sleep(othersFresh) // what was said before is not fresh any more
+		time.Sleep(peers.Fresh) // what was said before is not fresh any more
 		st := first.getStatus()
 		var got []string
 		for _, m := range st.GetMembers() {
 			got = append(got, m.GetContact())
 		}
-		if !slices.Equal(got, []string{ofA, ofB}) || st.GetBaseline().GetState() != state || st.GetBaseline().GetNeeded() != 2 || !proto.Equal(st.GetContacts(), want) {
-			t.Errorf("%s: members are %q, the baseline is %v, counted are %v", step, got, st.GetBaseline(), st.GetContacts())
+		if !slices.Equal(got, []string{ofA, ofB}) || st.GetBaseline().GetState() != state ||
+			st.GetBaseline().GetNeeded() != 2 || !proto.Equal(st.GetContacts(), want) {
+			t.Errorf("%s: members are %q, the baseline is %v, counted are %v", step, got, st.GetBaseline(),
+				st.GetContacts())
 		}
 		var found []explain.Code
 		for _, f := range st.GetFindings() {
@@ -284,9 +299,11 @@ func TestContactOfMembers(t *testing.T) {
 		}
 	}
 	first.advance(replicas.SilentAfter + time.Second)
-	check("at first", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1, NotHeard: 1}, explain.MemberBaseline, explain.MemberSilent)
+	check("at first", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1, NotHeard: 1},
+		explain.MemberBaseline, explain.MemberSilent)
 
-	poll, err := fealtyv1.NewSnapshotServiceClient(b.conn()).Poll(first.ctx(), &fealtyv1.PollRequest{Name: "node-b", Interval: durationpb.New(time.Minute)})
+	poll, err := fealtyv1.NewSnapshotServiceClient(b.conn()).Poll(first.ctx(),
+		&fealtyv1.PollRequest{Name: "node-b", Interval: durationpb.New(time.Minute)})
 	for err == nil {
 		_, err = poll.Recv()
 	}
@@ -295,14 +312,19 @@ func TestContactOfMembers(t *testing.T) {
 	}
 	check("after a poll", "connected", "connected", "met", &fealtyv1.Contacts{Connected: 2})
 	x.pass(2*time.Minute + time.Second)
-	check("twice its interval later", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1, NotHeard: 1}, explain.MemberBaseline, explain.MemberSilent)
+	check("twice its interval later", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1,
+		NotHeard: 1}, explain.MemberBaseline, explain.MemberSilent)
 
 	second.kill()
-	check("a coordinator does not answer", "unknown", "unknown", "unknown", &fealtyv1.Contacts{Unknown: 2, Unanswered: []string{"coordinator-2"}})
+	check("a coordinator does not answer", "unknown", "unknown", "unknown", &fealtyv1.Contacts{Unknown: 2,
+		Unanswered: []string{"coordinator-2"}})
 	x.unheard(first)
-	check("it is missed", "unknown", "unknown", "unknown", &fealtyv1.Contacts{Unknown: 2, Unanswered: []string{"coordinator-2"}})
-	if _, err := fealtyv1.NewCoordinatorServiceClient(first.localConn()).ForgetCoordinator(first.ctx(), &fealtyv1.ForgetCoordinatorRequest{Name: "coordinator-2"}); err != nil {
+	check("it is missed", "unknown", "unknown", "unknown", &fealtyv1.Contacts{Unknown: 2,
+		Unanswered: []string{"coordinator-2"}})
+	if _, err := fealtyv1.NewCoordinatorServiceClient(first.localConn()).ForgetCoordinator(first.ctx(),
+		&fealtyv1.ForgetCoordinatorRequest{Name: "coordinator-2"}); err != nil {
 		t.Fatal(err)
 	}
-	check("it is forgotten", "not heard", "not heard", "not met", &fealtyv1.Contacts{NotHeard: 2}, explain.MemberBaseline, explain.MemberSilent, explain.MemberSilent)
+	check("it is forgotten", "not heard", "not heard", "not met", &fealtyv1.Contacts{NotHeard: 2},
+		explain.MemberBaseline, explain.MemberSilent, explain.MemberSilent)
 }

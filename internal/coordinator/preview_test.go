@@ -14,21 +14,25 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "small"})
 	preview := func(extra string) *fealtyv1.PreviewManifestResponse {
 		t.Helper()
-		resp, err := served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).PreviewManifest(t.Context(),
+		resp, err := served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).PreviewManifest(t.Context(),
 			&fealtyv1.PreviewManifestRequest{Manifest: d.manifest(extra)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return resp
 	}
-	if r := preview(poolEntries); r.GetMembersTotal()+r.GetTokensTotal() != 0 || string(r.GetManifest()) != string(d.state().Manifest.Bytes()) {
+	if r := preview(poolEntries); r.GetMembersTotal()+r.GetTokensTotal() != 0 ||
+		string(r.GetManifest()) != string(d.state().Manifest.Bytes()) {
 		t.Fatalf("of the manifest in force: %v", r)
 	}
 	before := d.store.keys("")
-	without := strings.Replace(strings.Replace(poolEntries, "token:pool", "token:puddle", 1), "name: pool", "name: puddle", 1)
-	without = strings.Replace(without, `  - {name: small, kind: data, match: ["token:small"], max_members: 2}`+"\n", "", 1)
+	without := strings.Replace(strings.Replace(poolEntries, "token:pool", "token:puddle", 1), "name: pool",
+		"name: puddle", 1)
+	without = strings.Replace(without, `  - {name: small, kind: data, match: ["token:small"], max_members: 2}`+"\n",
+		"", 1)
 	r := preview(without)
-	if r.GetMembersTotal() != 2 || r.GetMembers()[0].GetName() != "goes" || r.GetMembers()[0].GetEntry() != "pool" || r.GetMembers()[0].GetWhy() == "" || r.GetTokensTotal() != 1 {
+	if r.GetMembersTotal() != 2 || r.GetMembers()[0].GetName() != "goes" || r.GetMembers()[0].GetEntry() != "pool" ||
+		r.GetMembers()[0].GetWhy() == "" || r.GetTokensTotal() != 1 {
 		t.Fatalf("%v", r)
 	}
 	if now := d.store.keys(""); len(now) != len(before) {
@@ -46,7 +50,8 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 		}
 	}
 	// As another kind, and as one that was lost already.
-	if r := preview(strings.Replace(poolEntries, "name: pool, kind: data", "name: pool, kind: witness", 1)); r.GetMembersTotal() != 0 {
+	if r := preview(strings.Replace(poolEntries, "name: pool, kind: data", "name: pool, kind: witness",
+		1)); r.GetMembersTotal() != 0 {
 		t.Errorf("members that are lost already: %v", r)
 	}
 }

@@ -107,21 +107,21 @@ func (h health) liveness() probeAnswer {
 }
 
 func (c *Coordinator) health() health {
-	s, now := c.head.State(), c.now()
-	word, refuses := c.storeguard.Refusing()
+	s, now := c.rooms.Head.State(), c.now()
+	word, refuses := c.rooms.StoreGuard.Refusing()
 	reason := s.Reason
 	if s.Phase == authority.Recovery {
-		reason = c.ownerrecovery.recoveryText(s)
+		reason = c.rooms.OwnerRecovery.recoveryText(s)
 	}
 	return health{
-		serving: c.serving.Load(), tried: c.authority.tried.Load(), phase: s.Phase, reason: reason,
-		headAge: c.head.ConfirmedAge(now), maxHeadAge: c.cfg.MaxHeadAge,
-		store: word, refuses: refuses, lost: c.storeguard.LostReason(),
+		serving: c.serving.Load(), tried: c.rooms.Authority.tried.Load(), phase: s.Phase, reason: reason,
+		headAge: c.rooms.Head.ConfirmedAge(now), maxHeadAge: c.cfg.MaxHeadAge,
+		store: word, refuses: refuses, lost: c.rooms.StoreGuard.LostReason(),
 		pulseAge: c.pulsed.Age(now), strict: c.cfg.LivenessStore,
 	}
 }
 
-// metricsHandler serves metrics and probes (manifest.md, Probes). It carries no
+// metricsHandler serves metrics and probes (docs/how-to/monitor.md). It carries no
 // control authority and serves no profiles: a heap profile holds the seed (I8).
 func (c *Coordinator) metricsHandler(reg *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
@@ -159,18 +159,21 @@ func (c *Coordinator) checkSelf() {
 	for _, l := range c.locks() {
 		passes(l)
 	}
-	c.bundle.Alive()
-	c.membership.Roster().Alive()
-	c.membership.Live().Alive()
+	c.rooms.Keys.Alive()
+	c.rooms.Bundle.Alive()
+	c.rooms.Peers.Alive()
+	c.rooms.Membership.Roster().Alive()
+	c.rooms.Membership.Live().Alive()
 	c.limiter.Alive()
-	c.admission.cfg.PerMember.Alive()
-	c.auditing.Alive()
+	c.rooms.Admission.Alive()
+	c.rooms.Delivery.Alive()
+	c.rooms.Auditing.Alive()
 	c.pulsed.Set(c.now())
 }
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		&c.ownerrecovery.recoveries.mu, &c.delivery.pulls.mu, &c.delivery.patches.mu,
+		&c.rooms.OwnerRecovery.recoveries.mu,
 	}
 }
 

@@ -32,38 +32,51 @@ func TestHealth(t *testing.T) {
 		want  probeAnswer
 	}{
 		{"serves", health.startup, well, probeAnswer{OK: true, Phase: "ready"}},
-		{"a port does not serve", health.startup, with(func(h *health) { h.serving = false }), probeAnswer{Phase: "ready", Reason: "the listeners do not serve yet"}},
+		{"a port does not serve", health.startup, with(func(h *health) { h.serving = false }),
+			probeAnswer{Phase: "ready", Reason: "the listeners do not serve yet"}},
 		{"peers were not asked", health.startup, with(func(h *health) { h.phase, h.tried = authority.Recovery, false }),
 			probeAnswer{Phase: "recovery", Reason: "it has not asked its peers for the keys yet"}},
 		{"started in recovery mode", health.startup, recovery, probeAnswer{OK: true, Phase: "recovery"}},
 		{"started without a manifest", health.startup, uninitialized, probeAnswer{OK: true, Phase: "uninitialized"}},
-		{"started without a store", health.startup, with(func(h *health) { h.headAge = 2 * time.Hour }), probeAnswer{OK: true, Phase: "ready"}},
+		{"started without a store", health.startup, with(func(h *health) { h.headAge = 2 * time.Hour }),
+			probeAnswer{OK: true, Phase: "ready"}},
 
 		{"ready", health.readiness, well, probeAnswer{OK: true, Phase: "ready", Store: "ok"}},
-		{"ready, the last look a while ago", health.readiness, with(func(h *health) { h.headAge = authority.DegradedAfter }), probeAnswer{OK: true, Phase: "ready", Store: "ok"}},
+		{"ready, the last look a while ago", health.readiness,
+			with(func(h *health) { h.headAge = authority.DegradedAfter }), probeAnswer{OK: true,
+				Phase: "ready", Store: "ok"}},
 		{"the store is out of reach", health.readiness, with(func(h *health) { h.headAge = 10 * time.Minute }),
-			probeAnswer{OK: true, Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 10m0s ago"}},
+			probeAnswer{OK: true,
+				Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 10m0s ago"}},
 		{"for just as long as allowed", health.readiness, with(func(h *health) { h.headAge = time.Hour }),
-			probeAnswer{OK: true, Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 1h0m0s ago"}},
+			probeAnswer{OK: true,
+				Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 1h0m0s ago"}},
 		{"for too long", health.readiness, with(func(h *health) { h.headAge = time.Hour + time.Second }),
-			probeAnswer{Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 1h0m1s ago"}},
-		{"not ready in recovery mode", health.readiness, recovery, probeAnswer{Phase: "recovery", Reason: "no peer answers"}},
-		{"not ready without a manifest", health.readiness, uninitialized, probeAnswer{Phase: "uninitialized", Reason: "no manifest was set yet"}},
+			probeAnswer{Phase: "ready", Store: "degraded",
+				Reason: "the head of the history was last confirmed 1h0m1s ago"}},
+		{"not ready in recovery mode", health.readiness, recovery,
+			probeAnswer{Phase: "recovery", Reason: "no peer answers"}},
+		{"not ready without a manifest", health.readiness, uninitialized,
+			probeAnswer{Phase: "uninitialized", Reason: "no manifest was set yet"}},
 		{"not ready and nobody knows why", health.readiness, with(func(h *health) { h.phase = authority.Recovery }),
 			probeAnswer{Phase: "recovery"}},
 
 		{"alive", health.liveness, well, probeAnswer{OK: true, Phase: "ready"}},
 		{"alive in recovery mode", health.liveness, recovery, probeAnswer{OK: true, Phase: "recovery"}},
 		{"alive without a manifest", health.liveness, uninitialized, probeAnswer{OK: true, Phase: "uninitialized"}},
-		{"alive without a store, however long", health.liveness, with(func(h *health) { h.headAge = 100 * time.Hour }), probeAnswer{OK: true, Phase: "ready"}},
-		{"alive after a short wait for a lock", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter }), probeAnswer{OK: true, Phase: "ready"}},
+		{"alive without a store, however long", health.liveness, with(func(h *health) { h.headAge = 100 * time.Hour }),
+			probeAnswer{OK: true, Phase: "ready"}},
+		{"alive after a short wait for a lock", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter }),
+			probeAnswer{OK: true, Phase: "ready"}},
 		{"stuck", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter + time.Second }),
 			probeAnswer{Phase: "ready", Reason: "it is stuck: a lock that every call takes was not free for 31s"}},
 		{"stuck in recovery mode", health.liveness,
 			with(func(h *health) { h.phase, h.pulseAge = authority.Recovery, time.Hour }),
-			probeAnswer{Phase: "recovery", Reason: "it is stuck: a lock that every call takes was not free for 1h0m0s"}},
+			probeAnswer{Phase: "recovery",
+				Reason: "it is stuck: a lock that every call takes was not free for 1h0m0s"}},
 
-		{"strict, with a store", health.liveness, with(func(h *health) { h.strict = true }), probeAnswer{OK: true, Phase: "ready"}},
+		{"strict, with a store", health.liveness, with(func(h *health) { h.strict = true }),
+			probeAnswer{OK: true, Phase: "ready"}},
 		{"strict, without a store", health.liveness, with(func(h *health) { h.strict, h.headAge = true, time.Minute }),
 			probeAnswer{Phase: "ready", Reason: "the store was last read 1m0s ago, and --liveness-store is set"}},
 		{"strict, in recovery mode without a store", health.liveness,
@@ -96,13 +109,17 @@ func TestProbes(t *testing.T) {
 	}
 	want := func(when string, startup, readiness, liveness int, mode float64) {
 		t.Helper()
-		for path, code := range map[string]int{"/probe/startup": startup, "/probe/readiness": readiness, "/probe/liveness": liveness} {
+		for path, code := range map[string]int{"/probe/startup": startup, "/probe/readiness": readiness,
+			"/probe/liveness": liveness} {
 			if got, a := ask(path); got != code {
 				t.Errorf("%s: %s is %d: %+v", when, path, got, a)
 			}
 		}
-		if err := testutil.GatherAndCompare(d.c.registry, strings.NewReader("# HELP fealty_coordinator_recovery_mode 1 while the state in memory is not the head of the persisted history.\n"+
-			"# TYPE fealty_coordinator_recovery_mode gauge\nfealty_coordinator_recovery_mode "+map[float64]string{0: "0", 1: "1"}[mode]+"\n"), "fealty_coordinator_recovery_mode"); err != nil {
+		if err := testutil.GatherAndCompare(d.c.registry,
+			strings.NewReader("# HELP fealty_coordinator_recovery_mode 1 while the state in memory is not the head of "+
+				"the persisted history.\n"+
+				"# TYPE fealty_coordinator_recovery_mode gauge\nfealty_coordinator_recovery_mode "+
+				""+map[float64]string{0: "0", 1: "1"}[mode]+"\n"), "fealty_coordinator_recovery_mode"); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
@@ -116,7 +133,7 @@ func TestProbes(t *testing.T) {
 	d.store.setDown(errors.New("down"))
 	d.advance(defaultMaxHeadAge)
 	d.c.pulsed.Set(d.clock())
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
 		t.Errorf("readiness in an outage: %+v", a)
@@ -127,10 +144,10 @@ func TestProbes(t *testing.T) {
 	d.advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
 	d.store.setDown(nil)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	want("after the outage", 200, 200, 200, 0)
 	d.advance(stuckAfter + time.Second)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	want("stuck", 200, 200, 503, 0)
 
 	// A keeper that is gone.
@@ -140,7 +157,7 @@ func TestProbes(t *testing.T) {
 	d.restart()
 	d.c.serving.Store(true)
 	want("before anybody was asked for the keys", 503, 503, 200, 1)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)

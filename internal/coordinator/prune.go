@@ -5,11 +5,9 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -18,7 +16,6 @@ import (
 // Retention of the record families.
 const (
 	auditRetention = 90 * 24 * time.Hour
-	tokenRetention = 7 * 24 * time.Hour // after its end: long enough to answer "expired"
 	maxClockJump   = 5 * time.Minute
 )
 
@@ -30,8 +27,8 @@ const (
 // What the store holds of the seed for nobody goes at once with a new head, or leader.
 func (c *Coordinator) prune(ctx context.Context, s *authority.State) error {
 	for {
-		led := c.election.Changed()
-		if _, _, ok := c.election.Leading(); ok {
+		led := c.rooms.Election.Changed()
+		if _, _, ok := c.rooms.Election.Leading(); ok {
 			if err := c.pruneWhileLeading(ctx, s, led); err != nil {
 				return err
 			}
@@ -45,7 +42,7 @@ func (c *Coordinator) prune(ctx context.Context, s *authority.State) error {
 
 // pruneWhileLeading prunes until ended is closed.
 func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *authority.State, ended <-chan struct{}) error {
-	if err := c.authority.dropSecrets(ctx, s); err != nil {
+	if err := c.rooms.Authority.dropSecrets(ctx, s); err != nil {
 		return err
 	}
 	for {
@@ -74,109 +71,23 @@ func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *authority.State,
 
 // pruneOnce removes what is over at now.
 func (c *Coordinator) pruneOnce(ctx context.Context, s *authority.State, now time.Time) error {
-	tokens, err := record.List[tokenRecord](ctx, s.Records, tokenPrefix)
-	if err != nil {
+	if err := c.rooms.Admission.Prune(ctx, s, now); err != nil {
 		return err
 	}
-	for _, t := range tokens {
-		if now.Sub(t.Value.ExpiresAt) > tokenRetention {
-			if err := c.dropToken(ctx, s, t); err != nil {
-				return err
-			}
-		}
-	}
-	if err := c.dropSessions(ctx, s, now); err != nil {
+	if err := c.rooms.Membership.Prune(ctx, s, now); err != nil {
 		return err
 	}
-	if err := c.dropBans(ctx, s, now); err != nil {
+	lead := func() *record.Change { return c.rooms.Election.NewChange(s) }
+	if err := c.rooms.Bundle.Prune(ctx, s, now, lead); err != nil {
 		return err
 	}
-	if err := c.ownerrecovery.dropGathered(ctx, s); err != nil {
+	if err := c.rooms.OwnerRecovery.dropGathered(ctx, s); err != nil {
 		return err
 	}
-	if err := c.peerrecovery.dropReplicas(ctx, s, now); err != nil {
+	if err := c.rooms.PeerRecovery.dropReplicas(ctx, s, now); err != nil {
 		return err
 	}
 	return c.dropAudit(ctx, s, now)
-}
-
-// dropSessions removes the records of people's sessions that are over, so that
-// logins do not add up.
-func (c *Coordinator) dropSessions(ctx context.Context, s *authority.State, now time.Time) error {
-	for _, kind := range []identity.Kind{identity.Admin, identity.Readonly} {
-		recs, err := record.List[record.Member](ctx, s.Records, record.MemberPrefix+string(kind)+"/")
-		if err != nil {
-			return err
-		}
-		for _, r := range recs {
-			if now.Before(r.Value.CertifiedUntil().Add(lifetimes.CertMargin)) {
-				continue
-			}
-			ch := c.election.NewChange(s)
-			ch.Delete(record.MemberKey(kind, r.Value.Name), r.Version)
-			if err := c.membership.recount(ctx, s, ch, r.Value.Entry, ""); err != nil {
-				return err
-			}
-			if _, err := ch.Commit(ctx); record.IgnoreConflict(err) != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// dropToken removes a token and what it admitted under.
-func (c *Coordinator) dropToken(ctx context.Context, s *authority.State, t record.Versioned[tokenRecord]) error {
-	uses, err := c.store.List(ctx, tokenUsePrefix+t.Value.ID+"/")
-	if err != nil {
-		return err
-	}
-	for len(uses.Entries) > record.PruneBatch {
-		ch := c.election.NewChange(s)
-		for _, e := range uses.Entries[:record.PruneBatch] {
-			ch.Delete(e.Key, e.Version)
-		}
-		if _, err := ch.Commit(ctx); err != nil {
-			return record.IgnoreConflict(err)
-		}
-		uses.Entries = uses.Entries[record.PruneBatch:]
-	}
-	ch := c.election.NewChange(s)
-	ch.Delete(tokenKey(t.Value.ID), t.Version)
-	for _, e := range uses.Entries {
-		ch.Delete(e.Key, e.Version)
-	}
-	_, err = ch.Commit(ctx)
-	return record.IgnoreConflict(err)
-}
-
-// dropBans forgets banned keys whose time is over. One that the bundle lists is
-// never among them.
-func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time.Time) error {
-	for {
-		in, err := c.bundle.Read(ctx, s)
-		if err != nil {
-			return err
-		}
-		ch := c.election.NewChange(s)
-		var d bundle.Delta
-		for _, b := range in.BannedKeys {
-			if now.After(b.Until) && !in.State.Value.AsOf.Before(b.CertEnd) && len(d.Forget) < record.PruneBatch {
-				ch.Delete(record.BanKeyKey(b.Key), b.Version)
-				d.Forget = append(d.Forget, b.Key)
-			}
-		}
-		if len(d.Forget) == 0 {
-			return nil
-		}
-		if err := c.bundle.Touch(ctx, s, ch, d, bundle.ForBans); err != nil {
-			return err
-		}
-		if _, err := ch.Commit(ctx); err != nil {
-			return record.IgnoreConflict(err)
-		}
-		c.bundle.LookAgain()
-	}
 }
 
 // dropAudit removes audit entries that are kept no longer: those of releases before chains,
@@ -184,9 +95,9 @@ func (c *Coordinator) dropBans(ctx context.Context, s *authority.State, now time
 func (c *Coordinator) dropAudit(ctx context.Context, s *authority.State, now time.Time) error {
 	before := now.Add(-auditRetention)
 	err := auditstore.Old(ctx, c.store, before,
-		func(over []store.Entry) error { return c.election.Drop(ctx, s, over) })
+		func(over []store.Entry) error { return c.rooms.Election.Drop(ctx, s, over) })
 	if err != nil {
 		return err
 	}
-	return record.IgnoreConflict(c.audit.Drop(ctx, s, before))
+	return record.IgnoreConflict(c.rooms.Audit.Drop(ctx, s, before))
 }

@@ -12,6 +12,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -41,7 +43,8 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 	login := func(name string) string {
 		t.Helper()
 		m := d.machine()
-		wantOnly(t, "log in", m.join(identity.Admin, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "ops", Name: name}))), "")
+		wantOnly(t, "log in", m.join(identity.Admin,
+			proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "ops", Name: name}))), "")
 		return record.MemberKey(identity.Admin, name)
 	}
 	over["session"] = login("old")
@@ -54,11 +57,11 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 		until(at.Add(end))
 		return tok.ID
 	}
-	until(at.Add(-tokenRetention - time.Hour - time.Second))
-	id := token(-tokenRetention - time.Hour + time.Second)
-	over["token"], over["use of a token"] = tokenKey(id), d.store.keys(tokenUsePrefix + id + "/")[0]
+	until(at.Add(-admission.TokenRetention - time.Hour - time.Second))
+	id := token(-admission.TokenRetention - time.Hour + time.Second)
+	over["token"], over["use of a token"] = admission.TokenKey(id), d.store.keys(admission.TokenUsePrefix + id + "/")[0]
 	id = token(-time.Minute)
-	kept["token"], kept["use of a token"] = tokenKey(id), d.store.keys(tokenUsePrefix + id + "/")[0]
+	kept["token"], kept["use of a token"] = admission.TokenKey(id), d.store.keys(admission.TokenUsePrefix + id + "/")[0]
 	kept["session"] = login("new")
 	m = d.joined("lost-2")
 	d.remove(t, identity.Data, "lost-2")
@@ -66,7 +69,7 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 	until(at)
 
 	audit := func(age time.Duration) string {
-		key := fmt.Sprintf("%s%020d-x", auditPrefix, at.Add(-age).UnixNano())
+		key := fmt.Sprintf("%s%020d-x", auditlog.Prefix, at.Add(-age).UnixNano())
 		d.store.write(key, []byte("{}"))
 		return key
 	}
@@ -89,8 +92,8 @@ func TestPruning(t *testing.T) {
 			t.Fatalf("%s: %s is not there", name, key)
 		}
 	}
-	wantOnly(t, "bundle", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
-	term, condition, ok := d.c.election.Leading()
+	wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
+	term, condition, ok := d.c.rooms.Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
@@ -100,7 +103,7 @@ func TestPruning(t *testing.T) {
 	d.store.write(election.TermKey, e.Value)
 	wantOnly(t, "prune when deposed", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	// Who knows does not ask the store.
-	d.c.election.Deposed(store.Revision(term))
+	d.c.rooms.Election.Deposed(store.Revision(term))
 	d.store.intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
 	wantOnly(t, "prune when not leading", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
 	d.store.intercept(nil)
@@ -111,7 +114,7 @@ func TestPruning(t *testing.T) {
 	}
 
 	d.lead(d.c)
-	if _, condition, ok = d.c.election.Leading(); !ok {
+	if _, condition, ok = d.c.rooms.Election.Leading(); !ok {
 		t.Fatal("it does not lead again")
 	}
 	d.store.intercept(func(tx store.Tx) {

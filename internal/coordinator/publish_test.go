@@ -12,23 +12,24 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // publishAll publishes at c until there is nothing more to do.
-func (d *desk) publishAll(c *Coordinator, b *publisher) error {
+func (d *desk) publishAll(c *Coordinator, b *publication.Publisher) error {
 	d.t.Helper()
 	d.lead(c)
 	for range 100 {
-		more, err := c.publication.publish(context.Background(), c.head.State(), b)
+		more, err := c.rooms.Publication.Publish(context.Background(), c.rooms.Head.State(), b)
 		if err != nil || !more {
 			return err
 		}
@@ -37,18 +38,18 @@ func (d *desk) publishAll(c *Coordinator, b *publisher) error {
 	return nil
 }
 
-func (d *desk) mustPublish(b *publisher) *publication {
+func (d *desk) mustPublish(b *publication.Publisher) *publication.View {
 	d.t.Helper()
 	if err := d.publishAll(d.c, b); err != nil {
 		d.t.Fatalf("publish: %v", err)
 	}
-	return d.c.publication.publication.Load()
+	return d.c.rooms.Publication.View()
 }
 
 // follow makes c's view of the members that of the store, as its loop does.
 func (d *desk) follow(c *Coordinator) {
 	d.t.Helper()
-	s := c.head.State()
+	s := c.rooms.Head.State()
 	l, err := c.store.List(context.Background(), record.MemberPrefix)
 	if err != nil {
 		d.t.Fatal(err)
@@ -61,16 +62,16 @@ func (d *desk) follow(c *Coordinator) {
 		}
 		recs = append(recs, r)
 	}
-	c.membership.Roster().Fill(recs, l.Revision)
+	c.rooms.Membership.Roster().Fill(recs, l.Revision)
 }
 
 // runtimes returns how many node_runtime headers p has, and of how many contents.
-func runtimes(p *publication) (headers, contents int) {
+func runtimes(p *publication.View) (headers, contents int) {
 	seen := make(map[string]bool)
-	for _, h := range p.headers {
-		if h.scope == snapshot.ScopeNodeRuntime {
+	for _, h := range p.Headers {
+		if h.Scope == snapshot.ScopeNodeRuntime {
 			headers++
-			seen[h.header.Content] = true
+			seen[h.Header.Content] = true
 		}
 	}
 	return headers, len(seen)
@@ -94,7 +95,7 @@ func (m *machine) reader() *reader {
 // follow takes the trust bundle in force.
 func (r *reader) follow(d *desk) {
 	d.t.Helper()
-	signed, err := snapshot.Unmarshal(d.c.bundle.View().Signed)
+	signed, err := snapshot.Unmarshal(d.c.rooms.Bundle.View().Signed)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -104,13 +105,13 @@ func (r *reader) follow(d *desk) {
 }
 
 // read verifies and accepts what p has for the node.
-func (r *reader) read(d *desk, p *publication) (*snapshot.Verified, error) {
+func (r *reader) read(d *desk, p *publication.View) (*snapshot.Verified, error) {
 	d.t.Helper()
-	i, ok := p.find(runtimePath(string(r.trust.Me.Kind()) + "/" + r.trust.Me.Name()))
+	i, ok := p.Find(publication.RuntimePath(string(r.trust.Me.Kind()) + "/" + r.trust.Me.Name()))
 	if !ok {
 		return nil, errors.New("nothing is published for it")
 	}
-	m, err := p.message(i)
+	m, err := p.Message(i)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +127,7 @@ func (r *reader) read(d *desk, p *publication) (*snapshot.Verified, error) {
 	return v, err
 }
 
-func (r *reader) mustRead(d *desk, p *publication) *snapshot.Verified {
+func (r *reader) mustRead(d *desk, p *publication.View) *snapshot.Verified {
 	d.t.Helper()
 	v, err := r.read(d, p)
 	if err != nil {
@@ -140,8 +141,8 @@ const poolScopes = 3
 
 func TestPublish(t *testing.T) {
 	d := testDesk(t)
-	b := newPublisher()
-	if p := d.mustPublish(b); p.serves() || d.c.publication.metrics.uncompiled == nil {
+	b := publication.NewPublisher()
+	if p := d.mustPublish(b); p.Serves() || counterOf(d.c.registry, "fealty_snapshot_uncompiled") != 0 {
 		t.Fatal("a record over no header")
 	}
 	a, z := d.joined("a"), d.joined("z")
@@ -150,24 +151,27 @@ func TestPublish(t *testing.T) {
 	va := ra.mustRead(d, first)
 	rz.mustRead(d, first)
 	content, ok := va.NodeRuntime()
-	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive || !slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
+	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive ||
+		!slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
 		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators,
 		d.c.addresses()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
-	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes || record.Revocations != d.c.bundle.View().Revocations {
+	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes ||
+		record.Revocations != d.c.rooms.Bundle.View().Revocations {
 		t.Fatalf("version %d under %+v", va.Header().ConfigVersion, record)
 	}
-	if _, n := runtimes(first); n != 1 || len(d.store.keys(contentPrefix)) != 1+poolScopes {
+	if _, n := runtimes(first); n != 1 || len(d.store.keys(publication.ContentPrefix)) != 1+poolScopes {
 		t.Fatalf("%d contents for two members of one entry", n)
 	}
 
 	t.Run("equal content commits nothing", func(t *testing.T) {
-		before := d.store.snapshot()[publicationStateKey]
+		before := d.store.snapshot()[publication.StateKey]
 		if err := a.renew(); err != nil { // another version of the record, the same content
 			t.Fatal(err)
 		}
-		if p := d.mustPublish(newPublisher()); p != first || d.store.snapshot()[publicationStateKey].Version != before.Version {
+		if p := d.mustPublish(publication.NewPublisher()); p != first ||
+			d.store.snapshot()[publication.StateKey].Version != before.Version {
 			t.Fatal("published again")
 		}
 	})
@@ -175,8 +179,9 @@ func TestPublish(t *testing.T) {
 		m := d.joined("m")
 		p := d.mustPublish(b)
 		m.reader().mustRead(d, p)
-		i, _ := p.find(runtimePath("data/a"))
-		if j, _ := first.find(runtimePath("data/a")); !bytes.Equal(p.headers[i].header.Header, first.headers[j].header.Header) {
+		i, _ := p.Find(publication.RuntimePath("data/a"))
+		if j, _ := first.Find(publication.RuntimePath("data/a")); !bytes.Equal(p.Headers[i].Header.Header,
+			first.Headers[j].Header.Header) {
 			t.Fatal("the header of another member changed")
 		}
 		v := ra.mustRead(d, p) // a newer record over the same header
@@ -188,20 +193,21 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a record is renewed before it is stale", func(t *testing.T) {
-		was := d.c.publication.publication.Load()
-		d.advance(publicationRenew)
+		was := d.c.rooms.Publication.View()
+		d.advance(publication.Renew)
 		p := d.mustPublish(b)
 		v := ra.mustRead(d, p)
-		if p.state.Value.Generation <= was.state.Value.Generation || v.HeaderDigest() != va.HeaderDigest() || v.Freshness(d.clock(), 0) != snapshot.Fresh {
-			t.Fatalf("generation %d after %d", p.state.Value.Generation, was.state.Value.Generation)
+		if p.State.Value.Generation <= was.State.Value.Generation || v.HeaderDigest() != va.HeaderDigest() ||
+			v.Freshness(d.clock(), 0) != snapshot.Fresh {
+			t.Fatalf("generation %d after %d", p.State.Value.Generation, was.State.Value.Generation)
 		}
-		if v.Freshness(d.clock().Add(publicationFresh), time.Minute) != snapshot.Stale {
+		if v.Freshness(d.clock().Add(publication.Fresh), time.Minute) != snapshot.Stale {
 			t.Fatal("fresh for longer than announced")
 		}
 	})
 	t.Run("a header is renewed at half of its life", func(t *testing.T) {
-		d.advance(headerLife / 2)
-		if err := d.c.bundle.Refresh(t.Context(), d.state(), true); err != nil {
+		d.advance(publication.HeaderLife / 2)
+		if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
 		ra.follow(d)
@@ -214,7 +220,7 @@ func TestPublish(t *testing.T) {
 	t.Run("a ban makes a new record", func(t *testing.T) {
 		d.ban(t, identity.Data, "m")
 		p := d.mustPublish(b)
-		if p.state.Value.Revocations != d.c.bundle.View().Revocations.String() {
+		if p.State.Value.Revocations != d.c.rooms.Bundle.View().Revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
 	})
@@ -224,23 +230,26 @@ func TestPublish(t *testing.T) {
 		p := d.mustPublish(b)
 		v := ra.mustRead(d, p)
 		content, _ := v.NodeRuntime()
-		if v.Header().ConfigVersion <= va.Header().ConfigVersion || !slices.Equal(content.Roles, []string{"thin"}) || content.Degraded != nil {
+		if v.Header().ConfigVersion <= va.Header().ConfigVersion || !slices.Equal(content.Roles, []string{"thin"}) ||
+			content.Degraded != nil {
 			t.Fatalf("version %d: %+v", v.Header().ConfigVersion, content)
 		}
-		if got, want := len(d.store.keys(contentPrefix)), 1+len(content.Companions); got != want || len(p.headers) != 3+len(content.Companions) {
-			t.Fatalf("%d contents, want %d, and %d headers: the old ones are not removed", got, want, len(p.headers))
+		if got, want := len(d.store.keys(publication.ContentPrefix)), 1+len(content.Companions); got != want ||
+			len(p.Headers) != 3+len(content.Companions) {
+			t.Fatalf("%d contents, want %d, and %d headers: the old ones are not removed", got, want, len(p.Headers))
 		}
 	})
 	t.Run("a member is drained, and is not any more", func(t *testing.T) {
-		i, _ := d.mustPublish(b).find(runtimePath("data/a"))
-		was := d.c.publication.publication.Load().headers[i].header.ConfigVersion
+		i, _ := d.mustPublish(b).Find(publication.RuntimePath("data/a"))
+		was := d.c.rooms.Publication.View().Headers[i].Header.ConfigVersion
 		for _, c := range []struct {
 			drain bool
 			want  snapshot.MemberState
 		}{{true, snapshot.MemberDraining}, {false, snapshot.MemberActive}} {
 			if c.drain {
 				d.drain(t, "a")
-			} else if _, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil {
+			} else if _, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data",
+				Name: "a"}); err != nil {
 				t.Fatal(err)
 			}
 			d.follow(d.c)
@@ -255,16 +264,20 @@ func TestPublish(t *testing.T) {
 		d.remove(t, identity.Data, "z")
 		d.follow(d.c)
 		p := d.mustPublish(b)
-		if _, ok := p.find(runtimePath("data/z")); ok || slices.Contains(d.store.keys(headerPrefix), headerKey(runtimePath("data/z"))) {
+		if _, ok := p.Find(publication.RuntimePath("data/z")); ok ||
+			slices.Contains(d.store.keys(publication.HeaderPrefix),
+				publication.HeaderKey(publication.RuntimePath("data/z"))) {
 			t.Fatal("it still has a header")
 		}
 	})
 	t.Run("no entry covers it any more", func(t *testing.T) {
-		wantOnly(t, "set", d.set(strings.Replace(poolEntries, `name: pool, kind: data, match: ["token:pool"]`, `name: other, kind: data, match: ["token:other"]`, 1)), "")
-		if p := d.mustPublish(b); p.serves() || len(p.headers) != 0 || len(d.store.keys(contentPrefix)) != 0 {
-			t.Fatalf("headers %v", p.headers)
+		wantOnly(t, "set", d.set(strings.Replace(poolEntries, `name: pool, kind: data, match: ["token:pool"]`,
+			`name: other, kind: data, match: ["token:other"]`, 1)), "")
+		if p := d.mustPublish(b); p.Serves() || len(p.Headers) != 0 ||
+			len(d.store.keys(publication.ContentPrefix)) != 0 {
+			t.Fatalf("headers %v", p.Headers)
 		}
-		if _, err := ra.read(d, d.c.publication.publication.Load()); err == nil {
+		if _, err := ra.read(d, d.c.rooms.Publication.View()); err == nil {
 			t.Fatal("it is still told something")
 		}
 	})
@@ -275,15 +288,15 @@ func TestPublicationIsLoaded(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
 	d.joined("b")
-	was := d.mustPublish(newPublisher())
-	version := d.store.snapshot()[publicationStateKey].Version
+	was := d.mustPublish(publication.NewPublisher())
+	version := d.store.snapshot()[publication.StateKey].Version
 	d.restart()
-	p := d.mustPublish(newPublisher())
-	if p == was || d.store.snapshot()[publicationStateKey].Version != version {
+	p := d.mustPublish(publication.NewPublisher())
+	if p == was || d.store.snapshot()[publication.StateKey].Version != version {
 		t.Fatal("it published instead of reading")
 	}
-	x, _ := was.message(0)
-	if y, err := p.message(0); err != nil || !bytes.Equal(x.GetEnvelope(), y.GetEnvelope()) {
+	x, _ := was.Message(0)
+	if y, err := p.Message(0); err != nil || !bytes.Equal(x.GetEnvelope(), y.GetEnvelope()) {
 		t.Fatalf("other bytes (%v)", err)
 	}
 	m.reader().mustRead(d, p)
@@ -300,33 +313,35 @@ func TestPublicationIsRepaired(t *testing.T) {
 		do     func([]byte) []byte
 		forged bool
 	}{
-		{"header altered", func(*desk) string { return headerKey(runtimePath("data/a")) }, flip, true},
-		{"header deleted", func(*desk) string { return headerKey(runtimePath("data/a")) }, gone, false},
-		{"content altered", func(d *desk) string { return d.store.keys(contentPrefix)[0] }, flip, true},
-		{"content deleted", func(d *desk) string { return d.store.keys(contentPrefix)[0] }, gone, false},
-		{"record altered", func(*desk) string { return publicationStateKey }, flip, true},
-		{"record deleted", func(*desk) string { return publicationStateKey }, gone, false},
+		{"header altered", func(*desk) string { return publication.HeaderKey(publication.RuntimePath("data/a")) }, flip,
+			true},
+		{"header deleted", func(*desk) string { return publication.HeaderKey(publication.RuntimePath("data/a")) }, gone,
+			false},
+		{"content altered", func(d *desk) string { return d.store.keys(publication.ContentPrefix)[0] }, flip, true},
+		{"content deleted", func(d *desk) string { return d.store.keys(publication.ContentPrefix)[0] }, gone, false},
+		{"record altered", func(*desk) string { return publication.StateKey }, flip, true},
+		{"record deleted", func(*desk) string { return publication.StateKey }, gone, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := testDesk(t)
 			a, z := d.joined("a").reader(), d.joined("z").reader()
-			was := d.mustPublish(newPublisher())
+			was := d.mustPublish(publication.NewPublisher())
 			a.mustRead(d, was)
 			z.mustRead(d, was)
 			if !d.store.alter(tc.key(d), tc.do) {
 				t.Fatal("there is no such key")
 			}
 			d.restart() // what is in memory is not read again
-			p := d.mustPublish(newPublisher())
+			p := d.mustPublish(publication.NewPublisher())
 			if got := forgedRecords(d.c) > 0; got != tc.forged {
 				t.Errorf("alarm: %v, want %v", got, tc.forged)
 			}
-			if !p.serves() || p.state.Value.Generation <= was.state.Value.Generation {
-				t.Fatalf("generation %d after %d", p.state.Value.Generation, was.state.Value.Generation)
+			if !p.Serves() || p.State.Value.Generation <= was.State.Value.Generation {
+				t.Fatalf("generation %d after %d", p.State.Value.Generation, was.State.Value.Generation)
 			}
 			a.mustRead(d, p)
 			z.mustRead(d, p)
-			if again := d.mustPublish(newPublisher()); again != p {
+			if again := d.mustPublish(publication.NewPublisher()); again != p {
 				t.Error("it goes on repairing")
 			}
 		})
@@ -335,73 +350,80 @@ func TestPublicationIsRepaired(t *testing.T) {
 		// It has its MAC, and says what holds now; only its version was overtaken.
 		d := testDesk(t)
 		a := d.joined("a").reader()
-		was := d.mustPublish(newPublisher())
+		was := d.mustPublish(publication.NewPublisher())
 		a.mustRead(d, was)
-		old := d.store.snapshot()[headerKey(runtimePath("data/a"))].Value
+		old := d.store.snapshot()[publication.HeaderKey(publication.RuntimePath("data/a"))].Value
 		d.drain(t, "a")
 		d.follow(d.c)
-		a.mustRead(d, d.mustPublish(newPublisher()))
-		if _, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil {
+		a.mustRead(d, d.mustPublish(publication.NewPublisher()))
+		if _, err := d.members().UndrainMember(t.Context(),
+			&fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil {
 			t.Fatal(err)
 		}
 		d.follow(d.c)
-		newest := a.mustRead(d, d.mustPublish(newPublisher()))
-		if !d.store.alter(headerKey(runtimePath("data/a")), func([]byte) []byte { return old }) {
+		newest := a.mustRead(d, d.mustPublish(publication.NewPublisher()))
+		if !d.store.alter(publication.HeaderKey(publication.RuntimePath("data/a")),
+			func([]byte) []byte { return old }) {
 			t.Fatal("there is no such key")
 		}
 		d.restart()
-		if v := a.mustRead(d, d.mustPublish(newPublisher())); v.Header().ConfigVersion <= newest.Header().ConfigVersion {
+		if v := a.mustRead(d,
+			d.mustPublish(publication.NewPublisher())); v.Header().ConfigVersion <= newest.Header().ConfigVersion {
 			t.Fatalf("version %d after %d", v.Header().ConfigVersion, newest.Header().ConfigVersion)
 		}
-		if len(d.store.keys(headerPrefix)) != 1+poolScopes || len(d.store.keys(contentPrefix)) != 1+poolScopes {
-			t.Fatalf("keys %v", d.store.keys(publicationPrefix))
+		if len(d.store.keys(publication.HeaderPrefix)) != 1+poolScopes ||
+			len(d.store.keys(publication.ContentPrefix)) != 1+poolScopes {
+			t.Fatalf("keys %v", d.store.keys(publication.Prefix))
 		}
 	})
 	t.Run("another layout", func(t *testing.T) {
 		// Headers that lie where an earlier release kept them are made again, once.
 		d := testDesk(t)
 		a := d.joined("a").reader()
-		was := a.mustRead(d, d.mustPublish(newPublisher()))
-		contents, headers := d.store.keys(contentPrefix), d.store.keys(headerPrefix)
-		for _, key := range []string{headerPrefix + "data/a", headerPrefix + "unknown/node/data/a", headerPrefix + "node_runtime/data/a", headerPrefix + "node_runtime/node/data/"} {
+		was := a.mustRead(d, d.mustPublish(publication.NewPublisher()))
+		contents, headers := d.store.keys(publication.ContentPrefix), d.store.keys(publication.HeaderPrefix)
+		for _, key := range []string{publication.HeaderPrefix + "data/a",
+			publication.HeaderPrefix + "unknown/node/data/a",
+			publication.HeaderPrefix + "node_runtime/data/a", publication.HeaderPrefix + "node_runtime/node/data/"} {
 			s := d.state()
 			ch := s.Records.NewChange(s.HeadVersion)
-			i, _ := d.c.publication.publication.Load().find(runtimePath("data/a"))
-			ch.Write(key, d.c.publication.publication.Load().headers[i].header)
+			i, _ := d.c.rooms.Publication.View().Find(publication.RuntimePath("data/a"))
+			ch.Write(key, d.c.rooms.Publication.View().Headers[i].Header)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		d.store.alter(headerKey(runtimePath("data/a")), func([]byte) []byte { return nil })
+		d.store.alter(publication.HeaderKey(publication.RuntimePath("data/a")), func([]byte) []byte { return nil })
 		d.restart()
-		b := newPublisher()
-		if v := a.mustRead(d, d.mustPublish(b)); v.Header().ConfigVersion <= was.Header().ConfigVersion || v.Header().ContentHash != was.Header().ContentHash {
+		b := publication.NewPublisher()
+		if v := a.mustRead(d, d.mustPublish(b)); v.Header().ConfigVersion <= was.Header().ConfigVersion ||
+			v.Header().ContentHash != was.Header().ContentHash {
 			t.Fatalf("version %d after %d", v.Header().ConfigVersion, was.Header().ConfigVersion)
 		}
-		if keys := d.store.keys(headerPrefix); !slices.Equal(keys, headers) {
+		if keys := d.store.keys(publication.HeaderPrefix); !slices.Equal(keys, headers) {
 			t.Fatalf("headers are kept at %v", keys)
 		}
-		if keys := d.store.keys(contentPrefix); !slices.Equal(keys, contents) {
+		if keys := d.store.keys(publication.ContentPrefix); !slices.Equal(keys, contents) {
 			t.Fatalf("other contents: %v", keys)
 		}
-		version := d.store.snapshot()[publicationStateKey].Version
+		version := d.store.snapshot()[publication.StateKey].Version
 		d.restart()
-		if d.mustPublish(newPublisher()); d.store.snapshot()[publicationStateKey].Version != version {
+		if d.mustPublish(publication.NewPublisher()); d.store.snapshot()[publication.StateKey].Version != version {
 			t.Fatal("it is made again a second time")
 		}
 	})
 	t.Run("foreign key", func(t *testing.T) {
 		d := testDesk(t)
 		d.joined("a")
-		d.mustPublish(newPublisher())
+		d.mustPublish(publication.NewPublisher())
 		ch := d.state().Records.NewChange(d.state().HeadVersion)
-		ch.Write(publicationPrefix+"x", 1)
+		ch.Write(publication.Prefix+"x", 1)
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		d.restart()
-		d.mustPublish(newPublisher())
-		if slices.Contains(d.store.keys(publicationPrefix), publicationPrefix+"x") {
+		d.mustPublish(publication.NewPublisher())
+		if slices.Contains(d.store.keys(publication.Prefix), publication.Prefix+"x") {
 			t.Fatal("it is still there")
 		}
 	})
@@ -411,7 +433,7 @@ func TestPublicationIsRepaired(t *testing.T) {
 // alarm, and blocks nobody.
 func TestMemberThatDoesNotCompile(t *testing.T) {
 	d := testDesk(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	a := d.joined("a").reader()
 	was := a.mustRead(d, d.mustPublish(b))
 	d.faults.Fail("publish.compile.data/a", errors.New("broken"))
@@ -426,12 +448,12 @@ func TestMemberThatDoesNotCompile(t *testing.T) {
 	if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 		t.Fatalf("the other has %+v", c)
 	}
-	if n := testutil.ToFloat64(d.c.publication.metrics.uncompiled); n != 1 {
+	if n := counterOf(d.c.registry, "fealty_snapshot_uncompiled"); n != 1 {
 		t.Fatalf("%v members are said not to compile", n)
 	}
 	d.faults.Disarm("publish.compile.data/a")
 	if c, _ := a.mustRead(d, d.mustPublish(b)).NodeRuntime(); !slices.Equal(c.Roles,
-		[]string{"ingress"}) || testutil.ToFloat64(d.c.publication.metrics.uncompiled) != 0 {
+		[]string{"ingress"}) || counterOf(d.c.registry, "fealty_snapshot_uncompiled") != 0 {
 		t.Fatalf("repaired: %+v", c)
 	}
 }
@@ -457,22 +479,23 @@ func TestContestedMember(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			d := testDesk(t)
 			a, z := d.joined("a"), d.joined("z").reader()
-			z.mustRead(d, d.mustPublish(newPublisher()))
-			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
+			z.mustRead(d, d.mustPublish(publication.NewPublisher()))
+			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+				1)), "")
 			z.follow(d)
 			tc.do(d, a)
-			b := newPublisher()
+			b := publication.NewPublisher()
 			for range 2 {
-				if _, err := d.c.publication.publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+				if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
 					store.ErrConflict) {
 					t.Fatal(err)
 				}
 			}
-			p := d.c.publication.publication.Load()
+			p := d.c.rooms.Publication.View()
 			if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 				t.Fatalf("the other has %+v", c)
 			}
-			if _, ok := p.find(runtimePath("data/a")); !ok {
+			if _, ok := p.Find(publication.RuntimePath("data/a")); !ok {
 				t.Fatal("it lost its last header")
 			}
 		})
@@ -489,13 +512,14 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	}
 	defer other.Close()
 	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
-		fmt.Sprintf(`match: ["key:%s", "key:`, other.self.EnrolmentKey()), 1)
-	if _, err := d.c.authority.set(t.Context(), d.request([]byte(both)), true); err != nil {
+		fmt.Sprintf(`match: ["key:%s", "key:`, other.rooms.Self.EnrolmentKey()), 1)
+	if _, err := d.c.rooms.Authority.set(t.Context(), d.request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
-	other.authority.checkHead(t.Context())
+	other.rooms.Authority.checkHead(t.Context())
 	d.joined("a")
-	publishers := map[*Coordinator]*publisher{d.c: newPublisher(), other: newPublisher()}
+	publishers := map[*Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+		other: publication.NewPublisher()}
 	var generations []uint64
 	for range 4 {
 		for c, b := range publishers {
@@ -504,12 +528,12 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		generations = append(generations, d.c.publication.publication.Load().state.Value.Generation)
+		generations = append(generations, d.c.rooms.Publication.View().State.Value.Generation)
 	}
 	if generations[2] != generations[3] {
 		t.Fatalf("they go on publishing against each other: generations %v", generations)
 	}
-	if got := d.c.publication.publication.Load().state.Value.addresses(); len(got) != 2 {
+	if got := d.c.rooms.Publication.View().State.Value.Addresses(); len(got) != 2 {
 		t.Fatalf("named are %v", got)
 	}
 }
@@ -525,34 +549,38 @@ func TestRepairInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
-	other.authority.checkHead(t.Context())
-	const n = 2*maxPublished + 7
+	wantOnly(t,
+		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+			other.rooms.Self.EnrolmentKey())), "")
+	other.rooms.Authority.checkHead(t.Context())
+	const n = 2*publication.MaxPublished + 7
 	d.crowd(n)
 	d.follow(other)
-	publishers := map[*Coordinator]*publisher{d.c: newPublisher(), other: newPublisher()}
+	publishers := map[*Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+		other: publication.NewPublisher()}
 	for c, b := range publishers {
 		if err := d.publishAll(c, b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, key := range []string{headerKey(runtimePath("data/n0000")), publicationStateKey} {
+	for _, key := range []string{publication.HeaderKey(publication.RuntimePath("data/n0000")), publication.StateKey} {
 		if !d.store.alter(key, func([]byte) []byte { return nil }) {
 			t.Fatal("there is no such key")
 		}
-		d.c.publication.publication.Store(nil) // what is in memory is not read again
-		other.publication.publication.Store(nil)
+		d.c.rooms.Publication.Serve(nil) // what is in memory is not read again
+		other.rooms.Publication.Serve(nil)
 		for range 8 {
 			for c, b := range publishers {
 				d.lead(c)
-				if _, err := c.publication.publish(t.Context(), c.head.State(), b); err != nil {
+				if _, err := c.rooms.Publication.Publish(t.Context(), c.rooms.Head.State(), b); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		p, err := d.c.publication.loadPublication(t.Context(), d.state())
-		if err != nil || !p.serves() || len(p.headers) != n+poolScopes || len(p.strays) != 0 {
-			t.Fatalf("without %s: %d headers and %d strays after 16 turns (%v)", key, len(p.headers), len(p.strays), err)
+		p, err := d.c.rooms.Publication.Load(t.Context(), d.state())
+		if err != nil || !p.Serves() || len(p.Headers) != n+poolScopes || len(p.Strays) != 0 {
+			t.Fatalf("without %s: %d headers and %d strays after 16 turns (%v)", key, len(p.Headers),
+				len(p.Strays), err)
 		}
 	}
 }
@@ -562,7 +590,8 @@ func (d *desk) crowd(n int) {
 	d.t.Helper()
 	s := d.state()
 	for i := range n {
-		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active, Organizations: []string{"acme"}}
+		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active,
+			Organizations: []string{"acme"}}
 		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = record.Active, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
@@ -580,34 +609,35 @@ func TestPublicationIsBounded(t *testing.T) {
 	// Of each header: itself, the condition on its member, a content that is new, and
 	// two that nobody uses any more, its own and its base; and beside them head, state,
 	// freeze, config, trust state, and strays.
-	if most := 5*maxPublished + maxPublished + 5; most > store.MaxTxOps {
+	if most := 5*publication.MaxPublished + publication.MaxPublished + 5; most > store.MaxTxOps {
 		t.Fatalf("a generation may need %d operations, a transaction has %d", most, store.MaxTxOps)
 	}
 	d := testDesk(t)
 	s := d.state()
-	const n = 2*maxPublished + 7
+	const n = 2*publication.MaxPublished + 7
 	d.crowd(n)
 	largest := 0
 	d.store.intercept(func(tx store.Tx) { largest = max(largest, len(tx.If)+len(tx.Put)+len(tx.Delete)) })
-	b := newPublisher()
+	b := publication.NewPublisher()
 	var sizes []int
 	for more := true; more; {
 		var err error
-		if more, err = d.c.publication.publish(t.Context(), s, b); err != nil {
+		if more, err = d.c.rooms.Publication.Publish(t.Context(), s, b); err != nil {
 			t.Fatal(err)
 		}
-		if p := d.c.publication.publication.Load(); p.serves() {
-			sizes = append(sizes, len(p.headers))
+		if p := d.c.rooms.Publication.View(); p.Serves() {
+			sizes = append(sizes, len(p.Headers))
 		}
 	}
 	// A member has room for two headers.
-	if !slices.Equal(sizes, []int{maxPublished - 1, 2 * (maxPublished - 1), n + poolScopes}) {
+	if !slices.Equal(sizes, []int{publication.MaxPublished - 1, 2 * (publication.MaxPublished - 1), n + poolScopes}) {
 		t.Fatalf("generations of %v headers", sizes)
 	}
 	wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
 	p := d.mustPublish(b)
-	if got, _ := runtimes(p); got != n || len(p.contents) == 0 || largest > store.MaxTxOps || largest < 2*maxPublished {
-		t.Fatalf("%d headers; the largest transaction has %d operations", len(p.headers), largest)
+	if got, _ := runtimes(p); got != n || len(p.Contents) == 0 || largest > store.MaxTxOps ||
+		largest < 2*publication.MaxPublished {
+		t.Fatalf("%d headers; the largest transaction has %d operations", len(p.Headers), largest)
 	}
 }
 
@@ -641,7 +671,7 @@ func TestNamesOfEntries(t *testing.T) {
 			}
 			wantOnly(t, "set", err, "")
 			a := d.joined("a").reader()
-			a.mustRead(d, d.mustPublish(newPublisher()))
+			a.mustRead(d, d.mustPublish(publication.NewPublisher()))
 		})
 	}
 }
@@ -650,10 +680,10 @@ func TestNamesOfEntries(t *testing.T) {
 func TestRecordSigners(t *testing.T) {
 	d := testDesk(t)
 	d.joined("a")
-	d.mustPublish(newPublisher())
+	d.mustPublish(publication.NewPublisher())
 	d.rotate(time.Hour)
-	p := d.mustPublish(newPublisher())
-	if n := len(p.state.Value.Signatures); n != 2 {
+	p := d.mustPublish(publication.NewPublisher())
+	if n := len(p.State.Value.Signatures); n != 2 {
 		t.Fatalf("%d signatures during a rotation", n)
 	}
 }
@@ -672,18 +702,19 @@ func TestPublicationsRace(t *testing.T) {
 		}
 		defer other.Close()
 		defer func() { _ = d.c.Close() }()
-		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())); err != nil {
+		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+			other.rooms.Self.EnrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
-		other.authority.checkHead(context.Background())
+		other.rooms.Authority.checkHead(context.Background())
 		replicas := []*Coordinator{d.c, other}
-		publishers := []*publisher{newPublisher(), newPublisher()}
+		publishers := []*publication.Publisher{publication.NewPublisher(), publication.NewPublisher()}
 		roots := make(map[uint64]string)
-		see := func(p *publication) {
-			if !p.serves() {
+		see := func(p *publication.View) {
+			if !p.Serves() {
 				return
 			}
-			v := p.state.Value
+			v := p.State.Value
 			if root, ok := roots[v.Generation]; ok && root != v.Root {
 				rt.Fatalf("generation %d has roots %s and %s", v.Generation, root, v.Root)
 			}
@@ -694,13 +725,14 @@ func TestPublicationsRace(t *testing.T) {
 		steps := rapid.IntRange(4, 12).Draw(rt, "steps")
 		for range steps {
 			i := rapid.IntRange(0, 1).Draw(rt, "replica")
-			switch rapid.SampledFrom([]string{"join", "publish", "race", "lost", "lost for good", "dropped", "renew"}).Draw(rt, "step") {
+			switch rapid.SampledFrom([]string{"join", "publish", "race", "lost", "lost for good", "dropped",
+				"renew"}).Draw(rt, "step") {
 			case "join":
 				joined++
 				d.joined(fmt.Sprintf("n%d", joined))
 				d.follow(other)
 			case "renew":
-				d.advance(publicationRenew)
+				d.advance(publication.Renew)
 			case "lost":
 				d.store.lose(lostApplied)
 			case "lost for good":
@@ -716,12 +748,12 @@ func TestPublicationsRace(t *testing.T) {
 					}
 					inside = true
 					d.lead(replicas[1-i])
-					_, _ = replicas[1-i].publication.publish(context.Background(),
-						replicas[1-i].head.State(), publishers[1-i])
+					_, _ = replicas[1-i].rooms.Publication.Publish(context.Background(),
+						replicas[1-i].rooms.Head.State(), publishers[1-i])
 				})
 			}
 			d.lead(replicas[i])
-			_, err := replicas[i].publication.publish(context.Background(), replicas[i].head.State(),
+			_, err := replicas[i].rooms.Publication.Publish(context.Background(), replicas[i].rooms.Head.State(),
 				publishers[i])
 			d.store.intercept(nil)
 			d.store.lose()
@@ -729,7 +761,7 @@ func TestPublicationsRace(t *testing.T) {
 				rt.Fatal(err)
 			}
 			for _, c := range replicas {
-				see(c.publication.publication.Load())
+				see(c.rooms.Publication.View())
 			}
 		}
 		// In peace both come to serve the same, and a node that saw all of it goes on.
@@ -739,12 +771,13 @@ func TestPublicationsRace(t *testing.T) {
 				if err := d.publishAll(c, publishers[i]); err != nil {
 					rt.Fatal(err)
 				}
-				see(c.publication.publication.Load())
+				see(c.rooms.Publication.View())
 			}
 		}
-		a, b := d.c.publication.publication.Load(), other.publication.publication.Load()
-		if a.state.Version != b.state.Version || a.tree.Root() != b.tree.Root() || len(a.headers) != joined+1+poolScopes {
-			rt.Fatalf("they serve versions %d and %d of %d headers", a.state.Version, b.state.Version, len(a.headers))
+		a, b := d.c.rooms.Publication.View(), other.rooms.Publication.View()
+		if a.State.Version != b.State.Version || a.Tree.Root() != b.Tree.Root() ||
+			len(a.Headers) != joined+1+poolScopes {
+			rt.Fatalf("they serve versions %d and %d of %d headers", a.State.Version, b.State.Version, len(a.Headers))
 		}
 		if c, _ := m.mustRead(d, a).NodeRuntime(); len(c.Coordinators) == 0 {
 			rt.Fatal("no coordinators")
@@ -761,13 +794,15 @@ func TestLatePublication(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
-	other.authority.checkHead(t.Context())
+	wantOnly(t,
+		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+			other.rooms.Self.EnrolmentKey())), "")
+	other.rooms.Authority.checkHead(t.Context())
 	d.joined("a")
 	d.follow(other)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
-	if err := d.publishAll(other, newPublisher()); err != nil {
+	if err := d.publishAll(other, publication.NewPublisher()); err != nil {
 		t.Fatal(err)
 	}
 	held := d.mustPublish(b)
@@ -775,13 +810,13 @@ func TestLatePublication(t *testing.T) {
 	d.faults.Arm("publish.before-commit", func() error {
 		d.faults.Disarm("publish.before-commit")
 		d.follow(other)
-		return d.publishAll(other, newPublisher())
+		return d.publishAll(other, publication.NewPublisher())
 	})
-	_, err = d.c.publication.publish(t.Context(), d.state(), b)
-	if !errors.Is(err, store.ErrConflict) || d.c.publication.publication.Load() != held {
+	_, err = d.c.rooms.Publication.Publish(t.Context(), d.state(), b)
+	if !errors.Is(err, store.ErrConflict) || d.c.rooms.Publication.View() != held {
 		t.Fatalf("the late commit: %v", err)
 	}
-	if p := d.mustPublish(b); p.state.Version != other.publication.publication.Load().state.Version {
+	if p := d.mustPublish(b); p.State.Version != other.rooms.Publication.View().State.Version {
 		t.Fatal("it published again what was published")
 	}
 }
@@ -790,7 +825,7 @@ func TestLatePublication(t *testing.T) {
 // published is true at the revision that published it.
 func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 	d := testDesk(t)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
 	d.joined("a")
 	d.faults.Arm("publish.before-commit", func() error {
@@ -798,11 +833,11 @@ func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 		d.remove(t, identity.Data, "a")
 		return nil
 	})
-	if _, err := d.c.publication.publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published for a member that is gone: %v", err)
 	}
 	d.follow(d.c)
-	if p := d.mustPublish(b); len(p.headers) != 0 {
+	if p := d.mustPublish(b); len(p.Headers) != 0 {
 		t.Fatal("it has a header")
 	}
 }
@@ -826,19 +861,20 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
 	stream := &sentNews{ctx: t.Context()}
-	earlier := *d.c.bundle.View()
+	earlier := *d.c.rooms.Bundle.View()
 	earlier.Epoch--
-	d.mustPublish(newPublisher())
-	dl := newSender(d.c.delivery, stream, m.id, nil)
-	dl.trust = &earlier
-	if err := dl.sendPublished(t.Context()); err != nil || len(stream.sent) != 0 {
+	d.mustPublish(publication.NewPublisher())
+	dl := d.c.rooms.Delivery.NewSender(stream, m.id, nil)
+	dl.Told(&earlier)
+	if err := dl.SendPublished(t.Context()); err != nil || len(stream.sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.sent, err)
 	}
-	if err := dl.sendTrust(); err != nil {
+	if err := dl.SendTrust(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // and once, after the links of the history that the bundle names
-		if err := dl.sendPublished(t.Context()); err != nil || len(stream.sent) != 3+poolScopes || stream.sent[2].GetSnapshot().GetScope() != string(snapshot.ScopeNodeRuntime) {
+		if err := dl.SendPublished(t.Context()); err != nil || len(stream.sent) != 3+poolScopes ||
+			stream.sent[2].GetSnapshot().GetScope() != string(snapshot.ScopeNodeRuntime) {
 			t.Fatalf("sent %v (%v)", stream.sent, err)
 		}
 	}
@@ -853,8 +889,8 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 		wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.trust.followTrust(ctx, before) }()
-		time.Sleep(trustPollPause)
+		go func() { ended <- d.c.rooms.Trust.Follow(ctx, before) }()
+		time.Sleep(trust.PollPause)
 		synctest.Wait()
 		if len(ended) != 0 {
 			t.Errorf("the loop failed: %v", <-ended)
@@ -869,23 +905,23 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := testDesk(t)
-		d.mustPublish(newPublisher())
+		d.mustPublish(publication.NewPublisher())
 		d.joined("n1")
 		d.follow(d.c)
 		d.lapse()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.publication.followPublication(ctx, d.state()) }()
+		go func() { ended <- d.c.rooms.Publication.Follow(ctx, d.state()) }()
 		synctest.Wait()
 		d.mustPut(qosRecord) // the loop waits for more
 		synctest.Wait()
-		if _, told := d.c.publication.publication.Load().find(runtimePath("data/n1")); told {
+		if _, told := d.c.rooms.Publication.View().Find(publication.RuntimePath("data/n1")); told {
 			t.Fatal("it publishes, and does not lead")
 		}
 		began := time.Now()
 		d.lead(d.c)
 		synctest.Wait()
-		if _, told := d.c.publication.publication.Load().find(runtimePath("data/n1")); !told {
+		if _, told := d.c.rooms.Publication.View().Find(publication.RuntimePath("data/n1")); !told {
 			t.Errorf("nothing was published by %v after it led", time.Since(began))
 		}
 		cancel()
@@ -907,15 +943,16 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		go d.c.publication.followPublication(ctx, d.state())
-		quiet := func() { time.Sleep(10*publicationPollPause + time.Second); synctest.Wait(); published.Store(0) } // between two polls
+		go d.c.rooms.Publication.Follow(ctx, d.state())
+		quiet := func() { time.Sleep(10*publication.PollPause + time.Second); synctest.Wait(); published.Store(0) } // between two polls
 		quiet()
 		for i := range 3 {
 			began := time.Now()
 			d.mustPut(route("acme", fmt.Sprintf("path /first-%d", i)))
 			synctest.Wait()
 			if n := published.Load(); n != 1 {
-				t.Errorf("change %d after a quiet time: %d publications after %v, want one at once", i, n, time.Since(began))
+				t.Errorf("change %d after a quiet time: %d publications after %v, want one at once", i, n,
+					time.Since(began))
 			}
 			quiet()
 		}
@@ -925,9 +962,9 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 			d.mustPut(route("acme", fmt.Sprintf("path /storm-%d", i)))
 			time.Sleep(apart)
 		}
-		time.Sleep(publishPause)
+		time.Sleep(publication.PublishPause)
 		synctest.Wait()
-		n, most := published.Load(), int64(changes*apart/publishPause)+2 // the first, and one after the last
+		n, most := published.Load(), int64(changes*apart/publication.PublishPause)+2 // the first, and one after the last
 		if n > most || n < 2 {
 			t.Errorf("%d changes in %v made %d publications, want at most %d", changes, time.Since(began), n, most)
 		}

@@ -17,6 +17,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/delivery"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -49,24 +51,25 @@ func (m *machine) as(ctx context.Context) context.Context {
 }
 
 func (m *machine) pull(stream *pulled, hash []byte) error {
-	return served[fealtyv1.SnapshotServiceServer](m.d.c.delivery.registerServices).GetContent(&fealtyv1.GetContentRequest{Name: m.id.Name(),
+	return served[fealtyv1.SnapshotServiceServer](m.d.c.rooms.Delivery.RegisterServices).GetContent(&fealtyv1.GetContentRequest{Name: m.id.Name(),
 		ContentHash: hash}, stream)
 }
 
 // contentOf returns the hash of the content that is published for a member, and
 // the content.
-func (p *publication) contentOf(path string) ([]byte, []byte) {
-	i, ok := p.find(runtimePath(path))
+func contentOf(p *publication.View, path string) ([]byte, []byte) {
+	i, ok := p.Find(publication.RuntimePath(path))
 	if !ok {
 		return nil, nil
 	}
-	content := p.contents[p.headers[i].header.Content]
+	content := p.Contents[p.Headers[i].Header.Content]
 	hash := sha256.Sum256(content)
 	return hash[:], content
 }
 
 func getContent(ctx context.Context, conn grpcConn, name string, hash []byte) ([]byte, error) {
-	stream, err := fealtyv1.NewSnapshotServiceClient(conn).GetContent(ctx, &fealtyv1.GetContentRequest{Name: name, ContentHash: hash})
+	stream, err := fealtyv1.NewSnapshotServiceClient(conn).GetContent(ctx,
+		&fealtyv1.GetContentRequest{Name: name, ContentHash: hash})
 	if err != nil {
 		return nil, err
 	}
@@ -90,15 +93,16 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 	f := readyFleet(t, nil)
 	a := f.member("node-a")
 	b := f.node()
-	if err := b.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "node-b"}))); err != nil {
+	if err := b.join(identity.Data,
+		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "node-b"}))); err != nil {
 		t.Fatal(err)
 	}
-	var p *publication
+	var p *publication.View
 	published := func(path string) ([]byte, []byte) {
 		for {
-			news := f.c.publication.publicationChanged.Wait()
-			if p = f.c.publication.publication.Load(); p.serves() {
-				if hash, content := p.contentOf(path); hash != nil {
+			news := f.c.rooms.Publication.Changed()
+			if p = f.c.rooms.Publication.View(); p.Serves() {
+				if hash, content := contentOf(p, path); hash != nil {
 					return hash, content
 				}
 			}
@@ -144,7 +148,8 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 		_, err := getContent(f.ctx(), connA, "node-a", hash)
 		wantCode(t, err, explain.RequestField)
 	}
-	if err := f.set(bytes.Replace(f.manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"), 1)); err != nil {
+	if err := f.set(bytes.Replace(f.manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"),
+		1)); err != nil {
 		t.Fatal(err)
 	}
 	for now, _ := published("data/node-a"); bytes.Equal(now, hashA); now, _ = published("data/node-a") {
@@ -161,15 +166,15 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := testDesk(t)
 		m, other := d.joined("a"), d.joined("b")
-		p := *d.mustPublish(newPublisher())
-		i, _ := p.find(runtimePath("data/a"))
+		p := *d.mustPublish(publication.NewPublisher())
+		i, _ := p.Find(publication.RuntimePath("data/a"))
 		large := bytes.Repeat([]byte("0123456789abcdef"), 200<<10/16+1)
 		sum := sha256.Sum256(large)
-		p.headers = slices.Clone(p.headers)
-		p.headers[i].header.Content = snapshot.Digest(sum).String()
-		p.contents = maps.Clone(p.contents)
-		p.contents[snapshot.Digest(sum).String()] = large
-		d.c.publication.publication.Store(&p)
+		p.Headers = slices.Clone(p.Headers)
+		p.Headers[i].Header.Content = snapshot.Digest(sum).String()
+		p.Contents = maps.Clone(p.Contents)
+		p.Contents[snapshot.Digest(sum).String()] = large
+		d.c.rooms.Publication.Serve(&p)
 
 		got := &pulled{ctx: m.as(t.Context())}
 		if err := m.pull(got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 13 {
@@ -177,8 +182,8 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		}
 
 		release := make(chan struct{})
-		ended := make(chan error, pullsAtOnce)
-		for range pullsAtOnce {
+		ended := make(chan error, delivery.PullsAtOnce)
+		for range delivery.PullsAtOnce {
 			go func() {
 				ctx, cancel := context.WithCancel(m.as(t.Context()))
 				defer cancel()
@@ -187,31 +192,29 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		wantCode(t, m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]), explain.RateLimited)
-		hash, _ := p.contentOf("data/b")
+		hash, _ := contentOf(&p, "data/b")
 		if err := other.pull(&pulled{ctx: other.as(t.Context())}, hash); err != nil {
 			t.Errorf("a slow member holds up another one: %v", err)
 		}
-		began := d.c.delivery.pulls
-		for range pullsAtOnce {
+		for range delivery.PullsAtOnce {
 			if err := <-ended; !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("a pull that nobody reads ended with %v", err)
 			}
 		}
-		if began.mu.Lock(); len(began.underWay) != 0 {
-			t.Errorf("under way: %v", began.underWay)
+		if n := d.c.rooms.Delivery.Pulling(); n != 0 {
+			t.Errorf("of %d members pulls are under way", n)
 		}
-		began.mu.Unlock()
 		close(release)
 		d.c.readers.Wait()
 		// The rate counts whatever the pulls did.
 		var err error
-		for range pullBurst {
+		for range delivery.PullBurst {
 			if err = m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]); err != nil {
 				break
 			}
 		}
 		wantCode(t, err, explain.RateLimited)
-		d.advance(pullBurst * 1e9)
+		d.advance(delivery.PullBurst * 1e9)
 		if err := m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]); err != nil {
 			t.Error(err)
 		}
@@ -221,7 +224,8 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 // poll returns the scopes that a poll brings, in their order.
 func poll(t *testing.T, n *node, held ...*fealtyv1.HeldSnapshot) (scopes []string, out []*fealtyv1.SignedSnapshot) {
 	t.Helper()
-	stream, err := fealtyv1.NewSnapshotServiceClient(n.conn()).Poll(n.f.ctx(), &fealtyv1.PollRequest{Name: n.id.Name(), Held: held})
+	stream, err := fealtyv1.NewSnapshotServiceClient(n.conn()).Poll(n.f.ctx(),
+		&fealtyv1.PollRequest{Name: n.id.Name(), Held: held})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,11 +251,12 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 	if _, err := n.verifyGrant(); err != nil {
 		t.Fatal(err)
 	}
-	for !func() bool { p := f.c.publication.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
-		<-f.c.publication.publicationChanged.Wait()
+	for !func() bool { p := f.c.rooms.Publication.View(); return p.Serves() && f.ctx().Err() == nil }() {
+		<-f.c.rooms.Publication.Changed()
 	}
 	scopes, out := poll(t, n)
-	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime), string(snapshot.ScopeDegradedModePolicy),
+	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime),
+		string(snapshot.ScopeDegradedModePolicy),
 		string(snapshot.ScopePeerDirectory), string(snapshot.ScopeStorageDirectory)}) {
 		t.Fatalf("it brings %v", scopes)
 	}
@@ -270,7 +275,8 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 		}
 		h := v.Header()
 		record, _ := v.Record()
-		held = append(held, &fealtyv1.HeldSnapshot{Scope: s.GetScope(), AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion, ContentHash: h.ContentHash[:], Generation: record.Generation})
+		held = append(held, &fealtyv1.HeldSnapshot{Scope: s.GetScope(), AuthorityEpoch: h.AuthorityEpoch,
+			ConfigVersion: h.ConfigVersion, ContentHash: h.ContentHash[:], Generation: record.Generation})
 	}
 	if scopes, _ := poll(t, n, held...); len(scopes) != 0 {
 		t.Errorf("to who holds it all it brings %v", scopes)
@@ -282,8 +288,8 @@ func TestGetSnapshot(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	f.member("node-a")
-	for !func() bool { p := f.c.publication.publication.Load(); return p.serves() && f.ctx().Err() == nil }() {
-		<-f.c.publication.publicationChanged.Wait()
+	for !func() bool { p := f.c.rooms.Publication.View(); return p.Serves() && f.ctx().Err() == nil }() {
+		<-f.c.rooms.Publication.Changed()
 	}
 	client := fealtyv1.NewSnapshotServiceClient(f.localConn())
 	for _, c := range []struct {
@@ -306,7 +312,8 @@ func TestGetSnapshot(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if _, err := snapshot.Unmarshal(resp.GetSnapshot().GetEnvelope()); err != nil || resp.GetSnapshot().GetScope() != c.req.GetScope() {
+		if _, err := snapshot.Unmarshal(resp.GetSnapshot().GetEnvelope()); err != nil ||
+			resp.GetSnapshot().GetScope() != c.req.GetScope() {
 			t.Errorf("%v: %v, %v", c.req, resp.GetSnapshot().GetScope(), err)
 		}
 	}
@@ -322,7 +329,8 @@ func TestRequestOfAStreamIsReadInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		c := &Coordinator{readers: new(flowcontrol.Readers)}
-		if err := (oneRequest{silentStream{fakeStream{ctx: ctx}}, c}).RecvMsg(nil); !errors.Is(err, context.DeadlineExceeded) {
+		if err := (oneRequest{silentStream{fakeStream{ctx: ctx}}, c}).RecvMsg(nil); !errors.Is(err,
+			context.DeadlineExceeded) {
 			t.Errorf("ended with %v", err)
 		}
 		cancel()

@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -67,7 +68,7 @@ func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine,
 			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().Head.AuthorityEpoch},
 		}},
 	}
-	streams.Go(func() { _ = served[fealtyv1.AgentServiceServer](d.c.delivery.registerServices).Connect(l) })
+	streams.Go(func() { _ = served[fealtyv1.AgentServiceServer](d.c.rooms.Delivery.RegisterServices).Connect(l) })
 	return l
 }
 
@@ -79,7 +80,8 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 		begin, end func(*memStore)
 		code       explain.Code
 	}{
-		"down": {func(m *memStore) { m.setDown(errDown) }, func(m *memStore) { m.setDown(nil) }, explain.StoreUnreachable},
+		"down": {func(m *memStore) { m.setDown(errDown) }, func(m *memStore) { m.setDown(nil) },
+			explain.StoreUnreachable},
 		"full": {func(m *memStore) { m.setFull(true) }, func(m *memStore) { m.setFull(false) }, explain.StoreFull},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,11 +92,11 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				d.now = time.Time{} // the bubble's
 				d.mu.Unlock()
 				wantOnlyNil(t, d.set(poolEntries))
-				d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
+				d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 				stop := d.runs(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
-				streams.Go(func() { _ = d.c.admission.followRecalls(ctx) })
+				streams.Go(func() { _ = d.c.rooms.Admission.FollowRecalls(ctx) })
 				defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.c.Close()) }()
 				var waiting []*machine
 				for _, name := range []string{"a", "b", "c"} {
@@ -119,14 +121,14 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 					}
 				}
 				o.end(d.store)
-				time.Sleep(2*headPollPause + 2*recallPause)
+				time.Sleep(2*headPollPause + 2*admission.RecallPause)
 				for i, l := range all {
 					if l.times() != 1 {
 						t.Errorf("%s was asked %d times right after the outage", waiting[i].id.Name(), l.times())
 					}
 				}
 				wantOnlyNil(t, errors.Join(waiting[0].renew(), waiting[1].again()))
-				time.Sleep(3*recallAgain + time.Second)
+				time.Sleep(3*admission.RecallAgain + time.Second)
 				if a, b, c := all[0].times(), all[1].times(), all[2].times(); a != 1 || b != 1 || c < 3 || c > 4 {
 					t.Errorf("asked %d and %d times after they renewed, and %d times who did not", a, b, c)
 				}
@@ -148,7 +150,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
+		d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 		stop := d.runs(t)
 		defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 		m := d.joined("a")
@@ -161,13 +163,14 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 			wantOnlyNil(t, m.again())
 			waits = append(waits, time.Since(began))
 		}
-		if waits[0] > authority.StorePatience || waits[1] > authority.StoreImpatience || waits[2] > authority.StoreImpatience {
+		if waits[0] > authority.StorePatience || waits[1] > authority.StoreImpatience ||
+			waits[2] > authority.StoreImpatience {
 			t.Errorf("it waited %v", waits)
 		}
 		d.store.setHanging(false)
 		d.store.setDown(nil)
 		time.Sleep(authority.StorePatience + 2*headPollPause)
-		if !d.c.head.StoreAnswers() {
+		if !d.c.rooms.Head.StoreAnswers() {
 			t.Error("it is impatient although the store answers")
 		}
 	})

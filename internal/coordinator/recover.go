@@ -12,14 +12,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -198,7 +198,7 @@ func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) e
 
 func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.RecoveryService_RecoverServer) error {
 	c, ctx := r.c, slot.Context()
-	ch, err := openChannel(ctx)
+	ch, err := challenge.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -365,9 +365,9 @@ func (c *OwnerRecovery) sendHistory(slot *flowcontrol.Slot, h *history.History,
 }
 
 // offer makes the first message of a stream, proven over its channel.
-func (c *OwnerRecovery) offer(g *gathering, ch channel) (*fealtyv1.RecoveryOffer, error) {
+func (c *OwnerRecovery) offer(g *gathering, ch challenge.Challenge) (*fealtyv1.RecoveryOffer, error) {
 	t := proof.RecoveryTranscript{
-		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.binding, Recipient: g.recipient.Public(),
+		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.Binding, Recipient: g.recipient.Public(),
 		Head: g.head.Hash[:],
 	}
 	key, evidence, err := proof.ProveRecovery(c.cfg.Self.PrivateKey(), t)
@@ -592,7 +592,7 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 		return nil, c.seedRefused(ctx, g, err)
 	}
 	defer func() {
-		if !c.cfg.Authority.keeps(secrets) {
+		if !c.cfg.Keys.Holds(secrets, c.cfg.Head.State()) {
 			secrets.Wipe()
 		}
 	}()

@@ -106,9 +106,9 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
-	trueManifest := f.c.head.State().Manifest
+	trueManifest := f.c.rooms.Head.State().Manifest
 	f.loseKeeper()
-	g, err := f.c.ownerrecovery.openGathering(t.Context())
+	g, err := f.c.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
@@ -118,15 +118,20 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// offerBy is an offer for h, proven over binding by key, to the thief's recipient.
 	offerBy := func(key ed25519.PrivateKey, cluster string, head history.Hash, binding []byte) *fealtyv1.RecoveryOffer {
 		attempt := make([]byte, 16)
-		claim, evidence, err := proof.ProveRecovery(key, proof.RecoveryTranscript{Cluster: cluster, Attempt: attempt, Binding: binding, Recipient: mine.Public(), Head: head[:]})
+		claim, evidence, err := proof.ProveRecovery(key,
+			proof.RecoveryTranscript{Cluster: cluster, Attempt: attempt, Binding: binding, Recipient: mine.Public(),
+				Head: head[:]})
 		if err != nil {
 			t.Error(err)
 		}
-		return &fealtyv1.RecoveryOffer{Cluster: cluster, Attempt: attempt, Recipient: mine.Public(), Key: claim, Evidence: evidence}
+		return &fealtyv1.RecoveryOffer{Cluster: cluster, Attempt: attempt, Recipient: mine.Public(), Key: claim,
+			Evidence: evidence}
 	}
 	// realOffer is what the true coordinator says to somebody in between.
 	realOffer := func(ctx context.Context) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})))
+		conn, err := grpc.NewClient("passthrough:///"+f.addr,
+			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
+				MinVersion: tls.VersionTLS13})))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -140,14 +145,15 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
-		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.self.EnrolmentKey()),
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.rooms.Self.EnrolmentKey()),
 			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
 		wantOnly(t, "parse", err, "")
 		tr := history.Genesis(m)
 		tr.MeshCAKey, tr.Salt = [32]byte{1}, history.Salt{1}
 		for _, o := range m.Seed.People() {
-			tr.ShareCommitments = append(tr.ShareCommitments, history.ShareCommitment{Owner: o.Name, Hash: alice.Share.Commitment(testCluster, 1)})
+			tr.ShareCommitments = append(tr.ShareCommitments,
+				history.ShareCommitment{Owner: o.Name, Hash: alice.Share.Commitment(testCluster, 1)})
 		}
 		st := newMemStore()
 		_, err = history.New(st).Append(t.Context(), nil, tr, m, key)
@@ -166,57 +172,71 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		want   explain.Code
 		answer func(ctx context.Context, binding []byte) (*fealtyv1.RecoveryOffer, *history.History, error)
 	}{
-		{"relay of the true coordinator's offer", explain.RecoveryUnproven, func(ctx context.Context, _ []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return realOffer(ctx)
-		}},
-		{"relay with the thief's recipient", explain.RecoveryUnproven, func(ctx context.Context, _ []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			o, h, err := realOffer(ctx)
-			if o != nil {
-				o.Recipient = mine.Public()
-			}
-			return o, h, err
-		}},
-		{"true history, key of no coordinator", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(own, testCluster, g.head.Hash, b), g.history, nil
-		}},
-		{"true history, claimed key of the coordinator", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			o := offerBy(own, testCluster, g.head.Hash, b)
-			o.Key = f.c.self.EnrolmentKey()
-			return o, g.history, nil
-		}},
-		{"true history, no proof", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			o := offerBy(own, testCluster, g.head.Hash, b)
-			o.Evidence = nil
-			return o, g.history, nil
-		}},
-		{"coordinator's key over another head", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(f.c.self.PrivateKey(), testCluster, history.Hash{1}, b), g.history, nil
-		}},
-		{"history of the thief's own seed", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			h := forge(own, nil)
-			return offerBy(own, testCluster, headOf(h), b), h, nil
-		}},
-		{"forged link under the true head record", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			h := forge(own, g.history)
-			return offerBy(own, testCluster, headOf(h), b), h, nil
-		}},
-		{"history without links", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(own, testCluster, g.head.Hash, b), &history.History{Head: g.history.Head}, nil
-		}},
-		{"history without manifests", explain.RecoveryHistory, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(own, testCluster, g.head.Hash, b), &history.History{Head: g.history.Head, Links: g.history.Links, Manifests: map[manifest.Hash][]byte{}}, nil
-		}},
-		{"another cluster", explain.ShareForeign, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return offerBy(own, "other.example", g.head.Hash, b), g.history, nil
-		}},
-		{"no attempt", explain.RecoveryUnproven, func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			o := offerBy(own, testCluster, g.head.Hash, b)
-			o.Attempt = nil
-			return o, g.history, nil
-		}},
-		{"an empty offer", explain.ShareForeign, func(context.Context, []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-			return nil, g.history, nil
-		}},
+		{"relay of the true coordinator's offer", explain.RecoveryUnproven,
+			func(ctx context.Context, _ []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				return realOffer(ctx)
+			}},
+		{"relay with the thief's recipient", explain.RecoveryUnproven,
+			func(ctx context.Context, _ []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				o, h, err := realOffer(ctx)
+				if o != nil {
+					o.Recipient = mine.Public()
+				}
+				return o, h, err
+			}},
+		{"true history, key of no coordinator", explain.RecoveryUnproven,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				return offerBy(own, testCluster, g.head.Hash, b), g.history, nil
+			}},
+		{"true history, claimed key of the coordinator", explain.RecoveryUnproven,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				o := offerBy(own, testCluster, g.head.Hash, b)
+				o.Key = f.c.rooms.Self.EnrolmentKey()
+				return o, g.history, nil
+			}},
+		{"true history, no proof", explain.RecoveryUnproven,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				o := offerBy(own, testCluster, g.head.Hash, b)
+				o.Evidence = nil
+				return o, g.history, nil
+			}},
+		{"coordinator's key over another head", explain.RecoveryUnproven,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				return offerBy(f.c.rooms.Self.PrivateKey(), testCluster, history.Hash{1}, b), g.history, nil
+			}},
+		{"history of the thief's own seed", explain.RecoveryHistory,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				h := forge(own, nil)
+				return offerBy(own, testCluster, headOf(h), b), h, nil
+			}},
+		{"forged link under the true head record", explain.RecoveryHistory,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				h := forge(own, g.history)
+				return offerBy(own, testCluster, headOf(h), b), h, nil
+			}},
+		{"history without links", explain.RecoveryHistory,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				return offerBy(own, testCluster, g.head.Hash, b), &history.History{Head: g.history.Head}, nil
+			}},
+		{"history without manifests", explain.RecoveryHistory,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				return offerBy(own, testCluster, g.head.Hash, b), &history.History{Head: g.history.Head,
+					Links: g.history.Links, Manifests: map[manifest.Hash][]byte{}}, nil
+			}},
+		{"another cluster", explain.ShareForeign,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				return offerBy(own, "other.example", g.head.Hash, b), g.history, nil
+			}},
+		{"no attempt", explain.RecoveryUnproven,
+			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				o := offerBy(own, testCluster, g.head.Hash, b)
+				o.Attempt = nil
+				return o, g.history, nil
+			}},
+		{"an empty offer", explain.ShareForeign,
+			func(context.Context, []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
+				return nil, g.history, nil
+			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := &thief{answer: tc.answer}
@@ -240,9 +260,10 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.c.self.PrivateKey(), testCluster, g.head.Hash, b), g.history, nil
+		return offerBy(f.c.rooms.Self.PrivateKey(), testCluster, g.head.Hash, b), g.history, nil
 	}}
-	_, err = bringTo(t, honest.serve(t), alice, recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
+	_, err = bringTo(t, honest.serve(t), alice,
+		recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
 	wantOnly(t, "bring to who has the key", err, "")
 	if len(honest.stolen) != 1 {
 		t.Fatalf("%d requests", len(honest.stolen))
@@ -265,7 +286,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
 	f.loseKeeper()
-	r := f.c.ownerrecovery.recoveries.owners
+	r := f.c.rooms.OwnerRecovery.recoveries.owners
 	var held []*flowcontrol.Slot
 	for range recoveriesPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", epoch0)
@@ -327,19 +348,21 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	}
 	f.await(authority.Ready)
 	// Whoever brought it back says so once the shares are gone, a moment after it is ready.
-	for deadline := time.Now().Add(time.Minute); !bytes.Contains(log.Bytes(), []byte("recovered by its owners")); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !bytes.Contains(log.Bytes(),
+		[]byte("recovered by its owners")); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the log says nothing of the recovery")
 		}
 	}
 	say(files, nil)
 
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	mesh, err := s.MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
 	thief := steal(s)
 	secrets := map[string][]byte{
-		"seed": thief.Seed.Reveal(), "mesh CA key": mesh, "record MAC key": thief.keys.RecordMAC(), "store key": thief.keys.StoreSeal(),
+		"seed": thief.Seed.Reveal(), "mesh CA key": mesh, "record MAC key": thief.keys.RecordMAC(), "store " +
+			"key": thief.keys.StoreSeal(),
 		"wrong share": wrong.Share.Reveal(),
 	}
 	for n, file := range files {
@@ -357,7 +380,8 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	families, err := f.c.registry.Gather()
 	wantOnly(t, "gather", err, "")
 	places["metrics"] = []byte(fmt.Sprint(families))
-	if !bytes.Contains(places["metrics"], []byte("fealty_recovery_shares_total")) || !bytes.Contains(places["log"], []byte("recovered by its owners")) {
+	if !bytes.Contains(places["metrics"], []byte("fealty_recovery_shares_total")) ||
+		!bytes.Contains(places["log"], []byte("recovered by its owners")) {
 		t.Error("log or metrics say nothing of the recovery: this test looks at nothing")
 	}
 	found := 0

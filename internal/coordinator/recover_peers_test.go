@@ -6,6 +6,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -21,7 +22,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
 			r := rs[0]
-			before := f.c.head.State().Head
+			before := f.c.rooms.Head.State().Head
 			f.faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
 			r.start()
 			r.await(authority.Recovery)
@@ -32,23 +33,26 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			})
 			got, err := bringTo(t, r.addr, f.people.shareFile(f.store, "alice"), recovery.Options{Force: force})
 			wantOnly(t, "bring", err, "")
-			s := r.c.head.State()
+			s := r.c.rooms.Head.State()
 			if !got.Recovered || s.Phase != authority.Ready || got.Head != s.Head.Hash {
 				t.Fatalf("%+v, and it is %v", got, s.Phase)
 			}
 			via := func(how string) int {
-				return len(slices.DeleteFunc(f.audited(actionSeedReceived), func(e record.AuditEntry) bool { return e.Fields["via"] != how }))
+				return len(slices.DeleteFunc(f.audited(transition.ActionSeedReceived),
+					func(e record.AuditEntry) bool { return e.Fields["via"] != how }))
 			}
 			given := len(f.audited("seed.given"))
 			if !force && (s.Head.Hash != before.Hash || given != 1 || via("peer") != 1 || via("owners") != 0) {
-				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from a peer and %d times from owners", s.Head.Index, s.Head.Kind, given, via("peer"), via("owners"))
+				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from a peer and %d "+
+					"times from owners", s.Head.Index, s.Head.Kind, given, via("peer"), via("owners"))
 			}
-			if force && (s.Head.Previous != before.Hash || s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch != before.AuthorityEpoch+1 || given != 0 || via("owners") != 1) {
+			if force && (s.Head.Previous != before.Hash || s.Head.Kind != history.KindRekey ||
+				s.Head.AuthorityEpoch != before.AuthorityEpoch+1 || given != 0 || via("owners") != 1) {
 				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from owners",
 					s.Head.Index, s.Head.Kind, given, via("owners"))
 			}
 			f.awaitHead(r)
-			if a := f.c.head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
+			if a := f.c.rooms.Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
 				t.Errorf("mesh CA keys %s and %s, the head names %s", a.MeshKey, s.MeshKey, s.Head.MeshCAKey)
 			}
 			wantOrigins(t, f, "coordinator-1", "coordinator-2")
@@ -77,7 +81,8 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 		others[i] = d.again(c)
 	}
 	for _, c := range append([]*Coordinator{d.c}, others...) {
-		for owner, want := range map[string]explain.Code{"alice": explain.ShareOld, "bob": explain.ShareOld, "carol": explain.ShareNoOwner} {
+		for owner, want := range map[string]explain.Code{"alice": explain.ShareOld, "bob": explain.ShareOld,
+			"carol": explain.ShareNoOwner} {
 			_, err := bringAt(t, c, old[owner])
 			wantOnly(t, owner, err, want)
 			if got := explain.Of(err).Fields["owner"]; got != owner {
@@ -87,14 +92,15 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	}
 	// Whoever writes the store encrypts an old share to the attempt itself.
 	two := others[0]
-	g := two.ownerrecovery.recoveries.current()
-	d.store.write(recoveryKey(g.id, "bob"), sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", old["bob"].Share))
+	g := two.rooms.OwnerRecovery.recoveries.current()
+	d.store.write(recoveryKey(g.id, "bob"), sentShare(t, g.recipient.Public(), g.id[:], testCluster,
+		"bob", old["bob"].Share))
 	if got, err := bringAt(t, d.c, next.shareFile(d.store, "alice")); err != nil || got.GetRecovered() {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
-	wantOnly(t, "go on", two.ownerrecovery.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", two.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
 	wantPhaseOf(t, two, "recovery")
-	if got := two.ownerrecovery.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
+	if got := two.rooms.OwnerRecovery.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
 		t.Errorf("after an old share was put beside it: %v", got)
 	}
 	if got, err := bringAt(t, two, next.shareFile(d.store, "dave")); err != nil || !got.GetRecovered() {

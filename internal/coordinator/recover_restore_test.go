@@ -21,7 +21,7 @@ import (
 
 // seenBy is the mark of an owner's tool that looked at the head in force.
 func (f *fleet) seenBy() recovery.Mark {
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	return recovery.Mark{Cluster: s.Manifest.Cluster, SeenHead: s.Chain.Seen(),
 		TransactionKey: s.Chain.TransactionKey()}
 }
@@ -29,7 +29,8 @@ func (f *fleet) seenBy() recovery.Mark {
 // goOnFrom sets another manifest, as happens after a backup.
 func (f *fleet) goOnFrom(owners *people) {
 	f.t.Helper()
-	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+		owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -57,7 +58,9 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 		t.Fatalf("without an agreement: %v", err)
 	}
 	r := unagreed.Restore
-	if r.Seen != seen.SeenHead.Mark || r.Back != b.v.Mark() || len(r.Signers) != 1 || r.Signers[0] != "alice" || r.Needed != 1 || !r.BackupAt.Equal(b.plan.Header.CreatedAt) || r.Reason != "test" || r.PlannedAt.Sub(b.plan.At).Abs() > time.Minute {
+	if r.Seen != seen.SeenHead.Mark || r.Back != b.v.Mark() || len(r.Signers) != 1 || r.Signers[0] != "alice" ||
+		r.Needed != 1 || !r.BackupAt.Equal(b.plan.Header.CreatedAt) || r.Reason != "test" ||
+		r.PlannedAt.Sub(b.plan.At).Abs() > time.Minute {
 		t.Errorf("it shows %+v", r)
 	}
 	other := expect
@@ -65,7 +68,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	if _, err := f.bring(alice, other); err == nil {
 		t.Error("who agreed to another restore sends a share for this one")
 	}
-	if p, _ := f.c.ownerrecovery.recoveries.progress(); len(p.GetBrought()) != 0 {
+	if p, _ := f.c.rooms.OwnerRecovery.recoveries.progress(); len(p.GetBrought()) != 0 {
 		t.Fatalf("in are %v", p.GetBrought())
 	}
 	var told *recovery.Restore
@@ -80,7 +83,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
 	f.awaitPhase(authority.Ready)
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	if s.Head.Kind != history.KindRestore {
 		t.Fatalf("the head is a %v", s.Head.Kind)
 	}
@@ -160,18 +163,25 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 		"signed by who is no signer any more": {with(func(m *recovery.Mark) {
 			m.Signers = &history.SeenSigners{Threshold: 1, Keys: []manifest.Key{strangerKey}}
 		}), b.v, intentOf(*good.plan), "0 of 1"},
-		"who were the signers is not known":          {with(func(m *recovery.Mark) { m.Signers = nil }), b.v, intentOf(*good.plan), "does not remember who the signers were"},
+		"who were the signers is not known": {with(func(m *recovery.Mark) { m.Signers = nil }), b.v,
+			intentOf(*good.plan), "does not remember who the signers were"},
 		"for another head":                           {seen, b.v, intentOf(*later.plan), "goes on from head"},
 		"of another cluster":                         {seen, b.v, intentOf(*foreign.plan), "head"},
 		"shown under the history of another cluster": {seen, foreign.v, intentOf(*foreign.plan), ""},
-		"an older one, replayed":                     {with(func(m *recovery.Mark) { m.AuthorityEpoch = good.plan.AuthorityEpoch }), b.v, intentOf(*good.plan), "older than what"},
-		"under other clocks":                         {seen, b.v, altered(func(i *backup.Intent) { i.AuthorityEpoch++ }), "does not verify"},
-		"at another index":                           {seen, b.v, altered(func(i *backup.Intent) { i.Index++ }), "does not verify"},
-		"of another backup":                          {seen, b.v, altered(func(i *backup.Intent) { i.Trailer.Digest[0] ^= 1 }), ""},
-		"made at another time":                       {seen, b.v, altered(func(i *backup.Intent) { i.Header.CreatedAt = i.Header.CreatedAt.Add(time.Hour) }), ""},
-		"not at its end":                             {seen, b.v, cut, "did not come to its end"},
-		"nothing that is one":                        {seen, b.v, []byte("{}"), ""},
-		"too long":                                   {seen, b.v, bytes.Repeat([]byte(" "), 1<<20), "at most"},
+		"an older one, " +
+			"replayed": {with(func(m *recovery.Mark) { m.AuthorityEpoch = good.plan.AuthorityEpoch }), b.v,
+			intentOf(*good.plan), "older than what"},
+		"under other clocks": {seen, b.v,
+			altered(func(i *backup.Intent) { i.AuthorityEpoch++ }), "does not verify"},
+		"at another index": {seen, b.v, altered(func(i *backup.Intent) { i.Index++ }),
+			"does not verify"},
+		"of another backup": {seen, b.v,
+			altered(func(i *backup.Intent) { i.Trailer.Digest[0] ^= 1 }), ""},
+		"made at another time": {seen, b.v,
+			altered(func(i *backup.Intent) { i.Header.CreatedAt = i.Header.CreatedAt.Add(time.Hour) }), ""},
+		"not at its end":      {seen, b.v, cut, "did not come to its end"},
+		"nothing that is one": {seen, b.v, []byte("{}"), ""},
+		"too long":            {seen, b.v, bytes.Repeat([]byte(" "), 1<<20), "at most"},
 	} {
 		r, err := row.mark.CheckRestore(row.v, row.raw)
 		if err == nil || r != nil || !strings.Contains(err.Error(), row.why) {
@@ -184,7 +194,8 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	wantOnlyNil(t, os.Remove(filepath.Join(f.dir, "keeper.key")))
 	f.start()
 	_, err = f.bring(owners.shareFile(f.store, "alice"), recovery.Options{Expect: recovery.Expect{Seen: seen}})
-	if !errors.Is(err, explain.HistoryWentBack) || !strings.Contains(err.Error(), "0 of 1") || !strings.Contains(err.Error(), "fealty backup sign") {
+	if !errors.Is(err, explain.HistoryWentBack) || !strings.Contains(err.Error(), "0 of 1") ||
+		!strings.Contains(err.Error(), "fealty backup sign") {
 		t.Errorf("a restore that a stranger signed: %v", err)
 	}
 }
@@ -199,16 +210,17 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	}
 	f.stop()
 	f.start()
-	for what, text := range map[string]string{"status": f.c.ownerrecovery.recoveryText(f.c.head.State()),
+	for what, text := range map[string]string{"status": f.c.rooms.OwnerRecovery.recoveryText(f.c.rooms.Head.State()),
 		"readiness": f.c.health().readiness().Reason} {
-		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") || strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
+		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
+			strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
 			t.Errorf("%s says %q", what, text)
 		}
 	}
 	if _, err := f.bring(p.shareFile(f.store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.c.ownerrecovery.recoveryText(f.c.head.State()); !strings.HasPrefix(text,
+	if text := f.c.rooms.OwnerRecovery.recoveryText(f.c.rooms.Head.State()); !strings.HasPrefix(text,
 		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}

@@ -63,12 +63,13 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.c.head.State().Phase != authority.Ready || f.c.ownerrecovery.recoveries.current() != nil; {
+		for deadline := time.Now().Add(time.Minute); f.c.rooms.Head.State().Phase != authority.Ready ||
+			f.c.rooms.OwnerRecovery.recoveries.current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
-			f.c.authority.pushed.Store(true)
-			f.c.head.LookAgain()
+			f.c.rooms.Authority.pushed.Store(true)
+			f.c.rooms.Head.LookAgain()
 			time.Sleep(time.Millisecond)
 		}
 		return nil
@@ -93,7 +94,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	m := f.member("a")
-	before := f.c.head.State()
+	before := f.c.rooms.Head.State()
 	files := make(map[string]keyring.ShareFile)
 	for _, n := range p.names {
 		files[n] = p.shareFile(f.store, n)
@@ -114,11 +115,16 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 		tool  explain.Code // empty: the tool would not send it so
 		coord explain.Code
 	}{
-		{name: "wrong", file: bad(func(s *keyring.ShareFile) { s.Share = otherShare(t, s.Share) }), tool: explain.ShareWrong, coord: explain.ShareWrong},
-		{name: "another owner's", file: bad(func(s *keyring.ShareFile) { s.Share = files["bob"].Share }), tool: explain.ShareWrong, coord: explain.ShareWrong},
-		{name: "foreign", file: bad(func(s *keyring.ShareFile) { s.Cluster = "other.example" }), tool: explain.ShareForeign, coord: explain.ShareForeign},
-		{name: "of nobody", file: bad(func(s *keyring.ShareFile) { s.Owner = "mallory" }), tool: explain.ShareNoOwner, coord: explain.ShareNoOwner},
-		{name: "of a keeper", file: bad(func(s *keyring.ShareFile) { s.Owner = "host" }), tool: explain.ShareNoOwner, coord: explain.ShareNoOwner},
+		{name: "wrong", file: bad(func(s *keyring.ShareFile) { s.Share = otherShare(t, s.Share) }),
+			tool: explain.ShareWrong, coord: explain.ShareWrong},
+		{name: "another owner's", file: bad(func(s *keyring.ShareFile) { s.Share = files["bob"].Share }),
+			tool: explain.ShareWrong, coord: explain.ShareWrong},
+		{name: "foreign", file: bad(func(s *keyring.ShareFile) { s.Cluster = "other.example" }),
+			tool: explain.ShareForeign, coord: explain.ShareForeign},
+		{name: "of nobody", file: bad(func(s *keyring.ShareFile) { s.Owner = "mallory" }), tool: explain.ShareNoOwner,
+			coord: explain.ShareNoOwner},
+		{name: "of a keeper", file: bad(func(s *keyring.ShareFile) { s.Owner = "host" }), tool: explain.ShareNoOwner,
+			coord: explain.ShareNoOwner},
 		{name: "garbage", file: files["alice"], coord: explain.ShareWrong,
 			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Share = []byte("garbage") }},
 		{name: "damaged", file: files["alice"], coord: explain.ShareWrong,
@@ -141,7 +147,8 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 			}},
 		{name: "encrypted to another recipient", file: files["alice"], coord: explain.RecoveryOver,
 			alter: func(o *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) {
-				r.Share = sentShare(t, p.keys["bob"].Recipient().String(), o.GetAttempt(), testCluster, "alice", files["alice"].Share)
+				r.Share = sentShare(t, p.keys["bob"].Recipient().String(), o.GetAttempt(), testCluster,
+					"alice", files["alice"].Share)
 			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -166,9 +173,11 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 
 	var seen recovery.Verified
-	progress, err := f.bring(files["alice"], recovery.Options{DryRun: true, Verified: func(v recovery.Verified) { seen = v }})
+	progress, err := f.bring(files["alice"],
+		recovery.Options{DryRun: true, Verified: func(v recovery.Verified) { seen = v }})
 	wantProgress(t, progress, err, false)
-	if seen.Coordinator != "coordinator-1" || seen.History.Current().Hash != before.Head.Hash || seen.Progress.Needed != 2 {
+	if seen.Coordinator != "coordinator-1" || seen.History.Current().Hash != before.Head.Hash ||
+		seen.Progress.Needed != 2 {
 		t.Errorf("verified %+v", seen)
 	}
 	for _, what := range []string{"first", "the same again"} {
@@ -178,16 +187,18 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 			t.Fatalf("%s: one share of two made it %s", what, phase)
 		}
 	}
-	if _, err := f.bring(bad(func(s *keyring.ShareFile) { s.Owner, s.Share = "bob", otherShare(t, s.Share) }), recovery.Options{}); err == nil {
+	if _, err := f.bring(bad(func(s *keyring.ShareFile) { s.Owner, s.Share = "bob", otherShare(t, s.Share) }),
+		recovery.Options{}); err == nil {
 		t.Fatal("a wrong share beside a good one was taken")
 	}
 	progress, err = f.bring(files["carol"], recovery.Options{})
 	wantProgress(t, progress, err, true, "alice", "carol")
-	after := f.c.head.State()
+	after := f.c.rooms.Head.State()
 	switch {
 	case after.Phase != authority.Ready:
 		t.Fatalf("phase %s (%s)", after.Phase, after.Reason)
-	case after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || after.Head.Kind != history.KindRekey || after.Head.Previous != before.Head.Hash:
+	case after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || after.Head.Kind != history.KindRekey ||
+		after.Head.Previous != before.Head.Hash:
 		t.Errorf("the head is %+v", after.Head)
 	case after.RootPin != before.RootPin || after.MeshKey == before.MeshKey:
 		t.Error("root or mesh CA key are not as after a rekey")
@@ -208,15 +219,17 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	// The keeper's key is lost, and no other one is made in its place before somebody says
 	// so: then the next set makes one, and the next restart needs nobody.
 	lost := keyIDs(t, f.c)
-	if got := keeperFinding(f.getStatus().GetFindings(), explain.KeeperUnopened); len(lost) != 1 || !strings.Contains(got, string(lost[0])) {
+	if got := keeperFinding(f.getStatus().GetFindings(), explain.KeeperUnopened); len(lost) != 1 ||
+		!strings.Contains(got, string(lost[0])) {
 		t.Fatalf("of the keys %v status says %q", lost, got)
 	}
-	_, err = f.local().manifest.ForgetKeeperKey(f.ctx(), &fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
+	_, err = f.local().manifest.ForgetKeeperKey(f.ctx(),
+		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
 	wantOnly(t, "forget", err, "")
 	wantOnly(t, "set", f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))), "")
-	after = f.c.head.State()
+	after = f.c.rooms.Head.State()
 	f.restart()
-	if s := f.c.head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
+	if s := f.c.rooms.Head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.Phase, s.Reason)
 	}
 }
@@ -233,7 +246,8 @@ func wantProgress(t testing.TB, p recovery.Progress, err error, recovered bool, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Recovered != recovered || !slices.Equal(p.Brought, brought) || p.Needed != 2 || len(p.Missing) != 3-len(brought) {
+	if p.Recovered != recovered || !slices.Equal(p.Brought, brought) || p.Needed != 2 ||
+		len(p.Missing) != 3-len(brought) {
 		t.Fatalf("progress %+v, want recovered %v with %v", p, recovered, brought)
 	}
 }
@@ -250,7 +264,8 @@ func TestRecoveryCutOff(t *testing.T) {
 			"set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity",
 		} {
 			for _, crash := range inTurn(i+j, true, false) {
-				t.Run(strings.Join([]string{point, "keeper " + keeper, map[bool]string{true: "crash", false: "error"}[crash]}, "/"), func(t *testing.T) {
+				t.Run(strings.Join([]string{point, "keeper " + keeper,
+					map[bool]string{true: "crash", false: "error"}[crash]}, "/"), func(t *testing.T) {
 					d, p := ownedDesk(t, keeper)
 					m := d.joined("a")
 					alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
@@ -268,7 +283,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					if crash {
 						d.restart()
 					} else {
-						d.c.authority.checkHead(t.Context())
+						d.c.rooms.Authority.checkHead(t.Context())
 					}
 					bringBoth(t, d, alice, bob)
 					head := d.state().Head
@@ -279,7 +294,8 @@ func TestRecoveryCutOff(t *testing.T) {
 					wantOnly(t, "renew", m.renew(), "")
 					// A head that was written and whose key was lost is followed by one more.
 					want := uint64(1)
-					if crash && slices.Contains([]string{"set.after-swap", "adopt.begin", "adopt.before-identity"}, point) {
+					if crash && slices.Contains([]string{"set.after-swap", "adopt.begin", "adopt.before-identity"},
+						point) {
 						want = 2
 					}
 					if got := head.AuthorityEpoch - epoch; got != want {
@@ -312,7 +328,8 @@ func bringBoth(t testing.TB, d *desk, files ...keyring.ShareFile) {
 			if d.state().Phase == authority.Ready {
 				return
 			}
-			if _, err := d.bring(f); err != nil && !errors.Is(err, explain.RecoveryOver) && !errors.Is(err, explain.RecoveryNotNeeded) {
+			if _, err := d.bring(f); err != nil && !errors.Is(err, explain.RecoveryOver) &&
+				!errors.Is(err, explain.RecoveryNotNeeded) {
 				t.Fatalf("the share of %s: %v", f.Owner, err)
 			}
 		}
@@ -324,7 +341,7 @@ func bringBoth(t testing.TB, d *desk, files ...keyring.ShareFile) {
 // mesh CA key of its own.
 func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 	t.Helper()
-	v, _, err := d.c.authority.verifiedHistory(context.Background(), d.state())
+	v, _, err := d.c.rooms.Authority.verifiedHistory(context.Background(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,11 +362,13 @@ func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 func TestRecoveryWithLostAnswers(t *testing.T) {
 	t.Parallel()
 	for name, how := range map[string][]lostAnswer{
-		"happened":              {lostApplied},
-		"did not happen":        {lostDropped},
-		"often":                 {lostDropped, lostDropped, lostApplied},
-		"did not, for a while":  {lostDropped, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped},
-		"happened, for a while": {lostApplied, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped},
+		"happened":       {lostApplied},
+		"did not happen": {lostDropped},
+		"often":          {lostDropped, lostDropped, lostApplied},
+		"did not, for a while": {lostDropped, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped,
+			lostDropped},
+		"happened, for a while": {lostApplied, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped,
+			lostDropped},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, p := ownedDesk(t, "")
@@ -371,7 +390,7 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 			_, err := d.bring(bob)
 			d.faults.Disarm("set.before-swap")
 			d.store.lose()
-			d.c.authority.checkHead(t.Context())
+			d.c.rooms.Authority.checkHead(t.Context())
 			if d.state().Phase != authority.Ready {
 				if err == nil {
 					t.Fatal("it said that it recovered, and did not")
@@ -395,19 +414,19 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	key, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
 	wantOnly(t, "read", err, "")
 	loseDeskKeeper(d, "file:/keeper/key")
-	g, err := d.c.ownerrecovery.openGathering(t.Context())
+	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if _, err := d.bring(alice); err != nil {
 		t.Fatal(err)
 	}
 	d.disk.Put("/keeper/key", key)
 	d.disk.Chmod("/keeper/key", 0o600)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	d.wantPhase("ready", "")
 	_, err = d.bring(bob)
 	wantOnly(t, "bring", err, explain.RecoveryNotNeeded)
 	sent := sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", bob.Share)
-	_, err = d.c.ownerrecovery.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.id[:], Owner: "bob",
+	_, err = d.c.rooms.OwnerRecovery.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.id[:], Owner: "bob",
 		Share: sent}, anyOwner)
 	wantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
 	if _, err := g.open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
@@ -449,13 +468,13 @@ func TestConcurrentRecoveries(t *testing.T) {
 		t.Fatalf("the twin is %s", phase)
 	}
 	d.wantPhase("recovery", "")
-	if got := twin.head.State().Head.AuthorityEpoch; got != epoch+1 {
+	if got := twin.rooms.Head.State().Head.AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
-	g, err := d.c.ownerrecovery.openGathering(t.Context())
+	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	if g.head.Hash != twin.head.State().Head.Hash {
+	if g.head.Hash != twin.rooms.Head.State().Head.Hash {
 		t.Error("the next attempt is not at the new head")
 	}
 }
@@ -468,7 +487,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
 	wantOnly(t, "split", err, "")
-	head, _, err := d.c.head.History().Head(t.Context())
+	head, _, err := d.c.rooms.Head.History().Head(t.Context())
 	wantOnly(t, "head", err, "")
 	var tr *history.Transition
 	d.store.alter(history.BlobKey(head.Hash), func(raw []byte) []byte {
@@ -493,7 +512,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	}
 	_, err = d.bring(file(1))
 	wantOnly(t, "bring", err, explain.RecoverySeedRefused)
-	if d.c.ownerrecovery.recoveries.now != nil || len(d.store.keys(recoveryPrefix)) > 0 {
+	if d.c.rooms.OwnerRecovery.recoveries.now != nil || len(d.store.keys(recoveryPrefix)) > 0 {
 		t.Error("something of the attempt is left")
 	}
 	d.wantPhase("recovery", "")
@@ -505,10 +524,10 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 	d, p := ownedDesk(t, "")
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
 	d.restart()
-	first, err := d.c.ownerrecovery.openGathering(t.Context())
+	first, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	d.advance(recovery.Life * 3 / 4)
-	second, err := d.c.ownerrecovery.openGathering(t.Context())
+	second, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if first == second {
 		t.Error("an attempt without a share was not made anew in time")
@@ -517,18 +536,19 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.advance(recovery.Life - 1)
-	if g, _ := d.c.ownerrecovery.openGathering(t.Context()); g != second {
+	if g, _ := d.c.rooms.OwnerRecovery.openGathering(t.Context()); g != second {
 		t.Error("an attempt with a share ended early")
 	}
 	d.advance(1)
-	_, err = d.c.ownerrecovery.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.id[:], Owner: "bob",
+	_, err = d.c.rooms.OwnerRecovery.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.id[:], Owner: "bob",
 		Share: sentShare(t, second.recipient.Public(), second.id[:], testCluster, "bob", bob.Share)}, anyOwner)
 	wantOnly(t, "bring", err, explain.RecoveryOver)
 	progress, err := d.bring(bob)
 	if err != nil || !slices.Equal(progress.GetBrought(), []string{"bob"}) {
 		t.Errorf("the next attempt begins with %v (%v)", progress.GetBrought(), err)
 	}
-	if _, err := second.open("alice", nil); !errors.Is(err, explain.RecoveryOver) && !errors.Is(err, explain.ShareWrong) {
+	if _, err := second.open("alice", nil); !errors.Is(err, explain.RecoveryOver) &&
+		!errors.Is(err, explain.ShareWrong) {
 		t.Errorf("the old key: %v", err)
 	}
 }
@@ -538,7 +558,7 @@ func TestForgedGatheredShares(t *testing.T) {
 	d, p := ownedDesk(t, "")
 	alice, bob, carol := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob"), p.shareFile(d.store, "carol")
 	d.restart()
-	g, err := d.c.ownerrecovery.openGathering(t.Context())
+	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	put := func(owner string, value []byte) {
 		t.Helper()
@@ -595,7 +615,9 @@ func TestKeeperThatStaysGone(t *testing.T) {
 	}
 	shown := func(problem string) {
 		t.Helper()
-		if s := status(); !strings.Contains(s, string(explain.KeeperUnopened)+" no coordinator opens what keeper host sealed") || !strings.Contains(s, problem) {
+		if s := status(); !strings.Contains(s,
+			string(explain.KeeperUnopened)+" no coordinator opens what keeper host sealed") ||
+			!strings.Contains(s, problem) {
 			t.Errorf("status does not show the keeper (%s):\n%s", problem, s)
 		}
 	}
@@ -656,7 +678,8 @@ func TestSharesInRecovery(t *testing.T) {
 	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
 	wantCode(t, err, explain.Unauthenticated)
 	// Whoever came over TLS, as who it may be.
-	_, err = served[fealtyv1.ManifestServiceServer](f.c.authority.registerServices).GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
+	_, err = served[fealtyv1.ManifestServiceServer](f.c.rooms.Authority.registerServices).GetSeedShares(t.Context(),
+		&fealtyv1.GetSeedSharesRequest{})
 	wantCode(t, err, explain.RecoveryMode)
 
 	fetch := func() *fealtyv1.GetSeedSharesResponse {

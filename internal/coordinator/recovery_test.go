@@ -54,16 +54,17 @@ func TestRestartWithKeeper(t *testing.T) {
 	m := d.joined("a")
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	before := d.state()
-	version := d.c.bundle.View().Version
+	version := d.c.rooms.Bundle.View().Version
 	d.restart()
 	d.wantPhase("ready", "")
 	after := d.state()
-	if after.Head.Hash != before.Head.Hash || after.Head.AuthorityEpoch != 2 || after.RootPin != before.RootPin || after.MeshKey != before.MeshKey {
+	if after.Head.Hash != before.Head.Hash || after.Head.AuthorityEpoch != 2 || after.RootPin != before.RootPin ||
+		after.MeshKey != before.MeshKey {
 		t.Fatalf("head %v, epoch %d, root %v, mesh CA %v; before %v, %d, %v, %v", after.Head.Hash,
 			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey,
 			before.Head.Hash, before.Head.AuthorityEpoch, before.RootPin, before.MeshKey)
 	}
-	if got := d.c.bundle.View().Version; got != version {
+	if got := d.c.rooms.Bundle.View().Version; got != version {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
 	}
 	// Its SVID is of the epoch before.
@@ -91,18 +92,20 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		spoil  func(d *desk)
 		reason string
 	}{
-		{"keeper's key file missing", func(d *desk) { wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "") }, "/keeper/key is missing"},
+		{"keeper's key file missing", func(d *desk) { wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "") },
+			"/keeper/key is missing"},
 		{"keeper's key file readable by others", func(d *desk) { d.disk.Chmod("/keeper/key", 0o644) }, "keeper"},
 		{"keeper's key file of another key", func(d *desk) {
 			d.disk.Put("/keeper/key", []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
 		}, "sealed under"},
 		{"keeper's key file garbage", func(d *desk) { d.disk.Put("/keeper/key", []byte("garbage")) }, "no key file"},
-		{"sealed seed altered", func(d *desk) { d.store.alter(key(d, sealedPrefix+"seed/"), flip(-5)) }, "keeper host"},
-		{"sealed seed missing", func(d *desk) { d.store.alter(key(d, sealedPrefix+"seed/"), gone) }, "keeper host"},
+		{"sealed seed altered", func(d *desk) { d.store.alter(key(d, sealed.Prefix+"seed/"), flip(-5)) },
+			"keeper host"},
+		{"sealed seed missing", func(d *desk) { d.store.alter(key(d, sealed.Prefix+"seed/"), gone) }, "keeper host"},
 		{"sealed mesh CA key altered",
 			func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().Head.Hash).Under()), flip(-5)) }, "keeper host"},
 		{"sealed mesh CA key of another head", func(d *desk) {
-			old := key(d, sealedPrefix+"mesh/")
+			old := key(d, sealed.Prefix+"mesh/")
 			e, err := d.store.Get(t.Context(), old)
 			wantOnly(t, "get", err, "")
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
@@ -111,14 +114,17 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		{"sealed mesh CA key missing",
 			func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().Head.Hash).Under()), gone) },
 			"sealed mesh CA key"},
-		{"root certificate altered", func(d *desk) { d.store.alter(key(d, sealedPrefix+"root/"), flip(-1)) }, "root certificate"},
-		{"root certificate missing", func(d *desk) { d.store.alter(key(d, sealedPrefix+"root/"), gone) }, "root certificate"},
+		{"root certificate altered", func(d *desk) { d.store.alter(key(d, sealed.Prefix+"root/"), flip(-1)) },
+			"root certificate"},
+		{"root certificate missing", func(d *desk) { d.store.alter(key(d, sealed.Prefix+"root/"), gone) },
+			"root certificate"},
 		{"root certificate of another cluster", func(d *desk) {
 			other := readyDesk(t, poolEntries)
-			d.store.alter(key(d, sealedPrefix+"root/"), func([]byte) []byte { return other.state().Root.Raw })
+			d.store.alter(key(d, sealed.Prefix+"root/"), func([]byte) []byte { return other.state().Root.Raw })
 		}, "root certificate is not that of the seed"},
 		{"head record altered", func(d *desk) { d.store.alter(history.HeadKey, flip(-3)) }, "malformed"},
-		{"head record missing", func(d *desk) { d.store.alter(history.HeadKey, gone) }, "another store, or it was emptied"},
+		{"head record missing", func(d *desk) { d.store.alter(history.HeadKey, gone) },
+			"another store, or it was emptied"},
 		{"head record of another cluster", func(d *desk) {
 			other := readyDesk(t, poolEntries)
 			for _, k := range append(other.store.keys("history/blob/"), history.HeadKey) {
@@ -138,7 +144,8 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			"was altered"},
 		{"trust state altered", func(d *desk) { d.store.alter(bundle.StateKey, flip(-1)) }, "trust state"},
 		{"a ban altered", func(d *desk) { d.store.alter(key(d, record.BanIDPrefix), flip(-1)) }, "trust state"},
-		{"its memory of the head altered", func(d *desk) { d.disk.Put("/coordinator/"+authority.MarkFile, []byte("{")) }, authority.MarkFile},
+		{"its memory of the head altered",
+			func(d *desk) { d.disk.Put("/coordinator/"+authority.MarkFile, []byte("{")) }, authority.MarkFile},
 		{"store rolled back by one set", func(d *desk) {
 			before := d.store.snapshot()
 			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
@@ -171,12 +178,14 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			d.wantPhase("recovery", tc.reason)
 			wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), explain.RecoveryMode)
 			next, _ := newKey()
-			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: keyOf(t, m.key)}, mustCSR(t, next))
+			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: keyOf(t, m.key)},
+				mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.RecoveryMode)
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
 			}
-			_, err = d.c.authority.set(t.Context(), &fealtyv1.SetManifestRequest{Manifest: d.manifest(poolEntries)},
+			_, err = d.c.rooms.Authority.set(t.Context(),
+				&fealtyv1.SetManifestRequest{Manifest: d.manifest(poolEntries)},
 				true)
 			if !errors.Is(err, explain.RecoveryMode) && !errors.Is(err, explain.ManifestLeavesOut) {
 				t.Errorf("a set in recovery mode: %v", err)
@@ -225,20 +234,21 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 		spoil func(d *desk)
 	}{
 		{"head vanishes", func(d *desk) { d.store.alter(history.HeadKey, func([]byte) []byte { return nil }) }},
-		{"head altered in place", func(d *desk) { d.store.alter(history.HeadKey, func(v []byte) []byte { v[len(v)-3] ^= 1; return v }) }},
+		{"head altered in place",
+			func(d *desk) { d.store.alter(history.HeadKey, func(v []byte) []byte { v[len(v)-3] ^= 1; return v }) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := testDesk(t)
 			m := d.joined("a")
 			good := d.store.snapshot()
 			tc.spoil(d)
-			d.c.authority.checkHead(t.Context())
+			d.c.rooms.Authority.checkHead(t.Context())
 			d.wantPhase("recovery", "")
 			wantOnly(t, "renew", m.renew(), explain.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
 			wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
 			d.store.revert(good)
-			d.c.authority.checkHead(t.Context())
+			d.c.rooms.Authority.checkHead(t.Context())
 			d.wantPhase("ready", "")
 			wantOnly(t, "renew", m.renew(), "")
 		})
@@ -259,7 +269,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 				t.Fatal("an older head in the store changed the state")
 			}
 			wantOnly(t, "renew", m.renew(), explain.HistoryInvalid)
-			_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			wantOnly(t, "token", err, explain.HistoryInvalid)
 		}
@@ -296,7 +306,8 @@ func TestSetDiesAnywhere(t *testing.T) {
 				}
 				d.faults.FailNext(point, 1, crash)
 				err := d.set(poolEntries + coordinatorEntry(t, 2))
-				if moved := strings.HasPrefix(point, "adopt") || point == "set.after-swap"; !moved && !errors.Is(err, crash) {
+				if moved := strings.HasPrefix(point, "adopt") || point == "set.after-swap"; !moved &&
+					!errors.Is(err, crash) {
 					t.Fatalf("the set: %v", err)
 				}
 				d.afterCrash(t, first, strings.HasPrefix(point, "adopt") || point == "set.after-swap")
@@ -315,11 +326,11 @@ func TestSetDiesAnywhere(t *testing.T) {
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
-					d.c.authority.checkHead(t.Context())
+					d.c.rooms.Authority.checkHead(t.Context())
 					if err == nil && (d.state().Phase != authority.Ready || d.state().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
-					head, _, headErr := d.c.head.History().Head(t.Context())
+					head, _, headErr := d.c.rooms.Head.History().Head(t.Context())
 					d.afterCrash(t, first, headErr == nil && head.Hash != before)
 				})
 			}
@@ -341,7 +352,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				err := d.set(poolEntries + coordinatorEntry(t, 2))
 				d.store.intercept(nil)
 				d.store.setDown(nil)
-				head, _, headErr := d.c.head.History().Head(t.Context())
+				head, _, headErr := d.c.rooms.Head.History().Head(t.Context())
 				moved := headErr == nil && head.Hash != before
 				if err == nil && !moved {
 					t.Fatal("a set was acknowledged and did not happen")
@@ -361,14 +372,15 @@ func (d *desk) afterCrash(t *testing.T, first, moved bool) {
 		d.wantPhase("uninitialized", "")
 		wantOnly(t, "another first set", d.set(poolEntries), "")
 		d.restart()
-	case moved && !first && d.state().Head.Index != 2, moved && first && d.state().Head.Index != 1, !moved && !first && d.state().Head.Index != 1:
+	case moved && !first && d.state().Head.Index != 2, moved && first && d.state().Head.Index != 1, !moved && !first &&
+		d.state().Head.Index != 1:
 		t.Fatalf("the head is at index %d (first %v, moved %v)", d.state().Head.Index, first, moved)
 	}
 	d.wantPhase("ready", "")
 	if s := d.state(); s.MeshCA().KeyID() != s.Head.MeshCAKey || s.Head.AuthorityEpoch != s.Head.Index {
 		t.Fatalf("mesh CA %v under head %d of epoch %d", s.MeshCA().KeyID(), s.Head.Index, s.Head.AuthorityEpoch)
 	}
-	if !slices.Contains(d.c.bundle.View().Bundle.MeshKeys(), d.state().MeshKey) {
+	if !slices.Contains(d.c.rooms.Bundle.View().Bundle.MeshKeys(), d.state().MeshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
 	m := d.joined("after")
@@ -396,29 +408,32 @@ func TestTwoFirstSets(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer other.Close()
-			req := d.request(d.manifest(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())))
+			req := d.request(d.manifest(poolEntries +
+				fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+					other.rooms.Self.EnrolmentKey())))
 			writes := 0
 			d.store.intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
 					d.store.intercept(nil)
-					if _, err := other.authority.set(context.Background(), req, true); err != nil {
+					if _, err := other.rooms.Authority.set(context.Background(), req, true); err != nil {
 						t.Errorf("the other's set: %v", err)
 					}
 				}
 			})
-			_, err = d.c.authority.set(t.Context(), req, true)
+			_, err = d.c.rooms.Authority.set(t.Context(), req, true)
 			d.store.intercept(nil)
 			if writes > stop && err == nil && stop < 5 {
 				t.Fatal("both won")
 			}
-			d.c.authority.checkHead(t.Context())
-			other.authority.checkHead(t.Context())
+			d.c.rooms.Authority.checkHead(t.Context())
+			other.rooms.Authority.checkHead(t.Context())
 			for name, c := range map[string]*Coordinator{"this": d.c, "the other": other} {
 				if phase, reason := c.Phase(); phase != "ready" {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
 				}
 			}
-			if a, b := d.state(), other.head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin || a.MeshKey != b.MeshKey {
+			if a, b := d.state(), other.rooms.Head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin ||
+				a.MeshKey != b.MeshKey {
 				t.Fatal("the two replicas serve different clusters")
 			}
 			d.restart()
@@ -436,9 +451,9 @@ func TestTwoReplicas(t *testing.T) {
 	}
 	defer other.Close()
 	entries := poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-		other.self.EnrolmentKey())
+		other.rooms.Self.EnrolmentKey())
 	wantOnly(t, "set", d.set(entries), "")
-	other.authority.checkHead(t.Context())
+	other.rooms.Authority.checkHead(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
 	}
@@ -451,25 +466,25 @@ func TestTwoReplicas(t *testing.T) {
 	// first, and then refuses.
 	wantOnly(t, "set", d.set(entriesOf(false)+entries[len(poolEntries):]), "")
 	wantOnly(t, "renew at the one that lags", at(other, m.renew), explain.RenewEntryGone)
-	if other.head.State().Head.Hash != d.state().Head.Hash {
+	if other.rooms.Head.State().Head.Hash != d.state().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
 	wantOnly(t, "set", d.set(entries), "")
-	other.authority.checkHead(t.Context())
+	other.rooms.Authority.checkHead(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
 	d.ban(t, identity.Data, "a")
 	next, _ := newKey()
 	_, err = other.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
-	if err := other.bundle.Refresh(t.Context(), other.head.State(), true); err != nil {
+	if err := other.rooms.Bundle.Refresh(t.Context(), other.rooms.Head.State(), true); err != nil {
 		t.Fatal(err)
 	}
-	if !other.bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
+	if !other.rooms.Bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
 		t.Fatal("the other replica does not believe the ban")
 	}
 	// Both compile one content for one version.
-	a, b := d.c.bundle.View(), other.bundle.View()
+	a, b := d.c.rooms.Bundle.View(), other.rooms.Bundle.View()
 	if a.Version != b.Version || a.ContentHash != b.ContentHash {
 		t.Fatalf("versions %d and %d, content %v and %v", a.Version, b.Version, a.ContentHash, b.ContentHash)
 	}
@@ -480,20 +495,20 @@ func TestTwoReplicas(t *testing.T) {
 func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
-	old := d.c.bundle.View()
+	old := d.c.rooms.Bundle.View()
 	d.ban(t, identity.Data, "a")
-	if err := d.c.bundle.Believe(old); err != nil {
+	if err := d.c.rooms.Bundle.Believe(old); err != nil {
 		t.Fatal(err)
 	}
 	d.advance(20 * time.Hour)
-	if err := d.c.bundle.RenewIdentity(t.Context(), d.state()); err != nil {
+	if err := d.c.rooms.Bundle.RenewIdentity(t.Context(), d.state()); err != nil {
 		t.Fatal(err)
 	}
-	material, err := d.c.bundle.Source().Current(t.Context())
+	material, err := d.c.rooms.Bundle.Source().Current(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.bundle.View().Bundle,
+	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.rooms.Bundle.View().Bundle,
 		"the bundle of our listener": material.Bundle()} {
 		if !b.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%s does not know of the ban", name)
@@ -508,7 +523,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 	t.Run("renaming this coordinator", func(t *testing.T) {
 		d := testDesk(t)
 		m := strings.Replace(string(d.manifest(poolEntries)), "{name: coordinator-1,", "{name: renamed,", 1)
-		_, err := d.c.authority.set(t.Context(), d.request([]byte(m)), false)
+		_, err := d.c.rooms.Authority.set(t.Context(), d.request([]byte(m)), false)
 		wantOnly(t, "set", err, explain.RequestField)
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
@@ -518,7 +533,8 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range identity.MaxMeshKeys - 1 {
-			rec.Value.MeshKeys = append(rec.Value.MeshKeys, bundle.MeshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
+			rec.Value.MeshKeys = append(rec.Value.MeshKeys,
+				bundle.MeshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
 		}
 		rec.Value.Change++
 		ch := d.state().Records.NewChange(d.state().HeadVersion)
@@ -551,23 +567,24 @@ func testClockThatJumps(t *testing.T, bans bool) {
 	}
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
 		d.advance(jump)
-		wantOnly(t, "trust", d.c.bundle.Refresh(t.Context(), d.state(), true), "")
-		wantOnly(t, "identity", d.c.bundle.RenewIdentity(t.Context(), d.state()), "")
-		v := d.c.bundle.View()
+		wantOnly(t, "trust", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
+		wantOnly(t, "identity", d.c.rooms.Bundle.RenewIdentity(t.Context(), d.state()), "")
+		v := d.c.rooms.Bundle.View()
 		if age := d.clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
 		}
-		material, err := d.c.bundle.Source().Current(t.Context())
+		material, err := d.c.rooms.Bundle.Source().Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if leaf := material.Chain()[0]; d.clock().Before(leaf.NotBefore) || !d.clock().Before(leaf.NotAfter) {
-			t.Fatalf("after a jump of %v our certificate is valid from %v to %v, and it is %v", jump, leaf.NotBefore, leaf.NotAfter, d.clock())
+			t.Fatalf("after a jump of %v our certificate is valid from %v to %v, and it is %v", jump, leaf.NotBefore,
+				leaf.NotAfter, d.clock())
 		}
 		d.joined(fmt.Sprintf("after-%d", int(jump.Hours())))
 	}
 	for _, m := range gone {
-		if !d.c.bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
+		if !d.c.rooms.Bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%v is not banned any more", m.id)
 		}
 	}

@@ -21,7 +21,8 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 	defer dials.Wait()
 	ctx, cancel := context.WithCancel(f.ctx())
 	defer cancel()
-	stranger := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}}}
+	stranger := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2"}}}
 	for range 8 {
 		dials.Go(func() {
 			for range mesh.DefaultGateStrangers {

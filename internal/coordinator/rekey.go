@@ -3,15 +3,20 @@ package coordinator
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store/patience"
 )
+
+// rekeyTimeout bounds a change of the mesh CA key, which goes on when its caller hangs up.
+const rekeyTimeout = 2 * time.Minute
 
 // rotateMesh puts another mesh CA key into force, as by asked for, and returns the state
 // then. A dry run changes nothing, and returns the state that it would follow.
@@ -57,8 +62,9 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 	if err := c.moveRecords(ctx, before); err != nil {
 		return nil, c.cfg.Head.StoreError("bring the records under the seed of the head", err)
 	}
-	mv := &move{from: before, manifest: before.Manifest, secrets: before.Secrets, root: before.Root, actor: by,
-		received: received}
+	mv := &transition.Move{From: before, Manifest: before.Manifest, Secrets: before.Secrets, Root: before.Root,
+		Actor:    by,
+		Received: received}
 	t, err := c.restoration(ctx, before)
 	if err != nil {
 		return nil, err
@@ -69,20 +75,21 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 		t, _ = before.Chain.Next(history.KindRekey, before.Manifest)
 		t.Reason = flowcontrol.Clip(reason, history.MaxReasonBytes)
 	}
-	if err := c.newMesh(mv, t); err != nil {
+	if err := mv.NewMesh(t, c.cfg.Now()); err != nil {
 		return nil, err
 	}
 	// What the store says of a restore may differ from when before was read.
 	if err := c.passesMark(before.Chain, t); err != nil {
 		return nil, err
 	}
-	if err := mv.seal(t); err != nil {
+	if err := mv.Seal(t); err != nil {
 		return nil, err
 	}
 	if err := c.moveFits(ctx, mv); err != nil {
 		return nil, err
 	}
-	c.cfg.Keepers.sealAgain(ctx, mv)
+	mv.Sealing = mv.Seals()
+	c.cfg.Keepers.SealAgain(ctx, &mv.Sealing)
 	if err := c.cfg.Faults.Hit("rekey.before-swap"); err != nil {
 		return nil, err
 	}
@@ -91,7 +98,7 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 		return nil, err
 	}
 	s := c.cfg.Head.State()
-	if s.Phase != authority.Ready || s.Head.Hash != mv.link.Hash {
+	if s.Phase != authority.Ready || s.Head.Hash != mv.Link.Hash {
 		return nil, c.cfg.Head.Made(ctx, "the new mesh CA key",
 			errors.New("the head moved, and the coordinator is not ready at it"))
 	}
@@ -115,16 +122,4 @@ func (c *Authority) stateBefore(ctx context.Context, v *history.Verified, secret
 		Secrets: secrets, Records: record.Records{Store: c.cfg.Store, Auth: auth,
 			Audit: c.cfg.Auditing.Places()}, Root: root,
 	}, nil
-}
-
-// keeps reports whether secrets are those of the state, or of a move that may be in
-// force: then they are not the caller's to wipe. The caller holds c.setting.
-func (c *Authority) keeps(secrets *authority.Secrets) bool {
-	for _, mv := range c.candidates {
-		if mv.secrets == secrets {
-			return true
-		}
-	}
-	s := c.cfg.Head.State().Ready()
-	return s != nil && s.Secrets == secrets
 }

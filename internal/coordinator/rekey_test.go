@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -13,12 +14,12 @@ import (
 // rekey asks the desk's coordinator for a new mesh CA key.
 func (d *desk) rekey() (*authority.State, error) {
 	d.t.Helper()
-	release, err := d.c.authority.settingTurn(context.Background())
+	release, err := d.c.rooms.Authority.settingTurn(context.Background())
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	defer release()
-	return d.c.authority.rekey(context.Background(), d.state(), "test", "test", nil)
+	return d.c.rooms.Authority.rekey(context.Background(), d.state(), "test", "test", nil)
 }
 
 func TestRekey(t *testing.T) {
@@ -30,7 +31,8 @@ func TestRekey(t *testing.T) {
 	switch {
 	case after != d.state() || after.Phase != authority.Ready:
 		t.Fatal("what it returned is not the state")
-	case after.Head.Kind != history.KindRekey || after.Head.Previous != before.Head.Hash || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1:
+	case after.Head.Kind != history.KindRekey || after.Head.Previous != before.Head.Hash ||
+		after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1:
 		t.Errorf("the head is %+v", after.Head)
 	case after.Manifest.Hash() != before.Manifest.Hash() || after.RootPin != before.RootPin:
 		t.Error("manifest or root changed")
@@ -52,12 +54,12 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 	old := d.state()
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	now := d.state()
-	release, err := d.c.authority.settingTurn(t.Context())
+	release, err := d.c.rooms.Authority.settingTurn(t.Context())
 	wantOnly(t, "turn", err, "")
-	_, err = d.c.authority.rekey(t.Context(), old, "test", "test", nil)
+	_, err = d.c.rooms.Authority.rekey(t.Context(), old, "test", "test", nil)
 	release()
 	wantOnly(t, "rekey", err, explain.HistoryInvalid)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	if d.state() != now {
 		t.Error("the state is another one")
 	}
@@ -67,7 +69,8 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 // its mesh CA key.
 func TestRekeyDiesAnywhere(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity"} {
+	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin",
+		"adopt.before-identity"} {
 		t.Run(point, func(t *testing.T) {
 			d := testDesk(t)
 			before := d.state().Head
@@ -114,9 +117,9 @@ func TestRekeyWantsAdmission(t *testing.T) {
 	stranger, err := d.another("stranger")
 	wantOnly(t, "start", err, "")
 	defer stranger.Close()
-	_, err = stranger.authority.rekey(t.Context(), d.state(), "test", "test", nil)
+	_, err = stranger.rooms.Authority.rekey(t.Context(), d.state(), "test", "test", nil)
 	wantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
-	d.c.authority.checkHead(t.Context())
+	d.c.rooms.Authority.checkHead(t.Context())
 	d.wantPhase("ready", "")
 }
 
@@ -128,9 +131,9 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	d.faults.Fail("adopt.begin", errTestCrash)
 	var last history.Record
 	for range 3 {
-		release, err := d.c.authority.settingTurn(t.Context())
+		release, err := d.c.rooms.Authority.settingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.authority.rekey(t.Context(), d.state().Ready(), "test", "test", nil)
+		_, err = d.c.rooms.Authority.rekey(t.Context(), d.state().Ready(), "test", "test", nil)
 		release()
 		wantOnly(t, "rekey", err, explain.DoneNotInForce)
 		last = mustHead(t, d)
@@ -142,9 +145,9 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	if s := d.state(); s.Head.Hash != last.Hash || s.Head.Index != 4 {
 		t.Errorf("it came back at index %d by %q, after index %d", s.Head.Index, s.Head.Reason, last.Index)
 	}
-	for _, action := range []string{"manifest.rekey", actionMeshMade} {
+	for _, action := range []string{"manifest.rekey", transition.ActionMeshMade} {
 		want := 3
-		if action == actionMeshMade {
+		if action == transition.ActionMeshMade {
 			want++ // that of the first set
 		}
 		if found, _ := d.audits(action); len(found) != want {

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
@@ -35,13 +36,16 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
 	const agents = "asked of an agent, on its own socket"
 	prepared := func(d *desk) *fealtyv1.CommitReseedRequest {
-		p, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+		p, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).PrepareReseed(ctx,
+			&fealtyv1.PrepareReseedRequest{})
 		wantOnly(t, "prepare", err, "")
 		key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
 		wantOnly(t, "key", err, "")
-		return &fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
-			{Key: key.String(), Signature: ed25519.Sign(d.signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, p.GetChange()))},
-		}}
+		return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
+			Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
+				{Key: key.String(), Signature: ed25519.Sign(d.signer,
+					snapshot.PAE(snapshot.TypeRootChange, testCluster, p.GetChange()))},
+			}}
 	}
 	const gold = "kind: qos\nname: gold\npriority: 1\n"
 	rows := []struct {
@@ -51,40 +55,46 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	}{
 		{"ManifestService.SetManifest", "refused: it names the head that it follows", func(d *desk) func() error {
 			return func() error {
-				_, err := d.c.authority.set(ctx, d.request(d.manifest(poolEntries+coordinatorEntry(t, 2))), true)
+				_, err := d.c.rooms.Authority.set(ctx, d.request(d.manifest(poolEntries+coordinatorEntry(t, 2))), true)
 				return err
 			}
 		}},
 		{"ManifestService.FirstSet", "refused: there is a history by then", nil},
 		{"ManifestService.PreviewManifest", "nothing, as the first", nil},
-		{"ReseedService.PrepareReseed", "one seed more that waits in a memory, for an hour", func(d *desk) func() error {
-			return func() error {
-				_, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
-				return err
-			}
-		}},
-		{"ReseedService.CommitReseed", "refused: the seed is in the memory of one coordinator, and follows one head", func(d *desk) func() error {
-			req := prepared(d)
-			return func() error {
-				_, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).CommitReseed(ctx, req)
-				return err
-			}
-		}},
-		{"TrustService.RotateMeshKey", "one authority epoch more, in which all members renew", func(d *desk) func() error {
-			return func() error {
-				_, err := d.trustService().RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
-				return err
-			}
-		}},
-		{"TrustService.RotateConfigKey", "refused while the first goes on, and one key more after it", func(d *desk) func() error {
-			return func() error {
-				_, err := d.trustService().RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
-				return err
-			}
-		}},
+		{"ReseedService.PrepareReseed", "one seed more that waits in a memory, for an hour",
+			func(d *desk) func() error {
+				return func() error {
+					_, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).PrepareReseed(ctx,
+						&fealtyv1.PrepareReseedRequest{})
+					return err
+				}
+			}},
+		{"ReseedService.CommitReseed", "refused: the seed is in the memory of one coordinator, and follows one head",
+			func(d *desk) func() error {
+				req := prepared(d)
+				return func() error {
+					_, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).CommitReseed(ctx, req)
+					return err
+				}
+			}},
+		{"TrustService.RotateMeshKey", "one authority epoch more, in which all members renew",
+			func(d *desk) func() error {
+				return func() error {
+					_, err := d.trustService().RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
+					return err
+				}
+			}},
+		{"TrustService.RotateConfigKey", "refused while the first goes on, and one key more after it",
+			func(d *desk) func() error {
+				return func() error {
+					_, err := d.trustService().RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
+					return err
+				}
+			}},
 		{"TrustService.Revoke", "nothing: it is revoked for good", func(d *desk) func() error {
 			return func() error {
-				_, err := d.trustService().Revoke(ctx, &fealtyv1.RevokeRequest{Kind: string(snapshot.RevokedRole), Name: "data/a/ingress", Reason: "test"})
+				_, err := d.trustService().Revoke(ctx,
+					&fealtyv1.RevokeRequest{Kind: string(snapshot.RevokedRole), Name: "data/a/ingress", Reason: "test"})
 				return err
 			}
 		}},
@@ -97,20 +107,23 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			return func() error {
 				soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
 				defer cancel()
-				_, err := served[fealtyv1.LeaderServiceServer](d.c.election.RegisterServices).TransferLeader(soon, &fealtyv1.TransferLeaderRequest{})
+				_, err := served[fealtyv1.LeaderServiceServer](d.c.rooms.Election.RegisterServices).TransferLeader(soon,
+					&fealtyv1.TransferLeaderRequest{})
 				return err
 			}
 		}},
 		{"TokenService.CreateToken", "another token, and the first one nobody knows", func(d *desk) func() error {
 			return func() error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
+				_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(ctx,
+					&fealtyv1.CreateTokenRequest{Entry: "pool"})
 				return err
 			}
 		}},
 		{"TokenService.RevokeToken", "nothing: it is revoked for good", func(d *desk) func() error {
 			id := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
 			return func() error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).RevokeToken(ctx, &fealtyv1.RevokeTokenRequest{Id: id})
+				_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).RevokeToken(ctx,
+					&fealtyv1.RevokeTokenRequest{Id: id})
 				return err
 			}
 		}},
@@ -120,32 +133,37 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ConfigService.DeleteConfig", "not found, or what somebody put since goes too", func(d *desk) func() error {
 			d.mustPut(gold)
 			return func() error {
-				_, err := d.config().DeleteConfig(ctx, &fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
+				_, err := d.config().DeleteConfig(ctx,
+					&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
 				return err
 			}
 		}},
-		{"MemberService.DrainMember", "nothing, or it drains although somebody ended that since", func(d *desk) func() error {
-			d.joined("a")
-			return func() error {
-				_, err := d.members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
-				return err
-			}
-		}},
-		{"MemberService.UndrainMember", "nothing, or a drain that somebody asked for since ends", func(d *desk) func() error {
-			d.joined("a")
-			d.drain(t, "a")
-			return func() error {
-				_, err := d.members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
-				return err
-			}
-		}},
-		{"MemberService.RemoveMember", "not found, or who joined under the name since is removed", func(d *desk) func() error {
-			d.joined("a")
-			return func() error {
-				_, err := d.members().RemoveMember(ctx, &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"})
-				return err
-			}
-		}},
+		{"MemberService.DrainMember", "nothing, or it drains although somebody ended that since",
+			func(d *desk) func() error {
+				d.joined("a")
+				return func() error {
+					_, err := d.members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
+					return err
+				}
+			}},
+		{"MemberService.UndrainMember", "nothing, or a drain that somebody asked for since ends",
+			func(d *desk) func() error {
+				d.joined("a")
+				d.drain(t, "a")
+				return func() error {
+					_, err := d.members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
+					return err
+				}
+			}},
+		{"MemberService.RemoveMember", "not found, or who joined under the name since is removed",
+			func(d *desk) func() error {
+				d.joined("a")
+				return func() error {
+					_, err := d.members().RemoveMember(ctx,
+						&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"})
+					return err
+				}
+			}},
 		{"MemberService.ReplaceMember", "nothing, or who took the place since is replaced", func(d *desk) func() error {
 			d.joined("a")
 			return func() error {
@@ -153,21 +171,24 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 				return err
 			}
 		}},
-		{"MemberService.BanMember", "the same ban, or again one that somebody lifted since", func(d *desk) func() error {
-			d.joined("a")
-			return func() error {
-				_, err := d.members().BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"})
-				return err
-			}
-		}},
-		{"MemberService.UnbanMember", "not found, or a ban that somebody made since is lifted", func(d *desk) func() error {
-			d.joined("a")
-			d.ban(t, identity.Data, "a")
-			return func() error {
-				_, err := d.members().UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"})
-				return err
-			}
-		}},
+		{"MemberService.BanMember", "the same ban, or again one that somebody lifted since",
+			func(d *desk) func() error {
+				d.joined("a")
+				return func() error {
+					_, err := d.members().BanMember(ctx,
+						&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"})
+					return err
+				}
+			}},
+		{"MemberService.UnbanMember", "not found, or a ban that somebody made since is lifted",
+			func(d *desk) func() error {
+				d.joined("a")
+				d.ban(t, identity.Data, "a")
+				return func() error {
+					_, err := d.members().UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"})
+					return err
+				}
+			}},
 		{"AdmissionService.Join", "the same member: it proves the same key", func(d *desk) func() error {
 			tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
 			return func() error { return d.machine().join(identity.Data, proof.NewTokenProver(tok)) }
@@ -180,12 +201,13 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			m := d.joined("a")
 			peer := identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}
 			return func() error {
-				_, err := served[fealtyv1.AdmissionServiceServer](d.c.admission.registerServices).Leave(identity.NewContext(ctx, peer),
+				_, err := served[fealtyv1.AdmissionServiceServer](d.c.rooms.Admission.RegisterServices).Leave(identity.NewContext(ctx, peer),
 					&fealtyv1.LeaveRequest{})
 				return err
 			}
 		}},
-		{"RecoveryService.Recover", "refused once it is in force, one epoch more before that: fealty recover stops at this answer", nil},
+		{"RecoveryService.Recover",
+			"refused once it is in force, one epoch more before that: fealty recover stops at this answer", nil},
 		{"BackupService.CreateBackup", "another backup", nil},
 		{"RestoreService.PresentTrust", "nothing: what it says is in force", nil},
 		{"VerifyService.Verify", "nothing, as the first", nil},
@@ -249,13 +271,14 @@ func (d *desk) loseAfterChange() *bool {
 	lost := new(bool)
 	d.store.follow(func(tx store.Tx) {
 		if *lost || !slices.ContainsFunc(tx.Put, func(w store.Write) bool {
-			return w.Key == history.HeadKey || strings.HasPrefix(w.Key, auditPrefix) || strings.HasPrefix(w.Key, record.MemberPrefix)
+			return w.Key == history.HeadKey || strings.HasPrefix(w.Key, auditlog.Prefix) ||
+				strings.HasPrefix(w.Key, record.MemberPrefix)
 		}) {
 			return
 		}
 		*lost = true
 		d.faults.Fail("adopt.begin", errTestCrash)
-		d.c.head.Put(authority.Recovering(d.state(), errTestCrash), time.Time{})
+		d.c.rooms.Head.Put(authority.Recovering(d.state(), errTestCrash), time.Time{})
 	})
 	return lost
 }
@@ -269,7 +292,7 @@ func (d *desk) ledByAnother() {
 		d.t.Fatal(err)
 	}
 	d.store.write(election.TermKey, w.Value)
-	if err := d.c.peerrecovery.announce(context.Background(), false); err != nil {
+	if err := d.c.rooms.PeerRecovery.announce(context.Background(), false); err != nil {
 		d.t.Fatal(err)
 	}
 }

@@ -39,7 +39,7 @@ func (c *PeerRecovery) followReplica(ctx, stop context.Context) error {
 		}
 	}()
 	for {
-		changed, keepers := c.cfg.Head.Changed(), c.cfg.Authority.cfg.Keepers.keepersChanged.Wait()
+		changed, keepers := c.cfg.Head.Changed(), c.cfg.Keepers.SeenChanged()
 		lost, certificate := c.cfg.StoreGuard.Changed(), c.cfg.Self.CertificateChanged()
 		if err := c.announce(ctx, false); err != nil {
 			return err
@@ -65,10 +65,10 @@ func (c *PeerRecovery) announce(ctx context.Context, stopped bool) error {
 		Key: c.cfg.Self.EnrolmentKey(), Addresses: addrs[:min(len(addrs), replicas.MaxAddrs)], Phase: s.Phase.String(),
 		StartedAt: c.cfg.StartedAt.UTC(), At: c.cfg.Now().UTC(), Release: flowcontrol.Clip(c.cfg.Release,
 			flowcontrol.MaxShownBytes), Stopped: stopped,
-		Reads: c.cfg.Authority.cfg.Reads,
+		Reads: c.cfg.Reads,
 	}
 	if s.Phase == authority.Ready {
-		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, c.cfg.Authority.cfg.Keepers.told(s)
+		r.Index, r.Head, r.Keepers = s.Head.Index, s.Head.Hash, c.cfg.Keepers.Told(s)
 	}
 	if c.cfg.StoreGuard.Lost() != nil {
 		r.Seen = store.Revision(min(c.cfg.StoreGuard.Revision(), uint64(store.MaxRevision)))

@@ -21,7 +21,7 @@ import (
 // awaitReplica waits until the record of r's coordinator is as want says.
 func (f *fleet) awaitReplica(want func(replicas.Record) bool) replicas.Record {
 	f.t.Helper()
-	key, err := replicas.Key(f.c.self.PrivateKey().Public().(ed25519.PublicKey))
+	key, err := replicas.Key(f.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -70,17 +70,19 @@ func TestReplicasTellEachOther(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	at := func(f *fleet) func(replicas.Record) bool {
-		head := f.c.head.State().Head.Hash
+		head := f.c.rooms.Head.State().Head.Hash
 		return func(r replicas.Record) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	f.awaitReplica(at(f))
 	told := r.awaitReplica(at(f))
-	if told.Name != "coordinator-2" || !slices.Equal(told.Addresses, []string{r.addr}) || told.Index != 2 || told.Release != "test" {
+	if told.Name != "coordinator-2" || !slices.Equal(told.Addresses, []string{r.addr}) || told.Index != 2 ||
+		told.Release != "test" {
 		t.Errorf("coordinator-2 says it is %+v", told)
 	}
 	for i, asked := range []*fleet{f, r} {
 		all := asked.getStatus().GetReplicas()
-		if len(all) != 2 || all[0].GetName() != "coordinator-1" || all[1].GetName() != "coordinator-2" || !all[i].GetSelf() || all[1-i].GetSelf() || all[1].GetEnrolmentKey() != r.enrolment {
+		if len(all) != 2 || all[0].GetName() != "coordinator-1" || all[1].GetName() != "coordinator-2" ||
+			!all[i].GetSelf() || all[1-i].GetSelf() || all[1].GetEnrolmentKey() != r.enrolment {
 			t.Errorf("coordinator-%d shows %v", i+1, all)
 		}
 	}
@@ -97,7 +99,8 @@ func TestReplicasTellEachOther(t *testing.T) {
 	}
 	r.start()
 	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "recovery" && r.Head.IsZero() && r.Index == 0 })
-	if all := r.getStatus().GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" || all[0].GetPhase() != "ready" {
+	if all := r.getStatus().GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" ||
+		all[0].GetPhase() != "ready" {
 		t.Errorf("in recovery mode it shows %v", all)
 	}
 }
@@ -115,9 +118,9 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.kill()
-	mine, err := replicas.Key(f.c.self.PrivateKey().Public().(ed25519.PublicKey))
+	mine, err := replicas.Key(f.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	its, err := replicas.Key(r.c.self.PrivateKey().Public().(ed25519.PublicKey))
+	its, err := replicas.Key(r.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
 	genuine, err := f.store.Get(t.Context(), its)
 	wantOnly(t, "read", err, "")
@@ -138,7 +141,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.c.coordinators().Newest(t.Context(), f.c.head.State().Manifest)
+		all, err := f.c.coordinators().Newest(t.Context(), f.c.rooms.Head.State().Manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -153,7 +156,8 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		want      string
 	}{
 		{"as it was", its, genuine.Value, both},
-		{"signed by it again", its, again(func(r *replicas.Record) { r.Name = "somebody-else" }, r.c.self.PrivateKey()),
+		{"signed by it again", its, again(func(r *replicas.Record) { r.Name = "somebody-else" },
+			r.c.rooms.Self.PrivateKey()),
 			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
 		{"signed by another", its, again(func(*replicas.Record) {}, stranger), one},
@@ -162,25 +166,28 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 			again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
 				stranger), both},
 		{"an address that is none", its, again(func(r *replicas.Record) { r.Addresses = []string{"host"} },
-			r.c.self.PrivateKey()), one},
+			r.c.rooms.Self.PrivateKey()), one},
 		{"too many addresses", its,
 			again(func(r *replicas.Record) { r.Addresses = slices.Repeat([]string{"h:1"}, replicas.MaxAddrs+1) },
-				r.c.self.PrivateKey()), one},
-		{"a phase that is none", its, again(func(r *replicas.Record) { r.Phase = "\x1b[31m" }, r.c.self.PrivateKey()), one},
+				r.c.rooms.Self.PrivateKey()), one},
+		{"a phase that is none", its, again(func(r *replicas.Record) { r.Phase = "\x1b[31m" },
+			r.c.rooms.Self.PrivateKey()), one},
 		{"too large", its, again(func(r *replicas.Record) { r.Name = strings.Repeat("x", replicas.MaxBytes) },
-			r.c.self.PrivateKey()), one},
+			r.c.rooms.Self.PrivateKey()), one},
 		{"a key of low order", its, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(make([]byte, 32)) },
-			r.c.self.PrivateKey()), one},
+			r.c.rooms.Self.PrivateKey()), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
 	} {
-		if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: tc.key, Value: tc.value}}}); err != nil {
+		if _, err := f.store.Commit(t.Context(),
+			store.Tx{Put: []store.Write{{Key: tc.key, Value: tc.value}}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(); got != tc.want {
 			t.Errorf("%s: %s; want %s", tc.name, got, tc.want)
 		}
-		if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: its, Value: genuine.Value}}, Delete: []string{strangers}}); err != nil {
+		if _, err := f.store.Commit(t.Context(),
+			store.Tx{Put: []store.Write{{Key: its, Value: genuine.Value}}, Delete: []string{strangers}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -194,18 +201,18 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	put(strangers, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
 		stranger))
 	put(replicas.Prefix+"rubbish", []byte("rubbish"))
-	s := f.c.head.State()
-	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, f.clock()), "")
+	s := f.c.rooms.Head.State()
+	wantOnly(t, "prune", f.c.rooms.PeerRecovery.dropReplicas(t.Context(), s, f.clock()), "")
 	if got := f.keys(replicas.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
 		t.Errorf("left are %v", got)
 	}
 	week := f.clock().Add(replicaRetention + time.Hour)
-	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
+	wantOnly(t, "prune", f.c.rooms.PeerRecovery.dropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicas.Prefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.c.self.PrivateKey()))
-	wantOnly(t, "prune", f.c.peerrecovery.dropReplicas(t.Context(), s, week), "")
+	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.c.rooms.Self.PrivateKey()))
+	wantOnly(t, "prune", f.c.rooms.PeerRecovery.dropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicas.Prefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)
 	}
@@ -221,7 +228,8 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 		_, key, err := ed25519.GenerateKey(nil)
 		wantOnly(t, "key", err, "")
 		keys[i] = key
-		fmt.Fprintf(&entries, "  - {name: other-%02d, kind: coordinator, match: [\"key:%s\"]}\n", i, proof.KeyClaim(key.Public().(ed25519.PublicKey)))
+		fmt.Fprintf(&entries, "  - {name: other-%02d, kind: coordinator, match: [\"key:%s\"]}\n", i,
+			proof.KeyClaim(key.Public().(ed25519.PublicKey)))
 	}
 	d := readyDesk(t, entries.String())
 	write := func(i int, stopped bool) {
@@ -254,7 +262,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 		living) || slices.Contains(names, "other-00") || slices.Contains(names, "other-01") {
 		t.Errorf("told are %v, want %s among them", names, living)
 	}
-	if _, err := (served[fealtyv1.CoordinatorServiceServer](d.c.membership.registerServices)).ForgetCoordinator(t.Context(),
+	if _, err := (served[fealtyv1.CoordinatorServiceServer](d.c.rooms.Peers.RegisterServices)).ForgetCoordinator(t.Context(),
 		&fealtyv1.ForgetCoordinatorRequest{Name: "other-00"}); err != nil {
 		t.Errorf("one that is not told of any more is forgotten: %v", err)
 	}
@@ -286,7 +294,7 @@ func (f *fleet) keys(prefix string) []string {
 func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
-	if err := f.c.peerrecovery.announce(t.Context(), false); err != nil {
+	if err := f.c.rooms.PeerRecovery.announce(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.keys(""); len(got) > 0 {
@@ -301,7 +309,8 @@ func FuzzOpenReplica(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, text := range []string{`{}`, `null`, `{"addresses":["h:1"],"phase":"ready"}`, `{"addresses":[],"phase":"recovery","key":1}`} {
+	for _, text := range []string{`{}`, `null`, `{"addresses":["h:1"],"phase":"ready"}`,
+		`{"addresses":[],"phase":"recovery","key":1}`} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, record []byte) {
@@ -314,7 +323,8 @@ func FuzzOpenReplica(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		value, err := json.Marshal(map[string]any{"record": json.RawMessage(record), "signature": proof.SignReplica(key, record)})
+		value, err := json.Marshal(map[string]any{"record": json.RawMessage(record),
+			"signature": proof.SignReplica(key, record)})
 		if err != nil {
 			value = record
 		}
@@ -322,7 +332,8 @@ func FuzzOpenReplica(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if r.Key != proof.KeyClaim(public) || len(r.Addresses) > replicas.MaxAddrs || r.Phase != "ready" && r.Phase != "recovery" {
+		if r.Key != proof.KeyClaim(public) || len(r.Addresses) > replicas.MaxAddrs || r.Phase != "ready" &&
+			r.Phase != "recovery" {
 			t.Fatalf("read %s as %s", value, fmt.Sprintf("%+v", r))
 		}
 	})

@@ -22,9 +22,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/desired"
-	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/keepers"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -52,19 +52,9 @@ const (
 	moveBatch     = 256       // records of one transaction
 )
 
-// movedFamilies are the record families under the record MAC that a reseed keeps,
-// trust last: it is what says that the others are whole.
-var movedFamilies = []string{record.MemberPrefix, countPrefix, desired.Prefix, election.TermKey, publicationPrefix,
-	bundle.Prefix}
-
-// endedFamilies are those that end with the root: a join token pins it, so that it
-// admits nobody under another one, and all keys are other ones, so that nobody has
-// confirmed any. A beat ends too: the leader makes the next.
-var endedFamilies = []string{tokenUsePrefix, tokenPrefix, rolloutPrefix, election.BeatKey}
-
 // prepared is a seed that waits for its signatures, in memory alone.
 type prepared struct {
-	move       *move // manifest, secrets and root are set
+	move       *transition.Move // manifest, secrets and root are set
 	transition history.Transition
 	change     []byte // what is signed
 	expires    time.Time
@@ -104,35 +94,31 @@ func (r reseedServer) PrepareReseed(ctx context.Context,
 	if err := c.readByAll(ctx, s, next); err != nil {
 		return nil, err
 	}
-	keepers, err := c.cfg.Keepers.keepers(next)
-	if err != nil {
-		return nil, err
-	}
 	// Signers should not sign what cannot be sealed.
-	if err := c.cfg.Keepers.lookAtKeepers(ctx, &move{from: s, manifest: next, newSeed: true}, keepers); err != nil {
+	if err := c.cfg.Keepers.Look(ctx, &keepers.Sealing{From: s, Manifest: next, NewSeed: true}); err != nil {
 		return nil, err
 	}
 	out, err := c.reseedCosts(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	mv := &move{from: s, manifest: next}
+	mv := &transition.Move{From: s, Manifest: next}
 	t, _ := s.Chain.Next(history.KindReseed, next)
-	if err := c.makeSeed(mv, t); err != nil {
+	if err := mv.MakeSeed(t, c.cfg.Now()); err != nil {
 		return nil, err
 	}
 	t.Reseed = s.Chain.ReseedTo(s.RootPin, history.SeedKeys{
-		Root: identity.KeyOf(mv.root), ConfigRoot: mv.secrets.ConfigRootKey(),
-		TransactionKey: mv.secrets.TransactionKey(),
+		Root: identity.KeyOf(mv.Root), ConfigRoot: mv.Secrets.ConfigRootKey(),
+		TransactionKey: mv.Secrets.TransactionKey(),
 	})
 	change, err := t.RootChange().Encode()
 	if err != nil {
-		mv.wipe()
+		mv.Wipe()
 		return nil, err
 	}
 	out.Change = change
 	if req.GetDryRun() {
-		mv.wipe()
+		mv.Wipe()
 		return out, nil
 	}
 	c.dropPrepared()
@@ -140,7 +126,7 @@ func (r reseedServer) PrepareReseed(ctx context.Context,
 	c.prepared = p
 	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "manifest.reseed.prepare",
-		Target: identity.KeyOf(mv.root).String()})
+		Target: identity.KeyOf(mv.Root).String()})
 	if _, err := ch.Commit(ctx); err != nil {
 		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 			"the audit entry of a prepared seed was not written", slog.Any("err", err))
@@ -155,7 +141,7 @@ func (c *Authority) reseedCosts(ctx context.Context, s *authority.State) (*fealt
 	for _, count := range []struct {
 		prefix string
 		n      *uint64
-	}{{record.MemberPrefix, &out.Members}, {tokenPrefix, &out.TokensVoided}} {
+	}{{record.MemberPrefix, &out.Members}, {c.cfg.Families.tokens, &out.TokensVoided}} {
 		l, err := c.cfg.Store.List(ctx, count.prefix)
 		if err != nil {
 			return nil, c.cfg.Head.StoreError("count the records", err)
@@ -204,21 +190,17 @@ func (r reseedServer) CommitReseed(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	keepers, err := c.cfg.Keepers.keepers(mv.manifest)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.cfg.Keepers.lookAtKeepers(ctx, mv, keepers); err != nil {
+	if err := c.lookAtKeepers(ctx, mv); err != nil {
 		return nil, err
 	}
 	if err := c.moveFits(ctx, mv); err != nil {
 		return nil, err
 	}
 	out := &fealtyv1.CommitReseedResponse{
-		Transition: transitionMessage(mv.link), SeedEpoch: mv.link.SeedEpoch, RootKey: mv.link.Reseed.Root[:],
-		Members: costs.Members, TokensVoided: costs.TokensVoided, Shares: mv.shares.message(),
+		Transition: transitionMessage(mv.Link), SeedEpoch: mv.Link.SeedEpoch, RootKey: mv.Link.Reseed.Root[:],
+		Members: costs.Members, TokensVoided: costs.TokensVoided, Shares: mv.Shares.Message(),
 	}
-	if out.TransactionKey, err = keyHash(mv.secrets.TransactionKey()); err != nil {
+	if out.TransactionKey, err = keyHash(mv.Secrets.TransactionKey()); err != nil {
 		return nil, err
 	}
 	if req.GetDryRun() {
@@ -228,7 +210,7 @@ func (r reseedServer) CommitReseed(ctx context.Context,
 	if err := c.writeSecrets(ctx, mv); err != nil {
 		return nil, err
 	}
-	f, thaw, err := c.freeze(ctx, s, mv.link.Salt)
+	f, thaw, err := c.freeze(ctx, s, mv.Link.Salt)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +218,7 @@ func (r reseedServer) CommitReseed(ctx context.Context,
 		thaw()
 		return nil, err
 	}
-	out.KeysMade = mv.madeKeys
+	out.KeysMade = mv.Sealing.Made
 	inUse, err := c.swap(ctx, mv)
 	if inUse {
 		c.prepared = nil // the seed is the cluster's now, or may be
@@ -250,20 +232,22 @@ func (r reseedServer) CommitReseed(ctx context.Context,
 
 // composeReseed makes the move that brings p into force. The seed stays p's: if the
 // head does not move it can be tried again with the same signatures.
-func (c *Authority) composeReseed(req *fealtyv1.CommitReseedRequest, s *authority.State, p *prepared) (*move, error) {
+func (c *Authority) composeReseed(req *fealtyv1.CommitReseedRequest, s *authority.State, p *prepared) (*transition.Move,
+	error) {
 	mv, t := *p.move, p.transition
-	mv.from = s // the head is that of then; who wrote it last may be another
-	if err := authorize(&fealtyv1.SetManifestRequest{Reason: req.GetReason(), Signatures: req.GetSignatures()}, s,
+	mv.From = s // the head is that of then; who wrote it last may be another
+	if err := transition.Authorize(&fealtyv1.SetManifestRequest{Reason: req.GetReason(),
+		Signatures: req.GetSignatures()}, s,
 		&t); err != nil {
 		return nil, err
 	}
-	if err := mv.splitSeed(&t); err != nil {
+	if err := mv.SplitSeed(&t); err != nil {
 		return nil, err
 	}
-	if err := c.newMesh(&mv, &t); err != nil {
+	if err := mv.NewMesh(&t, c.cfg.Now()); err != nil {
 		return nil, err
 	}
-	return &mv, mv.seal(&t)
+	return &mv, mv.Seal(&t)
 }
 
 // settingTurn waits until no other set is under way.
@@ -298,7 +282,7 @@ func (c *Authority) settingTurn(ctx context.Context) (release func(), err error)
 // c.setting.
 func (c *Authority) dropPrepared() {
 	if c.prepared != nil {
-		c.prepared.move.wipe()
+		c.prepared.move.Wipe()
 		c.prepared = nil
 	}
 }
@@ -467,8 +451,8 @@ func valueSum(value []byte) string {
 // writeLedger writes what counts of the records when the head moves, sealed under
 // the key of the new seed. What is not genuine under the old one is left out, and so
 // never becomes genuine.
-func (c *Authority) writeLedger(ctx context.Context, s *authority.State, mv *move, f frozen) error {
-	auth, err := mv.secrets.Records()
+func (c *Authority) writeLedger(ctx context.Context, s *authority.State, mv *transition.Move, f frozen) error {
+	auth, err := mv.Secrets.Records()
 	if err != nil {
 		return err
 	}
@@ -483,7 +467,7 @@ func (c *Authority) writeLedger(ctx context.Context, s *authority.State, mv *mov
 		_, err = c.cfg.Head.Overwrite(ctx, key, auth.Seal(key, raw))
 		return err
 	}
-	for _, prefix := range movedFamilies {
+	for _, prefix := range c.cfg.Families.moved {
 		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
 			return c.cfg.Head.StoreError("read the records", err)
@@ -606,7 +590,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 	if err != nil {
 		return err
 	}
-	for _, prefix := range endedFamilies {
+	for _, prefix := range c.cfg.Families.ended {
 		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
 			return err
@@ -623,7 +607,7 @@ func (c *Authority) moveFrozen(ctx context.Context, s *authority.State, e store.
 		}
 	}
 	var last *store.Entry
-	for _, prefix := range movedFamilies {
+	for _, prefix := range c.cfg.Families.moved {
 		l, err := c.cfg.Store.List(ctx, prefix)
 		if err != nil {
 			return err

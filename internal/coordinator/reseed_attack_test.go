@@ -43,7 +43,8 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 			}
 			a := f.member("a")
 			banned := f.member("b")
-			if _, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"}); err != nil {
+			if _, err := f.local().member.BanMember(f.ctx(),
+				&fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"}); err != nil {
 				t.Fatal(err)
 			}
 			records := f.recordText()
@@ -110,15 +111,16 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 	f.faults.Disarm("adopt.begin")
 	for range 3 {
-		f.c.authority.checkHead(t.Context())
+		f.c.rooms.Authority.checkHead(t.Context())
 	}
 	if f.thawed() {
 		t.Error("the freeze ended though the trust state was not moved")
 	}
-	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
+	if _, err := f.store.Commit(t.Context(),
+		store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.head.LookAgain()
+	f.c.rooms.Head.LookAgain()
 	f.awaitPhase(authority.Ready)
 	if got := f.recordText(); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
@@ -151,9 +153,10 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	}
 	f.faults.Disarm("set.after-swap")
 	f.faults.Disarm("adopt.begin")
-	f.c.head.LookAgain()
+	f.c.rooms.Head.LookAgain()
 	f.awaitPhase(authority.Ready)
-	if _, err := f.local().member.RemoveMember(f.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
+	if _, err := f.local().member.RemoveMember(f.ctx(),
+		&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	f.member("b")
@@ -166,7 +169,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	if !f.thawed() {
 		t.Error("the records are frozen")
 	}
-	rec, err := record.Get[record.Member](t.Context(), f.c.head.State().Records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.c.rooms.Head.State().Records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
 		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}
@@ -186,9 +189,10 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 		for _, c := range chain {
 			cert.Certificate = append(cert.Certificate, c.Raw)
 		}
-		conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-			Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
-		})))
+		conn, err := grpc.NewClient("passthrough:///"+f.addr,
+			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+				Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
+			})))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,7 +211,8 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 		}
 	}
 	// An admin that is under the old root is still told that its own reseed is done.
-	if _, err := fealtyv1.NewReseedServiceClient(conns[identity.Admin]).CommitReseed(f.ctx(), f.prepare(nil)); err != nil {
+	if _, err := fealtyv1.NewReseedServiceClient(conns[identity.Admin]).CommitReseed(f.ctx(),
+		f.prepare(nil)); err != nil {
 		t.Errorf("the answer to who asked: %v", err)
 	}
 	for kind, conn := range conns {

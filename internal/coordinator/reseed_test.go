@@ -17,16 +17,20 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -44,7 +48,8 @@ func (f *fleet) prepare(m []byte) *fealtyv1.CommitReseedRequest {
 	if err != nil {
 		f.t.Fatalf("prepare: %v", err)
 	}
-	return &fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: f.signChange(p.GetChange(), f.signer)}
+	return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
+		Reason: "test", Signatures: f.signChange(p.GetChange(), f.signer)}
 }
 
 // signChange signs a change of root.
@@ -54,7 +59,8 @@ func (f *fleet) signChange(change []byte, signers ...ed25519.PrivateKey) (out []
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		out = append(out, &fealtyv1.ManifestSignature{Key: key.String(), Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, change))})
+		out = append(out, &fealtyv1.ManifestSignature{Key: key.String(),
+			Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, change))})
 	}
 	return out
 }
@@ -81,22 +87,23 @@ type former struct {
 
 func (f *fleet) keep() former {
 	f.t.Helper()
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	thief := steal(s)
 	auth, err := store.NewAuthenticator(thief.keys.RecordMAC())
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return former{seed: thief.Seed, keys: thief.keys, root: s.Root, bundle: f.c.bundle.View().Bundle,
+	return former{seed: thief.Seed, keys: thief.keys, root: s.Root, bundle: f.c.rooms.Bundle.View().Bundle,
 		auth: auth, chain: s.Chain}
 }
 
 // records returns what every record says, whatever seed it is under.
 func (f *fleet) recordText() string {
 	f.t.Helper()
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	var out []string
-	for _, prefix := range []string{record.MemberPrefix, countPrefix, desired.Prefix, record.BanIDPrefix, record.BanKeyPrefix} {
+	for _, prefix := range []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, record.BanIDPrefix,
+		record.BanKeyPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
 		if err != nil {
 			f.t.Fatal(err)
@@ -131,7 +138,8 @@ func (n *node) verified(envelope []byte, configRoot ed25519.PublicKey) (*snapsho
 	if err != nil {
 		return nil, err
 	}
-	return snapshot.Verify(signed, snapshot.Trust{Me: n.id, Incarnation: identity.KeyID{1}, ConfigRoot: configRoot}, snapshot.Marks{}, n.f.clock())
+	return snapshot.Verify(signed, snapshot.Trust{Me: n.id, Incarnation: identity.KeyID{1}, ConfigRoot: configRoot},
+		snapshot.Marks{}, n.f.clock())
 }
 
 // A reseed changes every key and loses no member: streams stand, members are told
@@ -141,12 +149,13 @@ func TestReseed(t *testing.T) {
 	f := readyFleet(t, nil)
 	a, b := f.member("a"), f.member("b")
 	banned := f.member("c")
-	if _, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "c", Reason: "test"}); err != nil {
+	if _, err := f.local().member.BanMember(f.ctx(),
+		&fealtyv1.BanMemberRequest{Kind: "data", Name: "c", Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.head.State().Bundle.PublicRoot())
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.rooms.Head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +184,7 @@ func TestReseed(t *testing.T) {
 	}
 	next(believed)
 	records := f.recordText()
-	before := f.c.head.State()
+	before := f.c.rooms.Head.State()
 
 	// Nothing happens before the signers signed.
 	commit := f.prepare(nil)
@@ -183,19 +192,21 @@ func TestReseed(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.c.head.State().Head.Hash != before.Head.Hash {
+	if f.c.rooms.Head.State().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
 	done, err := f.reseedClient().CommitReseed(f.ctx(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.c.head.State()
-	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
+	after := f.c.rooms.Head.State()
+	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
+		after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
 		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.Head.SeedEpoch,
 			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey, before.RootPin, before.MeshKey)
 	}
-	if done.GetSeedEpoch() != 2 || done.GetMembers() != 3 || done.GetTokensVoided() != 4 || string(done.GetRootKey()) != string(after.RootPin[:]) {
+	if done.GetSeedEpoch() != 2 || done.GetMembers() != 3 || done.GetTokensVoided() != 4 ||
+		string(done.GetRootKey()) != string(after.RootPin[:]) {
 		t.Errorf("the answer says %v", done)
 	}
 	if got := f.recordText(); got != records {
@@ -231,7 +242,8 @@ func TestReseed(t *testing.T) {
 		t.Fatal(err)
 	}
 	content, _ := v.TrustBundle()
-	if len(content.Roots) != 1 || string(content.Roots[0]) != string(after.Root.Raw) || len(content.RetiredRoots) != 1 || string(content.RetiredRoots[0]) != string(before.Root.Raw) {
+	if len(content.Roots) != 1 || string(content.Roots[0]) != string(after.Root.Raw) ||
+		len(content.RetiredRoots) != 1 || string(content.RetiredRoots[0]) != string(before.Root.Raw) {
 		t.Fatalf("the bundle names %d roots and %d retired ones", len(content.Roots), len(content.RetiredRoots))
 	}
 	if next(func(m *fealtyv1.ConnectResponse) bool { return m.GetRenewNow() != nil }) == nil {
@@ -258,21 +270,23 @@ func TestReseed(t *testing.T) {
 	// A token pins the root that is gone: it is void, also for who knows the new one.
 	wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(unused)), explain.TokenUnknown)
 	f.member("d")
-	if st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{}); err != nil || st.GetSeedEpoch() != 2 {
+	if st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{}); err != nil ||
+		st.GetSeedEpoch() != 2 {
 		t.Errorf("status: seed epoch %d, %v", st.GetSeedEpoch(), err)
 	}
-	audit, err := f.store.List(context.Background(), auditPrefix)
+	audit, err := f.store.List(context.Background(), auditlog.Prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`"manifest.reseed.prepare"`, `"manifest.reseed"`} {
-		if !slices.ContainsFunc(audit.Entries, func(e store.Entry) bool { return strings.Contains(string(e.Value), want) }) {
+		if !slices.ContainsFunc(audit.Entries,
+			func(e store.Entry) bool { return strings.Contains(string(e.Value), want) }) {
 			t.Errorf("no audit entry %s", want)
 		}
 	}
 
 	// A restart comes up under the new seed; what was sealed of the old one is gone.
-	for _, prefix := range []string{sealedPrefix, reseedPrefix} {
+	for _, prefix := range []string{sealed.Prefix, reseedPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
 		if err != nil {
 			t.Fatal(err)
@@ -285,7 +299,7 @@ func TestReseed(t *testing.T) {
 		}
 	}
 	f.restart()
-	if s := f.c.head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
+	if s := f.c.rooms.Head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
 		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.Phase, s.Reason, s.Head.SeedEpoch)
 	}
 	if err := b.renew(true); err != nil {
@@ -294,7 +308,7 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	f.reseed()
-	if s := f.c.head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
+	if s := f.c.rooms.Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
 			len(s.Bundle.RootChanges))
 	}
@@ -316,8 +330,8 @@ func TestReseed(t *testing.T) {
 
 	// The old root leaves the bundle with the last SVID under it.
 	f.advance(26 * time.Hour)
-	f.c.bundle.LookAgain()
-	for deadline := time.Now().Add(time.Minute); len(f.c.bundle.View().Bundle.RetiredRoots()) > 0; {
+	f.c.rooms.Bundle.LookAgain()
+	for deadline := time.Now().Add(time.Minute); len(f.c.rooms.Bundle.View().Bundle.RetiredRoots()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the old roots stay in the bundle")
 		}
@@ -354,25 +368,28 @@ func TestReseedRefusals(t *testing.T) {
 		_, err := f.reseedClient().CommitReseed(f.ctx(), req)
 		return err
 	}
-	head := f.c.head.State().Head.Hash
+	head := f.c.rooms.Head.State().Head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
 		want explain.Code
 	}{
 		{"nobody signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = nil }, explain.ManifestUnsigned},
-		{"a stranger signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = f.signChange(r.Change, stranger) }, explain.SignatureForeign},
+		{"a stranger signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = f.signChange(r.Change, stranger) },
+			explain.SignatureForeign},
 		{"another seed was signed", func(r *fealtyv1.CommitReseedRequest) {
 			f.prepare(nil)
 		}, explain.ReseedUnprepared},
-		{"the change was altered", func(r *fealtyv1.CommitReseedRequest) { r.Change = append(slices.Clone(r.Change), ' ') }, explain.ReseedUnprepared},
+		{"the change was altered",
+			func(r *fealtyv1.CommitReseedRequest) { r.Change = append(slices.Clone(r.Change), ' ') }, explain.ReseedUnprepared},
 		{"consent to a set", func(r *fealtyv1.CommitReseedRequest) {
 			set := &fealtyv1.SetManifestRequest{Manifest: f.manifest("")}
 			f.sign(set, head)
 			r.Signatures = set.Signatures
 		}, explain.ManifestMissigned},
 		{"consent of another cluster", func(r *fealtyv1.CommitReseedRequest) {
-			r.Signatures[0].Signature = ed25519.Sign(f.signer, snapshot.PAE(snapshot.TypeRootChange, "other.example", r.Change))
+			r.Signatures[0].Signature = ed25519.Sign(f.signer,
+				snapshot.PAE(snapshot.TypeRootChange, "other.example", r.Change))
 		}, explain.ManifestMissigned},
 		{"too late", func(*fealtyv1.CommitReseedRequest) { f.advance(preparedLife) }, explain.ReseedUnprepared},
 		{"a reason without end",
@@ -381,10 +398,12 @@ func TestReseedRefusals(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.c.head.State().Head.Hash; got != head {
+	if got := f.c.rooms.Head.State().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
-	if _, err := f.reseedClient().PrepareReseed(f.ctx(), &fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.manifest("")), testCluster, "other.example", 1))}); err == nil {
+	if _, err := f.reseedClient().PrepareReseed(f.ctx(),
+		&fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.manifest("")), testCluster,
+			"other.example", 1))}); err == nil {
 		t.Error("a seed was prepared for another cluster")
 	}
 	// The history moved on while people signed.
@@ -404,7 +423,7 @@ func TestReseedRefusals(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.c.head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
+	if s := f.c.rooms.Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
 		t.Fatalf("seed epoch %d, manifest %s", s.Head.SeedEpoch, s.Manifest.Hash())
 	}
 }
@@ -451,11 +470,12 @@ func TestReseedInterrupted(t *testing.T) {
 				if restart {
 					f.start()
 				} else {
-					f.c.head.LookAgain()
+					f.c.rooms.Head.LookAgain()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					s := f.c.head.State()
-					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch && !f.c.authority.unsettled.Load() && f.thawed() {
+					s := f.c.rooms.Head.State()
+					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch &&
+						!f.c.rooms.Authority.unsettled.Load() && f.thawed() {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -474,7 +494,7 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.ctx(), f.c.head.State().Records,
+					if _, err := record.Get[record.Member](f.ctx(), f.c.rooms.Head.State().Records,
 						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
@@ -521,7 +541,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, n := range members {
-		n.believes = f.c.bundle.View().Bundle
+		n.believes = f.c.rooms.Bundle.View().Bundle
 		conn := n.conn()
 		wg.Go(func() {
 			for {
@@ -541,7 +561,8 @@ func TestJoinsDuringAReseed(t *testing.T) {
 					return
 				}
 				// The connection stands over the change of root.
-				if _, err := newClients(conn).admission.Renew(f.ctx(), &fealtyv1.RenewRequest{Name: n.id.Name(), Csr: csr}); err != nil {
+				if _, err := newClients(conn).admission.Renew(f.ctx(),
+					&fealtyv1.RenewRequest{Name: n.id.Name(), Csr: csr}); err != nil {
 					if errors.Is(explain.Of(err), explain.RenewOlderKey) {
 						return // it goes on with another key than its connection's
 					}
@@ -570,23 +591,24 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.head.State().Bundle.PublicRoot())
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.rooms.Head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := f.keep()
-	before := f.c.head.State()
-	input, err := f.c.bundle.Read(t.Context(), before)
+	before := f.c.rooms.Head.State()
+	input, err := f.c.rooms.Bundle.Read(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.reseed()
 	now := f.clock()
-	s := f.c.head.State()
-	believed := f.c.bundle.View().Bundle
+	s := f.c.rooms.Head.State()
+	believed := f.c.rooms.Bundle.View().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
-	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(), ca.MeshConfig{Cluster: testCluster, Epoch: 7, Validity: time.Hour * 48}, now)
+	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(),
+		ca.MeshConfig{Cluster: testCluster, Epoch: 7, Validity: time.Hour * 48}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -646,7 +668,8 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	}
 
 	// A record.
-	w := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"), record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"})
+	w := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"),
+		record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"})
 	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}}); err != nil {
 		t.Fatal(err)
 	}
@@ -669,7 +692,8 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		t.Fatalf("the genuine change: %v", err)
 	}
 	mine := snapshot.RootChange{
-		ClusterID: testCluster, Index: s.Head.Index, Previous: snapshot.Digest(before.Head.Hash), Manifest: snapshot.Digest(before.Head.Manifest),
+		ClusterID: testCluster, Index: s.Head.Index, Previous: snapshot.Digest(before.Head.Hash),
+		Manifest:       snapshot.Digest(before.Head.Manifest),
 		AuthorityEpoch: 9, SeedEpoch: 2, PreviousRoot: before.RootPin, Root: identity.KeyID{6, 6, 6},
 		ConfigRoot: ed25519Public(old.keys.ConfigSigning(7)), TransactionKey: ed25519Public(old.keys.Transaction()),
 	}
@@ -691,7 +715,8 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	asSigner := sign(old.keys.ConfigRoot())
 	asSigner.Key = genuine.Signatures[0].Key
 	for name, sigs := range map[string][]snapshot.SignerSignature{
-		"nobody's": nil, "the old transaction key's": {sign(old.keys.Transaction())}, "the old config root key's": {sign(old.keys.ConfigRoot())},
+		"nobody's": nil, "the old transaction key's": {sign(old.keys.Transaction())}, "the old config root " +
+			"key's": {sign(old.keys.ConfigRoot())},
 		"one in a signer's name": {asSigner}, "that of the change that was made": genuine.Signatures,
 	} {
 		if _, err := snapshot.VerifyRootChanges([]*snapshot.SignedRootChange{{Change: raw, Signatures: sigs}},
@@ -744,24 +769,25 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	f.c.head.LookAgain()
+	f.c.rooms.Head.LookAgain()
 	f.awaitPhase(authority.Recovery)
 	f.restart()
-	if s := f.c.head.State(); s.Phase != authority.Recovery {
+	if s := f.c.rooms.Head.State(); s.Phase != authority.Recovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
 	}
-	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
+	if _, err := f.store.Commit(t.Context(),
+		store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.head.LookAgain()
+	f.c.rooms.Head.LookAgain()
 	f.awaitPhase(authority.Ready)
 }
 
 func (f *fleet) awaitPhase(want authority.Phase) {
 	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); f.c.head.State().Phase != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); f.c.rooms.Head.State().Phase != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s := f.c.head.State()
+			s := f.c.rooms.Head.State()
 			f.t.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 		}
 	}
@@ -773,7 +799,9 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, f *fleet, old former) (lost bool){
 		"a record is altered under the old seed": func(t *testing.T, f *fleet, old former) bool {
-			w := records0(old).mustPut(t, record.MemberKey(identity.Data, "a"), record.Member{Kind: identity.Data, Name: "a", State: record.Active, Entry: "pool", Organizations: []string{"evil"}})
+			w := records0(old).mustPut(t, record.MemberKey(identity.Data, "a"),
+				record.Member{Kind: identity.Data, Name: "a", State: record.Active,
+					Entry: "pool", Organizations: []string{"evil"}})
 			_, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
 			if err != nil {
 				t.Fatal(err)
@@ -781,7 +809,8 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			return false
 		},
 		"a record is added under the old seed": func(t *testing.T, f *fleet, old former) bool {
-			w := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"), record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"})
+			w := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"),
+				record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"})
 			_, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
 			if err != nil {
 				t.Fatal(err)
@@ -794,7 +823,8 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 				t.Fatalf("%d parts of a ledger, %v", len(l.Entries), err)
 			}
 			e := l.Entries[0]
-			if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: e.Key, Value: old.auth.Seal(e.Key, []byte("{}"))}}}); err != nil {
+			if _, err := f.store.Commit(t.Context(),
+				store.Tx{Put: []store.Write{{Key: e.Key, Value: old.auth.Seal(e.Key, []byte("{}"))}}}); err != nil {
 				t.Fatal(err)
 			}
 			return true
@@ -825,21 +855,22 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.start()
 			lost := spoil(t, f, old)
 			f.faults.Disarm("adopt.begin")
-			f.c.head.LookAgain()
+			f.c.rooms.Head.LookAgain()
 			if lost {
-				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.head.State().Reason,
+				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.rooms.Head.State().Reason,
 					"seed of the head"); time.Sleep(5 * time.Millisecond) {
 					if time.Now().After(deadline) {
-						t.Fatalf("%s: %s", f.c.head.State().Phase, f.c.head.State().Reason)
+						t.Fatalf("%s: %s", f.c.rooms.Head.State().Phase, f.c.rooms.Head.State().Reason)
 					}
 				}
 				return
 			}
 			f.awaitPhase(authority.Ready)
-			s := f.c.head.State()
+			s := f.c.rooms.Head.State()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))
-				if err == nil && (name == "mallory" && rec.Exists() || slices.Contains(rec.Value.Organizations, "evil")) {
+				if err == nil && (name == "mallory" && rec.Exists() ||
+					slices.Contains(rec.Value.Organizations, "evil")) {
 					t.Errorf("%s is %+v", name, rec.Value)
 				}
 			}
@@ -858,13 +889,13 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	d := testDesk(t)
 	d.joined("a")
 	d.joined("b")
-	d.mustPublish(newPublisher())
+	d.mustPublish(publication.NewPublisher())
 	before := d.state()
 	if err := d.reseed(nil); err != nil {
 		t.Fatal(err)
 	}
 	ch := d.state().Records.NewChange(d.state().HeadVersion)
-	ch.Write(d.c.trust.rolloutKey(), rolloutRecord{Number: 1})
+	ch.Write(d.c.rooms.Trust.RolloutKey(), trust.RolloutRecord{Number: 1})
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -879,11 +910,12 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	all := list()
 	for what, read := range map[string]func() error{
-		"the members":     func() error { _, err := d.c.membership.openMembers(t.Context(), before, all); return err },
-		"the trust state": func() error { _, err := d.c.bundle.Ensure(t.Context(), before); return err },
-		"the publication": func() error { _, err := d.c.publication.loadPublication(t.Context(), before); return err },
+		"the members":     func() error { _, err := d.c.rooms.Membership.Follow(t.Context(), before); return err },
+		"the trust state": func() error { _, err := d.c.rooms.Bundle.Ensure(t.Context(), before); return err },
+		"the " +
+			"publication": func() error { _, err := d.c.rooms.Publication.Load(t.Context(), before); return err },
 		"a rollout": func() error {
-			_, _, _, err := d.c.trust.lookAtRollout(t.Context(), before, &bundle.Rotation{Number: 1})
+			_, _, _, err := d.c.rooms.Trust.Progress(t.Context(), before, &bundle.Rotation{Number: 1})
 			return err
 		},
 	} {
@@ -894,13 +926,17 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.store.setDown(errDown)
-	err := d.c.head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
+	err := d.c.rooms.Head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
 	d.store.setDown(nil)
 	if n := forgedRecords(d.c); !errors.Is(err, errDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
 	}
 	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	recs, err := d.c.membership.openMembers(t.Context(), d.state(), list())
+	adoption, err := d.c.rooms.Membership.Follow(t.Context(), d.state())
+	if err == nil {
+		err = adoption.Present()
+	}
+	recs := d.c.rooms.Membership.Roster().All()
 	if n := forgedRecords(d.c); err != nil || n != 1 || len(recs) != len(all)-1 {
 		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
 	}
@@ -917,15 +953,17 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 		after      time.Duration
 		thawed     bool
 	}{
-		"another one starts":                  {by: one, starts: another},
-		"another one that is ready starts":    {by: another, starts: one},
-		"another one, for a minute":           {by: another, starts: one, after: freezeLimit},
-		"another one, after a minute":         {by: another, starts: one, after: freezeLimit + time.Second, thawed: true},
-		"it itself":                           {by: one, starts: one, thawed: true},
-		"another one, after a reseed":         {reseeded: true, by: one, starts: another},
-		"another one, ready, after a reseed":  {reseeded: true, by: another, starts: one},
-		"it itself, after a reseed":           {reseeded: true, by: one, starts: one, thawed: true},
-		"another one, a minute, and a reseed": {reseeded: true, by: another, starts: one, after: freezeLimit + time.Second, thawed: true},
+		"another one starts":               {by: one, starts: another},
+		"another one that is ready starts": {by: another, starts: one},
+		"another one, for a minute":        {by: another, starts: one, after: freezeLimit},
+		"another one, after a minute": {by: another, starts: one, after: freezeLimit + time.Second,
+			thawed: true},
+		"it itself":                          {by: one, starts: one, thawed: true},
+		"another one, after a reseed":        {reseeded: true, by: one, starts: another},
+		"another one, ready, after a reseed": {reseeded: true, by: another, starts: one},
+		"it itself, after a reseed":          {reseeded: true, by: one, starts: one, thawed: true},
+		"another one, a minute, and a reseed": {reseeded: true, by: another, starts: one,
+			after: freezeLimit + time.Second, thawed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)
@@ -943,12 +981,12 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				}
 				by = c
 			}
-			if _, _, err := by.authority.freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := by.rooms.Authority.freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
-			if err := d.c.authority.moveRecords(t.Context(),
-				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.authority.unsettled.Load() {
+			if err := d.c.rooms.Authority.moveRecords(t.Context(),
+				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.rooms.Authority.unsettled.Load() {
 				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(record.FreezeKey) != 0)
 			}
 			d.advance(tc.after)
@@ -970,7 +1008,7 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 func TestLeaderLooksAtTheFreeze(t *testing.T) {
 	for after, want := range map[time.Duration]bool{0: false, freezeLimit: false, freezeLimit + time.Second: true} {
 		d := testDesk(t)
-		if _, _, err := d.c.authority.freeze(t.Context(), d.state(), history.Salt{1}); err != nil {
+		if _, _, err := d.c.rooms.Authority.freeze(t.Context(), d.state(), history.Salt{1}); err != nil {
 			t.Fatal(err)
 		}
 		d.advance(after)
@@ -981,14 +1019,14 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 				tried++
 			}
 		})
-		d.c.election.Step(t.Context())
+		d.c.rooms.Election.Step(t.Context())
 		if tried == 0 {
 			t.Errorf("%v after the freeze it did not try to lead", after)
 		}
-		if _, _, leads := d.c.election.Leading(); leads {
+		if _, _, leads := d.c.rooms.Election.Leading(); leads {
 			t.Errorf("%v after the freeze it leads", after)
 		}
-		if got := d.c.authority.unsettled.Load(); got != want {
+		if got := d.c.rooms.Authority.unsettled.Load(); got != want {
 			t.Errorf("%v after the freeze it was looked at: %v, want %v", after, got, want)
 		}
 	}
@@ -1005,7 +1043,7 @@ func TestFreezeOverADamagedHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)
 			s := d.state()
-			if _, _, err := d.c.authority.freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := d.c.rooms.Authority.freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			damage(d, s)
@@ -1053,7 +1091,9 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		step, done := 0, false
 		d.store.intercept(func(tx store.Tx) {
-			if !slices.ContainsFunc(tx.If, func(c store.Condition) bool { return c.Key == record.FreezeKey && c.Version != 0 }) || tx.ID == "another" {
+			if !slices.ContainsFunc(tx.If,
+				func(c store.Condition) bool { return c.Key == record.FreezeKey && c.Version != 0 }) ||
+				tx.ID == "another" {
 				return
 			}
 			if step++; step <= first || done {

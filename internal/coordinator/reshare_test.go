@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -28,9 +29,10 @@ func (d *desk) asking(kind, signedAs history.Kind, m []byte) *fealtyv1.SetManife
 		d.t.Fatal(err)
 	}
 	head := d.state().Head.Hash
-	return &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test", Kind: string(kind), CurrentTransition: head[:], Signatures: []*fealtyv1.ManifestSignature{
-		{Key: key.String(), Signature: ed25519.Sign(d.signer, history.StatementOf(signedAs, parsed.Hash(), head))},
-	}}
+	return &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test", Kind: string(kind), CurrentTransition: head[:],
+		Signatures: []*fealtyv1.ManifestSignature{
+			{Key: key.String(), Signature: ed25519.Sign(d.signer, history.StatementOf(signedAs, parsed.Hash(), head))},
+		}}
 }
 
 // reshare gives the seed other owners.
@@ -38,7 +40,7 @@ func (d *desk) reshare(seed string) (*fealtyv1.SetManifestResponse, error) {
 	d.t.Helper()
 	was := d.seed
 	d.seed = seed
-	resp, err := d.c.authority.set(d.t.(*testing.T).Context(),
+	resp, err := d.c.rooms.Authority.set(d.t.(*testing.T).Context(),
 		d.asking(history.KindReshare, history.KindReshare, d.manifest(d.extra)), false)
 	if err != nil {
 		d.seed = was
@@ -60,7 +62,7 @@ func TestReshare(t *testing.T) {
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "carol", "alice", "dave")
 	after[1] = before[0]
 	d.seed = seedOf(2, before, "host", "stays")
-	resp, err := d.c.authority.set(t.Context(), d.request(d.manifest(poolEntries)), true)
+	resp, err := d.c.rooms.Authority.set(t.Context(), d.request(d.manifest(poolEntries)), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +75,8 @@ func TestReshare(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	if s.Head.Kind != history.KindReshare || s.Head.AuthorityEpoch != 2 || s.Head.SeedEpoch != 1 || !s.Secrets.Same(seed) {
+	if s.Head.Kind != history.KindReshare || s.Head.AuthorityEpoch != 2 || s.Head.SeedEpoch != 1 ||
+		!s.Secrets.Same(seed) {
 		t.Fatalf("%s, epoch %d, seed epoch %d: want another epoch of the same seed", s.Head.Kind,
 			s.Head.AuthorityEpoch, s.Head.SeedEpoch)
 	}
@@ -86,7 +89,7 @@ func TestReshare(t *testing.T) {
 	}
 	wantOnly(t, "renew", node.renew(), "")
 	d.lead(d.c)
-	if err := d.c.authority.dropSecrets(t.Context(), s); err != nil {
+	if err := d.c.rooms.Authority.dropSecrets(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range d.store.keys("") {
@@ -97,7 +100,7 @@ func TestReshare(t *testing.T) {
 	// One who needs nobody, and one who was there before.
 	for _, keeper := range []string{"stays", "new"} {
 		e := d.store.snapshot()
-		for _, k := range d.store.keys(sealedPrefix) {
+		for _, k := range d.store.keys(sealed.Prefix) {
 			if strings.HasSuffix(k, "/stays") || strings.HasSuffix(k, "/new") {
 				if !strings.HasSuffix(k, "/"+keeper) {
 					d.store.alter(k, func([]byte) []byte { return nil })
@@ -138,13 +141,21 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 		seed, extra    string
 		want           explain.Code
 	}{
-		"a set of other owners":           {history.KindSet, history.KindSet, seedOf(1, people, "host"), poolEntries, explain.ManifestOtherKind},
-		"a reshare with an entry more":    {history.KindReshare, history.KindReshare, seedOf(1, people, "host"), poolEntries + "  - {name: more, kind: data, match: [\"token:more\"]}\n", explain.ManifestOtherKind},
-		"a reshare of nothing":            {history.KindReshare, history.KindReshare, seedOf(1, nil, "host"), poolEntries, explain.ManifestOtherKind},
-		"another keeper of the same name": {history.KindReshare, history.KindReshare, strings.Replace(seedOf(1, people, "host"), "/host/key", "/else/key", 1), poolEntries, explain.ManifestOtherKind},
-		"a reshare signed as a set":       {history.KindReshare, history.KindSet, seedOf(1, people, "host"), poolEntries, explain.ManifestMissigned},
-		"a set signed as a reshare":       {history.KindSet, history.KindReshare, seedOf(1, nil, "host"), poolEntries, explain.ManifestMissigned},
-		"a kind that cannot be asked for": {history.KindRekey, history.KindRekey, seedOf(1, nil, "host"), poolEntries, explain.RequestField},
+		"a set of other owners": {history.KindSet, history.KindSet, seedOf(1, people, "host"), poolEntries,
+			explain.ManifestOtherKind},
+		"a reshare with an entry more": {history.KindReshare, history.KindReshare, seedOf(1, people, "host"),
+			poolEntries + "  - {name: more, kind: data, match: [\"token:more\"]}\n", explain.ManifestOtherKind},
+		"a reshare of nothing": {history.KindReshare, history.KindReshare, seedOf(1, nil, "host"),
+			poolEntries, explain.ManifestOtherKind},
+		"another keeper of the same name": {history.KindReshare, history.KindReshare,
+			strings.Replace(seedOf(1, people, "host"), "/host/key", "/else/key",
+				1), poolEntries, explain.ManifestOtherKind},
+		"a reshare signed as a set": {history.KindReshare, history.KindSet, seedOf(1, people, "host"),
+			poolEntries, explain.ManifestMissigned},
+		"a set signed as a reshare": {history.KindSet, history.KindReshare, seedOf(1, nil, "host"), poolEntries,
+			explain.ManifestMissigned},
+		"a kind that cannot be asked for": {history.KindRekey, history.KindRekey, seedOf(1, nil, "host"), poolEntries,
+			explain.RequestField},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDesk(t)
@@ -152,7 +163,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 			wantOnly(t, "first set", d.set(poolEntries), "")
 			keys := d.store.keys("")
 			d.seed = tc.seed
-			_, err := d.c.authority.set(t.Context(), d.asking(tc.kind, tc.signedAs, d.manifest(tc.extra)), false)
+			_, err := d.c.rooms.Authority.set(t.Context(), d.asking(tc.kind, tc.signedAs, d.manifest(tc.extra)), false)
 			wantCode(t, err, tc.want)
 			if now := d.store.keys(""); !slices.Equal(now, keys) {
 				t.Errorf("it left %v", now)
@@ -163,7 +174,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 	d.seed = seedOf(1, people)
 	req := d.request(d.manifest(poolEntries))
 	req.Kind = string(history.KindReshare)
-	_, err := d.c.authority.set(t.Context(), req, true)
+	_, err := d.c.rooms.Authority.set(t.Context(), req, true)
 	wantCode(t, err, explain.HistoryUninitialized)
 }
 
@@ -181,7 +192,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 	}
 	settled := func(t *testing.T, d *desk, from history.Hash, failed error) {
 		t.Helper()
-		d.c.authority.checkHead(t.Context())
+		d.c.rooms.Authority.checkHead(t.Context())
 		d.restart()
 		d.wantPhase("ready", "")
 		moved := d.state().Head.Hash != from
@@ -189,7 +200,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 			t.Fatal("a reshare was acknowledged and did not happen")
 		}
 		d.lead(d.c)
-		if err := d.c.authority.dropSecrets(t.Context(), d.state()); err != nil {
+		if err := d.c.rooms.Authority.dropSecrets(t.Context(), d.state()); err != nil {
 			t.Fatal(err)
 		}
 		people := before
@@ -211,7 +222,8 @@ func TestReshareDiesAnywhere(t *testing.T) {
 		d.wantPhase("ready", "")
 		d.joined("after")
 	}
-	for _, point := range []string{"set.after-share", "set.after-shares", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity"} {
+	for _, point := range []string{"set.after-share", "set.after-shares", "set.before-swap", "set.after-swap",
+		"adopt.begin", "adopt.before-identity"} {
 		t.Run("at "+point, func(t *testing.T) {
 			d, from := start(t)
 			d.faults.FailNext(point, 1, crash)
@@ -244,7 +256,7 @@ func TestSetAndReshareHaveOneWinner(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	for i, req := range []*fealtyv1.SetManifestRequest{set, share} {
-		wg.Go(func() { _, errs[i] = d.c.authority.set(t.Context(), req, false) })
+		wg.Go(func() { _, errs[i] = d.c.rooms.Authority.set(t.Context(), req, false) })
 	}
 	wg.Wait()
 	if (errs[0] == nil) == (errs[1] == nil) {

@@ -43,7 +43,7 @@ func (c *Authority) goOn(ctx context.Context, w *way) (*authority.State, error) 
 	}
 	if err != nil {
 		if by != "" {
-			c.keepOpened(w.claimed.Salt, secrets, by)
+			c.cfg.Keys.Open(w.claimed.Salt, secrets, by, c.cfg.Head.State())
 		}
 		return nil, err
 	}

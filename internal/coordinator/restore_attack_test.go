@@ -24,7 +24,8 @@ func (d *desk) claimRestore(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	reader, err := age.GenerateX25519Identity()
 	wantOnly(t, "recipient", err, "")
-	header := backup.Header{Cluster: testCluster, CreatedAt: d.clock(), Revision: 1, Head: head.Value, TransactionKey: public}
+	header := backup.Header{Cluster: testCluster, CreatedAt: d.clock(), Revision: 1, Head: head.Value,
+		TransactionKey: public}
 	w, err := backup.NewWriter(io.Discard, header, reader.Recipient().String())
 	wantOnly(t, "begin a backup", err, "")
 	end, err := w.Close(key)
@@ -59,7 +60,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		if s := d.state(); s.Phase == authority.Ready && s.Head.Hash != seen.Hash {
 			t.Fatalf("it is ready at index %d by %s, after index %d", s.Head.Index, s.Head.Kind, seen.Index)
 		}
-		mark, err := d.c.head.Seen()
+		mark, err := d.c.rooms.Head.Seen()
 		wantOnly(t, "mark", err, "")
 		if mark.Hash != seen.Hash {
 			t.Errorf("it remembers index %d as the newest, after index %d", mark.Index, seen.Index)
@@ -92,15 +93,15 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	// from who asks for signatures.
 	t.Run("the intent vanishes", func(t *testing.T) {
 		d, _, seen := back(t)
-		w, _, err := d.c.authority.read(t.Context(), d.state())
+		w, _, err := d.c.rooms.Authority.read(t.Context(), d.state())
 		wantOnly(t, "read", err, "")
 		if w == nil || w.restore == nil {
 			t.Fatal("the intent was not read")
 		}
 		d.store.alter(backup.IntentKey, func([]byte) []byte { return nil })
-		release, err := d.c.authority.settingTurn(t.Context())
+		release, err := d.c.rooms.Authority.settingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.authority.goOn(t.Context(), w)
+		_, err = d.c.rooms.Authority.goOn(t.Context(), w)
 		release()
 		if err == nil {
 			t.Error("it went on without a restore transition")

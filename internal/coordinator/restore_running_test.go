@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
@@ -56,7 +57,8 @@ func (m *movable) List(ctx context.Context, prefix string) (store.Listing, error
 	return st.List(ctx, prefix)
 }
 
-func (m *movable) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+func (m *movable) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision,
+	error) {
 	st, _ := m.at()
 	return st.CompareAndSwap(ctx, key, old, value)
 }
@@ -72,7 +74,8 @@ func (m *movable) Outcome(ctx context.Context, id string) (store.Revision, error
 }
 
 func (m *movable) Watch(ctx context.Context, key string) iter.Seq2[store.Entry, error] {
-	return overMove(ctx, m, func(ctx context.Context, st store.Store) iter.Seq2[store.Entry, error] { return st.Watch(ctx, key) })
+	return overMove(ctx, m,
+		func(ctx context.Context, st store.Store) iter.Seq2[store.Entry, error] { return st.Watch(ctx, key) })
 }
 
 func (m *movable) Changes(ctx context.Context, prefix string, after store.Revision) iter.Seq2[store.Change, error] {
@@ -86,7 +89,8 @@ func (m *movable) Close() error { return nil }
 var errMoved = errors.New("the connection to the database is gone")
 
 // overMove ends what watches when the database is another one.
-func overMove[T any](ctx context.Context, m *movable, watch func(context.Context, store.Store) iter.Seq2[T, error]) iter.Seq2[T, error] {
+func overMove[T any](ctx context.Context, m *movable,
+	watch func(context.Context, store.Store) iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -119,7 +123,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	old, next := storetest.NewMemory(0).Open(), storetest.NewMemory(0).Open()
 	base := newMovable(old)
 	owners := newPeople(t, "alice")
-	f := newFleetOn(t, func() store.Store { return base }, func(c *Config) { c.Lease, c.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
+	f := newFleetOn(t,
+		func() store.Store { return base }, func(c *Config) { c.Lease, c.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
 	all := []*fleet{f, newReplica(t, f), newReplica(t, f)}
 	if err := f.set(withSeed(f.manifest(""), owners.seed(1, ""))); err != nil {
 		t.Fatal(err)
@@ -142,7 +147,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	}
 	f.member("lost")
 	f.ban(f.member("banned"))
-	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), owners.seed(1, ""))); err != nil {
+	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+		owners.seed(1, ""))); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range all[1:] {
@@ -152,7 +158,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitTold("data/lost")
 	}
 	leader, term, _ := awaitLeader(t, all...)
-	before, was := leader.c.head.State(), leader.c.publication.publication.Load()
+	before, was := leader.c.rooms.Head.State(), leader.c.rooms.Publication.View()
 	l, err := old.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 
@@ -179,11 +185,12 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitState("the restore",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.LastRestore() != nil })
 	}
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	for _, r := range all[1:] {
 		r.awaitHead(f)
 	}
-	if s.Head.Index <= before.Head.Index || s.Head.AuthorityEpoch <= before.Head.AuthorityEpoch || s.HeadVersion <= l.Revision || s.MeshKey == before.MeshKey {
+	if s.Head.Index <= before.Head.Index || s.Head.AuthorityEpoch <= before.Head.AuthorityEpoch ||
+		s.HeadVersion <= l.Revision || s.MeshKey == before.MeshKey {
 		t.Errorf("after index %d of epoch %d at %d it is at index %d of epoch %d at %d", before.Head.Index,
 			before.Head.AuthorityEpoch, before.HeadVersion,
 			s.Head.Index, s.Head.AuthorityEpoch, s.HeadVersion)
@@ -205,24 +212,25 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	for _, r := range all {
 		r.awaitTold("data/new")
 		r.awaitTold("data/kept")
-		p := r.c.publication.publication.Load()
-		if _, ok := p.find(runtimePath("data/lost")); ok {
+		p := r.c.rooms.Publication.View()
+		if _, ok := p.Find(publication.RuntimePath("data/lost")); ok {
 			t.Error("members are told of one that the backup does not know")
 		}
-		if p.state.Value.Generation <= was.state.Value.Generation {
-			t.Errorf("generation %d comes after %d", p.state.Value.Generation, was.state.Value.Generation)
+		if p.State.Value.Generation <= was.State.Value.Generation {
+			t.Errorf("generation %d comes after %d", p.State.Value.Generation, was.State.Value.Generation)
 		}
-		set, version, ok := r.c.desired.Configured()
+		set, version, ok := r.c.rooms.Desired.Configured()
 		e, err := next.Get(t.Context(), desired.StateKey)
 		wantOnly(t, "config", err, "")
 		if !ok || version != e.Version || set.Len() != 4 {
-			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(), e.Version)
+			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(),
+				e.Version)
 		}
 		if n := forgedRecords(r.c); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
-		if r.c.bundle.View().Version <= uint64(b.plan.Floor) {
-			t.Errorf("its trust bundle is of version %d", r.c.bundle.View().Version)
+		if r.c.rooms.Bundle.View().Version <= uint64(b.plan.Floor) {
+			t.Errorf("its trust bundle is of version %d", r.c.rooms.Bundle.View().Version)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -66,7 +67,8 @@ func (b *saved) signed(key ed25519.PrivateKey) *saved {
 		b.f.t.Fatal(err)
 	}
 	t := b.plan.Transition(b.v)
-	b.plan.Signatures = append(b.plan.Signatures, history.Signature{Key: k, Signature: [64]byte(ed25519.Sign(key, t.Statement()))})
+	b.plan.Signatures = append(b.plan.Signatures,
+		history.Signature{Key: k, Signature: [64]byte(ed25519.Sign(key, t.Statement()))})
 	return b
 }
 
@@ -115,38 +117,41 @@ func TestRestored(t *testing.T) {
 	f, owners := ownedFleet(t, nil)
 	a := f.member("a")
 	old := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 5})
-	oldRecord, err := f.store.Get(f.ctx(), tokenKey(old.ID))
+	oldRecord, err := f.store.Get(f.ctx(), admission.TokenKey(old.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := f.save(owners).signed(f.signer)
 	f.member("b")
 	for _, name := range []string{"x", "y", "z"} { // the history moves on
-		if err := f.set(withSeed(f.manifest("  - {name: "+name+", kind: witness, match: [\"token:"+name+"\"]}\n"), owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+		if err := f.set(withSeed(f.manifest("  - {name: "+name+", kind: witness, match: [\"token:"+name+"\"]}\n"),
+			owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	before := f.c.head.State()
+	before := f.c.rooms.Head.State()
 	l, err := f.store.List(f.ctx(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.restore()
 	f.start()
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
-	if s.Head.Index <= before.Head.Index || s.Head.AuthorityEpoch <= before.Head.AuthorityEpoch || s.HeadVersion <= l.Revision || s.MeshKey == before.MeshKey {
+	if s.Head.Index <= before.Head.Index || s.Head.AuthorityEpoch <= before.Head.AuthorityEpoch ||
+		s.HeadVersion <= l.Revision || s.MeshKey == before.MeshKey {
 		t.Errorf("after %+v at %d it is %+v at %d", before.Head.Transition, before.HeadVersion, s.Head.Transition,
 			s.HeadVersion)
 	}
 	if uint64(s.HeadVersion) < b.plan.Index {
 		t.Errorf("revision %d is not above the floor", s.HeadVersion)
 	}
-	if f.c.bundle.View().Version <= uint64(b.plan.Floor) || f.c.bundle.View().Epoch != s.Head.AuthorityEpoch {
-		t.Errorf("the trust bundle is version %d of epoch %d", f.c.bundle.View().Version,
-			f.c.bundle.View().Epoch)
+	if f.c.rooms.Bundle.View().Version <= uint64(b.plan.Floor) ||
+		f.c.rooms.Bundle.View().Epoch != s.Head.AuthorityEpoch {
+		t.Errorf("the trust bundle is version %d of epoch %d", f.c.rooms.Bundle.View().Version,
+			f.c.rooms.Bundle.View().Epoch)
 	}
 	members, err := f.store.List(f.ctx(), record.MemberPrefix)
 	if err != nil || len(members.Entries) != 1 || members.Entries[0].Key != record.MemberKey(a.id.Kind(), a.id.Name()) {
@@ -166,11 +171,12 @@ func TestRestored(t *testing.T) {
 		t.Error("a token of before the restore admits when its record is put back")
 	}
 	f.advance(2 * time.Second)
-	if err := f.node().join("data", proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))); err != nil {
+	if err := f.node().join("data",
+		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))); err != nil {
 		t.Errorf("a new token: %v", err)
 	}
 	// It goes on: another set, another start.
-	if err := f.set(f.c.head.State().Manifest.Bytes()); err != nil {
+	if err := f.set(f.c.rooms.Head.State().Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	f.restart()
@@ -192,8 +198,10 @@ func TestRestoreWaits(t *testing.T) {
 		reason explain.Code
 	}{
 		{"nobody signed", func(t *testing.T, f *fleet, b *saved) { b.restore() }, explain.RestoreUnsigned},
-		{"a stranger signed", func(t *testing.T, f *fleet, b *saved) { b.signed(stranger).restore() }, explain.SignatureForeign},
-		{"signed for other clocks", func(t *testing.T, f *fleet, b *saved) { b.signed(f.signer).plan.Index++; b.restore() }, explain.ManifestMissigned},
+		{"a stranger signed", func(t *testing.T, f *fleet, b *saved) { b.signed(stranger).restore() },
+			explain.SignatureForeign},
+		{"signed for other clocks",
+			func(t *testing.T, f *fleet, b *saved) { b.signed(f.signer).plan.Index++; b.restore() }, explain.ManifestMissigned},
 		{"a later revision is claimed for the backup", func(t *testing.T, f *fleet, b *saved) {
 			b.signed(f.signer).restore()
 			f.inStore(func(st *sqlite.Store) error {
@@ -240,7 +248,8 @@ func TestRestoreWaits(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				_, err = st.CompareAndSwap(f.ctx(), e.Key, e.Version, bytes.Replace(e.Value, []byte("restore/v1"), []byte("restore/v9"), 1))
+				_, err = st.CompareAndSwap(f.ctx(), e.Key, e.Version,
+					bytes.Replace(e.Value, []byte("restore/v1"), []byte("restore/v9"), 1))
 				return err
 			})
 		}, explain.RestoreUnfit},
@@ -253,7 +262,7 @@ func TestRestoreWaits(t *testing.T) {
 		}, explain.HistoryInvalid},
 		{"the signers of then are not those of now", func(t *testing.T, f *fleet, b *saved) {
 			b.signed(f.signer)
-			m := f.c.head.State().Manifest.Bytes()
+			m := f.c.rooms.Head.State().Manifest.Bytes()
 			_, next, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -270,16 +279,18 @@ func TestRestoreWaits(t *testing.T) {
 			f, owners := ownedFleet(t, nil)
 			f.member("a")
 			b := f.save(owners)
-			if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+			if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+				owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
 				t.Fatal(err)
 			}
 			row.alter(t, f, b)
 			f.start()
-			s := f.c.head.State()
+			s := f.c.rooms.Head.State()
 			if s.Phase != authority.Recovery || !strings.Contains(s.Reason, string(row.reason)) {
 				t.Errorf("phase %v: %s, want recovery with %s", s.Phase, s.Reason, row.reason)
 			}
-			if e, err := f.store.Get(f.ctx(), history.HeadKey); err != nil || !bytes.Equal(e.Value, b.plan.Header.Head) {
+			if e, err := f.store.Get(f.ctx(), history.HeadKey); err != nil ||
+				!bytes.Equal(e.Value, b.plan.Header.Head) {
 				t.Errorf("the head moved: %v", err)
 			}
 		})
@@ -301,7 +312,7 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 	older.plan.Index, older.plan.AuthorityEpoch, older.plan.Signatures = newer.plan.Index, newer.plan.AuthorityEpoch, newer.plan.Signatures
 	older.restore()
 	f.start()
-	if s := f.c.head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
+	if s := f.c.rooms.Head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
 		string(explain.ManifestMissigned)) {
 		t.Errorf("phase %v: %s", s.Phase, s.Reason)
 	}
@@ -328,7 +339,8 @@ func TestRestoreByOwners(t *testing.T) {
 	f, owners := ownedFleet(t, nil)
 	f.member("a")
 	b := f.save(owners).signed(f.signer)
-	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+		owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
 		t.Fatal(err)
 	}
 	b.restore()
@@ -344,7 +356,7 @@ func TestRestoreByOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := f.c.head.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+	if s := f.c.rooms.Head.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
 }
@@ -353,7 +365,8 @@ func TestRestoreByOwners(t *testing.T) {
 // next start makes it whole, with one restore transition.
 func TestRestoreCrash(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity", "restore.before-end"} {
+	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin",
+		"adopt.before-identity", "restore.before-end"} {
 		t.Run(point, func(t *testing.T) {
 			f, owners := ownedFleet(t, nil)
 			f.member("a")
@@ -365,7 +378,7 @@ func TestRestoreCrash(t *testing.T) {
 			f.faults.Fail(point, nil)
 			f.restart()
 			f.awaitPhase(authority.Ready)
-			s := f.c.head.State()
+			s := f.c.rooms.Head.State()
 			restores := 0
 			for _, l := range s.Chain.Links() {
 				if l.Kind == history.KindRestore {

@@ -13,7 +13,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/manifest"
@@ -22,7 +24,7 @@ import (
 
 func (d *desk) bundle() snapshot.TrustBundle {
 	d.t.Helper()
-	in, err := d.c.bundle.Read(context.Background(), d.state())
+	in, err := d.c.rooms.Bundle.Read(context.Background(), d.state())
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -34,39 +36,45 @@ func TestRevoke(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	d.joined("a")
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.follow(d.c)
-	before := d.mustPublish(b).state.Value.Revocations
+	before := d.mustPublish(b).State.Value.Revocations
 	revoke := func(kind, name, reason string, dry bool) (*fealtyv1.RevokeResponse, error) {
-		return d.trustService().Revoke(t.Context(), &fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
+		return d.trustService().Revoke(t.Context(),
+			&fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
 	}
 	for _, tc := range []struct{ kind, name, reason string }{
 		{"service", "web", ""}, {"service", "web", strings.Repeat("x", record.MaxReasonBytes+1)},
 		{"whim", "web", "x"}, {"", "web", "x"}, {"service", "", "x"},
-		{"role", "core", "x"}, {"peer", "nokind/x", "x"}, {"coordinator", "c1", "x"}, {"service", strings.Repeat("a", snapshot.MaxRevokedName+1), "x"},
+		{"role", "core", "x"}, {"peer", "nokind/x",
+			"x"}, {"coordinator", "c1", "x"}, {"service", strings.Repeat("a", snapshot.MaxRevokedName+1), "x"},
 	} {
 		_, err := revoke(tc.kind, tc.name, tc.reason, false)
 		wantOnly(t, fmt.Sprintf("%.20v", tc), err, explain.RequestField)
 	}
-	if resp, err := revoke("service", "web", "it leaked", true); err != nil || !resp.GetChanged() || len(d.bundle().Revoked) != 0 {
+	if resp, err := revoke("service", "web", "it leaked", true); err != nil || !resp.GetChanged() ||
+		len(d.bundle().Revoked) != 0 {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
 	}
-	if resp, err := revoke("service", "web", "it leaked", false); err != nil || !resp.GetChanged() || len(resp.GetTrust().GetRevoked()) != 1 {
+	if resp, err := revoke("service", "web", "it leaked", false); err != nil || !resp.GetChanged() ||
+		len(resp.GetTrust().GetRevoked()) != 1 {
 		t.Fatalf("%v (%v)", resp, err)
 	}
-	version := d.c.bundle.View().Version
+	version := d.c.rooms.Bundle.View().Version
 	if resp, err := revoke("service", "web", "again",
-		false); err != nil || resp.GetChanged() || d.c.bundle.View().Version != version {
+		false); err != nil || resp.GetChanged() || d.c.rooms.Bundle.View().Version != version {
 		t.Fatalf("twice: %v (%v)", resp, err)
 	}
 	if _, err := revoke("peer", "data/a", "x", false); err != nil {
 		t.Fatal(err)
 	}
-	want := []snapshot.Revoked{{Kind: snapshot.RevokedPeer, Name: "data/a"}, {Kind: snapshot.RevokedService, Name: "web"}}
+	want := []snapshot.Revoked{{Kind: snapshot.RevokedPeer, Name: "data/a"},
+		{Kind: snapshot.RevokedService, Name: "web"}}
 	if got := d.bundle().Revoked; !slices.Equal(got, want) {
 		t.Fatalf("revoked %v", got)
 	}
-	if after := d.mustPublish(b).state.Value.Revocations; after == before || after != d.c.bundle.View().Revocations.String() {
+	if after := d.mustPublish(b).State.Value.Revocations; after == before ||
+		after != d.c.rooms.Bundle.View().Revocations.String() {
 		t.Error("the record does not say that something was revoked")
 	}
 	d.restart()
@@ -74,7 +82,7 @@ func TestRevoke(t *testing.T) {
 		t.Fatalf("after a restart %v", got)
 	}
 	// At the limit the next is refused, and those that are there stay.
-	in, err := d.c.bundle.Read(t.Context(), d.state())
+	in, err := d.c.rooms.Bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +93,14 @@ func TestRevoke(t *testing.T) {
 		most int
 	}{{bundle.ForOthers, adminsPart}, {bundle.ForBans, snapshot.MaxRevoked}} { // an admin's, the signers'
 		for i := range part.most - len(full.Revoked) {
-			if _, err := full.Revoke(d.clock(), "x", "x", part.room, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: fmt.Sprintf("s-%t-%d", part.room, i)}); err != nil {
+			if _, err := full.Revoke(d.clock(), "x", "x", part.room,
+				snapshot.Revoked{Kind: snapshot.RevokedStorage,
+					Name: fmt.Sprintf("s-%t-%d", part.room, i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		_, err = full.Revoke(d.clock(), "x", "x", part.room, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "one-more"})
+		_, err = full.Revoke(d.clock(), "x", "x", part.room,
+			snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "one-more"})
 		wantOnly(t, "one above the limit", err, explain.TrustFull)
 		if len(full.Revoked) != part.most {
 			t.Errorf("%d are revoked", len(full.Revoked))
@@ -123,7 +134,8 @@ func (d *desk) statement(number uint64, edit func(*snapshot.Emergency)) []byte {
 }
 
 func (d *desk) apply(raw []byte, dry bool) (*fealtyv1.ApplyEmergencyResponse, error) {
-	return d.trustService().ApplyEmergency(context.Background(), &fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
+	return d.trustService().ApplyEmergency(context.Background(),
+		&fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
 }
 
 // A statement of the signers enters the bundle with all that it says.
@@ -131,7 +143,7 @@ func TestApplyEmergency(t *testing.T) {
 	d := testDesk(t)
 	m := d.keeping("a")
 	d.follow(d.c)
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.mustPublish(b)
 	id, err := identity.New(testCluster, identity.Data, "stolen")
 	if err != nil {
@@ -161,21 +173,23 @@ func TestApplyEmergency(t *testing.T) {
 		t.Fatalf("twice: %v (%v)", resp, err)
 	}
 	content := d.bundle()
-	if !slices.Contains(content.BannedIDs, id) || !slices.Contains(content.BannedKeys, identity.KeyID{7}) || !content.Revokes(snapshot.RevokedService, "web") {
+	if !slices.Contains(content.BannedIDs, id) || !slices.Contains(content.BannedKeys, identity.KeyID{7}) ||
+		!content.Revokes(snapshot.RevokedService, "web") {
 		t.Errorf("the bundle: %+v", content)
 	}
 	if got := d.keyStates(); !slices.Equal(got, []string{"1 revoked", "2 signing"}) {
 		t.Errorf("keys %v", got)
 	}
-	d.mustPublish(newPublisher())
+	d.mustPublish(publication.NewPublisher())
 	if err := m.fetch(d); err != nil {
 		t.Errorf("a member: %v", err)
 	}
 	resp, err := d.trustService().GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
-	if err != nil || len(resp.GetTrust().GetEmergencies()) != 1 || resp.GetTrust().GetEmergencies()[0].GetNumber() != 1 {
+	if err != nil || len(resp.GetTrust().GetEmergencies()) != 1 ||
+		resp.GetTrust().GetEmergencies()[0].GetNumber() != 1 {
 		t.Fatalf("%v (%v)", resp, err)
 	}
-	if n := len(d.store.keys(auditPrefix)); n == 0 {
+	if n := len(d.store.keys(auditlog.Prefix)); n == 0 {
 		t.Error("nothing is audited")
 	}
 }
@@ -186,7 +200,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 	if _, err := d.apply(d.statement(3, good), false); err != nil {
 		t.Fatal(err)
 	}
-	version := d.c.bundle.View().Version
+	version := d.c.rooms.Bundle.View().Version
 	for _, tc := range []struct {
 		name string
 		raw  func() []byte
@@ -215,11 +229,12 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		_, err := d.apply(tc.raw(), false)
 		wantOnly(t, tc.name, err, explain.EmergencyRefused)
 	}
-	if d.c.bundle.View().Version != version {
+	if d.c.rooms.Bundle.View().Version != version {
 		t.Error("a statement that was refused made another bundle")
 	}
 	// A lower number counts: statements add up in whatever order they come.
-	if resp, err := d.apply(d.statement(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil || !resp.GetChanged() {
+	if resp, err := d.apply(d.statement(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }),
+		false); err != nil || !resp.GetChanged() {
 		t.Errorf("%v (%v)", resp, err)
 	}
 	// The largest statement there is fits into one transaction.
@@ -245,7 +260,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 	t.Parallel()
 	notUnderDetector(t)
 	d := testDesk(t)
-	in, err := d.c.bundle.Read(t.Context(), d.state())
+	in, err := d.c.rooms.Bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +276,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		return delta
 	}
 	fill := func(n int) error {
-		return d.c.bundle.Touch(t.Context(), d.state(), d.state().Records.NewChange(d.state().HeadVersion),
+		return d.c.rooms.Bundle.Touch(t.Context(), d.state(), d.state().Records.NewChange(d.state().HeadVersion),
 			bans(n), bundle.ForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.

@@ -12,17 +12,20 @@ import (
 	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
+	trustpkg "github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 func (d *desk) trustService() fealtyv1.TrustServiceServer {
-	return served[fealtyv1.TrustServiceServer](d.c.trust.registerServices)
+	return served[fealtyv1.TrustServiceServer](d.c.rooms.Trust.RegisterServices)
 }
 
 func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse {
 	d.t.Helper()
-	resp, err := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(deadline), Reason: "test"})
+	resp, err := d.trustService().RotateConfigKey(context.Background(),
+		&fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(deadline), Reason: "test"})
 	if err != nil {
 		d.t.Fatalf("rotate: %v", err)
 	}
@@ -32,11 +35,11 @@ func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse 
 // look does what the loops of c do on one round: the trust state, the rotation.
 func (d *desk) look(c *Coordinator) error {
 	d.lead(c)
-	s := c.head.State()
-	if err := c.bundle.Refresh(context.Background(), s, true); err != nil {
+	s := c.rooms.Head.State()
+	if err := c.rooms.Bundle.Refresh(context.Background(), s, true); err != nil {
 		return err
 	}
-	return c.trust.followRotation(context.Background(), s)
+	return c.rooms.Trust.FollowRotation(context.Background(), s)
 }
 
 func (d *desk) mustLook() {
@@ -84,12 +87,12 @@ func (k *keeping) fetch(d *desk) error {
 // pull takes what is published, by the bundle that the member has.
 func (k *keeping) pull(d *desk) error {
 	d.t.Helper()
-	p := d.c.publication.publication.Load()
-	i, ok := p.find(runtimePath(string(k.m.id.Kind()) + "/" + k.m.id.Name()))
+	p := d.c.rooms.Publication.View()
+	i, ok := p.Find(publication.RuntimePath(string(k.m.id.Kind()) + "/" + k.m.id.Name()))
 	if !ok {
 		return errors.New("nothing is published for it")
 	}
-	signed, err := p.signed(i)
+	signed, err := p.Signed(i)
 	if err != nil {
 		return err
 	}
@@ -118,12 +121,14 @@ func (k *keeping) start(d *desk) error {
 // report tells a coordinator what the member holds.
 func (k *keeping) report(d *desk, c *Coordinator) {
 	h := k.trust.Bundle.Header()
-	held := []*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion}}
+	held := []*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: h.AuthorityEpoch,
+		ConfigVersion: h.ConfigVersion}}
 	if k.v != nil {
-		held = append(held, &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeNodeRuntime), Signers: k.v.SignerKeyIDs()})
+		held = append(held, &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeNodeRuntime),
+			Signers: k.v.SignerKeyIDs()})
 	}
-	c.membership.Live().Opened(k.m.id, "")
-	c.membership.Live().Reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
+	c.rooms.Membership.Live().Opened(k.m.id, "")
+	c.rooms.Membership.Live().Reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
 }
 
 // The old key leaves when every member holds everything under the new one, and not
@@ -133,7 +138,7 @@ func TestRotation(t *testing.T) {
 		t.Run(fmt.Sprintf("away %v", away), func(t *testing.T) {
 			d := testDesk(t)
 			members := []*keeping{d.keeping("a"), d.keeping("b")}
-			b := newPublisher()
+			b := publication.NewPublisher()
 			d.follow(d.c)
 			d.mustPublish(b)
 			for _, m := range members {
@@ -143,13 +148,14 @@ func TestRotation(t *testing.T) {
 				m.report(d, d.c)
 			}
 			resp := d.rotate(time.Hour)
-			if got := d.keyStates(); !slices.Equal(got, []string{"1 leaving", "2 introduced"}) || resp.GetNumber() != 2 {
+			if got := d.keyStates(); !slices.Equal(got, []string{"1 leaving", "2 introduced"}) ||
+				resp.GetNumber() != 2 {
 				t.Fatalf("keys %v, %v", got, resp)
 			}
 			_, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 			wantOnly(t, "a second rotation", err, explain.TrustRotating)
 			// Who has the bundle of before reads what both keys sign.
-			if n := len(d.mustPublish(b).state.Value.Signatures); n != 2 {
+			if n := len(d.mustPublish(b).State.Value.Signatures); n != 2 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -192,7 +198,8 @@ func TestRotation(t *testing.T) {
 			how, missing := "confirmed", []string(nil)
 			if away {
 				how, missing = "deadline", []string{"data/b"}
-				if r := trust().GetRotation(); r.GetMembers() != 2 || r.GetConfirmed() != 1 || !slices.Equal(r.GetMissing(), missing) {
+				if r := trust().GetRotation(); r.GetMembers() != 2 || r.GetConfirmed() != 1 ||
+					!slices.Equal(r.GetMissing(), missing) {
 					t.Fatalf("progress %v", r)
 				}
 				d.advance(time.Hour)
@@ -204,10 +211,10 @@ func TestRotation(t *testing.T) {
 			if r := trust().GetLastRotation(); r.GetEnded() != how || !slices.Equal(r.GetMissing(), missing) {
 				t.Fatalf("it ended %v", r)
 			}
-			if keys := d.store.keys(rolloutPrefix); len(keys) != 0 {
+			if keys := d.store.keys(trustpkg.RolloutPrefix); len(keys) != 0 {
 				t.Errorf("left over: %v", keys)
 			}
-			if n := len(d.mustPublish(b).state.Value.Signatures); n != 1 {
+			if n := len(d.mustPublish(b).State.Value.Signatures); n != 1 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -240,7 +247,7 @@ func TestCompromisedKey(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	m := d.keeping("a")
-	b := newPublisher()
+	b := publication.NewPublisher()
 	d.follow(d.c)
 	d.mustPublish(b)
 	if err := m.fetch(d); err != nil {
@@ -248,18 +255,20 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	stolen := d.state().Bundle.KeyID(1)
 	compromised := func(key, reason string, dry bool) (*fealtyv1.RotateConfigKeyResponse, error) {
-		return d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{Compromised: key, Reason: reason, DryRun: dry})
+		return d.trustService().RotateConfigKey(t.Context(),
+			&fealtyv1.RotateConfigKeyRequest{Compromised: key, Reason: reason, DryRun: dry})
 	}
 	_, err := compromised(stolen, "", false)
 	wantOnly(t, "no reason", err, explain.RequestField)
 	_, err = compromised("0123456789abcdef", "x", false)
 	wantOnly(t, "another key", err, explain.NotFound)
-	_, err = d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{Compromised: stolen, Reason: "x", Deadline: durationpb.New(time.Hour)})
+	_, err = d.trustService().RotateConfigKey(t.Context(),
+		&fealtyv1.RotateConfigKeyRequest{Compromised: stolen, Reason: "x", Deadline: durationpb.New(time.Hour)})
 	wantOnly(t, "a deadline", err, explain.RequestField)
 	if _, err := compromised(stolen, "stolen", true); err != nil || len(d.keyStates()) != 1 {
 		t.Fatalf("a dry run made the keys %v (%v)", d.keyStates(), err)
 	}
-	before := d.c.publication.publication.Load()
+	before := d.c.rooms.Publication.View()
 	resp, err := compromised(stolen, "stolen", false)
 	if err != nil || resp.GetNumber() != 2 {
 		t.Fatalf("%v (%v)", resp, err)
@@ -272,7 +281,7 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatalf("twice: %v (%v)", again, err)
 	}
 	p := d.mustPublish(b)
-	if len(p.state.Value.Signatures) != 1 || p.state.Value.Generation == before.state.Value.Generation {
+	if len(p.State.Value.Signatures) != 1 || p.State.Value.Generation == before.State.Value.Generation {
 		t.Fatal("what was published is not signed again")
 	}
 	m.follow(d)
@@ -284,15 +293,17 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// What the thief signs now: the same tree, in a generation to come.
 	r := snapshot.Record{
-		ClusterID: testCluster, AuthorityEpoch: d.state().Head.AuthorityEpoch, Generation: p.state.Value.Generation + 1000,
-		Root: p.tree.Root(), TreeSize: p.tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour), Revocations: d.c.bundle.View().Revocations,
+		ClusterID: testCluster, AuthorityEpoch: d.state().Head.AuthorityEpoch,
+		Generation: p.State.Value.Generation + 1000,
+		Root:       p.Tree.Root(), TreeSize: p.Tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour),
+		Revocations: d.c.rooms.Bundle.View().Revocations,
 	}
 	forged, err := r.Sign(d.state().Secrets.ConfigSigning(1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	i, _ := p.find(runtimePath("data/a"))
-	signed, err := p.signed(i)
+	i, _ := p.Find(publication.RuntimePath("data/a"))
+	signed, err := p.Signed(i)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,18 +338,19 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// At the limit nothing is revoked by halves.
 	for range snapshot.MaxConfigKeys {
-		n, _ := d.c.bundle.View().ConfigKeys[len(d.c.bundle.View().ConfigKeys)-1], 0
+		n, _ := d.c.rooms.Bundle.View().ConfigKeys[len(d.c.rooms.Bundle.View().ConfigKeys)-1], 0
 		if _, err = compromised(d.state().Bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
 	wantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
-	last := d.c.bundle.View().ConfigKeys[len(d.c.bundle.View().ConfigKeys)-1]
+	last := d.c.rooms.Bundle.View().ConfigKeys[len(d.c.rooms.Bundle.View().ConfigKeys)-1]
 	raw := d.statement(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().Bundle.PublicKey(last.Number))}
 	})
-	if _, err := d.trustService().ApplyEmergency(t.Context(), &fealtyv1.ApplyEmergencyRequest{Statement: raw}); err != nil {
+	if _, err := d.trustService().ApplyEmergency(t.Context(),
+		&fealtyv1.ApplyEmergencyRequest{Statement: raw}); err != nil {
 		t.Errorf("a statement of the signers, when an admin used up the keys: %v", err)
 	}
 }
@@ -347,12 +359,13 @@ func TestCompromisedKey(t *testing.T) {
 // on from.
 func TestRotationCrashes(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"rotate.introduce.before-commit", "rotate.introduce.after-commit", "rotate.before-end", "rotate.after-end", "publish.before-commit", "publish.after-commit"} {
+	for _, point := range []string{"rotate.introduce.before-commit", "rotate.introduce.after-commit",
+		"rotate.before-end", "rotate.after-end", "publish.before-commit", "publish.after-commit"} {
 		t.Run(point, func(t *testing.T) {
 			d := testDesk(t)
 			m := d.keeping("a")
 			d.follow(d.c)
-			d.mustPublish(newPublisher())
+			d.mustPublish(publication.NewPublisher())
 			if err := m.fetch(d); err != nil {
 				t.Fatal(err)
 			}
@@ -377,7 +390,7 @@ func TestRotationCrashes(t *testing.T) {
 					})
 				}
 				for range 2 { // once more, for one that was cut off
-					step(func() error { return d.publishAll(d.c, newPublisher()) })
+					step(func() error { return d.publishAll(d.c, publication.NewPublisher()) })
 				}
 				if err := m.fetch(d); err != nil {
 					t.Fatalf("keys %v: %v", d.keyStates(), err)
@@ -404,11 +417,13 @@ func TestRotationOfReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n", other.self.EnrolmentKey())), "")
-	other.authority.checkHead(t.Context())
+	wantOnly(t,
+		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+			other.rooms.Self.EnrolmentKey())), "")
+	other.rooms.Authority.checkHead(t.Context())
 	a, b := d.keeping("a"), d.keeping("b")
 	d.follow(d.c)
-	pub := newPublisher()
+	pub := publication.NewPublisher()
 	d.mustPublish(pub)
 	d.follow(other)
 	if err := d.look(other); err != nil {
@@ -416,8 +431,8 @@ func TestRotationOfReplicas(t *testing.T) {
 	}
 	d.rotate(time.Hour)
 	// The other one has not heard of it: what it would publish is void.
-	if err := d.publishAll(other, newPublisher()); err == nil {
-		if n := len(other.publication.publication.Load().state.Value.Signatures); n != 2 {
+	if err := d.publishAll(other, publication.NewPublisher()); err == nil {
+		if n := len(other.rooms.Publication.View().State.Value.Signatures); n != 2 {
 			t.Fatalf("a replica that lags published under %d keys", n)
 		}
 	}
@@ -446,7 +461,8 @@ func TestRotationOfReplicas(t *testing.T) {
 	if err := d.look(d.c); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := d.c.bundle.View(), other.bundle.View(); x.Version != y.Version || x.ContentHash != y.ContentHash {
+	if x, y := d.c.rooms.Bundle.View(), other.rooms.Bundle.View(); x.Version != y.Version ||
+		x.ContentHash != y.ContentHash {
 		t.Error("the replicas do not agree")
 	}
 }
@@ -482,7 +498,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 		for i := range 3 {
 			members = append(members, d.keeping(string(rune('a'+i))))
 		}
-		pub := newPublisher()
+		pub := publication.NewPublisher()
 		d.follow(d.c)
 		d.mustPublish(pub)
 		for _, m := range members {
@@ -491,13 +507,15 @@ func TestRotationLosesNoConfig(t *testing.T) {
 		member := rapid.SampledFrom(members)
 		rt.Repeat(map[string]func(*rapid.T){
 			"rotate": func(rt *rapid.T) {
-				_, err := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(time.Duration(rapid.IntRange(1, 100).Draw(rt, "minutes")) * time.Minute)})
+				_, err := d.trustService().RotateConfigKey(context.Background(),
+					&fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(time.Duration(rapid.IntRange(1,
+						100).Draw(rt, "minutes")) * time.Minute)})
 				if err != nil && !errors.Is(err, explain.TrustRotating) && !errors.Is(err, explain.TrustFull) {
 					rt.Fatal(err)
 				}
 			},
 			"compromised": func(rt *rapid.T) {
-				keys := d.c.bundle.View().ConfigKeys
+				keys := d.c.rooms.Bundle.View().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
 				_, err := d.trustService().RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Compromised: d.state().Bundle.KeyID(k.Number), Reason: "test"})
@@ -519,7 +537,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			"restart": func(*rapid.T) { d.restart(); d.follow(d.c); wantOnlyNil(rt, d.look(d.c)) },
 			"": func(rt *rapid.T) {
 				signing := 0
-				for _, k := range d.c.bundle.View().ConfigKeys {
+				for _, k := range d.c.rooms.Bundle.View().ConfigKeys {
 					if k.Signing(d.clock()) {
 						signing++
 					}

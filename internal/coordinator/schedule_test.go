@@ -14,6 +14,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/history"
 )
 
@@ -113,8 +114,8 @@ func (x *replicaSchedule) watch(i int) {
 	go func() {
 		defer close(done)
 		for {
-			changed := c.head.Changed()
-			if s := c.head.State(); s.Phase == authority.Ready {
+			changed := c.rooms.Head.Changed()
+			if s := c.rooms.Head.State(); s.Phase == authority.Ready {
 				x.mu.Lock()
 				x.seen = append(x.seen, seenState{i, s.Head, s.Head.Previous, s.MeshCA().KeyID()})
 				x.mu.Unlock()
@@ -139,7 +140,7 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].c.head.State().Ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].c.rooms.Head.State().Ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
@@ -172,7 +173,8 @@ func (x *replicaSchedule) step() {
 		}
 		g.Wait()
 	case 5, 6, 7: // one that dies at a failure point
-		points := []string{"set.before-swap", "set.after-swap", "rekey.before-swap", "adopt.begin", "adopt.before-identity", "peer.before-reread", "peer.before-audit"}
+		points := []string{"set.before-swap", "set.after-swap", "rekey.before-swap", "adopt.begin",
+			"adopt.before-identity", "peer.before-reread", "peer.before-audit"}
 		point := points[x.rng.IntN(len(points))]
 		r.faults.FailNext(point, 1+x.rng.IntN(2), errTestCrash)
 		_ = x.rekey(i)
@@ -200,16 +202,16 @@ func (x *replicaSchedule) rekey(i int) error {
 	c := x.all[i].c
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	release, err := c.authority.settingTurn(ctx)
+	release, err := c.rooms.Authority.settingTurn(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	s, err := c.head.Ready()
+	s, err := c.rooms.Head.Ready()
 	if err != nil {
 		return err
 	}
-	_, err = c.authority.rekey(ctx, s, "test", "test", nil)
+	_, err = c.rooms.Authority.rekey(ctx, s, "test", "test", nil)
 	return err
 }
 
@@ -239,13 +241,13 @@ func (x *replicaSchedule) run() {
 func (x *replicaSchedule) settle() {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		head, _, err := x.all[0].c.head.History().Head(context.Background())
+		head, _, err := x.all[0].c.rooms.Head.History().Head(context.Background())
 		if err != nil {
 			x.t.Fatal(err)
 		}
 		same := true
 		for _, r := range x.all {
-			s := r.c.head.State()
+			s := r.c.rooms.Head.State()
 			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
 		}
 		if same {
@@ -255,7 +257,7 @@ func (x *replicaSchedule) settle() {
 			for i, r := range x.all {
 				phase, why := r.c.Phase()
 				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.c.head.State().Head.Index, head.Index, why)
+					r.c.rooms.Head.State().Head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}
@@ -266,7 +268,7 @@ func (x *replicaSchedule) settle() {
 // check looks at everything that they left.
 func (x *replicaSchedule) check() {
 	t, c := x.t, x.all[0].c
-	v, _, err := c.authority.verifiedHistory(context.Background(), c.head.State())
+	v, _, err := c.rooms.Authority.verifiedHistory(context.Background(), c.rooms.Head.State())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +281,8 @@ func (x *replicaSchedule) check() {
 	for _, s := range x.seen {
 		l, ok := links[s.head.Hash]
 		if !ok {
-			t.Errorf("coordinator %d served index %d (%v), which is not in the history", s.who, s.head.Index, s.head.Hash)
+			t.Errorf("coordinator %d served index %d (%v), which is not in the history", s.who, s.head.Index,
+				s.head.Hash)
 			continue
 		}
 		if s.mesh != l.MeshCAKey {
@@ -296,7 +299,7 @@ func (x *replicaSchedule) check() {
 	// I8: secrets went to coordinators, and what came from one was given by one.
 	admitted := make(map[string]bool)
 	for _, r := range x.all {
-		admitted[r.c.self.EnrolmentKey()] = true
+		admitted[r.c.rooms.Self.EnrolmentKey()] = true
 	}
 	given := make(map[string]bool)
 	for _, e := range x.all[0].audited("seed.given") {
@@ -305,7 +308,7 @@ func (x *replicaSchedule) check() {
 		}
 		given[e.Fields["head"]] = true
 	}
-	for _, e := range x.all[0].audited(actionSeedReceived, actionMeshReceived) {
+	for _, e := range x.all[0].audited(transition.ActionSeedReceived, transition.ActionMeshReceived) {
 		if e.Fields["via"] == "peer" && (!given[e.Fields["head"]] || !admitted[e.Fields["key"]]) {
 			t.Errorf("%s received what nobody gave: %v", e.Actor, e.Fields)
 		}

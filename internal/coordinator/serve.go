@@ -108,8 +108,8 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 	})
 	c.log.LogAttrs(ctx, slog.LevelInfo, "coordinator serves", slog.String("addr", c.Addr()),
 		slog.String("socket", c.AdminSocket()),
-		slog.String("phase", c.head.State().Phase.String()), slog.String("enrolment_key",
-			c.self.EnrolmentKey()))
+		slog.String("phase", c.rooms.Head.State().Phase.String()), slog.String("enrolment_key",
+			c.rooms.Self.EnrolmentKey()))
 	return nil
 }
 
@@ -125,7 +125,7 @@ func (c *Coordinator) authorizer() (*authz.Authorizer, error) {
 		return nil, err
 	}
 	return authz.New(table, authz.Options{Logger: c.log, Registerer: c.registry, ClusterID: func() string {
-		if s := c.head.State(); s.Phase == authority.Ready {
+		if s := c.rooms.Head.State(); s.Phase == authority.Ready {
 			return s.Manifest.Cluster
 		}
 		return ""
@@ -189,16 +189,17 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
-	c.authority.registerServices(services)
-	c.election.RegisterServices(services)
-	c.audit.RegisterServices(services)
-	c.peerrecovery.registerServices(services)
-	c.ownerrecovery.registerServices(services)
-	c.membership.registerServices(services)
-	c.trust.registerServices(services)
-	c.desired.RegisterServices(services)
-	c.admission.registerServices(services)
-	c.delivery.registerServices(services)
+	c.rooms.Authority.registerServices(services)
+	c.rooms.Election.RegisterServices(services)
+	c.rooms.Audit.RegisterServices(services)
+	c.rooms.PeerRecovery.registerServices(services)
+	c.rooms.OwnerRecovery.registerServices(services)
+	c.rooms.Peers.RegisterServices(services)
+	c.rooms.Membership.RegisterServices(services)
+	c.rooms.Trust.RegisterServices(services)
+	c.rooms.Desired.RegisterServices(services)
+	c.rooms.Admission.RegisterServices(services)
+	c.rooms.Delivery.RegisterServices(services)
 	c.registerServices(services)
 	return server, gate.Table().CheckServer(server)
 }
@@ -300,7 +301,7 @@ func (a admitFirst) call(stream grpc.ServerStream, info *grpc.UnaryServerInfo,
 // because this coordinator serves no cluster now: then nothing was found out about the
 // caller, who may be served elsewhere, or here soon.
 func (c *Coordinator) unlessNotReady(ctx context.Context, err error) error {
-	if _, not := c.head.Ready(); not != nil && errors.Is(err,
+	if _, not := c.rooms.Head.Ready(); not != nil && errors.Is(err,
 		explain.Denied) && identity.FromContext(ctx).Standing() == identity.Identified {
 		return not
 	}
@@ -361,7 +362,7 @@ func (c *Coordinator) word(ctx context.Context, method string, err error) error 
 	case ended != nil:
 		return status.FromContextError(ended).Err()
 	case errors.Is(err, patience.ErrOver):
-		return c.head.StoreError("the call", err)
+		return c.rooms.Head.StoreError("the call", err)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	case errors.Is(err, io.EOF):

@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -91,7 +92,8 @@ func (f *fleet) firstSet(tok proof.SetupToken, m []byte, alter func(*fealtyv1.Fi
 	if err != nil {
 		return err
 	}
-	req := &fealtyv1.FirstSetRequest{Set: &fealtyv1.SetManifestRequest{Manifest: m, Reason: "first"}, Evidence: evidence}
+	req := &fealtyv1.FirstSetRequest{Set: &fealtyv1.SetManifestRequest{Manifest: m, Reason: "first"},
+		Evidence: evidence}
 	if alter != nil {
 		alter(req)
 	}
@@ -124,7 +126,8 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 			recorded = proto.Clone(r).(*fealtyv1.FirstSetRequest)
 			r.Set.Manifest = append(slices.Clone(r.Set.Manifest), '\n')
 		}, explain.SetupRefused},
-		{"replay on another connection", tok, func(r *fealtyv1.FirstSetRequest) { proto.Reset(r); proto.Merge(r, recorded) }, explain.SetupRefused},
+		{"replay on another connection", tok,
+			func(r *fealtyv1.FirstSetRequest) { proto.Reset(r); proto.Merge(r, recorded) }, explain.SetupRefused},
 		{"no manifest", tok, func(r *fealtyv1.FirstSetRequest) { r.Set = nil }, explain.SetupRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -140,7 +143,8 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 	if phase, reason := f.c.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if _, err := os.Stat(filepath.Join(f.dir, "coordinator", authority.SetupTokenFile)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(f.dir, "coordinator", authority.SetupTokenFile)); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("the file of the setup token is still there: %v", err)
 	}
 	// A second use: the certificate that it pins is gone, and the token with it.
@@ -260,10 +264,14 @@ func TestProbesAndMetrics(t *testing.T) {
 	if err := n.renew(true); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"}))), explain.JoinNameTaken)
+	wantCode(t, f.node().join(identity.Data,
+		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool",
+			Name: "node-a"}))), explain.JoinNameTaken)
 	for _, line := range []string{
-		`fealty_joins_total{outcome="admitted"} 1`, `fealty_joins_total{outcome="` + string(explain.JoinNameTaken) + `"} 1`, `fealty_renewals_total{outcome="renewed"} 1`,
-		"fealty_coordinator_ready 1", "fealty_coordinator_recovery_mode 0", "fealty_authority_epoch 1", "fealty_history_index 1", "fealty_trust_bundle_version ",
+		`fealty_joins_total{outcome="admitted"} 1`, `fealty_joins_total{outcome="` + string(explain.JoinNameTaken) +
+			`"} 1`, `fealty_renewals_total{outcome="renewed"} 1`,
+		"fealty_coordinator_ready 1", "fealty_coordinator_recovery_mode 0", "fealty_authority_epoch " +
+			"1", "fealty_history_index 1", "fealty_trust_bundle_version ",
 	} {
 		want("/metrics", 200, line)
 	}
@@ -294,7 +302,7 @@ func TestFloodOfJoins(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		for range joinsAtOnce {
+		for range admission.JoinsAtOnce {
 			idle.Go(func() {
 				stream, err := fealtyv1.NewAdmissionServiceClient(conn).Join(ctx)
 				if err == nil {
@@ -313,7 +321,7 @@ func TestFloodOfJoins(t *testing.T) {
 	var stuck sync.WaitGroup
 	defer stuck.Wait()
 	defer release()
-	for range joinsAtOnce {
+	for range admission.JoinsAtOnce {
 		tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		m := f.node()
 		stuck.Go(func() {
@@ -364,8 +372,9 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("an SVID of the epoch before: %v", err)
 	}
 	f.advance(26 * time.Hour)
-	s := f.c.head.State()
-	if err := errors.Join(f.c.bundle.RenewIdentity(f.ctx(), s), f.c.bundle.Refresh(f.ctx(), s, true)); err != nil {
+	s := f.c.rooms.Head.State()
+	if err := errors.Join(f.c.rooms.Bundle.RenewIdentity(f.ctx(), s),
+		f.c.rooms.Bundle.Refresh(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	// Its own material is refused before it is dialed with, so ask as a thief would.
@@ -373,7 +382,8 @@ func TestExpiryAndGrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newClients(f.rawConn(n)).admission.Renew(f.ctx(), &fealtyv1.RenewRequest{Name: "node-a", Csr: csr}); err == nil {
+	if _, err := newClients(f.rawConn(n)).admission.Renew(f.ctx(),
+		&fealtyv1.RenewRequest{Name: "node-a", Csr: csr}); err == nil {
 		t.Fatal("an expired SVID was renewed")
 	}
 	if err := n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.key)); err != nil {
@@ -383,15 +393,18 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("after the rejoin: %v", err)
 	}
 	f.advance(8 * 24 * time.Hour)
-	if err := errors.Join(f.c.bundle.RenewIdentity(f.ctx(), s), f.c.bundle.Refresh(f.ctx(), s, true)); err != nil {
+	if err := errors.Join(f.c.rooms.Bundle.RenewIdentity(f.ctx(), s),
+		f.c.rooms.Bundle.Refresh(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, late.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.key)), explain.RejoinGraceOver)
+	wantCode(t, late.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.key)),
+		explain.RejoinGraceOver)
 }
 
 // until receives snapshots until one is of the scope, and returns those scopes that
 // came before it.
-func until(t *testing.T, stream fealtyv1.AgentService_ConnectClient, scope snapshot.Scope) (*fealtyv1.SignedSnapshot, []string) {
+func until(t *testing.T, stream fealtyv1.AgentService_ConnectClient, scope snapshot.Scope) (*fealtyv1.SignedSnapshot,
+	[]string) {
 	t.Helper()
 	var before []string
 	for {
@@ -422,7 +435,8 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a", Refusals: []*fealtyv1.Refusal{{Scope: "a"}, {Scope: "b", Reason: strings.Repeat("x", 1000)}}}); err != nil {
+	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a",
+		Refusals: []*fealtyv1.Refusal{{Scope: "a"}, {Scope: "b", Reason: strings.Repeat("x", 1000)}}}); err != nil {
 		t.Fatal(err)
 	}
 	boot, before := until(t, stream, snapshot.ScopeNodeBootstrap)
@@ -437,7 +451,7 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if boot, ok := v.NodeBootstrap(); !ok || len(boot.Members) != 2 {
 		t.Fatalf("the bootstrap shows %v", boot)
 	}
-	live := f.c.membership.Live().Message(n.id)
+	live := f.c.rooms.Membership.Live().Message(n.id)
 	if !live.GetConnected() || !strings.HasPrefix(live.GetLastRefusal(), "b: xxx") || len(live.GetLastRefusal()) > 200 {
 		t.Fatalf("its live state is %v", live)
 	}
@@ -464,7 +478,8 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 		}
 		h := v.Header()
 		record, _ := v.Record()
-		return &fealtyv1.HeldSnapshot{Scope: s.GetScope(), AuthorityEpoch: h.AuthorityEpoch, ConfigVersion: h.ConfigVersion, ContentHash: h.ContentHash[:], Generation: record.Generation}
+		return &fealtyv1.HeldSnapshot{Scope: s.GetScope(), AuthorityEpoch: h.AuthorityEpoch,
+			ConfigVersion: h.ConfigVersion, ContentHash: h.ContentHash[:], Generation: record.Generation}
 	}
 	connect := func(holds ...*fealtyv1.HeldSnapshot) fealtyv1.AgentService_ConnectClient {
 		ctx, cancel := context.WithCancel(f.ctx())
@@ -504,7 +519,8 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
 		t.Fatalf("after %v came %v", is, h)
 	}
-	if live := f.c.membership.Live().Message(n.id); len(live.GetHeld()) == 0 || live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
+	if live := f.c.rooms.Membership.Live().Message(n.id); len(live.GetHeld()) == 0 ||
+		live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
 		t.Fatalf("the report is kept as %v", live)
 	}
 }
@@ -514,9 +530,11 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 func TestConnectRenewsTheBundle(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	trust := f.c.bundle.View()
-	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true, snapshot.Degraded: true, snapshot.Expired: true} {
-		held := live.HeldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: trust.Epoch, ConfigVersion: trust.Version,
+	trust := f.c.rooms.Bundle.View()
+	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true,
+		snapshot.Degraded: true, snapshot.Expired: true} {
+		held := live.HeldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle),
+			AuthorityEpoch: trust.Epoch, ConfigVersion: trust.Version,
 			ContentHash: trust.ContentHash[:], Freshness: string(freshness)}})
 		if got := trust.HeldAs(held[string(snapshot.ScopeTrustBundle)]); got == sent {
 			t.Errorf("%q is held: nothing new is needed: %v", freshness, got)
@@ -564,7 +582,8 @@ func TestErrorsAreWorded(t *testing.T) {
 			t.Errorf("the caller is told: %v", err)
 		}
 	}
-	err := c.wordStream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/method"}, func(any, grpc.ServerStream) error { panic("boom") })
+	err := c.wordStream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/method"},
+		func(any, grpc.ServerStream) error { panic("boom") })
 	if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "boom") {
 		t.Errorf("a panic became %v", err)
 	}
@@ -690,10 +709,11 @@ func TestSecretsStayInside(t *testing.T) {
 	}
 	_, err = f.local().manifest.SetManifest(f.ctx(), &fealtyv1.SetManifestRequest{Manifest: []byte("cluster: [")})
 	fail(err)
-	_, err = f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
+	_, err = f.local().member.BanMember(f.ctx(),
+		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
 	fail(err)
 	collect := func(epoch string) {
-		s := f.c.head.State()
+		s := f.c.rooms.Head.State()
 		thief := steal(s)
 		secrets["seed"] = thief.Seed.Reveal()
 		secrets["record MAC key"] = thief.keys.RecordMAC()
@@ -709,8 +729,8 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	collect("epoch 2")
-	for _, v := range []any{f.c.head.State().Secrets, *f.c.head.State().Secrets,
-		f.c.head.State(), f.c.head.State().MeshCA()} {
+	for _, v := range []any{f.c.rooms.Head.State().Secrets, *f.c.rooms.Head.State().Secrets,
+		f.c.rooms.Head.State(), f.c.rooms.Head.State().MeshCA()} {
 		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
 		f.c.log.Info("printed", "value", v)
 	}
@@ -723,7 +743,8 @@ func TestSecretsStayInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.stop()
-	places := map[string][]byte{"text log": out.text.Bytes(), "JSON log": out.json.Bytes(), "metrics": []byte(exposed), "errors and prints": []byte(errs.String())}
+	places := map[string][]byte{"text log": out.text.Bytes(), "JSON log": out.json.Bytes(), "metrics": []byte(exposed),
+		"errors and prints": []byte(errs.String())}
 	err = filepath.WalkDir(f.dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || e.IsDir() || filepath.Base(path) == "keeper.key" {
 			return err
@@ -785,7 +806,8 @@ func spellings(secret []byte) map[string][]byte {
 		"numbers": []byte(strings.Trim(fmt.Sprint(secret[:16]), "[]")),
 	}
 	for shift := range 3 {
-		for name, enc := range map[string]*base64.Encoding{"base64": base64.RawStdEncoding, "base64url": base64.RawURLEncoding} {
+		for name, enc := range map[string]*base64.Encoding{"base64": base64.RawStdEncoding,
+			"base64url": base64.RawURLEncoding} {
 			text := enc.EncodeToString(append(make([]byte, shift), secret...))
 			from := []int{0, 2, 3}[shift]
 			out[fmt.Sprintf("%s, shifted by %d", name, shift)] = []byte(text[from : len(text)-2])

@@ -14,7 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -22,67 +22,18 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// A shareSet is one split of the seed among the people of a manifest, each share
-// encrypted to its owner. The zero shareSet is none.
-type shareSet struct {
-	id     [keyring.ShareSetBytes]byte
-	shares []ownerShare // in the order of the manifest
-}
-
-type ownerShare struct {
-	owner string
-	file  []byte // age, armored
-}
-
-// message returns the shares as the API carries them.
-func (s shareSet) message() []*fealtyv1.SeedShare {
-	var out []*fealtyv1.SeedShare
-	for _, x := range s.shares {
-		out = append(out, &fealtyv1.SeedShare{Owner: x.owner, File: x.file})
-	}
-	return out
-}
-
-// splitSeed splits the seed of the move among the people of its manifest, and
-// commits t to the shares. A keeper has none: it holds all of the seed.
-func (mv *move) splitSeed(t *history.Transition) error {
-	people := mv.manifest.Seed.People()
-	t.ShareCommitments = nil
-	if len(people) == 0 {
-		return nil
-	}
-	shares, err := mv.secrets.Split(t.Threshold, len(people))
-	if err != nil {
-		return fmt.Errorf("split the seed: %w", err)
-	}
-	defer func() {
-		for _, s := range shares {
-			s.Wipe()
-		}
-	}()
-	mv.shares = shareSet{id: shares[0].Set()}
-	for i, o := range people {
-		t.ShareCommitments = append(t.ShareCommitments,
-			history.ShareCommitment{Owner: o.Name, Hash: shares[i].Commitment(mv.manifest.Cluster, t.SeedEpoch)})
-		file, err := keyring.SealShare(o.Recipient, keyring.ShareFile{
-			Cluster: mv.manifest.Cluster, Owner: o.Name, SeedEpoch: t.SeedEpoch, Threshold: t.Threshold,
-			TransactionKey: mv.secrets.TransactionKey(), RootPin: identity.KeyOf(mv.root), Share: shares[i],
-		})
-		if err != nil {
-			return explain.Wrap(err, explain.RequestField, "field", "seed.owners",
-				"problem", fmt.Sprintf("the share of %s cannot be encrypted: %v", o.Name, err))
-		}
-		mv.shares.shares = append(mv.shares.shares, ownerShare{o.Name, file})
-	}
-	return nil
-}
-
 // shareSetRecord says which shares a transition made. It is under the record MAC,
 // so that shares which were exchanged in the store are not handed out.
 type shareSetRecord struct {
 	Set    string            `json:"set"`    // hex
 	Shares map[string]string `json:"shares"` // SHA-256 of each file, in hex, by owner
 }
+
+// Where the shares of a seed are, and which of them were made together.
+const (
+	shareSetPrefix = "seed/set/"
+	sharePrefix    = "seed/share/"
+)
 
 func shareSetKey(made history.Hash) string { return shareSetPrefix + made.String() }
 
@@ -98,27 +49,27 @@ func shareKey(epoch uint64, salt history.Salt, set, owner string) string {
 // writeShares writes the shares that the move made, before its head: whoever sees
 // the head finds them. Their names are new with each split, so that no attempt
 // overwrites another one's.
-func (c *Authority) writeShares(ctx context.Context, mv *move) error {
-	if len(mv.shares.shares) == 0 {
+func (c *Authority) writeShares(ctx context.Context, mv *transition.Move) error {
+	if len(mv.Shares.Shares) == 0 {
 		return nil
 	}
-	auth, err := mv.secrets.Records()
+	auth, err := mv.Secrets.Records()
 	if err != nil {
 		return err
 	}
-	rec := shareSetRecord{Set: hex.EncodeToString(mv.shares.id[:]), Shares: make(map[string]string)}
-	for _, x := range mv.shares.shares {
-		sum := sha256.Sum256(x.file)
-		rec.Shares[x.owner] = hex.EncodeToString(sum[:])
-		if _, err := c.cfg.Head.Overwrite(ctx, shareKey(mv.link.SeedEpoch, mv.link.Salt, rec.Set, x.owner),
-			x.file); err != nil {
+	rec := shareSetRecord{Set: hex.EncodeToString(mv.Shares.ID[:]), Shares: make(map[string]string)}
+	for _, x := range mv.Shares.Shares {
+		sum := sha256.Sum256(x.File)
+		rec.Shares[x.Owner] = hex.EncodeToString(sum[:])
+		if _, err := c.cfg.Head.Overwrite(ctx, shareKey(mv.Link.SeedEpoch, mv.Link.Salt, rec.Set, x.Owner),
+			x.File); err != nil {
 			return err
 		}
 		if err := c.cfg.Faults.Hit("set.after-share"); err != nil {
 			return err
 		}
 	}
-	w, err := record.Records{Store: c.cfg.Store, Auth: auth}.Seal(shareSetKey(mv.link.Hash), rec)
+	w, err := record.Records{Store: c.cfg.Store, Auth: auth}.Seal(shareSetKey(mv.Link.Hash), rec)
 	if err != nil {
 		return err
 	}

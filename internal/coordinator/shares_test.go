@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/sealed"
 )
 
 // person is a seed share owner with a key.
@@ -71,8 +72,10 @@ func (d *desk) openShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.Cluster != testCluster || f.Owner != p.name || f.SeedEpoch != s.Head.SeedEpoch || f.Threshold != s.Manifest.Seed.Threshold ||
-				!f.TransactionKey.Equal(s.Secrets.Transaction().Public()) || f.RootPin != s.RootPin || f.Share.Index() != i+1 {
+			if f.Cluster != testCluster || f.Owner != p.name || f.SeedEpoch != s.Head.SeedEpoch ||
+				f.Threshold != s.Manifest.Seed.Threshold ||
+				!f.TransactionKey.Equal(s.Secrets.Transaction().Public()) || f.RootPin != s.RootPin ||
+				f.Share.Index() != i+1 {
 				t.Fatalf("the share file of %s says %+v", p.name, f)
 			}
 			if f.Share.Commitment(testCluster, f.SeedEpoch) != s.Head.ShareCommitments[i].Hash {
@@ -105,7 +108,7 @@ func (d *desk) wantShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 
 func (d *desk) storedShares(t testing.TB) []*fealtyv1.SeedShare {
 	t.Helper()
-	resp, err := served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).GetSeedShares(context.Background(), &fealtyv1.GetSeedSharesRequest{})
+	resp, err := served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).GetSeedShares(context.Background(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,19 +129,19 @@ func TestFirstSetWithPeople(t *testing.T) {
 			d.seed = seedOf(tc.threshold, people, tc.keepers...)
 			req := d.request(d.manifest(poolEntries))
 			req.DryRun = true
-			if resp, err := d.c.authority.set(t.Context(), req,
+			if resp, err := d.c.rooms.Authority.set(t.Context(), req,
 				true); err != nil || len(resp.GetShares()) > 0 || len(d.store.keys("")) > 0 {
 				t.Fatalf("a dry run: %v, %d shares, and %v in the store", err, len(resp.GetShares()), d.store.keys(""))
 			}
 			req.DryRun = false
-			resp, err := d.c.authority.set(t.Context(), req, true)
+			resp, err := d.c.rooms.Authority.set(t.Context(), req, true)
 			if err != nil {
 				t.Fatal(err)
 			}
 			d.wantShares(t, people, resp.GetShares())
 			d.wantShares(t, people, d.storedShares(t))
 			d.joined("node-a")
-			if n := len(d.store.keys(sealedPrefix + "seed/")); n != len(tc.keepers) {
+			if n := len(d.store.keys(sealed.Prefix + "seed/")); n != len(tc.keepers) {
 				t.Errorf("%d sealed seeds for %d keepers", n, len(tc.keepers))
 			}
 			// Another manifest of the same owners keeps the shares.
@@ -176,7 +179,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
-					d.c.authority.checkHead(t.Context())
+					d.c.rooms.Authority.checkHead(t.Context())
 					if phase, reason := d.c.Phase(); phase == "recovery" || err == nil && phase != "ready" {
 						t.Fatalf("the set: %v; then %s: %s", err, phase, reason)
 					}
@@ -184,8 +187,8 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 						d.wantShares(t, people, d.storedShares(t))
 						d.joined("after")
 					}
-					if len(d.c.authority.candidates) > 0 {
-						t.Errorf("%d moves are kept as if they were undecided", len(d.c.authority.candidates))
+					if d.c.rooms.Keys.Undecided() > 0 {
+						t.Errorf("%d moves are kept as if they were undecided", d.c.rooms.Keys.Undecided())
 					}
 				})
 			}
@@ -214,7 +217,7 @@ func TestForgedShares(t *testing.T) {
 			d.seed = seedOf(2, people)
 			wantOnly(t, "first set", d.set(poolEntries), "")
 			harm(d)
-			_, err := served[fealtyv1.ManifestServiceServer](d.c.authority.registerServices).GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
+			_, err := served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
 			wantCode(t, err, explain.StoreForged)
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -37,28 +38,28 @@ type statusServer struct {
 func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequest) (*fealtyv1.GetStatusResponse,
 	error) {
 	c := t.c
-	from, err := readPage(req.GetPageSize(), req.GetPageToken())
+	from, err := membership.ReadPage(req.GetPageSize(), req.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
-	if req.GetPageToken() == "" && c.head.State().Phase == authority.Ready {
+	if req.GetPageToken() == "" && c.rooms.Head.State().Phase == authority.Ready {
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		if !c.head.HeadHolds(reading) {
-			c.authority.leaveHead(reading)
+		if !c.rooms.Head.HeadHolds(reading) {
+			c.rooms.Authority.leaveHead(reading)
 		}
 		cancel()
 	}
-	s := c.head.State()
+	s := c.rooms.Head.State()
 	out := &fealtyv1.GetStatusResponse{
 		Phase: s.Phase.String(), PhaseReason: s.Reason, Release: c.cfg.Release,
 		Now: timestamppb.New(c.now()), StartedAt: timestamppb.New(c.startedAt),
-		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.self.EnrolmentKey(),
-		OperatorCertificate: tlsfiles.Tell(ctx, c.self.Certificate().Files()),
+		Store: c.cfg.StoreName, Addresses: c.addresses(), EnrolmentKey: c.rooms.Self.EnrolmentKey(),
+		OperatorCertificate: tlsfiles.Tell(ctx, c.rooms.Self.Certificate().Files()),
 	}
 	if req.GetPageToken() == "" && s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		out.Replicas = c.peerrecovery.replicaMessages(reading, s)
+		out.Replicas = c.rooms.PeerRecovery.replicaMessages(reading, s)
 		cancel()
 	}
 	first := c.headFindings(s) // said whatever else is found
@@ -68,87 +69,88 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			out.Findings = append(out.Findings, finding.New(explain.HistoryUninitialized))
 		} else {
 			out.Findings = append(out.Findings, finding.New(explain.RecoveryMode, "method", "the fleet", "reason",
-				c.ownerrecovery.recoveryText(s)))
+				c.rooms.OwnerRecovery.recoveryText(s)))
 		}
-		out.Findings = append(out.Findings, c.storeguard.RefusingFindings()...)
+		out.Findings = append(out.Findings, c.rooms.StoreGuard.RefusingFindings()...)
 		return out, nil
 	}
 	out.ClusterId = s.Manifest.Cluster
-	if !from.first() {
-		out.Members, out.NextPageToken, _, err = c.membership.memberPage(ctx, s, "", from, nil)
+	if !from.First() {
+		out.Members, out.NextPageToken, _, err = c.rooms.Membership.List(ctx, s, "", from, nil)
 		return out, err
 	}
-	out.Leader = c.election.Message()
+	out.Leader = c.rooms.Election.Message()
 	out.AuthorityEpoch = s.Head.AuthorityEpoch
 	out.HistoryIndex = s.Head.Index
 	out.Head = s.Head.Hash[:]
-	out.HeadConfirmedAt = timestamppb.New(c.head.Confirmed())
+	out.HeadConfirmedAt = timestamppb.New(c.rooms.Head.Confirmed())
 	out.RootPin = s.RootPin[:]
 	out.SeedEpoch = s.Head.SeedEpoch
 	out.MeshCaKey = s.MeshKey[:]
 	out.MeshCaNotAfter = timestamppb.New(s.MeshCA().Certificate().NotAfter)
 	out.RootNotAfter = timestamppb.New(s.Root.NotAfter)
-	c.membership.hearOthers(ctx, s)
+	c.rooms.Peers.Hear(ctx, s)
 	asked := time.Now()
 	reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 	defer cancel()
-	all, at, err := c.membership.recordedMembers(reading, s)
-	from.at = at
+	all, at, err := c.rooms.Membership.Recorded(reading, s)
+	from.At = at
 	var trust record.Versioned[bundle.State]
 	if err == nil {
 		out.StoreLatency = durationpb.New(time.Since(asked))
 		if trust, err = record.Get[bundle.State](reading, s.Records, bundle.StateKey); err != nil {
-			err = c.head.StoreError("read the trust state", err)
+			err = c.rooms.Head.StoreError("read the trust state", err)
 		}
 	}
 	switch {
 	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
-		out.Findings = append(append(first, c.keepers.keeperFindings(reading, s)...),
+		out.Findings = append(append(first, c.rooms.Keepers.Findings(reading, s)...),
 			finding.New(explain.StoreUnreachable, "what", "read the members", "cause",
 				"the coordinator's log says how"))
-		out.Findings = c.membership.withTold(append(out.Findings, c.membership.missedFindings()...))
-		if _, err := c.head.Alone("read the members", err); err != nil {
+		out.Findings = c.rooms.Peers.AddTold(append(out.Findings, c.rooms.Peers.MissedFindings()...))
+		if _, err := c.rooms.Head.Alone("read the members", err); err != nil {
 			return out, nil
 		}
-		known := c.membership.knownMembers(s, record.MemberPrefix)
-		out.Baseline, out.Contacts = baseline(s.Manifest, known), c.membership.contacts(known)
-		out.Members, out.NextPageToken = from.cut(known)
+		known := c.rooms.Membership.Known(s, record.MemberPrefix)
+		out.Baseline, out.Contacts = baseline(s.Manifest, known), c.rooms.Membership.Contacts(known)
+		out.Members, out.NextPageToken = from.Cut(known)
 		return out, nil
 	case err != nil:
 		return nil, err
 	}
-	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.bundle.MaxListed())
-	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.membership.contacts(all)
-	out.Findings = append(append(first, c.storeguard.RefusingFindings()...), c.keepers.keeperFindings(reading, s)...)
+	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.rooms.Bundle.MaxListed())
+	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.rooms.Membership.Contacts(all)
+	out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),
+		c.rooms.Keepers.Findings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
-		c.membership.hearsSince())...)
-	out.Findings = append(out.Findings, c.membership.claims(reading, s, all)...)
-	out.Findings = append(out.Findings, c.election.Findings()...)
-	out.Findings = append(out.Findings, c.publication.outlet.findings()...)
-	out.Findings = append(out.Findings, c.publication.compileFindings()...)
+		c.rooms.Membership.HearsSince())...)
+	out.Findings = append(out.Findings, c.rooms.Membership.Claims(reading, s, all)...)
+	out.Findings = append(out.Findings, c.rooms.Election.Findings()...)
+	out.Findings = append(out.Findings, c.rooms.Publication.Findings()...)
 	out.Findings = append(out.Findings, manifestFindings(s.Manifest)...)
-	out.Findings = append(append(out.Findings, c.membership.copyFindings()...), c.membership.olderKeyFindings()...)
-	out.Findings = append(out.Findings, c.membership.missedFindings()...)
-	out.Findings = append(out.Findings, c.audit.Findings()...)
-	out.Findings = c.membership.withTold(out.Findings)
-	out.Members, out.NextPageToken = from.cut(all)
+	out.Findings = append(append(out.Findings, c.rooms.Membership.CopyFindings()...),
+		c.rooms.Membership.OlderKeyFindings()...)
+	out.Findings = append(out.Findings, c.rooms.Peers.MissedFindings()...)
+	out.Findings = append(out.Findings, c.rooms.Audit.Findings()...)
+	out.Findings = c.rooms.Peers.AddTold(out.Findings)
+	out.Members, out.NextPageToken = from.Cut(all)
 	return out, nil
 }
 
 // headFindings says what is wrong about the head of the history, and with it about all.
 func (c *Coordinator) headFindings(s *authority.State) (out []*fealtyv1.Finding) {
-	if older := c.head.OlderHeadError(); older != nil {
+	if older := c.rooms.Head.OlderHeadError(); older != nil {
 		e := explain.Of(older)
 		out = append(out, finding.New(explain.HistoryInvalid, "cluster", e.Fields["cluster"], "index",
 			e.Fields["index"], "problem", e.Fields["problem"]))
 	}
-	since := c.head.BehindSince()
-	if !c.head.Acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= authority.FollowPatience {
+	since := c.rooms.Head.BehindSince()
+	if !c.rooms.Head.Acts(s) && s.Phase == authority.Ready && c.now().Sub(since) >= authority.FollowPatience {
 		out = append(out, finding.New(explain.HeadNotFollowed, "since", since.UTC().Format(time.RFC3339)))
 	}
-	return append(append(out, c.storeguard.LostFindings()...), c.self.CertificateFindings()...)
+	return append(append(out, c.rooms.StoreGuard.LostFindings()...), c.rooms.Self.CertificateFindings()...)
 }
 
 // manifestFindings says what of the manifest in force could not be set today.

@@ -48,7 +48,8 @@ func TestFirstSetInParts(t *testing.T) {
 			return err
 		}
 		hash := sha256.Sum256(m)
-		parts := []*fealtyv1.FirstSetRequest{{Set: &fealtyv1.SetManifestRequest{Reason: "first"}, Evidence: evidence, ManifestBytes: uint32(len(m)), ManifestHash: hash[:]}}
+		parts := []*fealtyv1.FirstSetRequest{{Set: &fealtyv1.SetManifestRequest{Reason: "first"}, Evidence: evidence,
+			ManifestBytes: uint32(len(m)), ManifestHash: hash[:]}}
 		for part := range slices.Chunk(m, int(first.GetPartBytes())) {
 			parts = append(parts, &fealtyv1.FirstSetRequest{Part: part})
 		}
@@ -71,11 +72,16 @@ func TestFirstSetInParts(t *testing.T) {
 			return r
 		}, explain.RequestField},
 		"more than was announced": {func(r requests) requests { r[0].ManifestBytes--; return r }, explain.RequestField},
-		"more than a manifest":    {func(r requests) requests { r[0].ManifestBytes = 1 << 30; return r }, explain.RequestField},
-		"no proof":                {func(r requests) requests { r[0].Evidence = nil; return r[:1] }, explain.SetupRefused},
-		"another hash":            {func(r requests) requests { r[0].ManifestHash = make([]byte, 32); return r[:1] }, explain.SetupRefused},
-		"half a hash":             {func(r requests) requests { r[0].ManifestHash = r[0].ManifestHash[:16]; return r[:1] }, explain.SetupRefused},
-		"an empty part":           {func(r requests) requests { r[1].Part = nil; return r[:2] }, explain.RequestField},
+		"more than a manifest": {func(r requests) requests { r[0].ManifestBytes = 1 << 30; return r },
+			explain.RequestField},
+		"no proof": {func(r requests) requests { r[0].Evidence = nil; return r[:1] },
+			explain.SetupRefused},
+		"another hash": {func(r requests) requests { r[0].ManifestHash = make([]byte, 32); return r[:1] },
+			explain.SetupRefused},
+		"half a " +
+			"hash": {func(r requests) requests { r[0].ManifestHash = r[0].ManifestHash[:16]; return r[:1] },
+			explain.SetupRefused},
+		"an empty part": {func(r requests) requests { r[1].Part = nil; return r[:2] }, explain.RequestField},
 	} {
 		t.Run(what, func(t *testing.T) {
 			wantCode(t, send(tc.alter), tc.want)
@@ -90,7 +96,7 @@ func TestFirstSetInParts(t *testing.T) {
 	if phase, reason := f.c.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if got := len(f.c.head.State().Manifest.Bytes()); got != len(m) {
+	if got := len(f.c.rooms.Head.State().Manifest.Bytes()); got != len(m) {
 		t.Errorf("a manifest of %d bytes is in force, want %d", got, len(m))
 	}
 }
@@ -101,7 +107,8 @@ func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
 	f := readyFleet(t, nil)
 	answers := make(chan error, verifiersPerSource+1)
 	for range verifiersPerSource + 1 {
-		stream, err := f.stranger().NewStream(f.ctx(), &fealtyv1.VerifyService_ServiceDesc.Streams[0], fealtyv1.VerifyService_Verify_FullMethodName)
+		stream, err := f.stranger().NewStream(f.ctx(), &fealtyv1.VerifyService_ServiceDesc.Streams[0],
+			fealtyv1.VerifyService_Verify_FullMethodName)
 		if err != nil {
 			t.Fatal(err)
 		}

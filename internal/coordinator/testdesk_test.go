@@ -16,15 +16,15 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -101,7 +101,8 @@ func unopenedDesk(t rapidTB) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &desk{t: t, store: newMemStore(), disk: durabletest.NewDisk(), signer: signer, faults: new(fault.Points), now: time.Now().Truncate(time.Second)}
+	return &desk{t: t, store: newMemStore(), disk: durabletest.NewDisk(), signer: signer, faults: new(fault.Points),
+		now: time.Now().Truncate(time.Second)}
 }
 
 // readyDesk returns a desk with its first manifest and these entries beside the
@@ -117,7 +118,7 @@ func deskWith(t rapidTB, extra string, alter func(*Config)) *desk {
 	if err := d.set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	d.c.membership.Listens(d.clock().Add(-replicas.SilentAfter))
+	d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 	return d
 }
 
@@ -128,7 +129,7 @@ func (d *desk) open() {
 	if err != nil {
 		d.t.Fatalf("open: %v", err)
 	}
-	c.membership.Listens(d.clock().Add(-replicas.SilentAfter)) // it knows by now who is away
+	c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter)) // it knows by now who is away
 	d.c = c
 	d.tryLead(c)
 }
@@ -137,27 +138,27 @@ func (d *desk) open() {
 // stands still for who leads too.
 func (d *desk) lead(c *Coordinator) {
 	d.t.Helper()
-	if c.head.State().Phase == authority.Ready && !d.tryLead(c) {
+	if c.rooms.Head.State().Phase == authority.Ready && !d.tryLead(c) {
 		d.t.Fatal("it does not lead")
 	}
 }
 
 // tryLead is lead where the store may be away, or have lost something.
 func (d *desk) tryLead(c *Coordinator) bool {
-	if c.head.State().Phase != authority.Ready {
+	if c.rooms.Head.State().Phase != authority.Ready {
 		return false
 	}
 	leads := func() bool {
-		term, _, ok := c.election.Leading()
+		term, _, ok := c.rooms.Election.Leading()
 		return ok && d.store.version(election.TermKey) == store.Revision(term)
 	}
 	for range 8 {
 		if leads() {
 			return true
 		}
-		c.election.Step(context.Background())
+		c.rooms.Election.Step(context.Background())
 		d.pass(election.DefaultLease)
-		c.election.Step(context.Background())
+		c.rooms.Election.Step(context.Background())
 	}
 	return leads()
 }
@@ -193,7 +194,8 @@ func unopened(t testing.TB, log *slog.Logger) *Coordinator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := assemble(Config{Log: log}.withDefaults(), own{key: newTestKey(t), source: credential.NewIssued(ephemeral)})
+	c, err := assemble(Config{Log: log}.withDefaults(),
+		own{key: newTestKey(t), source: credential.NewIssued(ephemeral)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +212,7 @@ func (d *desk) elapsed() time.Duration {
 func (d *desk) lookAgain() {
 	d.t.Helper()
 	d.pass(time.Minute)
-	d.c.authority.checkHead(context.Background())
+	d.c.rooms.Authority.checkHead(context.Background())
 }
 
 // restart closes the coordinator and opens it again.
@@ -222,7 +224,7 @@ func (d *desk) restart() {
 	d.open()
 }
 
-func (d *desk) state() *authority.State { return d.c.head.State() }
+func (d *desk) state() *authority.State { return d.c.rooms.Head.State() }
 
 func (d *desk) manifest(extra string) []byte {
 	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
@@ -239,7 +241,7 @@ func (d *desk) manifest(extra string) []byte {
   keys: [{name: alice, key: "%s"}]
 admit:
   - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-%s`, testCluster, seed, key, d.c.self.EnrolmentKey(), extra)
+%s`, testCluster, seed, key, d.c.rooms.Self.EnrolmentKey(), extra)
 }
 
 // request returns a signed request to set a manifest with these entries.
@@ -265,7 +267,7 @@ func (d *desk) request(m []byte) *fealtyv1.SetManifestRequest {
 
 // set sets a manifest with these entries.
 func (d *desk) set(extra string) error {
-	_, err := d.c.authority.set(context.Background(), d.request(d.manifest(extra)), true)
+	_, err := d.c.rooms.Authority.set(context.Background(), d.request(d.manifest(extra)), true)
 	if err == nil {
 		d.extra = extra
 		d.tryLead(d.c)
@@ -275,7 +277,7 @@ func (d *desk) set(extra string) error {
 
 func (d *desk) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	d.t.Helper()
-	resp, err := served[fealtyv1.TokenServiceServer](d.c.admission.registerServices).CreateToken(context.Background(), req)
+	resp, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(context.Background(), req)
 	if err != nil {
 		d.t.Fatalf("create a token: %v", err)
 	}
@@ -326,12 +328,12 @@ func (m *machine) join(kind identity.Kind, prover proof.Prover) error {
 
 func (m *machine) joinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover proof.Prover) error {
 	m.d.t.Helper()
-	ch := channel{nonce: make([]byte, 32), binding: make([]byte, 32), opened: time.Now()}
-	rand.Read(ch.nonce)
-	rand.Read(ch.binding)
+	binding := make([]byte, 32)
+	rand.Read(binding)
+	ch := challenge.New(binding)
 	req := joinRequest(m.d.t, ch, key, kind, prover)
 	req.Member = m.claims
-	grant, err := m.d.c.admission.join(context.Background(), ch, req)
+	grant, err := m.d.c.rooms.Admission.Join(context.Background(), ch, req)
 	if err != nil {
 		return err
 	}
@@ -343,13 +345,16 @@ func (m *machine) joinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 }
 
 // joinRequest is what a candidate answers to the challenge of ch.
-func joinRequest(t rapidTB, ch channel, key *ecdsa.PrivateKey, kind identity.Kind, prover proof.Prover) *fealtyv1.JoinRequest {
+func joinRequest(t rapidTB, ch challenge.Challenge, key *ecdsa.PrivateKey, kind identity.Kind,
+	prover proof.Prover) *fealtyv1.JoinRequest {
 	t.Helper()
 	spki, err := x509.MarshalPKIXPublicKey(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ev, err := prover.Prove(context.Background(), proof.Transcript{Role: proof.Candidate, Cluster: testCluster, Nonce: ch.nonce, Binding: ch.binding, PublicKey: spki})
+	ev, err := prover.Prove(context.Background(),
+		proof.Transcript{Role: proof.Candidate, Cluster: testCluster, Nonce: ch.Nonce, Binding: ch.Binding,
+			PublicKey: spki})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -387,7 +392,7 @@ var errCut = errors.New("the certificate is refused in the handshake")
 func (m *machine) renewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][]byte, error) {
 	m.d.t.Helper()
 	key := identity.KeyOf(leaf)
-	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.bundle.View().Bundle.Banned(m.id, key) {
+	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.rooms.Bundle.View().Bundle.Banned(m.id, key) {
 		return nil, errCut
 	}
 	csr, err := ca.NewCSR(next)
@@ -423,14 +428,15 @@ func (d *desk) record(kind identity.Kind, name string) record.Versioned[record.M
 }
 
 func (d *desk) members() fealtyv1.MemberServiceServer {
-	return served[fealtyv1.MemberServiceServer](d.c.membership.registerServices)
+	return served[fealtyv1.MemberServiceServer](d.c.rooms.Membership.RegisterServices)
 }
 
 // joined admits a new data member called name under entry pool.
 func (d *desk) joined(name string) *machine {
 	d.t.Helper()
 	m := d.machine()
-	if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))); err != nil {
+	if err := m.join(identity.Data,
+		proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))); err != nil {
 		d.t.Fatalf("join %s: %v", name, err)
 	}
 	return m
@@ -448,8 +454,9 @@ func testDesk(t *testing.T) *desk {
 
 // renewOver renews by a certificate request.
 func (c *Coordinator) renewOver(ctx context.Context, peer identity.Peer, csr []byte) ([][]byte, error) {
-	chain, _, err := c.admission.renew(ctx, peer, readRenewRequest(&fealtyv1.RenewRequest{Csr: csr}))
-	return chain, err
+	resp, err := served[fealtyv1.AdmissionServiceServer](c.rooms.Admission.RegisterServices).Renew(
+		identity.NewContext(ctx, peer), &fealtyv1.RenewRequest{Name: peer.ID.Name(), Csr: csr})
+	return resp.GetChain(), err
 }
 
 // forgedRecords is how many records c refused because their MAC failed.
@@ -457,18 +464,32 @@ func forgedRecords(c *Coordinator) float64 {
 	return counterOf(c.registry, "fealty_store_forged_records_total")
 }
 
-// counterOf is the value of the one counter of this name.
-func counterOf(reg *prometheus.Registry, name string) float64 {
+// counterOf is the value of the counter or gauge of this name whose labels have these values, in
+// the order of the labels' names; 0 if it has labels and never counted.
+func counterOf(reg *prometheus.Registry, name string, values ...string) float64 {
 	families, err := reg.Gather()
 	if err != nil {
 		panic(err)
 	}
 	for _, family := range families {
-		if family.GetName() == name {
-			return family.GetMetric()[0].GetCounter().GetValue()
+		if family.GetName() != name {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			labels := m.GetLabel()
+			same := len(labels) == len(values)
+			for i := 0; same && i < len(labels); i++ {
+				same = labels[i].GetValue() == values[i]
+			}
+			if same {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
 		}
 	}
-	panic("nothing counts " + name)
+	if len(values) == 0 {
+		panic("nothing counts " + name)
+	}
+	return 0
 }
 
 // coordinators reads what coordinators say of themselves.

@@ -96,7 +96,8 @@ func newFleetOn(t testing.TB, open func() store.Store, config func(*Config)) *fl
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, dir: t.TempDir(), signer: signer, faults: new(fault.Points), config: config, addr: "127.0.0.1:0", link: new(storeLink), open: open}
+	f := &fleet{t: t, dir: t.TempDir(), signer: signer, faults: new(fault.Points), config: config, addr: "127.0.0.1:0",
+		link: new(storeLink), open: open}
 	f.start()
 	t.Cleanup(f.stop)
 	return f
@@ -129,9 +130,12 @@ func (f *fleet) start() {
 	// Sockets have short paths; a test's directory may not.
 	socket := filepath.Join(f.t.TempDir(), "s")
 	cfg := Config{
-		DataDir: filepath.Join(f.dir, "coordinator"), Store: f.link.to(st), StoreName: "sqlite", Listener: l, AdminSocket: socket,
-		Rates: Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6, MemberBurst: 1e6},
-		Log:   slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Now: f.clock, Faults: f.faults, Release: "test",
+		DataDir: filepath.Join(f.dir, "coordinator"), Store: f.link.to(st), StoreName: "sqlite", Listener: l,
+		AdminSocket: socket,
+		Rates: Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6,
+			MemberBurst: 1e6},
+		Log: slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Now: f.clock,
+		Faults: f.faults, Release: "test",
 	}
 	if f.config != nil {
 		f.config(&cfg)
@@ -208,7 +212,8 @@ func (f *fleet) manifest(extra string) []byte {
 		return f.first.manifest(extra)
 	}
 	for i, r := range f.replicas {
-		extra = fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [%q]}\n", i+2, "key:"+r.enrolment) + extra
+		extra = fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [%q]}\n", i+2,
+			"key:"+r.enrolment) + extra
 	}
 	key, err := manifest.NewKey(f.signer.Public().(ed25519.PublicKey))
 	if err != nil {
@@ -228,7 +233,7 @@ admit:
   - {name: small, kind: data, match: ["token:small"], max_members: 2}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: ops, kind: admin, match: ["token:ops"]}
-%s`, testCluster, filepath.Join(f.dir, "keeper.key"), key, f.c.self.EnrolmentKey(), extra)
+%s`, testCluster, filepath.Join(f.dir, "keeper.key"), key, f.c.rooms.Self.EnrolmentKey(), extra)
 }
 
 // local returns a client of the admin socket.
@@ -252,7 +257,7 @@ func (f *fleet) localConn() grpcConn {
 func (f *fleet) set(m []byte) error {
 	f.t.Helper()
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
-	if s := f.c.head.State(); s.Phase == authority.Ready {
+	if s := f.c.rooms.Head.State(); s.Phase == authority.Ready {
 		f.sign(req, s.Head.Hash)
 	}
 	_, err := f.local().manifest.SetManifest(f.ctx(), req)
@@ -269,7 +274,8 @@ func (f *fleet) sign(req *fealtyv1.SetManifestRequest, head history.Hash) {
 		f.t.Fatal(err)
 	}
 	req.CurrentTransition = head[:]
-	req.Signatures = []*fealtyv1.ManifestSignature{{Key: key.String(), Signature: ed25519.Sign(f.signer, history.SetStatement(parsed.Hash(), head))}}
+	req.Signatures = []*fealtyv1.ManifestSignature{{Key: key.String(),
+		Signature: ed25519.Sign(f.signer, history.SetStatement(parsed.Hash(), head))}}
 }
 
 func (f *fleet) ctx() context.Context {
@@ -292,7 +298,7 @@ func (f *fleet) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	return tok
 }
 
-func (f *fleet) pin() identity.KeyID { return f.c.head.State().RootPin }
+func (f *fleet) pin() identity.KeyID { return f.c.rooms.Head.State().RootPin }
 
 // clients are the generated clients over one connection.
 type clients struct {
@@ -390,7 +396,8 @@ func (n *node) request(kind identity.Kind, nonce, binding []byte, prover proof.P
 	if cluster == "" {
 		cluster = testCluster
 	}
-	ev, err := prover.Prove(n.f.ctx(), proof.Transcript{Role: proof.Candidate, Cluster: cluster, Nonce: nonce, Binding: binding, PublicKey: spki})
+	ev, err := prover.Prove(n.f.ctx(), proof.Transcript{Role: proof.Candidate, Cluster: cluster, Nonce: nonce,
+		Binding: binding, PublicKey: spki})
 	if err != nil {
 		return nil, err
 	}
@@ -426,17 +433,19 @@ func (n *node) bundle() *identity.Bundle {
 	if n.believes != nil {
 		return n.believes
 	}
-	return n.f.c.bundle.View().Bundle
+	return n.f.c.rooms.Bundle.View().Bundle
 }
 
 // conn dials the coordinator with the node's identity.
 func (n *node) conn() grpcConn {
 	n.f.t.Helper()
-	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: n.chain, Key: n.key, Bundle: n.bundle(), Now: n.f.clock})
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: n.chain, Key: n.key, Bundle: n.bundle(),
+		Now: n.f.clock})
 	if err != nil {
 		n.f.t.Fatal(err)
 	}
-	conn, err := mesh.Dial(n.f.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator), mesh.Options{Now: n.f.clock})
+	conn, err := mesh.Dial(n.f.addr, credential.Static(m), credential.AnyOfKind(identity.Coordinator),
+		mesh.Options{Now: n.f.clock})
 	if err != nil {
 		n.f.t.Fatal(err)
 	}
@@ -467,7 +476,8 @@ func (n *node) renew(keep bool) error {
 func (f *fleet) member(name string) *node {
 	f.t.Helper()
 	n := f.node()
-	if err := n.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))); err != nil {
+	if err := n.join(identity.Data,
+		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))); err != nil {
 		f.t.Fatalf("join %s: %v", name, err)
 	}
 	return n
@@ -476,7 +486,7 @@ func (f *fleet) member(name string) *node {
 // catalog returns all members, as one text to compare.
 func (f *fleet) catalog() string {
 	f.t.Helper()
-	recs, err := record.List[record.Member](context.Background(), f.c.head.State().Records,
+	recs, err := record.List[record.Member](context.Background(), f.c.rooms.Head.State().Records,
 		record.MemberPrefix)
 	if err != nil {
 		f.t.Fatal(err)
@@ -543,7 +553,8 @@ func rawCredentials(n *node) credentials.TransportCredentials {
 	for _, c := range n.chain {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
-	return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})
+	return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true,
+		MinVersion: tls.VersionTLS13})
 }
 
 func newTestCSR() ([]byte, error) {

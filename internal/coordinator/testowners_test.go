@@ -97,7 +97,8 @@ func bringTo(t rapidTB, addr string, file keyring.ShareFile, opts recovery.Optio
 
 // bringRaw sends what alter makes of the request of a careless tool that verifies
 // nothing.
-func (f *fleet) bringRaw(file keyring.ShareFile, alter func(*fealtyv1.RecoveryOffer, *fealtyv1.RecoverRequest)) (*fealtyv1.RecoveryProgress, error) {
+func (f *fleet) bringRaw(file keyring.ShareFile,
+	alter func(*fealtyv1.RecoveryOffer, *fealtyv1.RecoverRequest)) (*fealtyv1.RecoveryProgress, error) {
 	f.t.Helper()
 	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{})
 	if err != nil {
@@ -122,7 +123,8 @@ func (f *fleet) bringRaw(file keyring.ShareFile, alter func(*fealtyv1.RecoveryOf
 		}
 	}
 	offer := first.GetOffer()
-	req := &fealtyv1.RecoverRequest{Attempt: offer.GetAttempt(), Owner: file.Owner, Share: sentShare(f.t, offer.GetRecipient(), offer.GetAttempt(), file.Cluster, file.Owner, file.Share)}
+	req := &fealtyv1.RecoverRequest{Attempt: offer.GetAttempt(), Owner: file.Owner,
+		Share: sentShare(f.t, offer.GetRecipient(), offer.GetAttempt(), file.Cluster, file.Owner, file.Share)}
 	if alter != nil {
 		alter(offer, req)
 	}
@@ -135,7 +137,8 @@ func (f *fleet) bringRaw(file keyring.ShareFile, alter func(*fealtyv1.RecoveryOf
 
 func sentShare(t rapidTB, recipient string, attempt []byte, cluster, owner string, share keyring.Share) []byte {
 	t.Helper()
-	sent, err := keyring.SendShare(recipient, keyring.Attempt{ID: recovery.ID(attempt).String(), Cluster: cluster, Owner: owner}, share)
+	sent, err := keyring.SendShare(recipient,
+		keyring.Attempt{ID: recovery.ID(attempt).String(), Cluster: cluster, Owner: owner}, share)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,12 +153,13 @@ func (d *desk) bring(file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error)
 
 func bringAt(t rapidTB, c *Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
 	t.Helper()
-	g, err := c.ownerrecovery.openGathering(context.Background())
+	g, err := c.rooms.OwnerRecovery.openGathering(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	return c.ownerrecovery.bring(context.Background(), &fealtyv1.RecoverRequest{
-		Attempt: g.id[:], Owner: file.Owner, Share: sentShare(t, g.recipient.Public(), g.id[:], file.Cluster, file.Owner, file.Share),
+	return c.rooms.OwnerRecovery.bring(context.Background(), &fealtyv1.RecoverRequest{
+		Attempt: g.id[:], Owner: file.Owner,
+		Share: sentShare(t, g.recipient.Public(), g.id[:], file.Cluster, file.Owner, file.Share),
 	}, anyOwner)
 }
 

@@ -62,7 +62,8 @@ func (l *liar) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 	nonce := make([]byte, proof.NonceBytes)
 	rand.Read(nonce)
 	public := l.key.Public().(ed25519.PublicKey)
-	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: h.GetCluster(), Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
+	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: h.GetCluster(), Head: h.GetHead(),
+		AskerNonce: h.GetNonce(), GiverNonce: nonce,
 		Binding: binding, Recipient: h.GetRecipient(), AskerKey: asker, GiverKey: public}
 	evidence, err := proof.ProvePeer(l.key, proof.Giver, t)
 	if err != nil {
@@ -85,7 +86,8 @@ func (l *liar) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 	if l.handed != nil {
 		l.handed(&handed)
 	}
-	over := keyring.Handover{Purpose: string(proof.Recover), Cluster: h.GetCluster(), From: proof.KeyClaim(public), To: h.GetKey(), Head: [32]byte(h.GetHead())}
+	over := keyring.Handover{Purpose: string(proof.Recover), Cluster: h.GetCluster(), From: proof.KeyClaim(public),
+		To: h.GetKey(), Head: [32]byte(h.GetHead())}
 	if l.handover != nil {
 		l.handover(&over)
 	}
@@ -187,7 +189,7 @@ func (f *fleet) askOnce(loaded *history.History) (*received, error) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.ctx())
 	defer cancel()
-	return f.c.peerrecovery.fromPeers(ctx, loaded)
+	return f.c.rooms.PeerRecovery.fromPeers(ctx, loaded)
 }
 
 // loaded returns the history as the store of f has it.
@@ -212,7 +214,8 @@ func wantStep(t testing.TB, err error, step peerStep, peer string) *peerError {
 		t.Fatalf("error %v, want one of step %d", err, step)
 	}
 	if failed.Step != step || !strings.Contains(failed.Peer, peer) {
-		t.Fatalf("failed at step %d (%s) with peer %q: %v; want step %d with %q", failed.Step, failed.Step, failed.Peer, failed.Err, step, peer)
+		t.Fatalf("failed at step %d (%s) with peer %q: %v; want step %d with %q", failed.Step, failed.Step, failed.Peer,
+			failed.Err, step, peer)
 	}
 	return failed
 }

@@ -36,8 +36,9 @@ func newReplica(t testing.TB, f *fleet) *fleet {
 	}
 	name := fmt.Sprintf("replica-%d", len(f.replicas)+2)
 	r := &fleet{
-		t: t, dir: filepath.Join(f.dir, name), addr: "127.0.0.1:0", faults: new(fault.Points), signer: f.signer, config: f.config,
-		first: f, link: new(storeLink), open: f.open, stopC: func() {},
+		t: t, dir: filepath.Join(f.dir, name), addr: "127.0.0.1:0", faults: new(fault.Points), signer: f.signer,
+		config: f.config,
+		first:  f, link: new(storeLink), open: f.open, stopC: func() {},
 	}
 	files, folder := durable.OS(), filepath.Join(r.dir, "coordinator")
 	if err := files.MkdirAll(folder); err != nil {
@@ -78,7 +79,7 @@ func (f *fleet) await(p authority.Phase) {
 // awaitHead waits until the coordinator is ready at the head that g is ready at.
 func (f *fleet) awaitHead(g *fleet) {
 	f.t.Helper()
-	want := g.c.head.State().Head
+	want := g.c.rooms.Head.State().Head
 	f.awaitState(fmt.Sprintf("head %d", want.Index),
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Hash == want.Hash })
 }
@@ -90,8 +91,8 @@ func awaitSameHead(t testing.TB, a, b *fleet) *authority.State {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		newsA, newsB := a.c.head.Changed(), b.c.head.Changed()
-		x, y := a.c.head.State(), b.c.head.State()
+		newsA, newsB := a.c.rooms.Head.Changed(), b.c.rooms.Head.Changed()
+		x, y := a.c.rooms.Head.State(), b.c.rooms.Head.State()
 		if x.Phase == authority.Ready && y.Phase == authority.Ready && x.Head.Hash == y.Head.Hash {
 			return x
 		}
@@ -110,8 +111,8 @@ func (f *fleet) awaitState(what string, want func(*authority.State) bool) {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		changed := f.c.head.Changed()
-		s := f.c.head.State()
+		changed := f.c.rooms.Head.Changed()
+		s := f.c.rooms.Head.State()
 		if want(s) {
 			return
 		}
@@ -239,7 +240,8 @@ func (l linked) List(ctx context.Context, prefix string) (store.Listing, error) 
 	return all, err
 }
 
-func (l linked) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+func (l linked) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision,
+	error) {
 	if _, _, down := l.link.state(); down != nil {
 		return 0, down
 	}
@@ -281,15 +283,18 @@ func (l linked) Outcome(ctx context.Context, id string) (store.Revision, error) 
 }
 
 func (l linked) Watch(ctx context.Context, key string) iter.Seq2[store.Entry, error] {
-	return overLink(ctx, l.link, func(ctx context.Context) iter.Seq2[store.Entry, error] { return l.Store.Watch(ctx, key) })
+	return overLink(ctx, l.link,
+		func(ctx context.Context) iter.Seq2[store.Entry, error] { return l.Store.Watch(ctx, key) })
 }
 
 func (l linked) Changes(ctx context.Context, prefix string, after store.Revision) iter.Seq2[store.Change, error] {
-	return overLink(ctx, l.link, func(ctx context.Context) iter.Seq2[store.Change, error] { return l.Store.Changes(ctx, prefix, after) })
+	return overLink(ctx, l.link,
+		func(ctx context.Context) iter.Seq2[store.Change, error] { return l.Store.Changes(ctx, prefix, after) })
 }
 
 // overLink ends what watches when the link is cut.
-func overLink[T any](ctx context.Context, link *storeLink, watch func(context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
+func overLink[T any](ctx context.Context, link *storeLink,
+	watch func(context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)

@@ -24,6 +24,7 @@ type memStore struct {
 	done    map[string]store.Revision // by Tx ID; 0: void; guarded by mu
 	rev     store.Revision            // guarded by mu
 	down    error                     // what every call returns; guarded by mu
+	unread  string                    // the family that cannot be listed; "": every one can; guarded by mu
 	lost    []lostAnswer              // of the next commits; guarded by mu
 	before  func(store.Tx)            // called before each commit, without the lock; guarded by mu
 	after   func(store.Tx)            // called after each commit that was applied, without the lock; guarded by mu
@@ -81,6 +82,13 @@ func (m *memStore) calls() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.called
+}
+
+// setUnread has nobody list a family from now on; with "" everybody can.
+func (m *memStore) setUnread(prefix string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.unread = prefix
 }
 
 func (m *memStore) countLocked(key string) {
@@ -318,7 +326,8 @@ func (m *memStore) Get(ctx context.Context, key string) (store.Entry, error) {
 	return e, nil
 }
 
-func (m *memStore) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
+func (m *memStore) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision,
+	error) {
 	return m.Commit(ctx, store.SwapTx(key, old, value))
 }
 
@@ -327,6 +336,9 @@ func (m *memStore) List(ctx context.Context, prefix string) (store.Listing, erro
 		return store.Listing{}, err
 	}
 	defer m.mu.Unlock()
+	if m.unread != "" && prefix == m.unread {
+		return store.Listing{}, errDown
+	}
 	l := store.Listing{Revision: m.rev}
 	for k, e := range m.entries {
 		if strings.HasPrefix(k, prefix) {

@@ -21,6 +21,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -173,9 +174,9 @@ func (tr *tracing) follow(c *Coordinator) {
 // showsLocked says what others see of a coordinator: its state, and which of the trust
 // bundles that were met it believes.
 func (tr *tracing) showsLocked(c *Coordinator) string {
-	s := c.head.State()
+	s := c.rooms.Head.State()
 	bundle := "no bundle"
-	if t := c.bundle.View(); t != nil {
+	if t := c.rooms.Bundle.View(); t != nil {
 		if !slices.Contains(tr.bundles, t.Version) {
 			tr.bundles = append(tr.bundles, t.Version)
 		}
@@ -323,7 +324,7 @@ func outcome(err error) string {
 // action says what an entry of the audit log is about.
 func action(w store.Write) string {
 	var e record.AuditEntry
-	if !strings.HasPrefix(w.Key, auditPrefix) || json.Unmarshal(w.Value, &e) != nil {
+	if !strings.HasPrefix(w.Key, auditlog.Prefix) || json.Unmarshal(w.Value, &e) != nil {
 		return ""
 	}
 	return " (" + e.Action + ")"
@@ -363,7 +364,7 @@ func (tr *tracing) opens(d *desk, what string) {
 
 func (tr *tracing) wantPhase(c *Coordinator, want authority.Phase) {
 	tr.Helper()
-	if s := c.head.State(); s.Phase != want {
+	if s := c.rooms.Head.State(); s.Phase != want {
 		tr.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 	}
 }
@@ -451,13 +452,14 @@ func traceReseed(tr *tracing) {
 	salt := d.state().Head.Salt
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
-		p, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).PrepareReseed(ctx, &fealtyv1.PrepareReseedRequest{})
+		p, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).PrepareReseed(ctx,
+			&fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
 		return err
 	})
 	req.Signatures = d.signChange(req.Change)
 	tr.during("commit", func() error {
-		_, err := served[fealtyv1.ReseedServiceServer](d.c.authority.registerServices).CommitReseed(ctx, req)
+		_, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).CommitReseed(ctx, req)
 		return err
 	})
 	tr.wantPhase(d.c, authority.Ready)
@@ -499,12 +501,12 @@ func (tr *tracing) pair() *desk {
 		second, err := d.another("second")
 		wantOnly(tr.T, "make the keys of the second", err, "")
 		wantOnly(tr.T, "close", second.Close(), "")
-		first, other := d.c.self.PrivateKey().Public().(ed25519.PublicKey), second.self.PrivateKey().Public().(ed25519.PublicKey)
+		first, other := d.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey), second.rooms.Self.PrivateKey().Public().(ed25519.PublicKey)
 		if identity.KeyID(sha256.Sum256(first)).String() > identity.KeyID(sha256.Sum256(other)).String() {
 			continue // the audit log is read in the order of these, so they come in one order
 		}
 		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
-		entry := fmt.Sprintf(admits, second.self.EnrolmentKey())
+		entry := fmt.Sprintf(admits, second.rooms.Self.EnrolmentKey())
 		wantOnly(tr.T, "first set", d.set(poolEntries+entry), "")
 		tr.follow(d.c)
 		return d
@@ -530,7 +532,7 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 	tr.wantPhase(second, authority.Recovery)
 	tr.follow(second)
 	tr.during("it asks the first", func() error {
-		second.authority.checkHead(context.Background())
+		second.rooms.Authority.checkHead(context.Background())
 		return nil
 	})
 	tr.wantPhase(second, authority.Ready)
@@ -539,8 +541,9 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
-	second := tr.recovers(d, servePeer(tr.T, served[fealtyv1.PeerServiceServer](d.c.peerrecovery.registerServices)), "")
-	if second.head.State().Head.Hash != d.state().Head.Hash {
+	second := tr.recovers(d, servePeer(tr.T,
+		served[fealtyv1.PeerServiceServer](d.c.rooms.PeerRecovery.registerServices)), "")
+	if second.rooms.Head.State().Head.Hash != d.state().Head.Hash {
 		tr.Error("they are at two heads")
 	}
 }
@@ -552,25 +555,27 @@ type lateServer struct {
 }
 
 func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return served[fealtyv1.PeerServiceServer](l.c.peerrecovery.registerServices).Prepare(stream)
+	return served[fealtyv1.PeerServiceServer](l.c.rooms.PeerRecovery.registerServices).Prepare(stream)
 }
 
 func traceSetWithPeer(tr *tracing) {
 	d := tr.pair()
 	peer := new(lateServer)
 	own := servePeer(tr.T, peer)
-	peer.c = tr.recovers(d, servePeer(tr.T, served[fealtyv1.PeerServiceServer](d.c.peerrecovery.registerServices)), own)
-	tr.during("it says where it is", func() error { return peer.c.peerrecovery.announce(context.Background(), false) })
+	peer.c = tr.recovers(d,
+		servePeer(tr.T, served[fealtyv1.PeerServiceServer](d.c.rooms.PeerRecovery.registerServices)), own)
+	tr.during("it says where it is",
+		func() error { return peer.c.rooms.PeerRecovery.announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
 		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
-		peer.c.authority.checkHead(context.Background())
+		peer.c.rooms.Authority.checkHead(context.Background())
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)
-	if peer.c.head.State().MeshKey != d.state().MeshKey {
+	if peer.c.rooms.Head.State().MeshKey != d.state().MeshKey {
 		tr.Error("they have two mesh CA keys")
 	}
 }

@@ -22,7 +22,7 @@ const everySet = "trust: mesh\n"
 // under reports whether the bundle in force believes the newest certificate of m.
 func (d *desk) under(m *machine) error {
 	chain := []*x509.Certificate{m.leaf, m.mesh}
-	_, err := d.c.bundle.View().Bundle.Verify(chain, d.clock())
+	_, err := d.c.rooms.Bundle.View().Bundle.Verify(chain, d.clock())
 	return err
 }
 
@@ -42,7 +42,8 @@ func TestTrustMesh(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := d.state()
-		if _, used := keys[now.MeshKey]; used || now.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || now.Head.MeshCAKey != now.MeshKey {
+		if _, used := keys[now.MeshKey]; used || now.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
+			now.Head.MeshCAKey != now.MeshKey {
 			t.Fatalf("set %d: epoch %d after %d, mesh CA key %s after %s", i, now.Head.AuthorityEpoch,
 				before.Head.AuthorityEpoch, now.MeshKey, before.MeshKey)
 		}
@@ -50,12 +51,12 @@ func TestTrustMesh(t *testing.T) {
 		if err := d.under(a); err != nil {
 			t.Errorf("set %d: a certificate of before is not believed: %v", i, err)
 		}
-		if !d.c.delivery.outdated(a.leaf) {
+		if !d.c.rooms.Delivery.Outdated(a.leaf) {
 			t.Errorf("set %d: the member is not asked to renew", i)
 		}
 		if i == 0 {
 			wantOnlyNil(t, a.renew())
-			if d.c.delivery.outdated(a.leaf) {
+			if d.c.rooms.Delivery.Outdated(a.leaf) {
 				t.Error("the renewed member is asked to renew again")
 			}
 		}
@@ -74,14 +75,14 @@ func TestTrustMesh(t *testing.T) {
 	wantOnlyNil(t, err)
 	leaf, err := issuer.Issue(ca.Request{PublicKey: a.key.Public(), ID: a.id, TTL: time.Hour}, d.clock())
 	wantOnlyNil(t, err)
-	if _, err := d.c.bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
+	if _, err := d.c.rooms.Bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
 		d.clock()); err == nil {
 		t.Error("a chain over a mesh CA key of no head is believed")
 	}
 	// When what the old keys signed has ended, they are accepted no more.
 	d.advance(s.Manifest.LongestSVIDTTL() + time.Minute)
-	d.c.authority.checkHead(t.Context())
-	wantOnlyNil(t, d.c.bundle.Refresh(t.Context(), d.state(), true))
+	d.c.rooms.Authority.checkHead(t.Context())
+	wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true))
 	if left := d.bundle().MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
 	}
@@ -94,7 +95,8 @@ func TestRotateMeshKey(t *testing.T) {
 	a, b := d.joined("a"), d.joined("b")
 	before := d.state()
 	dry, err := d.trustService().RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{DryRun: true})
-	if err != nil || dry.GetAuthorityEpoch() != before.Head.AuthorityEpoch+1 || dry.GetMeshKeyId() != "" || d.state() != before {
+	if err != nil || dry.GetAuthorityEpoch() != before.Head.AuthorityEpoch+1 || dry.GetMeshKeyId() != "" ||
+		d.state() != before {
 		t.Fatalf("dry run: %v, %v", dry, err)
 	}
 	if r := dry.GetTrust().GetMeshRollout(); r.GetMembers() != 2 || r.GetRenewed() != 2 {
@@ -111,7 +113,8 @@ func TestRotateMeshKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	if s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 || s.MeshKey == before.MeshKey || s.Head.Manifest != before.Head.Manifest {
+	if s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
+		s.MeshKey == before.MeshKey || s.Head.Manifest != before.Head.Manifest {
 		t.Fatalf("the head is %+v", s.Head)
 	}
 	if s.Head.Reason != "the mesh CA key is rotated: yearly" {
@@ -123,7 +126,8 @@ func TestRotateMeshKey(t *testing.T) {
 	want := func(renewed uint32, missing string) {
 		t.Helper()
 		got, err := d.trustService().GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
-		if r := got.GetTrust().GetMeshRollout(); err != nil || r.GetMembers() != 2 || r.GetRenewed() != renewed || fmt.Sprint(r.GetMissing()) != missing {
+		if r := got.GetTrust().GetMeshRollout(); err != nil || r.GetMembers() != 2 || r.GetRenewed() != renewed ||
+			fmt.Sprint(r.GetMissing()) != missing {
 			t.Errorf("%v, %v, want %d renewed and %s missing", r, err, renewed, missing)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -54,25 +55,25 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 		return err
 	}
 	c, ctx := v.c, slot.Context()
-	if c.head.State().Phase == authority.Uninitialized {
+	if c.rooms.Head.State().Phase == authority.Uninitialized {
 		return explain.New(explain.HistoryUninitialized)
 	}
 	if len(req.GetNonce()) != proof.NonceBytes {
 		return explain.New(explain.RequestField,
 			"field", "nonce", "problem", fmt.Sprintf("it has %d bytes, want %d", len(req.GetNonce()), proof.NonceBytes))
 	}
-	ch, err := openChannel(ctx)
+	ch, err := challenge.Open(ctx)
 	if err != nil {
 		return err
 	}
-	claim, h, err := c.verifyClaim(ctx, req.GetNonce(), ch.binding)
+	claim, h, err := c.verifyClaim(ctx, req.GetNonce(), ch.Binding)
 	if err != nil {
 		return err
 	}
 	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
 		return err
 	}
-	return c.ownerrecovery.sendHistory(slot, h, func(page *fealtyv1.RecoveryHistory) error {
+	return c.rooms.OwnerRecovery.sendHistory(slot, h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
 	})
 }
@@ -81,7 +82,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 // over a connection.
 func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History,
 	error) {
-	s := c.head.State()
+	s := c.rooms.Head.State()
 	if s.Phase == authority.Uninitialized {
 		return nil, nil, explain.New(explain.HistoryUninitialized)
 	}
@@ -99,11 +100,11 @@ func (c *Coordinator) verifyClaim(ctx context.Context, nonce, binding []byte) (*
 		t.Ready, t.Root, t.MeshCA = true, s.Root.Raw, mesh.Certificate().Raw
 		t.TransactionKey = s.Secrets.TransactionKey()
 	}
-	key, evidence, err := proof.ProveVerify(c.self.PrivateKey(), t)
+	key, evidence, err := proof.ProveVerify(c.rooms.Self.PrivateKey(), t)
 	if err != nil {
 		return nil, nil, err
 	}
-	vouch, err := c.self.VouchFor(t)
+	vouch, err := c.rooms.Self.VouchFor(t)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -122,15 +123,15 @@ func (c *Coordinator) showHistory(ctx context.Context) (*shown, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	head, _, err := c.head.History().Head(ctx)
+	head, _, err := c.rooms.Head.History().Head(ctx)
 	if err != nil {
-		return nil, c.head.ClaimedHistoryError(err)
+		return nil, c.rooms.Head.ClaimedHistoryError(err)
 	}
 	// The record too: nobody vouched for its signature.
 	if c.shown != nil && c.shown.head == head.Hash && bytes.Equal(c.shown.history.Head, head.Encode()) {
 		return c.shown, nil
 	}
-	h, links, m, err := c.head.ClaimedHistory(ctx)
+	h, links, m, err := c.rooms.Head.ClaimedHistory(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -48,11 +48,12 @@ func verifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Clus
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
-	if got.Coordinator != "coordinator-1" || got.History.Current().Hash != s.Head.Hash || identity.KeyOf(got.Root) != s.RootPin || identity.KeyOf(got.MeshCA) != s.MeshKey {
+	if got.Coordinator != "coordinator-1" || got.History.Current().Hash != s.Head.Hash ||
+		identity.KeyOf(got.Root) != s.RootPin || identity.KeyOf(got.MeshCA) != s.MeshKey {
 		t.Fatalf("verified %+v", got)
 	}
 	first := got.Mark()
@@ -67,7 +68,7 @@ func TestVerify(t *testing.T) {
 	if when := explain.Of(err).Fields["when"]; when != "it was in force until index 2, by set" {
 		t.Errorf("when: %q", when)
 	}
-	want.Manifest = f.c.head.State().Manifest
+	want.Manifest = f.c.rooms.Head.State().Manifest
 	got, err = verifyAt(t, f.addr, want)
 	wantOnly(t, "verify the next", err, "")
 
@@ -77,9 +78,11 @@ func TestVerify(t *testing.T) {
 		change func(*recovery.Expected)
 		want   explain.Code
 	}{
-		"rollback":      {func(e *recovery.Expected) { e.Seen.AuthorityEpoch += 2; e.Seen.Index += 5; e.Seen.Hash[0]++ }, explain.HistoryWentBack},
-		"fork":          {func(e *recovery.Expected) { e.Seen.Hash[0]++ }, explain.HistoryForked},
-		"another key":   {func(e *recovery.Expected) { e.Seen.TransactionKey = make([]byte, 32); e.Seen.TransactionKey[0] = 2 }, explain.VerifyHistory},
+		"rollback": {func(e *recovery.Expected) { e.Seen.AuthorityEpoch += 2; e.Seen.Index += 5; e.Seen.Hash[0]++ },
+			explain.HistoryWentBack},
+		"fork": {func(e *recovery.Expected) { e.Seen.Hash[0]++ }, explain.HistoryForked},
+		"another " +
+			"key": {func(e *recovery.Expected) { e.Seen.TransactionKey = make([]byte, 32); e.Seen.TransactionKey[0] = 2 }, explain.VerifyHistory},
 		"another root":  {func(e *recovery.Expected) { e.Seen.Root[0]++ }, explain.VerifyAuthority},
 		"another pin":   {func(e *recovery.Expected) { e.Pin[0]++ }, explain.VerifyAuthority},
 		"as it is":      {func(*recovery.Expected) {}, ""},
@@ -106,14 +109,16 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	for _, name := range []string{"confidential-one", "confidential-two"} {
-		if err := f.set(f.manifest("  - {name: " + name + ", kind: data, match: [\"token:" + name + "\"]}\n")); err != nil {
+		if err := f.set(f.manifest("  - {name: " + name + ", kind: data, match: [\"token:" + name +
+			"\"]}\n")); err != nil {
 			t.Fatal(err)
 		}
 	}
 	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{})
 	wantOnly(t, "dial", err, "")
 	defer conn.Close()
-	stream, err := fealtyv1.NewVerifyServiceClient(conn).Verify(t.Context(), &fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
+	stream, err := fealtyv1.NewVerifyServiceClient(conn).Verify(t.Context(),
+		&fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
 	wantOnly(t, "verify", err, "")
 	links := 0
 	for {
@@ -160,18 +165,19 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.State().Manifest})
+	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest})
 	wantOnly(t, "the first look", err, "")
-	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.head.State().Manifest.Hash() {
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.rooms.Head.State().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
 	first := got.Mark()
 	for i := range 3 {
-		if err := f.set(f.manifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", i, i))); err != nil {
+		if err := f.set(f.manifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", i,
+			i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.State().Manifest, Seen: first})
+	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest, Seen: first})
 	wantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
 	// showed, as the second does.
@@ -187,7 +193,7 @@ func TestVerifyAfterSets(t *testing.T) {
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	f, _ := ownedFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.head.State().Manifest}
+	want := recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
 	f.loseKeeper()
@@ -245,16 +251,17 @@ func (l *impostor) serve(t *testing.T) string {
 func TestVerifyRefusesLiars(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	s := f.c.head.State()
+	s := f.c.rooms.Head.State()
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
-	h, _, _, err := f.c.head.ClaimedHistory(t.Context())
+	h, _, _, err := f.c.rooms.Head.ClaimedHistory(t.Context())
 	wantOnly(t, "history", err, "")
 	genuine, _, err := f.c.verifyClaim(t.Context(), make([]byte, 32), make([]byte, 32))
 	wantOnly(t, "claim", err, "")
 	// by makes a claim by the coordinator's own key, of what change made of the truth.
-	by := func(key ed25519.PrivateKey, change func(*proof.VerifyTranscript)) func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
+	by := func(key ed25519.PrivateKey, change func(*proof.VerifyTranscript)) func(nonce,
+		binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 		return func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 			tr := proof.VerifyTranscript{
 				Cluster: testCluster, Nonce: nonce, Binding: binding, Head: genuine.GetHead(), Ready: true,
@@ -263,8 +270,9 @@ func TestVerifyRefusesLiars(t *testing.T) {
 			change(&tr)
 			claim, evidence, err := proof.ProveVerify(key, tr)
 			return &fealtyv1.VerifyClaim{
-				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA, TransactionKey: tr.TransactionKey,
-				Key: claim, Evidence: evidence,
+				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA,
+				TransactionKey: tr.TransactionKey,
+				Key:            claim, Evidence: evidence,
 			}, h, err
 		}
 	}
@@ -281,39 +289,43 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	}{
 		{"coordinator", "by nobody's key", explain.VerifyUnproven, by(own, nothing)},
 		{"coordinator", "relayed: over another connection", explain.VerifyUnproven,
-			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
+			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
 		{"coordinator", "replayed: for another nonce", explain.VerifyUnproven,
-			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
+			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
 		{"coordinator", "of another cluster", explain.VerifyUnproven,
-			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
-		{"coordinator", "altered on its way", explain.VerifyUnproven, func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-			c, h, err := by(f.c.self.PrivateKey(), nothing)(nonce, binding)
-			c.MeshCa = otherMesh.Certificate().Raw
-			return c, h, err
-		}},
-		{"coordinator", "nothing", explain.VerifyUnproven, func(_, _ []byte) (*fealtyv1.VerifyClaim, *history.History, error) { return nil, h, nil }},
+			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
+		{"coordinator", "altered on its way", explain.VerifyUnproven,
+			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
+				c, h, err := by(f.c.rooms.Self.PrivateKey(), nothing)(nonce, binding)
+				c.MeshCa = otherMesh.Certificate().Raw
+				return c, h, err
+			}},
+		{"coordinator", "nothing", explain.VerifyUnproven,
+			func(_, _ []byte) (*fealtyv1.VerifyClaim, *history.History, error) { return nil, h, nil }},
 		{"signing key", "in recovery, of a cluster never seen", explain.RecoveryMode,
-			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) {
+			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
 				tr.Ready, tr.Root, tr.MeshCA, tr.TransactionKey = false, nil, nil, nil
 			})},
 		{"history", "under another key", explain.VerifyHistory,
-			by(f.c.self.PrivateKey(),
+			by(f.c.rooms.Self.PrivateKey(),
 				func(tr *proof.VerifyTranscript) { tr.TransactionKey = own.Public().(ed25519.PublicKey) })},
 		{"history", "of another head", explain.VerifyHistory,
-			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
-		{"history", "damaged", explain.VerifyHistory, func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-			c, h, err := by(f.c.self.PrivateKey(), nothing)(nonce, binding)
-			cut := *h
-			cut.Links = cut.Links[1:]
-			return c, &cut, err
-		}},
+			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
+		{"history", "damaged", explain.VerifyHistory,
+			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
+				c, h, err := by(f.c.rooms.Self.PrivateKey(), nothing)(nonce, binding)
+				cut := *h
+				cut.Links = cut.Links[1:]
+				return c, &cut, err
+			}},
 		{"root", "of another cluster", explain.VerifyAuthority,
-			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
+			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
 		{"mesh CA", "of the same root and epoch, and not of the head", explain.VerifyAuthority,
-			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
+			by(f.c.rooms.Self.PrivateKey(),
+				func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", explain.VerifyAuthority,
-			by(f.c.self.PrivateKey(), func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.c.head.State().MeshCA().Certificate().Raw
+			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
+				tr.MeshCA = other.c.rooms.Head.State().MeshCA().Certificate().Raw
 			})},
 	} {
 		_, err := verifyAt(t, (&impostor{answer: tc.answer}).serve(t), want)
@@ -323,7 +335,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		met[tc.check] = true
 	}
 	// The harness works, and who holds the coordinator's key is believed.
-	_, err = verifyAt(t, (&impostor{answer: by(f.c.self.PrivateKey(), nothing)}).serve(t), want)
+	_, err = verifyAt(t, (&impostor{answer: by(f.c.rooms.Self.PrivateKey(), nothing)}).serve(t), want)
 	wantOnly(t, "genuine", err, "")
 	// TestVerify and TestVerifyInRecoveryMode have the others.
 	met["mark"], met["manifest"], met["ready"] = true, true, true
@@ -339,7 +351,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.head.State().Manifest}
+	want := recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest}
 	var place *flowcontrol.Slot
 	for range verifiersPerSource {
 		var err error
@@ -371,7 +383,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
-		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.head.State().Manifest, Seen: seen})
+		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest, Seen: seen})
 	}
 	mark := func() recovery.Mark {
 		t.Helper()
@@ -385,7 +397,8 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	}
 	b := f.save(owners).signed(f.signer)
 	seed := owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key"))
-	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), seed)); err != nil {
+	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+		seed)); err != nil {
 		t.Fatal(err)
 	}
 	same := mark()
@@ -395,7 +408,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
 	wantOnly(t, "key", err, "")
-	if err := f.set(bytes.Replace(f.c.head.State().Manifest.Bytes(), []byte(was.String()),
+	if err := f.set(bytes.Replace(f.c.rooms.Head.State().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
 	}

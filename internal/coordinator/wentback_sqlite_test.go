@@ -41,10 +41,12 @@ func TestPutBackAndGrown(t *testing.T) {
 			f.start()
 			before := configNames(t, f)
 			if tc.bans {
-				_, err := f.local().member.BanMember(f.ctx(), &fealtyv1.BanMemberRequest{Kind: string(banned.Kind()), Name: banned.Name(), Reason: "test"})
+				_, err := f.local().member.BanMember(f.ctx(),
+					&fealtyv1.BanMemberRequest{Kind: string(banned.Kind()), Name: banned.Name(), Reason: "test"})
 				wantOnly(t, "ban", err, "")
 			} else {
-				_, err := served[fealtyv1.ConfigServiceServer](f.c.desired.RegisterServices).PutConfig(f.ctx(), putRequest(qosRecord))
+				_, err := served[fealtyv1.ConfigServiceServer](f.c.rooms.Desired.RegisterServices).PutConfig(f.ctx(),
+					putRequest(qosRecord))
 				wantOnly(t, "put", err, "")
 			}
 			// Many more, so that what a start itself writes is not what passes the revision.
@@ -53,7 +55,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.stop()
-			seen := f.c.storeguard.Revision()
+			seen := f.c.rooms.StoreGuard.Revision()
 
 			wantOnly(t, "remove the store", os.RemoveAll(dir), "")
 			wantOnly(t, "put the store back", os.CopyFS(dir, os.DirFS(kept)), "")
@@ -66,20 +68,21 @@ func TestPutBackAndGrown(t *testing.T) {
 			}
 			f.start()
 
-			loss := f.c.storeguard.Lost()
+			loss := f.c.rooms.StoreGuard.Lost()
 			switch {
 			case tc.want == "" && loss != nil:
 				t.Errorf("it is noticed now that the store %v: say so in the failure model", loss)
 			case tc.want != "" && (loss == nil || loss.Kind != tc.want):
 				t.Errorf("of what is lost it says %v, want %s", loss, tc.want)
 			}
-			if tc.bans && !f.c.bundle.Bans(banned, identity.KeyID{}) {
+			if tc.bans && !f.c.rooms.Bundle.Bans(banned, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 			if got := configNames(t, f); !tc.bans && len(got) != len(before) {
 				t.Errorf("nothing was lost: %v, and %v before", got, before)
 			}
-			_, err := served[fealtyv1.ConfigServiceServer](f.c.desired.RegisterServices).PutConfig(f.ctx(), putRequest(qosRecord))
+			_, err := served[fealtyv1.ConfigServiceServer](f.c.rooms.Desired.RegisterServices).PutConfig(f.ctx(),
+				putRequest(qosRecord))
 			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
 				t.Errorf("a change: %v", err)
 			}

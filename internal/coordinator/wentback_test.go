@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
@@ -70,13 +71,15 @@ func (d *desk) wantWentBack(when string) {
 	answered := httptest.NewRecorder()
 	c.metricsHandler(c.cfg.Registry).ServeHTTP(answered, httptest.NewRequest(http.MethodGet, "/probe/readiness", nil))
 	var a probeAnswer
-	if err := json.Unmarshal(answered.Body.Bytes(), &a); err != nil || a.Store != "went back" || !a.OK || !strings.Contains(a.Reason, "the store went back") {
+	if err := json.Unmarshal(answered.Body.Bytes(), &a); err != nil || a.Store != "went back" || !a.OK ||
+		!strings.Contains(a.Reason, "the store went back") {
 		d.t.Errorf("%s: readiness says %s", when, answered.Body)
 	}
-	if _, _, leads := c.election.Leading(); leads {
+	if _, _, leads := c.rooms.Election.Leading(); leads {
 		d.t.Errorf("%s: it leads", when)
 	}
-	_, err = served[fealtyv1.TokenServiceServer](c.admission.registerServices).CreateToken(context.Background(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+	_, err = served[fealtyv1.TokenServiceServer](c.rooms.Admission.RegisterServices).CreateToken(context.Background(),
+		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	if !errors.Is(err, explain.StoreWentBack) {
 		d.t.Errorf("%s: a token: %v", when, err)
 	}
@@ -96,13 +99,13 @@ func TestStoreWentBack(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	banned := d.c.bundle.View()
+	banned := d.c.rooms.Bundle.View()
 	key := identity.KeyOf(gone.leaf)
-	d.c.storeguard.Keep(t.Context())
+	d.c.rooms.StoreGuard.Keep(t.Context())
 	back()
 
 	// While it runs.
-	if err := d.c.bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
+	if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	d.wantWentBack("while it runs")
@@ -111,8 +114,8 @@ func TestStoreWentBack(t *testing.T) {
 	}
 	was := d.store.snapshot()
 	for _, when := range []string{"while it runs", "after a restart", "after another one"} {
-		if !d.c.bundle.Bans(gone.id, key) || d.c.bundle.View().Version != banned.Version {
-			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.bundle.View().Version,
+		if !d.c.rooms.Bundle.Bans(gone.id, key) || d.c.rooms.Bundle.View().Version != banned.Version {
+			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.rooms.Bundle.View().Version,
 				banned.Version)
 		}
 		if chain, err := stays.recertify(); err != nil || len(chain) == 0 {
@@ -143,13 +146,13 @@ func TestStoreWentBack(t *testing.T) {
 	if s := d.state(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
 	}
-	if d.c.storeguard.Lost() != nil || d.c.bundle.View().Version <= banned.Version {
-		t.Errorf("after the restore: %v, bundle %d", d.c.storeguard.Lost(), d.c.bundle.View().Version)
+	if d.c.rooms.StoreGuard.Lost() != nil || d.c.rooms.Bundle.View().Version <= banned.Version {
+		t.Errorf("after the restore: %v, bundle %d", d.c.rooms.StoreGuard.Lost(), d.c.rooms.Bundle.View().Version)
 	}
-	if n, err := d.c.trust.takePresented(t.Context(), banned.Signed); err != nil || n == 0 {
+	if n, err := d.c.rooms.Trust.TakePresented(t.Context(), banned.Signed); err != nil || n == 0 {
 		t.Fatalf("what a member knows of bans: %d, %v", n, err)
 	}
-	if err := d.c.bundle.Apply(t.Context()); err != nil || !d.c.bundle.Bans(gone.id, key) {
+	if err := d.c.rooms.Bundle.Apply(t.Context()); err != nil || !d.c.rooms.Bundle.Bans(gone.id, key) {
 		t.Errorf("the ban is not in force: %v", err)
 	}
 	d.joined("c")
@@ -157,9 +160,10 @@ func TestStoreWentBack(t *testing.T) {
 		t.Error(err)
 	}
 	d.restart()
-	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.Lost() != nil || !d.c.bundle.Bans(gone.id,
-		key) || !d.c.bundle.Bans(stays.id, identity.KeyID{}) {
-		t.Errorf("another start: %v, %v", s.Phase, d.c.storeguard.Lost())
+	if s := d.state(); s.Phase != authority.Ready || d.c.rooms.StoreGuard.Lost() != nil ||
+		!d.c.rooms.Bundle.Bans(gone.id,
+			key) || !d.c.rooms.Bundle.Bans(stays.id, identity.KeyID{}) {
+		t.Errorf("another start: %v, %v", s.Phase, d.c.rooms.StoreGuard.Lost())
 	}
 }
 
@@ -173,7 +177,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	d.c.storeguard.Keep(t.Context())
+	d.c.rooms.StoreGuard.Keep(t.Context())
 	was := d.state()
 	back()
 	for key := range d.store.snapshot() {
@@ -185,23 +189,25 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if s := d.state(); s.Phase != authority.Recovery {
 		t.Fatalf("without the key of the head it is %v", s.Phase)
 	}
-	secrets := d.c.authority.memory().secrets(was.Head.Salt)
+	secrets := d.c.rooms.Authority.memory().Secrets(was.Head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
-	before, err := d.c.authority.stateBefore(t.Context(), was.Chain, secrets)
+	before, err := d.c.rooms.Authority.stateBefore(t.Context(), was.Chain, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.c.authority.rekey(t.Context(), before, "test", "test", nil); !errors.Is(err, explain.StoreWentBack) {
+	if _, err := d.c.rooms.Authority.rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
+		explain.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
 	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
-	if err != nil || !slices.ContainsFunc(st.GetFindings(), func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
+	if err != nil || !slices.ContainsFunc(st.GetFindings(),
+		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
 		t.Errorf("status finds %v, %v", st.GetFindings(), err)
 	}
 	// Another coordinator asks for the seed, without which it knows of no loss.
-	if _, _, err := d.c.peerrecovery.greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err,
+	if _, _, err := d.c.rooms.PeerRecovery.greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err,
 		explain.RecoveryMode) || !strings.Contains(err.Error(), string(explain.StoreWentBack)) {
 		t.Errorf("who asks for the seed is told: %v", err)
 	}
@@ -209,8 +215,8 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	d.restoreInPlace(d.store, d.signer)
 	d.restart()
 	s := d.state()
-	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.c.storeguard.Lost() != nil {
-		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.c.storeguard.Lost())
+	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.c.rooms.StoreGuard.Lost() != nil {
+		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.c.rooms.StoreGuard.Lost())
 	}
 }
 
@@ -265,8 +271,8 @@ func TestTrustPutBack(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	d.c.storeguard.Keep(t.Context())
-	version := d.c.bundle.View().Version
+	d.c.rooms.StoreGuard.Keep(t.Context())
+	version := d.c.rooms.Bundle.View().Version
 	for key := range d.store.snapshot() {
 		if !strings.HasPrefix(key, bundle.Prefix) {
 			continue
@@ -278,9 +284,9 @@ func TestTrustPutBack(t *testing.T) {
 		}
 	}
 	for range 2 {
-		_ = d.c.bundle.Refresh(t.Context(), d.state(), true)
+		_ = d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true)
 		d.wantWentBack("with trust/* put back")
-		if !d.c.bundle.Bans(gone.id, identity.KeyOf(gone.leaf)) || d.c.bundle.View().Version != version {
+		if !d.c.rooms.Bundle.Bans(gone.id, identity.KeyOf(gone.leaf)) || d.c.rooms.Bundle.View().Version != version {
 			t.Fatal("the ban is lifted")
 		}
 		d.restart()
@@ -297,18 +303,19 @@ func TestBanWithoutUnban(t *testing.T) {
 			if err := d.banned(gone.id); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
+			if _, err := d.members().UnbanMember(t.Context(),
+				&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 				t.Fatal(err)
 			}
-			if d.c.bundle.Bans(gone.id, identity.KeyID{}) || d.c.storeguard.Lost() != nil {
-				t.Fatalf("a ban that a person lifted: %v", d.c.storeguard.Lost())
+			if d.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) || d.c.rooms.StoreGuard.Lost() != nil {
+				t.Fatalf("a ban that a person lifted: %v", d.c.rooms.StoreGuard.Lost())
 			}
 			if err := d.banned(gone.id); err != nil {
 				t.Fatal(err)
 			}
 			// As a coordinator writes it that does not know of the ban.
 			s := d.state()
-			in, err := d.c.bundle.Read(t.Context(), s)
+			in, err := d.c.rooms.Bundle.Read(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -329,9 +336,9 @@ func TestBanWithoutUnban(t *testing.T) {
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			_ = d.c.bundle.Refresh(t.Context(), s, true)
+			_ = d.c.rooms.Bundle.Refresh(t.Context(), s, true)
 			d.wantWentBack("after a ban went without an unban")
-			if !d.c.bundle.Bans(gone.id, identity.KeyID{}) {
+			if !d.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 		})
@@ -348,7 +355,7 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	in, err := d.c.bundle.Read(t.Context(), s)
+	in, err := d.c.rooms.Bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -366,24 +373,27 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	}
 	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 	back := d.store.copyOf()
-	if s := d.state(); s.Phase != authority.Ready || d.c.storeguard.Lost() != nil || !d.c.bundle.Bans(gone.id,
-		identity.KeyID{}) {
-		t.Fatalf("it is %v, %v", s.Phase, d.c.storeguard.Lost())
+	if s := d.state(); s.Phase != authority.Ready || d.c.rooms.StoreGuard.Lost() != nil ||
+		!d.c.rooms.Bundle.Bans(gone.id,
+			identity.KeyID{}) {
+		t.Fatalf("it is %v, %v", s.Phase, d.c.rooms.StoreGuard.Lost())
 	}
-	if _, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
+	if _, err := d.members().UnbanMember(t.Context(),
+		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if d.c.bundle.Bans(gone.id, identity.KeyID{}) || d.c.storeguard.Lost() != nil {
-		t.Errorf("its ban cannot be lifted: %v", d.c.storeguard.Lost())
+	if d.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) || d.c.rooms.StoreGuard.Lost() != nil {
+		t.Errorf("its ban cannot be lifted: %v", d.c.rooms.StoreGuard.Lost())
 	}
 	back()
-	_ = d.c.bundle.Refresh(t.Context(), d.state(), true)
+	_ = d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true)
 	d.wantWentBack("after it was taken over")
 }
 
 // banned bans a member.
 func (d *desk) banned(id identity.ID) error {
-	_, err := d.members().BanMember(context.Background(), &fealtyv1.BanMemberRequest{Kind: string(id.Kind()), Name: id.Name(), Reason: "test"})
+	_, err := d.members().BanMember(context.Background(),
+		&fealtyv1.BanMemberRequest{Kind: string(id.Kind()), Name: id.Name(), Reason: "test"})
 	return err
 }
 
@@ -397,11 +407,11 @@ func TestPeersProve(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	proof := d.c.bundle.View()
+	proof := d.c.rooms.Bundle.View()
 	back()
 	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-	if d.c.storeguard.Lost() != nil || d.c.bundle.Bans(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", d.c.storeguard.Lost())
+	if d.c.rooms.StoreGuard.Lost() != nil || d.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", d.c.rooms.StoreGuard.Lost())
 	}
 	s := d.state()
 	other := *proof
@@ -413,26 +423,28 @@ func TestPeersProve(t *testing.T) {
 		"a number":          {&fealtyv1.GetSeenResponse{Revision: 1<<53 - 1}, "revision 9007199254740991"},
 		"that it went back": {&fealtyv1.GetSeenResponse{Lost: true}, "it went back, it says"},
 		"another restore":   {&fealtyv1.GetSeenResponse{Restored: 1_800_000_000, Revision: 1<<53 - 1, Lost: true}, ""},
-		"what it forged":    {&fealtyv1.GetSeenResponse{TrustBundle: &fealtyv1.SignedSnapshot{Envelope: append([]byte(nil), other.Signed[:len(other.Signed)-2]...)}}, ""},
+		"what it " +
+			"forged": {&fealtyv1.GetSeenResponse{TrustBundle: &fealtyv1.SignedSnapshot{Envelope: append([]byte(nil),
+			other.Signed[:len(other.Signed)-2]...)}}, ""},
 	} {
-		claim, err := d.c.membership.compareSeen(t.Context(), s, "x", c.seen)
+		claim, err := d.c.rooms.Peers.Compare(t.Context(), s, "x", c.seen)
 		if err != nil || !strings.Contains(claim, c.claim) || c.claim == "" && claim != "" {
 			t.Errorf("who says %s: %q, %v", name, claim, err)
 		}
-		if loss := d.c.storeguard.Lost(); loss != nil {
+		if loss := d.c.rooms.StoreGuard.Lost(); loss != nil {
 			t.Fatalf("who says %s holds it up: %v", name, loss)
 		}
 	}
-	if _, err := (served[fealtyv1.TokenServiceServer](d.c.admission.registerServices)).CreateToken(t.Context(),
+	if _, err := (served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices)).CreateToken(t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 		t.Errorf("a token: %v", err)
 	}
-	if claim, err := d.c.membership.compareSeen(t.Context(), s, "x",
+	if claim, err := d.c.rooms.Peers.Compare(t.Context(), s, "x",
 		&fealtyv1.GetSeenResponse{TrustBundle: proof.Message()}); err != nil || claim != "" {
 		t.Errorf("the bundle that the cluster signed: %q, %v", claim, err)
 	}
 	d.wantWentBack("after another one proved it")
-	if loss := d.c.storeguard.Lost(); loss.From != "coordinator x" {
+	if loss := d.c.rooms.StoreGuard.Lost(); loss.From != "coordinator x" {
 		t.Errorf("nobody is named: %+v", loss)
 	}
 }
@@ -453,7 +465,8 @@ func TestMemberThatClaims(t *testing.T) {
 	const most = 1<<53 - 1
 	said := &fealtyv1.ConnectRequest{Name: "liar"}
 	for _, scope := range snapshot.Scopes() {
-		said.Held = append(said.Held, &fealtyv1.HeldSnapshot{Scope: string(scope), AuthorityEpoch: most, ConfigVersion: most, Generation: most})
+		said.Held = append(said.Held, &fealtyv1.HeldSnapshot{Scope: string(scope), AuthorityEpoch: most,
+			ConfigVersion: most, Generation: most})
 	}
 	connect := func(n *node, req *fealtyv1.ConnectRequest) fealtyv1.AgentService_ConnectClient {
 		ctx, cancel := context.WithCancel(f.ctx())
@@ -478,18 +491,19 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.c.head.State().Bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.c.rooms.Head.State().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if h.ConfigVersion > uint64(l.Revision) || !slices.Contains(bundle.BannedIDs, other.id) {
-			t.Errorf("%s is sent version %d, and the store is at %d; it bans %v", name, h.ConfigVersion, l.Revision, bundle.BannedIDs)
+			t.Errorf("%s is sent version %d, and the store is at %d; it bans %v", name, h.ConfigVersion, l.Revision,
+				bundle.BannedIDs)
 		}
 	}
 	f.member("late")
 	for _, c := range []*fleet{f, r} {
 		c.awaitTold("data/late")
-		time.Sleep(othersFresh) // what was said before is not fresh any more
+		time.Sleep(peers.Fresh) // what was said before is not fresh any more
 		st, named := c.getStatus(), 0
 		for _, finding := range st.GetFindings() {
 			switch {
@@ -505,8 +519,8 @@ func TestMemberThatClaims(t *testing.T) {
 		if named != 1 {
 			t.Errorf("%d findings name it: %v", named, st.GetFindings())
 		}
-		if c.c.storeguard.Lost() != nil {
-			t.Errorf("it holds up a coordinator: %v", c.c.storeguard.Lost())
+		if c.c.rooms.StoreGuard.Lost() != nil {
+			t.Errorf("it holds up a coordinator: %v", c.c.rooms.StoreGuard.Lost())
 		}
 	}
 	if _, now, _ := awaitLeader(t, f, r); now >= most || now < term {
@@ -550,7 +564,7 @@ func TestMemberProves(t *testing.T) {
 	f.start()
 	f.awaitPhase(authority.Ready)
 	f.ban(gone)
-	proof := f.c.bundle.View().Signed
+	proof := f.c.rooms.Bundle.View().Signed
 	f.stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -565,18 +579,19 @@ func TestMemberProves(t *testing.T) {
 	}
 	f.start()
 	f.awaitPhase(authority.Ready)
-	if f.c.storeguard.Lost() != nil || f.c.bundle.Bans(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", f.c.storeguard.Lost())
+	if f.c.rooms.StoreGuard.Lost() != nil || f.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", f.c.rooms.StoreGuard.Lost())
 	}
 	other := readyFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"altered": append(bytes.Clone(proof[:len(proof)-1]),
-			proof[len(proof)-1]^1), "of another cluster": other.c.bundle.View().Signed, "its own": f.c.bundle.View().Signed,
+			proof[len(proof)-1]^1), "of another cluster": other.c.rooms.Bundle.View().Signed, "its " +
+			"own": f.c.rooms.Bundle.View().Signed,
 	} {
 		if _, _, err := f.present(raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
 		}
-		if loss := f.c.storeguard.Lost(); loss != nil {
+		if loss := f.c.rooms.StoreGuard.Lost(); loss != nil {
 			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
 		}
 	}
@@ -584,7 +599,7 @@ func TestMemberProves(t *testing.T) {
 	if err != nil || !first.GetCompares() {
 		t.Errorf("presented: %v, %v", first, err)
 	}
-	if loss := f.c.storeguard.Lost(); loss == nil || loss.From == "" {
+	if loss := f.c.rooms.StoreGuard.Lost(); loss == nil || loss.From == "" {
 		t.Errorf("what the cluster signed is no proof: %v", loss)
 	}
 }
@@ -597,10 +612,10 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	old := d.c.bundle.View()
+	old := d.c.rooms.Bundle.View()
 	s := d.state()
 	// As an earlier release lifts it, and this one takes over.
-	in, err := d.c.bundle.Read(t.Context(), s)
+	in, err := d.c.rooms.Bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -613,13 +628,13 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.bundle.Refresh(t.Context(), s, true); err != nil {
+	if err := d.c.rooms.Bundle.Refresh(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.trust.proven(t.Context(), "somebody",
-		old.Signed); err != nil || d.c.storeguard.Lost() != nil || d.c.bundle.Bans(gone.id,
+	if err := d.c.rooms.Trust.Proven(t.Context(), "somebody",
+		old.Signed); err != nil || d.c.rooms.StoreGuard.Lost() != nil || d.c.rooms.Bundle.Bans(gone.id,
 		identity.KeyID{}) {
-		t.Errorf("it ended with %v, and %v is lost", err, d.c.storeguard.Lost())
+		t.Errorf("it ended with %v, and %v is lost", err, d.c.rooms.StoreGuard.Lost())
 	}
 }
 
@@ -634,13 +649,13 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	d.store.write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.store.remove("member/data/b")
 	d.open()
-	if loss := d.c.storeguard.Lost(); d.state().Phase != authority.Ready || loss != nil {
+	if loss := d.c.rooms.StoreGuard.Lost(); d.state().Phase != authority.Ready || loss != nil {
 		t.Fatalf("it is %v, and %v is lost", d.state().Phase, loss)
 	}
 	back()
 	_, err := d.c.store.List(t.Context(), record.MemberPrefix)
 	wantOnlyNil(t, err)
-	if d.c.storeguard.Lost() == nil {
+	if d.c.rooms.StoreGuard.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
 	}
 }

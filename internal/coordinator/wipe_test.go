@@ -3,50 +3,51 @@ package coordinator
 import (
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/history"
 )
 
 // A mesh CA key whose head can never come is nobody's: it does not stay in the memory.
 func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
-	rekeyed := func(d *desk) *move {
+	rekeyed := func(d *desk) *transition.Move {
 		s := d.state()
-		mv := &move{from: s, manifest: s.Manifest, secrets: s.Secrets, root: s.Root, actor: "test"}
+		mv := &transition.Move{From: s, Manifest: s.Manifest, Secrets: s.Secrets, Root: s.Root, Actor: "test"}
 		next, _ := s.Chain.Next(history.KindRekey, s.Manifest)
-		wantOnly(t, "mesh", d.c.authority.newMesh(mv, next), "")
-		wantOnly(t, "seal", mv.seal(next), "")
+		wantOnly(t, "mesh", mv.NewMesh(next, d.clock()), "")
+		wantOnly(t, "seal", mv.Seal(next), "")
 		return mv
 	}
-	gone := func(mv *move) bool {
+	gone := func(mv *transition.Move) bool {
 		//lint:ignore SA1019 What is looked at is whether the secret is there.
-		return mv.mesh.Key().D.Sign() == 0
+		return mv.Mesh.Key().D.Sign() == 0
 	}
 	t.Run("not swapped", func(t *testing.T) {
 		d := testDesk(t)
 		mv := rekeyed(d)
 		d.faults.FailNext("set.before-swap", 1, errTestCrash)
-		if _, err := d.c.authority.swap(t.Context(), mv); err == nil || !gone(mv) {
+		if _, err := d.c.rooms.Authority.swap(t.Context(), mv); err == nil || !gone(mv) {
 			t.Errorf("%v, and the key is gone: %v", err, gone(mv))
 		}
 	})
 	t.Run("swapped", func(t *testing.T) {
 		d := testDesk(t)
 		lost, mv := rekeyed(d), rekeyed(d)
-		if inUse, err := d.c.authority.swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
+		if inUse, err := d.c.rooms.Authority.swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
 			t.Errorf("%v, and the key in force is gone: %v", err, gone(mv))
 		}
-		if _, err := d.c.authority.swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
+		if _, err := d.c.rooms.Authority.swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
 			t.Errorf("of two moves the one that lost keeps its key: %v", err)
 		}
 	})
 	t.Run("decided later", func(t *testing.T) {
 		d := testDesk(t)
 		won, lost := rekeyed(d), rekeyed(d)
-		d.c.authority.keepCandidate(won)
-		d.c.authority.keepCandidate(lost)
+		d.c.rooms.Keys.Pend(won)
+		d.c.rooms.Keys.Pend(lost)
 		if gone(won) || gone(lost) {
 			t.Fatal("a key is gone whose head may come")
 		}
-		d.c.authority.settleCandidates(won.link)
+		d.c.rooms.Keys.Settle(won.Link)
 		if gone(won) || !gone(lost) {
 			t.Errorf("after one came: its key is gone %v, the other's %v", gone(won), gone(lost))
 		}

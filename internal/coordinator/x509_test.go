@@ -70,7 +70,8 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 	if err := n.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
-	if want := "spiffe://" + testCluster + "/data/c"; n.id.String() != want || n.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
+	if want := "spiffe://" + testCluster + "/data/c"; n.id.String() != want ||
+		n.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
 		t.Fatalf("%s, %v; want %s, admitted", n.id, n.grant.GetOutcome(), want)
 	}
 	resp, err := f.local().member.GetMember(f.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "c"})
@@ -111,11 +112,13 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 		if err := again.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
 			t.Fatal(err)
 		}
-		if got := again.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER || again.id != m.id {
+		if got := again.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER ||
+			again.id != m.id {
 			t.Fatalf("outcome %v as %s, want ALREADY_MEMBER as %s", got, again.id, m.id)
 		}
 		after := d.record(identity.Data, "c")
-		if !after.Value.JoinedAt.Equal(before.Value.JoinedAt) || after.Value.Key != keyOf(t, again.key) || after.Value.Key == before.Value.Key || after.Value.ProofType != proof.TypeX509 {
+		if !after.Value.JoinedAt.Equal(before.Value.JoinedAt) || after.Value.Key != keyOf(t, again.key) ||
+			after.Value.Key == before.Value.Key || after.Value.ProofType != proof.TypeX509 {
 			t.Fatalf("record %+v, was %+v", after.Value, before.Value)
 		}
 	}
@@ -127,7 +130,9 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Another certificate that gives the same name is somebody else.
-	wantCode(t, d.machine().join(identity.Data, corpProver(t, fresh, func(c *x509.Certificate) { c.DNSNames = []string{"c.nodes.example"} })), explain.JoinNameTaken)
+	wantCode(t, d.machine().join(identity.Data,
+		corpProver(t, fresh,
+			func(c *x509.Certificate) { c.DNSNames = []string{"c.nodes.example"} })), explain.JoinNameTaken)
 }
 
 // Each of these is refused, and nothing changes.
@@ -143,7 +148,8 @@ func TestX509Refusals(t *testing.T) {
 		want   explain.Code
 		says   string // in what the candidate is told
 	}{
-		{"wrong CA", identity.Data, corpProver(t, stranger, commonName("node-c")), explain.JoinCertificateForeign, "CN=corp root,O=acme"},
+		{"wrong CA", identity.Data, corpProver(t, stranger, commonName("node-c")), explain.JoinCertificateForeign,
+			"CN=corp root,O=acme"},
 		{"expired", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
 			commonName("node-c")(c)
 			c.NotAfter = time.Now().Add(-time.Minute)
@@ -156,16 +162,25 @@ func TestX509Refusals(t *testing.T) {
 			commonName("node-c")(c)
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 		}), explain.JoinCertificateUnfit, "rule extended-key-usage (RFC 5280 §4.2.1.12)"},
-		{"the CA itself", identity.Data, proverOf([]*x509.Certificate{pki.Intermediate.Cert}, pki.Intermediate.Key), explain.JoinCertificateUnfit, "rule not-a-ca"},
-		{"foreign name", identity.Data, corpProver(t, pki, commonName("printer-7")), explain.JoinUnauthorized, "x509:subject:CN=printer-7"},
+		{"the CA itself", identity.Data, proverOf([]*x509.Certificate{pki.Intermediate.Cert}, pki.Intermediate.Key),
+			explain.JoinCertificateUnfit, "rule not-a-ca"},
+		{"foreign name", identity.Data, corpProver(t, pki, commonName("printer-7")), explain.JoinUnauthorized,
+			"x509:subject:CN=printer-7"},
 		{"no name", identity.Data, corpProver(t, pki, nil), explain.JoinUnauthorized, "nothing that an entry matches"},
-		{"a name that captures more", identity.Data, corpProver(t, pki, commonName("node-a/b")), explain.JoinUnauthorized, ""},
-		{"a name with a line break", identity.Data, corpProver(t, pki, commonName("node-a\nb")), explain.JoinUnauthorized, ""},
-		{"two URIs, one of which is admitted", identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1", "spiffe://corp.example/other")), explain.JoinUnauthorized, ""},
-		{"two URIs, both admitted", identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1", "spiffe://corp.example/watcher/2")), explain.JoinUnauthorized, ""},
+		{"a name that captures more", identity.Data, corpProver(t, pki, commonName("node-a/b")),
+			explain.JoinUnauthorized, ""},
+		{"a name with a line break", identity.Data, corpProver(t, pki, commonName("node-a\nb")),
+			explain.JoinUnauthorized, ""},
+		{"two URIs, one of which is admitted", identity.Witness,
+			corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
+				"spiffe://corp.example/other")), explain.JoinUnauthorized, ""},
+		{"two URIs, both admitted", identity.Witness,
+			corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
+				"spiffe://corp.example/watcher/2")), explain.JoinUnauthorized, ""},
 		{"another kind", identity.Admin, corpProver(t, pki, commonName("node-c")), explain.JoinKindMismatch, ""},
 		{"a coordinator", identity.Coordinator, corpProver(t, pki, commonName("node-c")), explain.JoinKindMismatch, ""},
-		{"for another channel", identity.Data, elsewhere{proverOf(pki.Issue(t, key, commonName("node-c")), key)}, explain.ProofOtherSession, "binding of this TLS session"},
+		{"for another channel", identity.Data, elsewhere{proverOf(pki.Issue(t, key, commonName("node-c")), key)},
+			explain.ProofOtherSession, "binding of this TLS session"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := d.store.snapshot()
@@ -180,7 +195,8 @@ func TestX509Refusals(t *testing.T) {
 		})
 	}
 	// The same with one URI, so that the rows above show something.
-	if err := d.machine().join(identity.Witness, corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1"))); err != nil {
+	if err := d.machine().join(identity.Witness,
+		corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1"))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -203,7 +219,8 @@ func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
 	if told[0] != told[1] {
 		t.Errorf("with a root's name: %s\nwith another: %s", told[0], told[1])
 	}
-	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("printer-7"))); strings.Contains(explain.Of(err).Error(), "node-") {
+	if err := d.machine().join(identity.Data,
+		corpProver(t, pki, commonName("printer-7"))); strings.Contains(explain.Of(err).Error(), "node-") {
 		t.Errorf("it is told of an entry: %v", err)
 	}
 }
@@ -228,11 +245,15 @@ func TestX509ClaimedMember(t *testing.T) {
 	}{
 		{"itself", "itself", "itself", func() { join("itself") }, ""},
 		{"another member's name", "one", "two", func() { join("one"); join("two") }, explain.JoinOtherMember},
-		{"a name that nobody has, by a proof that gives another", "nobody", "member", func() { join("member") }, explain.JoinOtherMember},
-		{"one that was removed", "removed", "removed", func() { join("removed"); d.remove(t, identity.Data, "removed") }, explain.JoinOtherMember},
+		{"a name that nobody has, by a proof that gives another", "nobody", "member", func() { join("member") },
+			explain.JoinOtherMember},
+		{"one that was removed", "removed", "removed",
+			func() { join("removed"); d.remove(t, identity.Data, "removed") }, explain.JoinOtherMember},
 		{"one that never was", "new", "new", func() {}, explain.JoinOtherMember},
-		{"one that was replaced", "replaced", "replaced", func() { join("replaced"); d.replace(t, identity.Data, "replaced") }, explain.JoinOtherMember},
-		{"one that is banned", "banned", "banned", func() { join("banned"); d.ban(t, identity.Data, "banned") }, explain.JoinBanned},
+		{"one that was replaced", "replaced", "replaced",
+			func() { join("replaced"); d.replace(t, identity.Data, "replaced") }, explain.JoinOtherMember},
+		{"one that is banned", "banned", "banned", func() { join("banned"); d.ban(t, identity.Data, "banned") },
+			explain.JoinBanned},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.prepare()
@@ -252,7 +273,9 @@ func TestX509ClaimedMember(t *testing.T) {
 				t.Fatal(err)
 			}
 			is := d.record(identity.Data, tc.shows).Value
-			if m.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER || !is.JoinedAt.Equal(was.JoinedAt) || is.Incarnation != keyOf(t, m.key) || is.Incarnation == was.Incarnation {
+			if m.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER ||
+				!is.JoinedAt.Equal(was.JoinedAt) || is.Incarnation != keyOf(t, m.key) ||
+				is.Incarnation == was.Incarnation {
 				t.Errorf("outcome %v, record %+v, was %+v", m.grant.GetOutcome(), is, was)
 			}
 		})
@@ -296,7 +319,8 @@ func TestX509WhatKeepsACertificateOut(t *testing.T) {
 		{"remove", func(d *desk) { d.remove(t, identity.Data, "c") }, ""},
 		{"replace", func(d *desk) { d.replace(t, identity.Data, "c") }, ""},
 		{"ban", func(d *desk) { d.ban(t, identity.Data, "c") }, explain.JoinBanned},
-		{"ban and remove", func(d *desk) { d.ban(t, identity.Data, "c"); d.remove(t, identity.Data, "c") }, explain.JoinBanned},
+		{"ban and remove", func(d *desk) { d.ban(t, identity.Data, "c"); d.remove(t, identity.Data, "c") },
+			explain.JoinBanned},
 		{"no entry for the name", func(d *desk) {
 			wantOnly(t, "set", d.set(strings.ReplaceAll(corpEntries(pki), "CN=node-*", "CN=rack-*")), "")
 		}, explain.JoinUnauthorized},
@@ -346,7 +370,8 @@ func TestX509NeedsRootsInTheManifest(t *testing.T) {
 	if err := d.set(corpEntries(other)); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-e"))), explain.JoinCertificateForeign)
+	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-e"))),
+		explain.JoinCertificateForeign)
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +390,9 @@ func TestRelayedX509ProofIsRefused(t *testing.T) {
 	prover := corpProver(t, pki, commonName("node-c"))
 	before := f.catalog()
 	relay := newRelay(t, f)
-	conn, err := grpc.NewClient("passthrough:///"+relay.addr, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})))
+	conn, err := grpc.NewClient("passthrough:///"+relay.addr,
+		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
+			MinVersion: tls.VersionTLS13})))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,18 +59,30 @@ func TestRolledBackSQLite(t *testing.T) {
 	}})
 }
 
-// copySQLite copies the files of a database that is open.
+// copySQLite copies the files of a database that is open, as they are at one moment: of a copy
+// whose index knows more of the log than was copied nothing could be read.
 func copySQLite(t *testing.T, from, to string) {
 	t.Helper()
-	for _, f := range []string{"", "-wal", "-shm"} {
+	read := func(f string) []byte {
 		raw, err := os.ReadFile(from + f)
-		if err == nil {
-			err = os.WriteFile(to+f, raw, 0o600)
-		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		return raw
 	}
+	for range 1000 {
+		file, log, index := read(""), read("-wal"), read("-shm")
+		if !bytes.Equal(read(""), file) || !bytes.Equal(read("-wal"), log) {
+			continue // somebody wrote meanwhile
+		}
+		for f, raw := range map[string][]byte{"": file, "-wal": log, "-shm": index} {
+			if err := os.WriteFile(to+f, raw, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return
+	}
+	t.Fatal("somebody writes to the database all the time")
 }
 
 // overwrite puts content in the place of that of a file, and cuts what is longer. What

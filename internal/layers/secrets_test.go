@@ -53,6 +53,7 @@ var secretRooms = []struct {
 	{"internal/devcluster", shares, "it plays the owners"},
 	{"internal/coordinator/authority", seeds, "the one part of a coordinator that holds them"},
 	{"internal/coordinator/authority", shares, "it makes them, and a seed of them"},
+	{"internal/coordinator/transition", shares, "it splits a seed among its owners, and seals each share"},
 	{"internal/coordinator/ownerrecovery", shares, "it gathers them"},
 }
 
@@ -97,7 +98,6 @@ var secretReaches = map[string]map[kind][]string{
 			"asking.steps",
 			"gathering",
 			"gathering.open",
-			"move.splitSeed",
 			"peerServer.Prepare",
 			"recoveries",
 			"recoveries.current",

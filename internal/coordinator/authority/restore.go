@@ -59,7 +59,7 @@ func (s *State) RestoredEpoch() uint64 {
 }
 
 // A store that was restored from a backup holds an intent beside the history of then
-// (storage.md, Restore). Before anything is served from it, a coordinator that holds
+// (docs/explanation/recovery.md). Before anything is served from it, a coordinator that holds
 // the seed appends a restore transition, which the signers authorized: it has a new
 // mesh CA key, and its index and epoch are above all that the field remembers. So
 // whoever saw a newer head accepts the fork by the signatures of the signers it knows,

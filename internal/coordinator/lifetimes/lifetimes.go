@@ -3,10 +3,12 @@
 package lifetimes
 
 import (
+	"slices"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Certificates of an outage of the store.
@@ -43,4 +45,16 @@ const CertMargin = time.Hour + Stretch
 // can be valid, or its holder in grace.
 func KeyMemory(m *manifest.Manifest) time.Duration {
 	return max(m.LongestSVIDTTL(), manifest.DefaultDegradedMax) + m.RejoinGrace
+}
+
+// Degraded is how long, and with what, a member may go on without coordinators, as the manifest
+// bounds it.
+func Degraded(m *manifest.Manifest) snapshot.DegradedPolicy {
+	p := snapshot.DegradedPolicy{Max: m.Degraded.Max.Truncate(time.Second),
+		RouteTTL: m.Degraded.RouteTTL.Truncate(time.Second)}
+	for _, a := range m.Degraded.Allow {
+		p.Allow = append(p.Allow, string(a))
+	}
+	slices.Sort(p.Allow)
+	return p
 }

@@ -454,3 +454,22 @@ func (l *Members) Rollout(t *bundle.View) *fealtyv1.TrustRollout {
 	out.Lagging = out.Lagging[:min(len(out.Lagging), bundle.MaxNamedMembers)]
 	return out
 }
+
+// Newer returns that one of two messages which says more of a member; either may be nil.
+func Newer(a, b *fealtyv1.Live) *fealtyv1.Live {
+	switch {
+	case a == nil || b == nil:
+		if a == nil {
+			return b
+		}
+		return a
+	case a.GetConnected() != b.GetConnected():
+		if a.GetConnected() {
+			return a
+		}
+		return b
+	case a.GetLastReport().AsTime().Before(b.GetLastReport().AsTime()):
+		return b
+	}
+	return a
+}

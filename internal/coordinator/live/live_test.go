@@ -92,3 +92,17 @@ func TestReportsLeaveNothingBehind(t *testing.T) {
 		t.Errorf("kept of what it holds: %d scopes", len(held))
 	}
 }
+
+func TestNewerLive(t *testing.T) {
+	at := func(s int64, connected bool) *fealtyv1.Live {
+		return &fealtyv1.Live{LastReport: &timestamppb.Timestamp{Seconds: s}, Connected: connected}
+	}
+	old, recent, here := at(1, false), at(2, false), at(1, true)
+	for _, tt := range []struct{ a, b, want *fealtyv1.Live }{
+		{nil, nil, nil}, {old, nil, old}, {nil, old, old}, {old, recent, recent}, {recent, old, recent}, {recent, here, here}, {here, recent, here},
+	} {
+		if got := live.Newer(tt.a, tt.b); got != tt.want {
+			t.Errorf("of %v and %v: %v", tt.a, tt.b, got)
+		}
+	}
+}

@@ -224,3 +224,13 @@ func (m *Member) AllLabels() []string {
 // IsSession reports whether an identity of kind k is a session of a person or
 // tool: it lasts for hours, and counts for nothing in the fleet.
 func IsSession(k identity.Kind) bool { return k == identity.Admin || k == identity.Readonly }
+
+// RoleNames returns its roles, sorted.
+func (m Member) RoleNames() []string {
+	out := make([]string, 0, len(m.Roles))
+	for _, r := range m.Roles {
+		out = append(out, string(r))
+	}
+	slices.Sort(out)
+	return out
+}

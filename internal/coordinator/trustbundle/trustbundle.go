@@ -325,3 +325,32 @@ func (b *Current) Bans(id identity.ID, key identity.KeyID) bool {
 
 // identityPause is how often it is looked whether the own certificate is to be renewed.
 const identityPause = 5 * time.Second
+
+// Prune forgets banned keys whose time was over at now, each by a change that begin returns. One
+// that the bundle lists is never among them.
+func (b *Current) Prune(ctx context.Context, s *authority.State, now time.Time, begin func() *record.Change) error {
+	for {
+		in, err := b.Read(ctx, s)
+		if err != nil {
+			return err
+		}
+		ch := begin()
+		var d bundle.Delta
+		for _, k := range in.BannedKeys {
+			if now.After(k.Until) && !in.State.Value.AsOf.Before(k.CertEnd) && len(d.Forget) < record.PruneBatch {
+				ch.Delete(record.BanKeyKey(k.Key), k.Version)
+				d.Forget = append(d.Forget, k.Key)
+			}
+		}
+		if len(d.Forget) == 0 {
+			return nil
+		}
+		if err := b.Touch(ctx, s, ch, d, bundle.ForBans); err != nil {
+			return err
+		}
+		if _, err := ch.Commit(ctx); err != nil {
+			return record.IgnoreConflict(err)
+		}
+		b.LookAgain()
+	}
+}

@@ -1,0 +1,207 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/membership"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// Renew certifies a new key of a member that holds a valid SVID. The manifest in
+// force decides again, whatever was true when the member joined.
+func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) (*fealtyv1.RenewResponse, error) {
+	c := a.c
+	peer := identity.FromContext(ctx)
+	started := time.Now()
+	chain, alone, err := c.renew(ctx, peer, readRenewRequest(req))
+	label := "renewed"
+	if alone {
+		label = "recertified"
+	}
+	if err != nil {
+		label = "error"
+		if code := explain.CodeOf(err); code != "" {
+			label = code
+		}
+		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "renewal refused", slog.String("member", peer.ID.String()),
+			slog.String("code", explain.CodeOf(err)), slog.String("reason", err.Error()))
+	}
+	c.metrics.renewals.WithLabelValues(label).Inc()
+	c.metrics.renewSeconds.Observe(time.Since(started).Seconds())
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.RenewResponse{Chain: chain}, nil
+}
+
+// renew certifies what r asks for. It reports whether that was done without a record,
+// which certifies again what is recorded, and nothing else.
+func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool,
+	err error) {
+	turn := a.oneTurn()
+	if lost := a.cfg.StoreGuard.LostError(); lost != nil {
+		// What the store shows of the member may be of before: it is renewed by what is known
+		// here, as without the store.
+		chain, err = a.renewAlone(ctx, peer, r, turn,
+			explain.Wrap(lost, explain.StoreUnreachable,
+				"what", "the renewal", "cause", "the store went back (FE-S112)"))
+		return chain, err == nil, err
+	}
+	asking, cancel := a.cfg.Head.Patience(ctx)
+	defer cancel()
+	chain, alone, err = a.renewRecorded(asking, peer, r, turn)
+	if !authority.OutOfReach(ctx, asking, err) {
+		return chain, alone, err
+	}
+	a.cfg.StoreGuard.Silent()
+	chain, err = a.renewAlone(ctx, peer, r, turn, err)
+	return chain, err == nil, err
+}
+
+func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest,
+	turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
+	next := r.key
+	for range record.CommitTries {
+		s, err := a.cfg.Head.InForce(ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		id := peer.ID
+		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
+		if err != nil {
+			return nil, false, a.cfg.Head.StoreError("read the member", err)
+		}
+		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key &&
+			next == peer.Key {
+			// The outage swallowed the answer to a renewal: the member holds that newer key
+			// too, and asks with it once more. This one shows no second machine.
+			return nil, false, record.Busy("the renewal")
+		}
+		now, stored := a.cfg.Now(), rec
+		membership.CatchUp(s, &rec.Value, peer.Leaf, now)
+		after, entry, err := renewal(s.Manifest, rec, id, peer.Key, next, r.csr, now)
+		if err != nil {
+			if errors.Is(err, explain.RenewOlderKey) {
+				a.cfg.Membership.OlderKey(ctx, id.Kind(), id.Name(), err.Error())
+			}
+			return nil, false, err
+		}
+		if err := turn(id.Kind(), id.Name()); err != nil {
+			return nil, false, err
+		}
+		if a.cfg.Bundle.Bans(id, next) || a.cfg.Bundle.Bans(id, peer.Key) {
+			return nil, false, explain.New(explain.JoinBanned, "identity", id.String())
+		}
+		after.MeshKey = s.MeshKey
+		change := s.Records.NewChange(s.HeadVersion)
+		change.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, after)
+		if err := a.cfg.Membership.Recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
+			return nil, false, err
+		}
+		change.Require(record.BanIDKey(id.Kind(), id.Name()), 0)
+		change.Require(record.BanKeyKey(next), 0)
+		rev, err := change.Commit(ctx)
+		if errors.Is(err, store.ErrConflict) {
+			if err := a.bannedNow(ctx, s, id, next); err != nil {
+				return nil, false, err
+			}
+			if a.cfg.Head.Conflicts(ctx, err) {
+				continue
+			}
+		}
+		if err != nil {
+			refused := store.ReasonOf(err) != 0
+			err = a.cfg.Head.StoreError("record the renewal", err)
+			if refused {
+				chain, err = a.renewFull(ctx, s, peer, r, stored, turn, err)
+				return chain, err == nil, err
+			}
+			return nil, false, err
+		}
+		if err := a.cfg.Faults.Hit("renew.after-commit"); err != nil {
+			return nil, false, err
+		}
+		a.cfg.Membership.Roster().Put(after, rev)
+		chain, err := s.Issue(r.publicKey, id, entry, after.NotAfter, now)
+		if err != nil {
+			return nil, false, fmt.Errorf("certify %s: %w", id, err)
+		}
+		return chain, false, nil
+	}
+	return nil, false, record.Busy("the renewal")
+}
+
+// bannedNow says so if the conflict of a transaction is a ban.
+func (a *Admission) bannedNow(ctx context.Context, s *authority.State, id identity.ID, key identity.KeyID) error {
+	for _, k := range []string{record.BanIDKey(id.Kind(), id.Name()), record.BanKeyKey(key)} {
+		ban, err := record.Get[record.Ban](ctx, s.Records, k)
+		if err != nil {
+			return a.cfg.Head.StoreError("read a ban", err)
+		}
+		if ban.Exists() {
+			return explain.New(explain.JoinBanned, "identity", id.String())
+		}
+	}
+	return nil
+}
+
+// Leave ends the caller's membership: its record goes, and its keys are banned.
+func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*fealtyv1.LeaveResponse, error) {
+	c := a.c
+	peer := identity.FromContext(ctx)
+	id := peer.ID
+	// The ban of its keys ends this very connection, so it takes effect behind the
+	// answer.
+	err := c.cfg.Membership.ChangeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave",
+		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
+			if peer.Key != rec.Value.Key {
+				// Whoever holds an earlier certificate must not end the membership.
+				err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
+				c.cfg.Membership.OlderKey(ctx, id.Kind(), id.Name(), err.Error())
+				return false, err
+			}
+			if n := len(rec.Value.Domains); n > 0 {
+				return false, explain.New(explain.MemberOwnsDomains, "member", rec.Value.Path(),
+					"domains", fmt.Sprint(n))
+			}
+			return true, c.cfg.Membership.RemoveRecord(ctx, s, ch, rec, id.String(), "member.leave", "")
+		})
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.LeaveResponse{}, nil
+}
+
+// memberTurn takes one turn of a member's renewals and rejoins. Ask once it has
+// shown its newest key: whoever holds an earlier one must not use up its turns.
+func (a *Admission) memberTurn(kind identity.Kind, name string) error {
+	path := string(kind) + "/" + name
+	if a.cfg.PerMember.Allow(path, a.cfg.Now()) {
+		return nil
+	}
+	perSecond, burst := a.cfg.PerMember.Limit()
+	return explain.New(explain.RateLimited, "what", "certificates of "+path, "limit",
+		fmt.Sprintf("%v per second, %d at once", perSecond, burst))
+}
+
+// oneTurn is memberTurn for a call that decides again after each conflict: it takes
+// one turn in all.
+func (a *Admission) oneTurn() func(identity.Kind, string) error {
+	took := false
+	return func(kind identity.Kind, name string) error {
+		if took {
+			return nil
+		}
+		took = true
+		return a.memberTurn(kind, name)
+	}
+}

@@ -1,0 +1,221 @@
+package membership
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/hex"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// How a copy of a member is found: by the key that it presents, if the member renewed
+// since, and by the process that it runs, which takes turns with the member's own
+// (package copies).
+
+const (
+	// NewKeySettles is for how long after a new key was seen in use a stream or a poll may
+	// still begin under the one before: it was on its way.
+	NewKeySettles = 30 * time.Second
+	// openingsPause is how long streams are gathered before the others are told of them,
+	// maxOpenings how many are, and OpeningsPage how many one message names.
+	openingsPause = 100 * time.Millisecond
+	maxOpenings   = 1 << 14
+	OpeningsPage  = 1000
+	runDigits     = 32
+)
+
+// Presents judges the key that a member presents, as its renewal does: an earlier one is
+// used by another machine. Where the record cannot be read nobody is refused: an outage
+// finds nothing out.
+func (m *Membership) Presents(ctx context.Context, peer identity.Peer) error {
+	rec, ok := m.members.Find(string(peer.ID.Kind()) + "/" + peer.ID.Name())
+	if !ok || !rec.Held() {
+		return nil // of no member, or of one that is to be replaced: others say so
+	}
+	now, age := m.cfg.Now(), rec.Age(peer.Key)
+	if age == record.KeyUnknown {
+		// It may be newer than what this coordinator has heard of, or of a restore's gap.
+		s, err := m.cfg.Head.Ready()
+		if err != nil {
+			return err
+		}
+		asking, cancel := m.cfg.Head.Patience(ctx)
+		defer cancel()
+		stored, err := record.Get[record.Member](asking, s.Records, record.MemberKey(peer.ID.Kind(), peer.ID.Name()))
+		if err != nil || !stored.Exists() || !stored.Value.Held() {
+			return nil
+		}
+		rec = stored.Value
+		CatchUp(s, &rec, peer.Leaf, now)
+		age = rec.Age(peer.Key)
+	}
+	switch age {
+	case record.KeyRecorded:
+		m.live.Uses(peer.ID, peer.Key, now)
+		return nil
+	case record.KeyBefore:
+		if used, ok := m.live.UsedFor(peer.ID, rec.Key, now); !ok || used < NewKeySettles {
+			return nil
+		}
+	}
+	err := explain.New(explain.RenewOlderKey, "identity", peer.ID.String(), "key", peer.Key.String()[:16])
+	m.OlderKey(ctx, peer.ID.Kind(), peer.ID.Name(), err.Error())
+	return err
+}
+
+// RunOf returns run if it names a process as members do, else "".
+func RunOf(run string) string {
+	if _, err := hex.DecodeString(run); err != nil || len(run) != runDigits {
+		return ""
+	}
+	return run
+}
+
+// StreamOpened notes a stream that a member opened here.
+func (m *Membership) StreamOpened(ctx context.Context, path, run string) {
+	if run == "" {
+		return
+	}
+	if m.copies.Opened(path, run, m.cfg.Now()) {
+		m.cloneAlarm(ctx, "two processes take the place of each other", path)
+	}
+	m.openings.add(path, run)
+}
+
+// CopyFindings says whom two processes run as. Every coordinator hears of the streams.
+func (m *Membership) CopyFindings() []*fealtyv1.Finding {
+	members, at := m.copies.Alarms(m.cfg.Now())
+	return alarmFindings(explain.MemberCopied, members, at)
+}
+
+// OlderKeyFindings says of whom an earlier key was presented here.
+func (m *Membership) OlderKeyFindings() []*fealtyv1.Finding {
+	members, at := m.copies.OlderKeys(m.cfg.Now())
+	return alarmFindings(explain.MemberOlderKey, members, at)
+}
+
+func alarmFindings(code explain.Code, members []string, at map[string]time.Time) []*fealtyv1.Finding {
+	var all []finding.Case
+	for _, m := range members {
+		all = append(all, finding.Case{Member: m, Value: at[m].UTC().Format(time.RFC3339)})
+	}
+	return finding.Fold(code, "at", all)
+}
+
+// openings are streams that were opened here, of which the others are not told yet.
+type openings struct {
+	mu      sync.Mutex
+	streams map[string]string // the newest process of each member; guarded by mu
+	more    watch.Signal
+}
+
+// add notes a stream. What does not fit is not told: a copy is found a little later.
+func (o *openings) add(path, run string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.streams == nil {
+		o.streams = make(map[string]string)
+	}
+	if _, there := o.streams[path]; there || len(o.streams) < maxOpenings {
+		o.streams[path] = run
+		o.more.Notify()
+	}
+}
+
+func (o *openings) take() map[string]string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	taken := maps.Clone(o.streams)
+	clear(o.streams)
+	return taken
+}
+
+// FollowOpenings tells the other coordinators of streams, until ctx ends.
+func (m *Membership) FollowOpenings(ctx context.Context) error {
+	for {
+		more := m.openings.more.Wait()
+		if taken := m.openings.take(); len(taken) > 0 {
+			m.tellOpenings(ctx, taken)
+		} else if err := watch.Event(ctx, more); err != nil {
+			return err
+		}
+		if err := watch.Sleep(ctx, openingsPause); err != nil {
+			return err
+		}
+	}
+}
+
+// tellOpenings tells every other coordinator that is heard. Who does not listen now finds
+// out by the next stream.
+func (m *Membership) tellOpenings(ctx context.Context, streams map[string]string) {
+	s, err := m.cfg.Head.Ready()
+	if err != nil {
+		return
+	}
+	var pages []*fealtyv1.NoteStreamsRequest
+	for path, run := range streams {
+		if n := len(pages); n == 0 || len(pages[n-1].GetStreams()) == OpeningsPage {
+			pages = append(pages, &fealtyv1.NoteStreamsRequest{})
+		}
+		last := pages[len(pages)-1]
+		last.Streams = append(last.Streams, &fealtyv1.OpenedStream{Member: path, Run: run})
+	}
+	m.cfg.Peers.Each(ctx, s, func(ctx context.Context, conns []*mesh.Conn) {
+		for _, conn := range conns { // the first address that answers is that coordinator
+			if tellPages(ctx, conn, pages) == nil {
+				return
+			}
+		}
+	})
+}
+
+func tellPages(ctx context.Context, conn *mesh.Conn, pages []*fealtyv1.NoteStreamsRequest) error {
+	client := fealtyv1.NewLiveServiceClient(conn)
+	for _, page := range pages {
+		if _, err := client.NoteStreams(ctx, page); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// CatchUp has the record of a member know the certificate that it presents, if that is
+// of the gap: the record is of before. That it is genuine was verified, and that it is
+// not banned too.
+func CatchUp(s *authority.State, rec *record.Member, leaf *x509.Certificate, now time.Time) {
+	if s.Gap == nil || leaf == nil || !rec.Held() {
+		return
+	}
+	key, issued := identity.KeyOf(leaf), leaf.NotBefore.Add(ca.Backdate)
+	if key == rec.Key || rec.WasKey(key) || issued.Before(s.Gap.BackupAt.Add(-snapshot.ClockTolerance)) ||
+		issued.After(s.RestoredAt()) {
+		return
+	}
+	rec.Rekey(key, leaf.NotAfter, now, lifetimes.Stretch)
+}
+
+// OlderKey raises the alarm that somebody proved an earlier key of a member.
+func (m *Membership) OlderKey(ctx context.Context, kind identity.Kind, name, detail string) {
+	m.copies.OlderKey(string(kind)+"/"+name, m.cfg.Now())
+	m.cloneAlarm(ctx, "an earlier key of a member is in use", detail)
+}
+
+// cloneAlarm tells people that two holders of one identity exist.
+func (m *Membership) cloneAlarm(ctx context.Context, what, detail string) {
+	m.metrics.clones.Inc()
+	m.cfg.Failures.Log(ctx, m.cfg.Log, slog.LevelError, "clone alarm: "+what, slog.String("detail", detail))
+}

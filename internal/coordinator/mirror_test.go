@@ -1,0 +1,147 @@
+package coordinator
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/publication"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// within waits until cond holds.
+func within(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !cond(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+// What a coordinator publishes is in the publish directory too, and verifies for its
+// member as what the stream brings: bundle, header, proof and content.
+func TestPublishDir(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "pub")
+	f := readyFleet(t, func(c *Config) { c.PublishDir = dir })
+	joined := f.member("db-1")
+	id := joined.id
+	state := f.c.rooms.Head.State()
+	p := f.publishedFor(id)
+	subject := p.Header.Subject
+	var tree *mirror.Tree
+	source, err := mirror.NewDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the member's header is in the directory", func() bool {
+		if tree, err = mirror.Open(f.ctx(), source, testCluster); err != nil {
+			return false
+		}
+		_, err = tree.Header(context.Background(), snapshot.ScopeNodeRuntime, subject)
+		return err == nil
+	})
+	parsed, err := snapshot.ParseSubject(subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, incarnation, _ := parsed.Node()
+	trust := snapshot.Trust{Me: id, Incarnation: incarnation, ConfigRoot: state.Bundle.PublicRoot()}
+	raw, err := tree.TrustBundle(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, err := snapshot.Unmarshal(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if trust.Bundle, err = snapshot.Verify(bundle, trust, snapshot.Marks{}, f.clock()); err != nil {
+		t.Fatal(err)
+	}
+	signed, err := tree.Header(context.Background(), snapshot.ScopeNodeRuntime, subject)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claims, err := snapshot.ReadClaims(&snapshot.Signed{Header: signed.Header, Content: []byte("{}"),
+		Publication: signed.Publication, Proof: signed.Proof})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if signed.Content, err = mirror.Content(context.Background(), source, claims.Header.ContentHash,
+		claims.Header.ContentSize); err != nil {
+		t.Fatal(err)
+	}
+	v, err := snapshot.Verify(signed, trust, snapshot.Marks{}, f.clock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, ok := v.NodeRuntime(); !ok || r.Entry != "pool" {
+		t.Errorf("runtime %+v", r)
+	}
+	info, err := os.Stat(filepath.Join(dir, mirror.PointerName))
+	if err != nil || info.Mode().Perm()&0o007 != 0 || info.Mode().Perm()&0o040 == 0 {
+		t.Errorf("the pointer has mode %v, %v: its group may read it, others may not", info.Mode(), err)
+	}
+	// It is counted after it can be seen.
+	within(t, "a write is counted",
+		func() bool {
+			return counterOf(f.c.registry, "fealty_publish_dir_writes_total", "written") >= 1
+		})
+}
+
+// A directory that cannot be written is told, and holds up nobody: members join and
+// are told what they are meanwhile.
+func TestPublishDirFails(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "pub")
+	if err := os.WriteFile(dir, []byte("in the way"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := readyFleet(t, func(c *Config) { c.PublishDir = dir })
+	joined := f.member("db-1")
+	f.publishedFor(joined.id)
+	within(t, "the failure is a finding", func() bool {
+		st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range st.GetFindings() {
+			if x.GetCode() == string(explain.PublishDirFailed) && strings.Contains(x.GetSummary(), dir) {
+				return true
+			}
+		}
+		return false
+	})
+	if got := counterOf(f.c.registry, "fealty_publish_dir_writes_total", "failed"); got < 1 {
+		t.Errorf("%v failures are counted", got)
+	}
+	if counterOf(f.c.registry, "fealty_publish_dir_generation") != 0 {
+		t.Error("a generation counts as written")
+	}
+}
+
+// publishedFor waits until a member has a node_runtime.
+func (f *fleet) publishedFor(id identity.ID) publication.Published {
+	f.t.Helper()
+	var out publication.Published
+	within(f.t, "the member's node_runtime is published", func() bool {
+		p := f.c.rooms.Publication.View()
+		if !p.Serves() {
+			return false
+		}
+		i, ok := p.Find(publication.RuntimePath(string(id.Kind()) + "/" + id.Name()))
+		if ok {
+			out = p.Headers[i]
+		}
+		return ok
+	})
+	return out
+}

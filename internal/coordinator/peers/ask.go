@@ -1,0 +1,260 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/live"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/presence"
+	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// told is what another coordinator said.
+type told struct {
+	name     string
+	claim    string // what it says that it saw of the store, and cannot prove
+	findings []*fealtyv1.Finding
+}
+
+// expected returns what package presence is to know of the coordinators.
+func expected(all []replicas.Record) []presence.Coordinator {
+	out := make([]presence.Coordinator, len(all))
+	for i, r := range all {
+		out[i] = presence.Coordinator{
+			Key: r.Key, Name: r.Name, Addresses: r.Addresses, Revision: uint64(r.Version),
+			Recovering: r.Phase == authority.Recovery.String(), Stopped: r.Stopped,
+		}
+	}
+	return out
+}
+
+// Follow asks the other coordinators what they saw of the store and what they find,
+// until ctx ends. A statement that the cluster signed is proof; the rest is told to people.
+func (p *Peers) Follow(ctx context.Context, s *authority.State) error {
+	defer p.forgetTold()
+	for {
+		began := time.Now()
+		p.Ask(ctx, s)
+		if err := watch.Sleep(ctx, max(hearPause-time.Since(began), hearPause-hearTimeout)); err != nil {
+			return err
+		}
+	}
+}
+
+// Ask asks all of them once, as [Peers.Follow] does again and again.
+func (p *Peers) Ask(ctx context.Context, s *authority.State) { p.askAll(ctx, s, hearTimeout) }
+
+// askAll asks all other coordinators at once, and waits for each for no longer than
+// timeout. One that does not answer within hearTimeout has left a question unanswered.
+func (p *Peers) askAll(ctx context.Context, s *authority.State, timeout time.Duration) {
+	asking, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	select {
+	case p.hearing <- struct{}{}:
+		defer func() { <-p.hearing }()
+	case <-asking.Done():
+		return
+	}
+	all, conns, err := p.connect(asking, s)
+	if err != nil {
+		// While the store does not name them, those that it named last are asked. They get
+		// the time that is left, and what that comes to is no evidence if it is none.
+		all, conns = p.knownBefore(s)
+		asking, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	var asked sync.WaitGroup
+	for i, r := range all {
+		asked.Go(func() {
+			seen, err := firstAnswer(asking, conns[i],
+				func(ctx context.Context, conn *mesh.Conn) (*fealtyv1.GetSeenResponse, error) {
+					return p.seenBy(ctx, s, conn)
+				})
+			switch {
+			case err == nil:
+				p.presence.Heard(r.Key, p.cfg.Elapsed())
+				p.take(ctx, s, r, seen)
+			case ctx.Err() == nil && timeout == hearTimeout:
+				p.presence.Unanswered(r.Key)
+			}
+		})
+	}
+	asked.Wait()
+}
+
+// seenBy asks at one address. Whoever answers that it cannot say is heard too; then the
+// answer is nil.
+func (p *Peers) seenBy(ctx context.Context, s *authority.State, conn *mesh.Conn) (*fealtyv1.GetSeenResponse,
+	error) {
+	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.Head.AuthorityEpoch}
+	if t := p.cfg.Bundle.View(); t != nil {
+		req.AuthorityEpoch, req.ConfigVersion = t.Epoch, t.Version
+	}
+	seen, err := fealtyv1.NewLiveServiceClient(conn).GetSeen(ctx, req)
+	if _, worded := explain.FromStatus(err); worded || status.Code(err) == codes.Unimplemented {
+		return nil, nil // not ready, or of an earlier release
+	}
+	return seen, err
+}
+
+// take keeps what a coordinator said.
+func (p *Peers) take(ctx context.Context, s *authority.State, r replicas.Record, seen *fealtyv1.GetSeenResponse) {
+	said := told{name: r.Name}
+	if seen != nil {
+		claim, err := p.Compare(ctx, s, r.Name, seen)
+		if err != nil {
+			p.cfg.Failures.Log(ctx, p.cfg.Log, slog.LevelWarn,
+				"what another coordinator saw of the store was not compared",
+				slog.String("coordinator", r.Name), slog.Any("err", err))
+		}
+		said.claim = claim
+		for _, f := range seen.GetFindings()[:min(len(seen.GetFindings()), MaxFindings)] {
+			said.findings = append(said.findings, &fealtyv1.Finding{
+				Code: flowcontrol.Clip(f.GetCode(), live.MaxReleaseBytes), Severity: severityOf(f), Coordinator: r.Name,
+				Summary: flowcontrol.Clip(f.GetSummary(), maxFindingText), Remedy: flowcontrol.Clip(f.GetRemedy(),
+					maxFindingText),
+			})
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.told == nil {
+		p.told = make(map[string]told)
+	}
+	p.told[r.Key] = said
+}
+
+// severityOf returns the severity of a finding that somebody tells.
+func severityOf(f *fealtyv1.Finding) string {
+	if finding.Rank(f) < 0 {
+		return "warning"
+	}
+	return f.GetSeverity()
+}
+
+// knownBefore returns the coordinators that the store named last.
+func (p *Peers) knownBefore(s *authority.State) ([]replicas.Record, [][]*mesh.Conn) {
+	p.mu.Lock()
+	all := p.known
+	p.mu.Unlock()
+	return all, p.connectTo(s, all)
+}
+
+func (p *Peers) forgetTold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.told = nil
+}
+
+// toldNow returns what those said who are there still, by name.
+func (p *Peers) toldNow() []told {
+	now := p.cfg.Elapsed()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []told
+	for key, t := range p.told {
+		if _, expected := p.presence.Silent(key, now); expected && !p.presence.Gone(key, now) {
+			out = append(out, t)
+		}
+	}
+	slices.SortFunc(out, func(a, b told) int { return strings.Compare(a.name, b.name) })
+	return out
+}
+
+// AddTold adds to what this coordinator found what the others did. A finding of the
+// store that they share, or one that two told, is said once.
+func (p *Peers) AddTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
+	out := own
+	for _, t := range p.toldNow() {
+		if t.claim != "" && p.cfg.StoreGuard.Lost() == nil {
+			out = append(out, finding.New(explain.StoreClaimed, "member", "coordinator "+t.name, "claim", t.claim))
+		}
+		for _, f := range t.findings {
+			known := slices.ContainsFunc(out, func(o *fealtyv1.Finding) bool {
+				return o.GetCode() == f.GetCode() && (o.GetSummary() == f.GetSummary() || ofTheStore(f.GetCode()))
+			})
+			if !known {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+// ofTheStore reports whether what a finding says is so of the store, whoever says it.
+func ofTheStore(code string) bool {
+	return slices.Contains([]explain.Code{explain.StoreFull, explain.StoreRefuses, explain.StoreWentBack},
+		explain.Code(code))
+}
+
+// MissedFindings says which other coordinators are missed.
+func (p *Peers) MissedFindings() []*fealtyv1.Finding {
+	var out []*fealtyv1.Finding
+	for _, m := range p.presence.Missed(p.cfg.Elapsed()) {
+		if m.Recovering && m.Writes {
+			out = append(out, finding.New(explain.CoordinatorRecovering, "name", m.Name, "addresses",
+				strings.Join(m.Addresses, ", ")))
+			continue
+		}
+		since := m.For.Round(time.Second).String()
+		if !m.Ever {
+			since += ", which is since the one that is asked became ready"
+		}
+		note := "members that are connected to it alone are not known here"
+		if m.Writes {
+			note = "it wrote to the store a short while ago, so that it may run out of reach; " + note
+		}
+		out = append(out, finding.New(explain.CoordinatorUnheard, "name", m.Name, "since", since, "addresses",
+			strings.Join(m.Addresses, ", "), "note", note))
+	}
+	return out
+}
+
+// Compare compares the store with what another coordinator says of it, and returns
+// what of that is no proof; empty if there is nothing to tell.
+func (p *Peers) Compare(ctx context.Context, s *authority.State, name string,
+	seen *fealtyv1.GetSeenResponse) (claim string, err error) {
+	if seen.GetRestored() != s.RestoredEpoch() {
+		return "", nil // one of both does not know of a restore yet
+	}
+	if raw := seen.GetTrustBundle().GetEnvelope(); raw != nil {
+		if err := p.cfg.Proven(ctx, "coordinator "+name,
+			raw); err != nil && explain.CodeOf(err) != string(explain.RequestField) {
+			return "", err
+		}
+	}
+	if p.cfg.StoreGuard.Lost() != nil {
+		return "", nil // it is known
+	}
+	if said := (regress.Claim{Epoch: s.Head.AuthorityEpoch,
+		Value: seen.GetRevision()}); said.Above(s.Head.AuthorityEpoch, p.cfg.StoreGuard.Revision()) {
+		l, err := p.cfg.Store.List(ctx, bundle.StateKey)
+		if err != nil {
+			return "", err
+		}
+		if said.Above(s.Head.AuthorityEpoch, uint64(l.Revision)) {
+			return fmt.Sprintf("revision %d, and the store is at %d", said.Value, l.Revision), nil
+		}
+	}
+	if seen.GetLost() {
+		return "more than the store has now: it went back, it says", nil
+	}
+	return "", nil
+}

@@ -1,0 +1,842 @@
+package publication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/compiler"
+	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/roster"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Publisher compiles what members are told. It belongs to one goroutine.
+type Publisher struct {
+	// term is the one under which all below was made. Under another one everything
+	// begins anew: somebody else may have published in between.
+	term uint64
+	// heard are the coordinators whose addresses members are told, by key, and when
+	// each of them was last known to be ready.
+	heard map[string]time.Time
+	// head and addresses are what everything was compiled for last; another one
+	// means that every member is looked at again.
+	head      history.Hash
+	addresses []string
+	// pending are the members to look at, by path, and groups those, by the hex digits
+	// of their subject.
+	pending       map[string]bool
+	pendingGroups map[string]bool
+	// swept is when all of them were looked at last.
+	swept time.Time
+
+	// groups are those that have members, and placed is the group of each.
+	groups map[string]*memberGroup
+	placed map[string]string
+
+	// compiler is of the config of configVersion, and of the members as trust says who of them
+	// is banned; nil before there is any. state is what the manifest says of them.
+	compiler      *compiler.Compiler
+	configVersion store.Revision
+	trust         trusted
+	state         *authority.State
+	members       *roster.Roster
+	// looks is how members that the config names looked when they were last looked at.
+	looks map[string]string
+
+	found unsatisfied
+	races races
+}
+
+// trusted is what the trust state of a version takes away.
+type trusted struct {
+	version uint64
+	bans    map[identity.ID]bool
+	revoked snapshot.Revocations
+	changed bool // it is another one than the compiler knows
+}
+
+// races are what others wrote while it was compiled.
+type races struct {
+	// contested are the members whose records were other ones than was known here, by
+	// the version that was. They are left out until that changes, and of the try that
+	// follows a lost one in any case: a record that moves all the time, or that somebody
+	// altered, must not hold up what others are told.
+	contested map[string]store.Revision
+	lost      bool // the last try was lost to such a record
+	// outrun is the version of the config that was found not to be the store's any
+	// more: what is compiled from config waits for another one.
+	outrun store.Revision
+	// config: the last try was lost to a write of the config. The next one goes without
+	// config, so that one who writes it all the time does not hold up who joins or leaves.
+	config bool
+	// unassigned are the members that were looked at without the config.
+	unassigned map[string]bool
+}
+
+// memberGroup is a group that has members.
+type memberGroup struct {
+	compiler.Group
+	members int
+}
+
+// NewPublisher returns a [Publisher] that compiled nothing yet.
+func NewPublisher() *Publisher {
+	return &Publisher{
+		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup),
+		placed: make(map[string]string), heard: make(map[string]time.Time), looks: make(map[string]string),
+		found: unsatisfied{
+			failed: make(map[string]string), removed: make(map[string][]compiler.Removed), told: make(map[gap]bool),
+		},
+		races: races{contested: make(map[string]store.Revision), unassigned: make(map[string]bool)},
+	}
+}
+
+// Concerned names the groups that are to be looked at, sorted, by the hex digits of their
+// subjects.
+func (b *Publisher) Concerned() []string { return slices.Sorted(maps.Keys(b.pendingGroups)) }
+
+// sweepHeaders is how often every member is looked at though nothing changed: for
+// headers that are to be renewed.
+const sweepHeaders = time.Hour
+
+// Follow keeps what members are told up with the store until ctx ends: it
+// compiles while this coordinator leads, and reads what the leader published else.
+func (c *Publication) Follow(ctx context.Context, s *authority.State) error {
+	changed, stop := watch.Key(ctx, c.cfg.Store, StateKey)
+	defer stop()
+	b := NewPublisher()
+	for {
+		trust, configured, led := c.cfg.Bundle.Changed(), c.cfg.Desired.Changed(), c.cfg.Election.Changed()
+		if err := c.cfg.StoreGuard.UntilWhole(ctx); err != nil {
+			return err
+		}
+		started := time.Now()
+		more, err := c.Publish(ctx, s, b)
+		if err != nil && !c.cfg.Head.Conflicts(ctx, err) {
+			return err
+		}
+		ended := time.Now()
+		pause := max(PublishPause, publishShare*ended.Sub(started))
+		if !more && err == nil {
+			members := c.cfg.Membership.Roster().Changed()
+			if _, err := watch.Wait(ctx, PollPause, members, trust, configured, changed, led); err != nil {
+				return err
+			}
+		}
+		// The first change after a quiet time is told at once, and those that come soon
+		// after it together. Who leads from now on waits for none: what is to be told did.
+		if _, err := watch.Wait(ctx, pause-time.Since(ended), led); err != nil {
+			return err
+		}
+	}
+}
+
+// Publish looks at what changed, and commits the next generation if that asks for
+// one and this coordinator leads. It reports whether there is more to do. An error
+// that matches store.ErrConflict means that somebody was first, or leads now, and
+// nothing was published.
+func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publisher) (more bool, err error) {
+	t := c.cfg.Bundle.View()
+	if t == nil || t.Epoch != s.Head.AuthorityEpoch {
+		return false, nil // the bundle of this head comes first
+	}
+	p, err := c.current(ctx, s)
+	if err != nil {
+		return false, err
+	}
+	term, leads, ok := c.cfg.Election.Leading()
+	if !ok {
+		c.unreport(b)
+		return false, nil
+	}
+	if b.term != term {
+		*b = *NewPublisher()
+		b.term = term
+	}
+	now := c.cfg.Now()
+	next, coordinators, err := c.nextState(ctx, s, b, p, now)
+	if err != nil {
+		return false, err
+	}
+	if !p.State.Exists() {
+		// Its version numbers the first generation.
+		ch := s.Records.NewChange(s.HeadVersion)
+		ch.Tx.If = append(ch.Tx.If, leads)
+		ch.Put(StateKey, 0, next)
+		_, err := ch.Commit(ctx)
+		return true, err
+	}
+	ready := b.Collect(c, s, t, p, next.Addresses(), now)
+	// Without config now there is more to do, if that is known again.
+	defer func(without bool) { more = more || without && err == nil }(ready && b.races.config)
+	ready = ready && !b.races.config
+	w := c.compile(ctx, s, b, p, next.Addresses(), ready, uint64(p.State.Version), now)
+
+	vouched := p.State.Value
+	due := w.changes() || p.Broken || len(p.Strays) > 0 || coordinators
+	if len(p.Headers) > 0 {
+		age := now.Sub(vouched.IssuedAt)
+		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
+			vouched.Revocations != t.Revocations.String() ||
+			!vouched.signedBy(t.Signers(s.Bundle, now)) || age >= Renew || age < -snapshot.ClockTolerance
+	}
+	if !due {
+		b.races.lost, b.races.config = false, false
+		c.publishedAll(ctx, b, w)
+		return w.more, nil
+	}
+	after := p.with(w.put, w.drop, w.contents)
+	after.State.Value = next
+	after.State.Value.Record, after.State.Value.Signatures = nil, nil
+	if p.Broken {
+		after.State.Value.Since = uint64(p.State.Version)
+	}
+	if len(after.Headers) > 0 {
+		signed, r, err := signRecord(s, t, after, uint64(p.State.Version), now)
+		if err != nil {
+			return false, err
+		}
+		v := &after.State.Value
+		v.Record, v.Signatures = signed.Record, signed.Signatures
+		v.Generation, v.AuthorityEpoch = r.Generation, r.AuthorityEpoch
+		v.Root, v.Revocations = r.Root.String(), r.Revocations.String()
+		v.IssuedAt, v.FreshUntil = r.IssuedAt, r.FreshUntil
+	}
+	ch := s.Records.NewChange(s.HeadVersion)
+	ch.Tx.If = append(ch.Tx.If, leads)
+	ch.Put(StateKey, p.State.Version, after.State.Value)
+	// Nothing is published under keys or revocations that are not in force any more,
+	// nor of peers that are banned or gone.
+	ch.Require(bundle.StateKey, store.Revision(t.Version))
+	w.write(ch, p, after)
+	if w.configured {
+		ch.Require(desired.StateKey, b.configVersion)
+	}
+	if err := c.cfg.Faults.Hit("publish.before-commit"); err != nil {
+		return false, err
+	}
+	rev, err := ch.Commit(ctx)
+	b.races.lost, b.races.config = false, false
+	if conflict, ok := errors.AsType[*store.ConflictError](err); ok {
+		path, member := strings.CutPrefix(conflict.Key, record.MemberPrefix)
+		switch {
+		case member:
+			b.races.contested[path], b.races.lost = conflict.Want, true
+		case conflict.Key == desired.StateKey:
+			b.races.outrun, b.races.config = conflict.Want, true
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := c.cfg.Faults.Hit("publish.after-commit"); err != nil {
+		return false, err
+	}
+	after.State.Version = rev
+	after.Strays = slices.DeleteFunc(slices.Clone(p.Strays[min(len(p.Strays), MaxPublished):]), after.uses)
+	c.Serve(after)
+	c.publishedAll(ctx, b, w)
+	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.State.Value.Generation),
+		slog.Int("headers", len(after.Headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
+	return w.more || len(after.Strays) > 0, nil
+}
+
+// current returns the publication that the store holds: the one in
+// memory, unless another replica wrote since.
+func (c *Publication) current(ctx context.Context, s *authority.State) (*View, error) {
+	e, err := c.cfg.Store.Get(ctx, StateKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, err
+	}
+	have := c.publication.Load()
+	if have != nil && have.State.Version == e.Version {
+		return have, nil
+	}
+	p, err := c.Load(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if p.State.Exists() {
+		c.Serve(p)
+	}
+	return p, nil
+}
+
+// coordinatorSilence is how long a coordinator that is not ready, or says nothing, is
+// still one that members are told of: restarts change nothing for a fleet.
+const coordinatorSilence = 10 * time.Minute
+
+// nextState returns the state that comes after p's, with the addresses of
+// the coordinators that the manifest admits and that are ready, this one among them,
+// and whether that changes who is named.
+func (c *Publication) nextState(ctx context.Context, s *authority.State, b *Publisher, p *View,
+	now time.Time) (Record, bool, error) {
+	if _, err := c.cfg.Self.Admits(s.Manifest); err != nil {
+		return Record{}, false, err
+	}
+	all, err := c.cfg.Replicas.Newest(ctx, s.Manifest)
+	if err != nil {
+		return Record{}, false, err
+	}
+	told := make(map[string][]string)
+	for key, addresses := range p.State.Value.Coordinators {
+		// By its key or, for one that a certificate admits, by the record that holds it.
+		_, named := s.Manifest.Match(identity.Coordinator, []string{"key:" + key})
+		if named || slices.ContainsFunc(all, func(r replicas.Record) bool { return r.Key == key }) {
+			told[key] = addresses
+		}
+	}
+	for _, r := range all {
+		if r.Phase == authority.Ready.String() && now.Sub(r.At).Abs() < coordinatorSilence {
+			told[r.Key], b.heard[r.Key] = r.Addresses, now
+		}
+	}
+	told[c.cfg.Self.EnrolmentKey()], b.heard[c.cfg.Self.EnrolmentKey()] = c.cfg.Addresses, now
+	for key := range told {
+		if _, ok := b.heard[key]; !ok {
+			b.heard[key] = now // by who led before
+		}
+		if now.Sub(b.heard[key]) >= coordinatorSilence {
+			delete(told, key)
+		}
+	}
+	next := p.State.Value
+	next.Change++
+	next.Coordinators = told
+	return next, !maps.EqualFunc(told, p.State.Value.Coordinators, slices.Equal), nil
+}
+
+// Collect notes which members and groups to look at. It reports whether what the
+// config says of them can be compiled: not while it is not known, or known to be
+// another one than in the store.
+func (b *Publisher) Collect(c *Publication, s *authority.State, t *bundle.View, p *View, addresses []string,
+	now time.Time) (ready bool) {
+	b.state, b.members = s, c.cfg.Membership.Roster()
+	touched := c.cfg.Membership.Roster().TakeTouched()
+	all := b.head != s.Head.Hash || !slices.Equal(b.addresses,
+		addresses) || p.Broken || now.Sub(b.swept).Abs() >= sweepHeaders
+	moved := b.head != s.Head.Hash
+	if all {
+		b.head, b.addresses, b.swept = s.Head.Hash, addresses, now
+		for _, path := range c.cfg.Membership.Roster().Paths() {
+			touched[path] = true
+		}
+		for _, h := range p.Headers {
+			if h.member != "" {
+				touched[h.member] = true
+			}
+		}
+		for path := range b.placed {
+			touched[path] = true
+		}
+	}
+	for path := range touched {
+		b.place(path)
+		b.pending[path] = true
+	}
+	if all {
+		for group := range b.groups {
+			b.pendingGroups[group] = true
+		}
+	}
+	b.banned(t)
+	set, version, ok := c.cfg.Desired.Configured()
+	if ok && (b.compiler == nil || version != b.configVersion || moved || b.trust.changed) {
+		b.recompile(s, set, version, moved || b.trust.changed)
+		b.trust.changed = false
+	}
+	if b.compiler != nil {
+		named := moved
+		for path := range touched {
+			named = b.looksAnother(path) && b.seen(path) || named
+		}
+		if named {
+			b.setRemoved("", b.compiler.Unplaced())
+		}
+	}
+	if b.compiler == nil || b.races.outrun == b.configVersion {
+		return false
+	}
+	maps.Copy(b.pending, b.races.unassigned)
+	clear(b.races.unassigned)
+	return true
+}
+
+// place notes which group a member is in now.
+func (b *Publisher) place(path string) {
+	group, ok := "", false
+	var g compiler.Group
+	if m := b.members.Get(path); m.Version != 0 {
+		if _, told := runtimeState(m.Value); told {
+			var rec record.Member
+			if rec, _, ok = covered(b.state, m.Value); ok {
+				g = groupOfRecord(rec)
+				group = groupOf(g)
+			}
+		}
+	}
+	if was, had := b.placed[path]; had {
+		if ok && was == group {
+			return
+		}
+		delete(b.placed, path)
+		if b.groups[was].members--; b.groups[was].members == 0 {
+			delete(b.groups, was)
+			delete(b.pendingGroups, was)
+			b.forget(groupMark + was)
+		}
+	}
+	if !ok {
+		return
+	}
+	b.placed[path] = group
+	if b.groups[group] == nil {
+		b.groups[group] = &memberGroup{Group: g}
+		b.pendingGroups[group] = true
+	}
+	b.groups[group].members++
+}
+
+// looksAnother reports whether what the compiler sees of a member that the config
+// names is other than when it was asked last: a renewal is not.
+func (b *Publisher) looksAnother(path string) bool {
+	if !b.compiler.Names(path) {
+		delete(b.looks, path)
+		return false
+	}
+	look := "none"
+	if m := b.members.Get(path); m.Version != 0 {
+		if m, ok := compiled(b.state, m.Value); ok {
+			look = fmt.Sprintf("%s %s %v", groupOf(m.Group), m.State, m.Outsider)
+		}
+	}
+	was := b.looks[path]
+	b.looks[path] = look
+	return look != was
+}
+
+// seen notes the groups that can see a member, as it may be another one now, and
+// reports whether any record names it.
+func (b *Publisher) seen(path string) bool {
+	if !b.compiler.Names(path) {
+		return false
+	}
+	for group, g := range b.groups {
+		if b.compiler.Sees(g.Group, path) {
+			b.pendingGroups[group] = true
+		}
+	}
+	return true
+}
+
+// banned notes who is banned, and looks at those of whom that is news. What is revoked
+// by name may concern everybody.
+func (b *Publisher) banned(t *bundle.View) {
+	if b.trust.bans != nil && b.trust.version == t.Version {
+		return
+	}
+	if !slices.Equal(b.trust.revoked.Things(), t.Revoked.Things()) {
+		b.trust.revoked, b.trust.changed = t.Revoked, true
+	}
+	was := b.trust.bans
+	b.trust.version, b.trust.bans = t.Version, make(map[identity.ID]bool)
+	news := make(map[identity.ID]bool)
+	for _, id := range t.Bundle.BannedIDs() {
+		b.trust.bans[id] = true
+		news[id] = !was[id]
+	}
+	for id := range was {
+		news[id] = !b.trust.bans[id]
+	}
+	for id, changed := range news {
+		path := string(id.Kind()) + "/" + id.Name()
+		if !changed || b.compiler == nil {
+			continue
+		}
+		if _, ok := b.placed[path]; ok {
+			b.pending[path] = true
+		}
+		if b.seen(path) {
+			b.setRemoved("", b.compiler.Unplaced())
+		}
+	}
+}
+
+// recompile takes another config, other members or other revocations, and looks at
+// those whom the step can concern, or at all.
+func (b *Publisher) recompile(s *authority.State, set *config.Set, version store.Revision, all bool) {
+	was := b.compiler
+	b.compiler, b.configVersion = compiler.New(compiler.Input{
+		Config: set, Ceiling: lifetimes.Degraded(s.Manifest),
+		Member: func(path string) (compiler.Member, bool) {
+			m := b.members.Get(path)
+			if m.Version == 0 {
+				return compiler.Member{}, false
+			}
+			return compiled(b.state, m.Value)
+		},
+		Banned:  func(id identity.ID) bool { return b.trust.bans[id] },
+		Revoked: b.trust.revoked,
+	}), version
+	b.setRemoved("", b.compiler.Unplaced())
+	if was == nil || all {
+		for group := range b.groups {
+			b.pendingGroups[group] = true
+		}
+		for path := range b.placed {
+			b.pending[path] = true
+		}
+		return
+	}
+	ch := b.compiler.ChangesSince(was)
+	for group, g := range b.groups {
+		if ch.Group(g.Group) {
+			b.pendingGroups[group] = true
+		}
+	}
+	for path, group := range b.placed {
+		if ch.Member(path, b.groups[group].Group) {
+			b.pending[path] = true
+		}
+	}
+}
+
+// work is what one generation changes.
+type work struct {
+	put        []Published
+	bytes      int // of the contents that put brings
+	drop       map[HeaderPath]bool
+	contents   map[string][]byte         // new ones, by hash
+	require    map[string]store.Revision // the member records that it was made from
+	configured bool                      // some of it was made from the config
+	done       []string                  // the members that were looked at
+	doneGroups []string                  // and the groups
+	more       bool                      // others are still to be looked at
+	ready      bool                      // the config could be compiled
+}
+
+// room reports whether n more headers may change in this generation.
+func (w *work) room(n int) bool {
+	if len(w.put)+len(w.drop)+n > MaxPublished || w.bytes >= publishedBytes {
+		w.more = true
+		return false
+	}
+	return true
+}
+
+func (w *work) add(h Published, raw []byte) {
+	w.put = append(w.put, h)
+	if w.contents[h.Header.Content] == nil {
+		w.bytes += len(raw)
+	}
+	w.contents[h.Header.Content] = raw
+}
+
+func (w *work) changes() bool { return len(w.put) > 0 || len(w.drop) > 0 }
+
+// write adds the work to ch. Conditions on the members' records make it true at
+// the very revision at which it is committed.
+func (w *work) write(ch *record.Change, p, after *View) {
+	for _, h := range w.put {
+		ch.Write(HeaderKey(h.HeaderPath), h.Header)
+	}
+	for path := range w.drop {
+		ch.Drop(HeaderKey(path))
+	}
+	for path, version := range w.require {
+		ch.Require(record.MemberPrefix+path, version)
+	}
+	for hash, raw := range after.Contents {
+		if p.Contents[hash] == nil {
+			ch.WriteRaw(ContentKey(hash), raw)
+		}
+	}
+	for hash := range p.Contents {
+		if after.Contents[hash] == nil {
+			ch.Drop(ContentKey(hash))
+		}
+	}
+	named := make(map[string]bool) // no key can be written and deleted, or deleted twice
+	for _, w := range ch.Tx.Put {
+		named[w.Key] = true
+	}
+	for _, key := range ch.Tx.Delete {
+		named[key] = true
+	}
+	for _, key := range p.Strays[:min(len(p.Strays), MaxPublished)] {
+		if !named[key] {
+			ch.Drop(key)
+		}
+	}
+}
+
+// compilation is one generation in the making.
+type compilation struct {
+	c          *Publication
+	ctx        context.Context
+	s          *authority.State
+	b          *Publisher
+	p          *View
+	w          *work
+	generation uint64
+	now        time.Time
+}
+
+// compile looks at pending groups and members, and returns what to change: at most
+// MaxPublished headers. A subject that fails keeps its last header, with an alarm; it
+// blocks nobody. Groups come first, so that what a member is told to hold is there by then.
+func (c *Publication) compile(ctx context.Context, s *authority.State, b *Publisher, p *View, addresses []string,
+	ready bool, generation uint64, now time.Time) *work {
+	w := &work{drop: make(map[HeaderPath]bool), contents: make(map[string][]byte),
+		require: make(map[string]store.Revision), ready: ready}
+	x := &compilation{c, ctx, s, b, p, w, generation, now}
+	for _, group := range slices.Sorted(maps.Keys(b.pendingGroups)) {
+		// Without the config it waits for it, and nothing else waits for the group.
+		if !ready || !w.room(len(compiler.GroupScopes())) {
+			break
+		}
+		w.doneGroups = append(w.doneGroups, group)
+		if g := b.groups[group]; g != nil { // else its last member has just left it
+			x.group(group, g.Group)
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(b.pending)) {
+		if !w.room(len(nodeScopes())) {
+			break
+		}
+		member := c.cfg.Membership.Roster().Get(path)
+		if version, ok := b.races.contested[path]; ok && (b.races.lost || version == member.Version) {
+			continue
+		}
+		delete(b.races.contested, path)
+		w.done = append(w.done, path)
+		x.member(path, member, addresses)
+	}
+	x.dropGroups()
+	return w
+}
+
+// last returns the header that there is at path.
+func (x *compilation) last(path HeaderPath) *Published {
+	if i, ok := x.p.Find(path); ok {
+		return &x.p.Headers[i]
+	}
+	return nil
+}
+
+// group makes the headers of a group.
+func (x *compilation) group(group string, g compiler.Group) {
+	name := groupMark + group
+	x.b.forget(name)
+	contents, removed := x.b.compiler.ForGroup(g)
+	for _, scope := range compiler.GroupScopes() {
+		content, ok := contents[scope]
+		if path := groupPath(scope, group); !ok {
+			// Another release may have thought otherwise.
+			if x.last(path) != nil {
+				x.w.drop[path] = true
+			}
+			continue
+		}
+		removed = append(removed, x.make(name, groupTarget(scope, g), content)...)
+	}
+	x.b.setRemoved(name, removed)
+}
+
+// make makes a header of what the config says, and puts it into the work if it is
+// another one.
+func (x *compilation) make(name string, t target, content snapshot.Content) []compiler.Removed {
+	old := x.last(t.HeaderPath)
+	var removed []compiler.Removed
+	h, raw, changed, err := compileHeader(x.s, t, content, old, x.generation, x.now)
+	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); errors.Is(err, errContentTooLarge) || ok &&
+		rejected.Reason == snapshot.ReasonLimits {
+		h, raw, changed, removed, err = x.fit(t, content, old, err)
+	}
+	if err == nil {
+		err = x.c.cfg.Faults.Hit("publish.compile." + name + "." + string(t.Scope))
+	}
+	switch {
+	case err != nil:
+		x.fail(name, t.Scope, err)
+	case changed:
+		x.w.add(h, raw)
+		x.w.configured = true
+	}
+	return removed
+}
+
+// fit makes a header of as much of a content as it can hold.
+func (x *compilation) fit(t target, content snapshot.Content, old *Published, tooLarge error) (h Published, raw []byte,
+	changed bool, removed []compiler.Removed, err error) {
+	content, removed, ok := x.b.compiler.Fit(content, func(content snapshot.Content) bool {
+		_, _, _, err := compileHeader(x.s, t, content, old, x.generation, x.now)
+		return err == nil
+	})
+	if !ok {
+		return Published{}, nil, false, nil, tooLarge
+	}
+	h, raw, changed, err = compileHeader(x.s, t, content, old, x.generation, x.now)
+	return h, raw, changed, removed, err
+}
+
+// fail notes that a subject keeps the header that it has.
+func (x *compilation) fail(name string, scope snapshot.Scope, err error) {
+	x.b.found.failed[name], x.b.found.news = fmt.Sprintf("%s: %v", scope, err), true
+	x.c.cfg.Failures.Log(x.ctx, x.c.cfg.Log, slog.LevelError,
+		"a snapshot was not compiled: its subject keeps the last one",
+		slog.String("scope", string(scope)), slog.String("subject", name), slog.Any("err", err))
+}
+
+// member makes the headers of a member: its assignment, and its node_runtime, which
+// says whether there is one.
+func (x *compilation) member(path string, member record.Versioned[record.Member], addresses []string) {
+	runtime, assignment := RuntimePath(path), nodePath(snapshot.ScopeServiceAssignment, path)
+	content, ok := (*snapshot.NodeRuntime)(nil), false
+	if member.Version != 0 {
+		content, ok = compileRuntime(x.s, member.Value, addresses)
+	}
+	before := len(x.w.put) + len(x.w.drop)
+	defer func() {
+		if len(x.w.put)+len(x.w.drop) > before {
+			x.w.require[path] = member.Version
+		}
+	}()
+	x.b.forget(path)
+	if !ok {
+		for _, p := range []HeaderPath{runtime, assignment} {
+			if x.last(p) != nil {
+				x.w.drop[p] = true
+			}
+		}
+		return
+	}
+	group := compiler.Group{Roles: content.Roles, Organizations: content.Organizations}
+	if x.assign(path, member.Value, group) {
+		content.Companions = append(content.Companions, snapshot.ScopeServiceAssignment)
+		slices.Sort(content.Companions)
+	}
+	t, err := nodeTarget(x.s, snapshot.ScopeNodeRuntime, member.Value, group)
+	if id, _, _ := t.subject.Node(); x.b.trust.revoked.Withdraws(id, group.Roles) {
+		t.withdrawn, content.Companions = true, nil
+	}
+	var h Published
+	var raw []byte
+	var changed bool
+	if err == nil {
+		h, raw, changed, err = compileHeader(x.s, t, content, x.last(runtime), x.generation, x.now)
+	}
+	if err == nil {
+		err = x.c.cfg.Faults.Hit("publish.compile." + path)
+	}
+	if err != nil {
+		x.fail(path, snapshot.ScopeNodeRuntime, err)
+		return
+	}
+	if changed {
+		x.w.add(h, raw)
+	}
+}
+
+// assign makes a member's service_assignment, and reports whether there is one
+// after this generation.
+func (x *compilation) assign(path string, rec record.Member, group compiler.Group) bool {
+	old := x.last(nodePath(snapshot.ScopeServiceAssignment, path))
+	t, err := nodeTarget(x.s, snapshot.ScopeServiceAssignment, rec, group)
+	if err != nil {
+		return false // and the node_runtime says so
+	}
+	put := len(x.w.put)
+	if x.w.ready {
+		m, _ := compiled(x.s, rec)
+		content, removed := x.b.compiler.ForMember(m)
+		if content != nil {
+			removed = append(removed, x.make(path, t, content)...)
+		}
+		x.b.setRemoved(path, removed)
+		if content == nil {
+			if old != nil {
+				x.w.drop[old.HeaderPath], x.w.configured = true, true
+			}
+			return false
+		}
+	}
+	if len(x.w.put) > put {
+		return true
+	}
+	if old == nil {
+		return false
+	}
+	// It stays as it is, if it is still for this member as it is now: what an
+	// organization gave stays there.
+	if old.Header.Subject == t.subject.String() && old.Header.Group == groupOf(group) {
+		return true
+	}
+	x.w.drop[old.HeaderPath] = true
+	return false
+}
+
+// dropGroups drops the headers of groups that nobody is in, and that no
+// node_runtime names any more.
+func (x *compilation) dropGroups() {
+	named := maps.Clone(x.p.Groups) // after this generation
+	was := func(path HeaderPath) {
+		if old := x.last(path); old != nil && path.Scope == snapshot.ScopeNodeRuntime {
+			named[old.Header.Group]--
+		}
+	}
+	for _, h := range x.w.put {
+		if was(h.HeaderPath); h.Scope == snapshot.ScopeNodeRuntime {
+			named[h.Header.Group]++
+		}
+	}
+	for path := range x.w.drop {
+		was(path)
+	}
+	for _, h := range x.p.Headers {
+		if h.Group == "" || x.b.groups[h.Group] != nil || named[h.Group] > 0 || x.w.drop[h.HeaderPath] {
+			continue
+		}
+		if !x.w.room(1) {
+			return
+		}
+		x.w.drop[h.HeaderPath] = true
+	}
+}
+
+// publishedAll ends the work on what w looked at.
+func (c *Publication) publishedAll(ctx context.Context, b *Publisher, w *work) {
+	for _, path := range w.done {
+		delete(b.pending, path)
+		if !w.ready {
+			b.races.unassigned[path] = true
+		}
+	}
+	for _, group := range w.doneGroups {
+		delete(b.pendingGroups, group)
+	}
+	for name := range b.found.failed { // tried again whenever something else is done
+		if group, ok := strings.CutPrefix(name, groupMark); ok {
+			b.pendingGroups[group] = true
+		} else {
+			b.pending[name] = true
+		}
+	}
+	c.report(ctx, b)
+}
