@@ -43,7 +43,9 @@ func (m *machine) again() error {
 	return m.adopt(resp.GetChain())
 }
 
-// runs runs the loops of the desk's coordinator until the returned function is called.
+// runs runs the loops of the desk's coordinator, in a bubble, until the returned function is
+// called. It returns once they follow the members: this store tells of no change later, so a
+// member that joins while they are listed would be unknown to the end.
 func (d *desk) runs(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
@@ -55,6 +57,7 @@ func (d *desk) runs(t *testing.T) (stop func()) {
 			}
 		})
 	}
+	synctest.Wait()
 	return func() { cancel(); loops.Wait() }
 }
 
@@ -101,7 +104,6 @@ func testOutage(t *testing.T, o storeOutage) {
 	d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 	stop := d.runs(t)
 	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
-	synctest.Wait() // until it follows the members: this store tells of no change later
 	known := []*machine{d.joined("a"), d.joined("b"), d.joined("c")}
 	wantOnlyNil(t, known[1].renew())
 	banned, removed, clone := d.joined("banned"), d.joined("removed"), d.joined("cloned")

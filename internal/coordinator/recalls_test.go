@@ -29,6 +29,7 @@ type listening struct {
 
 	mu    sync.Mutex
 	asked []time.Time // guarded by mu
+	ended error       // guarded by mu: how the stream ended; nil while it is open
 }
 
 func (l *listening) Context() context.Context { return l.ctx }
@@ -60,6 +61,13 @@ func (l *listening) times() int {
 	return len(l.asked)
 }
 
+// end is how the stream ended; nil while it is open.
+func (l *listening) end() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
 // listens opens a stream of the member with a certificate, until the test ends.
 func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine, leaf *x509.Certificate) *listening {
 	l := &listening{
@@ -68,7 +76,12 @@ func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine,
 			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().Head.AuthorityEpoch},
 		}},
 	}
-	streams.Go(func() { _ = served[fealtyv1.AgentServiceServer](d.c.rooms.Delivery.RegisterServices).Connect(l) })
+	streams.Go(func() {
+		err := served[fealtyv1.AgentServiceServer](d.c.rooms.Delivery.RegisterServices).Connect(l)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.ended = err
+	})
 	return l
 }
 
@@ -124,7 +137,8 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				time.Sleep(2*headPollPause + 2*admission.RecallPause)
 				for i, l := range all {
 					if l.times() != 1 {
-						t.Errorf("%s was asked %d times right after the outage", waiting[i].id.Name(), l.times())
+						t.Errorf("%s was asked %d times right after the outage; its stream ended: %v",
+							waiting[i].id.Name(), l.times(), l.end())
 					}
 				}
 				wantOnlyNil(t, errors.Join(waiting[0].renew(), waiting[1].again()))
