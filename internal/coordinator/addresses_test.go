@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -35,13 +35,13 @@ func TestTokensNameAllCoordinators(t *testing.T) {
 			t.Errorf("a token made at %s leads to %v", made.at.addr, tok.Addresses)
 		}
 	}
-	for changed := f.c.rooms.Publication.Changed(); !slices.Equal(f.c.rooms.Peers.KnownAddresses(),
-		[]string{f.addr, r.addr}); changed = f.c.rooms.Publication.Changed() {
+	for changed := f.c.Rooms().Publication.Changed(); !slices.Equal(f.c.Rooms().Peers.KnownAddresses(),
+		[]string{f.addr, r.addr}); changed = f.c.Rooms().Publication.Changed() {
 		select {
 		case <-changed:
 		case <-time.After(50 * time.Millisecond): // it changed before the wait was taken
 		case <-f.ctx().Done():
-			t.Fatalf("new members are told of %v", f.c.rooms.Peers.KnownAddresses())
+			t.Fatalf("new members are told of %v", f.c.Rooms().Peers.KnownAddresses())
 		}
 	}
 	f.advance(peers.HeardLately + time.Minute)
@@ -67,14 +67,14 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
 
-	ready := f.c.rooms.Head.State()
+	ready := f.c.Rooms().Head.State()
 	leave := func() {
-		f.c.rooms.Head.Put(authority.Recovering(ready, errors.New("a test says so")), time.Time{})
-		f.c.rooms.Head.Put(f.c.rooms.Head.State(), time.Time{})
+		f.c.Rooms().Head.Put(authority.Recovering(ready, errors.New("a test says so")), time.Time{})
+		f.c.Rooms().Head.Put(f.c.Rooms().Head.State(), time.Time{})
 	}
 	leave()
-	f.c.rooms.Head.Put(ready, time.Time{})
-	f.c.rooms.Head.Put(f.c.rooms.Head.State(), time.Time{})
+	f.c.Rooms().Head.Put(ready, time.Time{})
+	f.c.Rooms().Head.Put(f.c.Rooms().Head.State(), time.Time{})
 	ended := make(chan error, 1)
 	go func() {
 		for {

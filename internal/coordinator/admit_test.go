@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
@@ -147,7 +148,7 @@ func TestAdmissionCases(t *testing.T) {
 			d.replace(t, identity.Data, "a")
 			return func(t *testing.T, d *desk) error {
 				next, _ := newKey()
-				_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+				_, err := renewOver(t.Context(), d.c, identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 				return err
 			}
 		}, explain.RenewEntryGone},
@@ -167,8 +168,8 @@ func TestAdmissionCases(t *testing.T) {
 			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
 			d.remove(t, identity.Data, m.id.Name())
 			d.advance(10 * 24 * time.Hour)
-			wantOnly(t, "prune", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
-			wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+			wantOnly(t, "prune", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
+			wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
 			if n := len(d.store.keys(record.BanKeyPrefix)); n != 0 {
 				t.Fatalf("%d banned keys after ten days", n)
 			}
@@ -178,7 +179,7 @@ func TestAdmissionCases(t *testing.T) {
 			tok := d.token(named)
 			m := d.machine()
 			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
-			_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).RevokeToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).RevokeToken(t.Context(),
 				&fealtyv1.RevokeTokenRequest{Id: tok.ID})
 			wantOnly(t, "revoke", err, "")
 			return func(*testing.T, *desk) error { return m.join(identity.Data, proof.NewTokenProver(tok)) }
@@ -289,7 +290,7 @@ func TestAdmissionCases(t *testing.T) {
 		{"renewal with a bad request", func(t *testing.T, d *desk) step {
 			m := d.joined("a")
 			return func(t *testing.T, d *desk) error {
-				_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, []byte("garbage"))
+				_, err := renewOver(t.Context(), d.c, identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, []byte("garbage"))
 				return err
 			}
 		}, explain.JoinBadCSR},
@@ -357,14 +358,14 @@ func TestAdmissionCases(t *testing.T) {
 			wantOnly(t, "renew", m.renew(), "")
 			return func(t *testing.T, d *desk) error {
 				ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: leaf, Key: identity.KeyOf(leaf)})
-				_, err := served[fealtyv1.AdmissionServiceServer](d.c.rooms.Admission.RegisterServices).Leave(ctx,
+				_, err := served[fealtyv1.AdmissionServiceServer](d.c.Rooms().Admission.RegisterServices).Leave(ctx,
 					&fealtyv1.LeaveRequest{Name: "a"})
 				return err
 			}
 		}, explain.RenewOlderKey},
 		{"token with the name of another entry", func(t *testing.T, d *desk) step {
 			return func(t *testing.T, d *desk) error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
+				_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
 					&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
 				return err
 			}
@@ -415,13 +416,13 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	ch := challenge.New(binding)
 	req := joinRequest(t, ch, owner.key, identity.Data, proof.NewSVIDProver(identity.Data, "a", owner.key))
 	proven := 0
-	d.c.faults.Arm("join.proven", func() error {
+	d.c.Faults().Arm("join.proven", func() error {
 		if proven++; proven == 1 {
 			return owner.renew()
 		}
 		return nil
 	})
-	_, err := d.c.rooms.Admission.Join(t.Context(), ch, req)
+	_, err := d.c.Rooms().Admission.Join(t.Context(), ch, req)
 	wantOnly(t, "the proof of before", err, explain.JoinClone)
 	if proven != 1 {
 		t.Errorf("it was decided %d times", proven)
@@ -441,19 +442,19 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			d := testDesk(t)
 			m, other := d.joined("a"), d.joined("b")
 			d.ban(t, identity.Data, "a")
-			version := d.c.rooms.Bundle.View().Version
+			version := d.c.Rooms().Bundle.View().Version
 			for _, key := range d.store.keys(prefix) {
 				d.store.alter(key, func([]byte) []byte { return nil })
 			}
 			wantOnly(t, "rejoin", m.rejoin(), explain.JoinBanned)
 			next, _ := newKey()
-			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+			_, err := renewOver(t.Context(), d.c, identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.JoinBanned)
 			wantOnly(t, "renewal of another member", other.renew(), "")
-			if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
 			}
-			if v := d.c.rooms.Bundle.View(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
+			if v := d.c.Rooms().Bundle.View(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
 				t.Error("the bundle in force changed")
 			}
 			_, err = d.members().BanMember(t.Context(),
@@ -561,7 +562,7 @@ func TestReplaceKeepsDomains(t *testing.T) {
 // Many removals in a day do not fill the bundle: they are put off while there is
 // still room for bans, and a ban gets through even when there is none.
 func TestBundleKeepsRoomForBans(t *testing.T) {
-	d := deskWith(t, poolEntries, func(c *Config) { c.knobs.maxListed = 100 })
+	d := deskWith(t, poolEntries, func(c *coordinator.Config) { c.Limit(100, 0, 0) })
 	victim, spare := d.joined("victim"), d.joined("spare")
 	have := 0
 	fill := func(n int) {
@@ -574,7 +575,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 				record.Ban{Reason: "filler", Until: d.clock().Add(1000 * time.Hour),
 					CertEnd: d.clock().Add(20 * time.Hour)})
 		}
-		if err := d.c.rooms.Bundle.Touch(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
+		if err := d.c.Rooms().Bundle.Touch(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ch.Commit(t.Context()); err != nil {
@@ -586,16 +587,16 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	wantOnly(t, "a removal without room", err, explain.RateLimited)
 	fill(100)
 	d.ban(t, identity.Data, "victim")
-	if !d.c.rooms.Bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.Rooms().Bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the ban is not in force")
 	}
 	_, err = d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
 	wantOnly(t, "lifting a ban whose keys have no room", err, explain.RateLimited)
 	// A day later the fillers' certificates have ended.
 	d.advance(21 * time.Hour)
-	wantOnly(t, "refresh", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
+	wantOnly(t, "refresh", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
 	d.unban(t, identity.Data, "victim")
-	if !d.c.rooms.Bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	if !d.c.Rooms().Bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
 	d.remove(t, identity.Data, spare.id.Name())
@@ -608,7 +609,7 @@ func TestBundleVersions(t *testing.T) {
 	seen := make(map[[2]uint64]snapshot.Digest)
 	look := func(what string) {
 		t.Helper()
-		in, err := d.c.rooms.Bundle.Ensure(t.Context(), d.state())
+		in, err := d.c.Rooms().Bundle.Ensure(t.Context(), d.state())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -638,7 +639,7 @@ func TestBundleVersions(t *testing.T) {
 	for range 12 {
 		d.advance(20 * time.Hour)
 		look("wait")
-		wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+		wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
 		look("prune")
 	}
 	wantOnly(t, "set", d.set(entriesOf(false)), "")
@@ -654,12 +655,12 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("node-a")
 	d.joined("node-b")
-	one, err := d.c.rooms.Delivery.BootstrapAgain(t.Context(), a.id)
+	one, err := d.c.Rooms().Delivery.BootstrapAgain(t.Context(), a.id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.joined("node-c")
-	two, err := d.c.rooms.Delivery.BootstrapAgain(t.Context(), a.id)
+	two, err := d.c.Rooms().Delivery.BootstrapAgain(t.Context(), a.id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -681,7 +682,7 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 		versions[h.Version] = true
 	}
 	wantOnly(t, "set", d.set(entriesOf(false)), "")
-	_, err = d.c.rooms.Delivery.BootstrapAgain(t.Context(), a.id)
+	_, err = d.c.Rooms().Delivery.BootstrapAgain(t.Context(), a.id)
 	wantOnly(t, "without an entry", err, explain.RenewEntryGone)
 }
 
@@ -707,7 +708,7 @@ func TestStoreOutage(t *testing.T) {
 			return err
 		},
 		"token": func() error {
-			_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		},
@@ -733,7 +734,7 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
-	d.c.rooms.Authority.checkHead(context.Background())
+	d.c.Rooms().Authority.CheckHead(context.Background())
 	if phase, _ := d.c.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)
 	}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -28,6 +28,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -134,7 +135,9 @@ func newRelay(t *testing.T, f *fleet) *relay {
 		t.Fatal(err)
 	}
 	r := &relay{f: f, addr: l.Addr().String()}
-	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13})))
+	server := grpc.NewServer(grpc.Creds(
+		credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+			MinVersion: tls.VersionTLS13})))
 	fealtyv1.RegisterAdmissionServiceServer(server, r)
 	done := make(chan struct{})
 	go func() { defer close(done); server.Serve(l) }()
@@ -237,7 +240,7 @@ func TestBadJoinRequests(t *testing.T) {
 	}{
 		{name: "no proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof = nil }, want: explain.ProofUnknownType},
 		{name: "larger than a message of strangers may be",
-			alter: func(r *fealtyv1.JoinRequest) { r.Member = strings.Repeat("x", maxStrangerBytes) },
+			alter: func(r *fealtyv1.JoinRequest) { r.Member = strings.Repeat("x", coordinator.MaxStrangerBytes) },
 			want:  explain.MessageTooLarge},
 		{name: "unknown type of proof", alter: func(r *fealtyv1.JoinRequest) { r.Proof.Type = "telepathy" },
 			want: explain.ProofUnknownType},
@@ -369,7 +372,7 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 	if admitted != 10 || spent != 90 {
 		t.Fatalf("%d admitted and %d spent, want 10 and 90", admitted, spent)
 	}
-	if n := f.c.rooms.Membership.Roster().Count(identity.Data); n != 10 {
+	if n := f.c.Rooms().Membership.Roster().Count(identity.Data); n != 10 {
 		t.Fatalf("%d members, want 10", n)
 	}
 }
@@ -392,7 +395,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if c := f.c.rooms.Membership.Roster().Count(identity.Data); c != 1 {
+	if c := f.c.Rooms().Membership.Roster().Count(identity.Data); c != 1 {
 		t.Fatalf("%d members, want 1", c)
 	}
 }
@@ -401,7 +404,7 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 // the new head.
 func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	f := readyFleet(t, nil)
-	head := f.c.rooms.Head.State().Head
+	head := f.c.Rooms().Head.State().Head
 	errs := make(chan error, 2)
 	for i := range cap(errs) {
 		req := &fealtyv1.SetManifestRequest{Manifest: f.manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: "+
@@ -424,7 +427,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 	if won != 1 {
 		t.Fatalf("%d sets won, want 1", won)
 	}
-	if got := f.c.rooms.Head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
+	if got := f.c.Rooms().Head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
 		t.Fatalf("the head is index %d after %v, want the child of %v", got.Index, got.Previous, head.Hash)
 	}
 }
@@ -432,7 +435,7 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 func TestBadSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	head := f.c.rooms.Head.State().Head
+	head := f.c.Rooms().Head.State().Head
 	_, foreign, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -472,7 +475,7 @@ func TestBadSets(t *testing.T) {
 		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }),
 			explain.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.rooms.Self.EnrolmentKey(), foreignKey.String(),
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.Rooms().Self.EnrolmentKey(), foreignKey.String(),
 				1))
 		}), explain.ManifestLeavesOut},
 		{"another cluster", signed(func(r *fealtyv1.SetManifestRequest) {
@@ -482,7 +485,7 @@ func TestBadSets(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := f.local().manifest.SetManifest(f.ctx(), tc.req)
 			wantCode(t, err, tc.want)
-			if got := f.c.rooms.Head.State().Head.Hash; got != head.Hash {
+			if got := f.c.Rooms().Head.State().Head.Hash; got != head.Hash {
 				t.Fatal("the head moved")
 			}
 		})
@@ -492,7 +495,7 @@ func TestBadSets(t *testing.T) {
 		if _, err := f.local().manifest.SetManifest(f.ctx(), req); err != nil {
 			t.Fatal(err)
 		}
-		now := f.c.rooms.Head.State().Head.Hash
+		now := f.c.Rooms().Head.State().Head.Hash
 		req.CurrentTransition = now[:]
 		_, err := f.local().manifest.SetManifest(f.ctx(), req)
 		wantCode(t, err, explain.ManifestMissigned)
@@ -622,8 +625,8 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 		key))); err == nil {
 		t.Fatal("the set did not die")
 	}
-	f.c.rooms.Authority.checkHead(f.ctx())
-	s := f.c.rooms.Head.State()
+	f.c.Rooms().Authority.CheckHead(f.ctx())
+	s := f.c.Rooms().Head.State()
 	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
 		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,
 			s.Reason)

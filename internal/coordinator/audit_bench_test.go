@@ -1,4 +1,4 @@
-package coordinator // the baseline writes entries as a release before chains did, which takes a door inside
+package coordinator_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -54,14 +55,14 @@ type switched struct {
 }
 
 // newSwitched has c choose, from chains on.
-func newSwitched(t testing.TB, c *Coordinator) *switched {
+func newSwitched(t testing.TB, c *coordinator.Coordinator) *switched {
 	t.Helper()
-	own, err := auditlog.NewWriter("00000000000000ff", c.now)
+	own, err := auditlog.NewWriter("00000000000000ff", c.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &switched{chains: c.rooms.Auditing.Places(), plane: unchained{own}}
-	c.rooms.Head.State().Records.Audit = s
+	s := &switched{chains: c.Rooms().Auditing.Places(), plane: unchained{own}}
+	c.Rooms().Head.State().Records.Audit = s
 	return s
 }
 
@@ -89,8 +90,8 @@ func (s *switched) Stamp(ctx context.Context, entries []record.AuditEntry) (*aud
 // share of the minute.
 func BenchmarkJoinsWithChains(b *testing.B) {
 	const batch = 24
-	f, replicas := peerFleet(b, 2, func(cfg *Config) {
-		cfg.Rates = Rates{PerSource: 1e6, SourceBurst: 1e6}
+	f, replicas := peerFleet(b, 2, func(cfg *coordinator.Config) {
+		cfg.Rates = coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6}
 		cfg.Log = slog.New(slog.DiscardHandler)
 	})
 	all := []*fleet{f}
@@ -130,7 +131,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		leader, _, _ := awaitLeader(b, all...)
 		before := auditReport(b, leader.c, leader.store).Covered
 		began := time.Now()
-		if err := leader.c.rooms.Audit.Checkpoint(f.ctx(), leader.c.rooms.Head.State(), 0); err != nil {
+		if err := leader.c.Rooms().Audit.Checkpoint(f.ctx(), leader.c.Rooms().Head.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)

@@ -1,4 +1,4 @@
-package coordinator // the harness, and what a coordinator knows of its log, are inside
+package coordinator_test
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -30,13 +31,13 @@ import (
 
 // auditReport is what fealty audit verify finds in the log of st, under the trust bundle in
 // force at c.
-func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
+func auditReport(t rapidTB, c *coordinator.Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
-	s, view := c.rooms.Head.State(), c.rooms.Bundle.View()
+	s, view := c.Rooms().Head.State(), c.Rooms().Bundle.View()
 	bundle, _, err := s.Bundle.Open(view.Signed)
 	wantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)
-	_, err = auditstore.Read(context.Background(), st, time.Time{}, c.now(), func(i auditstore.Item) error {
+	_, err = auditstore.Read(context.Background(), st, time.Time{}, c.Now()(), func(i auditstore.Item) error {
 		v.Add(i.Key, i.Value)
 		return nil
 	})
@@ -48,8 +49,8 @@ func auditReport(t rapidTB, c *Coordinator, st store.Store, known ...auditlog.Kn
 func (d *desk) checkpointed() *auditlog.Report {
 	d.t.Helper()
 	d.lead(d.c)
-	wantOnlyNil(d.t, d.c.rooms.Audit.Look(context.Background(), d.state()))
-	wantOnlyNil(d.t, d.c.rooms.Audit.Checkpoint(context.Background(), d.state(), 0))
+	wantOnlyNil(d.t, d.c.Rooms().Audit.Look(context.Background(), d.state()))
+	wantOnlyNil(d.t, d.c.Rooms().Audit.Checkpoint(context.Background(), d.state(), 0))
 	return auditReport(d.t, d.c, d.store)
 }
 
@@ -77,7 +78,7 @@ func auditDesk(t *testing.T) (d *desk, entries []string) {
 
 // brokenBy are the findings of status that the audit log was altered.
 func (d *desk) brokenBy() (problems []string) {
-	for _, f := range d.c.rooms.Audit.Findings() {
+	for _, f := range d.c.Rooms().Audit.Findings() {
 		problems = append(problems, f.GetSummary())
 	}
 	return problems
@@ -117,7 +118,7 @@ func TestAuditAltered(t *testing.T) {
 		}},
 		{"a checkpoint is removed", func(d *desk, _ []string) { d.store.remove(auditlog.CheckpointKey(2)) }},
 		{"the last checkpoint is removed, and the note says so", func(d *desk, _ []string) {
-			last := d.c.rooms.Audit.Last(d.state())
+			last := d.c.Rooms().Audit.Last(d.state())
 			d.store.remove(auditlog.CheckpointKey(last.Number))
 			d.store.write(auditlog.LastKey, []byte(`{"number":1,"hash":"`+strings.Repeat("ab", 32)+`"}`))
 		}},
@@ -126,7 +127,7 @@ func TestAuditAltered(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			d, entries := auditDesk(t)
-			known := d.c.rooms.Audit.Last(d.state())
+			known := d.c.Rooms().Audit.Last(d.state())
 			if len(d.brokenBy()) > 0 {
 				t.Fatalf("of a whole log: %v", d.brokenBy())
 			}
@@ -140,7 +141,7 @@ func TestAuditAltered(t *testing.T) {
 			if len(d.brokenBy()) != 1 {
 				t.Errorf("the leader found %v", d.brokenBy())
 			}
-			status, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+			status, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 			if err != nil || !slices.ContainsFunc(status.GetFindings(), func(f *fealtyv1.Finding) bool {
 				return f.GetCode() == string(explain.AuditBroken)
 			}) {
@@ -200,7 +201,7 @@ func TestAuditNoteAltered(t *testing.T) {
 				tc.edit(d, note, before)
 				if restarts {
 					d.restart()
-					wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true))
+					wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true))
 				}
 				r := d.checkpointed()
 				if got := d.brokenBy(); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
@@ -232,10 +233,10 @@ func TestAuditNotesForgotten(t *testing.T) {
 		d.advance(14 * time.Hour)
 		d.restart()
 		d.lead(d.c)
-		wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
+		wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
 		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantWhole(t, d.store, d.checkpointed())
-		wantOnly(t, "drop what is over", d.c.dropAudit(t.Context(), d.state(), d.clock()), "")
+		wantOnly(t, "drop what is over", d.c.DropAudit(t.Context(), d.state(), d.clock()), "")
 		wantWhole(t, d.store, d.checkpointed())
 	}
 	if n := len(d.store.keys(auditlog.HeadPrefix)); n > 2 {
@@ -252,7 +253,7 @@ func TestAuditWhole(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	ctx := t.Context()
-	wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(ctx, d.state(), true), "")
+	wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(ctx, d.state(), true), "")
 	seed := mathrand.Uint64()
 	t.Logf("seed %d", seed)
 	random := mathrand.New(mathrand.NewPCG(seed, 1))
@@ -276,7 +277,7 @@ func TestAuditWhole(t *testing.T) {
 		_, err := ch.Commit(ctx)
 		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
 		case unknown && random.IntN(2) == 0:
-			d.c.rooms.Auditing.Again(ch)
+			d.c.Rooms().Auditing.Again(ch)
 		case unknown:
 			return
 		case err != nil:
@@ -290,8 +291,8 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain := func() {
-		for d.c.rooms.Auditing.Waiting() > 0 {
-			wantOnly(t, "write the queue", d.c.rooms.Auditing.Write(ctx), "")
+		for d.c.Rooms().Auditing.Waiting() > 0 {
+			wantOnly(t, "write the queue", d.c.Rooms().Auditing.Write(ctx), "")
 		}
 	}
 	lost := [][]lostAnswer{{lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}
@@ -310,10 +311,10 @@ func TestAuditWhole(t *testing.T) {
 		case 4, 5:
 			target := fmt.Sprint("queued ", step)
 			sure[target] = true
-			d.c.rooms.Auditing.Add(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
+			d.c.Rooms().Auditing.Add(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
 		case 6, 7:
 			d.store.lose(lost[random.IntN(2)]...)
-			_ = d.c.rooms.Auditing.Write(ctx)
+			_ = d.c.Rooms().Auditing.Write(ctx)
 			d.store.forgetLost()
 		case 8:
 			wantWhole(t, d.store, d.checkpointed())
@@ -321,7 +322,7 @@ func TestAuditWhole(t *testing.T) {
 			if random.IntN(8) == 0 {
 				drain()
 				d.restart()
-				wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(ctx, d.state(), true), "")
+				wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(ctx, d.state(), true), "")
 			}
 		}
 	}
@@ -364,13 +365,14 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(context.Background(),
+		_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(
+			context.Background(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		done <- err
 	}()
 	<-held
 	for range 3 {
-		_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
+		_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantOnly(t, "a token while another one is being made", err, "")
 	}
@@ -398,18 +400,18 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 	t.Helper()
 	const inTurn, atOnce = 90, 32
 	d = testDesk(t)
-	entries, all := poolEntries, []*Coordinator{d.c}
+	entries, all := poolEntries, []*coordinator.Coordinator{d.c}
 	for i := range 2 {
 		c, err := d.another(fmt.Sprint("replica-", i))
 		wantOnly(t, "another coordinator", err, "")
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.rooms.Self.EnrolmentKey())
+			c.Rooms().Self.EnrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range all {
-		c.rooms.Authority.checkHead(t.Context())
+		c.Rooms().Authority.CheckHead(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -496,7 +498,7 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 	entries := len(d.store.keys(auditlog.ChainPrefix))
 	chains, before, made := len(d.store.keys(auditlog.HeadPrefix)), d.store.calls(), 0
 	d.store.follow(func(store.Tx) { made++ })
-	wantOnlyNil(t, d.c.rooms.Audit.Checkpoint(t.Context(), d.state(), 0))
+	wantOnlyNil(t, d.c.Rooms().Audit.Checkpoint(t.Context(), d.state(), 0))
 	d.store.follow(nil)
 	calls := d.store.calls() - before
 	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
@@ -561,11 +563,11 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		d, _ := auditDesk(t)
 		wantOnlyNil(t, d.reseed(nil))
 		s := d.state()
-		late := &lateTrust{d.c.rooms.Bundle, false, make(chan struct{})}
+		late := &lateTrust{d.c.Rooms().Bundle, false, make(chan struct{})}
 		trail := audit.New(audit.Config{
-			Store: d.c.store, Losses: d.c.rooms.StoreGuard, Authority: d.c.rooms.Head, Trust: late,
-			Lead:     d.c.rooms.Election,
-			Stopping: d.c.stopping, Now: d.clock, Log: d.c.log, Failures: d.c.failures,
+			Store: d.c.Store(), Losses: d.c.Rooms().StoreGuard, Authority: d.c.Rooms().Head, Trust: late,
+			Lead:     d.c.Rooms().Election,
+			Stopping: d.c.Stopping(), Now: d.clock, Log: d.c.Log(), Failures: d.c.Failures(),
 		})
 		d.lapse()
 		began := time.Now()
@@ -607,13 +609,13 @@ func TestCheckpointOutlivesPatience(t *testing.T) {
 	t.Parallel()
 	d, _ := auditDesk(t)
 	d.joined("late")
-	before := d.c.rooms.Audit.Last(d.state())
+	before := d.c.Rooms().Audit.Last(d.state())
 	ctx := patience.Grant(t.Context(), time.Hour)
 	d.store.intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
 	d.store.lose(lostApplied)
-	d.c.rooms.Audit.BeforeMove(ctx, d.state())
+	d.c.Rooms().Audit.BeforeMove(ctx, d.state())
 	d.store.intercept(nil)
-	if after := d.c.rooms.Audit.Last(d.state()); after.Number != before.Number+1 {
+	if after := d.c.Rooms().Audit.Last(d.state()); after.Number != before.Number+1 {
 		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
 	}
 	wantWhole(t, d.store, auditReport(t, d.c, d.store))
@@ -629,18 +631,18 @@ func TestAuditRetention(t *testing.T) {
 		d.checkpointed()
 	}
 	old := d.store.keys(auditlog.ChainPrefix)
-	d.advance(auditRetention - time.Hour)
+	d.advance(coordinator.AuditRetention - time.Hour)
 	d.restart() // as the certificates and keys are over, and chains begin anew
 	d.lead(d.c)
-	wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	wantWhole(t, d.store, d.checkpointed())
 	d.advance(2 * time.Hour)
-	wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
+	wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
 	d.lead(d.c)
 	for n := 1; ; n += everyNth(5) {
 		d.store.failAfter(n)
-		err := d.c.dropAudit(t.Context(), d.state(), d.clock())
+		err := d.c.DropAudit(t.Context(), d.state(), d.clock())
 		d.store.failAfter(-1)
 		d.store.setDown(nil)
 		if r := auditReport(t, d.c, d.store); r.Wrong != 0 {

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -28,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -46,7 +47,7 @@ type caller struct {
 // past the issuer's checks: a certificate that Fealty itself would never make.
 func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
 	f.t.Helper()
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	ca := s.MeshCA()
 	key, err := newKey()
 	if err != nil {
@@ -146,7 +147,7 @@ func (f *fleet) callers() []caller {
 func TestAuthorizationMatrix(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	services, err := authz.Services(Services()...)
+	services, err := authz.Services(coordinator.Services()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +199,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 func TestServesNothingUndeclared(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	services, err := authz.Services(Services()[1:]...)
+	services, err := authz.Services(coordinator.Services()[1:]...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,9 +211,9 @@ func TestServesNothingUndeclared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.c.grpcServer(gate); !errors.Is(err, authz.ErrTable) ||
-		!strings.Contains(err.Error(), Services()[0]) {
-		t.Errorf("%v, want a refusal that names a method of %s", err, Services()[0])
+	if _, err := f.c.GrpcServer(gate); !errors.Is(err, authz.ErrTable) ||
+		!strings.Contains(err.Error(), coordinator.Services()[0]) {
+		t.Errorf("%v, want a refusal that names a method of %s", err, coordinator.Services()[0])
 	}
 }
 

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -72,7 +73,7 @@ func TestBackup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	if found.History.Current().Hash != s.Head.Hash || uint64(found.Header.Revision) != head.GetRevision() ||
 		!found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
@@ -136,7 +137,7 @@ func TestBackupRefused(t *testing.T) {
 	}
 	for name, recipients := range map[string][]string{
 		"no key": {"alice"}, "a private key": {key.String()}, "too " +
-			"many": slices.Repeat([]string{key.Recipient().String()}, maxRecipients+1),
+			"many": slices.Repeat([]string{key.Recipient().String()}, coordinator.MaxRecipients+1),
 	} {
 		if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: recipients}); !errors.Is(explain.Of(err),
 			explain.RequestField) {
@@ -146,23 +147,23 @@ func TestBackupRefused(t *testing.T) {
 		}
 	}
 	one := []string{key.Recipient().String()}
-	f.c.backingUp <- struct{}{}
+	f.c.BackingUp() <- struct{}{}
 	if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: one}); !errors.Is(explain.Of(err),
 		explain.RateLimited) {
 		t.Errorf("beside another one: %v", err)
 	}
-	<-f.c.backingUp
+	<-f.c.BackingUp()
 	// A replica whose head is not the store's backs nothing up.
 	e, err := f.store.Get(f.ctx(), history.HeadKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.rooms.Head.State()
-	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
+	s := f.c.Rooms().Head.State()
+	if _, _, err := f.c.BackupHead(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
 		Version: e.Version + 1}}}, nil); !errors.Is(err, explain.StoreBusy) {
 		t.Errorf("at another head: %v", err)
 	}
-	if _, _, err := f.c.backupHead(s, store.Listing{Entries: []store.Entry{{Key: record.FreezeKey}}},
+	if _, _, err := f.c.BackupHead(s, store.Listing{Entries: []store.Entry{{Key: record.FreezeKey}}},
 		nil); !errors.Is(err, explain.BackupReseeding) {
 		t.Errorf("during a reseed: %v", err)
 	}

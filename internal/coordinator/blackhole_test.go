@@ -1,6 +1,6 @@
 //go:build linux
 
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -71,7 +72,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			}
 		}
 	}
-	all := coordinatorsWith(t, open, func(cfg *Config) {
+	all := coordinatorsWith(t, open, func(cfg *coordinator.Config) {
 		cfg.Lease, cfg.Beat, cfg.MaxHeadAge = election.DefaultLease/2, election.DefaultBeat/2, 5*time.Minute
 	})
 	t.Cleanup(way.Heal) // so that a test that failed ends
@@ -86,13 +87,13 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			f.awaitTold("data/" + k.name)
 		}
 	}
-	head := all[0].c.rooms.Head.State().Head
+	head := all[0].c.Rooms().Head.State().Head
 
 	way.BlackHole()
 	before := withoutBeats(t, direct)
 	for _, f := range all {
 		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
-		if _, _, ok := f.c.rooms.Election.Leading(); ok {
+		if _, _, ok := f.c.Rooms().Election.Leading(); ok {
 			t.Error("it leads, and reaches no store")
 		}
 	}
@@ -122,7 +123,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, k := range known {
 		k.awaitProbe(t)
-		if s := k.n.f.c.rooms.Head.State(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
+		if s := k.n.f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
 			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.Phase, s.Head.Index, head.Index, s.Reason)
 		}
 		if err := k.n.renew(true); err != nil {
@@ -153,7 +154,8 @@ func withoutBeats(t *testing.T, st store.Store) (out []store.Entry) {
 	for _, e := range all.Entries {
 		if slices.ContainsFunc([]string{record.MemberPrefix, bundle.Prefix, admission.TokenPrefix,
 			admission.TokenUsePrefix,
-			record.CountPrefix, sealed.Prefix, desired.Prefix, "history/"}, func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
+			record.CountPrefix, sealed.Prefix, desired.Prefix, "history/"},
+			func(p string) bool { return strings.HasPrefix(e.Key, p) }) {
 			out = append(out, e)
 		}
 	}
@@ -182,7 +184,7 @@ func newSwallowed(f *fleet, name string) *swallowed {
 	k.prover = proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
 	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.manifest("  - {name: more, kind: witness, match: " +
 		"[\"token:more\"]}\n"), Reason: "test"}
-	f.sign(k.signed, f.c.rooms.Head.State().Head.Hash)
+	f.sign(k.signed, f.c.Rooms().Head.State().Head.Hash)
 	return k
 }
 
@@ -314,18 +316,18 @@ func (k *swallowed) named(t *testing.T, what string, want explain.Code, call fun
 // wantProbe fails unless readiness is as told, and the coordinator lives and has its keys.
 func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 	t.Helper()
-	h := k.n.f.c.health()
-	if a := h.readiness(); a.OK != ok || !slices.Contains(stores, a.Store) {
+	h := k.n.f.c.Health()
+	if a := h.Readiness(); a.OK != ok || !slices.Contains(stores, a.Store) {
 		t.Errorf("readiness: %+v, want %v and the store %v", a, ok, stores)
 	}
 	// A clock that was moved counts as a stuck one until the next pulse.
-	for end := time.Now().Add(leadPatience); !k.n.f.c.health().liveness().OK; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(leadPatience); !k.n.f.c.Health().Liveness().OK; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Errorf("liveness: %+v", k.n.f.c.health().liveness())
+			t.Errorf("liveness: %+v", k.n.f.c.Health().Liveness())
 			return
 		}
 	}
-	if s := k.n.f.c.rooms.Head.State(); s.Phase != authority.Ready || s.Secrets == nil {
+	if s := k.n.f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.Secrets == nil {
 		t.Errorf("it is %v: %s", s.Phase, s.Reason)
 	}
 }
@@ -333,9 +335,9 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 // awaitProbe waits until readiness says that all is well.
 func (k *swallowed) awaitProbe(t *testing.T) {
 	t.Helper()
-	var a probeAnswer
+	var a coordinator.ProbeAnswer
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if a = k.n.f.c.health().readiness(); a.OK && a.Store == "ok" {
+		if a = k.n.f.c.Health().Readiness(); a.OK && a.Store == "ok" {
 			return
 		}
 	}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/ecdsa"
@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/enrolment"
@@ -103,10 +104,10 @@ func corpFleet(t testing.TB, n int) (pki *identitytest.PKI, f *fleet, rs []*flee
 	t.Helper()
 	pki = identitytest.NewPKI(t, "corp", nil)
 	files = []*corpFiles{newCorpFiles(t, pki, "coordinator-a")}
-	f = newFleet(t, func(c *Config) { c.TLS = files[0].paths })
+	f = newFleet(t, func(c *coordinator.Config) { c.TLS = files[0].paths })
 	for i := range n {
 		r, own := newReplica(t, f), newCorpFiles(t, pki, "coordinator-"+string(rune('b'+i)))
-		r.config = func(c *Config) { c.TLS = own.paths }
+		r.config = func(c *coordinator.Config) { c.TLS = own.paths }
 		files = append(files, own)
 	}
 	f.people = newPeople(t, "alice", "bob")
@@ -124,7 +125,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	if a, b := f.c.rooms.Head.State(), r.c.rooms.Head.State(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
+	if a, b := f.c.Rooms().Head.State(), r.c.Rooms().Head.State(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
 		t.Error("it is ready with other secrets")
 	}
 	given, received := f.audited("seed.given"), f.audited("seed.received")
@@ -137,7 +138,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
-	all, err := f.c.coordinators().Newest(f.ctx(), f.c.rooms.Head.State().Manifest)
+	all, err := f.c.Coordinators().Newest(f.ctx(), f.c.Rooms().Head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
@@ -155,7 +156,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	f.stop()
 	f.start()
 	f.awaitHead(r)
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
@@ -185,7 +186,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 	}
 	ask := func(c *enrolment.Certificate) error {
 		_, err := askAs(f, r, newTestKey(t),
-			func(a *asking) { a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(), c) })
+			func(a *coordinator.Asking) { a.C.Cfg().Self = r.c.EnrolledAs(a.C.Cfg().Self.PrivateKey(), c) })
 		return err
 	}
 	// A certificate of an entry is enough, under a key that no manifest names.
@@ -285,12 +286,12 @@ func vouchBy(t testing.TB, of *enrolment.Certificate, key *ecdsa.PrivateKey, cla
 // askRaw asks f for the secrets of its head by a client of its own.
 func askRaw(f, r *fleet, key ed25519.PrivateKey, certificates [][]byte, vouch func(said [64]byte) []byte) error {
 	f.t.Helper()
-	conn, err := r.c.rooms.PeerRecovery.dialPeer(f.addr)
+	conn, err := r.c.Rooms().PeerRecovery.DialPeer(f.addr)
 	wantOnlyNil(f.t, err)
 	defer conn.Close()
 	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
 	wantOnlyNil(f.t, err)
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: testCluster, Head: s.Head.Hash[:],
 		AskerNonce: make([]byte, proof.NonceBytes),
 		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.people.keys["alice"].Recipient().String()}
@@ -341,14 +342,14 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 			"no root of the manifest vouches"},
 		{"of another name", newCorpFiles(t, pki, "node-a").certificate(), "x509:subject:CN=node-a"},
 		{"none", nil, "names its key"},
-		{"of an entry", f.c.rooms.Self.Certificate(), ""},
+		{"of an entry", f.c.Rooms().Self.Certificate(), ""},
 	} {
-		giver := f.c.withPeers()
-		giver.cfg.Self = f.c.enrolledAs(f.c.rooms.Self.PrivateKey(), tc.cert)
-		at := servePeer(t, served[fealtyv1.PeerServiceServer](giver.registerServices))
-		_, err := askAs(f, r, newTestKey(t), func(a *asking) {
-			a.peer = at
-			a.c.cfg.Self = r.c.enrolledAs(a.c.cfg.Self.PrivateKey(),
+		giver := f.c.WithPeers()
+		giver.Cfg().Self = f.c.EnrolledAs(f.c.Rooms().Self.PrivateKey(), tc.cert)
+		at := servePeer(t, served[fealtyv1.PeerServiceServer](giver.RegisterServices))
+		_, err := askAs(f, r, newTestKey(t), func(a *coordinator.Asking) {
+			a.Peer = at
+			a.C.Cfg().Self = r.c.EnrolledAs(a.C.Cfg().Self.PrivateKey(),
 				newCorpFiles(t, pki, "coordinator-b").certificate())
 		})
 		if tc.says == "" && err == nil {
@@ -408,7 +409,7 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	}
 
 	// Ready: what would make another one of it, or none, is not taken.
-	shown := func() string { return string(r.c.rooms.Self.Certificate().Certificates("")[0]) }
+	shown := func() string { return string(r.c.Rooms().Self.Certificate().Certificates("")[0]) }
 	before := shown()
 	own.write(pki, "coordinator-z")
 	says("ready", string(explain.CoordinatorCertificateRenames))
@@ -467,9 +468,9 @@ func TestCoordinatorWithoutItsCertificate(t *testing.T) {
 		}, explain.CredentialExpired},
 	} {
 		own := newCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-b")
-		cfg := r.c.cfg
+		cfg := *r.c.Cfg()
 		cfg.TLS, cfg.DataDir, cfg.Registry = tc.spoil(own), t.TempDir(), nil
-		if c, err := New(t.Context(), cfg); !errors.Is(err, tc.want) {
+		if c, err := coordinator.New(t.Context(), cfg); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
 			if c != nil {
 				c.Close()
@@ -488,13 +489,13 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.awaitHead(f)
 	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
 	r.stop()
-	m := f.c.rooms.Head.State().Manifest
+	m := f.c.Rooms().Head.State().Manifest
 	f.advance(25 * time.Hour)
-	all, err := f.c.coordinators().Newest(f.ctx(), m)
+	all, err := f.c.Coordinators().Newest(f.ctx(), m)
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}
-	if _, err := f.c.rooms.Self.Admits(m); err != nil {
+	if _, err := f.c.Rooms().Self.Admits(m); err != nil {
 		t.Errorf("it does not go on: %v", err)
 	}
 	resp, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
@@ -503,8 +504,8 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 		t.Errorf("status says %v", resp.GetFindings())
 	}
 	given := len(f.audited("seed.given"))
-	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		a.c.cfg.Now = f.clock
+	_, err = askAs(f, r, newTestKey(t), func(a *coordinator.Asking) {
+		a.C.Cfg().Now = f.clock
 	})
 	if !errors.Is(err, explain.PeerRefused) || !strings.Contains(err.Error(), "out of date") {
 		t.Errorf("it is given something: %v", err)
@@ -529,13 +530,13 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 		t.Errorf("one whose certificate is foreign asks for shares: %v", err)
 	}
 	// One that asks all the same is not believed.
-	_, _, claimed, err := r.c.rooms.Head.ClaimedHistory(r.ctx())
+	_, _, claimed, err := r.c.Rooms().Head.ClaimedHistory(r.ctx())
 	wantOnlyNil(t, err)
 	loaded := r.loaded()
 	head := &recovery.Head{Hash: sha256.Sum256(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
 	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: testCluster, Head: head.Hash,
 		Recipient: f.people.keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
-		Key: r.c.rooms.Self.EnrolmentKey()}
+		Key: r.c.Rooms().Self.EnrolmentKey()}
 	for _, tc := range []struct {
 		name string
 		cert *enrolment.Certificate
@@ -547,10 +548,10 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	} {
 		raw, err := open.Sign(r.key, func(said [64]byte) ([]byte,
 			error) {
-			return tc.cert.Vouch(r.c.rooms.Self.EnrolmentKey(), said)
+			return tc.cert.Vouch(r.c.Rooms().Self.EnrolmentKey(), said)
 		})
 		wantOnlyNil(t, err)
-		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.rooms.Self.EnrolmentKey(),
+		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.Rooms().Self.EnrolmentKey(),
 			time.Now())
 		if (err == nil) != tc.ok {
 			t.Errorf("an attempt with certificate %s: %v", tc.name, err)
@@ -561,7 +562,7 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	r.start()
 	got, err := bringTo(t, r.addr, share, recovery.Options{})
 	wantOnlyNil(t, err)
-	if s := r.c.rooms.Head.State(); !got.Recovered || s.Phase != authority.Ready {
+	if s := r.c.Rooms().Head.State(); !got.Recovered || s.Phase != authority.Ready {
 		t.Fatalf("%+v, and it is %v", got, s.Phase)
 	}
 }

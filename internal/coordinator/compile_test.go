@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -357,7 +358,7 @@ func TestBases(t *testing.T) {
 	}
 	t.Run("a renewal is of the same base", func(t *testing.T) {
 		d.advance(publication.HeaderLife / 2)
-		if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); err != nil {
+		if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
 		_, next := at()
@@ -418,7 +419,7 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 		d.mustPut(route("acme", "path /new"))
 		return nil
 	})
-	if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published what was overtaken: %v", err)
 	}
 	p := d.mustPublish(b)
@@ -447,11 +448,11 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 	}
 	d.faults.Arm("publish.before-commit", churn)
 	for tries := 0; ; tries++ {
-		if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+		if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
 			t.Fatal(err)
 		}
-		if _, ok := d.c.rooms.Publication.View().Find(publication.RuntimePath("data/later")); ok {
+		if _, ok := d.c.Rooms().Publication.View().Find(publication.RuntimePath("data/later")); ok {
 			break
 		}
 		if tries == 5 {
@@ -490,12 +491,12 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	d.joinedAs("acme", "later")
 	d.follow(d.c)
 	for range 3 {
-		if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+		if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
 			t.Fatal(err)
 		}
 	}
-	p := d.c.rooms.Publication.View()
+	p := d.c.Rooms().Publication.View()
 	if h := given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
 		h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 || h[snapshot.ScopeRoutePolicy].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile gets %v", h)
@@ -509,7 +510,7 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 			t.Errorf("%s changed", scope)
 		}
 	}
-	if _, err := d.c.rooms.Desired.Read(t.Context(), s, true); err != nil {
+	if _, err := d.c.Rooms().Desired.Read(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
 	p = d.mustPublish(b)
@@ -533,7 +534,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 			if restart {
 				d.restart()
 				b = publication.NewPublisher()
-			} else if _, err := d.c.rooms.Desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			} else if _, err := d.c.Rooms().Desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Fatalf("the config is believed: %v", err)
 			}
 			p := d.mustPublish(b)
@@ -550,7 +551,7 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 				t.Errorf("who joins gets %v", h)
 			}
 			d.advance(publication.HeaderLife / 2) // and its node_runtime is renewed
-			if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); err != nil {
+			if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); err != nil {
 				t.Fatal(err)
 			}
 			if got, before := given(t, d, d.mustPublish(b), "acme"), given(t, d, was,
@@ -573,12 +574,12 @@ func TestCrashWhilePublishing(t *testing.T) {
 			d.mustPut(route("acme", "path /new"))
 			killed := errors.New("killed")
 			d.faults.Fail(at, killed)
-			if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, killed) {
+			if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, killed) {
 				t.Fatal(err)
 			}
 			d.faults.Disarm(at)
 			d.restart()
-			p, err := d.c.rooms.Publication.Load(t.Context(), d.state())
+			p, err := d.c.Rooms().Publication.Load(t.Context(), d.state())
 			if err != nil || p.Broken {
 				t.Fatalf("it is left broken (%v)", err)
 			}
@@ -610,20 +611,20 @@ func TestReplicasCompileTheSame(t *testing.T) {
 	defer other.Close()
 	wantOnly(t,
 		"set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.rooms.Self.EnrolmentKey())), "")
-	other.rooms.Authority.checkHead(t.Context())
+			other.Rooms().Self.EnrolmentKey())), "")
+	other.Rooms().Authority.CheckHead(t.Context())
 	d.joinedAs("acme", "acme")
 	d.joinedAs("globex", "globex")
 	d.mustPut("kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: " +
 		"data/acme\naddresses: [\"a:1\"]\nclass: active")
-	publishers := map[*Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
 		other: publication.NewPublisher()}
 	turn := func() uint64 {
 		t.Helper()
 		for range 3 {
-			for _, c := range []*Coordinator{d.c, other} {
+			for _, c := range []*coordinator.Coordinator{d.c, other} {
 				d.follow(c)
-				if _, err := c.rooms.Desired.Read(t.Context(), c.rooms.Head.State(), false); err != nil {
+				if _, err := c.Rooms().Desired.Read(t.Context(), c.Rooms().Head.State(), false); err != nil {
 					t.Fatal(err)
 				}
 				if err := d.publishAll(c, publishers[c]); err != nil {
@@ -638,7 +639,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		if a, b := turn(), turn(); a != b {
 			t.Fatalf("they go on publishing: %d, %d", a, b)
 		}
-		a, b := d.c.rooms.Publication.View(), other.rooms.Publication.View()
+		a, b := d.c.Rooms().Publication.View(), other.Rooms().Publication.View()
 		if a.Tree.Root() != b.Tree.Root() || a.State.Version != b.State.Version {
 			t.Fatal("they serve different roots")
 		}
@@ -669,7 +670,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 		[]byte("/new")) {
 		t.Error("it blocked others")
 	}
-	if n := counterOf(d.c.registry, "fealty_snapshot_uncompiled"); n != 1 {
+	if n := counterOf(d.c.Registry(), "fealty_snapshot_uncompiled"); n != 1 {
 		t.Errorf("%v subjects are said not to compile", n)
 	}
 	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "broken") {
@@ -678,7 +679,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 	d.faults.Disarm(point)
 	p = d.mustPublish(b)
 	if h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
-		[]byte("/new")) || counterOf(d.c.registry, "fealty_snapshot_uncompiled") != 0 {
+		[]byte("/new")) || counterOf(d.c.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Error("not repaired")
 	}
 	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 0 {
@@ -688,7 +689,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 
 func (d *desk) findings(t testing.TB, code explain.Code) (out []*fealtyv1.Finding) {
 	t.Helper()
-	st, err := statusServer{c: d.c}.GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(d.c).GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -707,7 +708,7 @@ func TestRemovedIsReported(t *testing.T) {
 	b := publication.NewPublisher()
 	d.mustPublish(b)
 	count := func(reason string) float64 {
-		return counterOf(d.c.registry, "fealty_compile_removed_total", reason, "peer_directory")
+		return counterOf(d.c.Registry(), "fealty_compile_removed_total", reason, "peer_directory")
 	}
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 0 {
 		t.Fatalf("findings %v", f)
@@ -779,7 +780,8 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 	b := publication.NewPublisher()
 	was := d.mustPublish(b)
 	wantOnly(t, "set", d.set(strings.Replace(tenantEntries,
-		`["token:globex"], roles: [egress], organizations: [globex]`, `["token:globex"], roles: [egress], organizations: [acme]`, 1)), "")
+		`["token:globex"], roles: [egress], organizations: [globex]`,
+		`["token:globex"], roles: [egress], organizations: [acme]`, 1)), "")
 	d.follow(d.c)
 	p := d.mustPublish(b)
 	d.wantWhole(t, p)
@@ -835,8 +837,8 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	d.mustPublish(b) // it may not have been looked at before
 	concerned := func() []string {
 		d.follow(d.c)
-		p := d.c.rooms.Publication.View()
-		b.Collect(d.c.rooms.Publication, d.state(), d.c.rooms.Bundle.View(), p, p.State.Value.Addresses(), d.clock())
+		p := d.c.Rooms().Publication.View()
+		b.Collect(d.c.Rooms().Publication, d.state(), d.c.Rooms().Bundle.View(), p, p.State.Value.Addresses(), d.clock())
 		return b.Concerned()
 	}
 	if err := m.renew(); err != nil {
@@ -930,7 +932,7 @@ func TestTooLargeContent(t *testing.T) {
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
 		t.Fatalf("findings %v", f)
 	}
-	if n := counterOf(d.c.registry, "fealty_compile_removed_total", "too_large", "route_policy"); n == 0 {
+	if n := counterOf(d.c.Registry(), "fealty_compile_removed_total", "too_large", "route_policy"); n == 0 {
 		t.Fatal("it is not counted")
 	}
 	version := d.store.snapshot()[publication.StateKey].Version
@@ -979,7 +981,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		{snapshot.RevokedStorage, "acme-store", `"acme-store":`},
 		{snapshot.RevokedPermission, "continue_services", ""},
 	} {
-		if tc.gone != "" && !has(d.c.rooms.Publication.View(), tc.gone) {
+		if tc.gone != "" && !has(d.c.Rooms().Publication.View(), tc.gone) {
 			t.Fatalf("there is no %s", tc.gone)
 		}
 		p := revoke(tc.kind, tc.name)
@@ -990,7 +992,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	if f := d.findings(t, explain.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
 		t.Errorf("findings %v", f)
 	}
-	if _, ok := given(t, d, d.c.rooms.Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
+	if _, ok := given(t, d, d.c.Rooms().Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
 		t.Fatal("globex is assigned nothing")
 	}
 	p := revoke(snapshot.RevokedRole, "data/globex/egress")

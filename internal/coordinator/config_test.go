@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
@@ -23,7 +24,7 @@ import (
 )
 
 func (d *desk) config() fealtyv1.ConfigServiceServer {
-	return served[fealtyv1.ConfigServiceServer](d.c.rooms.Desired.RegisterServices)
+	return served[fealtyv1.ConfigServiceServer](d.c.Rooms().Desired.RegisterServices)
 }
 
 // put puts records, which are documents of one text.
@@ -173,7 +174,8 @@ func TestConfigRefusals(t *testing.T) {
 		code explain.Code
 	}{
 		{"nothing",
-			func() error { _, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{}); return err }, explain.RequestField},
+			func() error { _, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{}); return err },
+			explain.RequestField},
 		{"too many", func() error { _, err := d.config().PutConfig(t.Context(), many); return err },
 			explain.RequestField},
 		{"two in one", func() error {
@@ -256,16 +258,17 @@ func TestConfigWriters(t *testing.T) {
 	defer other.Close()
 	wantOnly(t,
 		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.rooms.Self.EnrolmentKey())), "")
-	other.rooms.Authority.checkHead(t.Context())
-	writers := []*Coordinator{d.c, other}
+			other.Rooms().Self.EnrolmentKey())), "")
+	other.Rooms().Authority.CheckHead(t.Context())
+	writers := []*coordinator.Coordinator{d.c, other}
 	version := d.mustPut(qosRecord).GetVersion()
 	results := make(chan error, len(writers))
 	for i, c := range writers {
 		go func() {
 			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
-			_, err := served[fealtyv1.ConfigServiceServer](c.rooms.Desired.RegisterServices).PutConfig(context.Background(), req)
+			_, err := served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices).PutConfig(context.Background(),
+				req)
 			results <- err
 		}()
 	}
@@ -284,7 +287,8 @@ func TestConfigWriters(t *testing.T) {
 	for i, c := range writers {
 		go func() {
 			for n := range each {
-				if _, err := (served[fealtyv1.ConfigServiceServer](c.rooms.Desired.RegisterServices)).PutConfig(context.Background(),
+				if _, err := (served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices)).PutConfig(
+					context.Background(),
 					putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
 					return
@@ -300,7 +304,7 @@ func TestConfigWriters(t *testing.T) {
 		}
 	}
 	for _, c := range writers {
-		list, err := served[fealtyv1.ConfigServiceServer](c.rooms.Desired.RegisterServices).ListConfig(t.Context(),
+		list, err := served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices).ListConfig(t.Context(),
 			&fealtyv1.ListConfigRequest{})
 		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
 			t.Errorf("%d records, %v", len(list.GetRecords()), err)
@@ -317,7 +321,7 @@ func TestConfigWriteInBetween(t *testing.T) {
 		d.mustPut("kind: qos\nname: between\n")
 	})
 	d.mustPut(qosRecord)
-	v, err := d.c.rooms.Desired.Read(t.Context(), d.state(), true)
+	v, err := d.c.Rooms().Desired.Read(t.Context(), d.state(), true)
 	if err != nil || v.Set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
@@ -351,7 +355,7 @@ func TestConfigOfAnOlderHead(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.rooms.Desired.Run(ctx, d.state()) }()
+		go func() { ended <- d.c.Rooms().Desired.Run(ctx, d.state()) }()
 		synctest.Wait()
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -430,19 +434,19 @@ func TestConfigAltered(t *testing.T) {
 				t.Fatal(err)
 			}
 			version := d.mustPut(config.Example).GetVersion()
-			set, _, _ := d.c.rooms.Desired.Configured()
+			set, _, _ := d.c.Rooms().Desired.Configured()
 			alter(d, before)
-			if _, err := d.c.rooms.Desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if _, err := d.c.Rooms().Desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("read: %v", err)
 			}
-			if now, v, ok := d.c.rooms.Desired.Configured(); !ok || uint64(v) != version || now != set {
+			if now, v, ok := d.c.Rooms().Desired.Configured(); !ok || uint64(v) != version || now != set {
 				t.Errorf("the config in force is of version %d, want %d", v, version)
 			}
 			d.restart()
 			if d.state().Phase != authority.Ready {
 				t.Fatalf("after a start: %v %s", d.state().Phase, d.state().Reason)
 			}
-			if _, _, ok := d.c.rooms.Desired.Configured(); ok {
+			if _, _, ok := d.c.Rooms().Desired.Configured(); ok {
 				t.Error("after a start there is a config")
 			}
 			_, err := d.put(qosRecord)
@@ -462,7 +466,7 @@ func TestConfigRolledBack(t *testing.T) {
 	d.store.revert(old)
 	_, err := d.put("kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.rooms.Desired.Configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.c.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -484,7 +488,7 @@ func TestConfigWrittenBack(t *testing.T) {
 	}
 	_, err := d.put("kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.rooms.Desired.Configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.c.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
@@ -492,10 +496,10 @@ func TestConfigWrittenBack(t *testing.T) {
 // A store of before the config has one after the next start, and only then.
 func TestConfigBegins(t *testing.T) {
 	d := testDesk(t)
-	if set, version, ok := d.c.rooms.Desired.Configured(); !ok || version == 0 || set.Len() != 0 {
+	if set, version, ok := d.c.Rooms().Desired.Configured(); !ok || version == 0 || set.Len() != 0 {
 		t.Fatalf("after the first set: %v, %d, %v", set, version, ok)
 	}
-	in, err := d.c.rooms.Bundle.Read(t.Context(), d.state())
+	in, err := d.c.Rooms().Bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,4 @@
-// Inside the package, as the desk and its streams are.
-
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -14,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -44,14 +43,14 @@ func (d *desk) process(ctx context.Context, m *machine, n int) *processOf {
 	return p
 }
 
-func (p *processOf) connect(streams *sync.WaitGroup, at *Coordinator) *processOf {
+func (p *processOf) connect(streams *sync.WaitGroup, at *coordinator.Coordinator) *processOf {
 	streams.Go(func() {
-		p.ended <- served[fealtyv1.AgentServiceServer](at.rooms.Delivery.RegisterServices).Connect(p.listen)
+		p.ended <- served[fealtyv1.AgentServiceServer](at.Rooms().Delivery.RegisterServices).Connect(p.listen)
 	})
 	return p
 }
 
-func (d *desk) alarms() int { return int(counterOf(d.c.registry, "fealty_clone_alarms_total")) }
+func (d *desk) alarms() int { return int(counterOf(d.c.Registry(), "fealty_clone_alarms_total")) }
 
 // copyDesk runs fn with a desk in a bubble, one member a, and the streams that it opens.
 func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine)) {
@@ -62,7 +61,7 @@ func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, 
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
+		d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 		stop := d.runs(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
@@ -131,7 +130,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				wantOnlyNil(t, a.renew())
 			case n%11 == 6: // what another coordinator tells of it
-				_, err := served[fealtyv1.LiveServiceServer](d.c.rooms.Membership.RegisterServices).NoteStreams(ctx,
+				_, err := served[fealtyv1.LiveServiceServer](d.c.Rooms().Membership.RegisterServices).NoteStreams(ctx,
 					&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly",
 						Run: fmt.Sprintf("%032x", run)}}})
 				wantOnlyNil(t, err)
@@ -156,7 +155,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 func TestOlderKeyIsRefused(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
 		presents := func(m *machine) error {
-			return d.c.rooms.Membership.Presents(ctx,
+			return d.c.Rooms().Membership.Presents(ctx,
 				identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
 		}
 		first := *a
@@ -180,7 +179,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		// Two renewals behind, at a coordinator that never saw the newer keys in use.
 		time.Sleep(30 * time.Minute)
 		wantOnlyNil(t, a.renew())
-		d.c.rooms.Membership.Live().Forget(a.id)
+		d.c.Rooms().Membership.Live().Forget(a.id)
 		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 2 {
 			t.Errorf("a key two renewals behind: %v, %d alarms", err, d.alarms())
 		}
@@ -189,9 +188,9 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		stranger := *a
 		stranger.leaf = first.leaf
 		d.store.setDown(errDown)
-		rec, _ := d.c.rooms.Membership.Roster().Find("data/a")
+		rec, _ := d.c.Rooms().Membership.Roster().Find("data/a")
 		rec.Key, rec.Older = identity.KeyID{1}, nil
-		d.c.rooms.Membership.Roster().Put(rec, 1<<40)
+		d.c.Rooms().Membership.Roster().Put(rec, 1<<40)
 		wantOnlyNil(t, presents(&stranger))
 		d.store.setDown(nil)
 	})
@@ -203,7 +202,7 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
 		note := func(member, run string) {
 			t.Helper()
-			_, err := served[fealtyv1.LiveServiceServer](d.c.rooms.Membership.RegisterServices).NoteStreams(ctx,
+			_, err := served[fealtyv1.LiveServiceServer](d.c.Rooms().Membership.RegisterServices).NoteStreams(ctx,
 				&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
 			wantOnlyNil(t, err)
 			synctest.Wait()
@@ -222,7 +221,7 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 		if err := <-p.ended; !errors.Is(err, explain.StreamReplaced) {
 			t.Errorf("it ended with %v", err)
 		}
-		if _, err := (served[fealtyv1.LiveServiceServer](d.c.rooms.Membership.RegisterServices)).NoteStreams(ctx,
+		if _, err := (served[fealtyv1.LiveServiceServer](d.c.Rooms().Membership.RegisterServices)).NoteStreams(ctx,
 			&fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream,
 				membership.OpeningsPage+1)}); !errors.Is(err,
 			explain.RequestField) {

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -44,7 +44,7 @@ func TestDeliveryResync(t *testing.T) {
 	b := publication.NewPublisher()
 	p := d.mustPublish(b)
 	stream := &sentNews{ctx: t.Context()}
-	dl := d.c.rooms.Delivery.NewSender(stream, m.id, nil)
+	dl := d.c.Rooms().Delivery.NewSender(stream, m.id, nil)
 	deliver := func() []*snapshot.Signed {
 		t.Helper()
 		dl.Forget()
@@ -111,7 +111,7 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 	}
 	// It asks for more and more, and reads nothing of it, until its window is full.
 	sent := func() float64 {
-		return counterOf(f.c.registry, "fealty_snapshot_sent_total", "whole", "node_runtime")
+		return counterOf(f.c.Registry(), "fealty_snapshot_sent_total", "whole", "node_runtime")
 	}
 	stuck := open(slow)
 	grows := func() bool {
@@ -168,7 +168,7 @@ func (m *machine) acting(t *testing.T) *acting {
 	t.Helper()
 	a := &acting{reader: m.reader(), m: m, stream: &sentNews{ctx: t.Context()},
 		held: make(map[snapshot.Scope]*snapshot.Verified), forms: make(map[string]int)}
-	a.dl = m.d.c.rooms.Delivery.NewSender(a.stream, m.id, nil)
+	a.dl = m.d.c.Rooms().Delivery.NewSender(a.stream, m.id, nil)
 	return a
 }
 

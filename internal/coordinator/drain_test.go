@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -117,11 +118,11 @@ func TestDrainRefusals(t *testing.T) {
 func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	d := testDesk(t)
 	for _, name := range []string{"a", "b", "c"} {
-		d.c.rooms.Membership.Live().Opened(d.joined(name).id, "")
+		d.c.Rooms().Membership.Live().Opened(d.joined(name).id, "")
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,11 +156,11 @@ func TestBootstrapShowsWhoDrains(t *testing.T) {
 	d.joined("a")
 	d.drain(t, "a")
 	rec := d.record(identity.Data, "a")
-	d.c.rooms.Membership.Roster().Put(rec.Value, rec.Version)
-	if n := d.c.rooms.Membership.Roster().Count(identity.Data); n != 0 {
+	d.c.Rooms().Membership.Roster().Put(rec.Value, rec.Version)
+	if n := d.c.Rooms().Membership.Roster().Count(identity.Data); n != 0 {
 		t.Errorf("%d active data members, want none", n)
 	}
-	got := d.c.rooms.Membership.Roster().VisibleTo(rec.Value, 10)
+	got := d.c.Rooms().Membership.Roster().VisibleTo(rec.Value, 10)
 	if len(got) != 1 || got[0].State != record.Draining {
 		t.Fatalf("visible: %+v", got)
 	}
@@ -175,22 +176,22 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		want    explain.Code
 	}{
 		{"silent", func(*testing.T, *desk, *machine) {}, false, ""},
-		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.rooms.Membership.Live().Opened(a.id, "") }, false,
+		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.Rooms().Membership.Live().Opened(a.id, "") }, false,
 			explain.MemberInContact},
 		{"connected, forced",
-			func(_ *testing.T, d *desk, a *machine) { d.c.rooms.Membership.Live().Opened(a.id, "") }, true,
+			func(_ *testing.T, d *desk, a *machine) { d.c.Rooms().Membership.Live().Opened(a.id, "") }, true,
 			""},
 		{"connected, draining", func(t *testing.T, d *desk,
 			a *machine) {
-			d.c.rooms.Membership.Live().Opened(a.id, "")
+			d.c.Rooms().Membership.Live().Opened(a.id, "")
 			d.drain(t, "a")
 		}, false, ""},
 		{"connected, replacing", func(t *testing.T, d *desk, a *machine) {
-			d.c.rooms.Membership.Live().Opened(a.id, "")
+			d.c.Rooms().Membership.Live().Opened(a.id, "")
 			d.replace(t, identity.Data, "a")
 		}, false, ""},
 		{"connected, banned", func(t *testing.T, d *desk, a *machine) {
-			d.c.rooms.Membership.Live().Opened(a.id, "")
+			d.c.Rooms().Membership.Live().Opened(a.id, "")
 			d.ban(t, identity.Data, "a")
 		}, false, ""},
 		{"reported lately", func(_ *testing.T, d *desk, a *machine) {
@@ -203,11 +204,11 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, false, ""},
 		{"coordinator just started", func(_ *testing.T, d *desk,
 			_ *machine) {
-			d.c.rooms.Membership.Listens(d.clock())
+			d.c.Rooms().Membership.Listens(d.clock())
 		}, false, explain.MemberInContact},
 		{"coordinator just started, member expired", func(_ *testing.T, d *desk, _ *machine) {
 			d.advance(26 * time.Hour)
-			d.c.rooms.Membership.Listens(d.clock())
+			d.c.Rooms().Membership.Listens(d.clock())
 		}, false, ""},
 		{"back from recovery mode, in which nobody could report", func(t *testing.T, d *desk, a *machine) {
 			d.reported(a.id)
@@ -245,7 +246,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			if gone := !d.record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
-			if tc.want == "" && !d.c.rooms.Bundle.View().Bundle.Banned(a.id, keyOf(t, a.key)) {
+			if tc.want == "" && !d.c.Rooms().Bundle.View().Bundle.Banned(a.id, keyOf(t, a.key)) {
 				t.Fatal("its key is not banned")
 			}
 		})
@@ -265,18 +266,18 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 // outage puts the coordinator into recovery mode for as long, and lets it find back.
 func outage(t *testing.T, d *desk, lasts time.Duration) {
 	t.Helper()
-	wantOnly(t, "recovery mode", d.c.rooms.Authority.adopt(t.Context(),
+	wantOnly(t, "recovery mode", d.c.Rooms().Authority.Adopt(t.Context(),
 		authority.Recovering(d.state(), errors.New("the keeper is away"))), "")
 	d.advance(lasts)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	d.wantPhase("ready", "")
 }
 
 // reported opens a stream of id, reports on it, and ends it.
 func (d *desk) reported(id identity.ID) {
-	d.c.rooms.Membership.Live().Opened(id, "")
-	d.c.rooms.Membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.clock())
-	d.c.rooms.Membership.Live().Closed(id, nil, true)
+	d.c.Rooms().Membership.Live().Opened(id, "")
+	d.c.Rooms().Membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.clock())
+	d.c.Rooms().Membership.Live().Closed(id, nil, true)
 }
 
 // lifeState is what matters of one member to the calls that race over it.
@@ -384,7 +385,7 @@ func TestRacesOverAMember(t *testing.T) {
 						d.drain(t, "a")
 					}
 					if from.contact {
-						d.c.rooms.Membership.Live().Opened(m.id, "")
+						d.c.Rooms().Membership.Live().Opened(m.id, "")
 					}
 					nextA, nextB := *d.machine(), *d.machine()
 					keyOwn, keyA, keyB := keyOf(t, own.key), keyOf(t, nextA.key), keyOf(t, nextB.key)

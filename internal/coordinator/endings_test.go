@@ -1,6 +1,4 @@
-// Inside the package, as the fleets of its tests are.
-
-package coordinator
+package coordinator_test
 
 import (
 	"fmt"
@@ -79,9 +77,9 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	}
 
 	// An answer under an older bundle than the one that bans is none, and members get none.
-	live := served[fealtyv1.LiveServiceServer](b.c.rooms.Membership.RegisterServices)
-	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.rooms.Bundle.View().Epoch,
-		ConfigVersion: b.c.rooms.Bundle.View().Version + 1}
+	live := served[fealtyv1.LiveServiceServer](b.c.Rooms().Membership.RegisterServices)
+	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.Rooms().Bundle.View().Epoch,
+		ConfigVersion: b.c.Rooms().Bundle.View().Version + 1}
 	if resp, err := live.GetEnded(f.ctx(), ahead); err == nil {
 		t.Errorf("a coordinator that has not heard of the ban answered %v", resp)
 	}

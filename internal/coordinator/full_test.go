@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
@@ -115,7 +116,7 @@ func TestFullStoreLasts(t *testing.T) {
 	d.store.setFull(true)
 	for d.clock().Before(end.Add(lifetimes.Stretch - time.Minute)) {
 		d.advance(30 * time.Minute)
-		d.c.rooms.Authority.checkHead(t.Context())
+		d.c.Rooms().Authority.CheckHead(t.Context())
 		if !d.clock().Before(end.Add(lifetimes.Stretch)) {
 			break
 		}
@@ -125,7 +126,7 @@ func TestFullStoreLasts(t *testing.T) {
 		if m.leaf.NotAfter.After(end.Add(lifetimes.Stretch)) {
 			t.Fatalf("certified until %v, and its record ends at %v", m.leaf.NotAfter, end)
 		}
-		if a := d.c.health().readiness(); !a.OK || a.Store != "full" {
+		if a := d.c.Health().Readiness(); !a.OK || a.Store != "full" {
 			t.Fatalf("readiness: %+v", a)
 		}
 	}
@@ -133,7 +134,7 @@ func TestFullStoreLasts(t *testing.T) {
 		t.Errorf("certified until %v alone, and its record ends at %v", m.leaf.NotAfter, end)
 	}
 	d.advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.clock()))
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	wantOnly(t, "for longer than that", d.past(m), explain.StoreFull)
 }
 
@@ -144,21 +145,21 @@ func TestFullStoreIsTold(t *testing.T) {
 	m := d.joined("a")
 	told := func(what string, want bool) {
 		t.Helper()
-		d.c.pulsed.Set(d.clock())
+		d.c.Pulsed().Set(d.clock())
 		metric := "# HELP fealty_store_full 1 while the store refuses writes, because it has no space left or was " +
 			"made read-only.\n# TYPE fealty_store_full gauge\nfealty_store_full " +
 			map[bool]string{false: "0", true: "1"}[want] + "\n"
-		if err := testutil.GatherAndCompare(d.c.registry, strings.NewReader(metric), "fealty_store_full"); err != nil {
+		if err := testutil.GatherAndCompare(d.c.Registry(), strings.NewReader(metric), "fealty_store_full"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if got := len(d.findings(t, explain.StoreFull)) == 1; got != want {
 			t.Errorf("%s: a finding: %v", what, got)
 		}
-		a := d.c.health().readiness()
+		a := d.c.Health().Readiness()
 		if !a.OK || (a.Store == "full") != want || (a.Reason != "") != want || strings.Contains(a.Reason, "secret") {
 			t.Errorf("%s: readiness %+v", what, a)
 		}
-		if !d.c.health().liveness().OK {
+		if !d.c.Health().Liveness().OK {
 			t.Errorf("%s: it is not alive", what)
 		}
 	}
@@ -168,7 +169,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	wantOnly(t, "a new key", m.renew(), explain.StoreFull)
 	told("after a write", true)
 	d.advance(time.Hour)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	told("an hour later, when nobody wrote since", true)
 	d.store.setFull(false)
 	wantOnlyNil(t, m.renew())
@@ -181,7 +182,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
 	d.advance(writable.Settles + time.Second)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	told("when none was refused for long", false)
 }
 
@@ -193,7 +194,8 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 	before, head := d.store.snapshot(), d.state().Head.Hash
 	d.store.setFull(true)
 	_, put := d.put(qosRecord)
-	_, token := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(context.Background(),
+	_, token := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(
+		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	_, rotate := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
 	_, rekey := d.rekey()
@@ -262,15 +264,15 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	end := d.recordedEnd(m)
 	for d.clock().Before(end.Add(time.Hour)) {
 		d.advance(20 * time.Minute)
-		d.c.rooms.Authority.checkHead(t.Context())
+		d.c.Rooms().Authority.CheckHead(t.Context())
 		wantOnlyNil(t, m.again()) // for longer than in an outage: what is read is so
 	}
-	if m.leaf.NotAfter.Before(end.Add(defaultMaxHeadAge)) {
+	if m.leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
 		t.Errorf("it is certified until %v, and its record ends at %v", m.leaf.NotAfter, end)
 	}
 	told := func(what, word, text string) {
 		t.Helper()
-		if a := d.c.health().readiness(); !a.OK || a.Store != word || !strings.Contains(a.Reason, text) ||
+		if a := d.c.Health().Readiness(); !a.OK || a.Store != word || !strings.Contains(a.Reason, text) ||
 			(a.Reason == "") != (text == "") {
 			t.Errorf("%s: readiness %+v, want %q with %q", what, a, word, text)
 		}
@@ -289,8 +291,8 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	}
 	d.lapse()
 	d.pass(election.NobodyAfter)
-	d.c.rooms.Election.Step(t.Context())
-	if got := d.c.rooms.Election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
+	d.c.Rooms().Election.Step(t.Context())
+	if got := d.c.Rooms().Election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
 		reason.String()) || strings.Contains(got[0].GetSummary(), "altering") {
 		t.Errorf("nobody leads: %v", got)
 	}
@@ -304,6 +306,6 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 		t.Errorf("as soon as it takes one: %s", text)
 	}
 	d.advance(writable.Settles + time.Second)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	told("when none was refused for long", "ok", "")
 }

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -68,10 +68,10 @@ func TestPresented(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	a, lost := f.member("a"), f.member("b")
-	atBackup := f.c.rooms.Bundle.View().Signed
+	atBackup := f.c.Rooms().Bundle.View().Signed
 	b := f.save(owners).signed(f.signer)
 	f.ban(lost)
-	banned := f.c.rooms.Bundle.View().Signed
+	banned := f.c.Rooms().Bundle.View().Signed
 	first, _, err := f.present(banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
@@ -79,15 +79,15 @@ func TestPresented(t *testing.T) {
 	b.restore()
 	f.start()
 	f.awaitPhase(authority.Ready)
-	if f.c.rooms.Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	if f.c.Rooms().Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
 	other, _ := ownedFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]),
 			banned[len(banned)-1]^1),
-		"of before the backup": atBackup, "of after the restore": f.c.rooms.Bundle.View().Signed, "of another " +
-			"cluster": other.c.rooms.Bundle.View().Signed,
+		"of before the backup": atBackup, "of after the restore": f.c.Rooms().Bundle.View().Signed, "of another " +
+			"cluster": other.c.Rooms().Bundle.View().Signed,
 	} {
 		if _, done, err := f.present(raw); err == nil {
 			t.Errorf("%s: %v", name, done)
@@ -97,10 +97,10 @@ func TestPresented(t *testing.T) {
 	if err != nil || done.GetTaken() < 2 {
 		t.Fatalf("presented: %v, %v, %v", first, done, err)
 	}
-	if !f.c.rooms.Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.c.Rooms().Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force")
 	}
-	if f.c.rooms.Bundle.Bans(a.id, identity.KeyOf(a.chain[0])) {
+	if f.c.Rooms().Bundle.Bans(a.id, identity.KeyOf(a.chain[0])) {
 		t.Error("somebody else is banned")
 	}
 	if _, _, err := f.present(banned); err == nil {
@@ -109,7 +109,7 @@ func TestPresented(t *testing.T) {
 	// It stays, and a person can lift it.
 	f.restart()
 	f.awaitPhase(authority.Ready)
-	if !f.c.rooms.Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.c.Rooms().Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
 		t.Error("the ban is not in force after another start")
 	}
 	if _, err := f.local().member.UnbanMember(f.ctx(),
@@ -126,19 +126,19 @@ func TestPresentedMeshKeys(t *testing.T) {
 	f.member("a")
 	b := f.save(owners).signed(f.signer)
 	for range 2 {
-		if _, err := (served[fealtyv1.TrustServiceServer](f.c.rooms.Trust.RegisterServices)).RotateMeshKey(f.ctx(),
+		if _, err := (served[fealtyv1.TrustServiceServer](f.c.Rooms().Trust.RegisterServices)).RotateMeshKey(f.ctx(),
 			&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	shown := f.c.rooms.Bundle.View().Signed
+	shown := f.c.Rooms().Bundle.View().Signed
 	b.restore()
 	f.start()
 	f.awaitPhase(authority.Ready)
 	if _, done, err := f.present(shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
-	tr, err := (served[fealtyv1.TrustServiceServer](f.c.rooms.Trust.RegisterServices)).GetTrust(f.ctx(),
+	tr, err := (served[fealtyv1.TrustServiceServer](f.c.Rooms().Trust.RegisterServices)).GetTrust(f.ctx(),
 		&fealtyv1.GetTrustRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -214,11 +214,11 @@ func TestLinks(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	b := f.save(owners).signed(f.signer)
-	start := f.c.rooms.Head.State()
+	start := f.c.Rooms().Head.State()
 	if err := f.set(start.Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	before := f.c.rooms.Head.State()
+	before := f.c.Rooms().Head.State()
 	links := func(known history.Hash) [][]byte {
 		stream, err := f.restoreClient().GetLinks(f.ctx(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
@@ -243,7 +243,7 @@ func TestLinks(t *testing.T) {
 				return false, err
 			}
 		}
-		return trail.LeadsTo(f.c.rooms.Head.State().Chain.Mark())
+		return trail.LeadsTo(f.c.Rooms().Head.State().Chain.Mark())
 	}
 	if got := links(start.Head.Hash); len(got) != 1 {
 		t.Fatalf("%d links of one set", len(got))
@@ -261,11 +261,12 @@ func TestLinks(t *testing.T) {
 		t.Errorf("a restore: %v, %v", restored, err)
 	}
 	if _, err := follow(before, manifest.Signers{Threshold: 1,
-		Keys: []manifest.Signer{{Key: manifest.Key(f.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey))}}}, got); !errors.Is(err, history.ErrNoTrail) {
+		Keys: []manifest.Signer{{Key: manifest.Key(f.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))}}},
+		got); !errors.Is(err, history.ErrNoTrail) {
 		t.Errorf("a restore that other signers signed: %v", err)
 	}
 	// After another restore, too, who knows a head of before the first has to see both.
-	first := f.c.rooms.Head.State()
+	first := f.c.Rooms().Head.State()
 	again := f.save(owners).signed(f.signer)
 	f.advance(time.Minute)
 	again.planned().signed(f.signer).restore()
@@ -277,7 +278,7 @@ func TestLinks(t *testing.T) {
 	}
 	// What goes along with the bundle does as well.
 	if restored, err := follow(before, before.Manifest.Signers,
-		f.c.rooms.Bundle.View().Links); err != nil || !restored {
+		f.c.Rooms().Bundle.View().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}
 }
@@ -305,7 +306,8 @@ func TestLinksAreTakenInTime(t *testing.T) {
 			taken: make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- served[fealtyv1.RestoreServiceServer](d.c.rooms.Trust.RegisterServices).GetLinks(&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
+			ended <- served[fealtyv1.RestoreServiceServer](d.c.Rooms().Trust.RegisterServices).GetLinks(
+				&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
 		}()
 		time.Sleep(pace.Time(trust.LinkPage))
 		synctest.Wait()

@@ -59,7 +59,7 @@ func openKey(claim string) (string, error) {
 // made g, and then by who holds setting.
 func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
 	c.recoveries.mu.Lock()
-	ends := g.attempt.Ends()
+	ends := g.Attempt.Ends()
 	c.recoveries.mu.Unlock()
 	if g.toldAt != 0 && ends.Equal(g.toldEnd) {
 		return nil
@@ -68,8 +68,8 @@ func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
 	if err != nil {
 		return err
 	}
-	raw, err := recovery.Open{Attempt: g.id, Cluster: g.head.Cluster, Head: g.head.Hash,
-		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.cfg.Self.PrivateKey(), c.cfg.Self.Vouch)
+	raw, err := recovery.Open{Attempt: g.ID, Cluster: g.Head.Cluster, Head: g.Head.Hash,
+		Recipient: g.Recipient.Public(), Ends: ends}.Sign(c.cfg.Self.PrivateKey(), c.cfg.Self.Vouch)
 	if err != nil {
 		return err
 	}
@@ -97,8 +97,8 @@ func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.Rec
 		return nil, err
 	}
 	c.recoveries.mu.Lock()
-	g.attempt.Gathered(c.cfg.Now(), owners)
-	progress, enough := progressOf(g.attempt), g.attempt.Enough()
+	g.Attempt.Gathered(c.cfg.Now(), owners)
+	progress, enough := progressOf(g.Attempt), g.Attempt.Enough()
 	c.recoveries.mu.Unlock()
 	if err := c.tellAttempt(ctx, g); err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.Rec
 		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 			"shares were not passed on to the other recovering coordinators; that is tried again", slog.Any("err", err))
 	}
-	if !enough || len(shares) < g.head.Threshold {
+	if !enough || len(shares) < g.Head.Threshold {
 		return progress, nil
 	}
 	s, err := c.recoverSeed(ctx, g, owners, shares)
@@ -175,7 +175,7 @@ func (c *OwnerRecovery) openAttemptOf(ctx context.Context, g *gathering, key str
 	case err != nil:
 		return nil, fmt.Errorf("read the open attempt of %s: %w", key, err)
 	}
-	open, err := recovery.ReadOpen(e.Value, recovery.Claimed{Head: g.head, Manifest: g.manifest}, key, c.cfg.Now())
+	open, err := recovery.ReadOpen(e.Value, recovery.Claimed{Head: g.Head, Manifest: g.manifest}, key, c.cfg.Now())
 	if err != nil {
 		c.notOpen(ctx, at, err)
 		return nil, nil
@@ -278,14 +278,14 @@ func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 		return nil
 	}
 	c.recoveries.mu.Lock()
-	over := g.attempt.Over(c.cfg.Now())
+	over := g.Attempt.Over(c.cfg.Now())
 	c.recoveries.mu.Unlock()
 	if over {
 		c.recoveries.end(g)
 		c.dropShares(ctx, g)
 		return nil
 	}
-	before := g.attempt.Brought() // only who holds setting changes it
+	before := g.Attempt.Brought() // only who holds setting changes it
 	progress, err := c.gather(ctx, g)
 	switch {
 	case errors.Is(err, explain.RecoveryOver):
@@ -306,8 +306,8 @@ func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 // attempt's key is gone, so failing is no harm.
 func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 	tx := store.Tx{ID: store.NewTxID()}
-	for _, owner := range g.head.Owners() {
-		if e, err := c.cfg.Store.Get(ctx, recoveryKey(g.id, owner)); err == nil {
+	for _, owner := range g.Head.Owners() {
+		if e, err := c.cfg.Store.Get(ctx, recoveryKey(g.ID, owner)); err == nil {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
 	}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -23,13 +24,13 @@ import (
 // gatheredIn returns the keys of all shares that gather in a store.
 func gatheredIn(t rapidTB, st store.Store) []string {
 	t.Helper()
-	l, err := st.List(context.Background(), recoveryPrefix)
+	l, err := st.List(context.Background(), coordinator.RecoveryPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var out []string
 	for _, e := range l.Entries {
-		if !strings.HasPrefix(e.Key, openPrefix) {
+		if !strings.HasPrefix(e.Key, coordinator.OpenPrefix) {
 			out = append(out, e.Key)
 		}
 	}
@@ -38,7 +39,7 @@ func gatheredIn(t rapidTB, st store.Store) []string {
 
 // lostDesk returns a desk with three coordinators in its manifest, two of whose
 // three owners it takes, after all of them stopped: d.c and the others hold nothing.
-func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
+func lostDesk(t rapidTB) (d *desk, p *people, others []*coordinator.Coordinator) {
 	t.Helper()
 	d, p = newDesk(t), newPeople(t, "carol", "alice", "bob") // not sorted, as in any manifest
 	d.seed = p.seed(2, "")
@@ -49,7 +50,7 @@ func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
 			t.Fatalf("open %s: %v", dir, err)
 		}
 		entries += fmt.Sprintf("  - {name: coordinator-%s, kind: coordinator, match: [\"key:%s\"]}\n", dir,
-			c.rooms.Self.EnrolmentKey())
+			c.Rooms().Self.EnrolmentKey())
 		others = append(others, c)
 	}
 	if err := d.set(entries); err != nil {
@@ -63,22 +64,22 @@ func lostDesk(t rapidTB) (d *desk, p *people, others []*Coordinator) {
 }
 
 // again starts another coordinator of the desk anew.
-func (d *desk) again(c *Coordinator) *Coordinator {
+func (d *desk) again(c *coordinator.Coordinator) *coordinator.Coordinator {
 	d.t.Helper()
 	if err := c.Close(); err != nil {
 		d.t.Fatal(err)
 	}
-	c, err := d.another(strings.TrimPrefix(c.cfg.DataDir, "/"))
+	c, err := d.another(strings.TrimPrefix(c.Cfg().DataDir, "/"))
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	return c
 }
 
-func wantPhaseOf(t rapidTB, c *Coordinator, want string) {
+func wantPhaseOf(t rapidTB, c *coordinator.Coordinator, want string) {
 	t.Helper()
 	if phase, why := c.Phase(); phase != want {
-		t.Fatalf("%s is %s (%s), want %s", c.cfg.DataDir, phase, why, want)
+		t.Fatalf("%s is %s (%s), want %s", c.Cfg().DataDir, phase, why, want)
 	}
 }
 
@@ -99,41 +100,41 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 		t.Fatalf("bob: %v, %v", got, err)
 	}
 	// The third was asked by an owner who sent nothing yet.
-	if _, err := three.rooms.OwnerRecovery.openGathering(t.Context()); err != nil {
+	if _, err := three.Rooms().OwnerRecovery.OpenGathering(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantOnly(t, "go on", three.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", three.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	wantPhaseOf(t, three, "recovery")
-	wantOnly(t, "go on", d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	d.wantPhase("ready", "")
 	if got := d.state().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
 		t.Errorf("the head is %+v", got)
 	}
 	for _, c := range others {
-		owners, shares, err := c.rooms.OwnerRecovery.gathered(t.Context(), c.rooms.OwnerRecovery.recoveries.current())
+		owners, shares, err := c.Rooms().OwnerRecovery.Gathered(t.Context(), c.Rooms().OwnerRecovery.Recoveries().Current())
 		if err != nil || !slices.Contains(owners, "alice") {
-			t.Errorf("%s has the shares of %v (%v)", c.cfg.DataDir, owners, err)
+			t.Errorf("%s has the shares of %v (%v)", c.Cfg().DataDir, owners, err)
 		}
 		for _, s := range shares {
 			s.Wipe()
 		}
-		wantOnly(t, "go on", c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+		wantOnly(t, "go on", c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 		if got := mustHead(t, d); got.AuthorityEpoch != epoch+1 {
-			t.Fatalf("%s wrote epoch %d", c.cfg.DataDir, got.AuthorityEpoch)
+			t.Fatalf("%s wrote epoch %d", c.Cfg().DataDir, got.AuthorityEpoch)
 		}
 	}
 	wantOneKeyPerEpoch(t, d)
 	// Their own attempts at the head of before are over, and what they left goes.
 	d.lead(d.c)
-	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
-	if left := d.store.keys(recoveryPrefix); len(left) > 0 {
+	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
+	if left := d.store.keys(coordinator.RecoveryPrefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
 }
 
 func mustHead(t rapidTB, d *desk) history.Record {
 	t.Helper()
-	head, _, err := d.c.rooms.Head.History().Head(context.Background())
+	head, _, err := d.c.Rooms().Head.History().Head(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,8 +146,8 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
 	epoch := mustHead(t, d).AuthorityEpoch
-	for _, c := range []*Coordinator{d.c, two} {
-		if _, err := c.rooms.OwnerRecovery.openGathering(t.Context()); err != nil {
+	for _, c := range []*coordinator.Coordinator{d.c, two} {
+		if _, err := c.Rooms().OwnerRecovery.OpenGathering(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -155,7 +156,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	}
 	d.faults.Arm("rekey.before-swap", func() error {
 		d.faults.Disarm("rekey.before-swap")
-		if err := two.rooms.OwnerRecovery.goOnGathering(t.Context()); err != nil {
+		if err := two.Rooms().OwnerRecovery.GoOnGathering(t.Context()); err != nil {
 			t.Errorf("the other: %v", err)
 		}
 		return nil
@@ -185,7 +186,7 @@ func TestGatheringCutOff(t *testing.T) {
 				two := others[0]
 				alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
 				epoch := mustHead(t, d).AuthorityEpoch
-				ask := func(c *Coordinator, file keyring.ShareFile) {
+				ask := func(c *coordinator.Coordinator, file keyring.ShareFile) {
 					_, err := bringAt(t, c, file)
 					for _, fine := range []error{nil, explain.RecoveryOver, explain.RecoveryNotNeeded, errTestCrash} {
 						if errors.Is(err, fine) {
@@ -197,7 +198,8 @@ func TestGatheringCutOff(t *testing.T) {
 				d.faults.FailNext(point, 1, errTestCrash)
 				ask(d.c, alice)
 				ask(two, bob)
-				_, _ = d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), two.rooms.OwnerRecovery.goOnGathering(t.Context()) // the fault may show here
+				_, _ = d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()),
+					two.Rooms().OwnerRecovery.GoOnGathering(t.Context()) // the fault may show here
 				d.faults.Disarm(point)
 				crashed := &d.c
 				if who == "other" {
@@ -205,8 +207,8 @@ func TestGatheringCutOff(t *testing.T) {
 				}
 				*crashed = d.again(*crashed)
 				ready := func() bool {
-					return d.c.rooms.Head.State().Phase == authority.Ready ||
-						two.rooms.Head.State().Phase == authority.Ready
+					return d.c.Rooms().Head.State().Phase == authority.Ready ||
+						two.Rooms().Head.State().Phase == authority.Ready
 				}
 				for range 4 {
 					if ready() {
@@ -214,15 +216,15 @@ func TestGatheringCutOff(t *testing.T) {
 					}
 					ask(d.c, alice)
 					ask(two, bob)
-					_, _ = d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), two.rooms.OwnerRecovery.goOnGathering(t.Context())
-					d.c.rooms.Authority.checkHead(t.Context())
-					two.rooms.Authority.checkHead(t.Context())
+					_, _ = d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), two.Rooms().OwnerRecovery.GoOnGathering(t.Context())
+					d.c.Rooms().Authority.CheckHead(t.Context())
+					two.Rooms().Authority.CheckHead(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.c.rooms.Head.State().Reason,
-						two.rooms.Head.State().Reason)
+					t.Fatalf("nobody is ready: %s, %s", d.c.Rooms().Head.State().Reason,
+						two.Rooms().Head.State().Reason)
 				}
-				if two.rooms.Head.State().Phase == authority.Ready {
+				if two.Rooms().Head.State().Phase == authority.Ready {
 					d.c = two
 				}
 				wantOneKeyPerEpoch(t, d)
@@ -240,14 +242,14 @@ func TestGatheringCutOff(t *testing.T) {
 func TestSwappedGatheredShares(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
-	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
+	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	other, err := two.rooms.OwnerRecovery.openGathering(t.Context())
+	other, err := two.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if _, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil {
 		t.Fatal(err)
 	}
-	mine, theirs := recoveryKey(g.id, "bob"), recoveryKey(other.id, "bob")
+	mine, theirs := coordinator.RecoveryKey(g.ID, "bob"), coordinator.RecoveryKey(other.ID, "bob")
 	valueOf := func(key string) []byte {
 		e, err := d.store.Get(t.Context(), key)
 		wantOnly(t, "get "+key, err, "")
@@ -260,24 +262,24 @@ func TestSwappedGatheredShares(t *testing.T) {
 		"of another attempt": func() []byte { return valueOf(theirs) },
 		"damaged":            func() []byte { return good[:len(good)-40] },
 		"of another owner": func() []byte {
-			return sentShare(t, g.recipient.Public(), g.id[:], testCluster, "carol", carol)
+			return sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "carol", carol)
 		},
 		"wrong": func() []byte {
-			return sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", wrong)
+			return sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", wrong)
 		},
 	} {
 		value := harm()
 		d.store.alter(mine, func([]byte) []byte { return value })
-		wantOnly(t, name, d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
-		if got := d.c.rooms.OwnerRecovery.recoveries.current().attempt.Brought(); len(got) > 0 {
+		wantOnly(t, name, d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		if got := d.c.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); len(got) > 0 {
 			t.Fatalf("%s: it counted as the share of %v", name, got)
 		}
 		if slices.Contains(d.store.keys(mine), mine) {
 			t.Errorf("%s: it is still there", name)
 		}
-		wantOnly(t, name, two.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
-		wantOnly(t, name, d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
-		if got := d.c.rooms.OwnerRecovery.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
+		wantOnly(t, name, two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		wantOnly(t, name, d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		if got := d.c.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
 			t.Fatalf("%s: after it was passed on again: %v", name, got)
 		}
 	}
@@ -299,20 +301,20 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	mine, err := keyring.NewEphemeral()
 	wantOnly(t, "recipient", err, "")
-	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
+	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	id := recovery.ID{7}
 	stolen := func() []string {
 		return slices.DeleteFunc(gatheredIn(t, d.store),
-			func(k string) bool { return !strings.HasPrefix(k, recoveryPrefix+id.String()) })
+			func(k string) bool { return !strings.HasPrefix(k, coordinator.RecoveryPrefix+id.String()) })
 	}
-	place, err := openKey(two.rooms.Self.EnrolmentKey())
+	place, err := coordinator.OpenKey(two.Rooms().Self.EnrolmentKey())
 	wantOnly(t, "place", err, "")
-	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.head.Hash, Recipient: mine.Public(),
+	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.Head.Hash, Recipient: mine.Public(),
 		Ends: d.clock().Add(recovery.Life)}
 	put := func(key string, value []byte) {
 		t.Helper()
-		_, err := d.c.rooms.Head.Overwrite(t.Context(), key, value)
+		_, err := d.c.Rooms().Head.Overwrite(t.Context(), key, value)
 		wantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
@@ -328,33 +330,33 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"by a thief, in the place of a coordinator": func() []byte { return signed(good, thief) },
 		"by a thief, who claims the key of a coordinator": func() []byte {
 			return []byte(strings.Replace(string(signed(good, thief)), keyOfClaim(thief),
-				two.rooms.Self.EnrolmentKey(), 1))
+				two.Rooms().Self.EnrolmentKey(), 1))
 		},
 		"of a coordinator, with the recipient of a thief": func() []byte {
 			o := good
 			theirs, err := keyring.NewEphemeral()
 			wantOnly(t, "recipient", err, "")
 			o.Recipient = theirs.Public()
-			return []byte(strings.Replace(string(signed(o, two.rooms.Self.PrivateKey())), theirs.Public(),
+			return []byte(strings.Replace(string(signed(o, two.Rooms().Self.PrivateKey())), theirs.Public(),
 				mine.Public(),
 				1))
 		},
-		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.rooms.Self.PrivateKey()) },
+		"for another head": func() []byte { o := good; o.Head[0]++; return signed(o, two.Rooms().Self.PrivateKey()) },
 		"for another cluster": func() []byte {
 			o := good
 			o.Cluster = "other.example"
-			return signed(o, two.rooms.Self.PrivateKey())
+			return signed(o, two.Rooms().Self.PrivateKey())
 		},
-		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.rooms.Self.PrivateKey()) },
+		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.Rooms().Self.PrivateKey()) },
 		"for ever": func() []byte {
 			o := good
 			o.Ends = d.clock().Add(24 * 365 * time.Hour)
-			return signed(o, two.rooms.Self.PrivateKey())
+			return signed(o, two.Rooms().Self.PrivateKey())
 		},
-		"of another coordinator": func() []byte { return signed(good, others[1].rooms.Self.PrivateKey()) },
+		"of another coordinator": func() []byte { return signed(good, others[1].Rooms().Self.PrivateKey()) },
 	} {
 		put(place, value())
-		wantOnly(t, name, d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+		wantOnly(t, name, d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 		if got := stolen(); len(got) > 0 {
 			t.Fatalf("%s: %v", name, got)
 		}
@@ -364,23 +366,23 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	for i := range 300 {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		wantOnly(t, "key", err, "")
-		own, err := openKey(keyOfClaim(key))
+		own, err := coordinator.OpenKey(keyOfClaim(key))
 		wantOnly(t, "place", err, "")
 		put(own, signed(good, key))
-		put(fmt.Sprintf("%sx%d", openPrefix, i), signed(good, key))
+		put(fmt.Sprintf("%sx%d", coordinator.OpenPrefix, i), signed(good, key))
 	}
 	d.store.alter(place, func([]byte) []byte { return nil })
-	wantOnly(t, "endless", d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+	wantOnly(t, "endless", d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	if got := stolen(); len(got) > 0 {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
-	put(place, signed(good, two.rooms.Self.PrivateKey()))
-	wantOnly(t, "genuine", d.c.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
-	if got := stolen(); !slices.Equal(got, []string{recoveryKey(id, "alice")}) {
+	put(place, signed(good, two.Rooms().Self.PrivateKey()))
+	wantOnly(t, "genuine", d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	if got := stolen(); !slices.Equal(got, []string{coordinator.RecoveryKey(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)
 	}
-	e, err := d.store.Get(t.Context(), recoveryKey(id, "alice"))
+	e, err := d.store.Get(t.Context(), coordinator.RecoveryKey(id, "alice"))
 	wantOnly(t, "get", err, "")
 	share, err := mine.Open(keyring.Attempt{ID: id.String(), Cluster: testCluster, Owner: "alice"}, e.Value)
 	wantOnly(t, "open", err, "")
@@ -406,25 +408,25 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	if _, err := bringAt(t, others[1], alice); err != nil {
 		t.Fatal(err)
 	}
-	third := others[1].rooms.OwnerRecovery.recoveries.current().id
+	third := others[1].Rooms().OwnerRecovery.Recoveries().Current().ID
 	others[1] = d.again(others[1]) // and opens another
-	if _, err := others[1].rooms.OwnerRecovery.openGathering(t.Context()); err != nil {
+	if _, err := others[1].Rooms().OwnerRecovery.OpenGathering(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.lead(d.c)
-	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
 	got := gatheredIn(t, d.store)
-	want := []string{recoveryKey(others[0].rooms.OwnerRecovery.recoveries.current().id, "alice")}
-	if !slices.Equal(got, want) || slices.Contains(got, recoveryKey(third, "alice")) {
+	want := []string{coordinator.RecoveryKey(others[0].Rooms().OwnerRecovery.Recoveries().Current().ID, "alice")}
+	if !slices.Equal(got, want) || slices.Contains(got, coordinator.RecoveryKey(third, "alice")) {
 		t.Errorf("kept %v, want %v", got, want)
 	}
-	if n := len(d.store.keys(openPrefix)); n != 2 {
+	if n := len(d.store.keys(coordinator.OpenPrefix)); n != 2 {
 		t.Errorf("%d attempts are open, want 2", n)
 	}
 	d.advance(recovery.Life)
 	d.lead(d.c)
-	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
-	if left := d.store.keys(recoveryPrefix); len(left) > 0 {
+	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
+	if left := d.store.keys(coordinator.RecoveryPrefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
 }

@@ -1,5 +1,4 @@
-// This test is inside the package: the types of records are nobody else's.
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -40,19 +40,19 @@ var storedTypes = map[string]any{
 	"ban":              record.Ban{},
 	"config-state":     desired.State{},
 	"entry-count":      record.EntryCount{},
-	"freeze":           frozen{},
+	"freeze":           coordinator.Frozen{},
 	"head-seen":        history.SeenHead{},
 	"header":           publication.HeaderRecord{},
 	"leader":           election.Record{},
 	"leader-beat":      election.Beat{},
-	"ledger":           ledger{},
+	"ledger":           coordinator.Ledger{},
 	"member":           record.Member{},
 	"publication":      publication.Record{},
 	"replica":          replicas.Record{},
 	"replica-signed":   replicas.Signed{},
 	"restore-gap":      authority.RestoreWindow{},
 	"rollout":          trust.RolloutRecord{},
-	"share-set":        shareSetRecord{},
+	"share-set":        coordinator.ShareSetRecord{},
 	"store-seen":       regress.Record{},
 	"token":            admission.Token{},
 	"token-use":        admission.TokenUse{},

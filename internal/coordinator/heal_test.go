@@ -1,10 +1,11 @@
-package coordinator
+package coordinator_test
 
 import (
 	"log/slog"
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/history"
 )
@@ -14,7 +15,7 @@ import (
 // is asked.
 func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	t.Parallel()
-	f, rs := peerFleet(t, 2, func(c *Config) {
+	f, rs := peerFleet(t, 2, func(c *coordinator.Config) {
 		c.SelfHealAfter = 2 * time.Second
 		c.Log = slog.New(slog.DiscardHandler)
 	})
@@ -22,17 +23,17 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.start()
 		r.awaitHead(f)
 	}
-	before := f.c.rooms.Head.State().Head
+	before := f.c.Rooms().Head.State().Head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
 		r.faults.Fail("peer.before-reread", errTestCrash)
 	}
 	f.faults.FailNext("set.after-swap", 1, errTestCrash)
-	release, err := f.c.rooms.Authority.settingTurn(t.Context())
+	release, err := f.c.Rooms().Authority.SettingTurn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.c.rooms.Authority.rekey(t.Context(), f.c.rooms.Head.State(), "test", "test", nil)
+	_, err = f.c.Rooms().Authority.Rekey(t.Context(), f.c.Rooms().Head.State(), "test", "test", nil)
 	f.link.cut(errKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {

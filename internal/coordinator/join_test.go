@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -119,7 +119,7 @@ func TestRejoinIsIdempotent(t *testing.T) {
 	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if n := f.c.rooms.Membership.Roster().Count(identity.Data); n != 1 {
+	if n := f.c.Rooms().Membership.Roster().Count(identity.Data); n != 1 {
 		t.Fatalf("%d members, want 1", n)
 	}
 }
@@ -157,9 +157,9 @@ func TestRenewBanAndRestart(t *testing.T) {
 	if err := n.renew(true); err != nil {
 		t.Fatal(err)
 	}
-	epoch := f.c.rooms.Head.State().Head.AuthorityEpoch
+	epoch := f.c.Rooms().Head.State().Head.AuthorityEpoch
 	f.restart()
-	if got := f.c.rooms.Head.State().Head.AuthorityEpoch; got != epoch {
+	if got := f.c.Rooms().Head.State().Head.AuthorityEpoch; got != epoch {
 		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
 	}
 	if err := n.renew(true); err != nil {
@@ -186,7 +186,7 @@ func TestRenewBanAndRestart(t *testing.T) {
 func TestNamesThatLookLikeSecrets(t *testing.T) {
 	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
 	d := tenants(t)
-	_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
+	_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
 	wantOnly(t, "token", err, explain.TokenRequest)
 	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})

@@ -1,7 +1,4 @@
-// Inside the package: joins are made past the network, as the handshake leaves them, on
-// several coordinators over one store in memory.
-
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -20,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
@@ -31,7 +29,7 @@ import (
 
 // attempt is one join that is ready to be made.
 type attempt struct {
-	c     *Coordinator
+	c     *coordinator.Coordinator
 	key   identity.KeyID
 	token proof.JoinToken
 	ch    challenge.Challenge
@@ -40,7 +38,7 @@ type attempt struct {
 	err   error
 }
 
-func (d *desk) attempt(c *Coordinator, tok proof.JoinToken) *attempt {
+func (d *desk) attempt(c *coordinator.Coordinator, tok proof.JoinToken) *attempt {
 	d.t.Helper()
 	m := d.machine()
 	binding := make([]byte, 32)
@@ -51,7 +49,7 @@ func (d *desk) attempt(c *Coordinator, tok proof.JoinToken) *attempt {
 }
 
 func (a *attempt) make() {
-	a.grant, a.err = a.c.rooms.Admission.Join(context.Background(), a.ch, a.req)
+	a.grant, a.err = a.c.Rooms().Admission.Join(context.Background(), a.ch, a.req)
 }
 
 // banKey bans a key that no member has yet, in the store and in no bundle that is in
@@ -63,7 +61,7 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 		ch := s.Records.NewChange(s.HeadVersion)
 		end := d.clock().Add(time.Hour)
 		ch.Put(record.BanKeyKey(key), 0, record.Ban{Reason: "test", At: d.clock(), Until: end, CertEnd: end})
-		if err := d.c.rooms.Bundle.Touch(t.Context(), s, ch,
+		if err := d.c.Rooms().Bundle.Touch(t.Context(), s, ch,
 			bundle.Delta{Keys: []bundle.KeyBan{{Key: key, CertEnd: end}}},
 			bundle.ForOthers); err != nil {
 			t.Error(err)
@@ -85,9 +83,9 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 	t.Helper()
 	lines := func() (n int) {
-		s := d.c.rooms.Head.State()
+		s := d.c.Rooms().Head.State()
 		for _, e := range s.Manifest.Admit {
-			n += d.c.rooms.Admission.Waiting(s, e.Name)
+			n += d.c.Rooms().Admission.Waiting(s, e.Name)
 		}
 		return n
 	}
@@ -185,7 +183,7 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 	for range 7 {
 		a := d.attempt(d.c, tok)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := d.c.rooms.Admission.Join(ctx, a.ch, a.req)
+		_, err := d.c.Rooms().Admission.Join(ctx, a.ch, a.req)
 		cancel()
 		wantOnly(t, "a join beside one that is certified", err, "")
 	}
@@ -213,7 +211,7 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	banned := add(d.attempt(d.c, tok), explain.JoinBanned)
 	d.banKey(t, banned.key)
 	gone := add(d.attempt(d.c, d.token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
-	if _, err := (served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices)).RevokeToken(t.Context(),
+	if _, err := (served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices)).RevokeToken(t.Context(),
 		&fealtyv1.RevokeTokenRequest{Id: gone.token.ID}); err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +332,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	limit := 3 + r.IntN(6)
 	d := readyDesk(t, poolEntries)
 	defer d.c.Close()
-	replicas := []*Coordinator{d.c}
+	replicas := []*coordinator.Coordinator{d.c}
 	entries := poolEntries + fmt.Sprintf("  - {name: few, kind: data, match: [\"token:few\"], max_members: %d}\n",
 		limit)
 	for i := range 2 {
@@ -345,11 +343,11 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		defer c.Close()
 		replicas = append(replicas, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
-			c.rooms.Self.EnrolmentKey())
+			c.Rooms().Self.EnrolmentKey())
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range replicas {
-		c.rooms.Authority.checkHead(t.Context())
+		c.Rooms().Authority.CheckHead(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -397,7 +395,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		}
 	}
 	all.Go(func() {
-		_, err := served[fealtyv1.MemberServiceServer](replicas[1].rooms.Membership.RegisterServices).BanMember(t.Context(),
+		_, err := served[fealtyv1.MemberServiceServer](replicas[1].Rooms().Membership.RegisterServices).BanMember(t.Context(),
 			&fealtyv1.BanMemberRequest{Kind: "data", Name: "twin-0", Reason: "test"})
 		if err != nil {
 			t.Error(err)

@@ -1,6 +1,4 @@
-// Inside the package because its desks and fleets, and their stores, are.
-
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -12,6 +10,7 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
@@ -34,10 +33,10 @@ func keeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
 }
 
 // keyIDs returns the ids of the keys under which the keeper host has the seed in force.
-func keyIDs(t testing.TB, c *Coordinator) []keyring.KeyID {
+func keyIDs(t testing.TB, c *coordinator.Coordinator) []keyring.KeyID {
 	t.Helper()
-	copies, err := sealed.Copies(context.Background(), c.store,
-		sealed.Seed(&c.rooms.Head.State().Head.Transition), "host")
+	copies, err := sealed.Copies(context.Background(), c.Store(),
+		sealed.Seed(&c.Rooms().Head.State().Head.Transition), "host")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +124,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 			"set on the second machine", r.set(r.machineManifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: "+
 				"[\"token:more-%d\"]}\n", n, n))), "")
 		f.awaitHead(r)
-		s := f.c.rooms.Head.State()
+		s := f.c.Rooms().Head.State()
 		olds = append(olds, s.Head.Salt)
 		of := sealed.Seed(&s.Head.Transition)
 		e, err := f.store.Get(t.Context(), of.Key("host", id))
@@ -156,12 +155,12 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 func (d *desk) reseed(m []byte) error {
 	d.t.Helper()
 	ctx := context.Background()
-	p, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).PrepareReseed(ctx,
+	p, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
 		&fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
-	_, err = served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).CommitReseed(ctx,
+	_, err = served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).CommitReseed(ctx,
 		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: d.signChange(p.GetChange())})
 	return err
 }
@@ -205,7 +204,8 @@ func (d *desk) opensAnything(owner, file string) (opened []string) {
 func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{"", "set.after-seed", "reseed.after-freeze", "reseed.after-ledger",
-		"set.before-swap", "set.after-swap", "adopt.begin", "reseed.after-batch", "reseed.after-move", "adopt.before-identity"} {
+		"set.before-swap", "set.after-swap", "adopt.begin", "reseed.after-batch", "reseed.after-move",
+		"adopt.before-identity"} {
 		t.Run("cut off at "+point, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t)
@@ -314,7 +314,7 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	_, err = d.reshare(d.seed)
 	wantOnly(t, "reshare", err, "")
 	d.lead(d.c)
-	wantOnly(t, "drop", d.c.rooms.Authority.dropSecrets(t.Context(), d.state()), "")
+	wantOnly(t, "drop", d.c.Rooms().Authority.DropSecrets(t.Context(), d.state()), "")
 	for _, k := range d.store.keys(sealed.Prefix) {
 		if strings.Contains(k, "/host") {
 			t.Errorf("%s is left of the keeper that was dismissed", k)
@@ -329,14 +329,14 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	d := testDesk(t)
 	id := keyIDs(t, d.c)[0]
 	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
-		return served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).ForgetKeeperKey(t.Context(),
+		return served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
 			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
 	wantOnly(t, "forget the last copy", err, explain.KeeperLastCopy)
 	_, err = forget("0123", false)
 	wantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
-	_, err = served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).ForgetKeeperKey(t.Context(),
+	_, err = served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
 	wantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 
@@ -346,7 +346,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 		t.Error("a set made another key in the place of one that was backed up")
 	}
 	status := func() string {
-		st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		wantOnly(t, "status", err, "")
 		return keeperFinding(st.GetFindings(), explain.KeeperUnopened)
 	}
@@ -365,7 +365,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(keyIDs(t, d.c)) != 0 {
 		t.Errorf("%v is left, and the answer is %v", keyIDs(t, d.c), out)
 	}
-	resp, err := d.c.rooms.Authority.set(t.Context(), d.request(d.manifest(poolEntries)), true)
+	resp, err := d.c.Rooms().Authority.Set(t.Context(), d.request(d.manifest(poolEntries)), true)
 	wantOnly(t, "set", err, "")
 	made := resp.GetKeysMade()
 	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" ||
@@ -396,13 +396,13 @@ func TestLateSealIsRefused(t *testing.T) {
 	_, err := d.reshare(d.seed)
 	wantOnly(t, "reshare", err, "")
 	d.lead(d.c)
-	wantOnly(t, "drop", d.c.rooms.Authority.dropSecrets(t.Context(), d.state()), "")
+	wantOnly(t, "drop", d.c.Rooms().Authority.DropSecrets(t.Context(), d.state()), "")
 	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
 	mv := &transition.Move{From: old, Manifest: old.Manifest, Link: old.Head, Secrets: old.Secrets}
-	wantOnly(t, "look", d.c.rooms.Authority.lookAtKeepers(t.Context(), mv), "")
-	wantOnly(t, "seal for a head of before", d.c.rooms.Authority.writeSecrets(t.Context(), mv), explain.ManifestStale)
+	wantOnly(t, "look", d.c.Rooms().Authority.LookAtKeepers(t.Context(), mv), "")
+	wantOnly(t, "seal for a head of before", d.c.Rooms().Authority.WriteSecrets(t.Context(), mv), explain.ManifestStale)
 	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
 		t.Errorf("it opens %v", opened)
 	}
@@ -435,7 +435,7 @@ func TestProgramsWithoutAnID(t *testing.T) {
 	wantOnly(t, "first set", f.set(m("")), "")
 	r.start()
 	r.awaitHead(f)
-	of := sealed.Seed(&f.c.rooms.Head.State().Head.Transition)
+	of := sealed.Seed(&f.c.Rooms().Head.State().Head.Transition)
 	sealedBy, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	wantOnly(t, "read", err, "")
 	key("of the second machine")

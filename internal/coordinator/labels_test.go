@@ -1,5 +1,4 @@
-// In the package, as the harness is.
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/ed25519"
@@ -10,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -173,14 +173,14 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	f := newFleet(t, nil)
 	r := newReplica(t, f)
 	wantOnly(t, "set", f.set(f.manifest("")), "")
-	r.made = func(c *Coordinator) {
-		c.rooms.PeerRecovery.cfg.Reads, c.rooms.PeerRecovery.cfg.Release = nil, "0.1.0"
+	r.made = func(c *coordinator.Coordinator) {
+		c.Rooms().PeerRecovery.Cfg().Reads, c.Rooms().PeerRecovery.Cfg().Release = nil, "0.1.0"
 	}
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
 	with := f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
-	before := f.c.rooms.Head.State().Head.Hash
+	before := f.c.Rooms().Head.State().Head.Hash
 	err := f.set(with)
 	e := explain.Of(err)
 	if e == nil || e.Code != explain.ManifestFieldUnread {
@@ -192,7 +192,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 			t.Errorf("%s is %q, want %q", field, e.Fields[field], want)
 		}
 	}
-	if f.c.rooms.Head.State().Head.Hash != before {
+	if f.c.Rooms().Head.State().Head.Hash != before {
 		t.Error("the head moved")
 	}
 	// A manifest that it can read is set.
@@ -213,7 +213,7 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	r.awaitHead(f)
 	// The field is there already: an earlier one that comes is not what a set waits for.
 	r.kill()
-	r.made = func(c *Coordinator) { c.rooms.PeerRecovery.cfg.Reads = nil }
+	r.made = func(c *coordinator.Coordinator) { c.Rooms().PeerRecovery.Cfg().Reads = nil }
 	r.start()
 	r.awaitReplica(func(x replicas.Record) bool { return len(x.Reads) == 0 })
 	wantOnly(t, "another entry", f.set(append(with,

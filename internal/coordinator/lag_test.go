@@ -1,5 +1,4 @@
-// Inside the package: a test looks at states, and stands in the middle of an adoption.
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -20,6 +19,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -80,7 +80,7 @@ func trio(t *testing.T, extra string) (all []*fleet, fell falls) {
 	t.Helper()
 	fell = newFalls(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	log := slog.New(fell)
-	f := newFleet(t, func(cfg *Config) { cfg.Log = log })
+	f := newFleet(t, func(cfg *coordinator.Config) { cfg.Log = log })
 	all = []*fleet{f, newReplica(t, f), newReplica(t, f)}
 	if err := f.set(f.manifest(extra)); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestSetsAtOnce(t *testing.T) {
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	if got := all[0].c.rooms.Head.State().Head.Index; got != uint64(made.Load())+1 {
+	if got := all[0].c.Rooms().Head.State().Head.Index; got != uint64(made.Load())+1 {
 		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
 	}
 }
@@ -218,7 +218,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	all, fell := trio(t, "")
 	a, b := all[0], all[1]
 	member := b.member("node-1")
-	before := b.c.rooms.Head.State()
+	before := b.c.Rooms().Head.State()
 
 	adopting, goOn := stops(t, b, 2)
 	set := func(name string) {
@@ -233,7 +233,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	set("third")
 	goOn <- struct{}{} // and loses to the third
 	<-adopting
-	if s := b.c.rooms.Head.State(); s != before {
+	if s := b.c.Rooms().Head.State(); s != before {
 		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := b.local()
@@ -248,7 +248,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	}
 	b.link.cut(errKilled)
 	peer := identity.Peer{ID: member.id, Leaf: member.chain[0], Key: identity.KeyOf(member.chain[0])}
-	_, err := served[fealtyv1.AdmissionServiceServer](b.c.rooms.Admission.RegisterServices).Renew(
+	_, err := served[fealtyv1.AdmissionServiceServer](b.c.Rooms().Admission.RegisterServices).Renew(
 		identity.NewContext(b.ctx(), peer),
 		&fealtyv1.RenewRequest{Name: member.id.Name(), Csr: mustCSR(t, member.key), RecordedKey: true})
 	wantCode(t, err, explain.HeadNotFollowed)
@@ -272,7 +272,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	for _, e := range a.audited("manifest.set") {
 		moves[e.Target]++
 	}
-	if len(moves) != 2 || moves[a.c.rooms.Head.State().Head.Hash.String()] != 1 {
+	if len(moves) != 2 || moves[a.c.Rooms().Head.State().Head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
 	}
 }
@@ -280,7 +280,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 // awaitsHead fails unless f still serves reads under the state before, and has a change wait.
 func (f *fleet) awaitsHead(before *authority.State) {
 	f.t.Helper()
-	if s := f.c.rooms.Head.State(); s != before {
+	if s := f.c.Rooms().Head.State(); s != before {
 		f.t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	local := f.local()
@@ -302,7 +302,7 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
 	a, b, c := all[0], all[1], all[2]
-	before := b.c.rooms.Head.State()
+	before := b.c.Rooms().Head.State()
 	adopting, goOn := stops(t, b, 1)
 	if err := a.set(a.manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
 		t.Fatal(err)
@@ -338,12 +338,12 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	t.Parallel()
 	fell := newFalls(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	log := slog.New(fell)
-	a, rs := peerFleet(t, 1, func(cfg *Config) { cfg.Log = log })
+	a, rs := peerFleet(t, 1, func(cfg *coordinator.Config) { cfg.Log = log })
 	b := rs[0]
 	b.start()
 	b.awaitHead(a)
 	fell.n.Store(0)
-	before := b.c.rooms.Head.State()
+	before := b.c.Rooms().Head.State()
 	b.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 	asked := make(chan struct{}, 64)
 	a.faults.Arm("peer.before-reread", func() error {
@@ -389,8 +389,8 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 	}
 	b.awaitHead(a)
 	mv := a.candidate(moreCoordinators(t), nil)
-	if took := a.c.rooms.PeerRecovery.prepare(a.ctx(),
-		mv); len(took) != 1 || !slices.Contains(b.c.rooms.Keys.Brought(), mv.Mesh.KeyID()) {
+	if took := a.c.Rooms().PeerRecovery.Prepare(a.ctx(),
+		mv); len(took) != 1 || !slices.Contains(b.c.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Errorf("prepared for the next head: %v", took)
 	}
 }
@@ -442,11 +442,11 @@ func TestOvertakenPauses(t *testing.T) {
 		wantOnlyNil(t, err)
 		defer func() { wantOnlyNil(t, other.Close()) }()
 		both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
-			fmt.Sprintf(`match: ["key:%s", "key:`, other.rooms.Self.EnrolmentKey()), 1)
-		_, err = d.c.rooms.Authority.set(t.Context(), d.request([]byte(both)), true)
+			fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
+		_, err = d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both)), true)
 		wantOnlyNil(t, err)
-		other.rooms.Authority.checkHead(t.Context())
-		_, err = d.c.rooms.Authority.set(t.Context(), d.request([]byte(both+"# again\n")), true)
+		other.Rooms().Authority.CheckHead(t.Context())
+		_, err = d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both+"# again\n")), true)
 		wantOnlyNil(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -457,7 +457,7 @@ func TestOvertakenPauses(t *testing.T) {
 			}
 			return store.ErrConflict
 		})
-		if err := other.rooms.Authority.followHead(ctx); !errors.Is(err, context.Canceled) {
+		if err := other.Rooms().Authority.FollowHead(ctx); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		d.faults.Disarm("adopt.begin")

@@ -1,6 +1,6 @@
 //go:build linux
 
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -97,7 +98,7 @@ func (l *leaderWrites) after(began time.Time) map[string]time.Duration {
 
 func failover(b *testing.B, open func() store.Store, killed bool) {
 	told := new(leaderWrites)
-	all := coordinatorsWith(b, open, func(cfg *Config) { cfg.Store = leaderStore{cfg.Store, told} })
+	all := coordinatorsWith(b, open, func(cfg *coordinator.Config) { cfg.Store = leaderStore{cfg.Store, told} })
 	took := make(map[string][]time.Duration)
 	for n := 0; b.Loop(); n++ {
 		leader, _, others := awaitLeader(b, all...)
@@ -111,7 +112,7 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 		name := fmt.Sprintf("n%d", n)
 		others[0].member(name)
 		for _, f := range others {
-			for f.c.rooms.Membership.Roster().Get("data/"+name).Version == 0 {
+			for f.c.Rooms().Membership.Roster().Get("data/"+name).Version == 0 {
 				time.Sleep(time.Millisecond)
 			}
 		}

@@ -1,6 +1,6 @@
 //go:build linux
 
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -99,14 +100,16 @@ const leadPatience = time.Minute
 func coordinators(t testing.TB, open func() store.Store) []*fleet {
 	t.Helper()
 	return coordinatorsWith(t, open,
-		func(cfg *Config) { cfg.Lease, cfg.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
+		func(cfg *coordinator.Config) { cfg.Lease, cfg.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
 }
 
 // longLease is for what must not wait for the end of a lease: within leadPatience no
 // lease ends.
-func longLease(cfg *Config) { cfg.Lease, cfg.Beat = leadership.MaxLease, election.DefaultBeat/2 }
+func longLease(cfg *coordinator.Config) {
+	cfg.Lease, cfg.Beat = leadership.MaxLease, election.DefaultBeat/2
+}
 
-func coordinatorsWith(t testing.TB, open func() store.Store, config func(*Config)) []*fleet {
+func coordinatorsWith(t testing.TB, open func() store.Store, config func(*coordinator.Config)) []*fleet {
 	t.Helper()
 	f := newFleetOn(t, open, config)
 	newReplica(t, f)
@@ -131,7 +134,7 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 	t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range fs {
-			if term, _, ok := f.c.rooms.Election.Leading(); ok {
+			if term, _, ok := f.c.Rooms().Election.Leading(); ok {
 				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *fleet) bool { return o == f })
 			}
 		}
@@ -144,11 +147,11 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if l := f.c.rooms.Election.Message(); want(l) {
+		if l := f.c.Rooms().Election.Message(); want(l) {
 			return l
 		}
 	}
-	f.t.Fatalf("what it knows of the leader is %v", f.c.rooms.Election.Message())
+	f.t.Fatalf("what it knows of the leader is %v", f.c.Rooms().Election.Message())
 	return nil
 }
 
@@ -159,7 +162,7 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		terms, selves := make(map[uint64]bool), 0
 		for _, f := range fs {
-			l := f.c.rooms.Election.Message()
+			l := f.c.Rooms().Election.Message()
 			terms[l.GetTerm()] = true
 			if l.GetSelf() && l.GetTerm() > after {
 				selves++
@@ -170,7 +173,7 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 		}
 	}
 	for _, f := range fs {
-		t.Logf("%s knows that %v leads", f.addr, f.c.rooms.Election.Message())
+		t.Logf("%s knows that %v leads", f.addr, f.c.Rooms().Election.Message())
 	}
 	t.Fatal("they do not agree on who leads")
 }
@@ -180,9 +183,9 @@ func wantOneLeader(t testing.TB, fs ...*fleet) {
 	t.Helper()
 	for _, a := range fs {
 		for _, b := range fs {
-			before, _, first := a.c.rooms.Election.Leading()
-			_, _, second := b.c.rooms.Election.Leading()
-			after, _, still := a.c.rooms.Election.Leading()
+			before, _, first := a.c.Rooms().Election.Leading()
+			_, _, second := b.c.Rooms().Election.Leading()
+			after, _, still := a.c.Rooms().Election.Leading()
 			if a != b && first && second && still && before == after {
 				t.Error("two lead at one moment")
 			}
@@ -198,7 +201,7 @@ func (f *fleet) leaderClient() fealtyv1.LeaderServiceClient {
 func (f *fleet) awaitTold(member string) {
 	f.t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if p := f.c.rooms.Publication.View(); p.Serves() {
+		if p := f.c.Rooms().Publication.View(); p.Serves() {
 			if _, ok := p.Find(publication.RuntimePath(member)); ok {
 				return
 			}
@@ -214,21 +217,21 @@ func TestLateBeatIsNews(t *testing.T) {
 	t.Parallel()
 	d := unopenedDesk(t)
 	var log bytes.Buffer
-	d.alter = func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }
+	d.alter = func(c *coordinator.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }
 	d.open()
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	term, _, ok := d.c.rooms.Election.Leading()
+	term, _, ok := d.c.Rooms().Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
 	d.store.setDown(errDown)
 	for ok {
 		d.pass(10 * time.Millisecond)
-		d.c.rooms.Election.Step(ctx)
-		_, _, ok = d.c.rooms.Election.Leading()
+		d.c.Rooms().Election.Step(ctx)
+		_, _, ok = d.c.Rooms().Election.Leading()
 	}
 	if n := strings.Count(log.String(), "did not take or tell"); n != 1 {
 		t.Errorf("the log says %d times that the store does not answer: %s", n, log.String())
@@ -241,18 +244,18 @@ func TestLateBeatIsNews(t *testing.T) {
 			return
 		}
 		d.lapse()
-		if _, _, ok := d.c.rooms.Election.Leading(); ok {
+		if _, _, ok := d.c.Rooms().Election.Leading(); ok {
 			t.Error("it leads beyond its lease")
 		}
-		news = d.c.rooms.Election.Changed()
+		news = d.c.Rooms().Election.Changed()
 	})
 	d.pass(election.DefaultBeat)
 	for range 3 {
-		d.c.rooms.Election.Step(ctx)
+		d.c.Rooms().Election.Step(ctx)
 		d.pass(election.DefaultBeat)
 	}
 	d.store.intercept(nil)
-	if again, _, ok := d.c.rooms.Election.Leading(); !ok || again != term {
+	if again, _, ok := d.c.Rooms().Election.Leading(); !ok || again != term {
 		t.Fatalf("it leads under %d: %v, want %d", again, ok, term)
 	}
 	select {
@@ -295,23 +298,23 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 						return false
 					}
 					next.Store(nil)
-					d.c.rooms.Election.LookAgain()
+					d.c.Rooms().Election.LookAgain()
 					return true
 				}
-				d.alter = func(c *Config) {
-					c.Elapsed = sinceNow()
+				d.alter = func(c *coordinator.Config) {
+					c.Elapsed = coordinator.SinceNow()
 					c.Store = seenReads{c.Store, election.Prefix, func() { reads.Add(1); at("reads") }}
 				}
 				d.open()
 				wantOnlyNil(t, d.set(poolEntries))
 				d.store.intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == election.BeatKey && at("beats") {
-						d.c.rooms.Head.Put(d.c.rooms.Head.State(), time.Time{})
+						d.c.Rooms().Head.Put(d.c.Rooms().Head.State(), time.Time{})
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- d.c.rooms.Election.Run(ctx) }()
+				go func() { ended <- d.c.Rooms().Election.Run(ctx) }()
 				defer func() {
 					cancel()
 					if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -325,7 +328,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					reads.Store(0)
 					next.Store(&tc.busy)
 					if tc.busy == "reads" {
-						d.c.rooms.Election.LookAgain()
+						d.c.Rooms().Election.LookAgain()
 					} else {
 						time.Sleep(3 * election.DefaultBeat)
 					}
@@ -388,7 +391,7 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	wantOneLeader(t, all...)
 	// Members are told of all of them, wherever they are told.
 	for _, f := range all {
-		if told := f.c.rooms.Publication.View().State.Value.Addresses(); len(told) != 3 ||
+		if told := f.c.Rooms().Publication.View().State.Value.Addresses(); len(told) != 3 ||
 			!slices.Contains(told, leader.addr) {
 			t.Errorf("members are told of %v", told)
 		}
@@ -471,20 +474,20 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 	d.joined("n1")
 	d.follow(d.c)
 	s := d.state()
-	term, condition, ok := d.c.rooms.Election.Leading()
+	term, condition, ok := d.c.Rooms().Election.Leading()
 	if !ok || condition != (store.Condition{Key: election.TermKey, Version: store.Revision(term)}) {
 		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
 	}
-	gather := func() { d.store.write(recoveryPrefix+"a/b", []byte("share")) }
+	gather := func() { d.store.write(coordinator.RecoveryPrefix+"a/b", []byte("share")) }
 	writes := map[string]func(ctx context.Context) error{
 		"publication": func(ctx context.Context) error {
-			_, err := d.c.rooms.Publication.Publish(ctx, s, publication.NewPublisher())
+			_, err := d.c.Rooms().Publication.Publish(ctx, s, publication.NewPublisher())
 			return err
 		},
-		"end of a rotation": func(ctx context.Context) error { return d.c.rooms.Trust.FollowRotation(ctx, s) },
+		"end of a rotation": func(ctx context.Context) error { return d.c.Rooms().Trust.FollowRotation(ctx, s) },
 		"gathered shares": func(ctx context.Context) error {
 			gather()
-			return d.c.rooms.OwnerRecovery.dropGathered(ctx,
+			return d.c.Rooms().OwnerRecovery.DropGathered(ctx,
 				s)
 		},
 	}
@@ -513,7 +516,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		})
 	}
 	// Whoever leads no more writes nothing of the kind.
-	d.c.rooms.Election.Deposed(store.Revision(term))
+	d.c.Rooms().Election.Deposed(store.Revision(term))
 	for name, write := range writes {
 		d.store.intercept(func(tx store.Tx) {
 			if !slices.ContainsFunc(tx.Put,
@@ -526,7 +529,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		}
 		d.store.intercept(nil)
 	}
-	for name, ch := range map[string]*record.Change{"pruning": d.c.rooms.Election.NewChange(s)} {
+	for name, ch := range map[string]*record.Change{"pruning": d.c.Rooms().Election.NewChange(s)} {
 		if _, err := ch.Commit(t.Context()); !errors.Is(err, election.ErrNotLeading) {
 			t.Errorf("%s: %v, want that it does not lead", name, err)
 		}
@@ -538,7 +541,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
 	name := func(f *fleet) string {
-		entry, err := f.c.rooms.Self.Admits(f.c.rooms.Head.State().Manifest)
+		entry, err := f.c.Rooms().Self.Admits(f.c.Rooms().Head.State().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -607,7 +610,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	}
 	end := time.Now().Add(leadPatience)
 	for _, f := range all {
-		for _, _, ok := f.c.rooms.Election.Leading(); ok; _, _, ok = f.c.rooms.Election.Leading() {
+		for _, _, ok := f.c.Rooms().Election.Leading(); ok; _, _, ok = f.c.Rooms().Election.Leading() {
 			if time.Now().After(end) {
 				t.Fatal("it still leads")
 			}
@@ -685,16 +688,16 @@ func TestWallClocksElectNobody(t *testing.T) {
 	t.Parallel()
 	// On a busy machine a beat takes longer than the shortest lease; a clock jumps over any.
 	all := coordinatorsWith(t, nil,
-		func(cfg *Config) { cfg.Lease, cfg.Beat = 4*election.DefaultLease, election.DefaultBeat })
+		func(cfg *coordinator.Config) { cfg.Lease, cfg.Beat = 4*election.DefaultLease, election.DefaultBeat })
 	leader, term, others := awaitLeader(t, all...)
 	stands := func(when string) {
 		t.Helper()
 		for end := time.Now().Add(election.DefaultLease); time.Now().Before(end); time.Sleep(election.DefaultBeat / 10) {
-			if now, _, ok := leader.c.rooms.Election.Leading(); !ok || now != term {
+			if now, _, ok := leader.c.Rooms().Election.Leading(); !ok || now != term {
 				t.Fatalf("%s: it leads under %d (%v), after %d", when, now, ok, term)
 			}
 			for _, f := range others {
-				if _, _, ok := f.c.rooms.Election.Leading(); ok {
+				if _, _, ok := f.c.Rooms().Election.Leading(); ok {
 					t.Fatalf("%s: another one leads", when)
 				}
 			}
@@ -719,10 +722,10 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
 	all := coordinatorsWith(t, nil, longLease)
 	leader, term, others := awaitLeader(t, all...)
-	s := leader.c.rooms.Head.State()
-	leader.c.rooms.Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
-	leader.c.rooms.Head.Put(leader.c.rooms.Head.State(), time.Time{})
-	if _, _, ok := leader.c.rooms.Election.Leading(); ok {
+	s := leader.c.Rooms().Head.State()
+	leader.c.Rooms().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
+	leader.c.Rooms().Head.Put(leader.c.Rooms().Head.State(), time.Time{})
+	if _, _, ok := leader.c.Rooms().Election.Leading(); ok {
 		t.Error("it leads in recovery mode")
 	}
 	_, next, _ := awaitLeader(t, others...)
@@ -752,12 +755,12 @@ func TestLeaderAfterAReseed(t *testing.T) {
 func TestNobodyLeadsIsAFinding(t *testing.T) {
 	d := readyDesk(t, "")
 	c := d.c
-	if got := c.rooms.Election.Findings(); got != nil {
+	if got := c.Rooms().Election.Findings(); got != nil {
 		t.Errorf("findings while somebody leads: %v", got)
 	}
 	wants := func(what, want string) {
 		t.Helper()
-		got := c.rooms.Election.Findings()
+		got := c.Rooms().Election.Findings()
 		if len(got) == 0 != (want == "") || len(got) > 0 && (got[0].GetCode() != string(explain.NobodyLeads) ||
 			!strings.Contains(got[0].GetSummary(), want)) {
 			t.Errorf("%s: %v, want %q", what, got, want)
@@ -765,10 +768,10 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 	}
 	d.store.setDown(errDown)
 	d.pass(election.NobodyAfter)
-	c.rooms.Election.Step(t.Context())
+	c.Rooms().Election.Step(t.Context())
 	wants("for a short while", "")
 	d.lapse()
-	c.rooms.Election.Step(t.Context())
+	c.Rooms().Election.Step(t.Context())
 	wants("for longer", "none that is ready can reach the store")
 	d.store.setDown(nil)
 	w, err := d.state().Records.Seal(election.TermKey, election.Record{Replica: "another", Nonce: "n", Lease: 60e3})
@@ -776,9 +779,9 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 	d.store.write(election.TermKey, w.Value)
 	for range 8 { // the store is asked again once it may be back
 		d.pass(election.DefaultLease)
-		c.rooms.Election.Step(t.Context())
+		c.Rooms().Election.Step(t.Context())
 	}
-	if l := c.rooms.Election.Message(); l.GetEnrolmentKey() != "another" {
+	if l := c.Rooms().Election.Message(); l.GetEnrolmentKey() != "another" {
 		t.Errorf("%v leads", l)
 	}
 	wants("somebody leads elsewhere", "")

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -45,7 +46,7 @@ func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	conn := f.stranger()
-	services, err := authz.Services(Services()...)
+	services, err := authz.Services(coordinator.Services()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +60,7 @@ func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
 				}
 				continue
 			}
-			ctx, cancel := context.WithTimeout(f.ctx(), requestTimeout/2)
+			ctx, cancel := context.WithTimeout(f.ctx(), coordinator.RequestTimeout/2)
 			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
 				fmt.Sprintf("/%s/%s", svc.FullName(), m.Name()))
 			if err == nil {
@@ -77,8 +78,8 @@ func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
 	c := unopened(t, slog.Default())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	_, err := flowcontrol.Receive(ctx, c.readers, func() (any, error) { <-t.Context().Done(); return nil, nil })
-	if got := c.word(t.Context(), "/method", err); status.Code(got) != codes.DeadlineExceeded {
+	_, err := flowcontrol.Receive(ctx, c.Readers(), func() (any, error) { <-t.Context().Done(); return nil, nil })
+	if got := c.Word(t.Context(), "/method", err); status.Code(got) != codes.DeadlineExceeded {
 		t.Fatalf("told %v", got)
 	}
 }
@@ -96,7 +97,7 @@ func TestHeadersAreBounded(t *testing.T) {
 // Each renewal and each rejoin by the last key is a write and a certificate.
 func TestCertificatesAreLimitedByMember(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, func(c *Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
+	f := readyFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
 	n, other := f.member("node-a"), f.member("node-b")
 	old := *n
 	for range 2 { // the first key is an older one then
@@ -127,7 +128,7 @@ func TestCertificatesAreLimitedByMember(t *testing.T) {
 func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
-	f := newFleet(t, func(c *Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
+	f := newFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
 	if err := f.set(f.manifest(corpEntries(pki))); err != nil {
 		t.Fatal(err)
 	}
@@ -160,11 +161,11 @@ func TestFailuresFillNoLog(t *testing.T) {
 	var b bytes.Buffer
 	c := unopened(t, slog.New(slog.NewTextHandler(&b, nil)))
 	reg := prometheus.NewRegistry()
-	c.rooms.Membership.RegisterMetrics(reg)
+	c.Rooms().Membership.RegisterMetrics(reg)
 	const each = 2 * flowcontrol.LogBurst
 	for range each {
-		c.word(t.Context(), "/method", errors.New("broken"))
-		c.rooms.Membership.OlderKey(t.Context(), identity.Data, "a", "detail")
+		c.Word(t.Context(), "/method", errors.New("broken"))
+		c.Rooms().Membership.OlderKey(t.Context(), identity.Data, "a", "detail")
 	}
 	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)

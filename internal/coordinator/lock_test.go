@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -20,7 +21,8 @@ func TestSecondCoordinatorOnOneDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	_, err = New(context.Background(), Config{DataDir: filepath.Join(f.dir, "coordinator"), Store: f.store,
+	_, err = coordinator.New(context.Background(), coordinator.Config{DataDir: filepath.Join(f.dir, "coordinator"),
+		Store:    f.store,
 		Listener: l})
 	if !errors.Is(err, explain.StoreLocked) {
 		t.Fatalf("a second coordinator: %v, want %s", err, explain.StoreLocked)

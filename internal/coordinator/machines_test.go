@@ -1,6 +1,4 @@
-// Inside the package because its fleets and their stores are.
-
-package coordinator
+package coordinator_test
 
 import (
 	"errors"
@@ -11,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/durable"
 )
@@ -28,7 +27,7 @@ func machineOf(dataDir string) machineFS {
 }
 
 // ownMachine gives each coordinator of a fleet a machine of its own.
-func ownMachine(cfg *Config) {
+func ownMachine(cfg *coordinator.Config) {
 	cfg.FS = machineOf(cfg.DataDir)
 	cfg.SelfHealAfter = 100 * time.Millisecond
 }

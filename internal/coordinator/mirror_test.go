@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
@@ -31,10 +32,10 @@ func within(t testing.TB, what string, cond func() bool) {
 func TestPublishDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pub")
-	f := readyFleet(t, func(c *Config) { c.PublishDir = dir })
+	f := readyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
 	joined := f.member("db-1")
 	id := joined.id
-	state := f.c.rooms.Head.State()
+	state := f.c.Rooms().Head.State()
 	p := f.publishedFor(id)
 	subject := p.Header.Subject
 	var tree *mirror.Tree
@@ -93,7 +94,7 @@ func TestPublishDir(t *testing.T) {
 	// It is counted after it can be seen.
 	within(t, "a write is counted",
 		func() bool {
-			return counterOf(f.c.registry, "fealty_publish_dir_writes_total", "written") >= 1
+			return counterOf(f.c.Registry(), "fealty_publish_dir_writes_total", "written") >= 1
 		})
 }
 
@@ -105,7 +106,7 @@ func TestPublishDirFails(t *testing.T) {
 	if err := os.WriteFile(dir, []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := readyFleet(t, func(c *Config) { c.PublishDir = dir })
+	f := readyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
 	joined := f.member("db-1")
 	f.publishedFor(joined.id)
 	within(t, "the failure is a finding", func() bool {
@@ -120,10 +121,10 @@ func TestPublishDirFails(t *testing.T) {
 		}
 		return false
 	})
-	if got := counterOf(f.c.registry, "fealty_publish_dir_writes_total", "failed"); got < 1 {
+	if got := counterOf(f.c.Registry(), "fealty_publish_dir_writes_total", "failed"); got < 1 {
 		t.Errorf("%v failures are counted", got)
 	}
-	if counterOf(f.c.registry, "fealty_publish_dir_generation") != 0 {
+	if counterOf(f.c.Registry(), "fealty_publish_dir_generation") != 0 {
 		t.Error("a generation counts as written")
 	}
 }
@@ -133,7 +134,7 @@ func (f *fleet) publishedFor(id identity.ID) publication.Published {
 	f.t.Helper()
 	var out publication.Published
 	within(f.t, "the member's node_runtime is published", func() bool {
-		p := f.c.rooms.Publication.View()
+		p := f.c.Rooms().Publication.View()
 		if !p.Serves() {
 			return false
 		}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -86,7 +86,8 @@ func TestAdmissionModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine),
 			vacant: make(map[string]bool), banned: make(map[string]bool),
-			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool), contact: make(map[string]bool), withPool: true}
+			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool),
+			contact: make(map[string]bool), withPool: true}
 		defer func() { _ = w.c.Close() }()
 		r.Repeat(map[string]func(*rapid.T){
 			"token":    w.makeToken,
@@ -108,10 +109,10 @@ func TestAdmissionModel(t *testing.T) {
 			"wait": func(r *rapid.T) {
 				w.advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour,
 					9 * 24 * time.Hour}).Draw(r, "for"))
-				w.ok(w.c.rooms.Bundle.Refresh(context.Background(), w.state(), true))
-				w.ok(w.c.rooms.Bundle.RenewIdentity(context.Background(), w.state()))
+				w.ok(w.c.Rooms().Bundle.Refresh(context.Background(), w.state(), true))
+				w.ok(w.c.Rooms().Bundle.RenewIdentity(context.Background(), w.state()))
 			},
-			"prune":   func(*rapid.T) { w.ok(w.c.pruneOnce(context.Background(), w.state(), w.clock())) },
+			"prune":   func(*rapid.T) { w.ok(w.c.PruneOnce(context.Background(), w.state(), w.clock())) },
 			"restart": func(*rapid.T) { w.restart(); clear(w.contact) },
 			"":        w.check,
 		})
@@ -149,7 +150,8 @@ func (w *world) makeToken(r *rapid.T) {
 		req.Name, req.Uses = rapid.SampledFrom(modelNames).Draw(r, "name"), 1
 	}
 	if req.Entry == "pool" && !w.withPool {
-		if _, err := (served[fealtyv1.TokenServiceServer](w.c.rooms.Admission.RegisterServices)).CreateToken(context.Background(), req); !errors.Is(err,
+		if _, err := (served[fealtyv1.TokenServiceServer](w.c.Rooms().Admission.RegisterServices)).CreateToken(
+			context.Background(), req); !errors.Is(err,
 			explain.NotFound) {
 			r.Fatalf("a token for an entry that is gone: %v", err)
 		}
@@ -390,11 +392,11 @@ func (w *world) stolenKey(r *rapid.T) {
 	next, err := newKey()
 	w.ok(err)
 	csrPeer := identity.Peer{ID: m.id, Key: keyOf(w.t, thief.key)}
-	if _, err := w.c.renewOver(context.Background(), csrPeer, w.csr(next)); err == nil {
+	if _, err := renewOver(context.Background(), w.c, csrPeer, w.csr(next)); err == nil {
 		r.Fatalf("an earlier key of %s was renewed", path)
 	}
 	ctx := identity.NewContext(context.Background(), csrPeer)
-	if _, err := (served[fealtyv1.AdmissionServiceServer](w.c.rooms.Admission.RegisterServices)).Leave(ctx,
+	if _, err := (served[fealtyv1.AdmissionServiceServer](w.c.Rooms().Admission.RegisterServices)).Leave(ctx,
 		&fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
 		r.Fatalf("an earlier key of %s ended its membership", path)
 	}
@@ -444,7 +446,7 @@ func (w *world) ban(r *rapid.T) {
 	}
 	id, err := identity.New(testCluster, identity.Kind(kind), name)
 	w.ok(err)
-	if !w.c.rooms.Bundle.View().Bundle.Banned(id, testKey(0)) {
+	if !w.c.Rooms().Bundle.View().Bundle.Banned(id, testKey(0)) {
 		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
 	}
 }
@@ -568,9 +570,9 @@ func (w *world) stream(r *rapid.T) {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
-		w.c.rooms.Membership.Live().Opened(m.id, "")
+		w.c.Rooms().Membership.Live().Opened(m.id, "")
 	} else {
-		w.c.rooms.Membership.Live().Closed(m.id, nil, true)
+		w.c.Rooms().Membership.Live().Closed(m.id, nil, true)
 	}
 }
 
@@ -581,10 +583,10 @@ func (w *world) leave(r *rapid.T) {
 		return
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	_, err := served[fealtyv1.AdmissionServiceServer](w.c.rooms.Admission.RegisterServices).Leave(ctx,
+	_, err := served[fealtyv1.AdmissionServiceServer](w.c.Rooms().Admission.RegisterServices).Leave(ctx,
 		&fealtyv1.LeaveRequest{Name: m.id.Name()})
 	w.ok(err)
-	w.ok(w.c.rooms.Bundle.Refresh(context.Background(), w.state(), false))
+	w.ok(w.c.Rooms().Bundle.Refresh(context.Background(), w.state(), false))
 	w.kill(m)
 	w.gone(path)
 }
@@ -598,7 +600,7 @@ func (w *world) gone(path string) {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)
 		w.ok(err)
-		w.c.rooms.Membership.Live().Closed(id, nil, false)
+		w.c.Rooms().Membership.Live().Closed(id, nil, false)
 		delete(w.contact, path)
 	}
 }
@@ -608,7 +610,8 @@ func (w *world) revoke(r *rapid.T) {
 		return
 	}
 	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
-	if _, err := (served[fealtyv1.TokenServiceServer](w.c.rooms.Admission.RegisterServices)).RevokeToken(context.Background(),
+	if _, err := (served[fealtyv1.TokenServiceServer](w.c.Rooms().Admission.RegisterServices)).RevokeToken(
+		context.Background(),
 		&fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
 		tok.revoked = true
 	}
@@ -675,7 +678,7 @@ func (w *world) check(r *rapid.T) {
 		}
 	}
 	// What is banned is in the bundle for as long as a certificate can be valid.
-	bundle := w.c.rooms.Bundle.View().Bundle
+	bundle := w.c.Rooms().Bundle.View().Bundle
 	for path := range w.banned {
 		kind, name := split(path)
 		id, err := identity.New(testCluster, identity.Kind(kind), name)

@@ -1,6 +1,6 @@
 //go:build !race
 
-package coordinator
+package coordinator_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/tls"
@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -50,7 +51,7 @@ var inRecovery = map[string]struct{ far, local explain.Code }{
 // method looks for itself, behind an authorizer that knows the caller.
 func TestEveryMethodInRecoveryMode(t *testing.T) {
 	t.Parallel()
-	services, err := authz.Services(Services()...)
+	services, err := authz.Services(coordinator.Services()...)
 	wantOnly(t, "services", err, "")
 	for name := range inRecovery {
 		service, method, _ := strings.Cut(name, ".")
@@ -123,7 +124,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 	t.Run("never ready", func(t *testing.T) {
 		f, _ := ownedFleet(t, nil)
 		f.loseKeeper()
-		stranger, err := f.c.rooms.PeerRecovery.dialPeer(f.addr)
+		stranger, err := f.c.Rooms().PeerRecovery.DialPeer(f.addr)
 		wantOnly(t, "dial", err, "")
 		defer stranger.Close()
 		walk(t, f, []caller{{name: "no client certificate", conn: stranger},
@@ -135,9 +136,9 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 		// One server more, behind an authorizer that takes every identity of the cluster.
 		table, err := authz.NewTable(services...)
 		wantOnly(t, "table", err, "")
-		gate, err := authz.New(table, authz.Options{Logger: f.c.log, ClusterID: func() string { return testCluster }})
+		gate, err := authz.New(table, authz.Options{Logger: f.c.Log(), ClusterID: func() string { return testCluster }})
 		wantOnly(t, "gate", err, "")
-		server, err := f.c.grpcServer(gate)
+		server, err := f.c.GrpcServer(gate)
 		wantOnly(t, "server", err, "")
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		wantOnly(t, "listen", err, "")
@@ -170,13 +171,13 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			return e
 		}
 		f.link.lie(spoilt)
-		f.c.rooms.Head.LookAgain()
+		f.c.Rooms().Head.LookAgain()
 		f.await(authority.Recovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
 		// What it held is served again when the store is mended.
 		f.link.lie(nil)
-		f.c.rooms.Head.LookAgain()
+		f.c.Rooms().Head.LookAgain()
 		f.await(authority.Ready)
 	})
 }
@@ -193,7 +194,7 @@ func wantExchanges(t *testing.T, f *fleet) {
 	_, err = f.local().manifest.SetManifest(f.ctx(), &fealtyv1.SetManifestRequest{Manifest: f.manifest("")})
 	wantCode(t, err, explain.RecoveryMode)
 
-	conn, err := f.c.rooms.PeerRecovery.dialPeer(f.addr)
+	conn, err := f.c.Rooms().PeerRecovery.DialPeer(f.addr)
 	wantOnly(t, "dial", err, "")
 	defer conn.Close()
 	first, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
@@ -221,7 +222,7 @@ func decided(t *testing.T, s store.Store) string {
 	var b strings.Builder
 	for _, prefix := range []string{"history/", record.MemberPrefix, admission.TokenPrefix, admission.TokenUsePrefix,
 		record.CountPrefix,
-		bundle.Prefix, sealed.Prefix, desired.Prefix, "seed/", reseedPrefix, trust.RolloutPrefix} {
+		bundle.Prefix, sealed.Prefix, desired.Prefix, "seed/", coordinator.ReseedPrefix, trust.RolloutPrefix} {
 		l, err := s.List(t.Context(), prefix)
 		wantOnly(t, "list", err, "")
 		for _, e := range l.Entries {

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"errors"
@@ -28,8 +28,8 @@ import (
 // coordinator with a name made that of the newest head, or received it.
 func wantOrigins(t *testing.T, f *fleet, names ...string) {
 	t.Helper()
-	s := f.c.rooms.Head.State()
-	v, _, err := f.c.rooms.Authority.verifiedHistory(t.Context(), s)
+	s := f.c.Rooms().Head.State()
+	v, _, err := f.c.Rooms().Authority.VerifiedHistory(t.Context(), s)
 	wantOnly(t, "history", err, "")
 	seedOf := make(map[string]history.Salt) // by head
 	for _, l := range v.Links() {
@@ -149,14 +149,14 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
-	before := f.c.rooms.Head.State().MeshKey
-	if _, err := (served[fealtyv1.TrustServiceServer](f.c.rooms.Trust.RegisterServices)).RotateMeshKey(f.ctx(),
+	before := f.c.Rooms().Head.State().MeshKey
+	if _, err := (served[fealtyv1.TrustServiceServer](f.c.Rooms().Trust.RegisterServices)).RotateMeshKey(f.ctx(),
 		&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	r.awaitHead(f)
 	wantOrigins(t, f, names...)
-	if f.c.rooms.Head.State().MeshKey == before {
+	if f.c.Rooms().Head.State().MeshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
 
@@ -191,7 +191,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		files[n] = p.shareFile(f.store, n)
 	}
 	for round, pair := range [][2]string{{"alice", "bob"}, {"carol", "alice"}} {
-		epoch := f.c.rooms.Head.State().Head.AuthorityEpoch
+		epoch := f.c.Rooms().Head.State().Head.AuthorityEpoch
 		for _, r := range all {
 			r.kill()
 		}
@@ -219,7 +219,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		for _, r := range all[1:] {
 			r.awaitHead(f)
 		}
-		s := f.c.rooms.Head.State()
+		s := f.c.Rooms().Head.State()
 		slices.Sort(pair[:])
 		if s.Head.AuthorityEpoch != epoch+1 || s.Head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
 			t.Fatalf("round %d: epoch %d after %d: %s", round, s.Head.AuthorityEpoch, epoch, s.Head.Reason)
@@ -255,7 +255,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			d.store.lose()
 			d.lookAgain()
 			d.wantPhase("ready", "")
-			wantOnly(t, "write what waits", d.c.rooms.Auditing.Write(t.Context()), "")
+			wantOnly(t, "write what waits", d.c.Rooms().Auditing.Write(t.Context()), "")
 			for _, action := range []string{transition.ActionSeedCreated, transition.ActionMeshMade} {
 				if found, _ := d.audits(action); len(found) != 1 ||
 					found[0].Fields["head"] != d.state().Head.Hash.String() || found[0].Actor == "" ||

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -40,8 +41,8 @@ func TestOthersAreHeard(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	f.c.rooms.Membership.Listens(time.Unix(0, 0))
-	r.c.rooms.Membership.Listens(time.Unix(0, 0)) // both have been ready for long
+	f.c.Rooms().Membership.Listens(time.Unix(0, 0))
+	r.c.Rooms().Membership.Listens(time.Unix(0, 0)) // both have been ready for long
 
 	for name, asked := range map[string]*fleet{"the one that hears": f, "the other one": r} {
 		time.Sleep(peers.Fresh) // what was said before the member came is not fresh any more
@@ -95,15 +96,17 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 	defer hole.Close()
 	f := readyFleet(t, nil)
 	r := newReplica(t, f)
-	r.config = func(cfg *Config) { cfg.Advertise = []string{hole.Addr().String(), cfg.Listener.Addr().String()} }
+	r.config = func(cfg *coordinator.Config) {
+		cfg.Advertise = []string{hole.Addr().String(), cfg.Listener.Addr().String()}
+	}
 	if err := f.set(f.manifest("")); err != nil {
 		t.Fatal(err)
 	}
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	f.c.rooms.Peers.Hear(f.ctx(), f.c.rooms.Head.State())
-	if quiet, lost := f.c.rooms.Peers.Unanswered(); lost || len(quiet) > 0 {
+	f.c.Rooms().Peers.Hear(f.ctx(), f.c.Rooms().Head.State())
+	if quiet, lost := f.c.Rooms().Peers.Unanswered(); lost || len(quiet) > 0 {
 		t.Errorf("%v did not say what it hears", quiet)
 	}
 }
@@ -119,14 +122,14 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	shared.config = func(cfg *Config) { cfg.Advertise = []string{r.c.Addr()} }
+	shared.config = func(cfg *coordinator.Config) { cfg.Advertise = []string{r.c.Addr()} }
 	shared.start()
 	shared.awaitHead(f)
 	for _, r := range []*fleet{r, shared} {
 		r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
-	f.c.rooms.Peers.Hear(f.ctx(), f.c.rooms.Head.State())
-	if quiet, _ := f.c.rooms.Peers.MayHear(); !slices.Equal(quiet, []string{"coordinator-3"}) {
+	f.c.Rooms().Peers.Hear(f.ctx(), f.c.Rooms().Head.State())
+	if quiet, _ := f.c.Rooms().Peers.MayHear(); !slices.Equal(quiet, []string{"coordinator-3"}) {
 		t.Errorf("%v did not say what it hears, want coordinator-3", quiet)
 	}
 }
@@ -136,7 +139,7 @@ func TestOthersAreNotKnown(t *testing.T) {
 	t.Parallel()
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.rooms.Membership.Listens(time.Unix(0, 0))
+	d.c.Rooms().Membership.Listens(time.Unix(0, 0))
 	removal := func() error {
 		_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(a.id.Kind()),
 			Name: a.id.Name(), DryRun: true})

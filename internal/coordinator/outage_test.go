@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -27,7 +28,7 @@ import (
 // be recorded. The guard of a listener comes first.
 func (m *machine) again() error {
 	m.d.t.Helper()
-	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.rooms.Bundle.View().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
+	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.Rooms().Bundle.View().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
 		return errCut
 	}
 	csr, err := ca.NewCSR(m.key)
@@ -35,7 +36,7 @@ func (m *machine) again() error {
 		return err
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	resp, err := served[fealtyv1.AdmissionServiceServer](m.d.c.rooms.Admission.RegisterServices).Renew(ctx,
+	resp, err := served[fealtyv1.AdmissionServiceServer](m.d.c.Rooms().Admission.RegisterServices).Renew(ctx,
 		&fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
 	if err != nil {
 		return err
@@ -49,8 +50,8 @@ func (m *machine) again() error {
 func (d *desk) runs(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context) error{d.c.followState, d.c.rooms.Authority.followHead,
-		d.c.rooms.Auditing.Run, d.c.pulse} {
+	for _, loop := range []func(context.Context) error{d.c.FollowState, d.c.Rooms().Authority.FollowHead,
+		d.c.Rooms().Auditing.Run, d.c.Pulse} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a loop ended with %v", err)
@@ -70,11 +71,15 @@ func TestOutage(t *testing.T) {
 		"fails": {begin: func(m *memStore) { m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) },
 			code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned,
 			older: explain.RenewOlderKey},
-		"hangs": {begin: func(m *memStore) { m.setHanging(true); m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned, older: explain.RenewOlderKey},
+		"hangs": {begin: func(m *memStore) { m.setHanging(true); m.setDown(errDown) },
+			end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6,
+			removed: explain.JoinBanned, older: explain.RenewOlderKey},
 		"full": {begin: func(m *memStore) { m.setFull(true) }, end: func(m *memStore) { m.setFull(false) },
 			code: explain.StoreFull, store: "full", members: 5, removed: explain.RenewEntryGone,
 			older: explain.StoreBusy, read: true},
-		"gone": {begin: func(m *memStore) { m.setRefusing(refusedFor(store.FileGone)) }, end: func(m *memStore) { m.setRefusing(nil) }, code: explain.StoreRefuses, store: "file-gone", members: 5, removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
+		"gone": {begin: func(m *memStore) { m.setRefusing(refusedFor(store.FileGone)) },
+			end: func(m *memStore) { m.setRefusing(nil) }, code: explain.StoreRefuses, store: "file-gone", members: 5,
+			removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { testOutage(t, o) })
@@ -101,7 +106,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if err := d.set(poolEntries); err != nil {
 		t.Fatal(err)
 	}
-	d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
+	d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 	stop := d.runs(t)
 	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 	known := []*machine{d.joined("a"), d.joined("b"), d.joined("c")}
@@ -111,7 +116,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	wantOnlyNil(t, clone.renew())
 	d.ban(t, identity.Data, "banned")
 	d.remove(t, identity.Data, "removed")
-	wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), false)) // as the trust loop goes on trying
+	wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), false)) // as the trust loop goes on trying
 	spare := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
 
@@ -124,7 +129,7 @@ func testOutage(t *testing.T, o storeOutage) {
 			if err := m.again(); err != nil {
 				t.Fatalf("%v into the outage, %s: %v", time.Since(began), m.id.Name(), err)
 			}
-			if end := d.recordedEnd(m).Add(defaultMaxHeadAge); m.leaf.NotAfter.After(end) {
+			if end := d.recordedEnd(m).Add(coordinator.DefaultMaxHeadAge); m.leaf.NotAfter.After(end) {
 				t.Errorf("%s is certified until %v, want at most %v", m.id.Name(), m.leaf.NotAfter, end)
 			}
 		}
@@ -143,10 +148,10 @@ func testOutage(t *testing.T, o storeOutage) {
 	if d.state().Phase != authority.Ready || d.state().Head.Hash != head {
 		t.Fatalf("after the outage it is %v at %v", d.state().Phase, d.state().Head.Hash)
 	}
-	if a := d.c.health().readiness(); !a.OK || a.Store != o.store {
+	if a := d.c.Health().Readiness(); !a.OK || a.Store != o.store {
 		t.Errorf("readiness in the outage: %+v", a)
 	}
-	if a := d.c.health().liveness(); !a.OK {
+	if a := d.c.Health().Liveness(); !a.OK {
 		t.Errorf("liveness in the outage: %+v", a)
 	}
 	for key, e := range d.store.snapshot() {
@@ -173,7 +178,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if !o.read {
 		code(t, "a member that is not known", err, o.code)
 	}
-	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != o.members || (st.GetStoreLatency() != nil) != o.read ||
 		!slices.ContainsFunc(st.GetFindings(),
 			func(f *fealtyv1.Finding) bool { return f.GetCode() == string(o.code) }) {
@@ -185,10 +190,10 @@ func testOutage(t *testing.T, o storeOutage) {
 
 	o.end(d.store)
 	time.Sleep(time.Minute)
-	if a := d.c.health().readiness(); !a.OK || a.Store != "ok" {
+	if a := d.c.Health().Readiness(); !a.OK || a.Store != "ok" {
 		t.Errorf("readiness after the outage: %+v", a)
 	}
-	if n := d.c.rooms.Auditing.Waiting(); n != 0 {
+	if n := d.c.Rooms().Auditing.Waiting(); n != 0 {
 		t.Errorf("%d audit entries still wait", n)
 	}
 	if entries, _ := d.audits("member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" ||
@@ -210,14 +215,14 @@ func (d *desk) past(m *machine) error {
 		return err
 	}
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	_, err = served[fealtyv1.AdmissionServiceServer](d.c.rooms.Admission.RegisterServices).Renew(ctx,
+	_, err = served[fealtyv1.AdmissionServiceServer](d.c.Rooms().Admission.RegisterServices).Renew(ctx,
 		&fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
 	return err
 }
 
 // recordedEnd is until when the member is certified as its record says.
 func (d *desk) recordedEnd(m *machine) time.Time {
-	rec, ok := d.c.rooms.Membership.Roster().Find("data/" + m.id.Name())
+	rec, ok := d.c.Rooms().Membership.Roster().Find("data/" + m.id.Name())
 	if !ok {
 		d.t.Fatalf("%s is not known", m.id.Name())
 	}
@@ -242,7 +247,7 @@ func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	removed, other := d.joined("removed"), d.joined("other")
 	d.remove(t, identity.Data, "removed")
 	for _, path := range []string{"data/removed", "data/other"} {
-		d.c.rooms.Membership.Roster().Remove(path, d.store.version(history.HeadKey)+1<<40)
+		d.c.Rooms().Membership.Roster().Remove(path, d.store.version(history.HeadKey)+1<<40)
 	}
 	d.store.setDown(errDown)
 	wantOnly(t, "a removed member", d.past(removed), explain.JoinBanned)
@@ -254,7 +259,7 @@ func TestOutageEnds(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
 	d.store.setDown(errDown)
-	d.advance(defaultMaxHeadAge)
+	d.advance(coordinator.DefaultMaxHeadAge)
 	wantOnlyNil(t, a.again())
 	d.advance(time.Second)
 	wantOnly(t, "too late", a.again(), explain.StoreUnreachable)
@@ -264,12 +269,12 @@ func TestOutageEnds(t *testing.T) {
 	wantOnly(t, "a member, too late", err, explain.StoreUnreachable)
 	_, err = d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	wantOnly(t, "config, too late", err, explain.StoreUnreachable)
-	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != 0 || st.GetBaseline() != nil {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
 	d.store.setDown(nil)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	wantOnlyNil(t, a.renew())
 }
 
@@ -279,14 +284,14 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
 	d.advance(a.leaf.NotAfter.Sub(d.clock()) - time.Minute) // about to end
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	d.store.setDown(errDown)
 	wantOnlyNil(t, a.again())
-	d.advance(defaultMaxHeadAge)
+	d.advance(coordinator.DefaultMaxHeadAge)
 	wantOnlyNil(t, a.again())
 	end := a.leaf.NotAfter
 	d.store.setDown(nil)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	d.remove(t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.state().Records, record.BanKeyKey(keyOf(t, a.key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
@@ -301,12 +306,12 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	d := readyDesk(t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
 	a := d.joined("a")
-	stale, ok := d.c.rooms.Membership.Roster().Find("data/a")
+	stale, ok := d.c.Rooms().Membership.Roster().Find("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}
 	// Until then the other one certifies it, asked a minute before the record says that it ends.
-	until := stale.NotAfter.Add(min(time.Hour-time.Minute, defaultMaxHeadAge, lifetimes.StretchOf(time.Hour)))
+	until := stale.NotAfter.Add(min(time.Hour-time.Minute, coordinator.DefaultMaxHeadAge, lifetimes.StretchOf(time.Hour)))
 	refused := 0
 	for d.advance(time.Minute); d.clock().Before(until.Add(-2 * time.Minute)); d.advance(time.Minute) {
 		switch err := a.renew(); {
@@ -350,7 +355,7 @@ func TestRecordedKeyAfterLostAnswer(t *testing.T) {
 
 func counted(t *testing.T, d *desk, name string) float64 {
 	t.Helper()
-	families, err := d.c.registry.Gather()
+	families, err := d.c.Registry().Gather()
 	wantOnlyNil(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
@@ -377,7 +382,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 		{"renew", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.renew() }},
 		{"rejoin", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.rejoin() }},
 		{"token", func(t *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
-			_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		}},
@@ -398,7 +403,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 		}},
 		{"leave", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
 			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-			_, err := served[fealtyv1.AdmissionServiceServer](d.c.rooms.Admission.RegisterServices).Leave(ctx,
+			_, err := served[fealtyv1.AdmissionServiceServer](d.c.Rooms().Admission.RegisterServices).Leave(ctx,
 				&fealtyv1.LeaveRequest{Name: m.id.Name()})
 			return err
 		}},
@@ -433,7 +438,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.store.setDown(nil)
-				d.c.rooms.Authority.checkHead(t.Context())
+				d.c.Rooms().Authority.CheckHead(t.Context())
 				if phase := d.state().Phase; phase != authority.Ready {
 					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.state().Reason)
 				}
@@ -476,7 +481,7 @@ func TestOutageBehindABan(t *testing.T) {
 			t.Fatal("the bundle was made without a store")
 		}
 		d.store.intercept(nil)
-		if rec, ok := d.c.rooms.Membership.Roster().Find("data/a"); !ok || d.c.rooms.Bundle.Bans(a.id, rec.Key) {
+		if rec, ok := d.c.Rooms().Membership.Roster().Find("data/a"); !ok || d.c.Rooms().Bundle.Bans(a.id, rec.Key) {
 			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
 		}
 		if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {
@@ -485,8 +490,8 @@ func TestOutageBehindABan(t *testing.T) {
 		code(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
 		wantOnlyNil(t, b.again())
 		d.store.setDown(nil)
-		wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), false))
-		if d.c.rooms.Bundle.Withdrawn("data/a") || !d.c.rooms.Bundle.Bans(a.id, keyOf(t, a.key)) {
+		wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), false))
+		if d.c.Rooms().Bundle.Withdrawn("data/a") || !d.c.Rooms().Bundle.Bans(a.id, keyOf(t, a.key)) {
 			t.Errorf("remove %v: after the outage it is not in the bundle", remove)
 		}
 	}
@@ -499,7 +504,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 	a := d.joined("a")
 	d.store.intercept(func(store.Tx) {
 		d.store.intercept(nil)
-		wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), false))
+		wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), false))
 		d.store.failAfter(1) // the commit is the last answer
 	})
 	if _, err := d.members().BanMember(t.Context(),
@@ -510,8 +515,8 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 		t.Errorf("a member whose ban is durable is certified again: %v", err)
 	}
 	d.store.setDown(nil)
-	wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), false))
-	if d.c.rooms.Bundle.Withdrawn("data/a") || !d.c.rooms.Bundle.Bans(a.id, keyOf(t, a.key)) {
+	wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), false))
+	if d.c.Rooms().Bundle.Withdrawn("data/a") || !d.c.Rooms().Bundle.Bans(a.id, keyOf(t, a.key)) {
 		t.Error("after the outage it is not in the bundle")
 	}
 }
@@ -533,7 +538,7 @@ func TestStartWithoutTheStore(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := unreadable(ctx, errDown); err != errDown {
+	if err := coordinator.Unreadable(ctx, errDown); err != errDown {
 		t.Errorf("who was stopped: %v", err)
 	}
 }

@@ -1,6 +1,4 @@
-// Inside the package: it plays a release that set what this one refuses.
-
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -64,7 +62,7 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			entry := strings.NewReplacer("KEY", key.String(), "MEASURED", strings.Repeat("ab", 48)).Replace(entry)
-			d.c.rooms.Authority.cfg.Parse = manifest.ParseAccepted
+			d.c.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
 			pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 			if err := d.set(pool + entry); err != nil {
 				t.Fatal(err)
@@ -99,7 +97,7 @@ func TestOutdatedManifest(t *testing.T) {
 			}
 
 			again := d.request(d.manifest(pool + "  # another\n" + entry))
-			if _, err := d.c.rooms.Authority.set(context.Background(), again, false); !errors.Is(err,
+			if _, err := d.c.Rooms().Authority.Set(context.Background(), again, false); !errors.Is(err,
 				explain.ManifestInvalid) {
 				t.Fatalf("set once more = %v, want %v", err, explain.ManifestInvalid)
 			}
@@ -118,7 +116,7 @@ func TestOutdatedManifest(t *testing.T) {
 func TestOutdatedMember(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.c.rooms.Authority.cfg.Parse = manifest.ParseAccepted
+	d.c.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
 	pki := identitytest.NewPKI(t, "corp", d.clock)
 	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 	entry := strings.Replace(corpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)

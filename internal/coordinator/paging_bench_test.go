@@ -1,7 +1,4 @@
-// Inside the package: it counts what is read of a store in memory, so that ten thousand
-// members cost no ten thousand joins.
-
-package coordinator
+package coordinator_test
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	livepkg "github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
@@ -66,7 +67,7 @@ func TestMembersComeInPages(t *testing.T) {
 		return resp.GetMembers(), resp.GetNextPageToken()
 	}
 	status := func(size uint32, token string) ([]*fealtyv1.Member, string) {
-		resp, err := statusServer{c: d.c}.GetStatus(t.Context(),
+		resp, err := coordinator.StatusOf(d.c).GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 		wantOnly(t, "status", err, "")
 		if first := token == ""; first != (resp.GetBaseline() != nil) || !first && len(resp.GetFindings()) > 0 {
@@ -106,7 +107,7 @@ func TestMembersComeInPages(t *testing.T) {
 	} {
 		_, err := d.members().ListMembers(t.Context(), tc)
 		wantOnly(t, fmt.Sprintf("size %d, token %.20q", tc.GetPageSize(), tc.GetPageToken()), err, explain.RequestField)
-		_, err = statusServer{c: d.c}.GetStatus(t.Context(),
+		_, err = coordinator.StatusOf(d.c).GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: tc.GetPageSize(), PageToken: tc.GetPageToken()})
 		wantOnly(t, "the same of a status", err, explain.RequestField)
 	}
@@ -177,7 +178,7 @@ func TestFindingsFold(t *testing.T) {
 			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i),
 				State: record.Active, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
 		}
-		got := findings(st, members, "nodes", now, now.Add(-time.Hour))
+		got := coordinator.Findings(st, members, "nodes", now, now.Add(-time.Hour))
 		if n <= finding.FoldAbove {
 			if len(got) != n {
 				t.Errorf("%d silent members are %d findings", n, len(got))
@@ -190,7 +191,7 @@ func TestFindingsFold(t *testing.T) {
 		}
 	}
 	// A coordinator that just started knows nothing yet, and says nothing.
-	if got := findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: record.Active,
+	if got := coordinator.Findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: record.Active,
 		SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, "nodes", now, now); len(got) != 0 {
 		t.Errorf("just started: %v", got)
 	}
@@ -201,13 +202,13 @@ func TestFindingsFold(t *testing.T) {
 func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	s := d.c.rooms.Membership.Live().Opened(a.id, "")
+	s := d.c.Rooms().Membership.Live().Opened(a.id, "")
 	found := func(want ...explain.Code) {
 		t.Helper()
 		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
-			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.rooms.Membership.Live().Message(a.id)}
+			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.Rooms().Membership.Live().Message(a.id)}
 		var got []explain.Code
-		for _, f := range findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(),
+		for _, f := range coordinator.Findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(),
 			d.clock()) {
 			got = append(got, explain.Code(f.GetCode()))
 		}
@@ -221,14 +222,14 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 		if behind != 0 {
 			r.ClockBehind = durationpb.New(behind)
 		}
-		d.c.rooms.Membership.Live().Reported(a.id, r, d.clock())
+		d.c.Rooms().Membership.Live().Reported(a.id, r, d.clock())
 	}
 	says("fresh", 0)
 	found()
 	for _, freshness := range []string{"stale", "degraded", "expired"} {
 		says(freshness, 0)
 		found() // it is sent what is newer now
-		d.advance(staleAfter)
+		d.advance(coordinator.StaleAfter)
 		says(freshness, 0)
 		found(explain.MemberStale)
 		says("fresh", 0)
@@ -239,9 +240,9 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	says("fresh", -time.Minute)
 	found()
 	says("stale", 3*time.Minute)
-	d.advance(staleAfter)
+	d.advance(coordinator.StaleAfter)
 	found(explain.MemberStale, explain.MemberClock)
-	d.c.rooms.Membership.Live().Closed(a.id, s, true)
+	d.c.Rooms().Membership.Live().Closed(a.id, s, true)
 	found() // what it said last is not so any more, for all that is known
 }
 
@@ -249,16 +250,17 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 func TestReportsAreBounded(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
-	d.c.rooms.Membership.Live().Opened(a.id, "")
+	d.c.Rooms().Membership.Live().Opened(a.id, "")
 	long := strings.Repeat("x", 1<<16)
 	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long,
-		AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)), SvidNotAfter: &timestamppb.Timestamp{Seconds: 1 << 62}}
+		AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)),
+		SvidNotAfter:    &timestamppb.Timestamp{Seconds: 1 << 62}}
 	for range 100 {
 		report.Held = append(report.Held, &fealtyv1.HeldSnapshot{Scope: long})
 		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
 	}
 	version := d.record(identity.Data, "a").Version
-	d.c.rooms.Membership.Live().Reported(a.id, report, d.clock())
+	d.c.Rooms().Membership.Live().Reported(a.id, report, d.clock())
 	resp, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	live := resp.GetMember().GetLive()
@@ -277,7 +279,7 @@ func TestReportsAreBounded(t *testing.T) {
 			live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
 	}
 	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.clock().Add(time.Hour)), "degraded.max"
-	d.c.rooms.Membership.Live().Reported(a.id, report, d.clock())
+	d.c.Rooms().Membership.Live().Reported(a.id, report, d.clock())
 	resp, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) ||
@@ -295,24 +297,24 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 	d := testDesk(t)
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.c.rooms.Head.Put(d.state(), long)
-	if !d.c.rooms.Head.HeadHolds(t.Context()) {
+	d.c.Rooms().Head.Put(d.state(), long)
+	if !d.c.Rooms().Head.HeadHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
 	well := status()
-	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.now()) {
-		t.Errorf("the head was confirmed at %v, and status says %v", d.c.now(), at)
+	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.Now()()) {
+		t.Errorf("the head was confirmed at %v, and status says %v", d.c.Now()(), at)
 	}
-	d.c.rooms.Head.Put(d.state(), long)
+	d.c.Rooms().Head.Put(d.state(), long)
 	d.store.setDown(errors.New("down"))
-	d.c.rooms.Head.HeadHolds(t.Context())
+	d.c.Rooms().Head.HeadHolds(t.Context())
 	st := status()
 	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
 		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)
@@ -344,7 +346,7 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 			"GetStatus": func(token string) ([]*fealtyv1.Member, string) {
-				resp, err := statusServer{c: d.c}.GetStatus(t.Context(),
+				resp, err := coordinator.StatusOf(d.c).GetStatus(t.Context(),
 					&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 				wantOnly(t, "status", err, "")
 				return resp.GetMembers(), resp.GetNextPageToken()

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/ed25519"
@@ -58,7 +58,7 @@ func TestManySigners(t *testing.T) {
 		fmt.Fprintf(&list, ", {name: signer-%d, key: %q}", i, key)
 	}
 	m := strings.Replace(string(d.manifest(poolEntries)), "\"}]\nadmit", "\"}"+list.String()+"]\nadmit", 1)
-	if _, err := d.c.rooms.Authority.set(t.Context(), d.request([]byte(m)), true); err != nil {
+	if _, err := d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(m)), true); err != nil {
 		t.Fatal(err)
 	}
 	if phase, reason := d.c.Phase(); phase != "ready" {

@@ -168,24 +168,24 @@ var errNoPeers = errors.New("no peer is known: none is configured, and no other 
 // received is what a peer gave, verified: see fromPeers.
 type received struct {
 	verified *history.Verified
-	secrets  *authority.Secrets
-	root     *x509.Certificate
-	mesh     *ca.MeshCA
-	peer     string // the name of its entry in the manifest
+	Secrets  *authority.Secrets
+	Root     *x509.Certificate
+	Mesh     *ca.MeshCA
+	Peer     string // the name of its entry in the manifest
 	key      string // its enrolment key
 }
 
 // wipe overwrites the secrets, if nobody uses them.
 func (r *received) wipe() {
-	r.secrets.Wipe()
-	authority.WipeMesh(r.mesh)
+	r.Secrets.Wipe()
+	authority.WipeMesh(r.Mesh)
 }
 
 // audit says what was received, and from whom.
 func (r *received) audit() []record.AuditEntry {
-	from := map[string]string{"via": "peer", "from": r.peer, "key": r.key, "head": r.verified.Current().Hash.String()}
+	from := map[string]string{"via": "peer", "from": r.Peer, "key": r.key, "head": r.verified.Current().Hash.String()}
 	mesh := maps.Clone(from)
-	mesh["mesh_ca_key"] = r.mesh.KeyID().String()
+	mesh["mesh_ca_key"] = r.Mesh.KeyID().String()
 	return []record.AuditEntry{
 		{Action: transition.ActionSeedReceived, Target: r.verified.Manifest().Cluster, Fields: from},
 		{Action: transition.ActionMeshReceived, Target: r.verified.Manifest().Cluster, Fields: mesh},
@@ -216,9 +216,9 @@ func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
 
 // claimedHead is the head of a history that nobody vouches for.
 type claimedHead struct {
-	history  *history.History
-	link     history.Link
-	manifest *manifest.Manifest
+	History  *history.History
+	Link     history.Link
+	Manifest *manifest.Manifest
 }
 
 // fromPeers asks peers for the secrets of the head that loaded claims: all of peer recovery
@@ -240,13 +240,13 @@ func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerRound)
 	defer cancel()
-	peers, failed := c.peers(ctx, head.manifest)
+	peers, failed := c.peers(ctx, head.Manifest)
 	for _, f := range failed {
 		c.peerFailed(ctx, f)
 	}
 	turn := make(chan struct{}, 1)
 	results, found := firstOf(ctx, peersDialed, peers, func(round context.Context, addr string) (asked, bool) {
-		a := &asking{c: c, head: head, peer: addr, turn: turn}
+		a := &asking{C: c, Head: head, Peer: addr, Turn: turn}
 		r, err := a.ask(round)
 		return asked{addr, a, r, err, round.Err() != nil}, err == nil
 	})
@@ -261,12 +261,12 @@ func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (
 	}
 	for _, x := range results {
 		if !x.cut {
-			silent[x.addr] = x.err != nil && x.step == stepProof
+			silent[x.addr] = x.err != nil && x.Step == stepProof
 		}
 		if x.err == nil || x.cut && found >= 0 {
 			continue
 		}
-		f := &peerError{Peer: x.peer, Step: x.step, Err: x.err}
+		f := &peerError{Peer: x.Peer, Step: x.Step, Err: x.err}
 		c.peerFailed(ctx, f)
 		failed = append(failed, f)
 	}
@@ -275,8 +275,8 @@ func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (
 	case found >= 0:
 		x := results[found]
 		c.metrics.peers.WithLabelValues("received").Inc()
-		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.peer),
-			slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.Peer),
+			slog.Uint64("index", head.Link.Index), slog.String("head", head.Link.Hash.String()))
 		return x.received, nil
 	case len(failed) == 0:
 		return nil, errNoPeers
@@ -462,11 +462,11 @@ func (c *PeerRecovery) resolve(ctx context.Context, name string) ([]string, erro
 
 // asking is one exchange with one peer.
 type asking struct {
-	c    *PeerRecovery
-	head *claimedHead
-	peer string        // its address, then with the name that it proved
-	step peerStep      // that is under way
-	turn chan struct{} // held by who asks for secrets; capacity 1
+	C    *PeerRecovery
+	Head *claimedHead
+	Peer string        // its address, then with the name that it proved
+	Step peerStep      // that is under way
+	Turn chan struct{} // held by who asks for secrets; capacity 1
 }
 
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
@@ -487,9 +487,9 @@ func (a *asking) ask(ctx context.Context) (*received, error) {
 		return nil, err // our own
 	}
 	if e, ok := explain.FromStatus(err); ok {
-		a.step = stepAnswer
+		a.Step = stepAnswer
 		if e.Code == explain.PeerRefused {
-			a.step = stepProof
+			a.Step = stepProof
 		}
 		err = e
 	}
@@ -515,8 +515,8 @@ var errNoAnswer = fmt.Errorf("no answer within %v, or %v after it proved itself:
 
 // steps runs them; timer ends the part that is under way.
 func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error) {
-	a.step = stepProof
-	conn, err := a.c.dialPeer(a.peer)
+	a.Step = stepProof
+	conn, err := a.C.dialPeer(a.Peer)
 	if err != nil {
 		return nil, err
 	}
@@ -530,8 +530,8 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 	if err != nil {
 		return nil, err
 	}
-	x := &exchange{c: a.c, t: proof.PeerTranscript{Purpose: proof.Recover, Cluster: a.head.manifest.Cluster,
-		Head: a.head.link.Hash[:], Recipient: recipient.Public()}}
+	x := &exchange{c: a.C, t: proof.PeerTranscript{Purpose: proof.Recover, Cluster: a.Head.Manifest.Cluster,
+		Head: a.Head.Link.Hash[:], Recipient: recipient.Public()}}
 	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
 		return stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{
 			Hello: h}})
@@ -541,26 +541,26 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 	}); err != nil {
 		return nil, err
 	}
-	found, err := x.giver.Match(a.head.manifest, a.c.cfg.Now())
+	found, err := x.giver.Match(a.Head.Manifest, a.C.cfg.Now())
 	if err != nil {
 		return nil, fmt.Errorf("what it proved is not in the manifest of the head: %w", err)
 	}
-	a.peer = fmt.Sprintf("%s (%s)", found.Name, a.peer)
-	evidence, vouch, err := a.c.provePeer(proof.Asker, x.t)
+	a.Peer = fmt.Sprintf("%s (%s)", found.Name, a.Peer)
+	evidence, vouch, err := a.C.provePeer(proof.Asker, x.t)
 	if err != nil {
 		return nil, err
 	}
-	a.step = stepAnswer
+	a.Step = stepAnswer
 	timer.Reset(peerTimeout)
 	select {
-	case a.turn <- struct{}{}:
+	case a.Turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	timer.Reset(peerAnswer)
 	r, err := a.askSecrets(ctx, stream, x, recipient, found.Name, evidence, vouch)
 	if err != nil {
-		<-a.turn // who got them leaves nothing to ask for
+		<-a.Turn // who got them leaves nothing to ask for
 	}
 	return r, err
 }
@@ -581,13 +581,13 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 		return nil, errors.New("its answer holds no secrets")
 	}
 	secrets, mesh, err := authority.TakeOver(recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey),
-		To: a.c.cfg.Self.EnrolmentKey(), Head: a.head.link.Hash,
+		Purpose: string(proof.Recover), Cluster: a.Head.Manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey),
+		To: a.C.cfg.Self.EnrolmentKey(), Head: a.Head.Link.Hash,
 	}, given.GetSealed())
 	if err != nil {
 		return nil, err
 	}
-	r := &received{secrets: secrets, peer: peer, key: proof.KeyClaim(x.t.GiverKey)}
+	r := &received{Secrets: secrets, Peer: peer, key: proof.KeyClaim(x.t.GiverKey)}
 	if err := a.verify(ctx, r, mesh, given); err != nil {
 		secrets.Wipe()
 		mesh.Wipe()
@@ -598,66 +598,66 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 
 // verify is steps 4 to 6. It fills in r, whose secrets are the caller's to wipe.
 func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKey, given *fealtyv1.PeerSecrets) error {
-	a.step = stepManifest
-	if !bytes.Equal(given.GetManifest(), a.head.manifest.Bytes()) {
+	a.Step = stepManifest
+	if !bytes.Equal(given.GetManifest(), a.Head.Manifest.Bytes()) {
 		return fmt.Errorf("its manifest, %.16x, is not the one that the store has for the head, %s",
-			sha256.Sum256(given.GetManifest()), a.head.manifest.Hash().String()[:32])
+			sha256.Sum256(given.GetManifest()), a.Head.Manifest.Hash().String()[:32])
 	}
 
-	a.step = stepHistory
+	a.Step = stepHistory
 	var err error
-	if err := r.secrets.Derive(a.head.link.Salt); err != nil {
+	if err := r.Secrets.Derive(a.Head.Link.Salt); err != nil {
 		return err
 	}
-	public := r.secrets.TransactionKey()
-	if r.verified, err = history.Verify(a.head.history, public); err != nil {
+	public := r.Secrets.TransactionKey()
+	if r.verified, err = history.Verify(a.Head.History, public); err != nil {
 		return err
 	}
 	if !r.verified.TransactionKey().Equal(public) {
 		return errors.New("its seed is one that was replaced")
 	}
-	seen, err := a.c.cfg.Head.Seen()
+	seen, err := a.C.cfg.Head.Seen()
 	if err != nil {
 		return err
 	}
 	if _, err := seen.Accepts(r.verified); err != nil {
 		return err
 	}
-	if last := a.c.cfg.Head.State().Ready(); last != nil {
+	if last := a.C.cfg.Head.State().Ready(); last != nil {
 		if _, err := last.Chain.Seen().Accepts(r.verified); err != nil {
 			return err
 		}
 	}
 
-	a.step = stepMesh
-	if r.root, err = x509.ParseCertificate(given.GetRoot()); err != nil {
+	a.Step = stepMesh
+	if r.Root, err = x509.ParseCertificate(given.GetRoot()); err != nil {
 		return errors.New("its root certificate does not parse")
 	}
-	again, err := ca.Root(r.secrets.RootCA(), a.head.manifest.Cluster, r.root.NotBefore)
+	again, err := ca.Root(r.Secrets.RootCA(), a.Head.Manifest.Cluster, r.Root.NotBefore)
 	if err != nil {
 		return err
 	}
-	if !again.Equal(r.root) {
+	if !again.Equal(r.Root) {
 		return errors.New("its root certificate is not that of the seed")
 	}
-	if err := a.c.cfg.Self.CheckPin(r.root); err != nil {
+	if err := a.C.cfg.Self.CheckPin(r.Root); err != nil {
 		return err
 	}
-	if r.mesh, err = mesh.Load(r.root, given.GetMeshCa(), a.head.manifest.Cluster,
+	if r.Mesh, err = mesh.Load(r.Root, given.GetMeshCa(), a.Head.Manifest.Cluster,
 		r.verified.Current().AuthorityEpoch); err != nil {
 		return err
 	}
-	if want := r.verified.Current().MeshCAKey; r.mesh.KeyID() != want {
-		return fmt.Errorf("its mesh CA key, %s, is not the one of the head, %s", r.mesh.KeyID(), want)
+	if want := r.verified.Current().MeshCAKey; r.Mesh.KeyID() != want {
+		return fmt.Errorf("its mesh CA key, %s, is not the one of the head, %s", r.Mesh.KeyID(), want)
 	}
-	if err := a.c.cfg.Faults.Hit("peer.before-head"); err != nil {
+	if err := a.C.cfg.Faults.Hit("peer.before-head"); err != nil {
 		return err
 	}
-	now, version, err := a.c.cfg.Head.History().Head(ctx)
+	now, version, err := a.C.cfg.Head.History().Head(ctx)
 	switch {
 	case err != nil:
 		return err
-	case now.Hash != a.head.link.Hash || version != a.head.history.Version:
+	case now.Hash != a.Head.Link.Hash || version != a.Head.History.Version:
 		return fmt.Errorf("the history moved on to index %d meanwhile", now.Index)
 	}
 	return nil

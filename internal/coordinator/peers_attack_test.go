@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -16,10 +16,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
-	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -35,13 +35,13 @@ import (
 func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
-	old := f.c.rooms.Head.State()
+	old := f.c.Rooms().Head.State()
 	oldMesh := old.MeshCA()
 	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" +
 		proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	if s.MeshKey == old.MeshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
@@ -49,7 +49,7 @@ func TestLyingPeer(t *testing.T) {
 	l := &liar{key: evil.key, state: s}
 	addr := servePeer(t, l)
 	r.link.lie(hideReplicas)
-	r.config = func(c *Config) { c.Peers = []string{addr} }
+	r.config = func(c *coordinator.Config) { c.Peers = []string{addr} }
 	// It does not come back by itself meanwhile: the loop finds the liar.
 	l.first = func(fealtyv1.PeerService_RecoverServer) error { return errors.New("not now") }
 	r.start()
@@ -75,107 +75,120 @@ func TestLyingPeer(t *testing.T) {
 	hang := func(stream fealtyv1.PeerService_RecoverServer) error { <-stream.Context().Done(); return nil }
 	for _, tc := range []struct {
 		name string
-		step peerStep
+		step coordinator.PeerStep
 		lie  func(l *liar)
 	}{
-		{"by a key that is no coordinator's", stepProof, func(l *liar) { l.key = stranger }},
-		{"a proof by another key", stepProof, func(l *liar) {
+		{"by a key that is no coordinator's", coordinator.StepProof, func(l *liar) { l.key = stranger }},
+		{"a proof by another key", coordinator.StepProof, func(l *liar) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = ed25519.Sign(stranger, []byte("x")) }
 		}},
-		{"no proof", stepProof, func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = nil } }},
-		{"a nonce of no bytes", stepProof,
+		{"no proof", coordinator.StepProof, func(
+			l *liar) {
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = nil }
+		}},
+		{"a nonce of no bytes", coordinator.StepProof,
 			func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Nonce = nil } }},
-		{"a nonce that is not the one that was signed", stepProof, func(l *liar) {
+		{"a nonce that is not the one that was signed", coordinator.StepProof, func(l *liar) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Nonce = bytes.Repeat([]byte{1}, 32) }
 		}},
-		{"a key that is none", stepProof,
+		{"a key that is none", coordinator.StepProof,
 			func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
-		{"the key of another coordinator", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.rooms.Self.EnrolmentKey() }
+		{"the key of another coordinator", coordinator.StepProof, func(l *liar) {
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.Rooms().Self.EnrolmentKey() }
 		}},
-		{"the key of who asks: a reflection", stepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.rooms.Self.EnrolmentKey() }
+		{"the key of who asks: a reflection", coordinator.StepProof, func(l *liar) {
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.Rooms().Self.EnrolmentKey() }
 		}},
-		{"the coordinator itself", stepProof, func(l *liar) { l.key = r.key }},
-		{"a key of low order", stepProof, func(l *liar) {
+		{"the coordinator itself", coordinator.StepProof, func(l *liar) { l.key = r.key }},
+		{"a key of low order", coordinator.StepProof, func(l *liar) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = proof.KeyClaim(make([]byte, 32)) }
 		}},
-		{"silence in place of a proof", stepProof, func(l *liar) { l.first = hang }},
-		{"secrets in place of a proof", stepProof, func(l *liar) {
+		{"silence in place of a proof", coordinator.StepProof, func(l *liar) { l.first = hang }},
+		{"secrets in place of a proof", coordinator.StepProof, func(l *liar) {
 			l.first = func(s fealtyv1.PeerService_RecoverServer) error {
 				return s.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Secrets{Secrets: &fealtyv1.PeerSecrets{}}})
 			}
 		}},
-		{"more than fits", stepProof, func(l *liar) {
+		{"more than fits", coordinator.StepProof, func(l *liar) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Evidence = make([]byte, 2*flowcontrol.MaxMessageBytes) }
 		}},
-		{"another challenge in place of secrets", stepAnswer, func(l *liar) {
+		{"another challenge in place of secrets", coordinator.StepAnswer, func(l *liar) {
 			l.last = func(s fealtyv1.PeerService_RecoverServer) error {
 				return s.Send(&fealtyv1.PeerServiceRecoverResponse{Step: &fealtyv1.PeerServiceRecoverResponse_Challenge{Challenge: &fealtyv1.PeerChallenge{}}})
 			}
 		}},
-		{"nothing", stepAnswer, func(l *liar) {
+		{"nothing", coordinator.StepAnswer, func(l *liar) {
 			l.last = func(s fealtyv1.PeerService_RecoverServer) error {
 				return s.Send(&fealtyv1.PeerServiceRecoverResponse{})
 			}
 		}},
-		{"an end", stepAnswer,
+		{"an end", coordinator.StepAnswer,
 			func(l *liar) { l.last = func(fealtyv1.PeerService_RecoverServer) error { return nil } }},
-		{"that it is behind", stepAnswer, func(l *liar) {
+		{"that it is behind", coordinator.StepAnswer, func(l *liar) {
 			l.last = func(fealtyv1.PeerService_RecoverServer) error { return explain.New(explain.PeerBehind) }
 		}},
-		{"no secrets", stepAnswer, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Sealed = nil } }},
-		{"garbage", stepAnswer, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Sealed) } }},
-		{"no seed", stepAnswer, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = keyring.Seed{} } }},
-		{"secrets for another head", stepAnswer,
+		{"no secrets", coordinator.StepAnswer, func(
+			l *liar) {
+			l.secrets = func(s *fealtyv1.PeerSecrets) { s.Sealed = nil }
+		}},
+		{"garbage", coordinator.StepAnswer, func(
+			l *liar) {
+			l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Sealed) }
+		}},
+		{"no seed", coordinator.StepAnswer, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = keyring.Seed{} } }},
+		{"secrets for another head", coordinator.StepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.Head.Hash } }},
-		{"secrets for another coordinator", stepAnswer,
-			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.rooms.Self.EnrolmentKey() } }},
-		{"secrets for another purpose", stepAnswer,
+		{"secrets for another coordinator", coordinator.StepAnswer,
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.Rooms().Self.EnrolmentKey() } }},
+		{"secrets for another purpose", coordinator.StepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
-		{"a stale manifest", stepManifest,
+		{"a stale manifest", coordinator.StepManifest,
 			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = old.Manifest.Bytes() } }},
-		{"no manifest", stepManifest, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = nil } }},
-		{"a manifest with one byte more", stepManifest,
+		{"no manifest", coordinator.StepManifest,
+			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = nil } }},
+		{"a manifest with one byte more", coordinator.StepManifest,
 			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Manifest = append(s.Manifest, '\n') } }},
-		{"another seed", stepHistory, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = otherSeed } }},
-		{"another seed with its root and mesh CA", stepHistory, func(l *liar) {
+		{"another seed", coordinator.StepHistory,
+			func(l *liar) { l.handed = func(h *keyring.Handed) { h.Seed = otherSeed } }},
+		{"another seed with its root and mesh CA", coordinator.StepHistory, func(l *liar) {
 			l.handed = func(h *keyring.Handed) { h.Seed, h.Mesh = otherSeed, otherMesh.Key() }
 			l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root, s.MeshCa = otherRoot.Raw, otherMesh.Certificate().Raw }
 		}},
-		{"a root that is garbage", stepMesh,
+		{"a root that is garbage", coordinator.StepMesh,
 			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { rand.Read(s.Root) } }},
-		{"the root of another seed", stepMesh,
+		{"the root of another seed", coordinator.StepMesh,
 			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root = otherRoot.Raw } }},
-		{"the mesh CA key of the head under the root of another seed", stepMesh, func(l *liar) {
+		{"the mesh CA key of the head under the root of another seed", coordinator.StepMesh, func(l *liar) {
 			l.secrets = func(s *fealtyv1.PeerSecrets) { s.Root, s.MeshCa = otherRoot.Raw, underOther.Certificate().Raw }
 		}},
-		{"another mesh CA key", stepMesh, func(l *liar) { l.handed = func(h *keyring.Handed) { h.Mesh = otherKey } }},
-		{"a certificate that the root did not sign", stepMesh, func(l *liar) {
+		{"another mesh CA key", coordinator.StepMesh,
+			func(l *liar) { l.handed = func(h *keyring.Handed) { h.Mesh = otherKey } }},
+		{"a certificate that the root did not sign", coordinator.StepMesh, func(l *liar) {
 			l.handed = func(h *keyring.Handed) { h.Mesh = otherMesh.Key() }
 			l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = otherMesh.Certificate().Raw }
 		}},
-		{"a mesh CA that the root signed, but no head names", stepMesh, func(l *liar) {
+		{"a mesh CA that the root signed, but no head names", coordinator.StepMesh, func(l *liar) {
 			l.handed = func(h *keyring.Handed) { h.Mesh = sameRootMesh.Key() }
 			l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = sameRootMesh.Certificate().Raw }
 		}},
-		{"the mesh CA of the head before: it lags", stepMesh, func(l *liar) {
+		{"the mesh CA of the head before: it lags", coordinator.StepMesh, func(l *liar) {
 			l.handed = func(h *keyring.Handed) { h.Mesh = oldMesh.Key() }
 			l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = oldMesh.Certificate().Raw }
 		}},
-		{"no certificate", stepMesh, func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil } }},
+		{"no certificate", coordinator.StepMesh,
+			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil } }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			one := &liar{key: evil.key, state: s}
 			tc.lie(one)
 			at := servePeer(t, one)
-			c := r.c.withPeers(at)
-			got, err := c.fromPeers(r.ctx(), loaded)
+			c := r.c.WithPeers(at)
+			got, err := c.FromPeers(r.ctx(), loaded)
 			if err == nil {
-				t.Fatalf("adopted from %s", got.peer)
+				t.Fatalf("adopted from %s", got.Peer)
 			}
 			failed := wantStep(t, err, tc.step, at)
-			if tc.step > stepProof && !strings.HasPrefix(failed.Peer, "coordinator-3 ") {
+			if tc.step > coordinator.StepProof && !strings.HasPrefix(failed.Peer, "coordinator-3 ") {
 				t.Errorf("the failure is with %q, and not with the peer that proved itself", failed.Peer)
 			}
 			for _, secret := range [][]byte{steal(s).Seed.Reveal(), otherSeed.Reveal()} {
@@ -186,8 +199,8 @@ func TestLyingPeer(t *testing.T) {
 		})
 	}
 	t.Run("nothing that is wrong", func(t *testing.T) {
-		got, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: s})).fromPeers(r.ctx(), loaded)
-		if err != nil || got.mesh.KeyID() != s.MeshKey || !got.secrets.Same(s.Secrets) || got.peer != "coordinator-3" {
+		got, err := r.c.WithPeers(servePeer(t, &liar{key: evil.key, state: s})).FromPeers(r.ctx(), loaded)
+		if err != nil || got.Mesh.KeyID() != s.MeshKey || !got.Secrets.Same(s.Secrets) || got.Peer != "coordinator-3" {
 			t.Errorf("the honest peer is refused: %v", err)
 		}
 	})
@@ -198,23 +211,6 @@ func TestLyingPeer(t *testing.T) {
 	if n := gathered(t, r, "fealty_peer_recoveries_total", "outcome", "mesh"); n < 7 {
 		t.Errorf("the metric counts %v failures at step mesh", n)
 	}
-}
-
-// enrolledAs returns c's enrolment with another key or certificate.
-func (c *Coordinator) enrolledAs(key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
-	return authority.NewEnrolment(authority.EnrolmentConfig{
-		FS: c.fs, Log: c.log, Now: c.now, DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin,
-		Key: key, Certificate: cert,
-	})
-}
-
-// withPeers returns c's recovery by its peers, with other peers.
-func (c *Coordinator) withPeers(addrs ...string) *PeerRecovery {
-	cfg := c.rooms.PeerRecovery.cfg
-	cfg.Peers = addrs
-	p := newPeerRecovery(cfg)
-	p.metrics = c.rooms.PeerRecovery.metrics
-	return p
 }
 
 func newTestKey(t testing.TB) ed25519.PrivateKey {
@@ -229,7 +225,7 @@ func newTestKey(t testing.TB) ed25519.PrivateKey {
 // gathered returns the value of a metric with a label.
 func gathered(t testing.TB, f *fleet, name, label, value string) float64 {
 	t.Helper()
-	families, err := f.c.registry.Gather()
+	families, err := f.c.Registry().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,10 +256,10 @@ func TestLyingStore(t *testing.T) {
 		}
 	}
 	r, evil := rs[0], rs[1]
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	honest := servePeer(t, &liar{key: evil.key, state: s})
 	r.link.lie(hideReplicas)
-	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
+	r.config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
 	r.start()
 	whole := f.loaded()
 	alter := func(change func(h *history.History)) *history.History {
@@ -277,29 +273,32 @@ func TestLyingStore(t *testing.T) {
 	wantOnly(t, "parse", err, "")
 	for _, tc := range []struct {
 		name string
-		step peerStep
+		step coordinator.PeerStep
 		h    *history.History
 	}{
-		{"no transitions", stepLoad, alter(func(h *history.History) { h.Links = nil })},
-		{"a head that is garbage", stepLoad, alter(func(h *history.History) { h.Links[2] = []byte("{}") })},
-		{"the manifest is missing", stepLoad, alter(func(h *history.History) { h.Manifests = nil })},
-		{"other bytes under the manifest's name", stepLoad,
+		{"no transitions", coordinator.StepLoad, alter(func(h *history.History) { h.Links = nil })},
+		{"a head that is garbage", coordinator.StepLoad, alter(func(h *history.History) { h.Links[2] = []byte("{}") })},
+		{"the manifest is missing", coordinator.StepLoad, alter(func(h *history.History) { h.Manifests = nil })},
+		{"other bytes under the manifest's name", coordinator.StepLoad,
 			alter(func(h *history.History) { h.Manifests[s.Manifest.Hash()] = others.Bytes() })},
-		{"a link is missing", stepHistory, alter(func(h *history.History) { h.Links = slices.Delete(h.Links, 1, 2) })},
-		{"two links are swapped", stepHistory,
+		{"a link is missing", coordinator.StepHistory, alter(func(h *history.History) {
+			h.Links = slices.Delete(h.Links, 1,
+				2)
+		})},
+		{"two links are swapped", coordinator.StepHistory,
 			alter(func(h *history.History) { h.Links[0], h.Links[1] = h.Links[1], h.Links[0] })},
-		{"a link was altered", stepHistory,
+		{"a link was altered", coordinator.StepHistory,
 			alter(func(h *history.History) { h.Links[1] = bytes.Replace(h.Links[1], []byte("test"), []byte("tset"), 1) })},
-		{"a head record that is not signed", stepHistory,
+		{"a head record that is not signed", coordinator.StepHistory,
 			alter(func(h *history.History) { h.Head = slices.Clone(h.Head); h.Head[len(h.Head)-3] ^= 1 })},
-		{"the version of another write", stepMesh, alter(func(h *history.History) { h.Version++ })},
+		{"the version of another write", coordinator.StepMesh, alter(func(h *history.History) { h.Version++ })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := r.c.withPeers(honest).fromPeers(r.ctx(), tc.h)
+			_, err := r.c.WithPeers(honest).FromPeers(r.ctx(), tc.h)
 			wantStep(t, err, tc.step, "")
 		})
 	}
-	if _, err := r.c.withPeers(honest).fromPeers(r.ctx(), whole); err != nil {
+	if _, err := r.c.WithPeers(honest).FromPeers(r.ctx(), whole); err != nil {
 		t.Errorf("the true history is refused: %v", err)
 	}
 }
@@ -310,7 +309,7 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old := f.c.rooms.Head.State()
+	old := f.c.Rooms().Head.State()
 	oldHead, err := f.store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
 	if err := f.setPeople(moreCoordinators(t)); err != nil {
@@ -326,23 +325,23 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 		return hideReplicas(e)
 	}
 	r.link.lie(back)
-	r.config = func(c *Config) { c.Peers = []string{f.addr} }
+	r.config = func(c *coordinator.Config) { c.Peers = []string{f.addr} }
 	r.start()
-	loaded, err := r.c.rooms.Head.History().Load(t.Context())
+	loaded, err := r.c.Rooms().Head.History().Load(t.Context())
 	wantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
-	_, err = r.c.rooms.PeerRecovery.fromPeers(r.ctx(), loaded)
-	failed := wantStep(t, err, stepAnswer, f.addr)
+	_, err = r.c.Rooms().PeerRecovery.FromPeers(r.ctx(), loaded)
+	failed := wantStep(t, err, coordinator.StepAnswer, f.addr)
 	if !errors.Is(failed.Err, explain.PeerBehind) {
 		t.Errorf("the honest peer answers %v", failed.Err)
 	}
 	// One that does is no use: the mark stands against both.
-	_, err = r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
-	failed = wantStep(t, err, stepHistory, "coordinator-3")
+	_, err = r.c.WithPeers(servePeer(t, &liar{key: evil.key, state: old})).FromPeers(r.ctx(), loaded)
+	failed = wantStep(t, err, coordinator.StepHistory, "coordinator-3")
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.c.rooms.Head.State(); got.Phase != authority.Recovery {
+	if got := r.c.Rooms().Head.State(); got.Phase != authority.Recovery {
 		t.Errorf("it is %s", got.Phase)
 	}
 	// The lie ends: it comes back by itself.
@@ -376,7 +375,7 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 		}
 	}
 	pin := f.pin()
-	theirs := func(t *testing.T, config func(*Config)) *fleet {
+	theirs := func(t *testing.T, config func(*coordinator.Config)) *fleet {
 		one := &fleet{t: t, dir: r.dir, addr: "127.0.0.1:0", faults: r.faults, signer: g.signer, config: config,
 			first: g, link: new(storeLink), stopC: func() {}}
 		one.start()
@@ -384,9 +383,9 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 		return one
 	}
 	t.Run("a blank one with a pin", func(t *testing.T) {
-		one := theirs(t, func(c *Config) { c.Pin = pin })
+		one := theirs(t, func(c *coordinator.Config) { c.Pin = pin })
 		_, err := one.askOnce(g.loaded())
-		failed := wantStep(t, err, stepMesh, "coordinator-1")
+		failed := wantStep(t, err, coordinator.StepMesh, "coordinator-1")
 		if !errors.Is(failed.Err, explain.RootNotPinned) {
 			t.Errorf("refused for another reason: %v", failed.Err)
 		}
@@ -400,20 +399,20 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 		r.stop()
 		one := theirs(t, nil)
 		_, err := one.askOnce(g.loaded())
-		failed := wantStep(t, err, stepHistory, "coordinator-1")
+		failed := wantStep(t, err, coordinator.StepHistory, "coordinator-1")
 		if !errors.Is(failed.Err, history.ErrFork) && !errors.Is(failed.Err, history.ErrRollback) {
 			t.Errorf("refused for another reason: %v", failed.Err)
 		}
 	})
 	// The pin of the true cluster refuses nothing there.
-	r.config = func(c *Config) { c.Pin = pin }
+	r.config = func(c *coordinator.Config) { c.Pin = pin }
 	r.start()
 	r.awaitHead(f)
 }
 
 // A coordinator that pins a root sets no first manifest, whose root would be another.
 func TestPinAndFirstSet(t *testing.T) {
-	f := newFleet(t, func(c *Config) { c.Pin[0] = 1 })
+	f := newFleet(t, func(c *coordinator.Config) { c.Pin[0] = 1 })
 	wantCode(t, f.set(f.manifest("")), explain.RootNotPinned)
 	if got := f.keys("history/"); len(got) > 0 {
 		t.Errorf("the history holds %v", got)
@@ -428,10 +427,10 @@ func TestRelayedRecovery(t *testing.T) {
 	mitm := &peerRelay{to: f.addr, passed: make(chan string, 16)}
 	at := servePeer(t, mitm)
 	r.link.lie(hideReplicas)
-	r.config = func(c *Config) { c.Peers = []string{at} }
+	r.config = func(c *coordinator.Config) { c.Peers = []string{at} }
 	r.start()
 	_, err := r.askOnce(r.loaded())
-	failed := wantStep(t, err, stepProof, at)
+	failed := wantStep(t, err, coordinator.StepProof, at)
 	if !errors.Is(failed.Err, proof.ErrRefused) {
 		t.Errorf("refused for another reason: %v", failed.Err)
 	}
@@ -443,29 +442,29 @@ func TestRelayedRecovery(t *testing.T) {
 	}
 	// Somebody in the middle who asks himself, with the asker's hello: without its key
 	// he has no proof.
-	_, err = askAs(f, r, newTestKey(t), func(a *asking) {
-		forged := slices.Clone(a.c.cfg.Self.PrivateKey())
+	_, err = askAs(f, r, newTestKey(t), func(a *coordinator.Asking) {
+		forged := slices.Clone(a.C.Cfg().Self.PrivateKey())
 		copy(forged[32:], r.key[32:])
-		a.c.cfg.Self = r.c.enrolledAs(forged, a.c.cfg.Self.Certificate())
+		a.C.Cfg().Self = r.c.EnrolledAs(forged, a.C.Cfg().Self.Certificate())
 	})
-	wantStep(t, &peerError{"x", stepProof, err}, stepProof, "x")
+	wantStep(t, &coordinator.PeerError{"x", coordinator.StepProof, err}, coordinator.StepProof, "x")
 	if !errors.Is(err, explain.PeerRefused) {
 		t.Errorf("a proof without the key: %v", err)
 	}
 }
 
 // askAs asks f for the secrets of its head with another key than r's.
-func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*asking)) (*received, error) {
+func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*coordinator.Asking)) (*coordinator.Received, error) {
 	f.t.Helper()
-	c := r.c.withPeers()
-	c.cfg.Self = r.c.enrolledAs(key, r.c.rooms.Self.Certificate())
-	s := f.c.rooms.Head.State()
-	a := &asking{c: c, head: &claimedHead{f.loaded(), s.Head, s.Manifest}, peer: f.addr,
-		turn: make(chan struct{}, 1)}
+	c := r.c.WithPeers()
+	c.Cfg().Self = r.c.EnrolledAs(key, r.c.Rooms().Self.Certificate())
+	s := f.c.Rooms().Head.State()
+	a := &coordinator.Asking{C: c, Head: &coordinator.ClaimedHead{f.loaded(), s.Head, s.Manifest}, Peer: f.addr,
+		Turn: make(chan struct{}, 1)}
 	if alter != nil {
 		alter(a)
 	}
-	return a.ask(f.ctx())
+	return a.Ask(f.ctx())
 }
 
 // The giver decides by its own manifest, at the newest head, and writes it down first.
@@ -474,9 +473,9 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	f, rs := peerFleet(t, 2, nil)
 	r := rs[0]
 	r.link.lie(hideReplicas)
-	r.config = func(c *Config) { c.Peers = []string{"127.0.0.1:1"} }
+	r.config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
 	r.start()
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	nothing := func(t *testing.T, err error, code explain.Code) {
 		t.Helper()
 		if !errors.Is(err, code) {
@@ -497,7 +496,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		_, err := askAs(f, r, newTestKey(t), nil)
 		nothing(t, err, explain.PeerRefused)
 		// It is not even told who answers.
-		conn, err := r.c.rooms.PeerRecovery.dialPeer(f.addr)
+		conn, err := r.c.Rooms().PeerRecovery.DialPeer(f.addr)
 		wantOnly(t, "dial", err, "")
 		defer conn.Close()
 		stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
@@ -512,16 +511,16 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	})
 	t.Run("of another cluster", func(t *testing.T) {
 		_, err := askAs(f, r, r.key,
-			func(a *asking) { m := *a.head.manifest; m.Cluster = "other.example"; a.head.manifest = &m })
+			func(a *coordinator.Asking) { m := *a.Head.Manifest; m.Cluster = "other.example"; a.Head.Manifest = &m })
 		nothing(t, err, explain.PeerRefused)
 	})
 	t.Run("at another head", func(t *testing.T) {
-		_, err := askAs(f, r, r.key, func(a *asking) { a.head.link.Hash[0] ^= 1 })
+		_, err := askAs(f, r, r.key, func(a *coordinator.Asking) { a.Head.Link.Hash[0] ^= 1 })
 		nothing(t, err, explain.PeerBehind)
 	})
 	t.Run("to another purpose", func(t *testing.T) {
 		mv := &transition.Move{From: s, Manifest: s.Manifest, Link: s.Head, Mesh: s.MeshCA()}
-		nothing(t, explain.Of((&preparing{c: r.c.withPeers(), mv: mv}).bring(r.ctx(), f.addr)),
+		nothing(t, explain.Of((&coordinator.Preparing{C: r.c.WithPeers(), Move: mv}).Bring(r.ctx(), f.addr)),
 			explain.PeerRefused)
 	})
 	t.Run("while the head moves", func(t *testing.T) {
@@ -565,12 +564,12 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		nothing(t, err, explain.StoreUnreachable)
 	})
 	t.Run("by one that is not ready", func(t *testing.T) {
-		_, err := askAs(f, rs[0], rs[1].key, func(a *asking) { a.peer = r.addr })
+		_, err := askAs(f, rs[0], rs[1].key, func(a *coordinator.Asking) { a.Peer = r.addr })
 		nothing(t, err, explain.RecoveryMode)
 	})
 	t.Run("too often", func(t *testing.T) {
 		var err error
-		for range 4 * peerBurst { // it refills meanwhile
+		for range 4 * coordinator.PeerBurst { // it refills meanwhile
 			if _, err = askAs(f, r, newTestKey(t), nil); errors.Is(err, explain.RateLimited) {
 				break
 			}
@@ -602,7 +601,7 @@ func TestDismissedCoordinator(t *testing.T) {
 	// By what the store says: it asks nobody.
 	r.start()
 	_, err = r.askOnce(r.loaded())
-	if failed := wantStep(t, err, stepLoad, ""); !errors.Is(failed.Err, explain.ManifestLeavesOut) {
+	if failed := wantStep(t, err, coordinator.StepLoad, ""); !errors.Is(failed.Err, explain.ManifestLeavesOut) {
 		t.Errorf("refused for another reason: %v", failed.Err)
 	}
 	r.awaitState("the reason", func(s *authority.State) bool { return strings.Contains(s.Reason, "step 1 (load)") })
@@ -615,10 +614,10 @@ func TestDismissedCoordinator(t *testing.T) {
 		return e
 	})
 	r.start()
-	loaded, err := r.c.rooms.Head.History().Load(t.Context())
+	loaded, err := r.c.Rooms().Head.History().Load(t.Context())
 	wantOnly(t, "load", err, "")
 	_, err = r.askOnce(loaded)
-	if failed := wantStep(t, err, stepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {
+	if failed := wantStep(t, err, coordinator.StepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {
 		t.Errorf("refused for another reason: %v", failed.Err)
 	}
 	if got := len(f.audited("seed.given")); got != given {

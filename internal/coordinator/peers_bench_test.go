@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"io"
@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
@@ -14,11 +15,11 @@ import (
 // From the start of a coordinator with nothing in memory until it is ready by what a
 // peer gave: the store and the peer are on this machine.
 func BenchmarkPeerRecovery(b *testing.B) {
-	quiet := func(c *Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
+	quiet := func(c *coordinator.Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 	f, rs := peerFleet(b, 1, quiet)
-	limits := f.c.rooms.PeerRecovery.peerCalls.Limits()
+	limits := f.c.Rooms().PeerRecovery.PeerCalls().Limits()
 	limits.PerSecond, limits.Burst = 1e6, 1e6 // more often than anybody starts
-	f.c.rooms.PeerRecovery.peerCalls = flowcontrol.New(limits)
+	f.c.Rooms().PeerRecovery.SetPeerCalls(flowcontrol.New(limits))
 	r := rs[0]
 	var took []time.Duration
 	for b.Loop() {

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/recovery"
 )
 
@@ -58,15 +59,16 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	r := rs[0]
 	holes, _ := blackHoles(t, 20)
 	r.link.lie(hideReplicas) // it is known by configuration alone
-	r.config = func(c *Config) { c.Peers = append(holes, f.addr) }
+	r.config = func(c *coordinator.Config) { c.Peers = append(holes, f.addr) }
 	began := time.Now()
 	r.start()
 	r.awaitHead(f)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	peers, failed := r.c.rooms.PeerRecovery.peers(t.Context(), f.c.rooms.Head.State().Manifest)
-	if len(failed) > 0 || len(peers) != 21 || peers[0] == holes[0] || slices.Index(peers, f.addr) > 20-peersDialed {
+	peers, failed := r.c.Rooms().PeerRecovery.Peers(t.Context(), f.c.Rooms().Head.State().Manifest)
+	if len(failed) > 0 || len(peers) != 21 || peers[0] == holes[0] ||
+		slices.Index(peers, f.addr) > 20-coordinator.PeersDialed {
 		t.Errorf("next time it would ask %v (%v)", peers, failed)
 	}
 	if n := len(f.audited("seed.given")); n != 1 {
@@ -80,10 +82,10 @@ func TestReadyPeerIsAskedFirst(t *testing.T) {
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	holes, _ := blackHoles(t, 1)
-	r.config = func(c *Config) { c.Peers = holes }
+	r.config = func(c *coordinator.Config) { c.Peers = holes }
 	r.start()
 	r.awaitHead(f)
-	peers, _ := r.c.rooms.PeerRecovery.peers(t.Context(), f.c.rooms.Head.State().Manifest)
+	peers, _ := r.c.Rooms().PeerRecovery.Peers(t.Context(), f.c.Rooms().Head.State().Manifest)
 	if !slices.Equal(peers, []string{f.addr, holes[0]}) {
 		t.Errorf("it asks %v", peers)
 	}
@@ -95,16 +97,16 @@ func TestOwnersDoNotWaitForPeers(t *testing.T) {
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	file := f.people.shareFile(f.store, "alice")
-	holes, reached := blackHoles(t, maxPeers)
+	holes, reached := blackHoles(t, coordinator.MaxPeers)
 	r.link.lie(hideReplicas)
-	r.config = func(c *Config) { c.Peers = holes }
+	r.config = func(c *coordinator.Config) { c.Peers = holes }
 	f.stop()
 	r.start()
 	<-reached // a round has begun
 	began := time.Now()
 	got, err := bringTo(t, r.addr, file, recovery.Options{})
 	wantOnly(t, "bring", err, "")
-	if took := time.Since(began); !got.Recovered || took > lastLook+3*time.Second {
+	if took := time.Since(began); !got.Recovered || took > coordinator.LastLook+3*time.Second {
 		t.Errorf("recovered is %v, after %v", got.Recovered, took)
 	}
 }
@@ -132,7 +134,7 @@ func TestFirstOf(t *testing.T) {
 			most = max(most, now)
 		}
 		began := time.Now()
-		results, found = firstOf(t.Context(), 4, all, func(ctx context.Context, who int) (answer, bool) {
+		results, found = coordinator.FirstOf(t.Context(), 4, all, func(ctx context.Context, who int) (answer, bool) {
 			count(1)
 			defer count(-1)
 			if who == good {
@@ -176,8 +178,8 @@ func TestFirstOf(t *testing.T) {
 // What was asked under is over with the asking: a search goes on for as long as the
 // coordinator is in recovery mode, and must not gather a context for each step.
 func TestAskingEnds(t *testing.T) {
-	y := new(yields)
-	asking, asked := y.begin(t.Context())
+	y := new(coordinator.Yields)
+	asking, asked := y.Begin(t.Context())
 	if asking.Err() != nil {
 		t.Fatal("it ended before an owner came")
 	}

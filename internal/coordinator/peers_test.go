@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -23,7 +24,7 @@ import (
 
 // peerFleet returns a ready coordinator whose seed no keeper holds, and n replicas that
 // the manifest admits and that never ran.
-func peerFleet(t testing.TB, n int, config func(*Config)) (*fleet, []*fleet) {
+func peerFleet(t testing.TB, n int, config func(*coordinator.Config)) (*fleet, []*fleet) {
 	t.Helper()
 	f := newFleet(t, config)
 	for range n {
@@ -81,7 +82,7 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	r := rs[0]
 	r.start()
 	r.awaitHead(f)
-	a, b := f.c.rooms.Head.State(), r.c.rooms.Head.State()
+	a, b := f.c.Rooms().Head.State(), r.c.Rooms().Head.State()
 	if !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey || a.RootPin != b.RootPin || a.Head.Hash != b.Head.Hash ||
 		b.Head.Index != 1 {
 		t.Error("it is ready with other secrets, or at another head")
@@ -89,12 +90,12 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	given, received := f.audited("seed.given"), f.audited("seed.received", "mesh.received")
 	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" ||
 		given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" ||
-		given[0].Fields["key"] != r.c.rooms.Self.EnrolmentKey() ||
+		given[0].Fields["key"] != r.c.Rooms().Self.EnrolmentKey() ||
 		given[0].Fields["head"] != a.Head.Hash.String() || given[0].Fields["proof"] == "" {
 		t.Errorf("the audit log says of the giver %+v", given)
 	}
 	if len(received) != 2 || received[0].Fields["via"] != "peer" ||
-		received[0].Fields["key"] != f.c.rooms.Self.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" ||
+		received[0].Fields["key"] != f.c.Rooms().Self.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" ||
 		given[0].At.After(received[0].At) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
@@ -132,11 +133,11 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	given := make(chan struct{})                   // by the first one
 	gave := sync.OnceFunc(func() { close(given) }) // on a busy machine it may be asked again
 	good := laterTo(t, f.addr, given)
-	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.rooms.Head.State(),
+	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.Rooms().Head.State(),
 		secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; gave() }})
 	var log syncBuffer
 	rs[0].link.lie(hideReplicas)
-	rs[0].config = func(c *Config) {
+	rs[0].config = func(c *coordinator.Config) {
 		c.Peers = []string{bad, "dns:peers.example:" + portOf(good)}
 		c.LookupHost = func(_ context.Context, name string) ([]string, error) {
 			if name != "peers.example" {
@@ -170,14 +171,14 @@ func TestPeerNameThatDoesNotResolve(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	r.config = func(c *Config) {
+	r.config = func(c *coordinator.Config) {
 		c.Peers = []string{"dns:gone.example:7443"}
 		c.LookupHost = func(context.Context, string) ([]string, error) { return nil, errors.New("no such host") }
 	}
 	r.link.lie(hideReplicas)
 	r.start()
 	_, err := r.askOnce(r.loaded())
-	wantStep(t, err, stepProof, "dns:gone.example:7443")
+	wantStep(t, err, coordinator.StepProof, "dns:gone.example:7443")
 	r.link.lie(nil)
 	r.awaitHead(f)
 }
@@ -227,9 +228,9 @@ func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
 	if err := f.setPeople(""); err != nil {
 		t.Fatal(err)
 	}
-	before := r.c.rooms.Head.State()
+	before := r.c.Rooms().Head.State()
 	if _, err := r.local().token.CreateToken(r.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool",
-		Name: "n"}); err == nil && r.c.rooms.Head.State() == before {
+		Name: "n"}); err == nil && r.c.Rooms().Head.State() == before {
 		t.Error("a token was made under an old head")
 	}
 	r.awaitHead(f)
@@ -245,7 +246,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	before := r.c.rooms.Head.State()
+	before := r.c.Rooms().Head.State()
 	// It dies with the answer of the swap.
 	f.faults.Arm("set.after-swap", func() error { f.link.cut(errKilled); return errTestCrash })
 	if err := f.setPeople(moreCoordinators(t)); err == nil {
@@ -254,7 +255,7 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	f.stop()
 	r.awaitState("the new head",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index == 2 })
-	after := r.c.rooms.Head.State()
+	after := r.c.Rooms().Head.State()
 	if after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey || after.Head.AuthorityEpoch != 2 {
 		t.Errorf("it is at epoch %d with mesh CA key %s", after.Head.AuthorityEpoch, after.MeshKey)
 	}
@@ -284,12 +285,12 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 		r.start()
 		r.awaitHead(rs[0])
 	}
-	s := rs[0].c.rooms.Head.State()
+	s := rs[0].c.Rooms().Head.State()
 	given, received := f.audited("seed.given"), f.audited("seed.received")
 	if len(given) != 3 || len(received) != 3 {
 		t.Fatalf("given %d times, received %d times", len(given), len(received))
 	}
-	holds := map[string]bool{f.c.rooms.Self.EnrolmentKey(): true} // it made the seed
+	holds := map[string]bool{f.c.Rooms().Self.EnrolmentKey(): true} // it made the seed
 	for i, g := range given {
 		key, err := proof.ParseKeyClaim(g.Fields["key"])
 		wantOnly(t, "key", err, "")

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -35,8 +36,8 @@ func strangerFrom(f *fleet, i int) *mesh.Conn {
 // crowds of strangers: from how many addresses they come, how many calls each of these
 // begins, and how many places there are.
 var crowds = map[string]struct{ addresses, calls, most int }{
-	"8 addresses":                      {8, recoveriesPerSource + 1, recoveriesAtOnce},
-	"64 addresses":                     {64, 1, recoveriesAtOnce},
+	"8 addresses":                      {8, coordinator.RecoveriesPerSource + 1, coordinator.RecoveriesAtOnce},
+	"64 addresses":                     {64, 1, coordinator.RecoveriesAtOnce},
 	"64 addresses that take all there": {64, 1, 24},
 }
 
@@ -48,7 +49,7 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 			f, p := ownedFleet(t, nil)
 			alice := p.shareFile(f.store, "alice")
 			f.loseKeeper()
-			f.c.rooms.OwnerRecovery.recoveries.owners = withMost(f.c.rooms.OwnerRecovery.recoveries.owners, crowd.most)
+			f.c.Rooms().OwnerRecovery.Recoveries().Owners = withMost(f.c.Rooms().OwnerRecovery.Recoveries().Owners, crowd.most)
 			for i := range crowd.addresses {
 				client := fealtyv1.NewRecoveryServiceClient(strangerFrom(f, i))
 				for range crowd.calls {
@@ -75,14 +76,14 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	limits := f.c.verifiers.Limits()
+	limits := f.c.Verifiers().Limits()
 	limits.Patience = 2 * time.Second
-	f.c.verifiers = flowcontrol.New(limits)
-	want := recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest}
+	f.c.SetVerifiers(flowcontrol.New(limits))
+	want := recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
 		client := fealtyv1.NewVerifyServiceClient(strangerFrom(f, i))
-		for range verifiersPerSource {
+		for range coordinator.VerifiersPerSource {
 			stream, err := client.Verify(f.ctx(), &fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
 			if err != nil {
 				t.Fatal(err)
@@ -95,7 +96,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	}
 	_, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "a data owner among strangers", err, "")
-	v := f.c.verifiers
+	v := f.c.Verifiers()
 	none := func() bool { return v.InUse() == 0 }
 	for deadline := time.Now().Add(time.Minute); !none(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -111,7 +112,7 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 	for name, crowd := range crowds {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
-			f.c.rooms.PeerRecovery.peerCalls = withMost(f.c.rooms.PeerRecovery.peerCalls, crowd.most)
+			f.c.Rooms().PeerRecovery.SetPeerCalls(withMost(f.c.Rooms().PeerRecovery.PeerCalls(), crowd.most))
 			r := rs[0]
 			for i := range crowd.addresses {
 				client := fealtyv1.NewPeerServiceClient(strangerFrom(f, i))
@@ -135,7 +136,7 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 // Strangers who begin to join and do not answer their challenge keep no member out.
 func TestStrangersHoldUpNoJoin(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, func(cfg *Config) { cfg.knobs = knobs{maxJoins: 48, maxSourceJoins: 8} })
+	f := newFleet(t, func(cfg *coordinator.Config) { cfg.Limit(0, 48, 8) })
 	if err := f.set(f.manifest("")); err != nil {
 		t.Fatal(err)
 	}

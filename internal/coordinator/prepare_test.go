@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/ed25519"
@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -28,7 +29,7 @@ import (
 // not written.
 func (f *fleet) candidate(extra string, alter func(*history.Transition)) *transition.Move {
 	f.t.Helper()
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	m, err := manifest.Parse(withSeed(f.manifest(extra), f.people.seed(1, "")))
 	if err != nil {
 		f.t.Fatal(err)
@@ -74,8 +75,8 @@ func TestWhatIsNotTaken(t *testing.T) {
 		ca.MeshConfig{Cluster: testCluster, Epoch: 2, Validity: time.Hour}, f.clock())
 	wantOnly(t, "mesh", err, "")
 	bring := func(mv *transition.Move) error {
-		c := f.c.withPeers()
-		err := (&preparing{c: c, mv: mv}).bring(f.ctx(), r.addr)
+		c := f.c.WithPeers()
+		err := (&coordinator.Preparing{C: c, Move: mv}).Bring(f.ctx(), r.addr)
 		if err != nil {
 			return explain.Of(err)
 		}
@@ -120,15 +121,15 @@ func TestWhatIsNotTaken(t *testing.T) {
 			if err := bring(tc.mv()); err == nil {
 				t.Error("it was taken")
 			}
-			if n := len(r.c.rooms.Keys.Brought()); n > 0 {
+			if n := len(r.c.Rooms().Keys.Brought()); n > 0 {
 				t.Errorf("%d keys are kept", n)
 			}
 		})
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
-		c := f.c.withPeers()
-		c.cfg.Self = f.c.enrolledAs(newTestKey(t), f.c.rooms.Self.Certificate())
-		if err := explain.Of((&preparing{c: c, mv: f.candidate(more, nil)}).bring(f.ctx(),
+		c := f.c.WithPeers()
+		c.Cfg().Self = f.c.EnrolledAs(newTestKey(t), f.c.Rooms().Self.Certificate())
+		if err := explain.Of((&coordinator.Preparing{C: c, Move: f.candidate(more, nil)}).Bring(f.ctx(),
 			r.addr)); err.Code != explain.PeerRefused {
 			t.Errorf("answered %v", err)
 		}
@@ -137,11 +138,11 @@ func TestWhatIsNotTaken(t *testing.T) {
 		f.replicas = rs[1:]
 		mv := f.candidate(more, nil)
 		f.replicas = rs
-		p := &preparing{c: f.c.withPeers(), mv: mv}
-		if err := p.bring(f.ctx(), r.addr); err == nil || !strings.Contains(err.Error(), "both before and after") {
+		p := &coordinator.Preparing{C: f.c.WithPeers(), Move: mv}
+		if err := p.Bring(f.ctx(), r.addr); err == nil || !strings.Contains(err.Error(), "both before and after") {
 			t.Errorf("the key is brought to who is dismissed: %v", err)
 		}
-		if got := f.c.rooms.PeerRecovery.prepare(f.ctx(), mv); len(got) > 0 {
+		if got := f.c.Rooms().PeerRecovery.Prepare(f.ctx(), mv); len(got) > 0 {
 			t.Errorf("prepared %v", got)
 		}
 	})
@@ -158,7 +159,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		brought = append(brought, mv)
 	}
 	for i, mv := range brought {
-		if have := slices.Contains(r.c.rooms.Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
+		if have := slices.Contains(r.c.Rooms().Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
 			t.Errorf("key %d is kept: %v", i, have)
 		}
 	}
@@ -168,7 +169,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 	r.awaitHead(f)
 	kept := func() int {
-		return len(r.c.rooms.Keys.Brought())
+		return len(r.c.Rooms().Keys.Brought())
 	}
 	for end := time.Now().Add(leadPatience); kept() > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -182,10 +183,10 @@ func TestWhatIsNotTaken(t *testing.T) {
 func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
-	f, rs := peerFleet(t, 2, func(c *Config) {
+	f, rs := peerFleet(t, 2, func(c *coordinator.Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	var said strings.Builder
 	bad := servePeer(t, &liar{key: rs[1].key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
 		raw, err := proto.Marshal(m)
@@ -195,19 +196,19 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		m.MeshCa = nil
 	}})
 	config := f.config
-	rs[0].config = func(c *Config) { config(c); c.Peers = []string{bad} }
+	rs[0].config = func(c *coordinator.Config) { config(c); c.Peers = []string{bad} }
 	rs[0].start()
 	rs[0].awaitHead(f)
 	rs[0].link.lie(hideReplicas)
-	_, err := rs[0].c.withPeers(bad).fromPeers(f.ctx(), rs[0].loaded())
+	_, err := rs[0].c.WithPeers(bad).FromPeers(f.ctx(), rs[0].loaded())
 	rs[0].link.lie(nil)
-	wantStep(t, err, stepMesh, bad)
+	wantStep(t, err, coordinator.StepMesh, bad)
 	fmt.Fprintf(&said, "%v %+v", err, err)
 	if err := f.setPeople(moreCoordinators(t)); err != nil {
 		t.Fatal(err)
 	}
 	rs[0].awaitHead(f)
-	next := f.c.rooms.Head.State()
+	next := f.c.Rooms().Head.State()
 
 	thief := steal(s)
 	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(),
@@ -224,7 +225,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 		places["store "+e.Key] = e.Value
 	}
 	for _, x := range []*fleet{f, rs[0]} {
-		families, err := x.c.registry.Gather()
+		families, err := x.c.Registry().Gather()
 		wantOnly(t, "gather", err, "")
 		places["metrics"] = append(places["metrics"], fmt.Sprint(families)...)
 	}
@@ -249,27 +250,27 @@ func FuzzPeerSecrets(f *testing.F) {
 	}
 	s := d.state()
 	mesh := s.MeshCA()
-	loaded, err := d.c.rooms.Head.History().Load(f.Context())
+	loaded, err := d.c.Rooms().Head.History().Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.c.rooms.Head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
-	head := &claimedHead{loaded, s.Head, s.Manifest}
+	d.c.Rooms().Head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
+	head := &coordinator.ClaimedHead{loaded, s.Head, s.Manifest}
 	f.Add(s.Root.Raw, mesh.Certificate().Raw, s.Manifest.Bytes())
 	f.Add([]byte{}, []byte{}, []byte{})
 	f.Add(mesh.Certificate().Raw, s.Root.Raw, s.Manifest.Bytes())
 	f.Add(s.Root.Raw, []byte("0"), s.Manifest.Bytes())
 	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
-		a := &asking{c: d.c.rooms.PeerRecovery, head: head}
+		a := &coordinator.Asking{C: d.c.Rooms().PeerRecovery, Head: head}
 		secrets, key := brought(s)
-		r := &received{secrets: secrets}
-		err := a.verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
-		if err == nil && (string(m) != string(s.Manifest.Bytes()) || r.mesh.KeyID() != s.MeshKey ||
-			!r.root.Equal(s.Root)) {
+		r := &coordinator.Received{Secrets: secrets}
+		err := a.Verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
+		if err == nil && (string(m) != string(s.Manifest.Bytes()) || r.Mesh.KeyID() != s.MeshKey ||
+			!r.Root.Equal(s.Root)) {
 			t.Fatal("something else was accepted")
 		}
-		if err != nil && (a.step < stepManifest || a.step > stepMesh) {
-			t.Fatalf("failed at step %d: %v", a.step, err)
+		if err != nil && (a.Step < coordinator.StepManifest || a.Step > coordinator.StepMesh) {
+			t.Fatalf("failed at step %d: %v", a.Step, err)
 		}
 	})
 }
@@ -299,19 +300,19 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	shown, err := proof.OwnCoordinator(d.c.rooms.Self.EnrolmentKey(), nil)
+	shown, err := proof.OwnCoordinator(d.c.Rooms().Self.EnrolmentKey(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := &greeted{s: s, key: d.c.rooms.Self.EnrolmentKey(), shown: shown,
-		t: proof.PeerTranscript{Cluster: s.Manifest.Cluster}}
+	g := &coordinator.Greeted{State: s, Key: d.c.Rooms().Self.EnrolmentKey(), Shown: shown,
+		Transcript: proof.PeerTranscript{Cluster: s.Manifest.Cluster}}
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
-		Cluster: s.Manifest.Cluster, From: g.key, To: d.c.rooms.Self.EnrolmentKey(),
+		Cluster: s.Manifest.Cluster, From: g.Key, To: d.c.Rooms().Self.EnrolmentKey(),
 		Head: mv.Link.Hash}, keyring.Handed{Mesh: mv.Mesh.Key()})
 	if err != nil {
 		f.Fatal(err)
 	}
-	if k, err := d.c.rooms.PeerRecovery.takeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
+	if k, err := d.c.Rooms().PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
 		MeshCa: mv.Mesh.Certificate().Raw}, recipient); err != nil || k.Link.Hash != mv.Link.Hash {
 		f.Fatalf("what is right is refused: %v", err)
 	}
@@ -319,7 +320,7 @@ func FuzzPeerCandidate(f *testing.F) {
 	f.Add(raw, []byte{}, sealed, mesh.Certificate().Raw)
 	f.Add([]byte("{}"), []byte{}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, transition, m, sealed, cert []byte) {
-		k, err := d.c.rooms.PeerRecovery.takeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m,
+		k, err := d.c.Rooms().PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m,
 			Sealed: sealed, MeshCa: cert}, recipient)
 		if err == nil && (k.Link.Hash != mv.Link.Hash || k.Mesh.KeyID() != mv.Mesh.KeyID()) {
 			t.Fatalf("took %x", transition)

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"errors"
@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -32,7 +33,7 @@ type together struct {
 func newTogether(t *testing.T, n int) *together {
 	t.Helper()
 	x := &together{t: t, since: time.Now()}
-	f := readyFleet(t, func(cfg *Config) { cfg.Elapsed = x.elapsed })
+	f := readyFleet(t, func(cfg *coordinator.Config) { cfg.Elapsed = x.elapsed })
 	x.all = []*fleet{f}
 	for range n - 1 {
 		x.all = append(x.all, newReplica(t, f))
@@ -61,7 +62,7 @@ func (x *together) pass(d time.Duration) { x.moved.Add(int64(d)) }
 // ask has each of some ask the others once.
 func (x *together) ask(some ...*fleet) {
 	for _, f := range some {
-		f.c.rooms.Peers.Ask(f.ctx(), f.c.rooms.Head.State())
+		f.c.Rooms().Peers.Ask(f.ctx(), f.c.Rooms().Head.State())
 	}
 }
 
@@ -85,12 +86,12 @@ func finds(t *testing.T, f *fleet, prefix string, want ...[2]string) {
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.c.rooms.Self.NameIn(f.c.rooms.Head.State().Manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.c.Rooms().Self.NameIn(f.c.Rooms().Head.State().Manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.c.rooms.Self.NameIn(f.c.rooms.Head.State().Manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.c.Rooms().Self.NameIn(f.c.Rooms().Head.State().Manifest), got[i], w)
 		}
 	}
 }
@@ -132,7 +133,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	until := time.Now().Add(time.Minute)
 	silent := func() bool {
 		x.ask(second, third)
-		since, _ := second.c.rooms.Peers.Silent(first.enrolmentKey())
+		since, _ := second.c.Rooms().Peers.Silent(first.enrolmentKey())
 		return since >= presence.After
 	}
 	for silent() && time.Now().Before(until) {
@@ -149,7 +150,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 }
 
-func (f *fleet) enrolmentKey() string { return f.c.rooms.Self.EnrolmentKey() }
+func (f *fleet) enrolmentKey() string { return f.c.Rooms().Self.EnrolmentKey() }
 
 // A coordinator that just became ready misses nobody; one that is dismissed is missed no more.
 func TestWhoIsNotMissed(t *testing.T) {
@@ -157,7 +158,7 @@ func TestWhoIsNotMissed(t *testing.T) {
 	x := newTogether(t, 2)
 	first, second := x.all[0], x.all[1]
 	second.kill()
-	first.c.rooms.Peers.Listen()
+	first.c.Rooms().Peers.Listen()
 	x.unheard(first)
 	finds(t, first, ofCoordinators)
 	x.pass(presence.Settle)
@@ -274,7 +275,7 @@ func TestContactOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	first.c.rooms.Membership.Listens(time.Unix(0, 0))
+	first.c.Rooms().Membership.Listens(time.Unix(0, 0))
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
 		t.Helper()
 		time.Sleep(peers.Fresh) // what was said before is not fresh any more

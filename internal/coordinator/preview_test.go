@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"strings"
@@ -14,7 +14,8 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "small"})
 	preview := func(extra string) *fealtyv1.PreviewManifestResponse {
 		t.Helper()
-		resp, err := served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).PreviewManifest(t.Context(),
+		resp, err := served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).PreviewManifest(
+			t.Context(),
 			&fealtyv1.PreviewManifestRequest{Manifest: d.manifest(extra)})
 		if err != nil {
 			t.Fatal(err)

@@ -37,29 +37,29 @@ type probeAnswer struct {
 
 // health is all that the probes are answered from.
 type health struct {
-	serving    bool            // all ports serve
-	tried      bool            // to bring the keys back, from peers too
-	phase      authority.Phase //
-	reason     string          // why it is not ready
-	headAge    time.Duration   // since the store showed our head
-	maxHeadAge time.Duration
+	Serving    bool            // all ports serve
+	Tried      bool            // to bring the keys back, from peers too
+	Phase      authority.Phase //
+	Reason     string          // why it is not ready
+	HeadAge    time.Duration   // since the store showed our head
+	MaxHeadAge time.Duration
 	store      string        // how the store takes no writes, in a word; empty if it does
 	refuses    string        // the same as a sentence
 	lost       string        // how the store went back; empty if it did not
-	pulseAge   time.Duration // since the self-check last came through
-	strict     bool          // the store counts for liveness
+	PulseAge   time.Duration // since the self-check last came through
+	Strict     bool          // the store counts for liveness
 }
 
 func (h health) answer(reason string) probeAnswer {
-	return probeAnswer{OK: reason == "", Phase: h.phase.String(), Reason: reason}
+	return probeAnswer{OK: reason == "", Phase: h.Phase.String(), Reason: reason}
 }
 
 // startup: all ports serve, and one way back to the keys was tried.
 func (h health) startup() probeAnswer {
 	switch {
-	case !h.serving:
+	case !h.Serving:
 		return h.answer("the listeners do not serve yet")
-	case !h.tried:
+	case !h.Tried:
 		return h.answer("it has not asked its peers for the keys yet")
 	}
 	return h.answer("")
@@ -68,8 +68,8 @@ func (h health) startup() probeAnswer {
 // readiness: a manifest is in force, the state in memory is the head of the history,
 // and the store said so within maxHeadAge. One that takes no writes says so too.
 func (h health) readiness() probeAnswer {
-	if h.phase != authority.Ready {
-		a := h.answer(h.reason)
+	if h.Phase != authority.Ready {
+		a := h.answer(h.Reason)
 		a.OK = false
 		return a
 	}
@@ -83,10 +83,10 @@ func (h health) readiness() probeAnswer {
 		// What needs no write goes on, and restarting it brings nothing back.
 		a.Store, a.Reason = "went back", h.lost
 	}
-	if h.headAge > authority.DegradedAfter {
+	if h.HeadAge > authority.DegradedAfter {
 		a.Store = "degraded"
-		a.Reason = "the head of the history was last confirmed " + h.headAge.Round(time.Second).String() + " ago"
-		a.OK = h.headAge <= h.maxHeadAge
+		a.Reason = "the head of the history was last confirmed " + h.HeadAge.Round(time.Second).String() + " ago"
+		a.OK = h.HeadAge <= h.MaxHeadAge
 	}
 	return a
 }
@@ -96,11 +96,11 @@ func (h health) readiness() probeAnswer {
 // seed. The strict form is for those whose keeper brings it back.
 func (h health) liveness() probeAnswer {
 	switch {
-	case h.pulseAge > stuckAfter:
+	case h.PulseAge > stuckAfter:
 		return h.answer("it is stuck: a lock that every call takes was not free for " +
-			h.pulseAge.Round(time.Second).String())
-	case h.strict && h.phase == authority.Ready && h.headAge > authority.DegradedAfter:
-		return h.answer("the store was last read " + h.headAge.Round(time.Second).String() +
+			h.PulseAge.Round(time.Second).String())
+	case h.Strict && h.Phase == authority.Ready && h.HeadAge > authority.DegradedAfter:
+		return h.answer("the store was last read " + h.HeadAge.Round(time.Second).String() +
 			" ago, and --liveness-store is set")
 	}
 	return h.answer("")
@@ -114,10 +114,10 @@ func (c *Coordinator) health() health {
 		reason = c.rooms.OwnerRecovery.recoveryText(s)
 	}
 	return health{
-		serving: c.serving.Load(), tried: c.rooms.Authority.tried.Load(), phase: s.Phase, reason: reason,
-		headAge: c.rooms.Head.ConfirmedAge(now), maxHeadAge: c.cfg.MaxHeadAge,
+		Serving: c.serving.Load(), Tried: c.rooms.Authority.tried.Load(), Phase: s.Phase, Reason: reason,
+		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.MaxHeadAge,
 		store: word, refuses: refuses, lost: c.rooms.StoreGuard.LostReason(),
-		pulseAge: c.pulsed.Age(now), strict: c.cfg.LivenessStore,
+		PulseAge: c.pulsed.Age(now), Strict: c.cfg.LivenessStore,
 	}
 }
 

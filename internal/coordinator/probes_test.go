@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"encoding/json"
@@ -13,75 +13,97 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 )
 
 func TestHealth(t *testing.T) {
-	well := health{serving: true, tried: true, phase: authority.Ready, maxHeadAge: time.Hour}
-	with := func(f func(*health)) health {
+	well := coordinator.Health{Serving: true, Tried: true, Phase: authority.Ready, MaxHeadAge: time.Hour}
+	with := func(f func(*coordinator.Health)) coordinator.Health {
 		h := well
 		f(&h)
 		return h
 	}
-	uninitialized := with(func(h *health) { h.phase, h.reason = authority.Uninitialized, "no manifest was set yet" })
-	recovery := with(func(h *health) { h.phase, h.reason = authority.Recovery, "no peer answers" })
+	uninitialized := with(func(h *coordinator.Health) {
+		h.Phase, h.Reason = authority.Uninitialized,
+			"no manifest was set yet"
+	})
+	recovery := with(func(h *coordinator.Health) { h.Phase, h.Reason = authority.Recovery, "no peer answers" })
 	for _, tt := range []struct {
 		name  string
-		probe func(health) probeAnswer
-		of    health
-		want  probeAnswer
+		probe func(coordinator.Health) coordinator.ProbeAnswer
+		of    coordinator.Health
+		want  coordinator.ProbeAnswer
 	}{
-		{"serves", health.startup, well, probeAnswer{OK: true, Phase: "ready"}},
-		{"a port does not serve", health.startup, with(func(h *health) { h.serving = false }),
-			probeAnswer{Phase: "ready", Reason: "the listeners do not serve yet"}},
-		{"peers were not asked", health.startup, with(func(h *health) { h.phase, h.tried = authority.Recovery, false }),
-			probeAnswer{Phase: "recovery", Reason: "it has not asked its peers for the keys yet"}},
-		{"started in recovery mode", health.startup, recovery, probeAnswer{OK: true, Phase: "recovery"}},
-		{"started without a manifest", health.startup, uninitialized, probeAnswer{OK: true, Phase: "uninitialized"}},
-		{"started without a store", health.startup, with(func(h *health) { h.headAge = 2 * time.Hour }),
-			probeAnswer{OK: true, Phase: "ready"}},
+		{"serves", coordinator.Health.Startup, well, coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
+		{"a port does not serve", coordinator.Health.Startup, with(func(h *coordinator.Health) { h.Serving = false }),
+			coordinator.ProbeAnswer{Phase: "ready", Reason: "the listeners do not serve yet"}},
+		{"peers were not asked", coordinator.Health.Startup, with(func(h *coordinator.Health) {
+			h.Phase,
+				h.Tried = authority.Recovery, false
+		}),
+			coordinator.ProbeAnswer{Phase: "recovery", Reason: "it has not asked its peers for the keys yet"}},
+		{"started in recovery mode", coordinator.Health.Startup, recovery,
+			coordinator.ProbeAnswer{OK: true, Phase: "recovery"}},
+		{"started without a manifest", coordinator.Health.Startup, uninitialized,
+			coordinator.ProbeAnswer{OK: true, Phase: "uninitialized"}},
+		{"started without a store", coordinator.Health.Startup,
+			with(func(h *coordinator.Health) { h.HeadAge = 2 * time.Hour }),
+			coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
 
-		{"ready", health.readiness, well, probeAnswer{OK: true, Phase: "ready", Store: "ok"}},
-		{"ready, the last look a while ago", health.readiness,
-			with(func(h *health) { h.headAge = authority.DegradedAfter }), probeAnswer{OK: true,
+		{"ready", coordinator.Health.Readiness, well, coordinator.ProbeAnswer{OK: true, Phase: "ready", Store: "ok"}},
+		{"ready, the last look a while ago", coordinator.Health.Readiness,
+			with(func(h *coordinator.Health) { h.HeadAge = authority.DegradedAfter }), coordinator.ProbeAnswer{OK: true,
 				Phase: "ready", Store: "ok"}},
-		{"the store is out of reach", health.readiness, with(func(h *health) { h.headAge = 10 * time.Minute }),
-			probeAnswer{OK: true,
+		{"the store is out of reach", coordinator.Health.Readiness,
+			with(func(h *coordinator.Health) { h.HeadAge = 10 * time.Minute }),
+			coordinator.ProbeAnswer{OK: true,
 				Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 10m0s ago"}},
-		{"for just as long as allowed", health.readiness, with(func(h *health) { h.headAge = time.Hour }),
-			probeAnswer{OK: true,
+		{"for just as long as allowed", coordinator.Health.Readiness,
+			with(func(h *coordinator.Health) { h.HeadAge = time.Hour }),
+			coordinator.ProbeAnswer{OK: true,
 				Phase: "ready", Store: "degraded", Reason: "the head of the history was last confirmed 1h0m0s ago"}},
-		{"for too long", health.readiness, with(func(h *health) { h.headAge = time.Hour + time.Second }),
-			probeAnswer{Phase: "ready", Store: "degraded",
+		{"for too long", coordinator.Health.Readiness,
+			with(func(h *coordinator.Health) { h.HeadAge = time.Hour + time.Second }),
+			coordinator.ProbeAnswer{Phase: "ready", Store: "degraded",
 				Reason: "the head of the history was last confirmed 1h0m1s ago"}},
-		{"not ready in recovery mode", health.readiness, recovery,
-			probeAnswer{Phase: "recovery", Reason: "no peer answers"}},
-		{"not ready without a manifest", health.readiness, uninitialized,
-			probeAnswer{Phase: "uninitialized", Reason: "no manifest was set yet"}},
-		{"not ready and nobody knows why", health.readiness, with(func(h *health) { h.phase = authority.Recovery }),
-			probeAnswer{Phase: "recovery"}},
+		{"not ready in recovery mode", coordinator.Health.Readiness, recovery,
+			coordinator.ProbeAnswer{Phase: "recovery", Reason: "no peer answers"}},
+		{"not ready without a manifest", coordinator.Health.Readiness, uninitialized,
+			coordinator.ProbeAnswer{Phase: "uninitialized", Reason: "no manifest was set yet"}},
+		{"not ready and nobody knows why", coordinator.Health.Readiness,
+			with(func(h *coordinator.Health) { h.Phase = authority.Recovery }),
+			coordinator.ProbeAnswer{Phase: "recovery"}},
 
-		{"alive", health.liveness, well, probeAnswer{OK: true, Phase: "ready"}},
-		{"alive in recovery mode", health.liveness, recovery, probeAnswer{OK: true, Phase: "recovery"}},
-		{"alive without a manifest", health.liveness, uninitialized, probeAnswer{OK: true, Phase: "uninitialized"}},
-		{"alive without a store, however long", health.liveness, with(func(h *health) { h.headAge = 100 * time.Hour }),
-			probeAnswer{OK: true, Phase: "ready"}},
-		{"alive after a short wait for a lock", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter }),
-			probeAnswer{OK: true, Phase: "ready"}},
-		{"stuck", health.liveness, with(func(h *health) { h.pulseAge = stuckAfter + time.Second }),
-			probeAnswer{Phase: "ready", Reason: "it is stuck: a lock that every call takes was not free for 31s"}},
-		{"stuck in recovery mode", health.liveness,
-			with(func(h *health) { h.phase, h.pulseAge = authority.Recovery, time.Hour }),
-			probeAnswer{Phase: "recovery",
+		{"alive", coordinator.Health.Liveness, well, coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
+		{"alive in recovery mode", coordinator.Health.Liveness, recovery,
+			coordinator.ProbeAnswer{OK: true, Phase: "recovery"}},
+		{"alive without a manifest", coordinator.Health.Liveness, uninitialized,
+			coordinator.ProbeAnswer{OK: true, Phase: "uninitialized"}},
+		{"alive without a store, however long", coordinator.Health.Liveness,
+			with(func(h *coordinator.Health) { h.HeadAge = 100 * time.Hour }),
+			coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
+		{"alive after a short wait for a lock", coordinator.Health.Liveness,
+			with(func(h *coordinator.Health) { h.PulseAge = coordinator.StuckAfter }),
+			coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
+		{"stuck", coordinator.Health.Liveness, with(
+			func(h *coordinator.Health) { h.PulseAge = coordinator.StuckAfter + time.Second }),
+			coordinator.ProbeAnswer{Phase: "ready", Reason: "it is stuck: a lock that every call takes was not free for 31s"}},
+		{"stuck in recovery mode", coordinator.Health.Liveness,
+			with(func(h *coordinator.Health) { h.Phase, h.PulseAge = authority.Recovery, time.Hour }),
+			coordinator.ProbeAnswer{Phase: "recovery",
 				Reason: "it is stuck: a lock that every call takes was not free for 1h0m0s"}},
 
-		{"strict, with a store", health.liveness, with(func(h *health) { h.strict = true }),
-			probeAnswer{OK: true, Phase: "ready"}},
-		{"strict, without a store", health.liveness, with(func(h *health) { h.strict, h.headAge = true, time.Minute }),
-			probeAnswer{Phase: "ready", Reason: "the store was last read 1m0s ago, and --liveness-store is set"}},
-		{"strict, in recovery mode without a store", health.liveness,
-			with(func(h *health) { h.phase, h.strict, h.headAge = authority.Recovery, true, time.Hour }),
-			probeAnswer{OK: true, Phase: "recovery"}},
+		{"strict, with a store", coordinator.Health.Liveness, with(func(h *coordinator.Health) { h.Strict = true }),
+			coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
+		{"strict, without a store", coordinator.Health.Liveness, with(func(h *coordinator.Health) {
+			h.Strict,
+				h.HeadAge = true, time.Minute
+		}),
+			coordinator.ProbeAnswer{Phase: "ready", Reason: "the store was last read 1m0s ago, and --liveness-store is set"}},
+		{"strict, in recovery mode without a store", coordinator.Health.Liveness,
+			with(func(h *coordinator.Health) { h.Phase, h.Strict, h.HeadAge = authority.Recovery, true, time.Hour }),
+			coordinator.ProbeAnswer{OK: true, Phase: "recovery"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := tt.probe(tt.of); got != tt.want {
@@ -94,11 +116,11 @@ func TestHealth(t *testing.T) {
 // The probes of a coordinator, over HTTP, in each of its conditions.
 func TestProbes(t *testing.T) {
 	d := newDesk(t)
-	ask := func(path string) (int, probeAnswer) {
+	ask := func(path string) (int, coordinator.ProbeAnswer) {
 		t.Helper()
 		w := httptest.NewRecorder()
-		d.c.metricsHandler(d.c.registry).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-		var a probeAnswer
+		d.c.MetricsHandler(d.c.Registry()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		var a coordinator.ProbeAnswer
 		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
 			t.Fatalf("%s: %v: %s", path, err, w.Body)
 		}
@@ -115,7 +137,7 @@ func TestProbes(t *testing.T) {
 				t.Errorf("%s: %s is %d: %+v", when, path, got, a)
 			}
 		}
-		if err := testutil.GatherAndCompare(d.c.registry,
+		if err := testutil.GatherAndCompare(d.c.Registry(),
 			strings.NewReader("# HELP fealty_coordinator_recovery_mode 1 while the state in memory is not the head of "+
 				"the persisted history.\n"+
 				"# TYPE fealty_coordinator_recovery_mode gauge\nfealty_coordinator_recovery_mode "+
@@ -124,30 +146,30 @@ func TestProbes(t *testing.T) {
 		}
 	}
 	want("before it serves", 503, 503, 200, 0)
-	d.c.serving.Store(true)
+	d.c.Serving().Store(true)
 	want("without a manifest", 200, 503, 200, 0)
 	if err := d.set(""); err != nil {
 		t.Fatal(err)
 	}
 	want("with a manifest", 200, 200, 200, 0)
 	d.store.setDown(errors.New("down"))
-	d.advance(defaultMaxHeadAge)
-	d.c.pulsed.Set(d.clock())
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.advance(coordinator.DefaultMaxHeadAge)
+	d.c.Pulsed().Set(d.clock())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
 		t.Errorf("readiness in an outage: %+v", a)
 	}
-	d.c.cfg.LivenessStore = true
+	d.c.Cfg().LivenessStore = true
 	want("in an outage, strict", 200, 200, 503, 0)
-	d.c.cfg.LivenessStore = false
+	d.c.Cfg().LivenessStore = false
 	d.advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
 	d.store.setDown(nil)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	want("after the outage", 200, 200, 200, 0)
-	d.advance(stuckAfter + time.Second)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.advance(coordinator.StuckAfter + time.Second)
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	want("stuck", 200, 200, 503, 0)
 
 	// A keeper that is gone.
@@ -155,9 +177,9 @@ func TestProbes(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.restart()
-	d.c.serving.Store(true)
+	d.c.Serving().Store(true)
 	want("before anybody was asked for the keys", 503, 503, 200, 1)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)
@@ -167,13 +189,13 @@ func TestProbes(t *testing.T) {
 // Liveness fails while a lock that calls need is held, whatever it is, and only then.
 func TestStuck(t *testing.T) {
 	d := readyDesk(t, "")
-	alive := func() bool { return d.c.health().liveness().OK }
-	for i, l := range d.c.locks() {
-		d.c.checkSelf()
+	alive := func() bool { return d.c.Health().Liveness().OK }
+	for i, l := range d.c.Locks() {
+		d.c.CheckSelf()
 		l.Lock()
 		done := make(chan struct{})
-		go func() { defer close(done); d.c.checkSelf() }()
-		d.advance(stuckAfter)
+		go func() { defer close(done); d.c.CheckSelf() }()
+		d.advance(coordinator.StuckAfter)
 		if !alive() {
 			t.Errorf("dead after a short wait for lock %d", i)
 		}
@@ -194,7 +216,7 @@ func TestPulse(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	for range 2 {
-		for before := f.c.pulsed.Get(); f.c.pulsed.Get().Equal(before); time.Sleep(5 * time.Millisecond) {
+		for before := f.c.Pulsed().Get(); f.c.Pulsed().Get().Equal(before); time.Sleep(5 * time.Millisecond) {
 			if t.Context().Err() != nil {
 				t.Fatal("no self-check came through")
 			}
@@ -213,10 +235,10 @@ func TestKubernetesProbesAreServed(t *testing.T) {
 		t.Fatalf("the manifest names %v", named)
 	}
 	d := testDesk(t)
-	d.c.serving.Store(true)
+	d.c.Serving().Store(true)
 	serves := func(path string) int {
 		w := httptest.NewRecorder()
-		d.c.metricsHandler(d.c.registry).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		d.c.MetricsHandler(d.c.Registry()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		return w.Code
 	}
 	for _, n := range named {

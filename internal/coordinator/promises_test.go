@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -37,20 +38,20 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		for name, how := range map[string]lostAnswer{"it happened": lostForGood, "it did not": lostForGoodN} {
 			t.Run(map[bool]string{true: "first set, ", false: "set, "}[first]+name, func(t *testing.T) {
-				f := newFleet(t, func(c *Config) { c.Log = slog.New(slog.DiscardHandler) })
+				f := newFleet(t, func(c *coordinator.Config) { c.Log = slog.New(slog.DiscardHandler) })
 				f.people = newPeople(t, "alice", "bob")
-				before := f.c.rooms.Head.State()
+				before := f.c.Rooms().Head.State()
 				if !first {
 					wantOnly(t, "first set", f.setPeople(""), "")
-					before = f.c.rooms.Head.State()
+					before = f.c.Rooms().Head.State()
 				}
 				f.link.lose(how)
 				wantCode(t, f.setPeople(moreCoordinators(t)), explain.StoreOutcomeUnknown)
-				if got := f.c.rooms.Head.State(); got != before {
+				if got := f.c.Rooms().Head.State(); got != before {
 					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.Phase, got.Head.Index)
 				}
 				f.link.cut(nil)
-				f.c.rooms.Head.LookAgain()
+				f.c.Rooms().Head.LookAgain()
 				if how == lostForGoodN {
 					// Nothing came, and the next set goes on from where it was.
 					f.awaitState("the head of before",
@@ -61,7 +62,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				f.awaitState("the head", func(s *authority.State) bool {
 					return s.Phase == authority.Ready && s.Head.Index == before.Head.Index+1
 				})
-				s := f.c.rooms.Head.State()
+				s := f.c.Rooms().Head.State()
 				if s.Head.Kind == history.KindRekey || s.MeshKey != s.Head.MeshCAKey ||
 					s.Head.Previous != before.Head.Hash {
 					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.Head.Index, s.Head.Kind, s.MeshKey)
@@ -82,24 +83,24 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 func TestCandidatesWaitForTheirHead(t *testing.T) {
 	t.Parallel()
 	f, _ := peerFleet(t, 1, nil)
-	release, err := f.c.rooms.Authority.settingTurn(f.ctx())
+	release, err := f.c.Rooms().Authority.SettingTurn(f.ctx())
 	wantOnly(t, "turn", err, "")
 	defer release()
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	mv := f.candidate(moreCoordinators(t), nil)
 	seed := keyring.NewSeed()
 	mv.NewSeed, mv.Secrets, mv.Link.Salt = true, secretsOf(seed, history.Salt{1}), history.Salt{1}
-	f.c.rooms.Keys.Pend(mv)
-	f.c.rooms.Keys.Settle(s.Head)
-	if m := f.c.rooms.Authority.memory(); m.Mesh(mv.Link.MeshCAKey) == nil || m.Secrets(mv.Link.Salt) == nil ||
+	f.c.Rooms().Keys.Pend(mv)
+	f.c.Rooms().Keys.Settle(s.Head)
+	if m := f.c.Rooms().Authority.Memory(); m.Mesh(mv.Link.MeshCAKey) == nil || m.Secrets(mv.Link.Salt) == nil ||
 		!mv.Secrets.Same(secretsOf(seed, history.Salt{1})) {
 		t.Error("the keys of a head that may come are gone")
 	}
 	other := mv.Link
 	other.Hash[0] ^= 1
 	other.Salt = s.Head.Salt
-	f.c.rooms.Keys.Settle(other)
-	if m := f.c.rooms.Authority.memory(); m.Mesh(mv.Link.MeshCAKey) != nil || m.Secrets(mv.Link.Salt) != nil ||
+	f.c.Rooms().Keys.Settle(other)
+	if m := f.c.Rooms().Authority.Memory(); m.Mesh(mv.Link.MeshCAKey) != nil || m.Secrets(mv.Link.Salt) != nil ||
 		!mv.Secrets.Gone() {
 		t.Error("the keys of a head that cannot come any more are kept")
 	}
@@ -119,7 +120,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := readyFleet(t, nil)
-			before := f.c.rooms.Head.State()
+			before := f.c.Rooms().Head.State()
 			f.stop()
 			f.link.lie(func(e store.Entry) store.Entry {
 				if strings.HasPrefix(e.Key, sealed.Mesh(before.Head.Hash).Under()) {
@@ -129,7 +130,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 			})
 			f.start()
 			f.await(authority.Ready)
-			s := f.c.rooms.Head.State()
+			s := f.c.Rooms().Head.State()
 			if s.Head.Kind != history.KindRekey || s.Head.Previous != before.Head.Hash ||
 				s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 				s.MeshKey == before.MeshKey || s.MeshKey != s.Head.MeshCAKey || s.RootPin != before.RootPin {
@@ -154,8 +155,8 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	var later atomic.Int64
-	config, sinceStart := f.config, sinceNow()
-	r.config = func(cfg *Config) {
+	config, sinceStart := f.config, coordinator.SinceNow()
+	r.config = func(cfg *coordinator.Config) {
 		if config != nil {
 			config(cfg)
 		}
@@ -164,7 +165,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	}
 	r.start()
 	r.awaitHead(f)
-	before := r.c.rooms.Head.State()
+	before := r.c.Rooms().Head.State()
 	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.Manifest})
 	wantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
@@ -178,37 +179,37 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	r.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 
 	// As long as it cannot even look, it says that it is behind to who verifies it.
-	release, err := r.c.rooms.Authority.settingTurn(r.ctx())
+	release, err := r.c.Rooms().Authority.SettingTurn(r.ctx())
 	wantOnly(t, "turn", err, "")
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
-	if s := r.c.rooms.Head.State(); s != before {
+	if s := r.c.Rooms().Head.State(); s != before {
 		t.Fatalf("it is at index %d", s.Head.Index)
 	}
-	want := recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest, Seen: seen.Mark()}
+	want := recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest, Seen: seen.Mark()}
 	_, err = verifyAt(t, r.addr, want)
 	wantCode(t, err, explain.RecoveryMode)
-	if claim, _, err := r.c.verifyClaim(r.ctx(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil ||
+	if claim, _, err := r.c.VerifyClaim(r.ctx(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil ||
 		claim.GetReady() || len(claim.GetMeshCa()) > 0 {
 		t.Errorf("behind the head it claims %v, %v", claim, err)
 	}
 	release()
 
 	<-asked
-	if s := r.c.rooms.Head.State(); s != before {
+	if s := r.c.Rooms().Head.State(); s != before {
 		t.Errorf("while it asks its peers it is in phase %s: %s", s.Phase, s.Reason)
 	}
 	short, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
 	defer cancel()
-	if s, err := r.c.rooms.Head.InForce(short); !errors.Is(err, context.DeadlineExceeded) {
+	if s, err := r.c.Rooms().Head.InForce(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call is decided on %v, %v", s, err)
 	}
 	later.Store(int64(authority.FollowPatience))
 	goOn()
 	r.await(authority.Recovery)
-	if _, err := r.c.rooms.Head.Ready(); !errors.Is(err, explain.RecoveryMode) {
+	if _, err := r.c.Rooms().Head.Ready(); !errors.Is(err, explain.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
-	if ok, phase := r.c.health().readiness().OK, r.c.health().phase; ok || phase != authority.Recovery {
+	if ok, phase := r.c.Health().Readiness().OK, r.c.Health().Phase; ok || phase != authority.Recovery {
 		t.Error("it says that it is ready")
 	}
 	f.faults.Disarm("peer.before-reread")
@@ -252,14 +253,14 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old, loaded := f.c.rooms.Head.State(), f.loaded()
+	old, loaded := f.c.Rooms().Head.State(), f.loaded()
 	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
 	r.start()
 	r.awaitHead(f)
 	r.link.lie(hideReplicas) // it is the liar alone that is asked
 	wantOnly(t, "remove", os.Remove(filepath.Join(r.dir, "coordinator", authority.MarkFile)), "")
-	_, err := r.c.withPeers(servePeer(t, &liar{key: evil.key, state: old})).fromPeers(r.ctx(), loaded)
-	if failed := wantStep(t, err, stepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
+	_, err := r.c.WithPeers(servePeer(t, &liar{key: evil.key, state: old})).FromPeers(r.ctx(), loaded)
+	if failed := wantStep(t, err, coordinator.StepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
 }
@@ -274,9 +275,9 @@ func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
 	f.replicas = rs
 	r.start()
 	r.await(authority.Recovery)
-	_, err := r.c.rooms.OwnerRecovery.openGathering(r.ctx())
+	_, err := r.c.Rooms().OwnerRecovery.OpenGathering(r.ctx())
 	wantOnly(t, "open", err, explain.ManifestLeavesOut)
-	if got := f.keys(recoveryPrefix); len(got) > 0 {
+	if got := f.keys(coordinator.RecoveryPrefix); len(got) > 0 {
 		t.Errorf("an attempt is open: %v", got)
 	}
 }
@@ -289,7 +290,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	bring := func(mv *transition.Move) error {
-		return (&preparing{c: f.c.withPeers(), mv: mv}).bring(f.ctx(), r.addr)
+		return (&coordinator.Preparing{C: f.c.WithPeers(), Move: mv}).Bring(f.ctx(), r.addr)
 	}
 	mv := f.candidate(moreCoordinators(t), nil)
 	r.link.hold(func(tx store.Tx) error {
@@ -303,13 +304,13 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	if err := bring(mv); err == nil {
 		t.Error("it was taken")
 	}
-	if slices.Contains(r.c.rooms.Keys.Brought(), mv.Mesh.KeyID()) {
+	if slices.Contains(r.c.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Error("a key is kept of which the audit log knows nothing")
 	}
 	r.link.hold(nil)
 	wantOnly(t, "bring", bring(f.candidate(moreCoordinators(t), nil)), "")
 	if got := r.audited("mesh.prepared"); len(got) != 1 ||
-		got[0].Fields["key"] != proof.KeyClaim(f.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey)) {
+		got[0].Fields["key"] != proof.KeyClaim(f.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
 }
@@ -320,14 +321,14 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 func TestVerifyFollowsAReseed(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	old := f.c.rooms.Head.State()
+	old := f.c.Rooms().Head.State()
 	former, oldHistory := f.keep(), f.loaded()
 	found, err := verifyAt(t, f.addr, recovery.Expected{Manifest: old.Manifest})
 	wantOnly(t, "verify", err, "")
 	f.reseed()
 	f.awaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
 	now, err := verifyAt(t, f.addr, seen)
 	wantOnly(t, "verify after the reseed", err, "")
@@ -342,7 +343,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 				Root: s.Root.Raw, MeshCA: s.MeshCA().Certificate().Raw, TransactionKey: s.Secrets.TransactionKey(),
 			}
 			alter(&tr)
-			key, evidence, err := proof.ProveVerify(f.c.rooms.Self.PrivateKey(), tr)
+			key, evidence, err := proof.ProveVerify(f.c.Rooms().Self.PrivateKey(), tr)
 			return &fealtyv1.VerifyClaim{
 				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA,
 				TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
@@ -73,11 +74,12 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 		d.store.write(key, []byte("{}"))
 		return key
 	}
-	over["audit entry"], over["audit entry of a year ago"] = audit(auditRetention+time.Second), audit(365*24*time.Hour)
-	kept["audit entry"] = audit(auditRetention - time.Second)
+	over["audit entry"], over["audit entry of a year ago"] = audit(coordinator.AuditRetention+time.Second),
+		audit(365*24*time.Hour)
+	kept["audit entry"] = audit(coordinator.AuditRetention - time.Second)
 	over["coordinator's word of itself"] = replicas.Prefix + "rubbish"
 	d.store.write(over["coordinator's word of itself"], []byte("rubbish"))
-	over["gathered share"] = recoveryPrefix + "a/b"
+	over["gathered share"] = coordinator.RecoveryPrefix + "a/b"
 	d.store.write(over["gathered share"], []byte("share"))
 	return d, over, kept
 }
@@ -92,8 +94,8 @@ func TestPruning(t *testing.T) {
 			t.Fatalf("%s: %s is not there", name, key)
 		}
 	}
-	wantOnly(t, "bundle", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
-	term, condition, ok := d.c.rooms.Election.Leading()
+	wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
+	term, condition, ok := d.c.Rooms().Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
@@ -101,11 +103,11 @@ func TestPruning(t *testing.T) {
 	// Who was deposed, and does not know, deletes nothing: the store refuses it.
 	e := d.store.snapshot()[election.TermKey]
 	d.store.write(election.TermKey, e.Value)
-	wantOnly(t, "prune when deposed", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	wantOnly(t, "prune when deposed", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
 	// Who knows does not ask the store.
-	d.c.rooms.Election.Deposed(store.Revision(term))
+	d.c.Rooms().Election.Deposed(store.Revision(term))
 	d.store.intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
-	wantOnly(t, "prune when not leading", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	wantOnly(t, "prune when not leading", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
 	d.store.intercept(nil)
 	for name, key := range over {
 		if !has(key) {
@@ -114,7 +116,7 @@ func TestPruning(t *testing.T) {
 	}
 
 	d.lead(d.c)
-	if _, condition, ok = d.c.rooms.Election.Leading(); !ok {
+	if _, condition, ok = d.c.Rooms().Election.Leading(); !ok {
 		t.Fatal("it does not lead again")
 	}
 	d.store.intercept(func(tx store.Tx) {
@@ -122,7 +124,7 @@ func TestPruning(t *testing.T) {
 			t.Errorf("%v is deleted on the conditions %v", tx.Delete, tx.If)
 		}
 	})
-	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
+	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
 	d.store.intercept(nil)
 	for name, key := range over {
 		if has(key) {
@@ -144,12 +146,12 @@ func TestPruningWaitsForTheClock(t *testing.T) {
 		gone := func() bool { return !slices.Contains(d.store.keys(""), over["token"]) }
 		var jump atomic.Int64
 		origin, began := d.clock(), time.Now()
-		d.c.now = func() time.Time { return origin.Add(time.Since(began) + time.Duration(jump.Load())) }
+		d.c.SetNow(func() time.Time { return origin.Add(time.Since(began) + time.Duration(jump.Load())) })
 		done := make(chan struct{})
 		ended := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = d.c.pruneWhileLeading(t.Context(), d.state(), ended)
+			_ = d.c.PruneWhileLeading(t.Context(), d.state(), ended)
 		}()
 		for _, by := range []time.Duration{48 * time.Hour, -24 * time.Hour, -24 * time.Hour} {
 			synctest.Wait()

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
@@ -25,11 +26,11 @@ import (
 )
 
 // publishAll publishes at c until there is nothing more to do.
-func (d *desk) publishAll(c *Coordinator, b *publication.Publisher) error {
+func (d *desk) publishAll(c *coordinator.Coordinator, b *publication.Publisher) error {
 	d.t.Helper()
 	d.lead(c)
 	for range 100 {
-		more, err := c.rooms.Publication.Publish(context.Background(), c.rooms.Head.State(), b)
+		more, err := c.Rooms().Publication.Publish(context.Background(), c.Rooms().Head.State(), b)
 		if err != nil || !more {
 			return err
 		}
@@ -43,14 +44,14 @@ func (d *desk) mustPublish(b *publication.Publisher) *publication.View {
 	if err := d.publishAll(d.c, b); err != nil {
 		d.t.Fatalf("publish: %v", err)
 	}
-	return d.c.rooms.Publication.View()
+	return d.c.Rooms().Publication.View()
 }
 
 // follow makes c's view of the members that of the store, as its loop does.
-func (d *desk) follow(c *Coordinator) {
+func (d *desk) follow(c *coordinator.Coordinator) {
 	d.t.Helper()
-	s := c.rooms.Head.State()
-	l, err := c.store.List(context.Background(), record.MemberPrefix)
+	s := c.Rooms().Head.State()
+	l, err := c.Store().List(context.Background(), record.MemberPrefix)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func (d *desk) follow(c *Coordinator) {
 		}
 		recs = append(recs, r)
 	}
-	c.rooms.Membership.Roster().Fill(recs, l.Revision)
+	c.Rooms().Membership.Roster().Fill(recs, l.Revision)
 }
 
 // runtimes returns how many node_runtime headers p has, and of how many contents.
@@ -95,7 +96,7 @@ func (m *machine) reader() *reader {
 // follow takes the trust bundle in force.
 func (r *reader) follow(d *desk) {
 	d.t.Helper()
-	signed, err := snapshot.Unmarshal(d.c.rooms.Bundle.View().Signed)
+	signed, err := snapshot.Unmarshal(d.c.Rooms().Bundle.View().Signed)
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ const poolScopes = 3
 func TestPublish(t *testing.T) {
 	d := testDesk(t)
 	b := publication.NewPublisher()
-	if p := d.mustPublish(b); p.Serves() || counterOf(d.c.registry, "fealty_snapshot_uncompiled") != 0 {
+	if p := d.mustPublish(b); p.Serves() || counterOf(d.c.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Fatal("a record over no header")
 	}
 	a, z := d.joined("a"), d.joined("z")
@@ -154,11 +155,11 @@ func TestPublish(t *testing.T) {
 	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive ||
 		!slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
 		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators,
-		d.c.addresses()) || content.Degraded == nil {
+		d.c.Addresses()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
 	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes ||
-		record.Revocations != d.c.rooms.Bundle.View().Revocations {
+		record.Revocations != d.c.Rooms().Bundle.View().Revocations {
 		t.Fatalf("version %d under %+v", va.Header().ConfigVersion, record)
 	}
 	if _, n := runtimes(first); n != 1 || len(d.store.keys(publication.ContentPrefix)) != 1+poolScopes {
@@ -193,7 +194,7 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a record is renewed before it is stale", func(t *testing.T) {
-		was := d.c.rooms.Publication.View()
+		was := d.c.Rooms().Publication.View()
 		d.advance(publication.Renew)
 		p := d.mustPublish(b)
 		v := ra.mustRead(d, p)
@@ -207,7 +208,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("a header is renewed at half of its life", func(t *testing.T) {
 		d.advance(publication.HeaderLife / 2)
-		if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); err != nil {
+		if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); err != nil {
 			t.Fatal(err)
 		}
 		ra.follow(d)
@@ -220,7 +221,7 @@ func TestPublish(t *testing.T) {
 	t.Run("a ban makes a new record", func(t *testing.T) {
 		d.ban(t, identity.Data, "m")
 		p := d.mustPublish(b)
-		if p.State.Value.Revocations != d.c.rooms.Bundle.View().Revocations.String() {
+		if p.State.Value.Revocations != d.c.Rooms().Bundle.View().Revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
 	})
@@ -241,7 +242,7 @@ func TestPublish(t *testing.T) {
 	})
 	t.Run("a member is drained, and is not any more", func(t *testing.T) {
 		i, _ := d.mustPublish(b).Find(publication.RuntimePath("data/a"))
-		was := d.c.rooms.Publication.View().Headers[i].Header.ConfigVersion
+		was := d.c.Rooms().Publication.View().Headers[i].Header.ConfigVersion
 		for _, c := range []struct {
 			drain bool
 			want  snapshot.MemberState
@@ -277,7 +278,7 @@ func TestPublish(t *testing.T) {
 			len(d.store.keys(publication.ContentPrefix)) != 0 {
 			t.Fatalf("headers %v", p.Headers)
 		}
-		if _, err := ra.read(d, d.c.rooms.Publication.View()); err == nil {
+		if _, err := ra.read(d, d.c.Rooms().Publication.View()); err == nil {
 			t.Fatal("it is still told something")
 		}
 	})
@@ -387,8 +388,8 @@ func TestPublicationIsRepaired(t *testing.T) {
 			publication.HeaderPrefix + "node_runtime/data/a", publication.HeaderPrefix + "node_runtime/node/data/"} {
 			s := d.state()
 			ch := s.Records.NewChange(s.HeadVersion)
-			i, _ := d.c.rooms.Publication.View().Find(publication.RuntimePath("data/a"))
-			ch.Write(key, d.c.rooms.Publication.View().Headers[i].Header)
+			i, _ := d.c.Rooms().Publication.View().Find(publication.RuntimePath("data/a"))
+			ch.Write(key, d.c.Rooms().Publication.View().Headers[i].Header)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -448,12 +449,12 @@ func TestMemberThatDoesNotCompile(t *testing.T) {
 	if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 		t.Fatalf("the other has %+v", c)
 	}
-	if n := counterOf(d.c.registry, "fealty_snapshot_uncompiled"); n != 1 {
+	if n := counterOf(d.c.Registry(), "fealty_snapshot_uncompiled"); n != 1 {
 		t.Fatalf("%v members are said not to compile", n)
 	}
 	d.faults.Disarm("publish.compile.data/a")
 	if c, _ := a.mustRead(d, d.mustPublish(b)).NodeRuntime(); !slices.Equal(c.Roles,
-		[]string{"ingress"}) || counterOf(d.c.registry, "fealty_snapshot_uncompiled") != 0 {
+		[]string{"ingress"}) || counterOf(d.c.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Fatalf("repaired: %+v", c)
 	}
 }
@@ -486,12 +487,12 @@ func TestContestedMember(t *testing.T) {
 			tc.do(d, a)
 			b := publication.NewPublisher()
 			for range 2 {
-				if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+				if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
 					store.ErrConflict) {
 					t.Fatal(err)
 				}
 			}
-			p := d.c.rooms.Publication.View()
+			p := d.c.Rooms().Publication.View()
 			if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 				t.Fatalf("the other has %+v", c)
 			}
@@ -505,20 +506,20 @@ func TestContestedMember(t *testing.T) {
 // Two coordinators that one entry admits are both named, and agree on that.
 func TestCoordinatorsOfOneEntry(t *testing.T) {
 	d := newDesk(t)
-	d.alter = func(c *Config) { c.Advertise = []string{"other.example:7443"} }
+	d.alter = func(c *coordinator.Config) { c.Advertise = []string{"other.example:7443"} }
 	other, err := d.another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
 	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
-		fmt.Sprintf(`match: ["key:%s", "key:`, other.rooms.Self.EnrolmentKey()), 1)
-	if _, err := d.c.rooms.Authority.set(t.Context(), d.request([]byte(both)), true); err != nil {
+		fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
+	if _, err := d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
-	other.rooms.Authority.checkHead(t.Context())
+	other.Rooms().Authority.CheckHead(t.Context())
 	d.joined("a")
-	publishers := map[*Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
 		other: publication.NewPublisher()}
 	var generations []uint64
 	for range 4 {
@@ -528,12 +529,12 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		generations = append(generations, d.c.rooms.Publication.View().State.Value.Generation)
+		generations = append(generations, d.c.Rooms().Publication.View().State.Value.Generation)
 	}
 	if generations[2] != generations[3] {
 		t.Fatalf("they go on publishing against each other: generations %v", generations)
 	}
-	if got := d.c.rooms.Publication.View().State.Value.Addresses(); len(got) != 2 {
+	if got := d.c.Rooms().Publication.View().State.Value.Addresses(); len(got) != 2 {
 		t.Fatalf("named are %v", got)
 	}
 }
@@ -551,12 +552,12 @@ func TestRepairInTurn(t *testing.T) {
 	defer other.Close()
 	wantOnly(t,
 		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.rooms.Self.EnrolmentKey())), "")
-	other.rooms.Authority.checkHead(t.Context())
+			other.Rooms().Self.EnrolmentKey())), "")
+	other.Rooms().Authority.CheckHead(t.Context())
 	const n = 2*publication.MaxPublished + 7
 	d.crowd(n)
 	d.follow(other)
-	publishers := map[*Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
 		other: publication.NewPublisher()}
 	for c, b := range publishers {
 		if err := d.publishAll(c, b); err != nil {
@@ -567,17 +568,17 @@ func TestRepairInTurn(t *testing.T) {
 		if !d.store.alter(key, func([]byte) []byte { return nil }) {
 			t.Fatal("there is no such key")
 		}
-		d.c.rooms.Publication.Serve(nil) // what is in memory is not read again
-		other.rooms.Publication.Serve(nil)
+		d.c.Rooms().Publication.Serve(nil) // what is in memory is not read again
+		other.Rooms().Publication.Serve(nil)
 		for range 8 {
 			for c, b := range publishers {
 				d.lead(c)
-				if _, err := c.rooms.Publication.Publish(t.Context(), c.rooms.Head.State(), b); err != nil {
+				if _, err := c.Rooms().Publication.Publish(t.Context(), c.Rooms().Head.State(), b); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		p, err := d.c.rooms.Publication.Load(t.Context(), d.state())
+		p, err := d.c.Rooms().Publication.Load(t.Context(), d.state())
 		if err != nil || !p.Serves() || len(p.Headers) != n+poolScopes || len(p.Strays) != 0 {
 			t.Fatalf("without %s: %d headers and %d strays after 16 turns (%v)", key, len(p.Headers),
 				len(p.Strays), err)
@@ -592,7 +593,8 @@ func (d *desk) crowd(n int) {
 	for i := range n {
 		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active,
 			Organizations: []string{"acme"}}
-		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = record.Active, "pool", []string{"token:pool"}, testKey(i), []string{fmt.Sprintf("none-%d", i)}
+		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = record.Active, "pool", []string{"token:pool"}, testKey(i),
+			[]string{fmt.Sprintf("none-%d", i)}
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
 		if _, err := ch.Commit(context.Background()); err != nil {
@@ -622,10 +624,10 @@ func TestPublicationIsBounded(t *testing.T) {
 	var sizes []int
 	for more := true; more; {
 		var err error
-		if more, err = d.c.rooms.Publication.Publish(t.Context(), s, b); err != nil {
+		if more, err = d.c.Rooms().Publication.Publish(t.Context(), s, b); err != nil {
 			t.Fatal(err)
 		}
-		if p := d.c.rooms.Publication.View(); p.Serves() {
+		if p := d.c.Rooms().Publication.View(); p.Serves() {
 			sizes = append(sizes, len(p.Headers))
 		}
 	}
@@ -703,11 +705,11 @@ func TestPublicationsRace(t *testing.T) {
 		defer other.Close()
 		defer func() { _ = d.c.Close() }()
 		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.rooms.Self.EnrolmentKey())); err != nil {
+			other.Rooms().Self.EnrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
-		other.rooms.Authority.checkHead(context.Background())
-		replicas := []*Coordinator{d.c, other}
+		other.Rooms().Authority.CheckHead(context.Background())
+		replicas := []*coordinator.Coordinator{d.c, other}
 		publishers := []*publication.Publisher{publication.NewPublisher(), publication.NewPublisher()}
 		roots := make(map[uint64]string)
 		see := func(p *publication.View) {
@@ -748,12 +750,12 @@ func TestPublicationsRace(t *testing.T) {
 					}
 					inside = true
 					d.lead(replicas[1-i])
-					_, _ = replicas[1-i].rooms.Publication.Publish(context.Background(),
-						replicas[1-i].rooms.Head.State(), publishers[1-i])
+					_, _ = replicas[1-i].Rooms().Publication.Publish(context.Background(),
+						replicas[1-i].Rooms().Head.State(), publishers[1-i])
 				})
 			}
 			d.lead(replicas[i])
-			_, err := replicas[i].rooms.Publication.Publish(context.Background(), replicas[i].rooms.Head.State(),
+			_, err := replicas[i].Rooms().Publication.Publish(context.Background(), replicas[i].Rooms().Head.State(),
 				publishers[i])
 			d.store.intercept(nil)
 			d.store.lose()
@@ -761,7 +763,7 @@ func TestPublicationsRace(t *testing.T) {
 				rt.Fatal(err)
 			}
 			for _, c := range replicas {
-				see(c.rooms.Publication.View())
+				see(c.Rooms().Publication.View())
 			}
 		}
 		// In peace both come to serve the same, and a node that saw all of it goes on.
@@ -771,10 +773,10 @@ func TestPublicationsRace(t *testing.T) {
 				if err := d.publishAll(c, publishers[i]); err != nil {
 					rt.Fatal(err)
 				}
-				see(c.rooms.Publication.View())
+				see(c.Rooms().Publication.View())
 			}
 		}
-		a, b := d.c.rooms.Publication.View(), other.rooms.Publication.View()
+		a, b := d.c.Rooms().Publication.View(), other.Rooms().Publication.View()
 		if a.State.Version != b.State.Version || a.Tree.Root() != b.Tree.Root() ||
 			len(a.Headers) != joined+1+poolScopes {
 			rt.Fatalf("they serve versions %d and %d of %d headers", a.State.Version, b.State.Version, len(a.Headers))
@@ -796,8 +798,8 @@ func TestLatePublication(t *testing.T) {
 	defer other.Close()
 	wantOnly(t,
 		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.rooms.Self.EnrolmentKey())), "")
-	other.rooms.Authority.checkHead(t.Context())
+			other.Rooms().Self.EnrolmentKey())), "")
+	other.Rooms().Authority.CheckHead(t.Context())
 	d.joined("a")
 	d.follow(other)
 	b := publication.NewPublisher()
@@ -812,11 +814,11 @@ func TestLatePublication(t *testing.T) {
 		d.follow(other)
 		return d.publishAll(other, publication.NewPublisher())
 	})
-	_, err = d.c.rooms.Publication.Publish(t.Context(), d.state(), b)
-	if !errors.Is(err, store.ErrConflict) || d.c.rooms.Publication.View() != held {
+	_, err = d.c.Rooms().Publication.Publish(t.Context(), d.state(), b)
+	if !errors.Is(err, store.ErrConflict) || d.c.Rooms().Publication.View() != held {
 		t.Fatalf("the late commit: %v", err)
 	}
-	if p := d.mustPublish(b); p.State.Version != other.rooms.Publication.View().State.Version {
+	if p := d.mustPublish(b); p.State.Version != other.Rooms().Publication.View().State.Version {
 		t.Fatal("it published again what was published")
 	}
 }
@@ -833,7 +835,7 @@ func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 		d.remove(t, identity.Data, "a")
 		return nil
 	})
-	if _, err := d.c.rooms.Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published for a member that is gone: %v", err)
 	}
 	d.follow(d.c)
@@ -861,10 +863,10 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
 	stream := &sentNews{ctx: t.Context()}
-	earlier := *d.c.rooms.Bundle.View()
+	earlier := *d.c.Rooms().Bundle.View()
 	earlier.Epoch--
 	d.mustPublish(publication.NewPublisher())
-	dl := d.c.rooms.Delivery.NewSender(stream, m.id, nil)
+	dl := d.c.Rooms().Delivery.NewSender(stream, m.id, nil)
 	dl.Told(&earlier)
 	if err := dl.SendPublished(t.Context()); err != nil || len(stream.sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.sent, err)
@@ -889,7 +891,7 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 		wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.rooms.Trust.Follow(ctx, before) }()
+		go func() { ended <- d.c.Rooms().Trust.Follow(ctx, before) }()
 		time.Sleep(trust.PollPause)
 		synctest.Wait()
 		if len(ended) != 0 {
@@ -911,17 +913,17 @@ func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 		d.lapse()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.rooms.Publication.Follow(ctx, d.state()) }()
+		go func() { ended <- d.c.Rooms().Publication.Follow(ctx, d.state()) }()
 		synctest.Wait()
 		d.mustPut(qosRecord) // the loop waits for more
 		synctest.Wait()
-		if _, told := d.c.rooms.Publication.View().Find(publication.RuntimePath("data/n1")); told {
+		if _, told := d.c.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); told {
 			t.Fatal("it publishes, and does not lead")
 		}
 		began := time.Now()
 		d.lead(d.c)
 		synctest.Wait()
-		if _, told := d.c.rooms.Publication.View().Find(publication.RuntimePath("data/n1")); !told {
+		if _, told := d.c.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); !told {
 			t.Errorf("nothing was published by %v after it led", time.Since(began))
 		}
 		cancel()
@@ -943,8 +945,13 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		go d.c.rooms.Publication.Follow(ctx, d.state())
-		quiet := func() { time.Sleep(10*publication.PollPause + time.Second); synctest.Wait(); published.Store(0) } // between two polls
+		go d.c.Rooms().Publication.Follow(ctx, d.state())
+		quiet := func() {
+			time.Sleep(10*publication.PollPause + time.Second)
+			synctest.Wait()
+			published.Store(
+				0)
+		} // between two polls
 		quiet()
 		for i := range 3 {
 			began := time.Now()

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -17,10 +17,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -51,8 +51,9 @@ func (m *machine) as(ctx context.Context) context.Context {
 }
 
 func (m *machine) pull(stream *pulled, hash []byte) error {
-	return served[fealtyv1.SnapshotServiceServer](m.d.c.rooms.Delivery.RegisterServices).GetContent(&fealtyv1.GetContentRequest{Name: m.id.Name(),
-		ContentHash: hash}, stream)
+	return served[fealtyv1.SnapshotServiceServer](m.d.c.Rooms().Delivery.RegisterServices).GetContent(
+		&fealtyv1.GetContentRequest{Name: m.id.Name(),
+			ContentHash: hash}, stream)
 }
 
 // contentOf returns the hash of the content that is published for a member, and
@@ -100,8 +101,8 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 	var p *publication.View
 	published := func(path string) ([]byte, []byte) {
 		for {
-			news := f.c.rooms.Publication.Changed()
-			if p = f.c.rooms.Publication.View(); p.Serves() {
+			news := f.c.Rooms().Publication.Changed()
+			if p = f.c.Rooms().Publication.View(); p.Serves() {
 				if hash, content := contentOf(p, path); hash != nil {
 					return hash, content
 				}
@@ -174,7 +175,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		p.Headers[i].Header.Content = snapshot.Digest(sum).String()
 		p.Contents = maps.Clone(p.Contents)
 		p.Contents[snapshot.Digest(sum).String()] = large
-		d.c.rooms.Publication.Serve(&p)
+		d.c.Rooms().Publication.Serve(&p)
 
 		got := &pulled{ctx: m.as(t.Context())}
 		if err := m.pull(got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 13 {
@@ -201,11 +202,11 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 				t.Errorf("a pull that nobody reads ended with %v", err)
 			}
 		}
-		if n := d.c.rooms.Delivery.Pulling(); n != 0 {
+		if n := d.c.Rooms().Delivery.Pulling(); n != 0 {
 			t.Errorf("of %d members pulls are under way", n)
 		}
 		close(release)
-		d.c.readers.Wait()
+		d.c.Readers().Wait()
 		// The rate counts whatever the pulls did.
 		var err error
 		for range delivery.PullBurst {
@@ -251,8 +252,8 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 	if _, err := n.verifyGrant(); err != nil {
 		t.Fatal(err)
 	}
-	for !func() bool { p := f.c.rooms.Publication.View(); return p.Serves() && f.ctx().Err() == nil }() {
-		<-f.c.rooms.Publication.Changed()
+	for !func() bool { p := f.c.Rooms().Publication.View(); return p.Serves() && f.ctx().Err() == nil }() {
+		<-f.c.Rooms().Publication.Changed()
 	}
 	scopes, out := poll(t, n)
 	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime),
@@ -288,8 +289,8 @@ func TestGetSnapshot(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	f.member("node-a")
-	for !func() bool { p := f.c.rooms.Publication.View(); return p.Serves() && f.ctx().Err() == nil }() {
-		<-f.c.rooms.Publication.Changed()
+	for !func() bool { p := f.c.Rooms().Publication.View(); return p.Serves() && f.ctx().Err() == nil }() {
+		<-f.c.Rooms().Publication.Changed()
 	}
 	client := fealtyv1.NewSnapshotServiceClient(f.localConn())
 	for _, c := range []struct {
@@ -328,12 +329,9 @@ func (s silentStream) RecvMsg(any) error { <-s.ctx.Done(); return s.ctx.Err() }
 func TestRequestOfAStreamIsReadInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := &Coordinator{readers: new(flowcontrol.Readers)}
-		if err := (oneRequest{silentStream{fakeStream{ctx: ctx}}, c}).RecvMsg(nil); !errors.Is(err,
+		if err := coordinator.ReadRequest(silentStream{fakeStream{ctx: ctx}}, nil, cancel); !errors.Is(err,
 			context.DeadlineExceeded) {
 			t.Errorf("ended with %v", err)
 		}
-		cancel()
-		c.readers.Wait()
 	})
 }

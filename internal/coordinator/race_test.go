@@ -1,6 +1,6 @@
 //go:build race
 
-package coordinator
+package coordinator_test
 
 // raceDetector says that the race detector is in this build. Tests of many rounds that
 // are a single goroutine each do fewer of them under it, and tools/test.sh runs these

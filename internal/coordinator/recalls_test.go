@@ -1,6 +1,4 @@
-// These tests are inside the package for the store that can be taken away from a
-// coordinator without a network.
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -14,6 +12,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -77,7 +76,7 @@ func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine,
 		}},
 	}
 	streams.Go(func() {
-		err := served[fealtyv1.AgentServiceServer](d.c.rooms.Delivery.RegisterServices).Connect(l)
+		err := served[fealtyv1.AgentServiceServer](d.c.Rooms().Delivery.RegisterServices).Connect(l)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.ended = err
@@ -105,11 +104,11 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				d.now = time.Time{} // the bubble's
 				d.mu.Unlock()
 				wantOnlyNil(t, d.set(poolEntries))
-				d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
+				d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 				stop := d.runs(t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
-				streams.Go(func() { _ = d.c.rooms.Admission.FollowRecalls(ctx) })
+				streams.Go(func() { _ = d.c.Rooms().Admission.FollowRecalls(ctx) })
 				defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.c.Close()) }()
 				var waiting []*machine
 				for _, name := range []string{"a", "b", "c"} {
@@ -134,7 +133,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 					}
 				}
 				o.end(d.store)
-				time.Sleep(2*headPollPause + 2*admission.RecallPause)
+				time.Sleep(2*coordinator.HeadPollPause + 2*admission.RecallPause)
 				for i, l := range all {
 					if l.times() != 1 {
 						t.Errorf("%s was asked %d times right after the outage; its stream ended: %v",
@@ -164,7 +163,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.now = time.Time{}
 		d.mu.Unlock()
 		wantOnlyNil(t, d.set(poolEntries))
-		d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
+		d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 		stop := d.runs(t)
 		defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
 		m := d.joined("a")
@@ -183,8 +182,8 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		}
 		d.store.setHanging(false)
 		d.store.setDown(nil)
-		time.Sleep(authority.StorePatience + 2*headPollPause)
-		if !d.c.rooms.Head.StoreAnswers() {
+		time.Sleep(authority.StorePatience + 2*coordinator.HeadPollPause)
+		if !d.c.Rooms().Head.StoreAnswers() {
 			t.Error("it is impatient although the store answers")
 		}
 	})

@@ -62,12 +62,12 @@ func recoveryKey(id recovery.ID, owner string) string {
 
 // gathering is the attempt that is open, with what it takes to go on with it.
 type gathering struct {
-	attempt   *recovery.Attempt           // guarded by recoveries.mu
-	recipient *keyring.EphemeralRecipient // wiped with the attempt
-	id        recovery.ID                 // that of attempt
-	head      *recovery.Head              // that of attempt, read only
+	Attempt   *recovery.Attempt           // guarded by recoveries.mu
+	Recipient *keyring.EphemeralRecipient // wiped with the attempt
+	ID        recovery.ID                 // that of attempt
+	Head      *recovery.Head              // that of attempt, read only
 	manifest  *manifest.Manifest          // of head, as claimed; read only
-	history   *history.History            // read only: as the store holds it, unverified
+	History   *history.History            // read only: as the store holds it, unverified
 
 	openedAt store.Revision // at which the others were told first; read only
 	toldAt   store.Revision // and last; owned by who holds setting, like those below
@@ -83,9 +83,9 @@ type recoveries struct {
 	changed watch.Signal // an attempt was opened
 
 	mu  sync.Mutex
-	now *gathering // nil: none is open; guarded by mu
+	Now *gathering // nil: none is open; guarded by mu
 
-	owners *flowcontrol.Limiter // of their streams; who brought a share has proven itself
+	Owners *flowcontrol.Limiter // of their streams; who brought a share has proven itself
 
 	// What the head of the history in the store says of the shares of its seed.
 	needed int      // guarded by mu
@@ -94,7 +94,7 @@ type recoveries struct {
 
 func newRecoveries() *recoveries {
 	return &recoveries{opening: make(chan struct{}, 1),
-		owners: flowcontrol.New(flowcontrol.Limits{
+		Owners: flowcontrol.New(flowcontrol.Limits{
 			What: "recoveries", PerSecond: recoveryRate, Burst: recoveryBurst,
 			Most: recoveriesAtOnce, PerSource: recoveriesPerSource, Patience: historyPatience,
 			PerHolder: recoveriesPerOwner,
@@ -109,9 +109,9 @@ func (r *recoveries) over() { r.end(nil) }
 func (r *recoveries) end(g *gathering) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.now != nil && (g == nil || r.now == g) {
-		r.now.recipient.Wipe()
-		r.now = nil
+	if r.Now != nil && (g == nil || r.Now == g) {
+		r.Now.Recipient.Wipe()
+		r.Now = nil
 	}
 }
 
@@ -119,7 +119,7 @@ func (r *recoveries) end(g *gathering) {
 func (r *recoveries) current() *gathering {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.now
+	return r.Now
 }
 
 // expect notes whose shares would bring the seed of a head back, as the store has it.
@@ -138,12 +138,12 @@ func (r *recoveries) progress() (p *fealtyv1.RecoveryProgress, missing []string)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.now == nil && len(r.all) == 0:
+	case r.Now == nil && len(r.all) == 0:
 		return nil, nil
-	case r.now == nil:
+	case r.Now == nil:
 		return &fealtyv1.RecoveryProgress{Needed: uint32(r.needed)}, slices.Clone(r.all)
 	}
-	return progressOf(r.now.attempt), r.now.attempt.Missing()
+	return progressOf(r.Now.Attempt), r.Now.Attempt.Missing()
 }
 
 func progressOf(a *recovery.Attempt) *fealtyv1.RecoveryProgress {
@@ -188,7 +188,7 @@ func (c *OwnerRecovery) registerServices(to grpc.ServiceRegistrar) {
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
-	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.cfg.Now())
+	slot, err := r.c.recoveries.Owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.cfg.Now())
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := c.sendHistory(slot, g.history, func(page *fealtyv1.RecoveryHistory) error {
+	if err := c.sendHistory(slot, g.History, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -298,10 +298,10 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	}
 	r := c.recoveries
 	r.mu.Lock()
-	g := r.now
-	if g != nil && !g.attempt.Serves(c.cfg.Now(), head.Hash) {
-		g.recipient.Wipe()
-		r.now, g = nil, nil
+	g := r.Now
+	if g != nil && !g.Attempt.Serves(c.cfg.Now(), head.Hash) {
+		g.Recipient.Wipe()
+		r.Now, g = nil, nil
 	}
 	r.mu.Unlock()
 	if g != nil {
@@ -311,12 +311,12 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 		return nil, err
 	}
 	if err := c.tellAttempt(ctx, g); err != nil {
-		g.recipient.Wipe()
+		g.Recipient.Wipe()
 		return nil, err
 	}
 	g.openedAt = g.toldAt
 	r.mu.Lock()
-	r.now = g
+	r.Now = g
 	r.mu.Unlock()
 	// It may have become ready, and ended what was open, just before that.
 	if err := c.recoverable(); err != nil {
@@ -324,9 +324,9 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 		return nil, err
 	}
 	r.changed.Notify()
-	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.id.String()),
-		slog.String("cluster", g.head.Cluster),
-		slog.Int("needed", g.head.Threshold), slog.Any("owners", g.head.Owners()))
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.ID.String()),
+		slog.String("cluster", g.Head.Cluster),
+		slog.Int("needed", g.Head.Threshold), slog.Any("owners", g.Head.Owners()))
 	return g, nil
 }
 
@@ -350,8 +350,8 @@ func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
 	}
 	var id recovery.ID
 	rand.Read(id[:])
-	return &gathering{attempt: recovery.NewAttempt(id, head, c.cfg.Now()), recipient: recipient, id: id, head: head,
-		manifest: m, history: h}, nil
+	return &gathering{Attempt: recovery.NewAttempt(id, head, c.cfg.Now()), Recipient: recipient, ID: id, Head: head,
+		manifest: m, History: h}, nil
 }
 
 // sendHistory sends h to who has a slot. A page that is not taken in time ends that:
@@ -367,8 +367,8 @@ func (c *OwnerRecovery) sendHistory(slot *flowcontrol.Slot, h *history.History,
 // offer makes the first message of a stream, proven over its channel.
 func (c *OwnerRecovery) offer(g *gathering, ch challenge.Challenge) (*fealtyv1.RecoveryOffer, error) {
 	t := proof.RecoveryTranscript{
-		Cluster: g.head.Cluster, Attempt: g.id[:], Binding: ch.Binding, Recipient: g.recipient.Public(),
-		Head: g.head.Hash[:],
+		Cluster: g.Head.Cluster, Attempt: g.ID[:], Binding: ch.Binding, Recipient: g.Recipient.Public(),
+		Head: g.Head.Hash[:],
 	}
 	key, evidence, err := proof.ProveRecovery(c.cfg.Self.PrivateKey(), t)
 	if err != nil {
@@ -381,8 +381,8 @@ func (c *OwnerRecovery) offer(g *gathering, ch challenge.Challenge) (*fealtyv1.R
 	c.recoveries.mu.Lock()
 	defer c.recoveries.mu.Unlock()
 	return &fealtyv1.RecoveryOffer{
-		Cluster: g.head.Cluster, Attempt: g.id[:], Recipient: g.recipient.Public(),
-		ExpiresAt: timestamppb.New(g.attempt.Ends()), Progress: progressOf(g.attempt), Key: key, Evidence: evidence,
+		Cluster: g.Head.Cluster, Attempt: g.ID[:], Recipient: g.Recipient.Public(),
+		ExpiresAt: timestamppb.New(g.Attempt.Ends()), Progress: progressOf(g.Attempt), Key: key, Evidence: evidence,
 		X509: vouch,
 	}, nil
 }
@@ -458,7 +458,7 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	if err := c.cfg.Faults.Hit("recover.before-store"); err != nil {
 		return nil, err
 	}
-	if _, err := c.cfg.Head.Overwrite(ctx, recoveryKey(g.id, owner), req.GetShare()); err != nil {
+	if _, err := c.cfg.Head.Overwrite(ctx, recoveryKey(g.ID, owner), req.GetShare()); err != nil {
 		return nil, err
 	}
 	if err := c.cfg.Faults.Hit("recover.after-store"); err != nil {
@@ -502,22 +502,22 @@ func (c *OwnerRecovery) takesNow(req *fealtyv1.RecoverRequest, owner string) (*g
 func (c *OwnerRecovery) taking(id []byte, owner string) (*gathering, error) {
 	c.recoveries.mu.Lock()
 	defer c.recoveries.mu.Unlock()
-	g := c.recoveries.now
+	g := c.recoveries.Now
 	if g == nil {
 		return nil, explain.New(explain.RecoveryOver, "owner", owner, "problem", "no attempt is open any more")
 	}
-	return g, g.attempt.Takes(c.cfg.Now(), id, owner)
+	return g, g.Attempt.Takes(c.cfg.Now(), id, owner)
 }
 
 // open decrypts what an owner sent, or what the store says that one sent, and
 // compares it with the head. The caller wipes the share.
 func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
-	share, err := g.recipient.Open(keyring.Attempt{ID: g.id.String(), Cluster: g.head.Cluster, Owner: owner}, data)
+	share, err := g.Recipient.Open(keyring.Attempt{ID: g.ID.String(), Cluster: g.Head.Cluster, Owner: owner}, data)
 	var other *keyring.AttemptError
 	switch {
 	case errors.As(err, &other) && other.Field == "cluster":
 		return share, explain.Wrap(err, explain.ShareForeign, "owner", owner, "share",
-			flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes), "cluster", g.head.Cluster)
+			flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes), "cluster", g.Head.Cluster)
 	case errors.As(err, &other) && other.Field == "owner":
 		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner, "problem",
 			"it was sent as the share of "+flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes))
@@ -528,7 +528,7 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner,
 			"problem", "what was sent is no share, or was damaged")
 	}
-	if err := g.head.Check(owner, share); err != nil {
+	if err := g.Head.Check(owner, share); err != nil {
 		share.Wipe()
 		return keyring.Share{}, err
 	}
@@ -541,8 +541,8 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 // who has it. owners are sorted, and each has one of shares, which the caller wipes.
 func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []string, shares []keyring.Share,
 	err error) {
-	for _, owner := range slices.Sorted(slices.Values(g.head.Owners())) {
-		e, err := c.cfg.Store.Get(ctx, recoveryKey(g.id, owner))
+	for _, owner := range slices.Sorted(slices.Values(g.Head.Owners())) {
+		e, err := c.cfg.Store.Get(ctx, recoveryKey(g.ID, owner))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			continue
@@ -557,7 +557,7 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []st
 		}
 		if err != nil {
 			if c.recoveries.current() != g {
-				return nil, shares, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8],
+				return nil, shares, explain.New(explain.RecoveryOver, "attempt", g.ID.String()[:8],
 					"problem", "it ended meanwhile")
 			}
 			c.cfg.Head.Forged(ctx, e.Key, err)
@@ -587,7 +587,7 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 	if err := c.cfg.Faults.Hit("recover.before-combine"); err != nil {
 		return nil, err
 	}
-	secrets, err := authority.Combine(g.head.Threshold, shares)
+	secrets, err := authority.Combine(g.Head.Threshold, shares)
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
@@ -606,10 +606,10 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 	}
 	s, err := c.cfg.Authority.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "),
 		"owners "+strings.Join(owners, ", "),
-		map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.id.String()})
+		map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.ID.String()})
 	if errors.Is(err, explain.ManifestStale) {
 		c.recoveries.end(g)
-		return nil, explain.Wrap(err, explain.RecoveryOver, "attempt", g.id.String()[:8],
+		return nil, explain.Wrap(err, explain.RecoveryOver, "attempt", g.ID.String()[:8],
 			"problem", "the history moved on meanwhile: somebody else brought the cluster back")
 	}
 	if err != nil {
@@ -617,7 +617,7 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 	}
 	c.dropShares(ctx, g)
 	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the seed was recovered by its owners", slog.Any("owners", owners),
-		slog.String("attempt", g.id.String()),
+		slog.String("attempt", g.ID.String()),
 		slog.Uint64("authority_epoch", s.Head.AuthorityEpoch))
 	return s, nil
 }
@@ -631,7 +631,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 		return nil
 	}
 	w, _, err := c.cfg.Authority.read(ctx, c.cfg.Head.State().Ready())
-	if err != nil || w == nil || w.claimed.Hash != g.head.Hash || w.restore != nil {
+	if err != nil || w == nil || w.claimed.Hash != g.Head.Hash || w.Restore != nil {
 		return nil
 	}
 	looking, cancel := context.WithTimeout(ctx, lastLook) // a person waits
@@ -643,7 +643,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 	if now := c.cfg.Head.State(); err == nil && now.Phase == authority.Ready {
 		c.dropShares(ctx, g)
 		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed",
-			slog.String("attempt", g.id.String()))
+			slog.String("attempt", g.ID.String()))
 		return now
 	}
 	return nil
@@ -660,10 +660,10 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	if err != nil {
 		return nil, c.cfg.Head.ClaimedHistoryError(err)
 	}
-	if got := history.Hash(sha256.Sum256(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
+	if got := history.Hash(sha256.Sum256(loaded.Links[len(loaded.Links)-1])); got != g.Head.Hash {
 		c.recoveries.end(g)
 		c.cfg.Head.LookAgain()
-		return nil, explain.New(explain.RecoveryOver, "attempt", g.id.String()[:8], "problem",
+		return nil, explain.New(explain.RecoveryOver, "attempt", g.ID.String()[:8], "problem",
 			fmt.Sprintf("the history moved on to index %d meanwhile", claimed.Index))
 	}
 	if err := secrets.Derive(claimed.Salt); err != nil {
@@ -685,7 +685,7 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 		}
 	}
 	if err != nil {
-		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.Head.Cluster, "problem", err.Error())
 	}
 	return verified, nil
 }
@@ -694,9 +694,9 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 func (c *OwnerRecovery) seedRefused(ctx context.Context, g *gathering, cause error) error {
 	c.recoveries.end(g)
 	c.dropShares(ctx, g)
-	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold,
+	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.Head.Threshold,
 		"problem", strings.TrimPrefix(cause.Error(), "history: "))
-	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.id.String()),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.ID.String()),
 		slog.Any("err", err))
 	return err
 }

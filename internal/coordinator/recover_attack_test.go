@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -22,6 +22,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -61,7 +62,7 @@ func (s *thief) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+	if err := coordinator.SendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -106,9 +107,9 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
-	trueManifest := f.c.rooms.Head.State().Manifest
+	trueManifest := f.c.Rooms().Head.State().Manifest
 	f.loseKeeper()
-	g, err := f.c.rooms.OwnerRecovery.openGathering(t.Context())
+	g, err := f.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
@@ -141,11 +142,11 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			return nil, nil, err
 		}
 		first, err := stream.Recv()
-		return first.GetOffer(), g.history, err
+		return first.GetOffer(), g.History, err
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
-		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.rooms.Self.EnrolmentKey()),
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.Rooms().Self.EnrolmentKey()),
 			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
 		wantOnly(t, "parse", err, "")
@@ -186,23 +187,23 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"true history, key of no coordinator", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, testCluster, g.head.Hash, b), g.history, nil
+				return offerBy(own, testCluster, g.Head.Hash, b), g.History, nil
 			}},
 		{"true history, claimed key of the coordinator", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, testCluster, g.head.Hash, b)
-				o.Key = f.c.rooms.Self.EnrolmentKey()
-				return o, g.history, nil
+				o := offerBy(own, testCluster, g.Head.Hash, b)
+				o.Key = f.c.Rooms().Self.EnrolmentKey()
+				return o, g.History, nil
 			}},
 		{"true history, no proof", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, testCluster, g.head.Hash, b)
+				o := offerBy(own, testCluster, g.Head.Hash, b)
 				o.Evidence = nil
-				return o, g.history, nil
+				return o, g.History, nil
 			}},
 		{"coordinator's key over another head", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(f.c.rooms.Self.PrivateKey(), testCluster, history.Hash{1}, b), g.history, nil
+				return offerBy(f.c.Rooms().Self.PrivateKey(), testCluster, history.Hash{1}, b), g.History, nil
 			}},
 		{"history of the thief's own seed", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
@@ -211,31 +212,31 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"forged link under the true head record", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				h := forge(own, g.history)
+				h := forge(own, g.History)
 				return offerBy(own, testCluster, headOf(h), b), h, nil
 			}},
 		{"history without links", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, testCluster, g.head.Hash, b), &history.History{Head: g.history.Head}, nil
+				return offerBy(own, testCluster, g.Head.Hash, b), &history.History{Head: g.History.Head}, nil
 			}},
 		{"history without manifests", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, testCluster, g.head.Hash, b), &history.History{Head: g.history.Head,
-					Links: g.history.Links, Manifests: map[manifest.Hash][]byte{}}, nil
+				return offerBy(own, testCluster, g.Head.Hash, b), &history.History{Head: g.History.Head,
+					Links: g.History.Links, Manifests: map[manifest.Hash][]byte{}}, nil
 			}},
 		{"another cluster", explain.ShareForeign,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, "other.example", g.head.Hash, b), g.history, nil
+				return offerBy(own, "other.example", g.Head.Hash, b), g.History, nil
 			}},
 		{"no attempt", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, testCluster, g.head.Hash, b)
+				o := offerBy(own, testCluster, g.Head.Hash, b)
 				o.Attempt = nil
-				return o, g.history, nil
+				return o, g.History, nil
 			}},
 		{"an empty offer", explain.ShareForeign,
 			func(context.Context, []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return nil, g.history, nil
+				return nil, g.History, nil
 			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -260,7 +261,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.c.rooms.Self.PrivateKey(), testCluster, g.head.Hash, b), g.history, nil
+		return offerBy(f.c.Rooms().Self.PrivateKey(), testCluster, g.Head.Hash, b), g.History, nil
 	}}
 	_, err = bringTo(t, honest.serve(t), alice,
 		recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
@@ -286,9 +287,9 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	f, p := ownedFleet(t, nil)
 	alice := p.shareFile(f.store, "alice")
 	f.loseKeeper()
-	r := f.c.rooms.OwnerRecovery.recoveries.owners
+	r := f.c.Rooms().OwnerRecovery.Recoveries().Owners
 	var held []*flowcontrol.Slot
-	for range recoveriesPerSource {
+	for range coordinator.RecoveriesPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", epoch0)
 		wantOnly(t, "enter", err, "")
 		held = append(held, place)
@@ -307,7 +308,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 			t.Fatal("streams that ended are counted for ever")
 		}
 	}
-	for range 2 * recoveryBurst { // it refills meanwhile
+	for range 2 * coordinator.RecoveryBurst { // it refills meanwhile
 		if _, err = f.bring(alice, recovery.Options{DryRun: true}); err != nil {
 			break
 		}
@@ -320,7 +321,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 func TestRecoveryLeaksNothing(t *testing.T) {
 	t.Parallel()
 	var log syncBuffer
-	f, p := ownedFleet(t, func(c *Config) {
+	f, p := ownedFleet(t, func(c *coordinator.Config) {
 		c.Log = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	files := make(map[string]keyring.ShareFile)
@@ -356,7 +357,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	}
 	say(files, nil)
 
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	mesh, err := s.MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
 	thief := steal(s)
@@ -377,7 +378,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	for _, e := range slices.Concat(gathered.Entries, after.Entries) {
 		places["store "+e.Key] = append(places["store "+e.Key], e.Value...)
 	}
-	families, err := f.c.registry.Gather()
+	families, err := f.c.Registry().Gather()
 	wantOnly(t, "gather", err, "")
 	places["metrics"] = []byte(fmt.Sprint(families))
 	if !bytes.Contains(places["metrics"], []byte("fealty_recovery_shares_total")) ||

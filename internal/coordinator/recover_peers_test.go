@@ -1,9 +1,10 @@
-package coordinator
+package coordinator_test
 
 import (
 	"slices"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
@@ -22,7 +23,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
 			r := rs[0]
-			before := f.c.rooms.Head.State().Head
+			before := f.c.Rooms().Head.State().Head
 			f.faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
 			r.start()
 			r.await(authority.Recovery)
@@ -33,7 +34,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			})
 			got, err := bringTo(t, r.addr, f.people.shareFile(f.store, "alice"), recovery.Options{Force: force})
 			wantOnly(t, "bring", err, "")
-			s := r.c.rooms.Head.State()
+			s := r.c.Rooms().Head.State()
 			if !got.Recovered || s.Phase != authority.Ready || got.Head != s.Head.Hash {
 				t.Fatalf("%+v, and it is %v", got, s.Phase)
 			}
@@ -52,7 +53,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 					s.Head.Index, s.Head.Kind, given, via("owners"))
 			}
 			f.awaitHead(r)
-			if a := f.c.rooms.Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
+			if a := f.c.Rooms().Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
 				t.Errorf("mesh CA keys %s and %s, the head names %s", a.MeshKey, s.MeshKey, s.Head.MeshCAKey)
 			}
 			wantOrigins(t, f, "coordinator-1", "coordinator-2")
@@ -80,27 +81,27 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	for i, c := range others {
 		others[i] = d.again(c)
 	}
-	for _, c := range append([]*Coordinator{d.c}, others...) {
+	for _, c := range append([]*coordinator.Coordinator{d.c}, others...) {
 		for owner, want := range map[string]explain.Code{"alice": explain.ShareOld, "bob": explain.ShareOld,
 			"carol": explain.ShareNoOwner} {
 			_, err := bringAt(t, c, old[owner])
 			wantOnly(t, owner, err, want)
 			if got := explain.Of(err).Fields["owner"]; got != owner {
-				t.Errorf("%s refused the share of %q, which was that of %s", c.cfg.DataDir, got, owner)
+				t.Errorf("%s refused the share of %q, which was that of %s", c.Cfg().DataDir, got, owner)
 			}
 		}
 	}
 	// Whoever writes the store encrypts an old share to the attempt itself.
 	two := others[0]
-	g := two.rooms.OwnerRecovery.recoveries.current()
-	d.store.write(recoveryKey(g.id, "bob"), sentShare(t, g.recipient.Public(), g.id[:], testCluster,
+	g := two.Rooms().OwnerRecovery.Recoveries().Current()
+	d.store.write(coordinator.RecoveryKey(g.ID, "bob"), sentShare(t, g.Recipient.Public(), g.ID[:], testCluster,
 		"bob", old["bob"].Share))
 	if got, err := bringAt(t, d.c, next.shareFile(d.store, "alice")); err != nil || got.GetRecovered() {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
-	wantOnly(t, "go on", two.rooms.OwnerRecovery.goOnGathering(t.Context()), "")
+	wantOnly(t, "go on", two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	wantPhaseOf(t, two, "recovery")
-	if got := two.rooms.OwnerRecovery.recoveries.current().attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
+	if got := two.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
 		t.Errorf("after an old share was put beside it: %v", got)
 	}
 	if got, err := bringAt(t, two, next.shareFile(d.store, "dave")); err != nil || !got.GetRecovered() {

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -21,7 +21,7 @@ import (
 
 // seenBy is the mark of an owner's tool that looked at the head in force.
 func (f *fleet) seenBy() recovery.Mark {
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	return recovery.Mark{Cluster: s.Manifest.Cluster, SeenHead: s.Chain.Seen(),
 		TransactionKey: s.Chain.TransactionKey()}
 }
@@ -68,7 +68,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	if _, err := f.bring(alice, other); err == nil {
 		t.Error("who agreed to another restore sends a share for this one")
 	}
-	if p, _ := f.c.rooms.OwnerRecovery.recoveries.progress(); len(p.GetBrought()) != 0 {
+	if p, _ := f.c.Rooms().OwnerRecovery.Recoveries().Progress(); len(p.GetBrought()) != 0 {
 		t.Fatalf("in are %v", p.GetBrought())
 	}
 	var told *recovery.Restore
@@ -83,7 +83,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
 	f.awaitPhase(authority.Ready)
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	if s.Head.Kind != history.KindRestore {
 		t.Fatalf("the head is a %v", s.Head.Kind)
 	}
@@ -210,8 +210,8 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	}
 	f.stop()
 	f.start()
-	for what, text := range map[string]string{"status": f.c.rooms.OwnerRecovery.recoveryText(f.c.rooms.Head.State()),
-		"readiness": f.c.health().readiness().Reason} {
+	for what, text := range map[string]string{"status": f.c.Rooms().OwnerRecovery.RecoveryText(f.c.Rooms().Head.State()),
+		"readiness": f.c.Health().Readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
 			strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
 			t.Errorf("%s says %q", what, text)
@@ -220,7 +220,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	if _, err := f.bring(p.shareFile(f.store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.c.rooms.OwnerRecovery.recoveryText(f.c.rooms.Head.State()); !strings.HasPrefix(text,
+	if text := f.c.Rooms().OwnerRecovery.RecoveryText(f.c.Rooms().Head.State()); !strings.HasPrefix(text,
 		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}

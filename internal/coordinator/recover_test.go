@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -27,7 +28,7 @@ import (
 
 // ownedFleet starts a coordinator whose seed is held by three people, two of whom
 // it takes, and by a keeper.
-func ownedFleet(t testing.TB, config func(*Config)) (*fleet, *people) {
+func ownedFleet(t testing.TB, config func(*coordinator.Config)) (*fleet, *people) {
 	t.Helper()
 	f, p := newFleet(t, config), newPeople(t, "alice", "bob", "carol")
 	if err := f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
@@ -63,13 +64,13 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.c.rooms.Head.State().Phase != authority.Ready ||
-			f.c.rooms.OwnerRecovery.recoveries.current() != nil; {
+		for deadline := time.Now().Add(time.Minute); f.c.Rooms().Head.State().Phase != authority.Ready ||
+			f.c.Rooms().OwnerRecovery.Recoveries().Current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
-			f.c.rooms.Authority.pushed.Store(true)
-			f.c.rooms.Head.LookAgain()
+			f.c.Rooms().Authority.Pushed().Store(true)
+			f.c.Rooms().Head.LookAgain()
 			time.Sleep(time.Millisecond)
 		}
 		return nil
@@ -94,7 +95,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
 	m := f.member("a")
-	before := f.c.rooms.Head.State()
+	before := f.c.Rooms().Head.State()
 	files := make(map[string]keyring.ShareFile)
 	for _, n := range p.names {
 		files[n] = p.shareFile(f.store, n)
@@ -193,7 +194,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 	progress, err = f.bring(files["carol"], recovery.Options{})
 	wantProgress(t, progress, err, true, "alice", "carol")
-	after := f.c.rooms.Head.State()
+	after := f.c.Rooms().Head.State()
 	switch {
 	case after.Phase != authority.Ready:
 		t.Fatalf("phase %s (%s)", after.Phase, after.Reason)
@@ -210,7 +211,7 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	if err := m.renew(true); err != nil {
 		t.Errorf("a member does not renew: %v", err)
 	}
-	l, err := f.store.List(context.Background(), recoveryPrefix)
+	l, err := f.store.List(context.Background(), coordinator.RecoveryPrefix)
 	if err != nil || len(l.Entries) > 0 {
 		t.Errorf("%d records of the attempt are left (%v)", len(l.Entries), err)
 	}
@@ -227,9 +228,9 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
 	wantOnly(t, "forget", err, "")
 	wantOnly(t, "set", f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))), "")
-	after = f.c.rooms.Head.State()
+	after = f.c.Rooms().Head.State()
 	f.restart()
-	if s := f.c.rooms.Head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
+	if s := f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.Phase, s.Reason)
 	}
 }
@@ -283,7 +284,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					if crash {
 						d.restart()
 					} else {
-						d.c.rooms.Authority.checkHead(t.Context())
+						d.c.Rooms().Authority.CheckHead(t.Context())
 					}
 					bringBoth(t, d, alice, bob)
 					head := d.state().Head
@@ -341,7 +342,7 @@ func bringBoth(t testing.TB, d *desk, files ...keyring.ShareFile) {
 // mesh CA key of its own.
 func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 	t.Helper()
-	v, _, err := d.c.rooms.Authority.verifiedHistory(context.Background(), d.state())
+	v, _, err := d.c.Rooms().Authority.VerifiedHistory(context.Background(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -390,7 +391,7 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 			_, err := d.bring(bob)
 			d.faults.Disarm("set.before-swap")
 			d.store.lose()
-			d.c.rooms.Authority.checkHead(t.Context())
+			d.c.Rooms().Authority.CheckHead(t.Context())
 			if d.state().Phase != authority.Ready {
 				if err == nil {
 					t.Fatal("it said that it recovered, and did not")
@@ -414,22 +415,22 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	key, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
 	wantOnly(t, "read", err, "")
 	loseDeskKeeper(d, "file:/keeper/key")
-	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
+	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if _, err := d.bring(alice); err != nil {
 		t.Fatal(err)
 	}
 	d.disk.Put("/keeper/key", key)
 	d.disk.Chmod("/keeper/key", 0o600)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	d.wantPhase("ready", "")
 	_, err = d.bring(bob)
 	wantOnly(t, "bring", err, explain.RecoveryNotNeeded)
-	sent := sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", bob.Share)
-	_, err = d.c.rooms.OwnerRecovery.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.id[:], Owner: "bob",
+	sent := sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", bob.Share)
+	_, err = d.c.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.ID[:], Owner: "bob",
 		Share: sent}, anyOwner)
 	wantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
-	if _, err := g.open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
+	if _, err := g.Open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
 		t.Errorf("the key of the attempt still opens: %v", err)
 	}
 	if d.state().Head.Hash != head.Hash {
@@ -450,7 +451,7 @@ func TestConcurrentRecoveries(t *testing.T) {
 	d.disk.Chmod("/twin/"+authority.EnrolmentKeyFile, 0o600)
 	twin, err := d.another("twin")
 	wantOnly(t, "start", err, "")
-	for _, c := range []*Coordinator{d.c, twin} {
+	for _, c := range []*coordinator.Coordinator{d.c, twin} {
 		if _, err := bringAt(t, c, alice); err != nil {
 			t.Fatal(err)
 		}
@@ -468,13 +469,13 @@ func TestConcurrentRecoveries(t *testing.T) {
 		t.Fatalf("the twin is %s", phase)
 	}
 	d.wantPhase("recovery", "")
-	if got := twin.rooms.Head.State().Head.AuthorityEpoch; got != epoch+1 {
+	if got := twin.Rooms().Head.State().Head.AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
-	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
+	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	if g.head.Hash != twin.rooms.Head.State().Head.Hash {
+	if g.Head.Hash != twin.Rooms().Head.State().Head.Hash {
 		t.Error("the next attempt is not at the new head")
 	}
 }
@@ -487,7 +488,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
 	wantOnly(t, "split", err, "")
-	head, _, err := d.c.rooms.Head.History().Head(t.Context())
+	head, _, err := d.c.Rooms().Head.History().Head(t.Context())
 	wantOnly(t, "head", err, "")
 	var tr *history.Transition
 	d.store.alter(history.BlobKey(head.Hash), func(raw []byte) []byte {
@@ -512,7 +513,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	}
 	_, err = d.bring(file(1))
 	wantOnly(t, "bring", err, explain.RecoverySeedRefused)
-	if d.c.rooms.OwnerRecovery.recoveries.now != nil || len(d.store.keys(recoveryPrefix)) > 0 {
+	if d.c.Rooms().OwnerRecovery.Recoveries().Now != nil || len(d.store.keys(coordinator.RecoveryPrefix)) > 0 {
 		t.Error("something of the attempt is left")
 	}
 	d.wantPhase("recovery", "")
@@ -524,10 +525,10 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 	d, p := ownedDesk(t, "")
 	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
 	d.restart()
-	first, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
+	first, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	d.advance(recovery.Life * 3 / 4)
-	second, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
+	second, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if first == second {
 		t.Error("an attempt without a share was not made anew in time")
@@ -536,18 +537,18 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.advance(recovery.Life - 1)
-	if g, _ := d.c.rooms.OwnerRecovery.openGathering(t.Context()); g != second {
+	if g, _ := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context()); g != second {
 		t.Error("an attempt with a share ended early")
 	}
 	d.advance(1)
-	_, err = d.c.rooms.OwnerRecovery.bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.id[:], Owner: "bob",
-		Share: sentShare(t, second.recipient.Public(), second.id[:], testCluster, "bob", bob.Share)}, anyOwner)
+	_, err = d.c.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.ID[:], Owner: "bob",
+		Share: sentShare(t, second.Recipient.Public(), second.ID[:], testCluster, "bob", bob.Share)}, anyOwner)
 	wantOnly(t, "bring", err, explain.RecoveryOver)
 	progress, err := d.bring(bob)
 	if err != nil || !slices.Equal(progress.GetBrought(), []string{"bob"}) {
 		t.Errorf("the next attempt begins with %v (%v)", progress.GetBrought(), err)
 	}
-	if _, err := second.open("alice", nil); !errors.Is(err, explain.RecoveryOver) &&
+	if _, err := second.Open("alice", nil); !errors.Is(err, explain.RecoveryOver) &&
 		!errors.Is(err, explain.ShareWrong) {
 		t.Errorf("the old key: %v", err)
 	}
@@ -558,24 +559,24 @@ func TestForgedGatheredShares(t *testing.T) {
 	d, p := ownedDesk(t, "")
 	alice, bob, carol := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob"), p.shareFile(d.store, "carol")
 	d.restart()
-	g, err := d.c.rooms.OwnerRecovery.openGathering(t.Context())
+	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	put := func(owner string, value []byte) {
 		t.Helper()
-		e, err := d.store.Get(t.Context(), recoveryKey(g.id, owner))
+		e, err := d.store.Get(t.Context(), coordinator.RecoveryKey(g.ID, owner))
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			t.Fatal(err)
 		}
-		_, err = d.store.CompareAndSwap(t.Context(), recoveryKey(g.id, owner), e.Version, value)
+		_, err = d.store.CompareAndSwap(t.Context(), coordinator.RecoveryKey(g.ID, owner), e.Version, value)
 		wantOnly(t, "put", err, "")
 	}
 	put("mallory", []byte("nobody asked"))
 	for name, value := range map[string][]byte{
 		"garbage":         []byte("garbage"),
 		"large":           make([]byte, recovery.MaxSentBytes+1),
-		"a wrong one":     sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", otherShare(t, bob.Share)),
-		"of somebody":     sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", carol.Share),
-		"of another name": sentShare(t, g.recipient.Public(), g.id[:], testCluster, "carol", carol.Share),
+		"a wrong one":     sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", otherShare(t, bob.Share)),
+		"of somebody":     sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", carol.Share),
+		"of another name": sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "carol", carol.Share),
 	} {
 		put("bob", value)
 		progress, err := d.bring(alice)
@@ -584,7 +585,7 @@ func TestForgedGatheredShares(t *testing.T) {
 		}
 	}
 	// A good one may come by way of the store: another replica took it.
-	put("bob", sentShare(t, g.recipient.Public(), g.id[:], testCluster, "bob", bob.Share))
+	put("bob", sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", bob.Share))
 	progress, err := d.bring(alice)
 	if err != nil || !progress.GetRecovered() {
 		t.Fatalf("%v, %v", progress, err)
@@ -605,7 +606,7 @@ func TestKeeperThatStaysGone(t *testing.T) {
 	bringBoth(t, d, alice, bob)
 	status := func() string {
 		t.Helper()
-		st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		wantOnly(t, "status", err, "")
 		var b strings.Builder
 		for _, f := range st.GetFindings() {
@@ -652,9 +653,9 @@ func TestLeftSharesArePruned(t *testing.T) {
 	bringBoth(t, d, alice, bob)
 	d.lead(d.c)
 	before := len(d.store.keys(""))
-	left := len(d.store.keys(recoveryPrefix))
-	wantOnly(t, "prune", d.c.pruneOnce(t.Context(), d.state(), d.clock()), "")
-	if n := len(d.store.keys(recoveryPrefix)); n != 0 || left != 3 || len(d.store.keys("")) != before-left {
+	left := len(d.store.keys(coordinator.RecoveryPrefix))
+	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
+	if n := len(d.store.keys(coordinator.RecoveryPrefix)); n != 0 || left != 3 || len(d.store.keys("")) != before-left {
 		t.Errorf("%d of %d left records are there", n, left)
 	}
 }
@@ -678,7 +679,7 @@ func TestSharesInRecovery(t *testing.T) {
 	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
 	wantCode(t, err, explain.Unauthenticated)
 	// Whoever came over TLS, as who it may be.
-	_, err = served[fealtyv1.ManifestServiceServer](f.c.rooms.Authority.registerServices).GetSeedShares(t.Context(),
+	_, err = served[fealtyv1.ManifestServiceServer](f.c.Rooms().Authority.RegisterServices).GetSeedShares(t.Context(),
 		&fealtyv1.GetSeedSharesRequest{})
 	wantCode(t, err, explain.RecoveryMode)
 
@@ -703,7 +704,7 @@ func TestSharesInRecovery(t *testing.T) {
 	}
 
 	// What a set that failed left is of another set, and stays where it is.
-	entries, err := f.store.List(f.ctx(), sharePrefix)
+	entries, err := f.store.List(f.ctx(), coordinator.SharePrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -747,7 +748,7 @@ func TestSharesInRecovery(t *testing.T) {
 	wantCode(t, err, explain.ShareWrong)
 
 	// Without a record of which set it is, the newest is as good a guess.
-	index, err := f.store.List(f.ctx(), shareSetPrefix)
+	index, err := f.store.List(f.ctx(), coordinator.ShareSetPrefix)
 	if err != nil || len(index.Entries) != 1 {
 		t.Fatalf("%d records of sets: %v", len(index.Entries), err)
 	}

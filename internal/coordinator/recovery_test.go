@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -54,7 +55,7 @@ func TestRestartWithKeeper(t *testing.T) {
 	m := d.joined("a")
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	before := d.state()
-	version := d.c.rooms.Bundle.View().Version
+	version := d.c.Rooms().Bundle.View().Version
 	d.restart()
 	d.wantPhase("ready", "")
 	after := d.state()
@@ -64,7 +65,7 @@ func TestRestartWithKeeper(t *testing.T) {
 			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey,
 			before.Head.Hash, before.Head.AuthorityEpoch, before.RootPin, before.MeshKey)
 	}
-	if got := d.c.rooms.Bundle.View().Version; got != version {
+	if got := d.c.Rooms().Bundle.View().Version; got != version {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
 	}
 	// Its SVID is of the epoch before.
@@ -178,13 +179,13 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			d.wantPhase("recovery", tc.reason)
 			wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), explain.RecoveryMode)
 			next, _ := newKey()
-			_, err := d.c.renewOver(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: keyOf(t, m.key)},
+			_, err := renewOver(t.Context(), d.c, identity.Peer{ID: m.id, Leaf: m.leaf, Key: keyOf(t, m.key)},
 				mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.RecoveryMode)
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
 			}
-			_, err = d.c.rooms.Authority.set(t.Context(),
+			_, err = d.c.Rooms().Authority.Set(t.Context(),
 				&fealtyv1.SetManifestRequest{Manifest: d.manifest(poolEntries)},
 				true)
 			if !errors.Is(err, explain.RecoveryMode) && !errors.Is(err, explain.ManifestLeavesOut) {
@@ -242,13 +243,13 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			m := d.joined("a")
 			good := d.store.snapshot()
 			tc.spoil(d)
-			d.c.rooms.Authority.checkHead(t.Context())
+			d.c.Rooms().Authority.CheckHead(t.Context())
 			d.wantPhase("recovery", "")
 			wantOnly(t, "renew", m.renew(), explain.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
 			wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
 			d.store.revert(good)
-			d.c.rooms.Authority.checkHead(t.Context())
+			d.c.Rooms().Authority.CheckHead(t.Context())
 			d.wantPhase("ready", "")
 			wantOnly(t, "renew", m.renew(), "")
 		})
@@ -269,7 +270,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 				t.Fatal("an older head in the store changed the state")
 			}
 			wantOnly(t, "renew", m.renew(), explain.HistoryInvalid)
-			_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(t.Context(),
+			_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			wantOnly(t, "token", err, explain.HistoryInvalid)
 		}
@@ -326,11 +327,11 @@ func TestSetDiesAnywhere(t *testing.T) {
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
-					d.c.rooms.Authority.checkHead(t.Context())
+					d.c.Rooms().Authority.CheckHead(t.Context())
 					if err == nil && (d.state().Phase != authority.Ready || d.state().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
-					head, _, headErr := d.c.rooms.Head.History().Head(t.Context())
+					head, _, headErr := d.c.Rooms().Head.History().Head(t.Context())
 					d.afterCrash(t, first, headErr == nil && head.Hash != before)
 				})
 			}
@@ -352,7 +353,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				err := d.set(poolEntries + coordinatorEntry(t, 2))
 				d.store.intercept(nil)
 				d.store.setDown(nil)
-				head, _, headErr := d.c.rooms.Head.History().Head(t.Context())
+				head, _, headErr := d.c.Rooms().Head.History().Head(t.Context())
 				moved := headErr == nil && head.Hash != before
 				if err == nil && !moved {
 					t.Fatal("a set was acknowledged and did not happen")
@@ -380,7 +381,7 @@ func (d *desk) afterCrash(t *testing.T, first, moved bool) {
 	if s := d.state(); s.MeshCA().KeyID() != s.Head.MeshCAKey || s.Head.AuthorityEpoch != s.Head.Index {
 		t.Fatalf("mesh CA %v under head %d of epoch %d", s.MeshCA().KeyID(), s.Head.Index, s.Head.AuthorityEpoch)
 	}
-	if !slices.Contains(d.c.rooms.Bundle.View().Bundle.MeshKeys(), d.state().MeshKey) {
+	if !slices.Contains(d.c.Rooms().Bundle.View().Bundle.MeshKeys(), d.state().MeshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
 	m := d.joined("after")
@@ -410,29 +411,29 @@ func TestTwoFirstSets(t *testing.T) {
 			defer other.Close()
 			req := d.request(d.manifest(poolEntries +
 				fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-					other.rooms.Self.EnrolmentKey())))
+					other.Rooms().Self.EnrolmentKey())))
 			writes := 0
 			d.store.intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
 					d.store.intercept(nil)
-					if _, err := other.rooms.Authority.set(context.Background(), req, true); err != nil {
+					if _, err := other.Rooms().Authority.Set(context.Background(), req, true); err != nil {
 						t.Errorf("the other's set: %v", err)
 					}
 				}
 			})
-			_, err = d.c.rooms.Authority.set(t.Context(), req, true)
+			_, err = d.c.Rooms().Authority.Set(t.Context(), req, true)
 			d.store.intercept(nil)
 			if writes > stop && err == nil && stop < 5 {
 				t.Fatal("both won")
 			}
-			d.c.rooms.Authority.checkHead(t.Context())
-			other.rooms.Authority.checkHead(t.Context())
-			for name, c := range map[string]*Coordinator{"this": d.c, "the other": other} {
+			d.c.Rooms().Authority.CheckHead(t.Context())
+			other.Rooms().Authority.CheckHead(t.Context())
+			for name, c := range map[string]*coordinator.Coordinator{"this": d.c, "the other": other} {
 				if phase, reason := c.Phase(); phase != "ready" {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
 				}
 			}
-			if a, b := d.state(), other.rooms.Head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin ||
+			if a, b := d.state(), other.Rooms().Head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin ||
 				a.MeshKey != b.MeshKey {
 				t.Fatal("the two replicas serve different clusters")
 			}
@@ -451,40 +452,44 @@ func TestTwoReplicas(t *testing.T) {
 	}
 	defer other.Close()
 	entries := poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-		other.rooms.Self.EnrolmentKey())
+		other.Rooms().Self.EnrolmentKey())
 	wantOnly(t, "set", d.set(entries), "")
-	other.rooms.Authority.checkHead(t.Context())
+	other.Rooms().Authority.CheckHead(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
 	}
 	m := d.joined("a")
 	here := d.c
-	at := func(c *Coordinator, f func() error) error { d.c = c; defer func() { d.c = here }(); return f() }
+	at := func(c *coordinator.Coordinator, f func() error) error {
+		d.c = c
+		defer func() { d.c = here }()
+		return f()
+	}
 	wantOnly(t, "renew at the other", at(other, m.renew), "")
 
 	// A replica that lags does not decide under its old manifest: it catches up
 	// first, and then refuses.
 	wantOnly(t, "set", d.set(entriesOf(false)+entries[len(poolEntries):]), "")
 	wantOnly(t, "renew at the one that lags", at(other, m.renew), explain.RenewEntryGone)
-	if other.rooms.Head.State().Head.Hash != d.state().Head.Hash {
+	if other.Rooms().Head.State().Head.Hash != d.state().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
 	wantOnly(t, "set", d.set(entries), "")
-	other.rooms.Authority.checkHead(t.Context())
+	other.Rooms().Authority.CheckHead(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
 	d.ban(t, identity.Data, "a")
 	next, _ := newKey()
-	_, err = other.renewOver(t.Context(), identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+	_, err = renewOver(t.Context(), other, identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
 	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
-	if err := other.rooms.Bundle.Refresh(t.Context(), other.rooms.Head.State(), true); err != nil {
+	if err := other.Rooms().Bundle.Refresh(t.Context(), other.Rooms().Head.State(), true); err != nil {
 		t.Fatal(err)
 	}
-	if !other.rooms.Bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
+	if !other.Rooms().Bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
 		t.Fatal("the other replica does not believe the ban")
 	}
 	// Both compile one content for one version.
-	a, b := d.c.rooms.Bundle.View(), other.rooms.Bundle.View()
+	a, b := d.c.Rooms().Bundle.View(), other.Rooms().Bundle.View()
 	if a.Version != b.Version || a.ContentHash != b.ContentHash {
 		t.Fatalf("versions %d and %d, content %v and %v", a.Version, b.Version, a.ContentHash, b.ContentHash)
 	}
@@ -495,20 +500,20 @@ func TestTwoReplicas(t *testing.T) {
 func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	d := testDesk(t)
 	m := d.joined("a")
-	old := d.c.rooms.Bundle.View()
+	old := d.c.Rooms().Bundle.View()
 	d.ban(t, identity.Data, "a")
-	if err := d.c.rooms.Bundle.Believe(old); err != nil {
+	if err := d.c.Rooms().Bundle.Believe(old); err != nil {
 		t.Fatal(err)
 	}
 	d.advance(20 * time.Hour)
-	if err := d.c.rooms.Bundle.RenewIdentity(t.Context(), d.state()); err != nil {
+	if err := d.c.Rooms().Bundle.RenewIdentity(t.Context(), d.state()); err != nil {
 		t.Fatal(err)
 	}
-	material, err := d.c.rooms.Bundle.Source().Current(t.Context())
+	material, err := d.c.Rooms().Bundle.Source().Current(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.rooms.Bundle.View().Bundle,
+	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.Rooms().Bundle.View().Bundle,
 		"the bundle of our listener": material.Bundle()} {
 		if !b.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%s does not know of the ban", name)
@@ -523,7 +528,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 	t.Run("renaming this coordinator", func(t *testing.T) {
 		d := testDesk(t)
 		m := strings.Replace(string(d.manifest(poolEntries)), "{name: coordinator-1,", "{name: renamed,", 1)
-		_, err := d.c.rooms.Authority.set(t.Context(), d.request([]byte(m)), false)
+		_, err := d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(m)), false)
 		wantOnly(t, "set", err, explain.RequestField)
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
@@ -567,13 +572,13 @@ func testClockThatJumps(t *testing.T, bans bool) {
 	}
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
 		d.advance(jump)
-		wantOnly(t, "trust", d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true), "")
-		wantOnly(t, "identity", d.c.rooms.Bundle.RenewIdentity(t.Context(), d.state()), "")
-		v := d.c.rooms.Bundle.View()
+		wantOnly(t, "trust", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
+		wantOnly(t, "identity", d.c.Rooms().Bundle.RenewIdentity(t.Context(), d.state()), "")
+		v := d.c.Rooms().Bundle.View()
 		if age := d.clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
 		}
-		material, err := d.c.rooms.Bundle.Source().Current(t.Context())
+		material, err := d.c.Rooms().Bundle.Source().Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -584,7 +589,7 @@ func testClockThatJumps(t *testing.T, bans bool) {
 		d.joined(fmt.Sprintf("after-%d", int(jump.Hours())))
 	}
 	for _, m := range gone {
-		if !d.c.rooms.Bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
+		if !d.c.Rooms().Bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
 			t.Errorf("%v is not banned any more", m.id)
 		}
 	}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(time.Minute); testutil.ToFloat64(f.c.metrics.refused) == 0; {
+	for deadline := time.Now().Add(time.Minute); testutil.ToFloat64(f.c.Metrics().Refused) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("no refusal was counted")
 		}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -14,12 +14,12 @@ import (
 // rekey asks the desk's coordinator for a new mesh CA key.
 func (d *desk) rekey() (*authority.State, error) {
 	d.t.Helper()
-	release, err := d.c.rooms.Authority.settingTurn(context.Background())
+	release, err := d.c.Rooms().Authority.SettingTurn(context.Background())
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	defer release()
-	return d.c.rooms.Authority.rekey(context.Background(), d.state(), "test", "test", nil)
+	return d.c.Rooms().Authority.Rekey(context.Background(), d.state(), "test", "test", nil)
 }
 
 func TestRekey(t *testing.T) {
@@ -54,12 +54,12 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 	old := d.state()
 	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
 	now := d.state()
-	release, err := d.c.rooms.Authority.settingTurn(t.Context())
+	release, err := d.c.Rooms().Authority.SettingTurn(t.Context())
 	wantOnly(t, "turn", err, "")
-	_, err = d.c.rooms.Authority.rekey(t.Context(), old, "test", "test", nil)
+	_, err = d.c.Rooms().Authority.Rekey(t.Context(), old, "test", "test", nil)
 	release()
 	wantOnly(t, "rekey", err, explain.HistoryInvalid)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	if d.state() != now {
 		t.Error("the state is another one")
 	}
@@ -117,9 +117,9 @@ func TestRekeyWantsAdmission(t *testing.T) {
 	stranger, err := d.another("stranger")
 	wantOnly(t, "start", err, "")
 	defer stranger.Close()
-	_, err = stranger.rooms.Authority.rekey(t.Context(), d.state(), "test", "test", nil)
+	_, err = stranger.Rooms().Authority.Rekey(t.Context(), d.state(), "test", "test", nil)
 	wantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
-	d.c.rooms.Authority.checkHead(t.Context())
+	d.c.Rooms().Authority.CheckHead(t.Context())
 	d.wantPhase("ready", "")
 }
 
@@ -131,9 +131,9 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	d.faults.Fail("adopt.begin", errTestCrash)
 	var last history.Record
 	for range 3 {
-		release, err := d.c.rooms.Authority.settingTurn(t.Context())
+		release, err := d.c.Rooms().Authority.SettingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.rooms.Authority.rekey(t.Context(), d.state().Ready(), "test", "test", nil)
+		_, err = d.c.Rooms().Authority.Rekey(t.Context(), d.state().Ready(), "test", "test", nil)
 		release()
 		wantOnly(t, "rekey", err, explain.DoneNotInForce)
 		last = mustHead(t, d)

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
 	const agents = "asked of an agent, on its own socket"
 	prepared := func(d *desk) *fealtyv1.CommitReseedRequest {
-		p, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).PrepareReseed(ctx,
+		p, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		wantOnly(t, "prepare", err, "")
 		key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
@@ -55,7 +55,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	}{
 		{"ManifestService.SetManifest", "refused: it names the head that it follows", func(d *desk) func() error {
 			return func() error {
-				_, err := d.c.rooms.Authority.set(ctx, d.request(d.manifest(poolEntries+coordinatorEntry(t, 2))), true)
+				_, err := d.c.Rooms().Authority.Set(ctx, d.request(d.manifest(poolEntries+coordinatorEntry(t, 2))), true)
 				return err
 			}
 		}},
@@ -64,7 +64,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ReseedService.PrepareReseed", "one seed more that waits in a memory, for an hour",
 			func(d *desk) func() error {
 				return func() error {
-					_, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).PrepareReseed(ctx,
+					_, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
 						&fealtyv1.PrepareReseedRequest{})
 					return err
 				}
@@ -73,7 +73,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			func(d *desk) func() error {
 				req := prepared(d)
 				return func() error {
-					_, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).CommitReseed(ctx, req)
+					_, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).CommitReseed(ctx, req)
 					return err
 				}
 			}},
@@ -107,14 +107,14 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			return func() error {
 				soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
 				defer cancel()
-				_, err := served[fealtyv1.LeaderServiceServer](d.c.rooms.Election.RegisterServices).TransferLeader(soon,
+				_, err := served[fealtyv1.LeaderServiceServer](d.c.Rooms().Election.RegisterServices).TransferLeader(soon,
 					&fealtyv1.TransferLeaderRequest{})
 				return err
 			}
 		}},
 		{"TokenService.CreateToken", "another token, and the first one nobody knows", func(d *desk) func() error {
 			return func() error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(ctx,
+				_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(ctx,
 					&fealtyv1.CreateTokenRequest{Entry: "pool"})
 				return err
 			}
@@ -122,7 +122,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"TokenService.RevokeToken", "nothing: it is revoked for good", func(d *desk) func() error {
 			id := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
 			return func() error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).RevokeToken(ctx,
+				_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).RevokeToken(ctx,
 					&fealtyv1.RevokeTokenRequest{Id: id})
 				return err
 			}
@@ -201,7 +201,8 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			m := d.joined("a")
 			peer := identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}
 			return func() error {
-				_, err := served[fealtyv1.AdmissionServiceServer](d.c.rooms.Admission.RegisterServices).Leave(identity.NewContext(ctx, peer),
+				_, err := served[fealtyv1.AdmissionServiceServer](d.c.Rooms().Admission.RegisterServices).Leave(
+					identity.NewContext(ctx, peer),
 					&fealtyv1.LeaveRequest{})
 				return err
 			}
@@ -278,7 +279,7 @@ func (d *desk) loseAfterChange() *bool {
 		}
 		*lost = true
 		d.faults.Fail("adopt.begin", errTestCrash)
-		d.c.rooms.Head.Put(authority.Recovering(d.state(), errTestCrash), time.Time{})
+		d.c.Rooms().Head.Put(authority.Recovering(d.state(), errTestCrash), time.Time{})
 	})
 	return lost
 }
@@ -292,7 +293,7 @@ func (d *desk) ledByAnother() {
 		d.t.Fatal(err)
 	}
 	d.store.write(election.TermKey, w.Value)
-	if err := d.c.rooms.PeerRecovery.announce(context.Background(), false); err != nil {
+	if err := d.c.Rooms().PeerRecovery.Announce(context.Background(), false); err != nil {
 		d.t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -21,7 +22,7 @@ import (
 // awaitReplica waits until the record of r's coordinator is as want says.
 func (f *fleet) awaitReplica(want func(replicas.Record) bool) replicas.Record {
 	f.t.Helper()
-	key, err := replicas.Key(f.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey))
+	key, err := replicas.Key(f.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 	r.start()
 	r.awaitHead(f)
 	at := func(f *fleet) func(replicas.Record) bool {
-		head := f.c.rooms.Head.State().Head.Hash
+		head := f.c.Rooms().Head.State().Head.Hash
 		return func(r replicas.Record) bool { return r.Phase == "ready" && r.Head == head }
 	}
 	f.awaitReplica(at(f))
@@ -118,9 +119,9 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
 	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.kill()
-	mine, err := replicas.Key(f.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey))
+	mine, err := replicas.Key(f.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	its, err := replicas.Key(r.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey))
+	its, err := replicas.Key(r.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
 	genuine, err := f.store.Get(t.Context(), its)
 	wantOnly(t, "read", err, "")
@@ -141,7 +142,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.c.coordinators().Newest(t.Context(), f.c.rooms.Head.State().Manifest)
+		all, err := f.c.Coordinators().Newest(t.Context(), f.c.Rooms().Head.State().Manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -157,7 +158,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}{
 		{"as it was", its, genuine.Value, both},
 		{"signed by it again", its, again(func(r *replicas.Record) { r.Name = "somebody-else" },
-			r.c.rooms.Self.PrivateKey()),
+			r.c.Rooms().Self.PrivateKey()),
 			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
 		{"signed by another", its, again(func(*replicas.Record) {}, stranger), one},
@@ -166,16 +167,16 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 			again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
 				stranger), both},
 		{"an address that is none", its, again(func(r *replicas.Record) { r.Addresses = []string{"host"} },
-			r.c.rooms.Self.PrivateKey()), one},
+			r.c.Rooms().Self.PrivateKey()), one},
 		{"too many addresses", its,
 			again(func(r *replicas.Record) { r.Addresses = slices.Repeat([]string{"h:1"}, replicas.MaxAddrs+1) },
-				r.c.rooms.Self.PrivateKey()), one},
+				r.c.Rooms().Self.PrivateKey()), one},
 		{"a phase that is none", its, again(func(r *replicas.Record) { r.Phase = "\x1b[31m" },
-			r.c.rooms.Self.PrivateKey()), one},
+			r.c.Rooms().Self.PrivateKey()), one},
 		{"too large", its, again(func(r *replicas.Record) { r.Name = strings.Repeat("x", replicas.MaxBytes) },
-			r.c.rooms.Self.PrivateKey()), one},
+			r.c.Rooms().Self.PrivateKey()), one},
 		{"a key of low order", its, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(make([]byte, 32)) },
-			r.c.rooms.Self.PrivateKey()), one},
+			r.c.Rooms().Self.PrivateKey()), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
 	} {
@@ -201,18 +202,18 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	put(strangers, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
 		stranger))
 	put(replicas.Prefix+"rubbish", []byte("rubbish"))
-	s := f.c.rooms.Head.State()
-	wantOnly(t, "prune", f.c.rooms.PeerRecovery.dropReplicas(t.Context(), s, f.clock()), "")
+	s := f.c.Rooms().Head.State()
+	wantOnly(t, "prune", f.c.Rooms().PeerRecovery.DropReplicas(t.Context(), s, f.clock()), "")
 	if got := f.keys(replicas.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
 		t.Errorf("left are %v", got)
 	}
-	week := f.clock().Add(replicaRetention + time.Hour)
-	wantOnly(t, "prune", f.c.rooms.PeerRecovery.dropReplicas(t.Context(), s, week), "")
+	week := f.clock().Add(coordinator.ReplicaRetention + time.Hour)
+	wantOnly(t, "prune", f.c.Rooms().PeerRecovery.DropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicas.Prefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.c.rooms.Self.PrivateKey()))
-	wantOnly(t, "prune", f.c.rooms.PeerRecovery.dropReplicas(t.Context(), s, week), "")
+	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.c.Rooms().Self.PrivateKey()))
+	wantOnly(t, "prune", f.c.Rooms().PeerRecovery.DropReplicas(t.Context(), s, week), "")
 	if got := f.keys(replicas.Prefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)
 	}
@@ -251,7 +252,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
-	all, err := d.c.coordinators().Newest(t.Context(), d.state().Manifest)
+	all, err := d.c.Coordinators().Newest(t.Context(), d.state().Manifest)
 	wantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
@@ -262,7 +263,8 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 		living) || slices.Contains(names, "other-00") || slices.Contains(names, "other-01") {
 		t.Errorf("told are %v, want %s among them", names, living)
 	}
-	if _, err := (served[fealtyv1.CoordinatorServiceServer](d.c.rooms.Peers.RegisterServices)).ForgetCoordinator(t.Context(),
+	if _, err := (served[fealtyv1.CoordinatorServiceServer](d.c.Rooms().Peers.RegisterServices)).ForgetCoordinator(
+		t.Context(),
 		&fealtyv1.ForgetCoordinatorRequest{Name: "other-00"}); err != nil {
 		t.Errorf("one that is not told of any more is forgotten: %v", err)
 	}
@@ -271,7 +273,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	write(0, true)
 	write(1, true)
-	if all, _ = d.c.coordinators().Newest(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
+	if all, _ = d.c.Coordinators().Newest(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
 		func(r replicas.Record) bool { return r.Name == living || r.Stopped }) {
 		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
 	}
@@ -294,7 +296,7 @@ func (f *fleet) keys(prefix string) []string {
 func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
-	if err := f.c.rooms.PeerRecovery.announce(t.Context(), false); err != nil {
+	if err := f.c.Rooms().PeerRecovery.Announce(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.keys(""); len(got) > 0 {

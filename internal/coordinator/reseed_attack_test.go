@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/tls"
@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -111,7 +112,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 	f.faults.Disarm("adopt.begin")
 	for range 3 {
-		f.c.rooms.Authority.checkHead(t.Context())
+		f.c.Rooms().Authority.CheckHead(t.Context())
 	}
 	if f.thawed() {
 		t.Error("the freeze ended though the trust state was not moved")
@@ -120,7 +121,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 		store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.rooms.Head.LookAgain()
+	f.c.Rooms().Head.LookAgain()
 	f.awaitPhase(authority.Ready)
 	if got := f.recordText(); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
@@ -144,7 +145,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 		t.Fatal("the crash was survived")
 	}
 	f.restart()
-	l, err := f.store.List(t.Context(), reseedPrefix)
+	l, err := f.store.List(t.Context(), coordinator.ReseedPrefix)
 	if err != nil || len(l.Entries) != 2 {
 		t.Fatalf("%d keys of the reseed, %v", len(l.Entries), err)
 	}
@@ -153,7 +154,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	}
 	f.faults.Disarm("set.after-swap")
 	f.faults.Disarm("adopt.begin")
-	f.c.rooms.Head.LookAgain()
+	f.c.Rooms().Head.LookAgain()
 	f.awaitPhase(authority.Ready)
 	if _, err := f.local().member.RemoveMember(f.ctx(),
 		&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
@@ -169,7 +170,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	if !f.thawed() {
 		t.Error("the records are frozen")
 	}
-	rec, err := record.Get[record.Member](t.Context(), f.c.rooms.Head.State().Records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.c.Rooms().Head.State().Records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
 		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}

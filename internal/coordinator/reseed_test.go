@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
@@ -87,20 +88,20 @@ type former struct {
 
 func (f *fleet) keep() former {
 	f.t.Helper()
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	thief := steal(s)
 	auth, err := store.NewAuthenticator(thief.keys.RecordMAC())
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return former{seed: thief.Seed, keys: thief.keys, root: s.Root, bundle: f.c.rooms.Bundle.View().Bundle,
+	return former{seed: thief.Seed, keys: thief.keys, root: s.Root, bundle: f.c.Rooms().Bundle.View().Bundle,
 		auth: auth, chain: s.Chain}
 }
 
 // records returns what every record says, whatever seed it is under.
 func (f *fleet) recordText() string {
 	f.t.Helper()
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	var out []string
 	for _, prefix := range []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, record.BanIDPrefix,
 		record.BanKeyPrefix} {
@@ -155,7 +156,7 @@ func TestReseed(t *testing.T) {
 	}
 	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
 	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.rooms.Head.State().Bundle.PublicRoot())
+	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.Rooms().Head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +185,7 @@ func TestReseed(t *testing.T) {
 	}
 	next(believed)
 	records := f.recordText()
-	before := f.c.rooms.Head.State()
+	before := f.c.Rooms().Head.State()
 
 	// Nothing happens before the signers signed.
 	commit := f.prepare(nil)
@@ -192,14 +193,14 @@ func TestReseed(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.c.rooms.Head.State().Head.Hash != before.Head.Hash {
+	if f.c.Rooms().Head.State().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
 	done, err := f.reseedClient().CommitReseed(f.ctx(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.c.rooms.Head.State()
+	after := f.c.Rooms().Head.State()
 	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 		after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
 		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.Head.SeedEpoch,
@@ -286,20 +287,20 @@ func TestReseed(t *testing.T) {
 	}
 
 	// A restart comes up under the new seed; what was sealed of the old one is gone.
-	for _, prefix := range []string{sealed.Prefix, reseedPrefix} {
+	for _, prefix := range []string{sealed.Prefix, coordinator.ReseedPrefix} {
 		l, err := f.store.List(context.Background(), prefix)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range l.Entries {
 			if strings.Contains(e.Key, fmt.Sprintf("%x", before.Head.Salt[:])) || strings.Contains(e.Key,
-				before.Head.Hash.String()) || prefix == reseedPrefix {
+				before.Head.Hash.String()) || prefix == coordinator.ReseedPrefix {
 				t.Errorf("%s is left", e.Key)
 			}
 		}
 	}
 	f.restart()
-	if s := f.c.rooms.Head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
+	if s := f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
 		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.Phase, s.Reason, s.Head.SeedEpoch)
 	}
 	if err := b.renew(true); err != nil {
@@ -308,7 +309,7 @@ func TestReseed(t *testing.T) {
 
 	// And once more.
 	f.reseed()
-	if s := f.c.rooms.Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
+	if s := f.c.Rooms().Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
 			len(s.Bundle.RootChanges))
 	}
@@ -330,8 +331,8 @@ func TestReseed(t *testing.T) {
 
 	// The old root leaves the bundle with the last SVID under it.
 	f.advance(26 * time.Hour)
-	f.c.rooms.Bundle.LookAgain()
-	for deadline := time.Now().Add(time.Minute); len(f.c.rooms.Bundle.View().Bundle.RetiredRoots()) > 0; {
+	f.c.Rooms().Bundle.LookAgain()
+	for deadline := time.Now().Add(time.Minute); len(f.c.Rooms().Bundle.View().Bundle.RetiredRoots()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the old roots stay in the bundle")
 		}
@@ -368,7 +369,7 @@ func TestReseedRefusals(t *testing.T) {
 		_, err := f.reseedClient().CommitReseed(f.ctx(), req)
 		return err
 	}
-	head := f.c.rooms.Head.State().Head.Hash
+	head := f.c.Rooms().Head.State().Head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
@@ -391,14 +392,14 @@ func TestReseedRefusals(t *testing.T) {
 			r.Signatures[0].Signature = ed25519.Sign(f.signer,
 				snapshot.PAE(snapshot.TypeRootChange, "other.example", r.Change))
 		}, explain.ManifestMissigned},
-		{"too late", func(*fealtyv1.CommitReseedRequest) { f.advance(preparedLife) }, explain.ReseedUnprepared},
+		{"too late", func(*fealtyv1.CommitReseedRequest) { f.advance(coordinator.PreparedLife) }, explain.ReseedUnprepared},
 		{"a reason without end",
 			func(r *fealtyv1.CommitReseedRequest) { r.Reason = strings.Repeat("x", record.MaxReasonBytes+1) },
 			explain.RequestField},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.c.rooms.Head.State().Head.Hash; got != head {
+	if got := f.c.Rooms().Head.State().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
 	if _, err := f.reseedClient().PrepareReseed(f.ctx(),
@@ -423,7 +424,7 @@ func TestReseedRefusals(t *testing.T) {
 	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.c.rooms.Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
+	if s := f.c.Rooms().Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
 		t.Fatalf("seed epoch %d, manifest %s", s.Head.SeedEpoch, s.Manifest.Hash())
 	}
 }
@@ -470,12 +471,12 @@ func TestReseedInterrupted(t *testing.T) {
 				if restart {
 					f.start()
 				} else {
-					f.c.rooms.Head.LookAgain()
+					f.c.Rooms().Head.LookAgain()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					s := f.c.rooms.Head.State()
+					s := f.c.Rooms().Head.State()
 					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch &&
-						!f.c.rooms.Authority.unsettled.Load() && f.thawed() {
+						!f.c.Rooms().Authority.Unsettled().Load() && f.thawed() {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -494,7 +495,7 @@ func TestReseedInterrupted(t *testing.T) {
 					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.ctx(), f.c.rooms.Head.State().Records,
+					if _, err := record.Get[record.Member](f.ctx(), f.c.Rooms().Head.State().Records,
 						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
@@ -541,7 +542,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, n := range members {
-		n.believes = f.c.rooms.Bundle.View().Bundle
+		n.believes = f.c.Rooms().Bundle.View().Bundle
 		conn := n.conn()
 		wg.Go(func() {
 			for {
@@ -591,20 +592,20 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
 	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.rooms.Head.State().Bundle.PublicRoot())
+	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.Rooms().Head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	old := f.keep()
-	before := f.c.rooms.Head.State()
-	input, err := f.c.rooms.Bundle.Read(t.Context(), before)
+	before := f.c.Rooms().Head.State()
+	input, err := f.c.Rooms().Bundle.Read(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.reseed()
 	now := f.clock()
-	s := f.c.rooms.Head.State()
-	believed := f.c.rooms.Bundle.View().Bundle
+	s := f.c.Rooms().Head.State()
+	believed := f.c.Rooms().Bundle.View().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
 	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(),
@@ -695,7 +696,8 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		ClusterID: testCluster, Index: s.Head.Index, Previous: snapshot.Digest(before.Head.Hash),
 		Manifest:       snapshot.Digest(before.Head.Manifest),
 		AuthorityEpoch: 9, SeedEpoch: 2, PreviousRoot: before.RootPin, Root: identity.KeyID{6, 6, 6},
-		ConfigRoot: ed25519Public(old.keys.ConfigSigning(7)), TransactionKey: ed25519Public(old.keys.Transaction()),
+		ConfigRoot:     coordinator.Ed25519Public(old.keys.ConfigSigning(7)),
+		TransactionKey: coordinator.Ed25519Public(old.keys.Transaction()),
 	}
 	raw, err := mine.Encode()
 	if err != nil {
@@ -710,7 +712,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return snapshot.SignerSignature{Key: [32]byte(ed25519Public(key)), Signature: [64]byte(sig)}
+		return snapshot.SignerSignature{Key: [32]byte(coordinator.Ed25519Public(key)), Signature: [64]byte(sig)}
 	}
 	asSigner := sign(old.keys.ConfigRoot())
 	asSigner.Key = genuine.Signatures[0].Key
@@ -746,7 +748,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	base, err := history.New(elsewhere).Follow(t.Context(), nil, ed25519Public(old.keys.Transaction()))
+	base, err := history.New(elsewhere).Follow(t.Context(), nil, coordinator.Ed25519Public(old.keys.Transaction()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -769,25 +771,25 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if _, err := f.store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	f.c.rooms.Head.LookAgain()
+	f.c.Rooms().Head.LookAgain()
 	f.awaitPhase(authority.Recovery)
 	f.restart()
-	if s := f.c.rooms.Head.State(); s.Phase != authority.Recovery {
+	if s := f.c.Rooms().Head.State(); s.Phase != authority.Recovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
 	}
 	if _, err := f.store.Commit(t.Context(),
 		store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.rooms.Head.LookAgain()
+	f.c.Rooms().Head.LookAgain()
 	f.awaitPhase(authority.Ready)
 }
 
 func (f *fleet) awaitPhase(want authority.Phase) {
 	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); f.c.rooms.Head.State().Phase != want; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); f.c.Rooms().Head.State().Phase != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s := f.c.rooms.Head.State()
+			s := f.c.Rooms().Head.State()
 			f.t.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 		}
 	}
@@ -818,7 +820,7 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			return false
 		},
 		"the ledger is sealed under the old seed": func(t *testing.T, f *fleet, old former) bool {
-			l, err := f.store.List(t.Context(), ledgerPrefix)
+			l, err := f.store.List(t.Context(), coordinator.LedgerPrefix)
 			if err != nil || len(l.Entries) != 1 {
 				t.Fatalf("%d parts of a ledger, %v", len(l.Entries), err)
 			}
@@ -830,7 +832,7 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			return true
 		},
 		"the ledger is gone": func(t *testing.T, f *fleet, old former) bool {
-			l, err := f.store.List(t.Context(), ledgerPrefix)
+			l, err := f.store.List(t.Context(), coordinator.LedgerPrefix)
 			if err != nil || len(l.Entries) != 1 {
 				t.Fatalf("%d parts of a ledger, %v", len(l.Entries), err)
 			}
@@ -855,18 +857,18 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.start()
 			lost := spoil(t, f, old)
 			f.faults.Disarm("adopt.begin")
-			f.c.rooms.Head.LookAgain()
+			f.c.Rooms().Head.LookAgain()
 			if lost {
-				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.rooms.Head.State().Reason,
+				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.Rooms().Head.State().Reason,
 					"seed of the head"); time.Sleep(5 * time.Millisecond) {
 					if time.Now().After(deadline) {
-						t.Fatalf("%s: %s", f.c.rooms.Head.State().Phase, f.c.rooms.Head.State().Reason)
+						t.Fatalf("%s: %s", f.c.Rooms().Head.State().Phase, f.c.Rooms().Head.State().Reason)
 					}
 				}
 				return
 			}
 			f.awaitPhase(authority.Ready)
-			s := f.c.rooms.Head.State()
+			s := f.c.Rooms().Head.State()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))
 				if err == nil && (name == "mallory" && rec.Exists() ||
@@ -895,7 +897,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		t.Fatal(err)
 	}
 	ch := d.state().Records.NewChange(d.state().HeadVersion)
-	ch.Write(d.c.rooms.Trust.RolloutKey(), trust.RolloutRecord{Number: 1})
+	ch.Write(d.c.Rooms().Trust.RolloutKey(), trust.RolloutRecord{Number: 1})
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -910,33 +912,33 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	all := list()
 	for what, read := range map[string]func() error{
-		"the members":     func() error { _, err := d.c.rooms.Membership.Follow(t.Context(), before); return err },
-		"the trust state": func() error { _, err := d.c.rooms.Bundle.Ensure(t.Context(), before); return err },
+		"the members":     func() error { _, err := d.c.Rooms().Membership.Follow(t.Context(), before); return err },
+		"the trust state": func() error { _, err := d.c.Rooms().Bundle.Ensure(t.Context(), before); return err },
 		"the " +
-			"publication": func() error { _, err := d.c.rooms.Publication.Load(t.Context(), before); return err },
+			"publication": func() error { _, err := d.c.Rooms().Publication.Load(t.Context(), before); return err },
 		"a rollout": func() error {
-			_, _, _, err := d.c.rooms.Trust.Progress(t.Context(), before, &bundle.Rotation{Number: 1})
+			_, _, _, err := d.c.Rooms().Trust.Progress(t.Context(), before, &bundle.Rotation{Number: 1})
 			return err
 		},
 	} {
-		if err := read(); !lost(err) || forgedRecords(d.c) != 0 {
+		if err := read(); !coordinator.Lost(err) || forgedRecords(d.c) != 0 {
 			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err,
 				forgedRecords(d.c))
 		}
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.store.setDown(errDown)
-	err := d.c.rooms.Head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
+	err := d.c.Rooms().Head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
 	d.store.setDown(nil)
 	if n := forgedRecords(d.c); !errors.Is(err, errDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
 	}
 	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	adoption, err := d.c.rooms.Membership.Follow(t.Context(), d.state())
+	adoption, err := d.c.Rooms().Membership.Follow(t.Context(), d.state())
 	if err == nil {
 		err = adoption.Present()
 	}
-	recs := d.c.rooms.Membership.Roster().All()
+	recs := d.c.Rooms().Membership.Roster().All()
 	if n := forgedRecords(d.c); err != nil || n != 1 || len(recs) != len(all)-1 {
 		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
 	}
@@ -955,15 +957,15 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 	}{
 		"another one starts":               {by: one, starts: another},
 		"another one that is ready starts": {by: another, starts: one},
-		"another one, for a minute":        {by: another, starts: one, after: freezeLimit},
-		"another one, after a minute": {by: another, starts: one, after: freezeLimit + time.Second,
+		"another one, for a minute":        {by: another, starts: one, after: coordinator.FreezeLimit},
+		"another one, after a minute": {by: another, starts: one, after: coordinator.FreezeLimit + time.Second,
 			thawed: true},
 		"it itself":                          {by: one, starts: one, thawed: true},
 		"another one, after a reseed":        {reseeded: true, by: one, starts: another},
 		"another one, ready, after a reseed": {reseeded: true, by: another, starts: one},
 		"it itself, after a reseed":          {reseeded: true, by: one, starts: one, thawed: true},
 		"another one, a minute, and a reseed": {reseeded: true, by: another, starts: one,
-			after: freezeLimit + time.Second, thawed: true},
+			after: coordinator.FreezeLimit + time.Second, thawed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)
@@ -981,12 +983,12 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				}
 				by = c
 			}
-			if _, _, err := by.rooms.Authority.freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := by.Rooms().Authority.Freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
-			if err := d.c.rooms.Authority.moveRecords(t.Context(),
-				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.rooms.Authority.unsettled.Load() {
+			if err := d.c.Rooms().Authority.MoveRecords(t.Context(),
+				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.Rooms().Authority.Unsettled().Load() {
 				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(record.FreezeKey) != 0)
 			}
 			d.advance(tc.after)
@@ -1006,9 +1008,10 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 // The leader may be the only one that writes, or a coordinator that tries to lead: each has a
 // freeze looked at that its write meets. One that is young is left alone.
 func TestLeaderLooksAtTheFreeze(t *testing.T) {
-	for after, want := range map[time.Duration]bool{0: false, freezeLimit: false, freezeLimit + time.Second: true} {
+	for after, want := range map[time.Duration]bool{0: false, coordinator.FreezeLimit: false,
+		coordinator.FreezeLimit + time.Second: true} {
 		d := testDesk(t)
-		if _, _, err := d.c.rooms.Authority.freeze(t.Context(), d.state(), history.Salt{1}); err != nil {
+		if _, _, err := d.c.Rooms().Authority.Freeze(t.Context(), d.state(), history.Salt{1}); err != nil {
 			t.Fatal(err)
 		}
 		d.advance(after)
@@ -1019,14 +1022,14 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 				tried++
 			}
 		})
-		d.c.rooms.Election.Step(t.Context())
+		d.c.Rooms().Election.Step(t.Context())
 		if tried == 0 {
 			t.Errorf("%v after the freeze it did not try to lead", after)
 		}
-		if _, _, leads := d.c.rooms.Election.Leading(); leads {
+		if _, _, leads := d.c.Rooms().Election.Leading(); leads {
 			t.Errorf("%v after the freeze it leads", after)
 		}
-		if got := d.c.rooms.Authority.unsettled.Load(); got != want {
+		if got := d.c.Rooms().Authority.Unsettled().Load(); got != want {
 			t.Errorf("%v after the freeze it was looked at: %v, want %v", after, got, want)
 		}
 	}
@@ -1043,7 +1046,7 @@ func TestFreezeOverADamagedHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := testDesk(t)
 			s := d.state()
-			if _, _, err := d.c.rooms.Authority.freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := d.c.Rooms().Authority.Freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			damage(d, s)
@@ -1063,7 +1066,8 @@ func TestFreezeOfOneThatIsGoneEnds(t *testing.T) {
 	f := readyFleet(t, nil)
 	f.member("a")
 	records := f.recordText()
-	value, err := json.Marshal(frozen{history.Salt{1}, "x", "gone", f.clock().Add(-freezeLimit - time.Second).UTC()})
+	value, err := json.Marshal(coordinator.Frozen{history.Salt{1}, "x", "gone",
+		f.clock().Add(-coordinator.FreezeLimit - time.Second).UTC()})
 	if err != nil {
 		t.Fatal(err)
 	}

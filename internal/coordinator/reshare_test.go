@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/ed25519"
@@ -40,7 +40,7 @@ func (d *desk) reshare(seed string) (*fealtyv1.SetManifestResponse, error) {
 	d.t.Helper()
 	was := d.seed
 	d.seed = seed
-	resp, err := d.c.rooms.Authority.set(d.t.(*testing.T).Context(),
+	resp, err := d.c.Rooms().Authority.Set(d.t.(*testing.T).Context(),
 		d.asking(history.KindReshare, history.KindReshare, d.manifest(d.extra)), false)
 	if err != nil {
 		d.seed = was
@@ -62,7 +62,7 @@ func TestReshare(t *testing.T) {
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "carol", "alice", "dave")
 	after[1] = before[0]
 	d.seed = seedOf(2, before, "host", "stays")
-	resp, err := d.c.rooms.Authority.set(t.Context(), d.request(d.manifest(poolEntries)), true)
+	resp, err := d.c.Rooms().Authority.Set(t.Context(), d.request(d.manifest(poolEntries)), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestReshare(t *testing.T) {
 	}
 	wantOnly(t, "renew", node.renew(), "")
 	d.lead(d.c)
-	if err := d.c.rooms.Authority.dropSecrets(t.Context(), s); err != nil {
+	if err := d.c.Rooms().Authority.DropSecrets(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range d.store.keys("") {
@@ -163,7 +163,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 			wantOnly(t, "first set", d.set(poolEntries), "")
 			keys := d.store.keys("")
 			d.seed = tc.seed
-			_, err := d.c.rooms.Authority.set(t.Context(), d.asking(tc.kind, tc.signedAs, d.manifest(tc.extra)), false)
+			_, err := d.c.Rooms().Authority.Set(t.Context(), d.asking(tc.kind, tc.signedAs, d.manifest(tc.extra)), false)
 			wantCode(t, err, tc.want)
 			if now := d.store.keys(""); !slices.Equal(now, keys) {
 				t.Errorf("it left %v", now)
@@ -174,7 +174,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 	d.seed = seedOf(1, people)
 	req := d.request(d.manifest(poolEntries))
 	req.Kind = string(history.KindReshare)
-	_, err := d.c.rooms.Authority.set(t.Context(), req, true)
+	_, err := d.c.Rooms().Authority.Set(t.Context(), req, true)
 	wantCode(t, err, explain.HistoryUninitialized)
 }
 
@@ -192,7 +192,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 	}
 	settled := func(t *testing.T, d *desk, from history.Hash, failed error) {
 		t.Helper()
-		d.c.rooms.Authority.checkHead(t.Context())
+		d.c.Rooms().Authority.CheckHead(t.Context())
 		d.restart()
 		d.wantPhase("ready", "")
 		moved := d.state().Head.Hash != from
@@ -200,7 +200,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 			t.Fatal("a reshare was acknowledged and did not happen")
 		}
 		d.lead(d.c)
-		if err := d.c.rooms.Authority.dropSecrets(t.Context(), d.state()); err != nil {
+		if err := d.c.Rooms().Authority.DropSecrets(t.Context(), d.state()); err != nil {
 			t.Fatal(err)
 		}
 		people := before
@@ -256,7 +256,7 @@ func TestSetAndReshareHaveOneWinner(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	for i, req := range []*fealtyv1.SetManifestRequest{set, share} {
-		wg.Go(func() { _, errs[i] = d.c.rooms.Authority.set(t.Context(), req, false) })
+		wg.Go(func() { _, errs[i] = d.c.Rooms().Authority.Set(t.Context(), req, false) })
 	}
 	wg.Wait()
 	if (errs[0] == nil) == (errs[1] == nil) {

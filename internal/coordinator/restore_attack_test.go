@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/ed25519"
@@ -60,7 +60,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		if s := d.state(); s.Phase == authority.Ready && s.Head.Hash != seen.Hash {
 			t.Fatalf("it is ready at index %d by %s, after index %d", s.Head.Index, s.Head.Kind, seen.Index)
 		}
-		mark, err := d.c.rooms.Head.Seen()
+		mark, err := d.c.Rooms().Head.Seen()
 		wantOnly(t, "mark", err, "")
 		if mark.Hash != seen.Hash {
 			t.Errorf("it remembers index %d as the newest, after index %d", mark.Index, seen.Index)
@@ -93,15 +93,15 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	// from who asks for signatures.
 	t.Run("the intent vanishes", func(t *testing.T) {
 		d, _, seen := back(t)
-		w, _, err := d.c.rooms.Authority.read(t.Context(), d.state())
+		w, _, err := d.c.Rooms().Authority.Read(t.Context(), d.state())
 		wantOnly(t, "read", err, "")
-		if w == nil || w.restore == nil {
+		if w == nil || w.Restore == nil {
 			t.Fatal("the intent was not read")
 		}
 		d.store.alter(backup.IntentKey, func([]byte) []byte { return nil })
-		release, err := d.c.rooms.Authority.settingTurn(t.Context())
+		release, err := d.c.Rooms().Authority.SettingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.rooms.Authority.goOn(t.Context(), w)
+		_, err = d.c.Rooms().Authority.GoOn(t.Context(), w)
 		release()
 		if err == nil {
 			t.Error("it went on without a restore transition")

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
@@ -124,7 +125,10 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	base := newMovable(old)
 	owners := newPeople(t, "alice")
 	f := newFleetOn(t,
-		func() store.Store { return base }, func(c *Config) { c.Lease, c.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
+		func() store.Store { return base }, func(c *coordinator.Config) {
+			c.Lease, c.Beat = election.DefaultLease/2,
+				election.DefaultBeat/2
+		})
 	all := []*fleet{f, newReplica(t, f), newReplica(t, f)}
 	if err := f.set(withSeed(f.manifest(""), owners.seed(1, ""))); err != nil {
 		t.Fatal(err)
@@ -158,7 +162,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitTold("data/lost")
 	}
 	leader, term, _ := awaitLeader(t, all...)
-	before, was := leader.c.rooms.Head.State(), leader.c.rooms.Publication.View()
+	before, was := leader.c.Rooms().Head.State(), leader.c.Rooms().Publication.View()
 	l, err := old.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 
@@ -175,7 +179,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	for _, r := range all {
 		r.awaitState("the restore, or that nobody has it", func(s *authority.State) bool {
 			return s.Phase == authority.Ready && s.LastRestore() != nil || strings.Contains(s.Reason,
-				errNoPeers.Error())
+				coordinator.ErrNoPeers.Error())
 		})
 	}
 	for _, r := range all {
@@ -185,7 +189,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.awaitState("the restore",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.LastRestore() != nil })
 	}
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	for _, r := range all[1:] {
 		r.awaitHead(f)
 	}
@@ -212,14 +216,14 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	for _, r := range all {
 		r.awaitTold("data/new")
 		r.awaitTold("data/kept")
-		p := r.c.rooms.Publication.View()
+		p := r.c.Rooms().Publication.View()
 		if _, ok := p.Find(publication.RuntimePath("data/lost")); ok {
 			t.Error("members are told of one that the backup does not know")
 		}
 		if p.State.Value.Generation <= was.State.Value.Generation {
 			t.Errorf("generation %d comes after %d", p.State.Value.Generation, was.State.Value.Generation)
 		}
-		set, version, ok := r.c.rooms.Desired.Configured()
+		set, version, ok := r.c.Rooms().Desired.Configured()
 		e, err := next.Get(t.Context(), desired.StateKey)
 		wantOnly(t, "config", err, "")
 		if !ok || version != e.Version || set.Len() != 4 {
@@ -229,8 +233,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if n := forgedRecords(r.c); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
-		if r.c.rooms.Bundle.View().Version <= uint64(b.plan.Floor) {
-			t.Errorf("its trust bundle is of version %d", r.c.rooms.Bundle.View().Version)
+		if r.c.Rooms().Bundle.View().Version <= uint64(b.plan.Floor) {
+			t.Errorf("its trust bundle is of version %d", r.c.Rooms().Bundle.View().Version)
 		}
 	}
 }

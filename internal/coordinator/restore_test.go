@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -129,14 +129,14 @@ func TestRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	before := f.c.rooms.Head.State()
+	before := f.c.Rooms().Head.State()
 	l, err := f.store.List(f.ctx(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.restore()
 	f.start()
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
@@ -148,10 +148,10 @@ func TestRestored(t *testing.T) {
 	if uint64(s.HeadVersion) < b.plan.Index {
 		t.Errorf("revision %d is not above the floor", s.HeadVersion)
 	}
-	if f.c.rooms.Bundle.View().Version <= uint64(b.plan.Floor) ||
-		f.c.rooms.Bundle.View().Epoch != s.Head.AuthorityEpoch {
-		t.Errorf("the trust bundle is version %d of epoch %d", f.c.rooms.Bundle.View().Version,
-			f.c.rooms.Bundle.View().Epoch)
+	if f.c.Rooms().Bundle.View().Version <= uint64(b.plan.Floor) ||
+		f.c.Rooms().Bundle.View().Epoch != s.Head.AuthorityEpoch {
+		t.Errorf("the trust bundle is version %d of epoch %d", f.c.Rooms().Bundle.View().Version,
+			f.c.Rooms().Bundle.View().Epoch)
 	}
 	members, err := f.store.List(f.ctx(), record.MemberPrefix)
 	if err != nil || len(members.Entries) != 1 || members.Entries[0].Key != record.MemberKey(a.id.Kind(), a.id.Name()) {
@@ -176,7 +176,7 @@ func TestRestored(t *testing.T) {
 		t.Errorf("a new token: %v", err)
 	}
 	// It goes on: another set, another start.
-	if err := f.set(f.c.rooms.Head.State().Manifest.Bytes()); err != nil {
+	if err := f.set(f.c.Rooms().Head.State().Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
 	f.restart()
@@ -262,7 +262,7 @@ func TestRestoreWaits(t *testing.T) {
 		}, explain.HistoryInvalid},
 		{"the signers of then are not those of now", func(t *testing.T, f *fleet, b *saved) {
 			b.signed(f.signer)
-			m := f.c.rooms.Head.State().Manifest.Bytes()
+			m := f.c.Rooms().Head.State().Manifest.Bytes()
 			_, next, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -285,7 +285,7 @@ func TestRestoreWaits(t *testing.T) {
 			}
 			row.alter(t, f, b)
 			f.start()
-			s := f.c.rooms.Head.State()
+			s := f.c.Rooms().Head.State()
 			if s.Phase != authority.Recovery || !strings.Contains(s.Reason, string(row.reason)) {
 				t.Errorf("phase %v: %s, want recovery with %s", s.Phase, s.Reason, row.reason)
 			}
@@ -309,10 +309,11 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 	if older.v.Current().Hash != newer.v.Current().Hash {
 		t.Fatal("the backups are of different heads")
 	}
-	older.plan.Index, older.plan.AuthorityEpoch, older.plan.Signatures = newer.plan.Index, newer.plan.AuthorityEpoch, newer.plan.Signatures
+	older.plan.Index, older.plan.AuthorityEpoch, older.plan.Signatures = newer.plan.Index, newer.plan.AuthorityEpoch,
+		newer.plan.Signatures
 	older.restore()
 	f.start()
-	if s := f.c.rooms.Head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
+	if s := f.c.Rooms().Head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
 		string(explain.ManifestMissigned)) {
 		t.Errorf("phase %v: %s", s.Phase, s.Reason)
 	}
@@ -356,7 +357,7 @@ func TestRestoreByOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s := f.c.rooms.Head.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+	if s := f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("phase %v (%s), head %v", s.Phase, s.Reason, s.Head.Kind)
 	}
 }
@@ -378,7 +379,7 @@ func TestRestoreCrash(t *testing.T) {
 			f.faults.Fail(point, nil)
 			f.restart()
 			f.awaitPhase(authority.Ready)
-			s := f.c.rooms.Head.State()
+			s := f.c.Rooms().Head.State()
 			restores := 0
 			for _, l := range s.Chain.Links() {
 				if l.Kind == history.KindRestore {

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -24,7 +24,7 @@ import (
 
 func (d *desk) bundle() snapshot.TrustBundle {
 	d.t.Helper()
-	in, err := d.c.rooms.Bundle.Read(context.Background(), d.state())
+	in, err := d.c.Rooms().Bundle.Read(context.Background(), d.state())
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -60,9 +60,9 @@ func TestRevoke(t *testing.T) {
 		len(resp.GetTrust().GetRevoked()) != 1 {
 		t.Fatalf("%v (%v)", resp, err)
 	}
-	version := d.c.rooms.Bundle.View().Version
+	version := d.c.Rooms().Bundle.View().Version
 	if resp, err := revoke("service", "web", "again",
-		false); err != nil || resp.GetChanged() || d.c.rooms.Bundle.View().Version != version {
+		false); err != nil || resp.GetChanged() || d.c.Rooms().Bundle.View().Version != version {
 		t.Fatalf("twice: %v (%v)", resp, err)
 	}
 	if _, err := revoke("peer", "data/a", "x", false); err != nil {
@@ -74,7 +74,7 @@ func TestRevoke(t *testing.T) {
 		t.Fatalf("revoked %v", got)
 	}
 	if after := d.mustPublish(b).State.Value.Revocations; after == before ||
-		after != d.c.rooms.Bundle.View().Revocations.String() {
+		after != d.c.Rooms().Bundle.View().Revocations.String() {
 		t.Error("the record does not say that something was revoked")
 	}
 	d.restart()
@@ -82,7 +82,7 @@ func TestRevoke(t *testing.T) {
 		t.Fatalf("after a restart %v", got)
 	}
 	// At the limit the next is refused, and those that are there stay.
-	in, err := d.c.rooms.Bundle.Read(t.Context(), d.state())
+	in, err := d.c.Rooms().Bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 	if _, err := d.apply(d.statement(3, good), false); err != nil {
 		t.Fatal(err)
 	}
-	version := d.c.rooms.Bundle.View().Version
+	version := d.c.Rooms().Bundle.View().Version
 	for _, tc := range []struct {
 		name string
 		raw  func() []byte
@@ -229,7 +229,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		_, err := d.apply(tc.raw(), false)
 		wantOnly(t, tc.name, err, explain.EmergencyRefused)
 	}
-	if d.c.rooms.Bundle.View().Version != version {
+	if d.c.Rooms().Bundle.View().Version != version {
 		t.Error("a statement that was refused made another bundle")
 	}
 	// A lower number counts: statements add up in whatever order they come.
@@ -260,7 +260,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 	t.Parallel()
 	notUnderDetector(t)
 	d := testDesk(t)
-	in, err := d.c.rooms.Bundle.Read(t.Context(), d.state())
+	in, err := d.c.Rooms().Bundle.Read(t.Context(), d.state())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 		return delta
 	}
 	fill := func(n int) error {
-		return d.c.rooms.Bundle.Touch(t.Context(), d.state(), d.state().Records.NewChange(d.state().HeadVersion),
+		return d.c.Rooms().Bundle.Touch(t.Context(), d.state(), d.state().Records.NewChange(d.state().HeadVersion),
 			bans(n), bundle.ForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	trustpkg "github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -19,7 +20,7 @@ import (
 )
 
 func (d *desk) trustService() fealtyv1.TrustServiceServer {
-	return served[fealtyv1.TrustServiceServer](d.c.rooms.Trust.RegisterServices)
+	return served[fealtyv1.TrustServiceServer](d.c.Rooms().Trust.RegisterServices)
 }
 
 func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse {
@@ -33,13 +34,13 @@ func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse 
 }
 
 // look does what the loops of c do on one round: the trust state, the rotation.
-func (d *desk) look(c *Coordinator) error {
+func (d *desk) look(c *coordinator.Coordinator) error {
 	d.lead(c)
-	s := c.rooms.Head.State()
-	if err := c.rooms.Bundle.Refresh(context.Background(), s, true); err != nil {
+	s := c.Rooms().Head.State()
+	if err := c.Rooms().Bundle.Refresh(context.Background(), s, true); err != nil {
 		return err
 	}
-	return c.rooms.Trust.FollowRotation(context.Background(), s)
+	return c.Rooms().Trust.FollowRotation(context.Background(), s)
 }
 
 func (d *desk) mustLook() {
@@ -87,7 +88,7 @@ func (k *keeping) fetch(d *desk) error {
 // pull takes what is published, by the bundle that the member has.
 func (k *keeping) pull(d *desk) error {
 	d.t.Helper()
-	p := d.c.rooms.Publication.View()
+	p := d.c.Rooms().Publication.View()
 	i, ok := p.Find(publication.RuntimePath(string(k.m.id.Kind()) + "/" + k.m.id.Name()))
 	if !ok {
 		return errors.New("nothing is published for it")
@@ -119,7 +120,7 @@ func (k *keeping) start(d *desk) error {
 }
 
 // report tells a coordinator what the member holds.
-func (k *keeping) report(d *desk, c *Coordinator) {
+func (k *keeping) report(d *desk, c *coordinator.Coordinator) {
 	h := k.trust.Bundle.Header()
 	held := []*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: h.AuthorityEpoch,
 		ConfigVersion: h.ConfigVersion}}
@@ -127,8 +128,8 @@ func (k *keeping) report(d *desk, c *Coordinator) {
 		held = append(held, &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeNodeRuntime),
 			Signers: k.v.SignerKeyIDs()})
 	}
-	c.rooms.Membership.Live().Opened(k.m.id, "")
-	c.rooms.Membership.Live().Reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
+	c.Rooms().Membership.Live().Opened(k.m.id, "")
+	c.Rooms().Membership.Live().Reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
 }
 
 // The old key leaves when every member holds everything under the new one, and not
@@ -268,7 +269,7 @@ func TestCompromisedKey(t *testing.T) {
 	if _, err := compromised(stolen, "stolen", true); err != nil || len(d.keyStates()) != 1 {
 		t.Fatalf("a dry run made the keys %v (%v)", d.keyStates(), err)
 	}
-	before := d.c.rooms.Publication.View()
+	before := d.c.Rooms().Publication.View()
 	resp, err := compromised(stolen, "stolen", false)
 	if err != nil || resp.GetNumber() != 2 {
 		t.Fatalf("%v (%v)", resp, err)
@@ -296,7 +297,7 @@ func TestCompromisedKey(t *testing.T) {
 		ClusterID: testCluster, AuthorityEpoch: d.state().Head.AuthorityEpoch,
 		Generation: p.State.Value.Generation + 1000,
 		Root:       p.Tree.Root(), TreeSize: p.Tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour),
-		Revocations: d.c.rooms.Bundle.View().Revocations,
+		Revocations: d.c.Rooms().Bundle.View().Revocations,
 	}
 	forged, err := r.Sign(d.state().Secrets.ConfigSigning(1))
 	if err != nil {
@@ -338,14 +339,14 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// At the limit nothing is revoked by halves.
 	for range snapshot.MaxConfigKeys {
-		n, _ := d.c.rooms.Bundle.View().ConfigKeys[len(d.c.rooms.Bundle.View().ConfigKeys)-1], 0
+		n, _ := d.c.Rooms().Bundle.View().ConfigKeys[len(d.c.Rooms().Bundle.View().ConfigKeys)-1], 0
 		if _, err = compromised(d.state().Bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
 	wantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
-	last := d.c.rooms.Bundle.View().ConfigKeys[len(d.c.rooms.Bundle.View().ConfigKeys)-1]
+	last := d.c.Rooms().Bundle.View().ConfigKeys[len(d.c.Rooms().Bundle.View().ConfigKeys)-1]
 	raw := d.statement(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().Bundle.PublicKey(last.Number))}
 	})
@@ -419,8 +420,8 @@ func TestRotationOfReplicas(t *testing.T) {
 	defer other.Close()
 	wantOnly(t,
 		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-			other.rooms.Self.EnrolmentKey())), "")
-	other.rooms.Authority.checkHead(t.Context())
+			other.Rooms().Self.EnrolmentKey())), "")
+	other.Rooms().Authority.CheckHead(t.Context())
 	a, b := d.keeping("a"), d.keeping("b")
 	d.follow(d.c)
 	pub := publication.NewPublisher()
@@ -432,7 +433,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	d.rotate(time.Hour)
 	// The other one has not heard of it: what it would publish is void.
 	if err := d.publishAll(other, publication.NewPublisher()); err == nil {
-		if n := len(other.rooms.Publication.View().State.Value.Signatures); n != 2 {
+		if n := len(other.Rooms().Publication.View().State.Value.Signatures); n != 2 {
 			t.Fatalf("a replica that lags published under %d keys", n)
 		}
 	}
@@ -461,7 +462,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	if err := d.look(d.c); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := d.c.rooms.Bundle.View(), other.rooms.Bundle.View(); x.Version != y.Version ||
+	if x, y := d.c.Rooms().Bundle.View(), other.Rooms().Bundle.View(); x.Version != y.Version ||
 		x.ContentHash != y.ContentHash {
 		t.Error("the replicas do not agree")
 	}
@@ -515,7 +516,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				}
 			},
 			"compromised": func(rt *rapid.T) {
-				keys := d.c.rooms.Bundle.View().ConfigKeys
+				keys := d.c.Rooms().Bundle.View().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
 				_, err := d.trustService().RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Compromised: d.state().Bundle.KeyID(k.Number), Reason: "test"})
@@ -537,7 +538,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			"restart": func(*rapid.T) { d.restart(); d.follow(d.c); wantOnlyNil(rt, d.look(d.c)) },
 			"": func(rt *rapid.T) {
 				signing := 0
-				for _, k := range d.c.rooms.Bundle.View().ConfigKeys {
+				for _, k := range d.c.Rooms().Bundle.View().ConfigKeys {
 					if k.Signing(d.clock()) {
 						signing++
 					}

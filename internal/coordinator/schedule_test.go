@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/history"
@@ -76,7 +77,7 @@ type seenState struct {
 func newReplicaSchedule(t *testing.T, seed uint64) *replicaSchedule {
 	x := &replicaSchedule{t: t, rng: rand.New(rand.NewPCG(seed, 11))}
 	x.keeper = x.rng.IntN(3) == 0
-	f := newFleet(t, func(cfg *Config) {
+	f := newFleet(t, func(cfg *coordinator.Config) {
 		cfg.SelfHealAfter = 300 * time.Millisecond
 		cfg.Log = slog.New(slog.DiscardHandler)
 	})
@@ -114,8 +115,8 @@ func (x *replicaSchedule) watch(i int) {
 	go func() {
 		defer close(done)
 		for {
-			changed := c.rooms.Head.Changed()
-			if s := c.rooms.Head.State(); s.Phase == authority.Ready {
+			changed := c.Rooms().Head.Changed()
+			if s := c.Rooms().Head.State(); s.Phase == authority.Ready {
 				x.mu.Lock()
 				x.seen = append(x.seen, seenState{i, s.Head, s.Head.Previous, s.MeshCA().KeyID()})
 				x.mu.Unlock()
@@ -140,7 +141,7 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].c.rooms.Head.State().Ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].c.Rooms().Head.State().Ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
@@ -202,16 +203,16 @@ func (x *replicaSchedule) rekey(i int) error {
 	c := x.all[i].c
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	release, err := c.rooms.Authority.settingTurn(ctx)
+	release, err := c.Rooms().Authority.SettingTurn(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	s, err := c.rooms.Head.Ready()
+	s, err := c.Rooms().Head.Ready()
 	if err != nil {
 		return err
 	}
-	_, err = c.rooms.Authority.rekey(ctx, s, "test", "test", nil)
+	_, err = c.Rooms().Authority.Rekey(ctx, s, "test", "test", nil)
 	return err
 }
 
@@ -241,13 +242,13 @@ func (x *replicaSchedule) run() {
 func (x *replicaSchedule) settle() {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		head, _, err := x.all[0].c.rooms.Head.History().Head(context.Background())
+		head, _, err := x.all[0].c.Rooms().Head.History().Head(context.Background())
 		if err != nil {
 			x.t.Fatal(err)
 		}
 		same := true
 		for _, r := range x.all {
-			s := r.c.rooms.Head.State()
+			s := r.c.Rooms().Head.State()
 			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
 		}
 		if same {
@@ -257,7 +258,7 @@ func (x *replicaSchedule) settle() {
 			for i, r := range x.all {
 				phase, why := r.c.Phase()
 				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.c.rooms.Head.State().Head.Index, head.Index, why)
+					r.c.Rooms().Head.State().Head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}
@@ -268,7 +269,7 @@ func (x *replicaSchedule) settle() {
 // check looks at everything that they left.
 func (x *replicaSchedule) check() {
 	t, c := x.t, x.all[0].c
-	v, _, err := c.rooms.Authority.verifiedHistory(context.Background(), c.rooms.Head.State())
+	v, _, err := c.Rooms().Authority.VerifiedHistory(context.Background(), c.Rooms().Head.State())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +300,7 @@ func (x *replicaSchedule) check() {
 	// I8: secrets went to coordinators, and what came from one was given by one.
 	admitted := make(map[string]bool)
 	for _, r := range x.all {
-		admitted[r.c.rooms.Self.EnrolmentKey()] = true
+		admitted[r.c.Rooms().Self.EnrolmentKey()] = true
 	}
 	given := make(map[string]bool)
 	for _, e := range x.all[0].audited("seed.given") {

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/live"
@@ -168,7 +169,7 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 func TestBeforeTheFirstManifest(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
-	services, err := authz.Services(Services()...)
+	services, err := authz.Services(coordinator.Services()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +236,7 @@ func probe(t *testing.T, addr, path string) (int, string) {
 func TestProbesAndMetrics(t *testing.T) {
 	t.Parallel()
 	var metrics string
-	f := newFleet(t, func(c *Config) {
+	f := newFleet(t, func(c *coordinator.Config) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -341,7 +342,7 @@ func TestFloodOfJoins(t *testing.T) {
 
 func TestJoinsAreLimitedBySource(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, func(c *Config) { c.Rates = Rates{PerSource: 0.001, SourceBurst: 3} })
+	f := readyFleet(t, func(c *coordinator.Config) { c.Rates = coordinator.Rates{PerSource: 0.001, SourceBurst: 3} })
 	n := f.member("node-a")
 	refused := 0
 	for range 6 {
@@ -372,9 +373,9 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("an SVID of the epoch before: %v", err)
 	}
 	f.advance(26 * time.Hour)
-	s := f.c.rooms.Head.State()
-	if err := errors.Join(f.c.rooms.Bundle.RenewIdentity(f.ctx(), s),
-		f.c.rooms.Bundle.Refresh(f.ctx(), s, true)); err != nil {
+	s := f.c.Rooms().Head.State()
+	if err := errors.Join(f.c.Rooms().Bundle.RenewIdentity(f.ctx(), s),
+		f.c.Rooms().Bundle.Refresh(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	// Its own material is refused before it is dialed with, so ask as a thief would.
@@ -393,8 +394,8 @@ func TestExpiryAndGrace(t *testing.T) {
 		t.Fatalf("after the rejoin: %v", err)
 	}
 	f.advance(8 * 24 * time.Hour)
-	if err := errors.Join(f.c.rooms.Bundle.RenewIdentity(f.ctx(), s),
-		f.c.rooms.Bundle.Refresh(f.ctx(), s, true)); err != nil {
+	if err := errors.Join(f.c.Rooms().Bundle.RenewIdentity(f.ctx(), s),
+		f.c.Rooms().Bundle.Refresh(f.ctx(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, late.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.key)),
@@ -451,7 +452,7 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if boot, ok := v.NodeBootstrap(); !ok || len(boot.Members) != 2 {
 		t.Fatalf("the bootstrap shows %v", boot)
 	}
-	live := f.c.rooms.Membership.Live().Message(n.id)
+	live := f.c.Rooms().Membership.Live().Message(n.id)
 	if !live.GetConnected() || !strings.HasPrefix(live.GetLastRefusal(), "b: xxx") || len(live.GetLastRefusal()) > 200 {
 		t.Fatalf("its live state is %v", live)
 	}
@@ -519,7 +520,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
 		t.Fatalf("after %v came %v", is, h)
 	}
-	if live := f.c.rooms.Membership.Live().Message(n.id); len(live.GetHeld()) == 0 ||
+	if live := f.c.Rooms().Membership.Live().Message(n.id); len(live.GetHeld()) == 0 ||
 		live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
 		t.Fatalf("the report is kept as %v", live)
 	}
@@ -530,7 +531,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 func TestConnectRenewsTheBundle(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	trust := f.c.rooms.Bundle.View()
+	trust := f.c.Rooms().Bundle.View()
 	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true,
 		snapshot.Degraded: true, snapshot.Expired: true} {
 		held := live.HeldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle),
@@ -574,7 +575,7 @@ func TestErrorsAreWorded(t *testing.T) {
 		{gone, errors.New("/secret/path"), codes.Canceled, false},
 	} {
 		b.Reset()
-		err := c.word(tc.ctx, "/method", tc.err)
+		err := c.Word(tc.ctx, "/method", tc.err)
 		if status.Code(err) != tc.want || (b.Len() > 0) != tc.logged {
 			t.Errorf("%v became %v, logged %q; want %v, logged %v", tc.err, err, b.String(), tc.want, tc.logged)
 		}
@@ -582,7 +583,7 @@ func TestErrorsAreWorded(t *testing.T) {
 			t.Errorf("the caller is told: %v", err)
 		}
 	}
-	err := c.wordStream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/method"},
+	err := c.WordStream(nil, fakeStream{ctx: t.Context()}, &grpc.StreamServerInfo{FullMethod: "/method"},
 		func(any, grpc.ServerStream) error { panic("boom") })
 	if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "boom") {
 		t.Errorf("a panic became %v", err)
@@ -670,7 +671,7 @@ func TestSecretsStayInside(t *testing.T) {
 	t.Parallel()
 	var out logs
 	var metrics string
-	f := newFleet(t, func(c *Config) {
+	f := newFleet(t, func(c *coordinator.Config) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -713,7 +714,7 @@ func TestSecretsStayInside(t *testing.T) {
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
 	fail(err)
 	collect := func(epoch string) {
-		s := f.c.rooms.Head.State()
+		s := f.c.Rooms().Head.State()
 		thief := steal(s)
 		secrets["seed"] = thief.Seed.Reveal()
 		secrets["record MAC key"] = thief.keys.RecordMAC()
@@ -729,10 +730,10 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	collect("epoch 2")
-	for _, v := range []any{f.c.rooms.Head.State().Secrets, *f.c.rooms.Head.State().Secrets,
-		f.c.rooms.Head.State(), f.c.rooms.Head.State().MeshCA()} {
+	for _, v := range []any{f.c.Rooms().Head.State().Secrets, *f.c.Rooms().Head.State().Secrets,
+		f.c.Rooms().Head.State(), f.c.Rooms().Head.State().MeshCA()} {
 		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
-		f.c.log.Info("printed", "value", v)
+		f.c.Log().Info("printed", "value", v)
 	}
 	_, exposed := probe(t, metrics, "/metrics")
 	keeper, err := os.ReadFile(filepath.Join(f.dir, "keeper.key"))

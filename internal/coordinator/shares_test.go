@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"filippo.io/age"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -108,7 +109,8 @@ func (d *desk) wantShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 
 func (d *desk) storedShares(t testing.TB) []*fealtyv1.SeedShare {
 	t.Helper()
-	resp, err := served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).GetSeedShares(context.Background(), &fealtyv1.GetSeedSharesRequest{})
+	resp, err := served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).GetSeedShares(
+		context.Background(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,12 +131,12 @@ func TestFirstSetWithPeople(t *testing.T) {
 			d.seed = seedOf(tc.threshold, people, tc.keepers...)
 			req := d.request(d.manifest(poolEntries))
 			req.DryRun = true
-			if resp, err := d.c.rooms.Authority.set(t.Context(), req,
+			if resp, err := d.c.Rooms().Authority.Set(t.Context(), req,
 				true); err != nil || len(resp.GetShares()) > 0 || len(d.store.keys("")) > 0 {
 				t.Fatalf("a dry run: %v, %d shares, and %v in the store", err, len(resp.GetShares()), d.store.keys(""))
 			}
 			req.DryRun = false
-			resp, err := d.c.rooms.Authority.set(t.Context(), req, true)
+			resp, err := d.c.Rooms().Authority.Set(t.Context(), req, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -179,7 +181,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
-					d.c.rooms.Authority.checkHead(t.Context())
+					d.c.Rooms().Authority.CheckHead(t.Context())
 					if phase, reason := d.c.Phase(); phase == "recovery" || err == nil && phase != "ready" {
 						t.Fatalf("the set: %v; then %s: %s", err, phase, reason)
 					}
@@ -187,8 +189,8 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 						d.wantShares(t, people, d.storedShares(t))
 						d.joined("after")
 					}
-					if d.c.rooms.Keys.Undecided() > 0 {
-						t.Errorf("%d moves are kept as if they were undecided", d.c.rooms.Keys.Undecided())
+					if d.c.Rooms().Keys.Undecided() > 0 {
+						t.Errorf("%d moves are kept as if they were undecided", d.c.Rooms().Keys.Undecided())
 					}
 				})
 			}
@@ -201,15 +203,15 @@ func TestForgedShares(t *testing.T) {
 	people := newOwners(t, "alice", "bob")
 	for name, harm := range map[string]func(d *desk){
 		"another file": func(d *desk) {
-			d.store.alter(d.store.keys(sharePrefix)[0], func(b []byte) []byte { return append(b, '\n') })
+			d.store.alter(d.store.keys(coordinator.SharePrefix)[0], func(b []byte) []byte { return append(b, '\n') })
 		},
 		"another's": func(d *desk) {
-			k := d.store.keys(sharePrefix)
+			k := d.store.keys(coordinator.SharePrefix)
 			e := d.store.snapshot()[k[1]].Value
 			d.store.alter(k[0], func([]byte) []byte { return e })
 		},
 		"another index": func(d *desk) {
-			d.store.alter(d.store.keys(shareSetPrefix)[0], func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+			d.store.alter(d.store.keys(coordinator.ShareSetPrefix)[0], func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +219,8 @@ func TestForgedShares(t *testing.T) {
 			d.seed = seedOf(2, people)
 			wantOnly(t, "first set", d.set(poolEntries), "")
 			harm(d)
-			_, err := served[fealtyv1.ManifestServiceServer](d.c.rooms.Authority.registerServices).GetSeedShares(t.Context(), &fealtyv1.GetSeedSharesRequest{})
+			_, err := served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).GetSeedShares(t.Context(),
+				&fealtyv1.GetSeedSharesRequest{})
 			wantCode(t, err, explain.StoreForged)
 		})
 	}

@@ -1,5 +1,4 @@
-// Inside the package, for the harness of its fleet and its limits.
-package coordinator
+package coordinator_test
 
 import (
 	"crypto/sha256"
@@ -11,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -96,7 +96,7 @@ func TestFirstSetInParts(t *testing.T) {
 	if phase, reason := f.c.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if got := len(f.c.rooms.Head.State().Manifest.Bytes()); got != len(m) {
+	if got := len(f.c.Rooms().Head.State().Manifest.Bytes()); got != len(m) {
 		t.Errorf("a manifest of %d bytes is in force, want %d", got, len(m))
 	}
 }
@@ -105,8 +105,8 @@ func TestFirstSetInParts(t *testing.T) {
 func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	answers := make(chan error, verifiersPerSource+1)
-	for range verifiersPerSource + 1 {
+	answers := make(chan error, coordinator.VerifiersPerSource+1)
+	for range coordinator.VerifiersPerSource + 1 {
 		stream, err := f.stranger().NewStream(f.ctx(), &fealtyv1.VerifyService_ServiceDesc.Streams[0],
 			fealtyv1.VerifyService_Verify_FullMethodName)
 		if err != nil {

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
@@ -48,8 +49,8 @@ type desk struct {
 	signer ed25519.PrivateKey
 	extra  string // entries of its manifest beside the usual
 	seed   string // the seed section of its manifest; empty: one keeper
-	c      *Coordinator
-	alter  func(*Config) // what a test changes of the next coordinators; nil: nothing
+	c      *coordinator.Coordinator
+	alter  func(*coordinator.Config) // what a test changes of the next coordinators; nil: nothing
 
 	mu     sync.Mutex
 	now    time.Time     // guarded by mu; zero: the time that it is
@@ -110,7 +111,7 @@ func unopenedDesk(t rapidTB) *desk {
 func readyDesk(t rapidTB, extra string) *desk { return deskWith(t, extra, nil) }
 
 // deskWith is readyDesk, with a config that alter changes.
-func deskWith(t rapidTB, extra string, alter func(*Config)) *desk {
+func deskWith(t rapidTB, extra string, alter func(*coordinator.Config)) *desk {
 	t.Helper()
 	d := unopenedDesk(t)
 	d.alter = alter
@@ -118,7 +119,7 @@ func deskWith(t rapidTB, extra string, alter func(*Config)) *desk {
 	if err := d.set(extra); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	d.c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter))
+	d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
 	return d
 }
 
@@ -129,36 +130,36 @@ func (d *desk) open() {
 	if err != nil {
 		d.t.Fatalf("open: %v", err)
 	}
-	c.rooms.Membership.Listens(d.clock().Add(-replicas.SilentAfter)) // it knows by now who is away
+	c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter)) // it knows by now who is away
 	d.c = c
 	d.tryLead(c)
 }
 
 // lead makes c the leader, if it is ready: at a desk nobody else sees to that, and time
 // stands still for who leads too.
-func (d *desk) lead(c *Coordinator) {
+func (d *desk) lead(c *coordinator.Coordinator) {
 	d.t.Helper()
-	if c.rooms.Head.State().Phase == authority.Ready && !d.tryLead(c) {
+	if c.Rooms().Head.State().Phase == authority.Ready && !d.tryLead(c) {
 		d.t.Fatal("it does not lead")
 	}
 }
 
 // tryLead is lead where the store may be away, or have lost something.
-func (d *desk) tryLead(c *Coordinator) bool {
-	if c.rooms.Head.State().Phase != authority.Ready {
+func (d *desk) tryLead(c *coordinator.Coordinator) bool {
+	if c.Rooms().Head.State().Phase != authority.Ready {
 		return false
 	}
 	leads := func() bool {
-		term, _, ok := c.rooms.Election.Leading()
+		term, _, ok := c.Rooms().Election.Leading()
 		return ok && d.store.version(election.TermKey) == store.Revision(term)
 	}
 	for range 8 {
 		if leads() {
 			return true
 		}
-		c.rooms.Election.Step(context.Background())
+		c.Rooms().Election.Step(context.Background())
 		d.pass(election.DefaultLease)
-		c.rooms.Election.Step(context.Background())
+		c.Rooms().Election.Step(context.Background())
 	}
 	return leads()
 }
@@ -175,27 +176,27 @@ func (d *desk) pass(by time.Duration) {
 
 // another returns one more replica on the same store, with a data directory of
 // its own, or of one that was closed.
-func (d *desk) another(dir string) (*Coordinator, error) {
-	cfg := Config{
+func (d *desk) another(dir string) (*coordinator.Coordinator, error) {
+	cfg := coordinator.Config{
 		DataDir: "/" + dir, Store: d.store, StoreName: "memory", Listener: noListener{}, Now: d.clock,
 		Elapsed: d.elapsed, FS: d.disk.FS(), Faults: d.faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
-		Rates: Rates{PerMember: 1e6, MemberBurst: 1e6},
+		Rates: coordinator.Rates{PerMember: 1e6, MemberBurst: 1e6},
 	}
 	if d.alter != nil {
 		d.alter(&cfg)
 	}
-	return New(context.Background(), cfg)
+	return coordinator.New(context.Background(), cfg)
 }
 
 // unopened returns a coordinator that opened nothing.
-func unopened(t testing.TB, log *slog.Logger) *Coordinator {
+func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
 	t.Helper()
 	ephemeral, err := credential.NewEphemeral(time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := assemble(Config{Log: log}.withDefaults(),
-		own{key: newTestKey(t), source: credential.NewIssued(ephemeral)})
+	c, err := coordinator.Assemble(coordinator.Config{Log: log}.WithDefaults(),
+		coordinator.Own{Key: newTestKey(t), Source: credential.NewIssued(ephemeral)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func (d *desk) elapsed() time.Duration {
 func (d *desk) lookAgain() {
 	d.t.Helper()
 	d.pass(time.Minute)
-	d.c.rooms.Authority.checkHead(context.Background())
+	d.c.Rooms().Authority.CheckHead(context.Background())
 }
 
 // restart closes the coordinator and opens it again.
@@ -224,7 +225,7 @@ func (d *desk) restart() {
 	d.open()
 }
 
-func (d *desk) state() *authority.State { return d.c.rooms.Head.State() }
+func (d *desk) state() *authority.State { return d.c.Rooms().Head.State() }
 
 func (d *desk) manifest(extra string) []byte {
 	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
@@ -241,7 +242,7 @@ func (d *desk) manifest(extra string) []byte {
   keys: [{name: alice, key: "%s"}]
 admit:
   - {name: coordinator-1, kind: coordinator, match: ["key:%s"]}
-%s`, testCluster, seed, key, d.c.rooms.Self.EnrolmentKey(), extra)
+%s`, testCluster, seed, key, d.c.Rooms().Self.EnrolmentKey(), extra)
 }
 
 // request returns a signed request to set a manifest with these entries.
@@ -267,7 +268,7 @@ func (d *desk) request(m []byte) *fealtyv1.SetManifestRequest {
 
 // set sets a manifest with these entries.
 func (d *desk) set(extra string) error {
-	_, err := d.c.rooms.Authority.set(context.Background(), d.request(d.manifest(extra)), true)
+	_, err := d.c.Rooms().Authority.Set(context.Background(), d.request(d.manifest(extra)), true)
 	if err == nil {
 		d.extra = extra
 		d.tryLead(d.c)
@@ -277,7 +278,8 @@ func (d *desk) set(extra string) error {
 
 func (d *desk) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	d.t.Helper()
-	resp, err := served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices).CreateToken(context.Background(), req)
+	resp, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(
+		context.Background(), req)
 	if err != nil {
 		d.t.Fatalf("create a token: %v", err)
 	}
@@ -333,7 +335,7 @@ func (m *machine) joinWith(key *ecdsa.PrivateKey, kind identity.Kind, prover pro
 	ch := challenge.New(binding)
 	req := joinRequest(m.d.t, ch, key, kind, prover)
 	req.Member = m.claims
-	grant, err := m.d.c.rooms.Admission.Join(context.Background(), ch, req)
+	grant, err := m.d.c.Rooms().Admission.Join(context.Background(), ch, req)
 	if err != nil {
 		return err
 	}
@@ -392,14 +394,14 @@ var errCut = errors.New("the certificate is refused in the handshake")
 func (m *machine) renewWith(leaf *x509.Certificate, next *ecdsa.PrivateKey) ([][]byte, error) {
 	m.d.t.Helper()
 	key := identity.KeyOf(leaf)
-	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.rooms.Bundle.View().Bundle.Banned(m.id, key) {
+	if !m.d.clock().Before(leaf.NotAfter) || m.d.c.Rooms().Bundle.View().Bundle.Banned(m.id, key) {
 		return nil, errCut
 	}
 	csr, err := ca.NewCSR(next)
 	if err != nil {
 		return nil, err
 	}
-	return m.d.c.renewOver(context.Background(), identity.Peer{ID: m.id, Leaf: leaf, Key: key}, csr)
+	return renewOver(context.Background(), m.d.c, identity.Peer{ID: m.id, Leaf: leaf, Key: key}, csr)
 }
 
 // renew renews to a new key and adopts it.
@@ -428,7 +430,7 @@ func (d *desk) record(kind identity.Kind, name string) record.Versioned[record.M
 }
 
 func (d *desk) members() fealtyv1.MemberServiceServer {
-	return served[fealtyv1.MemberServiceServer](d.c.rooms.Membership.RegisterServices)
+	return served[fealtyv1.MemberServiceServer](d.c.Rooms().Membership.RegisterServices)
 }
 
 // joined admits a new data member called name under entry pool.
@@ -453,15 +455,15 @@ func testDesk(t *testing.T) *desk {
 }
 
 // renewOver renews by a certificate request.
-func (c *Coordinator) renewOver(ctx context.Context, peer identity.Peer, csr []byte) ([][]byte, error) {
-	resp, err := served[fealtyv1.AdmissionServiceServer](c.rooms.Admission.RegisterServices).Renew(
+func renewOver(ctx context.Context, c *coordinator.Coordinator, peer identity.Peer, csr []byte) ([][]byte, error) {
+	resp, err := served[fealtyv1.AdmissionServiceServer](c.Rooms().Admission.RegisterServices).Renew(
 		identity.NewContext(ctx, peer), &fealtyv1.RenewRequest{Name: peer.ID.Name(), Csr: csr})
 	return resp.GetChain(), err
 }
 
 // forgedRecords is how many records c refused because their MAC failed.
-func forgedRecords(c *Coordinator) float64 {
-	return counterOf(c.registry, "fealty_store_forged_records_total")
+func forgedRecords(c *coordinator.Coordinator) float64 {
+	return counterOf(c.Registry(), "fealty_store_forged_records_total")
 }
 
 // counterOf is the value of the counter or gauge of this name whose labels have these values, in
@@ -490,11 +492,6 @@ func counterOf(reg *prometheus.Registry, name string, values ...string) float64 
 		panic("nothing counts " + name)
 	}
 	return 0
-}
-
-// coordinators reads what coordinators say of themselves.
-func (c *Coordinator) coordinators() *replicas.Directory {
-	return &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
 }
 
 // served returns the service of this kind that a room registers.

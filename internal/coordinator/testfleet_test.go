@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -47,13 +48,13 @@ type fleet struct {
 	dir    string
 	addr   string // kept over restarts
 	store  store.Store
-	c      *Coordinator
+	c      *coordinator.Coordinator
 	faults *fault.Points
 	signer ed25519.PrivateKey
 	stopC  func()
-	config func(*Config)
-	made   func(*Coordinator) // what a test changes of it before it runs; nil: nothing
-	dialed []io.Closer        // to the admin socket
+	config func(*coordinator.Config)
+	made   func(*coordinator.Coordinator) // what a test changes of it before it runs; nil: nothing
+	dialed []io.Closer                    // to the admin socket
 
 	first    *fleet   // of a replica: the one that it was made for
 	replicas []*fleet // of the first: the others, in the order in which they were made
@@ -84,13 +85,13 @@ func (f *fleet) advance(d time.Duration) {
 }
 
 // newFleet starts a coordinator that has no manifest yet.
-func newFleet(t testing.TB, config func(*Config)) *fleet {
+func newFleet(t testing.TB, config func(*coordinator.Config)) *fleet {
 	t.Helper()
 	return newFleetOn(t, nil, config)
 }
 
 // newFleetOn is newFleet on the store that open opens; nil for SQLite.
-func newFleetOn(t testing.TB, open func() store.Store, config func(*Config)) *fleet {
+func newFleetOn(t testing.TB, open func() store.Store, config func(*coordinator.Config)) *fleet {
 	t.Helper()
 	_, signer, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -104,7 +105,7 @@ func newFleetOn(t testing.TB, open func() store.Store, config func(*Config)) *fl
 }
 
 // readyFleet starts a coordinator and sets its first manifest.
-func readyFleet(t testing.TB, config func(*Config)) *fleet {
+func readyFleet(t testing.TB, config func(*coordinator.Config)) *fleet {
 	t.Helper()
 	f := newFleet(t, config)
 	if err := f.set(f.manifest("")); err != nil {
@@ -129,10 +130,10 @@ func (f *fleet) start() {
 	f.addr = l.Addr().String()
 	// Sockets have short paths; a test's directory may not.
 	socket := filepath.Join(f.t.TempDir(), "s")
-	cfg := Config{
+	cfg := coordinator.Config{
 		DataDir: filepath.Join(f.dir, "coordinator"), Store: f.link.to(st), StoreName: "sqlite", Listener: l,
 		AdminSocket: socket,
-		Rates: Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6,
+		Rates: coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6,
 			MemberBurst: 1e6},
 		Log: slog.New(slog.NewTextHandler(f.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})), Now: f.clock,
 		Faults: f.faults, Release: "test",
@@ -140,7 +141,7 @@ func (f *fleet) start() {
 	if f.config != nil {
 		f.config(&cfg)
 	}
-	c, err := New(context.Background(), cfg)
+	c, err := coordinator.New(context.Background(), cfg)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -158,7 +159,7 @@ func (f *fleet) start() {
 		}
 		closeStore()
 	})
-	for !c.serving.Load() {
+	for !c.Serving().Load() {
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -233,7 +234,7 @@ admit:
   - {name: small, kind: data, match: ["token:small"], max_members: 2}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
   - {name: ops, kind: admin, match: ["token:ops"]}
-%s`, testCluster, filepath.Join(f.dir, "keeper.key"), key, f.c.rooms.Self.EnrolmentKey(), extra)
+%s`, testCluster, filepath.Join(f.dir, "keeper.key"), key, f.c.Rooms().Self.EnrolmentKey(), extra)
 }
 
 // local returns a client of the admin socket.
@@ -257,7 +258,7 @@ func (f *fleet) localConn() grpcConn {
 func (f *fleet) set(m []byte) error {
 	f.t.Helper()
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
-	if s := f.c.rooms.Head.State(); s.Phase == authority.Ready {
+	if s := f.c.Rooms().Head.State(); s.Phase == authority.Ready {
 		f.sign(req, s.Head.Hash)
 	}
 	_, err := f.local().manifest.SetManifest(f.ctx(), req)
@@ -298,7 +299,7 @@ func (f *fleet) token(req *fealtyv1.CreateTokenRequest) proof.JoinToken {
 	return tok
 }
 
-func (f *fleet) pin() identity.KeyID { return f.c.rooms.Head.State().RootPin }
+func (f *fleet) pin() identity.KeyID { return f.c.Rooms().Head.State().RootPin }
 
 // clients are the generated clients over one connection.
 type clients struct {
@@ -433,7 +434,7 @@ func (n *node) bundle() *identity.Bundle {
 	if n.believes != nil {
 		return n.believes
 	}
-	return n.f.c.rooms.Bundle.View().Bundle
+	return n.f.c.Rooms().Bundle.View().Bundle
 }
 
 // conn dials the coordinator with the node's identity.
@@ -486,7 +487,7 @@ func (f *fleet) member(name string) *node {
 // catalog returns all members, as one text to compare.
 func (f *fleet) catalog() string {
 	f.t.Helper()
-	recs, err := record.List[record.Member](context.Background(), f.c.rooms.Head.State().Records,
+	recs, err := record.List[record.Member](context.Background(), f.c.Rooms().Head.State().Records,
 		record.MemberPrefix)
 	if err != nil {
 		f.t.Fatal(err)

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
@@ -151,15 +152,15 @@ func (d *desk) bring(file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error)
 	return bringAt(d.t, d.c, file)
 }
 
-func bringAt(t rapidTB, c *Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
+func bringAt(t rapidTB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
 	t.Helper()
-	g, err := c.rooms.OwnerRecovery.openGathering(context.Background())
+	g, err := c.Rooms().OwnerRecovery.OpenGathering(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	return c.rooms.OwnerRecovery.bring(context.Background(), &fealtyv1.RecoverRequest{
-		Attempt: g.id[:], Owner: file.Owner,
-		Share: sentShare(t, g.recipient.Public(), g.id[:], file.Cluster, file.Owner, file.Share),
+	return c.Rooms().OwnerRecovery.Bring(context.Background(), &fealtyv1.RecoverRequest{
+		Attempt: g.ID[:], Owner: file.Owner,
+		Share: sentShare(t, g.Recipient.Public(), g.ID[:], file.Cluster, file.Owner, file.Share),
 	}, anyOwner)
 }
 

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/history"
@@ -185,11 +186,11 @@ func hideReplicas(e store.Entry) store.Entry {
 }
 
 // askOnce asks the peers that are configured, as a coordinator in recovery mode does.
-func (f *fleet) askOnce(loaded *history.History) (*received, error) {
+func (f *fleet) askOnce(loaded *history.History) (*coordinator.Received, error) {
 	f.t.Helper()
 	ctx, cancel := context.WithCancel(f.ctx())
 	defer cancel()
-	return f.c.rooms.PeerRecovery.fromPeers(ctx, loaded)
+	return f.c.Rooms().PeerRecovery.FromPeers(ctx, loaded)
 }
 
 // loaded returns the history as the store of f has it.
@@ -207,9 +208,9 @@ func (f *fleet) loaded() *history.History {
 }
 
 // wantStep fails the test unless err says that the one peer failed at step.
-func wantStep(t testing.TB, err error, step peerStep, peer string) *peerError {
+func wantStep(t testing.TB, err error, step coordinator.PeerStep, peer string) *coordinator.PeerError {
 	t.Helper()
-	var failed *peerError
+	var failed *coordinator.PeerError
 	if !errors.As(err, &failed) {
 		t.Fatalf("error %v, want one of step %d", err, step)
 	}

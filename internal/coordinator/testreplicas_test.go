@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -79,7 +79,7 @@ func (f *fleet) await(p authority.Phase) {
 // awaitHead waits until the coordinator is ready at the head that g is ready at.
 func (f *fleet) awaitHead(g *fleet) {
 	f.t.Helper()
-	want := g.c.rooms.Head.State().Head
+	want := g.c.Rooms().Head.State().Head
 	f.awaitState(fmt.Sprintf("head %d", want.Index),
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Hash == want.Hash })
 }
@@ -91,8 +91,8 @@ func awaitSameHead(t testing.TB, a, b *fleet) *authority.State {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		newsA, newsB := a.c.rooms.Head.Changed(), b.c.rooms.Head.Changed()
-		x, y := a.c.rooms.Head.State(), b.c.rooms.Head.State()
+		newsA, newsB := a.c.Rooms().Head.Changed(), b.c.Rooms().Head.Changed()
+		x, y := a.c.Rooms().Head.State(), b.c.Rooms().Head.State()
 		if x.Phase == authority.Ready && y.Phase == authority.Ready && x.Head.Hash == y.Head.Hash {
 			return x
 		}
@@ -111,8 +111,8 @@ func (f *fleet) awaitState(what string, want func(*authority.State) bool) {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		changed := f.c.rooms.Head.Changed()
-		s := f.c.rooms.Head.State()
+		changed := f.c.Rooms().Head.Changed()
+		s := f.c.Rooms().Head.State()
 		if want(s) {
 			return
 		}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"

@@ -1,6 +1,4 @@
-// This test is inside the package: it drives the desk, a coordinator without loops, whose
-// parts have no other door.
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -23,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/fault"
@@ -80,9 +79,9 @@ type tracing struct {
 	names map[string]string // of what is random in keys; guarded by mu
 	count map[string]int    // of names with a prefix; guarded by mu
 
-	open    map[string]*Coordinator // that are followed; guarded by mu
-	shown   map[string]string       // what they showed last; guarded by mu
-	bundles []uint64                // versions of trust bundles that were met, in order; guarded by mu
+	open    map[string]*coordinator.Coordinator // that are followed; guarded by mu
+	shown   map[string]string                   // what they showed last; guarded by mu
+	bundles []uint64                            // versions of trust bundles that were met, in order; guarded by mu
 }
 
 // part is what one coordinator did in a section.
@@ -95,7 +94,7 @@ type part struct {
 func newTracing(t *testing.T) *tracing {
 	return &tracing{
 		T: t, names: make(map[string]string), count: make(map[string]int),
-		open: make(map[string]*Coordinator), shown: make(map[string]string),
+		open: make(map[string]*coordinator.Coordinator), shown: make(map[string]string),
 	}
 }
 
@@ -164,19 +163,19 @@ func (tr *tracing) partLocked(who string) *part {
 
 // follow writes down from now on when a coordinator gets another state or trust bundle,
 // between which of its calls.
-func (tr *tracing) follow(c *Coordinator) {
+func (tr *tracing) follow(c *coordinator.Coordinator) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	who := strings.TrimPrefix(c.cfg.DataDir, "/")
+	who := strings.TrimPrefix(c.Cfg().DataDir, "/")
 	tr.open[who], tr.shown[who] = c, tr.showsLocked(c)
 }
 
 // showsLocked says what others see of a coordinator: its state, and which of the trust
 // bundles that were met it believes.
-func (tr *tracing) showsLocked(c *Coordinator) string {
-	s := c.rooms.Head.State()
+func (tr *tracing) showsLocked(c *coordinator.Coordinator) string {
+	s := c.Rooms().Head.State()
 	bundle := "no bundle"
-	if t := c.rooms.Bundle.View(); t != nil {
+	if t := c.Rooms().Bundle.View(); t != nil {
 		if !slices.Contains(tr.bundles, t.Version) {
 			tr.bundles = append(tr.bundles, t.Version)
 		}
@@ -341,7 +340,7 @@ func (tr *tracing) points(who string) *fault.Points {
 func (tr *tracing) desk() *desk {
 	tr.Helper()
 	d := unopenedDesk(tr.T)
-	d.alter = func(cfg *Config) {
+	d.alter = func(cfg *coordinator.Config) {
 		who := strings.TrimPrefix(cfg.DataDir, "/")
 		cfg.Store, cfg.Faults = traced{cfg.Store, tr, who}, tr.points(who)
 	}
@@ -362,9 +361,9 @@ func (tr *tracing) opens(d *desk, what string) {
 	tr.follow(d.c)
 }
 
-func (tr *tracing) wantPhase(c *Coordinator, want authority.Phase) {
+func (tr *tracing) wantPhase(c *coordinator.Coordinator, want authority.Phase) {
 	tr.Helper()
-	if s := c.rooms.Head.State(); s.Phase != want {
+	if s := c.Rooms().Head.State(); s.Phase != want {
 		tr.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 	}
 }
@@ -452,14 +451,14 @@ func traceReseed(tr *tracing) {
 	salt := d.state().Head.Salt
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
-		p, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).PrepareReseed(ctx,
+		p, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
 		return err
 	})
 	req.Signatures = d.signChange(req.Change)
 	tr.during("commit", func() error {
-		_, err := served[fealtyv1.ReseedServiceServer](d.c.rooms.Authority.registerServices).CommitReseed(ctx, req)
+		_, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).CommitReseed(ctx, req)
 		return err
 	})
 	tr.wantPhase(d.c, authority.Ready)
@@ -501,12 +500,13 @@ func (tr *tracing) pair() *desk {
 		second, err := d.another("second")
 		wantOnly(tr.T, "make the keys of the second", err, "")
 		wantOnly(tr.T, "close", second.Close(), "")
-		first, other := d.c.rooms.Self.PrivateKey().Public().(ed25519.PublicKey), second.rooms.Self.PrivateKey().Public().(ed25519.PublicKey)
+		first, other := d.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey),
+			second.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)
 		if identity.KeyID(sha256.Sum256(first)).String() > identity.KeyID(sha256.Sum256(other)).String() {
 			continue // the audit log is read in the order of these, so they come in one order
 		}
 		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
-		entry := fmt.Sprintf(admits, second.rooms.Self.EnrolmentKey())
+		entry := fmt.Sprintf(admits, second.Rooms().Self.EnrolmentKey())
 		wantOnly(tr.T, "first set", d.set(poolEntries+entry), "")
 		tr.follow(d.c)
 		return d
@@ -514,17 +514,17 @@ func (tr *tracing) pair() *desk {
 }
 
 // recovers opens the second replica of d, which asks d's coordinator at addr.
-func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
+func (tr *tracing) recovers(d *desk, addr, own string) *coordinator.Coordinator {
 	tr.Helper()
 	before := d.alter
-	d.alter = func(cfg *Config) {
+	d.alter = func(cfg *coordinator.Config) {
 		before(cfg)
 		cfg.Peers = []string{addr}
 		if own != "" {
 			cfg.Advertise = []string{own}
 		}
 	}
-	var second *Coordinator
+	var second *coordinator.Coordinator
 	tr.during("the second starts", func() (err error) {
 		second, err = d.another("second")
 		return err
@@ -532,7 +532,7 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 	tr.wantPhase(second, authority.Recovery)
 	tr.follow(second)
 	tr.during("it asks the first", func() error {
-		second.rooms.Authority.checkHead(context.Background())
+		second.Rooms().Authority.CheckHead(context.Background())
 		return nil
 	})
 	tr.wantPhase(second, authority.Ready)
@@ -542,8 +542,8 @@ func (tr *tracing) recovers(d *desk, addr, own string) *Coordinator {
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
 	second := tr.recovers(d, servePeer(tr.T,
-		served[fealtyv1.PeerServiceServer](d.c.rooms.PeerRecovery.registerServices)), "")
-	if second.rooms.Head.State().Head.Hash != d.state().Head.Hash {
+		served[fealtyv1.PeerServiceServer](d.c.Rooms().PeerRecovery.RegisterServices)), "")
+	if second.Rooms().Head.State().Head.Hash != d.state().Head.Hash {
 		tr.Error("they are at two heads")
 	}
 }
@@ -551,11 +551,11 @@ func traceRecoverPeer(tr *tracing) {
 // lateServer is a server of a coordinator that is made after its address is known.
 type lateServer struct {
 	fealtyv1.UnimplementedPeerServiceServer
-	c *Coordinator
+	c *coordinator.Coordinator
 }
 
 func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return served[fealtyv1.PeerServiceServer](l.c.rooms.PeerRecovery.registerServices).Prepare(stream)
+	return served[fealtyv1.PeerServiceServer](l.c.Rooms().PeerRecovery.RegisterServices).Prepare(stream)
 }
 
 func traceSetWithPeer(tr *tracing) {
@@ -563,19 +563,19 @@ func traceSetWithPeer(tr *tracing) {
 	peer := new(lateServer)
 	own := servePeer(tr.T, peer)
 	peer.c = tr.recovers(d,
-		servePeer(tr.T, served[fealtyv1.PeerServiceServer](d.c.rooms.PeerRecovery.registerServices)), own)
+		servePeer(tr.T, served[fealtyv1.PeerServiceServer](d.c.Rooms().PeerRecovery.RegisterServices)), own)
 	tr.during("it says where it is",
-		func() error { return peer.c.rooms.PeerRecovery.announce(context.Background(), false) })
+		func() error { return peer.c.Rooms().PeerRecovery.Announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
 		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
-		peer.c.rooms.Authority.checkHead(context.Background())
+		peer.c.Rooms().Authority.CheckHead(context.Background())
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)
-	if peer.c.rooms.Head.State().MeshKey != d.state().MeshKey {
+	if peer.c.Rooms().Head.State().MeshKey != d.state().MeshKey {
 		tr.Error("they have two mesh CA keys")
 	}
 }
@@ -601,7 +601,7 @@ func traceRestore(tr *tracing) {
 	tr.call(head.Manifest.String(), "manifest")
 	var saved backupStream
 	tr.during("back up", func() error {
-		return backupServer{c: d.c}.CreateBackup(&fealtyv1.CreateBackupRequest{}, &saved)
+		return coordinator.BackupOf(d.c).CreateBackup(&fealtyv1.CreateBackupRequest{}, &saved)
 	})
 	wantOnly(tr.T, "set", d.set(poolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")
 	wantOnly(tr.T, "close", d.c.Close(), "")

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const everySet = "trust: mesh\n"
 // under reports whether the bundle in force believes the newest certificate of m.
 func (d *desk) under(m *machine) error {
 	chain := []*x509.Certificate{m.leaf, m.mesh}
-	_, err := d.c.rooms.Bundle.View().Bundle.Verify(chain, d.clock())
+	_, err := d.c.Rooms().Bundle.View().Bundle.Verify(chain, d.clock())
 	return err
 }
 
@@ -51,12 +51,12 @@ func TestTrustMesh(t *testing.T) {
 		if err := d.under(a); err != nil {
 			t.Errorf("set %d: a certificate of before is not believed: %v", i, err)
 		}
-		if !d.c.rooms.Delivery.Outdated(a.leaf) {
+		if !d.c.Rooms().Delivery.Outdated(a.leaf) {
 			t.Errorf("set %d: the member is not asked to renew", i)
 		}
 		if i == 0 {
 			wantOnlyNil(t, a.renew())
-			if d.c.rooms.Delivery.Outdated(a.leaf) {
+			if d.c.Rooms().Delivery.Outdated(a.leaf) {
 				t.Error("the renewed member is asked to renew again")
 			}
 		}
@@ -75,14 +75,14 @@ func TestTrustMesh(t *testing.T) {
 	wantOnlyNil(t, err)
 	leaf, err := issuer.Issue(ca.Request{PublicKey: a.key.Public(), ID: a.id, TTL: time.Hour}, d.clock())
 	wantOnlyNil(t, err)
-	if _, err := d.c.rooms.Bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
+	if _, err := d.c.Rooms().Bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
 		d.clock()); err == nil {
 		t.Error("a chain over a mesh CA key of no head is believed")
 	}
 	// When what the old keys signed has ended, they are accepted no more.
 	d.advance(s.Manifest.LongestSVIDTTL() + time.Minute)
-	d.c.rooms.Authority.checkHead(t.Context())
-	wantOnlyNil(t, d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true))
+	d.c.Rooms().Authority.CheckHead(t.Context())
+	wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true))
 	if left := d.bundle().MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
 	}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"bytes"
@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -48,7 +49,7 @@ func verifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Clus
 func TestVerify(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
@@ -68,7 +69,7 @@ func TestVerify(t *testing.T) {
 	if when := explain.Of(err).Fields["when"]; when != "it was in force until index 2, by set" {
 		t.Errorf("when: %q", when)
 	}
-	want.Manifest = f.c.rooms.Head.State().Manifest
+	want.Manifest = f.c.Rooms().Head.State().Manifest
 	got, err = verifyAt(t, f.addr, want)
 	wantOnly(t, "verify the next", err, "")
 
@@ -82,7 +83,8 @@ func TestVerify(t *testing.T) {
 			explain.HistoryWentBack},
 		"fork": {func(e *recovery.Expected) { e.Seen.Hash[0]++ }, explain.HistoryForked},
 		"another " +
-			"key": {func(e *recovery.Expected) { e.Seen.TransactionKey = make([]byte, 32); e.Seen.TransactionKey[0] = 2 }, explain.VerifyHistory},
+			"key": {func(e *recovery.Expected) { e.Seen.TransactionKey = make([]byte, 32); e.Seen.TransactionKey[0] = 2 },
+			explain.VerifyHistory},
 		"another root":  {func(e *recovery.Expected) { e.Seen.Root[0]++ }, explain.VerifyAuthority},
 		"another pin":   {func(e *recovery.Expected) { e.Pin[0]++ }, explain.VerifyAuthority},
 		"as it is":      {func(*recovery.Expected) {}, ""},
@@ -165,9 +167,9 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest})
+	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest})
 	wantOnly(t, "the first look", err, "")
-	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.rooms.Head.State().Manifest.Hash() {
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.Rooms().Head.State().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
 	first := got.Mark()
@@ -177,7 +179,7 @@ func TestVerifyAfterSets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest, Seen: first})
+	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest, Seen: first})
 	wantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
 	// showed, as the second does.
@@ -193,7 +195,7 @@ func TestVerifyAfterSets(t *testing.T) {
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	f, _ := ownedFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest}
+	want := recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest}
 	got, err := verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
 	f.loseKeeper()
@@ -226,7 +228,7 @@ func (l *impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifySer
 	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
 		return err
 	}
-	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+	return coordinator.SendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
 	})
 }
@@ -251,13 +253,13 @@ func (l *impostor) serve(t *testing.T) string {
 func TestVerifyRefusesLiars(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	s := f.c.rooms.Head.State()
+	s := f.c.Rooms().Head.State()
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
-	h, _, _, err := f.c.rooms.Head.ClaimedHistory(t.Context())
+	h, _, _, err := f.c.Rooms().Head.ClaimedHistory(t.Context())
 	wantOnly(t, "history", err, "")
-	genuine, _, err := f.c.verifyClaim(t.Context(), make([]byte, 32), make([]byte, 32))
+	genuine, _, err := f.c.VerifyClaim(t.Context(), make([]byte, 32), make([]byte, 32))
 	wantOnly(t, "claim", err, "")
 	// by makes a claim by the coordinator's own key, of what change made of the truth.
 	by := func(key ed25519.PrivateKey, change func(*proof.VerifyTranscript)) func(nonce,
@@ -289,43 +291,43 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	}{
 		{"coordinator", "by nobody's key", explain.VerifyUnproven, by(own, nothing)},
 		{"coordinator", "relayed: over another connection", explain.VerifyUnproven,
-			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
+			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
 		{"coordinator", "replayed: for another nonce", explain.VerifyUnproven,
-			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
+			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
 		{"coordinator", "of another cluster", explain.VerifyUnproven,
-			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
+			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
 		{"coordinator", "altered on its way", explain.VerifyUnproven,
 			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-				c, h, err := by(f.c.rooms.Self.PrivateKey(), nothing)(nonce, binding)
+				c, h, err := by(f.c.Rooms().Self.PrivateKey(), nothing)(nonce, binding)
 				c.MeshCa = otherMesh.Certificate().Raw
 				return c, h, err
 			}},
 		{"coordinator", "nothing", explain.VerifyUnproven,
 			func(_, _ []byte) (*fealtyv1.VerifyClaim, *history.History, error) { return nil, h, nil }},
 		{"signing key", "in recovery, of a cluster never seen", explain.RecoveryMode,
-			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
+			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
 				tr.Ready, tr.Root, tr.MeshCA, tr.TransactionKey = false, nil, nil, nil
 			})},
 		{"history", "under another key", explain.VerifyHistory,
-			by(f.c.rooms.Self.PrivateKey(),
+			by(f.c.Rooms().Self.PrivateKey(),
 				func(tr *proof.VerifyTranscript) { tr.TransactionKey = own.Public().(ed25519.PublicKey) })},
 		{"history", "of another head", explain.VerifyHistory,
-			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
+			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
 		{"history", "damaged", explain.VerifyHistory,
 			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-				c, h, err := by(f.c.rooms.Self.PrivateKey(), nothing)(nonce, binding)
+				c, h, err := by(f.c.Rooms().Self.PrivateKey(), nothing)(nonce, binding)
 				cut := *h
 				cut.Links = cut.Links[1:]
 				return c, &cut, err
 			}},
 		{"root", "of another cluster", explain.VerifyAuthority,
-			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
+			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
 		{"mesh CA", "of the same root and epoch, and not of the head", explain.VerifyAuthority,
-			by(f.c.rooms.Self.PrivateKey(),
+			by(f.c.Rooms().Self.PrivateKey(),
 				func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", explain.VerifyAuthority,
-			by(f.c.rooms.Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.c.rooms.Head.State().MeshCA().Certificate().Raw
+			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
+				tr.MeshCA = other.c.Rooms().Head.State().MeshCA().Certificate().Raw
 			})},
 	} {
 		_, err := verifyAt(t, (&impostor{answer: tc.answer}).serve(t), want)
@@ -335,7 +337,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		met[tc.check] = true
 	}
 	// The harness works, and who holds the coordinator's key is believed.
-	_, err = verifyAt(t, (&impostor{answer: by(f.c.rooms.Self.PrivateKey(), nothing)}).serve(t), want)
+	_, err = verifyAt(t, (&impostor{answer: by(f.c.Rooms().Self.PrivateKey(), nothing)}).serve(t), want)
 	wantOnly(t, "genuine", err, "")
 	// TestVerify and TestVerifyInRecoveryMode have the others.
 	met["mark"], met["manifest"], met["ready"] = true, true, true
@@ -351,11 +353,11 @@ func TestVerifyRefusesLiars(t *testing.T) {
 func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
 	f := readyFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest}
+	want := recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest}
 	var place *flowcontrol.Slot
-	for range verifiersPerSource {
+	for range coordinator.VerifiersPerSource {
 		var err error
-		place, err = f.c.verifiers.Enter(t.Context(), "127.0.0.1", epoch0)
+		place, err = f.c.Verifiers().Enter(t.Context(), "127.0.0.1", epoch0)
 		wantOnly(t, "enter", err, "")
 	}
 	_, err := verifyAt(t, f.addr, want)
@@ -363,13 +365,13 @@ func TestVerifiersAreBounded(t *testing.T) {
 	place.Leave()
 	_, err = verifyAt(t, f.addr, want)
 	wantOnly(t, "verify", err, "")
-	before := f.c.shown
-	_, err = f.c.showHistory(t.Context())
+	before := f.c.Shown()
+	_, err = f.c.ShowHistory(t.Context())
 	wantOnly(t, "show", err, "")
-	if f.c.shown != before {
+	if f.c.Shown() != before {
 		t.Error("the history was read again")
 	}
-	for range 2 * verifyBurst { // it refills meanwhile
+	for range 2 * coordinator.VerifyBurst { // it refills meanwhile
 		if _, err = verifyAt(t, f.addr, want); err != nil {
 			break
 		}
@@ -383,7 +385,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
-		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.rooms.Head.State().Manifest, Seen: seen})
+		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest, Seen: seen})
 	}
 	mark := func() recovery.Mark {
 		t.Helper()
@@ -408,7 +410,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
 	wantOnly(t, "key", err, "")
-	if err := f.set(bytes.Replace(f.c.rooms.Head.State().Manifest.Bytes(), []byte(was.String()),
+	if err := f.set(bytes.Replace(f.c.Rooms().Head.State().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"errors"
@@ -16,7 +16,7 @@ func TestWatchResumes(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil)
 	const key = "watched/key"
-	changed, stop := watch.Key(t.Context(), f.c.store, key)
+	changed, stop := watch.Key(t.Context(), f.c.Store(), key)
 	defer stop()
 	told := func(what string) {
 		t.Helper()

@@ -1,5 +1,4 @@
-// Inside the package: a test looks at what the coordinator kept, and at its trust bundle.
-package coordinator
+package coordinator_test
 
 import (
 	"os"
@@ -45,7 +44,7 @@ func TestPutBackAndGrown(t *testing.T) {
 					&fealtyv1.BanMemberRequest{Kind: string(banned.Kind()), Name: banned.Name(), Reason: "test"})
 				wantOnly(t, "ban", err, "")
 			} else {
-				_, err := served[fealtyv1.ConfigServiceServer](f.c.rooms.Desired.RegisterServices).PutConfig(f.ctx(),
+				_, err := served[fealtyv1.ConfigServiceServer](f.c.Rooms().Desired.RegisterServices).PutConfig(f.ctx(),
 					putRequest(qosRecord))
 				wantOnly(t, "put", err, "")
 			}
@@ -55,7 +54,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.stop()
-			seen := f.c.rooms.StoreGuard.Revision()
+			seen := f.c.Rooms().StoreGuard.Revision()
 
 			wantOnly(t, "remove the store", os.RemoveAll(dir), "")
 			wantOnly(t, "put the store back", os.CopyFS(dir, os.DirFS(kept)), "")
@@ -68,20 +67,20 @@ func TestPutBackAndGrown(t *testing.T) {
 			}
 			f.start()
 
-			loss := f.c.rooms.StoreGuard.Lost()
+			loss := f.c.Rooms().StoreGuard.Lost()
 			switch {
 			case tc.want == "" && loss != nil:
 				t.Errorf("it is noticed now that the store %v: say so in the failure model", loss)
 			case tc.want != "" && (loss == nil || loss.Kind != tc.want):
 				t.Errorf("of what is lost it says %v, want %s", loss, tc.want)
 			}
-			if tc.bans && !f.c.rooms.Bundle.Bans(banned, identity.KeyID{}) {
+			if tc.bans && !f.c.Rooms().Bundle.Bans(banned, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 			if got := configNames(t, f); !tc.bans && len(got) != len(before) {
 				t.Errorf("nothing was lost: %v, and %v before", got, before)
 			}
-			_, err := served[fealtyv1.ConfigServiceServer](f.c.rooms.Desired.RegisterServices).PutConfig(f.ctx(),
+			_, err := served[fealtyv1.ConfigServiceServer](f.c.Rooms().Desired.RegisterServices).PutConfig(f.ctx(),
 				putRequest(qosRecord))
 			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
 				t.Errorf("a change: %v", err)

@@ -1,4 +1,4 @@
-package coordinator // inside: it looks at the bundle in force, at records and at who leads
+package coordinator_test
 
 import (
 	"bytes"
@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
@@ -57,7 +58,7 @@ func (d *desk) wantWentBack(when string) {
 	if s := d.state(); s.Phase != authority.Ready {
 		d.t.Fatalf("%s: it is %v, %s", when, s.Phase, s.Reason)
 	}
-	st, err := statusServer{c: c}.GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(c).GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		d.t.Fatalf("%s: status: %v", when, err)
 	}
@@ -69,16 +70,16 @@ func (d *desk) wantWentBack(when string) {
 		d.t.Errorf("%s: status finds %v", when, st.GetFindings())
 	}
 	answered := httptest.NewRecorder()
-	c.metricsHandler(c.cfg.Registry).ServeHTTP(answered, httptest.NewRequest(http.MethodGet, "/probe/readiness", nil))
-	var a probeAnswer
+	c.MetricsHandler(c.Cfg().Registry).ServeHTTP(answered, httptest.NewRequest(http.MethodGet, "/probe/readiness", nil))
+	var a coordinator.ProbeAnswer
 	if err := json.Unmarshal(answered.Body.Bytes(), &a); err != nil || a.Store != "went back" || !a.OK ||
 		!strings.Contains(a.Reason, "the store went back") {
 		d.t.Errorf("%s: readiness says %s", when, answered.Body)
 	}
-	if _, _, leads := c.rooms.Election.Leading(); leads {
+	if _, _, leads := c.Rooms().Election.Leading(); leads {
 		d.t.Errorf("%s: it leads", when)
 	}
-	_, err = served[fealtyv1.TokenServiceServer](c.rooms.Admission.RegisterServices).CreateToken(context.Background(),
+	_, err = served[fealtyv1.TokenServiceServer](c.Rooms().Admission.RegisterServices).CreateToken(context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	if !errors.Is(err, explain.StoreWentBack) {
 		d.t.Errorf("%s: a token: %v", when, err)
@@ -99,13 +100,13 @@ func TestStoreWentBack(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	banned := d.c.rooms.Bundle.View()
+	banned := d.c.Rooms().Bundle.View()
 	key := identity.KeyOf(gone.leaf)
-	d.c.rooms.StoreGuard.Keep(t.Context())
+	d.c.Rooms().StoreGuard.Keep(t.Context())
 	back()
 
 	// While it runs.
-	if err := d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
+	if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	d.wantWentBack("while it runs")
@@ -114,8 +115,8 @@ func TestStoreWentBack(t *testing.T) {
 	}
 	was := d.store.snapshot()
 	for _, when := range []string{"while it runs", "after a restart", "after another one"} {
-		if !d.c.rooms.Bundle.Bans(gone.id, key) || d.c.rooms.Bundle.View().Version != banned.Version {
-			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.rooms.Bundle.View().Version,
+		if !d.c.Rooms().Bundle.Bans(gone.id, key) || d.c.Rooms().Bundle.View().Version != banned.Version {
+			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.Rooms().Bundle.View().Version,
 				banned.Version)
 		}
 		if chain, err := stays.recertify(); err != nil || len(chain) == 0 {
@@ -128,7 +129,10 @@ func TestStoreWentBack(t *testing.T) {
 		d.wantWentBack("after a restart")
 	}
 	for key, e := range d.store.snapshot() { // the desk itself makes who starts the leader
-		guarded := !slices.ContainsFunc(unguarded, func(family string) bool { return strings.HasPrefix(key, family) })
+		guarded := !slices.ContainsFunc(coordinator.Unguarded, func(family string) bool {
+			return strings.HasPrefix(key,
+				family)
+		})
 		if guarded && key != election.TermKey && was[key].Version != e.Version {
 			t.Errorf("somebody wrote %s", key)
 		}
@@ -146,13 +150,13 @@ func TestStoreWentBack(t *testing.T) {
 	if s := d.state(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
 	}
-	if d.c.rooms.StoreGuard.Lost() != nil || d.c.rooms.Bundle.View().Version <= banned.Version {
-		t.Errorf("after the restore: %v, bundle %d", d.c.rooms.StoreGuard.Lost(), d.c.rooms.Bundle.View().Version)
+	if d.c.Rooms().StoreGuard.Lost() != nil || d.c.Rooms().Bundle.View().Version <= banned.Version {
+		t.Errorf("after the restore: %v, bundle %d", d.c.Rooms().StoreGuard.Lost(), d.c.Rooms().Bundle.View().Version)
 	}
-	if n, err := d.c.rooms.Trust.TakePresented(t.Context(), banned.Signed); err != nil || n == 0 {
+	if n, err := d.c.Rooms().Trust.TakePresented(t.Context(), banned.Signed); err != nil || n == 0 {
 		t.Fatalf("what a member knows of bans: %d, %v", n, err)
 	}
-	if err := d.c.rooms.Bundle.Apply(t.Context()); err != nil || !d.c.rooms.Bundle.Bans(gone.id, key) {
+	if err := d.c.Rooms().Bundle.Apply(t.Context()); err != nil || !d.c.Rooms().Bundle.Bans(gone.id, key) {
 		t.Errorf("the ban is not in force: %v", err)
 	}
 	d.joined("c")
@@ -160,10 +164,10 @@ func TestStoreWentBack(t *testing.T) {
 		t.Error(err)
 	}
 	d.restart()
-	if s := d.state(); s.Phase != authority.Ready || d.c.rooms.StoreGuard.Lost() != nil ||
-		!d.c.rooms.Bundle.Bans(gone.id,
-			key) || !d.c.rooms.Bundle.Bans(stays.id, identity.KeyID{}) {
-		t.Errorf("another start: %v, %v", s.Phase, d.c.rooms.StoreGuard.Lost())
+	if s := d.state(); s.Phase != authority.Ready || d.c.Rooms().StoreGuard.Lost() != nil ||
+		!d.c.Rooms().Bundle.Bans(gone.id,
+			key) || !d.c.Rooms().Bundle.Bans(stays.id, identity.KeyID{}) {
+		t.Errorf("another start: %v, %v", s.Phase, d.c.Rooms().StoreGuard.Lost())
 	}
 }
 
@@ -177,7 +181,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	d.c.rooms.StoreGuard.Keep(t.Context())
+	d.c.Rooms().StoreGuard.Keep(t.Context())
 	was := d.state()
 	back()
 	for key := range d.store.snapshot() {
@@ -189,25 +193,25 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if s := d.state(); s.Phase != authority.Recovery {
 		t.Fatalf("without the key of the head it is %v", s.Phase)
 	}
-	secrets := d.c.rooms.Authority.memory().Secrets(was.Head.Salt)
+	secrets := d.c.Rooms().Authority.Memory().Secrets(was.Head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
-	before, err := d.c.rooms.Authority.stateBefore(t.Context(), was.Chain, secrets)
+	before, err := d.c.Rooms().Authority.StateBefore(t.Context(), was.Chain, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.c.rooms.Authority.rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
+	if _, err := d.c.Rooms().Authority.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
 		explain.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
-	st, err := statusServer{c: d.c}.GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil || !slices.ContainsFunc(st.GetFindings(),
 		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
 		t.Errorf("status finds %v, %v", st.GetFindings(), err)
 	}
 	// Another coordinator asks for the seed, without which it knows of no loss.
-	if _, _, err := d.c.rooms.PeerRecovery.greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err,
+	if _, _, err := d.c.Rooms().PeerRecovery.Greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err,
 		explain.RecoveryMode) || !strings.Contains(err.Error(), string(explain.StoreWentBack)) {
 		t.Errorf("who asks for the seed is told: %v", err)
 	}
@@ -215,8 +219,8 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	d.restoreInPlace(d.store, d.signer)
 	d.restart()
 	s := d.state()
-	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.c.rooms.StoreGuard.Lost() != nil {
-		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.c.rooms.StoreGuard.Lost())
+	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.c.Rooms().StoreGuard.Lost() != nil {
+		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.c.Rooms().StoreGuard.Lost())
 	}
 }
 
@@ -271,8 +275,8 @@ func TestTrustPutBack(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	d.c.rooms.StoreGuard.Keep(t.Context())
-	version := d.c.rooms.Bundle.View().Version
+	d.c.Rooms().StoreGuard.Keep(t.Context())
+	version := d.c.Rooms().Bundle.View().Version
 	for key := range d.store.snapshot() {
 		if !strings.HasPrefix(key, bundle.Prefix) {
 			continue
@@ -284,9 +288,9 @@ func TestTrustPutBack(t *testing.T) {
 		}
 	}
 	for range 2 {
-		_ = d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true)
+		_ = d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true)
 		d.wantWentBack("with trust/* put back")
-		if !d.c.rooms.Bundle.Bans(gone.id, identity.KeyOf(gone.leaf)) || d.c.rooms.Bundle.View().Version != version {
+		if !d.c.Rooms().Bundle.Bans(gone.id, identity.KeyOf(gone.leaf)) || d.c.Rooms().Bundle.View().Version != version {
 			t.Fatal("the ban is lifted")
 		}
 		d.restart()
@@ -307,15 +311,15 @@ func TestBanWithoutUnban(t *testing.T) {
 				&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 				t.Fatal(err)
 			}
-			if d.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) || d.c.rooms.StoreGuard.Lost() != nil {
-				t.Fatalf("a ban that a person lifted: %v", d.c.rooms.StoreGuard.Lost())
+			if d.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) || d.c.Rooms().StoreGuard.Lost() != nil {
+				t.Fatalf("a ban that a person lifted: %v", d.c.Rooms().StoreGuard.Lost())
 			}
 			if err := d.banned(gone.id); err != nil {
 				t.Fatal(err)
 			}
 			// As a coordinator writes it that does not know of the ban.
 			s := d.state()
-			in, err := d.c.rooms.Bundle.Read(t.Context(), s)
+			in, err := d.c.Rooms().Bundle.Read(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -336,9 +340,9 @@ func TestBanWithoutUnban(t *testing.T) {
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			_ = d.c.rooms.Bundle.Refresh(t.Context(), s, true)
+			_ = d.c.Rooms().Bundle.Refresh(t.Context(), s, true)
 			d.wantWentBack("after a ban went without an unban")
-			if !d.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) {
+			if !d.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 		})
@@ -355,7 +359,7 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := d.state()
-	in, err := d.c.rooms.Bundle.Read(t.Context(), s)
+	in, err := d.c.Rooms().Bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -373,20 +377,20 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	}
 	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 	back := d.store.copyOf()
-	if s := d.state(); s.Phase != authority.Ready || d.c.rooms.StoreGuard.Lost() != nil ||
-		!d.c.rooms.Bundle.Bans(gone.id,
+	if s := d.state(); s.Phase != authority.Ready || d.c.Rooms().StoreGuard.Lost() != nil ||
+		!d.c.Rooms().Bundle.Bans(gone.id,
 			identity.KeyID{}) {
-		t.Fatalf("it is %v, %v", s.Phase, d.c.rooms.StoreGuard.Lost())
+		t.Fatalf("it is %v, %v", s.Phase, d.c.Rooms().StoreGuard.Lost())
 	}
 	if _, err := d.members().UnbanMember(t.Context(),
 		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if d.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) || d.c.rooms.StoreGuard.Lost() != nil {
-		t.Errorf("its ban cannot be lifted: %v", d.c.rooms.StoreGuard.Lost())
+	if d.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) || d.c.Rooms().StoreGuard.Lost() != nil {
+		t.Errorf("its ban cannot be lifted: %v", d.c.Rooms().StoreGuard.Lost())
 	}
 	back()
-	_ = d.c.rooms.Bundle.Refresh(t.Context(), d.state(), true)
+	_ = d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true)
 	d.wantWentBack("after it was taken over")
 }
 
@@ -407,11 +411,11 @@ func TestPeersProve(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	proof := d.c.rooms.Bundle.View()
+	proof := d.c.Rooms().Bundle.View()
 	back()
 	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-	if d.c.rooms.StoreGuard.Lost() != nil || d.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", d.c.rooms.StoreGuard.Lost())
+	if d.c.Rooms().StoreGuard.Lost() != nil || d.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", d.c.Rooms().StoreGuard.Lost())
 	}
 	s := d.state()
 	other := *proof
@@ -427,24 +431,24 @@ func TestPeersProve(t *testing.T) {
 			"forged": {&fealtyv1.GetSeenResponse{TrustBundle: &fealtyv1.SignedSnapshot{Envelope: append([]byte(nil),
 			other.Signed[:len(other.Signed)-2]...)}}, ""},
 	} {
-		claim, err := d.c.rooms.Peers.Compare(t.Context(), s, "x", c.seen)
+		claim, err := d.c.Rooms().Peers.Compare(t.Context(), s, "x", c.seen)
 		if err != nil || !strings.Contains(claim, c.claim) || c.claim == "" && claim != "" {
 			t.Errorf("who says %s: %q, %v", name, claim, err)
 		}
-		if loss := d.c.rooms.StoreGuard.Lost(); loss != nil {
+		if loss := d.c.Rooms().StoreGuard.Lost(); loss != nil {
 			t.Fatalf("who says %s holds it up: %v", name, loss)
 		}
 	}
-	if _, err := (served[fealtyv1.TokenServiceServer](d.c.rooms.Admission.RegisterServices)).CreateToken(t.Context(),
+	if _, err := (served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices)).CreateToken(t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 		t.Errorf("a token: %v", err)
 	}
-	if claim, err := d.c.rooms.Peers.Compare(t.Context(), s, "x",
+	if claim, err := d.c.Rooms().Peers.Compare(t.Context(), s, "x",
 		&fealtyv1.GetSeenResponse{TrustBundle: proof.Message()}); err != nil || claim != "" {
 		t.Errorf("the bundle that the cluster signed: %q, %v", claim, err)
 	}
 	d.wantWentBack("after another one proved it")
-	if loss := d.c.rooms.StoreGuard.Lost(); loss.From != "coordinator x" {
+	if loss := d.c.Rooms().StoreGuard.Lost(); loss.From != "coordinator x" {
 		t.Errorf("nobody is named: %+v", loss)
 	}
 }
@@ -491,7 +495,7 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.c.rooms.Head.State().Bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.c.Rooms().Head.State().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -519,8 +523,8 @@ func TestMemberThatClaims(t *testing.T) {
 		if named != 1 {
 			t.Errorf("%d findings name it: %v", named, st.GetFindings())
 		}
-		if c.c.rooms.StoreGuard.Lost() != nil {
-			t.Errorf("it holds up a coordinator: %v", c.c.rooms.StoreGuard.Lost())
+		if c.c.Rooms().StoreGuard.Lost() != nil {
+			t.Errorf("it holds up a coordinator: %v", c.c.Rooms().StoreGuard.Lost())
 		}
 	}
 	if _, now, _ := awaitLeader(t, f, r); now >= most || now < term {
@@ -564,7 +568,7 @@ func TestMemberProves(t *testing.T) {
 	f.start()
 	f.awaitPhase(authority.Ready)
 	f.ban(gone)
-	proof := f.c.rooms.Bundle.View().Signed
+	proof := f.c.Rooms().Bundle.View().Signed
 	f.stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -579,19 +583,19 @@ func TestMemberProves(t *testing.T) {
 	}
 	f.start()
 	f.awaitPhase(authority.Ready)
-	if f.c.rooms.StoreGuard.Lost() != nil || f.c.rooms.Bundle.Bans(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", f.c.rooms.StoreGuard.Lost())
+	if f.c.Rooms().StoreGuard.Lost() != nil || f.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", f.c.Rooms().StoreGuard.Lost())
 	}
 	other := readyFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"altered": append(bytes.Clone(proof[:len(proof)-1]),
-			proof[len(proof)-1]^1), "of another cluster": other.c.rooms.Bundle.View().Signed, "its " +
-			"own": f.c.rooms.Bundle.View().Signed,
+			proof[len(proof)-1]^1), "of another cluster": other.c.Rooms().Bundle.View().Signed, "its " +
+			"own": f.c.Rooms().Bundle.View().Signed,
 	} {
 		if _, _, err := f.present(raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
 		}
-		if loss := f.c.rooms.StoreGuard.Lost(); loss != nil {
+		if loss := f.c.Rooms().StoreGuard.Lost(); loss != nil {
 			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
 		}
 	}
@@ -599,7 +603,7 @@ func TestMemberProves(t *testing.T) {
 	if err != nil || !first.GetCompares() {
 		t.Errorf("presented: %v, %v", first, err)
 	}
-	if loss := f.c.rooms.StoreGuard.Lost(); loss == nil || loss.From == "" {
+	if loss := f.c.Rooms().StoreGuard.Lost(); loss == nil || loss.From == "" {
 		t.Errorf("what the cluster signed is no proof: %v", loss)
 	}
 }
@@ -612,10 +616,10 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if err := d.banned(gone.id); err != nil {
 		t.Fatal(err)
 	}
-	old := d.c.rooms.Bundle.View()
+	old := d.c.Rooms().Bundle.View()
 	s := d.state()
 	// As an earlier release lifts it, and this one takes over.
-	in, err := d.c.rooms.Bundle.Read(t.Context(), s)
+	in, err := d.c.Rooms().Bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -628,13 +632,13 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.rooms.Bundle.Refresh(t.Context(), s, true); err != nil {
+	if err := d.c.Rooms().Bundle.Refresh(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.rooms.Trust.Proven(t.Context(), "somebody",
-		old.Signed); err != nil || d.c.rooms.StoreGuard.Lost() != nil || d.c.rooms.Bundle.Bans(gone.id,
+	if err := d.c.Rooms().Trust.Proven(t.Context(), "somebody",
+		old.Signed); err != nil || d.c.Rooms().StoreGuard.Lost() != nil || d.c.Rooms().Bundle.Bans(gone.id,
 		identity.KeyID{}) {
-		t.Errorf("it ended with %v, and %v is lost", err, d.c.rooms.StoreGuard.Lost())
+		t.Errorf("it ended with %v, and %v is lost", err, d.c.Rooms().StoreGuard.Lost())
 	}
 }
 
@@ -649,13 +653,13 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	d.store.write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.store.remove("member/data/b")
 	d.open()
-	if loss := d.c.rooms.StoreGuard.Lost(); d.state().Phase != authority.Ready || loss != nil {
+	if loss := d.c.Rooms().StoreGuard.Lost(); d.state().Phase != authority.Ready || loss != nil {
 		t.Fatalf("it is %v, and %v is lost", d.state().Phase, loss)
 	}
 	back()
-	_, err := d.c.store.List(t.Context(), record.MemberPrefix)
+	_, err := d.c.Store().List(t.Context(), record.MemberPrefix)
 	wantOnlyNil(t, err)
-	if d.c.rooms.StoreGuard.Lost() == nil {
+	if d.c.Rooms().StoreGuard.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
 	}
 }

@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"testing"
@@ -25,29 +25,29 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 		d := testDesk(t)
 		mv := rekeyed(d)
 		d.faults.FailNext("set.before-swap", 1, errTestCrash)
-		if _, err := d.c.rooms.Authority.swap(t.Context(), mv); err == nil || !gone(mv) {
+		if _, err := d.c.Rooms().Authority.Swap(t.Context(), mv); err == nil || !gone(mv) {
 			t.Errorf("%v, and the key is gone: %v", err, gone(mv))
 		}
 	})
 	t.Run("swapped", func(t *testing.T) {
 		d := testDesk(t)
 		lost, mv := rekeyed(d), rekeyed(d)
-		if inUse, err := d.c.rooms.Authority.swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
+		if inUse, err := d.c.Rooms().Authority.Swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
 			t.Errorf("%v, and the key in force is gone: %v", err, gone(mv))
 		}
-		if _, err := d.c.rooms.Authority.swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
+		if _, err := d.c.Rooms().Authority.Swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
 			t.Errorf("of two moves the one that lost keeps its key: %v", err)
 		}
 	})
 	t.Run("decided later", func(t *testing.T) {
 		d := testDesk(t)
 		won, lost := rekeyed(d), rekeyed(d)
-		d.c.rooms.Keys.Pend(won)
-		d.c.rooms.Keys.Pend(lost)
+		d.c.Rooms().Keys.Pend(won)
+		d.c.Rooms().Keys.Pend(lost)
 		if gone(won) || gone(lost) {
 			t.Fatal("a key is gone whose head may come")
 		}
-		d.c.rooms.Keys.Settle(won.Link)
+		d.c.Rooms().Keys.Settle(won.Link)
 		if gone(won) || !gone(lost) {
 			t.Errorf("after one came: its key is gone %v, the other's %v", gone(won), gone(lost))
 		}

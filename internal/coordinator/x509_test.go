@@ -1,4 +1,4 @@
-package coordinator
+package coordinator_test
 
 import (
 	"context"
@@ -296,7 +296,7 @@ func TestX509BannedForGood(t *testing.T) {
 	}
 	d.ban(t, identity.Data, "c")
 	d.advance(60 * 24 * time.Hour)
-	if err := d.c.pruneOnce(t.Context(), d.state(), d.clock()); err != nil {
+	if err := d.c.PruneOnce(t.Context(), d.state(), d.clock()); err != nil {
 		t.Fatal(err)
 	}
 	again := d.machine()

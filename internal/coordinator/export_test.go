@@ -1,0 +1,455 @@
+// Inside the package: what its tests reach for has no other door yet.
+package coordinator
+
+import (
+	"context"
+	"crypto/ed25519"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/keychain"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
+	"github.com/fealty-io/fealty/internal/enrolment"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/instant"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// StatusOf is the service that c registers.
+
+func StatusOf(c *Coordinator) fealtyv1.StatusServiceServer { return statusServer{c: c} }
+
+// BackupOf is the service that c registers.
+
+func BackupOf(c *Coordinator) fealtyv1.BackupServiceServer { return backupServer{c: c} }
+
+// EnrolledAs returns c's enrolment with another key or certificate.
+
+func (c *Coordinator) EnrolledAs(key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
+	return authority.NewEnrolment(authority.EnrolmentConfig{
+		FS: c.fs, Log: c.log, Now: c.now, DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin,
+		Key: key, Certificate: cert,
+	})
+}
+
+// WithPeers returns c's recovery by its peers, with other peers.
+
+func (c *Coordinator) WithPeers(addrs ...string) *PeerRecovery {
+	cfg := c.rooms.PeerRecovery.cfg
+	cfg.Peers = addrs
+	p := newPeerRecovery(cfg)
+	p.metrics = c.rooms.PeerRecovery.metrics
+	return p
+}
+
+// Coordinators reads what coordinators say of themselves.
+
+func (c *Coordinator) Coordinators() *replicas.Directory {
+	return &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
+}
+
+// SetNow exchanges the clock of what the coordinator itself does.
+
+func (c *Coordinator) SetNow(now func() time.Time) { c.now = now }
+
+// SetVerifiers exchanges the places of those that verify.
+
+func (c *Coordinator) SetVerifiers(g *flowcontrol.Limiter) { c.verifiers = g }
+
+// SetPeerCalls exchanges the places of coordinators that come back.
+
+func (c *PeerRecovery) SetPeerCalls(g *flowcontrol.Limiter) { c.peerCalls = g }
+
+// Limit sets limits that no operator sets; 0 is the usual one.
+
+func (c *Config) Limit(listed, joins, sourceJoins int) {
+	c.knobs = knobs{maxListed: listed, maxJoins: joins, maxSourceJoins: sourceJoins}
+}
+
+// ReadRequest reads the one request of a stream, and returns once nothing is left running.
+
+func ReadRequest(s grpc.ServerStream, into any, settle func()) error {
+	c := &Coordinator{readers: new(flowcontrol.Readers)}
+	err := oneRequest{s, c}.RecvMsg(into)
+	settle()
+	c.readers.Wait()
+	return err
+}
+
+func (x *Authority) Adopt(ctx context.Context, s *authority.State) error { return x.adopt(ctx, s) }
+
+func (x *Authority) CheckHead(ctx context.Context) (time.Duration, bool) { return x.checkHead(ctx) }
+
+func (x *Authority) DropSecrets(ctx context.Context, s *authority.State) error {
+	return x.dropSecrets(ctx, s)
+}
+
+func (x *Authority) FollowHead(ctx context.Context) error { return x.followHead(ctx) }
+
+func (x *Authority) Freeze(ctx context.Context, s *authority.State, salt history.Salt) (frozen, func(), error) {
+	return x.freeze(ctx, s, salt)
+}
+
+func (x *Authority) GoOn(ctx context.Context, w *way) (*authority.State, error) {
+	return x.goOn(ctx, w)
+}
+
+func (x *Authority) LookAtKeepers(ctx context.Context, mv *transition.Move) error {
+	return x.lookAtKeepers(ctx, mv)
+}
+
+func (x *Authority) Memory() keychain.Memory { return x.memory() }
+
+func (x *Authority) MoveRecords(ctx context.Context, s *authority.State) error {
+	return x.moveRecords(ctx, s)
+}
+
+func (x *Authority) Read(ctx context.Context, last *authority.State) (*way, *authority.State, error) {
+	return x.read(ctx, last)
+}
+
+func (x *Authority) RegisterServices(to grpc.ServiceRegistrar) { x.registerServices(to) }
+
+func (x *Authority) Rekey(ctx context.Context, before *authority.State, reason string, by string,
+	received map[string]string) (*authority.State, error) {
+	return x.rekey(ctx, before, reason, by, received)
+}
+
+func (x *Authority) Set(ctx context.Context, req *fealtyv1.SetManifestRequest,
+	first bool) (*fealtyv1.SetManifestResponse, error) {
+	return x.set(ctx, req, first)
+}
+
+func (x *Authority) SettingTurn(ctx context.Context) (func(), error) { return x.settingTurn(ctx) }
+
+func (x *Authority) StateBefore(ctx context.Context, v *history.Verified,
+	secrets *authority.Secrets) (*authority.State, error) {
+	return x.stateBefore(ctx, v, secrets)
+}
+
+func (x *Authority) Swap(ctx context.Context, mv *transition.Move) (bool, error) {
+	return x.swap(ctx, mv)
+}
+
+func (x *Authority) VerifiedHistory(ctx context.Context, s *authority.State) (*history.Verified, *history.History,
+	error) {
+	return x.verifiedHistory(ctx, s)
+}
+
+func (x *Authority) WriteSecrets(ctx context.Context, mv *transition.Move) error {
+	return x.writeSecrets(ctx, mv)
+}
+
+func (x *Coordinator) Addresses() []string { return x.addresses() }
+
+func (x *Coordinator) BackupHead(s *authority.State, l store.Listing, owners []string) (*fealtyv1.BackupHead,
+	[]store.Entry, error) {
+	return x.backupHead(s, l, owners)
+}
+
+func (x *Coordinator) CheckSelf() { x.checkSelf() }
+
+func (x *Coordinator) DropAudit(ctx context.Context, s *authority.State, now time.Time) error {
+	return x.dropAudit(ctx, s, now)
+}
+
+func (x *Coordinator) FollowState(ctx context.Context) error { return x.followState(ctx) }
+
+func (x *Coordinator) GrpcServer(gate *authz.Authorizer, opts ...grpc.ServerOption) (*grpc.Server, error) {
+	return x.grpcServer(gate, opts...)
+}
+
+func (x *Coordinator) Health() health { return x.health() }
+
+func (x *Coordinator) Locks() []sync.Locker { return x.locks() }
+
+func (x *Coordinator) MetricsHandler(reg *prometheus.Registry) http.Handler {
+	return x.metricsHandler(reg)
+}
+
+func (x *Coordinator) PruneOnce(ctx context.Context, s *authority.State, now time.Time) error {
+	return x.pruneOnce(ctx, s, now)
+}
+
+func (x *Coordinator) PruneWhileLeading(ctx context.Context, s *authority.State, ended <-chan struct{}) error {
+	return x.pruneWhileLeading(ctx, s, ended)
+}
+
+func (x *Coordinator) Pulse(ctx context.Context) error { return x.pulse(ctx) }
+
+func (x *Coordinator) ShowHistory(ctx context.Context) (*shown, error) { return x.showHistory(ctx) }
+
+func (x *Coordinator) VerifyClaim(ctx context.Context, nonce []byte, binding []byte) (*fealtyv1.VerifyClaim,
+	*history.History, error) {
+	return x.verifyClaim(ctx, nonce, binding)
+}
+
+func (x *Coordinator) Word(ctx context.Context, method string, err error) error {
+	return x.word(ctx, method, err)
+}
+
+func (x *Coordinator) WordStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
+	return x.wordStream(srv, stream, info, handler)
+}
+
+func (x *OwnerRecovery) Bring(ctx context.Context, req *fealtyv1.RecoverRequest,
+	proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
+	return x.bring(ctx, req, proves)
+}
+
+func (x *OwnerRecovery) DropGathered(ctx context.Context, s *authority.State) error {
+	return x.dropGathered(ctx, s)
+}
+
+func (x *OwnerRecovery) Gathered(ctx context.Context, g *gathering) ([]string, []keyring.Share, error) {
+	return x.gathered(ctx, g)
+}
+
+func (x *OwnerRecovery) GoOnGathering(ctx context.Context) error { return x.goOnGathering(ctx) }
+
+func (x *OwnerRecovery) OpenGathering(ctx context.Context) (*gathering, error) {
+	return x.openGathering(ctx)
+}
+
+func (x *OwnerRecovery) RecoveryText(s *authority.State) string { return x.recoveryText(s) }
+
+func (x *PeerRecovery) Announce(ctx context.Context, stopped bool) error {
+	return x.announce(ctx, stopped)
+}
+
+func (x *PeerRecovery) DialPeer(addr string) (*mesh.Conn, error) { return x.dialPeer(addr) }
+
+func (x *PeerRecovery) DropReplicas(ctx context.Context, s *authority.State, now time.Time) error {
+	return x.dropReplicas(ctx, s, now)
+}
+
+func (x *PeerRecovery) FromPeers(ctx context.Context, loaded *history.History) (*received, error) {
+	return x.fromPeers(ctx, loaded)
+}
+
+func (x *PeerRecovery) Greet(ctx context.Context, purpose proof.PeerPurpose, h *fealtyv1.PeerHello,
+	recipient string) (*greeted, *fealtyv1.PeerChallenge, error) {
+	return x.greet(ctx, purpose, h, recipient)
+}
+
+func (x *PeerRecovery) Peers(ctx context.Context, m *manifest.Manifest) ([]string, peersError) {
+	return x.peers(ctx, m)
+}
+
+func (x *PeerRecovery) Prepare(ctx context.Context, mv *transition.Move) []string {
+	return x.prepare(ctx, mv)
+}
+
+func (x *PeerRecovery) RegisterServices(to grpc.ServiceRegistrar) { x.registerServices(to) }
+
+func (x *PeerRecovery) TakeKey(g *greeted, p *fealtyv1.PeerCandidate,
+	recipient *keyring.EphemeralRecipient) (keychain.Prepared, error) {
+	return x.takeKey(g, p, recipient)
+}
+
+func (x *asking) Ask(ctx context.Context) (*received, error) { return x.ask(ctx) }
+
+func (x *asking) Verify(ctx context.Context, r *received, mesh *authority.MeshKey, given *fealtyv1.PeerSecrets) error {
+	return x.verify(ctx, r, mesh, given)
+}
+
+func (x *gathering) Open(owner string, data []byte) (keyring.Share, error) {
+	return x.open(owner, data)
+}
+
+func (x *preparing) Bring(ctx context.Context, addr string) error { return x.bring(ctx, addr) }
+
+func (x *recoveries) Current() *gathering { return x.current() }
+
+func (x *recoveries) Progress() (*fealtyv1.RecoveryProgress, []string) { return x.progress() }
+
+func (x *yields) Begin(ctx context.Context) (context.Context, context.CancelFunc) {
+	return x.begin(ctx)
+}
+
+type Asking = asking
+
+var Assemble = assemble
+
+const AuditRetention = auditRetention
+
+func (x *Authority) Cfg() *authorityConfig { return &x.cfg }
+
+func (x *Authority) Pushed() *atomic.Bool { return &x.pushed }
+
+func (x *Authority) Unsettled() *atomic.Bool { return &x.unsettled }
+
+type ClaimedHead = claimedHead
+
+func (x Config) WithDefaults() Config { return x.withDefaults() }
+
+func (x *Coordinator) BackingUp() chan struct{} { return x.backingUp }
+
+func (x *Coordinator) Cfg() *Config { return &x.cfg }
+
+func (x *Coordinator) Failures() *flowcontrol.LogSampler { return x.failures }
+
+func (x *Coordinator) Faults() *fault.Points { return x.faults }
+
+func (x *Coordinator) Log() *slog.Logger { return x.log }
+
+func (x *Coordinator) Metrics() *metrics { return x.metrics }
+
+func (x *Coordinator) Now() func() time.Time { return x.now }
+
+func (x *Coordinator) Pulsed() *instant.Last { return &x.pulsed }
+
+func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
+
+func (x *Coordinator) Registry() *prometheus.Registry { return x.registry }
+
+func (x *Coordinator) Rooms() *Rooms { return &x.rooms }
+
+func (x *Coordinator) Serving() *atomic.Bool { return &x.serving }
+
+func (x *Coordinator) Shown() *shown { return x.shown }
+
+func (x *Coordinator) Stopping() chan struct{} { return x.stopping }
+
+func (x *Coordinator) Store() store.Store { return x.store }
+
+func (x *Coordinator) Verifiers() *flowcontrol.Limiter { return x.verifiers }
+
+const DefaultMaxHeadAge = defaultMaxHeadAge
+
+var Ed25519Public = ed25519Public
+
+var ErrNoPeers = errNoPeers
+
+var Findings = findings
+
+func FirstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context.Context, A) (R, bool)) ([]R, int) {
+	return firstOf(ctx, atOnce, all, do)
+}
+
+const FreezeLimit = freezeLimit
+
+type Frozen = frozen
+
+type Greeted = greeted
+
+const HeadPollPause = headPollPause
+
+type Health = health
+
+const LastLook = lastLook
+
+type Ledger = ledger
+
+const LedgerPrefix = ledgerPrefix
+
+var Lost = lost
+
+const MaxPeers = maxPeers
+
+const MaxRecipients = maxRecipients
+
+const MaxStrangerBytes = maxStrangerBytes
+
+var OpenKey = openKey
+
+const OpenPrefix = openPrefix
+
+type Own = own
+
+func (x *OwnerRecovery) Recoveries() *recoveries { return x.recoveries }
+
+const PeerBurst = peerBurst
+
+type PeerError = peerError
+
+func (x *PeerRecovery) Cfg() *peerRecoveryConfig { return &x.cfg }
+
+func (x *PeerRecovery) PeerCalls() *flowcontrol.Limiter { return x.peerCalls }
+
+type PeerStep = peerStep
+
+const PeersDialed = peersDialed
+
+const PreparedLife = preparedLife
+
+type Preparing = preparing
+
+type ProbeAnswer = probeAnswer
+
+type Received = received
+
+const RecoveriesAtOnce = recoveriesAtOnce
+
+const RecoveriesPerSource = recoveriesPerSource
+
+const RecoveryBurst = recoveryBurst
+
+var RecoveryKey = recoveryKey
+
+const RecoveryPrefix = recoveryPrefix
+
+const ReplicaRetention = replicaRetention
+
+const RequestTimeout = requestTimeout
+
+const ReseedPrefix = reseedPrefix
+
+var SendHistory = sendHistory
+
+const SharePrefix = sharePrefix
+
+const ShareSetPrefix = shareSetPrefix
+
+type ShareSetRecord = shareSetRecord
+
+var SinceNow = sinceNow
+
+const StaleAfter = staleAfter
+
+const StepAnswer = stepAnswer
+
+const StepHistory = stepHistory
+
+const StepLoad = stepLoad
+
+const StepManifest = stepManifest
+
+const StepMesh = stepMesh
+
+const StepProof = stepProof
+
+const StuckAfter = stuckAfter
+
+var Unguarded = unguarded
+
+var Unreadable = unreadable
+
+const VerifiersPerSource = verifiersPerSource
+
+const VerifyBurst = verifyBurst
+
+type Yields = yields
+
+func (x health) Liveness() probeAnswer { return x.liveness() }
+
+func (x health) Readiness() probeAnswer { return x.readiness() }
+
+func (x health) Startup() probeAnswer { return x.startup() }
