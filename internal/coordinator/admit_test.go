@@ -734,7 +734,7 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
-	d.c.Rooms().Authority.CheckHead(context.Background())
+	d.c.Rooms().Authority.Look(context.Background())
 	if phase, _ := d.c.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)
 	}

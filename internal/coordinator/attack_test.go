@@ -625,7 +625,7 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 		key))); err == nil {
 		t.Fatal("the set did not die")
 	}
-	f.c.Rooms().Authority.CheckHead(f.ctx())
+	f.c.Rooms().Authority.Look(f.ctx())
 	s := f.c.Rooms().Head.State()
 	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
 		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,

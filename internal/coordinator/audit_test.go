@@ -411,7 +411,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range all {
-		c.Rooms().Authority.CheckHead(t.Context())
+		c.Rooms().Authority.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}

@@ -612,7 +612,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 	wantOnly(t,
 		"set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Authority.CheckHead(t.Context())
+	other.Rooms().Authority.Look(t.Context())
 	d.joinedAs("acme", "acme")
 	d.joinedAs("globex", "globex")
 	d.mustPut("kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: " +

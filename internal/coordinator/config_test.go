@@ -259,7 +259,7 @@ func TestConfigWriters(t *testing.T) {
 	wantOnly(t,
 		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Authority.CheckHead(t.Context())
+	other.Rooms().Authority.Look(t.Context())
 	writers := []*coordinator.Coordinator{d.c, other}
 	version := d.mustPut(qosRecord).GetVersion()
 	results := make(chan error, len(writers))

@@ -390,6 +390,12 @@ func unreadable(ctx context.Context, err error) error {
 		"do", explain.StartWhenStoreAnswers)
 }
 
+// Rooms are its parts, for tests of them.
+func (c *Coordinator) Rooms() *Rooms { return &c.rooms }
+
+// Serves reports whether all of its ports take connections.
+func (c *Coordinator) Serves() bool { return c.serving.Load() }
+
 // Close gives back what [New] took, for a coordinator that was never run.
 func (c *Coordinator) Close() error {
 	c.rooms.StoreGuard.Keep(context.Background())

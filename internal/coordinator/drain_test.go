@@ -269,7 +269,7 @@ func outage(t *testing.T, d *desk, lasts time.Duration) {
 	wantOnly(t, "recovery mode", d.c.Rooms().Authority.Adopt(t.Context(),
 		authority.Recovering(d.state(), errors.New("the keeper is away"))), "")
 	d.advance(lasts)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	d.wantPhase("ready", "")
 }
 

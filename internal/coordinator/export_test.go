@@ -94,7 +94,7 @@ func ReadRequest(s grpc.ServerStream, into any, settle func()) error {
 
 func (x *Authority) Adopt(ctx context.Context, s *authority.State) error { return x.adopt(ctx, s) }
 
-func (x *Authority) CheckHead(ctx context.Context) (time.Duration, bool) { return x.checkHead(ctx) }
+func (x *Authority) CheckHead(ctx context.Context) (time.Duration, bool) { return x.Look(ctx) }
 
 func (x *Authority) DropSecrets(ctx context.Context, s *authority.State) error {
 	return x.dropSecrets(ctx, s)
@@ -123,8 +123,6 @@ func (x *Authority) MoveRecords(ctx context.Context, s *authority.State) error {
 func (x *Authority) Read(ctx context.Context, last *authority.State) (*way, *authority.State, error) {
 	return x.read(ctx, last)
 }
-
-func (x *Authority) RegisterServices(to grpc.ServiceRegistrar) { x.registerServices(to) }
 
 func (x *Authority) Rekey(ctx context.Context, before *authority.State, reason string, by string,
 	received map[string]string) (*authority.State, error) {
@@ -319,8 +317,6 @@ func (x *Coordinator) Pulsed() *instant.Last { return &x.pulsed }
 func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
 
 func (x *Coordinator) Registry() *prometheus.Registry { return x.registry }
-
-func (x *Coordinator) Rooms() *Rooms { return &x.rooms }
 
 func (x *Coordinator) Serving() *atomic.Bool { return &x.serving }
 

@@ -268,7 +268,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 	defer stop()
 	for {
 		due := c.cfg.Head.Due()
-		pause, outrun := c.checkHead(ctx)
+		pause, outrun := c.Look(ctx)
 		if outrun {
 			// The notice to look again is its own. Without the pause, two that are in each
 			// other's way, or one that meets a freeze, would load the history again and again.
@@ -286,11 +286,11 @@ func (c *Authority) followHead(ctx context.Context) error {
 	}
 }
 
-// checkHead compares the persisted head with ours. If another one is there the
+// Look compares the persisted head with ours. If another one is there the
 // state is loaded anew; until then nothing is decided under the old one, because
 // every transaction is conditional on our head. It returns when to look again, and whether
 // somebody else was first with what it was about to adopt.
-func (c *Authority) checkHead(ctx context.Context) (pause time.Duration, outrun bool) {
+func (c *Authority) Look(ctx context.Context) (pause time.Duration, outrun bool) {
 	pause = headPollPause
 	if !c.unsettled.Load() && c.cfg.Head.HeadHolds(ctx) {
 		return pause, false

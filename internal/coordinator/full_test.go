@@ -116,7 +116,7 @@ func TestFullStoreLasts(t *testing.T) {
 	d.store.setFull(true)
 	for d.clock().Before(end.Add(lifetimes.Stretch - time.Minute)) {
 		d.advance(30 * time.Minute)
-		d.c.Rooms().Authority.CheckHead(t.Context())
+		d.c.Rooms().Authority.Look(t.Context())
 		if !d.clock().Before(end.Add(lifetimes.Stretch)) {
 			break
 		}
@@ -134,7 +134,7 @@ func TestFullStoreLasts(t *testing.T) {
 		t.Errorf("certified until %v alone, and its record ends at %v", m.leaf.NotAfter, end)
 	}
 	d.advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.clock()))
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	wantOnly(t, "for longer than that", d.past(m), explain.StoreFull)
 }
 
@@ -169,7 +169,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	wantOnly(t, "a new key", m.renew(), explain.StoreFull)
 	told("after a write", true)
 	d.advance(time.Hour)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	told("an hour later, when nobody wrote since", true)
 	d.store.setFull(false)
 	wantOnlyNil(t, m.renew())
@@ -182,7 +182,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
 	d.advance(writable.Settles + time.Second)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	told("when none was refused for long", false)
 }
 
@@ -264,7 +264,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	end := d.recordedEnd(m)
 	for d.clock().Before(end.Add(time.Hour)) {
 		d.advance(20 * time.Minute)
-		d.c.Rooms().Authority.CheckHead(t.Context())
+		d.c.Rooms().Authority.Look(t.Context())
 		wantOnlyNil(t, m.again()) // for longer than in an outage: what is read is so
 	}
 	if m.leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
@@ -306,6 +306,6 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 		t.Errorf("as soon as it takes one: %s", text)
 	}
 	d.advance(writable.Settles + time.Second)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	told("when none was refused for long", "ok", "")
 }

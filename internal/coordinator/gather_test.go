@@ -217,8 +217,8 @@ func TestGatheringCutOff(t *testing.T) {
 					ask(d.c, alice)
 					ask(two, bob)
 					_, _ = d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), two.Rooms().OwnerRecovery.GoOnGathering(t.Context())
-					d.c.Rooms().Authority.CheckHead(t.Context())
-					two.Rooms().Authority.CheckHead(t.Context())
+					d.c.Rooms().Authority.Look(t.Context())
+					two.Rooms().Authority.Look(t.Context())
 				}
 				if !ready() {
 					t.Fatalf("nobody is ready: %s, %s", d.c.Rooms().Head.State().Reason,

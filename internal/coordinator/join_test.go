@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/grpc"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
@@ -17,8 +15,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-type grpcConn = grpc.ClientConnInterface
 
 // The seven cases of the authenticated cluster join, on a real seed: a founding
 // cluster of two data members, and node-c that may join.

@@ -347,7 +347,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	}
 	wantOnly(t, "set", d.set(entries), "")
 	for _, c := range replicas {
-		c.Rooms().Authority.CheckHead(t.Context())
+		c.Rooms().Authority.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}

@@ -445,7 +445,7 @@ func TestOvertakenPauses(t *testing.T) {
 			fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
 		_, err = d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both)), true)
 		wantOnlyNil(t, err)
-		other.Rooms().Authority.CheckHead(t.Context())
+		other.Rooms().Authority.Look(t.Context())
 		_, err = d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both+"# again\n")), true)
 		wantOnlyNil(t, err)
 

@@ -13,8 +13,6 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-const raceDetector = false
-
 // A generation takes as much as one transaction of the store does: what is left goes
 // with the next, and a content that no store takes is cut.
 func TestMuchContent(t *testing.T) {

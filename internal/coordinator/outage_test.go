@@ -274,7 +274,7 @@ func TestOutageEnds(t *testing.T) {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
 	d.store.setDown(nil)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	wantOnlyNil(t, a.renew())
 }
 
@@ -284,14 +284,14 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d := testDesk(t)
 	a := d.joined("a")
 	d.advance(a.leaf.NotAfter.Sub(d.clock()) - time.Minute) // about to end
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	d.store.setDown(errDown)
 	wantOnlyNil(t, a.again())
 	d.advance(coordinator.DefaultMaxHeadAge)
 	wantOnlyNil(t, a.again())
 	end := a.leaf.NotAfter
 	d.store.setDown(nil)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	d.remove(t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.state().Records, record.BanKeyKey(keyOf(t, a.key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
@@ -438,7 +438,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.store.setDown(nil)
-				d.c.Rooms().Authority.CheckHead(t.Context())
+				d.c.Rooms().Authority.Look(t.Context())
 				if phase := d.state().Phase; phase != authority.Ready {
 					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.state().Reason)
 				}

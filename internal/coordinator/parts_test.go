@@ -5,11 +5,14 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/manifest"
@@ -64,4 +67,24 @@ func TestManySigners(t *testing.T) {
 	if phase, reason := d.c.Phase(); phase != "ready" {
 		t.Fatalf("the coordinator is in %s: %s", phase, reason)
 	}
+}
+
+// unopened returns a coordinator that opened nothing.
+func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
+	t.Helper()
+	ephemeral, err := credential.NewEphemeral(time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := coordinator.Assemble(coordinator.Config{Log: log}.WithDefaults(),
+		coordinator.Own{Key: newTestKey(t), Source: credential.NewIssued(ephemeral)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// forgedRecords is how many records c refused because their MAC failed.
+func forgedRecords(c *coordinator.Coordinator) float64 {
+	return counterOf(c.Registry(), "fealty_store_forged_records_total")
 }

@@ -213,15 +213,6 @@ func TestLyingPeer(t *testing.T) {
 	}
 }
 
-func newTestKey(t testing.TB) ed25519.PrivateKey {
-	t.Helper()
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
 // gathered returns the value of a metric with a label.
 func gathered(t testing.TB, f *fleet, name, label, value string) float64 {
 	t.Helper()

@@ -155,7 +155,7 @@ func TestProbes(t *testing.T) {
 	d.store.setDown(errors.New("down"))
 	d.advance(coordinator.DefaultMaxHeadAge)
 	d.c.Pulsed().Set(d.clock())
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
 		t.Errorf("readiness in an outage: %+v", a)
@@ -166,10 +166,10 @@ func TestProbes(t *testing.T) {
 	d.advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
 	d.store.setDown(nil)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	want("after the outage", 200, 200, 200, 0)
 	d.advance(coordinator.StuckAfter + time.Second)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	want("stuck", 200, 200, 503, 0)
 
 	// A keeper that is gone.
@@ -179,7 +179,7 @@ func TestProbes(t *testing.T) {
 	d.restart()
 	d.c.Serving().Store(true)
 	want("before anybody was asked for the keys", 503, 503, 200, 1)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)

@@ -517,7 +517,7 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	if _, err := d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
-	other.Rooms().Authority.CheckHead(t.Context())
+	other.Rooms().Authority.Look(t.Context())
 	d.joined("a")
 	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
 		other: publication.NewPublisher()}
@@ -553,7 +553,7 @@ func TestRepairInTurn(t *testing.T) {
 	wantOnly(t,
 		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Authority.CheckHead(t.Context())
+	other.Rooms().Authority.Look(t.Context())
 	const n = 2*publication.MaxPublished + 7
 	d.crowd(n)
 	d.follow(other)
@@ -708,7 +708,7 @@ func TestPublicationsRace(t *testing.T) {
 			other.Rooms().Self.EnrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
-		other.Rooms().Authority.CheckHead(context.Background())
+		other.Rooms().Authority.Look(context.Background())
 		replicas := []*coordinator.Coordinator{d.c, other}
 		publishers := []*publication.Publisher{publication.NewPublisher(), publication.NewPublisher()}
 		roots := make(map[uint64]string)
@@ -799,7 +799,7 @@ func TestLatePublication(t *testing.T) {
 	wantOnly(t,
 		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Authority.CheckHead(t.Context())
+	other.Rooms().Authority.Look(t.Context())
 	d.joined("a")
 	d.follow(other)
 	b := publication.NewPublisher()

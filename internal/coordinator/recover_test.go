@@ -284,7 +284,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					if crash {
 						d.restart()
 					} else {
-						d.c.Rooms().Authority.CheckHead(t.Context())
+						d.c.Rooms().Authority.Look(t.Context())
 					}
 					bringBoth(t, d, alice, bob)
 					head := d.state().Head
@@ -391,7 +391,7 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 			_, err := d.bring(bob)
 			d.faults.Disarm("set.before-swap")
 			d.store.lose()
-			d.c.Rooms().Authority.CheckHead(t.Context())
+			d.c.Rooms().Authority.Look(t.Context())
 			if d.state().Phase != authority.Ready {
 				if err == nil {
 					t.Fatal("it said that it recovered, and did not")
@@ -422,7 +422,7 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	}
 	d.disk.Put("/keeper/key", key)
 	d.disk.Chmod("/keeper/key", 0o600)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	d.wantPhase("ready", "")
 	_, err = d.bring(bob)
 	wantOnly(t, "bring", err, explain.RecoveryNotNeeded)
@@ -757,3 +757,24 @@ func TestSharesInRecovery(t *testing.T) {
 		t.Errorf("without the record: %v", got)
 	}
 }
+
+// bring brings a share to the desk's coordinator, past the network and the tool.
+func (d *desk) bring(file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
+	d.t.Helper()
+	return bringAt(d.t, d.c, file)
+}
+
+func bringAt(t rapidTB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
+	t.Helper()
+	g, err := c.Rooms().OwnerRecovery.OpenGathering(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return c.Rooms().OwnerRecovery.Bring(context.Background(), &fealtyv1.RecoverRequest{
+		Attempt: g.ID[:], Owner: file.Owner,
+		Share: sentShare(t, g.Recipient.Public(), g.ID[:], file.Cluster, file.Owner, file.Share),
+	}, anyOwner)
+}
+
+// anyOwner has room for every owner that has proven itself.
+func anyOwner(string) error { return nil }

@@ -243,13 +243,13 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			m := d.joined("a")
 			good := d.store.snapshot()
 			tc.spoil(d)
-			d.c.Rooms().Authority.CheckHead(t.Context())
+			d.c.Rooms().Authority.Look(t.Context())
 			d.wantPhase("recovery", "")
 			wantOnly(t, "renew", m.renew(), explain.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
 			wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
 			d.store.revert(good)
-			d.c.Rooms().Authority.CheckHead(t.Context())
+			d.c.Rooms().Authority.Look(t.Context())
 			d.wantPhase("ready", "")
 			wantOnly(t, "renew", m.renew(), "")
 		})
@@ -327,7 +327,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
-					d.c.Rooms().Authority.CheckHead(t.Context())
+					d.c.Rooms().Authority.Look(t.Context())
 					if err == nil && (d.state().Phase != authority.Ready || d.state().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
@@ -426,8 +426,8 @@ func TestTwoFirstSets(t *testing.T) {
 			if writes > stop && err == nil && stop < 5 {
 				t.Fatal("both won")
 			}
-			d.c.Rooms().Authority.CheckHead(t.Context())
-			other.Rooms().Authority.CheckHead(t.Context())
+			d.c.Rooms().Authority.Look(t.Context())
+			other.Rooms().Authority.Look(t.Context())
 			for name, c := range map[string]*coordinator.Coordinator{"this": d.c, "the other": other} {
 				if phase, reason := c.Phase(); phase != "ready" {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
@@ -454,7 +454,7 @@ func TestTwoReplicas(t *testing.T) {
 	entries := poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 		other.Rooms().Self.EnrolmentKey())
 	wantOnly(t, "set", d.set(entries), "")
-	other.Rooms().Authority.CheckHead(t.Context())
+	other.Rooms().Authority.Look(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
 	}
@@ -475,7 +475,7 @@ func TestTwoReplicas(t *testing.T) {
 		t.Fatal("the other replica did not catch up")
 	}
 	wantOnly(t, "set", d.set(entries), "")
-	other.Rooms().Authority.CheckHead(t.Context())
+	other.Rooms().Authority.Look(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
 	d.ban(t, identity.Data, "a")

@@ -59,7 +59,7 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 	_, err = d.c.Rooms().Authority.Rekey(t.Context(), old, "test", "test", nil)
 	release()
 	wantOnly(t, "rekey", err, explain.HistoryInvalid)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	if d.state() != now {
 		t.Error("the state is another one")
 	}
@@ -119,7 +119,7 @@ func TestRekeyWantsAdmission(t *testing.T) {
 	defer stranger.Close()
 	_, err = stranger.Rooms().Authority.Rekey(t.Context(), d.state(), "test", "test", nil)
 	wantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	d.wantPhase("ready", "")
 }
 

@@ -112,7 +112,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 	f.faults.Disarm("adopt.begin")
 	for range 3 {
-		f.c.Rooms().Authority.CheckHead(t.Context())
+		f.c.Rooms().Authority.Look(t.Context())
 	}
 	if f.thawed() {
 		t.Error("the freeze ended though the trust state was not moved")

@@ -192,7 +192,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 	}
 	settled := func(t *testing.T, d *desk, from history.Hash, failed error) {
 		t.Helper()
-		d.c.Rooms().Authority.CheckHead(t.Context())
+		d.c.Rooms().Authority.Look(t.Context())
 		d.restart()
 		d.wantPhase("ready", "")
 		moved := d.state().Head.Hash != from

@@ -421,7 +421,7 @@ func TestRotationOfReplicas(t *testing.T) {
 	wantOnly(t,
 		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Authority.CheckHead(t.Context())
+	other.Rooms().Authority.Look(t.Context())
 	a, b := d.keeping("a"), d.keeping("b")
 	d.follow(d.c)
 	pub := publication.NewPublisher()

@@ -189,7 +189,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
-	c.rooms.Authority.registerServices(services)
+	c.rooms.Authority.RegisterServices(services)
 	c.rooms.Election.RegisterServices(services)
 	c.rooms.Audit.RegisterServices(services)
 	c.rooms.PeerRecovery.registerServices(services)

@@ -55,8 +55,8 @@ type manifestServer struct {
 	c *Authority
 }
 
-// registerServices registers the services that set and reseed the manifest.
-func (c *Authority) registerServices(to grpc.ServiceRegistrar) {
+// RegisterServices registers the services that set and reseed the manifest.
+func (c *Authority) RegisterServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterManifestServiceServer(to, manifestServer{c: c})
 	fealtyv1.RegisterReseedServiceServer(to, reseedServer{c: c})
 }

@@ -181,7 +181,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 					d.store.lose(append(lost, how)...)
 					err := d.set(poolEntries + coordinatorEntry(t, 2))
 					d.store.lose()
-					d.c.Rooms().Authority.CheckHead(t.Context())
+					d.c.Rooms().Authority.Look(t.Context())
 					if phase, reason := d.c.Phase(); phase == "recovery" || err == nil && phase != "ready" {
 						t.Fatalf("the set: %v; then %s: %s", err, phase, reason)
 					}

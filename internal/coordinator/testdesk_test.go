@@ -20,7 +20,6 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
@@ -188,21 +187,6 @@ func (d *desk) another(dir string) (*coordinator.Coordinator, error) {
 	return coordinator.New(context.Background(), cfg)
 }
 
-// unopened returns a coordinator that opened nothing.
-func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
-	t.Helper()
-	ephemeral, err := credential.NewEphemeral(time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := coordinator.Assemble(coordinator.Config{Log: log}.WithDefaults(),
-		coordinator.Own{Key: newTestKey(t), Source: credential.NewIssued(ephemeral)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 func (d *desk) elapsed() time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -213,7 +197,7 @@ func (d *desk) elapsed() time.Duration {
 func (d *desk) lookAgain() {
 	d.t.Helper()
 	d.pass(time.Minute)
-	d.c.Rooms().Authority.CheckHead(context.Background())
+	d.c.Rooms().Authority.Look(context.Background())
 }
 
 // restart closes the coordinator and opens it again.
@@ -268,7 +252,9 @@ func (d *desk) request(m []byte) *fealtyv1.SetManifestRequest {
 
 // set sets a manifest with these entries.
 func (d *desk) set(extra string) error {
-	_, err := d.c.Rooms().Authority.Set(context.Background(), d.request(d.manifest(extra)), true)
+	_, err := served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).SetManifest(
+		identity.NewContext(context.Background(), identity.Peer{Local: &identity.Local{}}),
+		d.request(d.manifest(extra)))
 	if err == nil {
 		d.extra = extra
 		d.tryLead(d.c)
@@ -459,11 +445,6 @@ func renewOver(ctx context.Context, c *coordinator.Coordinator, peer identity.Pe
 	resp, err := served[fealtyv1.AdmissionServiceServer](c.Rooms().Admission.RegisterServices).Renew(
 		identity.NewContext(ctx, peer), &fealtyv1.RenewRequest{Name: peer.ID.Name(), Csr: csr})
 	return resp.GetChain(), err
-}
-
-// forgedRecords is how many records c refused because their MAC failed.
-func forgedRecords(c *coordinator.Coordinator) float64 {
-	return counterOf(c.Registry(), "fealty_store_forged_records_total")
 }
 
 // counterOf is the value of the counter or gauge of this name whose labels have these values, in

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -159,7 +160,7 @@ func (f *fleet) start() {
 		}
 		closeStore()
 	})
-	for !c.Serving().Load() {
+	for !c.Serves() {
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -564,4 +565,16 @@ func newTestCSR() ([]byte, error) {
 		return nil, err
 	}
 	return ca.NewCSR(key)
+}
+
+type grpcConn = grpc.ClientConnInterface
+
+// newTestKey makes a key for what a test signs.
+func newTestKey(t testing.TB) ed25519.PrivateKey {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
 }

@@ -10,7 +10,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
@@ -146,24 +145,6 @@ func sentShare(t rapidTB, recipient string, attempt []byte, cluster, owner strin
 	return sent
 }
 
-// bring brings a share to the desk's coordinator, past the network and the tool.
-func (d *desk) bring(file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
-	d.t.Helper()
-	return bringAt(d.t, d.c, file)
-}
-
-func bringAt(t rapidTB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
-	t.Helper()
-	g, err := c.Rooms().OwnerRecovery.OpenGathering(context.Background())
-	if err != nil {
-		return nil, err
-	}
-	return c.Rooms().OwnerRecovery.Bring(context.Background(), &fealtyv1.RecoverRequest{
-		Attempt: g.ID[:], Owner: file.Owner,
-		Share: sentShare(t, g.Recipient.Public(), g.ID[:], file.Cluster, file.Owner, file.Share),
-	}, anyOwner)
-}
-
 // ownedDesk returns a desk whose seed people hold, 2 of 3, beside a keeper if one
 // is named.
 func ownedDesk(t rapidTB, keeper string) (*desk, *people) {
@@ -175,6 +156,3 @@ func ownedDesk(t rapidTB, keeper string) (*desk, *people) {
 	}
 	return d, p
 }
-
-// anyOwner has room for every owner that has proven itself.
-func anyOwner(string) error { return nil }

@@ -532,7 +532,7 @@ func (tr *tracing) recovers(d *desk, addr, own string) *coordinator.Coordinator 
 	tr.wantPhase(second, authority.Recovery)
 	tr.follow(second)
 	tr.during("it asks the first", func() error {
-		second.Rooms().Authority.CheckHead(context.Background())
+		second.Rooms().Authority.Look(context.Background())
 		return nil
 	})
 	tr.wantPhase(second, authority.Ready)
@@ -571,7 +571,7 @@ func traceSetWithPeer(tr *tracing) {
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
-		peer.c.Rooms().Authority.CheckHead(context.Background())
+		peer.c.Rooms().Authority.Look(context.Background())
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)

@@ -81,7 +81,7 @@ func TestTrustMesh(t *testing.T) {
 	}
 	// When what the old keys signed has ended, they are accepted no more.
 	d.advance(s.Manifest.LongestSVIDTTL() + time.Minute)
-	d.c.Rooms().Authority.CheckHead(t.Context())
+	d.c.Rooms().Authority.Look(t.Context())
 	wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true))
 	if left := d.bundle().MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
