@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -20,32 +21,32 @@ import (
 // too; not to one that was not heard of for long.
 func TestTokensNameAllCoordinators(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	r := newReplica(t, f)
-	if err := f.set(f.manifest("")); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	r := coordinatortest.NewReplica(t, f)
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.awaitHead(f)
-	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	for _, made := range []struct{ at, other *fleet }{{f, r}, {r, f}} {
-		tok := made.at.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		if !slices.Equal(tok.Addresses, []string{made.at.addr, made.other.addr}) {
-			t.Errorf("a token made at %s leads to %v", made.at.addr, tok.Addresses)
+	r.Start()
+	r.AwaitHead(f)
+	awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+	for _, made := range []struct{ at, other *coordinatortest.Fleet }{{f, r}, {r, f}} {
+		tok := made.at.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		if !slices.Equal(tok.Addresses, []string{made.at.Addr, made.other.Addr}) {
+			t.Errorf("a token made at %s leads to %v", made.at.Addr, tok.Addresses)
 		}
 	}
-	for changed := f.c.Rooms().Publication.Changed(); !slices.Equal(f.c.Rooms().Peers.KnownAddresses(),
-		[]string{f.addr, r.addr}); changed = f.c.Rooms().Publication.Changed() {
+	for changed := f.C.Rooms().Publication.Changed(); !slices.Equal(f.C.Rooms().Peers.KnownAddresses(),
+		[]string{f.Addr, r.Addr}); changed = f.C.Rooms().Publication.Changed() {
 		select {
 		case <-changed:
 		case <-time.After(50 * time.Millisecond): // it changed before the wait was taken
-		case <-f.ctx().Done():
-			t.Fatalf("new members are told of %v", f.c.Rooms().Peers.KnownAddresses())
+		case <-f.Context().Done():
+			t.Fatalf("new members are told of %v", f.C.Rooms().Peers.KnownAddresses())
 		}
 	}
-	f.advance(peers.HeardLately + time.Minute)
-	if tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}); !slices.Equal(tok.Addresses, []string{f.addr}) {
+	f.Advance(peers.HeardLately + time.Minute)
+	if tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}); !slices.Equal(tok.Addresses, []string{f.Addr}) {
 		t.Errorf("a token leads to %v, of which one may be gone for long", tok.Addresses)
 	}
 }
@@ -54,11 +55,11 @@ func TestTokensNameAllCoordinators(t *testing.T) {
 // is ready again in time keeps them.
 func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	ctx, cancel := context.WithCancel(f.ctx())
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
-	stream, err := newClients(n.conn()).agent.Connect(ctx)
+	stream, err := coordinatortest.NewClients(n.Conn()).Agent.Connect(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,14 +68,14 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
 
-	ready := f.c.Rooms().Head.State()
+	ready := f.C.Rooms().Head.State()
 	leave := func() {
-		f.c.Rooms().Head.Put(authority.Recovering(ready, errors.New("a test says so")), time.Time{})
-		f.c.Rooms().Head.Put(f.c.Rooms().Head.State(), time.Time{})
+		f.C.Rooms().Head.Put(authority.Recovering(ready, errors.New("a test says so")), time.Time{})
+		f.C.Rooms().Head.Put(f.C.Rooms().Head.State(), time.Time{})
 	}
 	leave()
-	f.c.Rooms().Head.Put(ready, time.Time{})
-	f.c.Rooms().Head.Put(f.c.Rooms().Head.State(), time.Time{})
+	f.C.Rooms().Head.Put(ready, time.Time{})
+	f.C.Rooms().Head.Put(f.C.Rooms().Head.State(), time.Time{})
 	ended := make(chan error, 1)
 	go func() {
 		for {
@@ -89,7 +90,7 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 		t.Fatalf("a moment cost the stream: %v", err)
 	case <-time.After(2*delivery.LeaveAfter + delivery.LeaveAfter/2):
 	}
-	f.faults.Fail("adopt.begin", errors.New("a test says so")) // nor does it come back
+	f.Faults.Fail("adopt.begin", errors.New("a test says so")) // nor does it come back
 	leave()
 	select {
 	case err := <-ended:

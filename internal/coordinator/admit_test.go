@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -42,39 +43,39 @@ func wantOnly(t *testing.T, what string, err error, code explain.Code) {
 	}
 }
 
-func (d *desk) ban(t *testing.T, kind identity.Kind, name string) {
+func banAt(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
-	_, err := d.members().BanMember(t.Context(),
+	_, err := d.Members().BanMember(t.Context(),
 		&fealtyv1.BanMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
 	wantOnly(t, "ban", err, "")
 }
 
-func (d *desk) unban(t *testing.T, kind identity.Kind, name string) {
+func unban(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
-	_, err := d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: string(kind), Name: name})
+	_, err := d.Members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: string(kind), Name: name})
 	wantOnly(t, "unban", err, "")
 }
 
-func (d *desk) replace(t *testing.T, kind identity.Kind, name string) {
+func replace(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
-	_, err := d.members().ReplaceMember(t.Context(),
+	_, err := d.Members().ReplaceMember(t.Context(),
 		&fealtyv1.ReplaceMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
 	wantOnly(t, "replace", err, "")
 }
 
-func (d *desk) remove(t *testing.T, kind identity.Kind, name string) {
+func remove(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
-	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(kind), Name: name})
+	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(kind), Name: name})
 	wantOnly(t, "remove", err, "")
 }
 
 // byToken is a join of machine m with a new token.
-func (d *desk) byToken(m *machine, req *fealtyv1.CreateTokenRequest) error {
+func byToken(d *coordinatortest.Desk, m *coordinatortest.Machine, req *fealtyv1.CreateTokenRequest) error {
 	kind := identity.Data
 	if req.Entry == "ops" {
 		kind = identity.Admin
 	}
-	return m.join(kind, proof.NewTokenProver(d.token(req)))
+	return m.Join(kind, proof.NewTokenProver(d.Token(req)))
 }
 
 // What comes of each situation in which somebody asks to be admitted, renewed or
@@ -82,312 +83,323 @@ func (d *desk) byToken(m *machine, req *fealtyv1.CreateTokenRequest) error {
 // record of the store but the audit log as it was.
 func TestAdmissionCases(t *testing.T) {
 	t.Parallel()
-	type step = func(t *testing.T, d *desk) error
+	type step = func(t *testing.T, d *coordinatortest.Desk) error
 	named := &fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"}
 	for _, tc := range []struct {
 		name    string
-		prepare func(t *testing.T, d *desk) step
+		prepare func(t *testing.T, d *coordinatortest.Desk) step
 		want    explain.Code
 	}{
-		{"new member", func(t *testing.T, d *desk) step {
-			return func(*testing.T, *desk) error { return d.byToken(d.machine(), named) }
+		{"new member", func(t *testing.T, d *coordinatortest.Desk) step {
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
-		{"name taken, token for it", func(t *testing.T, d *desk) step {
-			d.joined("a")
-			return func(*testing.T, *desk) error { return d.byToken(d.machine(), named) }
+		{"name taken, token for it", func(t *testing.T, d *coordinatortest.Desk) step {
+			d.Joined("a")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, explain.JoinNameTaken},
-		{"own key, another token", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			return func(*testing.T, *desk) error { return d.byToken(m, named) }
+		{"own key, another token", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, m, named) }
 		}, explain.JoinNameTaken},
-		{"kind of another entry", func(t *testing.T, d *desk) step {
-			tok := d.token(named)
-			return func(*testing.T, *desk) error { return d.machine().join(identity.Witness, proof.NewTokenProver(tok)) }
+		{"kind of another entry", func(t *testing.T, d *coordinatortest.Desk) step {
+			tok := d.Token(named)
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return d.Machine().Join(identity.Witness, proof.NewTokenProver(tok))
+			}
 		}, explain.JoinKindMismatch},
-		{"token of an entry that is gone", func(t *testing.T, d *desk) step {
-			tok := d.token(named)
-			wantOnly(t, "set", d.set(entriesOf(false)), "")
-			return func(*testing.T, *desk) error { return d.machine().join(identity.Data, proof.NewTokenProver(tok)) }
+		{"token of an entry that is gone", func(t *testing.T, d *coordinatortest.Desk) step {
+			tok := d.Token(named)
+			wantOnly(t, "set", d.Set(entriesOf(false)), "")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return d.Machine().Join(identity.Data, proof.NewTokenProver(tok))
+			}
 		}, explain.JoinUnauthorized},
-		{"banned before it ever joined", func(t *testing.T, d *desk) step {
-			d.ban(t, identity.Data, "a")
-			return func(*testing.T, *desk) error { return d.byToken(d.machine(), named) }
+		{"banned before it ever joined", func(t *testing.T, d *coordinatortest.Desk) step {
+			banAt(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, explain.JoinBanned},
-		{"ban lifted before it ever joined", func(t *testing.T, d *desk) step {
-			d.ban(t, identity.Data, "a")
-			d.unban(t, identity.Data, "a")
-			return func(*testing.T, *desk) error { return d.byToken(d.machine(), named) }
+		{"ban lifted before it ever joined", func(t *testing.T, d *coordinatortest.Desk) step {
+			banAt(d, t, identity.Data, "a")
+			unban(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
-		{"unban, the old key", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			d.ban(t, identity.Data, "a")
-			d.unban(t, identity.Data, "a")
-			return func(*testing.T, *desk) error { return d.byToken(m, named) }
+		{"unban, the old key", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			banAt(d, t, identity.Data, "a")
+			unban(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, m, named) }
 		}, explain.JoinBanned},
-		{"unban, the old key's proof", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			d.ban(t, identity.Data, "a")
-			d.unban(t, identity.Data, "a")
-			return func(*testing.T, *desk) error { return m.rejoin() }
+		{"unban, the old key's proof", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			banAt(d, t, identity.Data, "a")
+			unban(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.JoinUnauthorized},
-		{"unban, a new key", func(t *testing.T, d *desk) step {
-			d.joined("a")
-			d.ban(t, identity.Data, "a")
-			d.unban(t, identity.Data, "a")
-			return func(*testing.T, *desk) error { return d.byToken(d.machine(), named) }
+		{"unban, a new key", func(t *testing.T, d *coordinatortest.Desk) step {
+			d.Joined("a")
+			banAt(d, t, identity.Data, "a")
+			unban(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
-		{"replaced, an older key of the old machine", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			first := m.key
-			wantOnly(t, "renew", m.renew(), "")
-			d.replace(t, identity.Data, "a")
-			return func(*testing.T, *desk) error { m.key = first; return d.byToken(m, named) }
+		{"replaced, an older key of the old machine", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			first := m.Key
+			wantOnly(t, "renew", m.Renew(), "")
+			replace(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { m.Key = first; return byToken(d, m, named) }
 		}, explain.JoinBanned},
-		{"replaced, the old machine renews", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			d.replace(t, identity.Data, "a")
-			return func(t *testing.T, d *desk) error {
-				next, _ := newKey()
-				_, err := renewOver(t.Context(), d.c, identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+		{"replaced, the old machine renews", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			replace(d, t, identity.Data, "a")
+			return func(t *testing.T, d *coordinatortest.Desk) error {
+				next, _ := coordinatortest.NewKey()
+				_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID,
+					Key: coordinatortest.KeyOf(t, m.Key)}, mustCSR(t, next))
 				return err
 			}
 		}, explain.RenewEntryGone},
-		{"removed, the name is free", func(t *testing.T, d *desk) step {
-			d.joined("a")
-			d.remove(t, identity.Data, "a")
-			return func(*testing.T, *desk) error { return d.byToken(d.machine(), named) }
+		{"removed, the name is free", func(t *testing.T, d *coordinatortest.Desk) step {
+			d.Joined("a")
+			remove(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
-		{"removed, the old key with a new token", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			d.remove(t, identity.Data, "a")
-			return func(*testing.T, *desk) error { return d.byToken(m, named) }
+		{"removed, the old key with a new token", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			remove(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, m, named) }
 		}, explain.JoinBanned},
-		{"removed, ban of the key forgotten, the spent token again", func(t *testing.T, d *desk) step {
-			tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(29 * 24 * time.Hour)})
-			m := d.machine()
-			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
-			d.remove(t, identity.Data, m.id.Name())
-			d.advance(10 * 24 * time.Hour)
-			wantOnly(t, "prune", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
-			wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
-			if n := len(d.store.keys(record.BanKeyPrefix)); n != 0 {
+		{"removed, ban of the key forgotten, the spent token again", func(t *testing.T, d *coordinatortest.Desk) step {
+			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(29 * 24 * time.Hour)})
+			m := d.Machine()
+			wantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
+			remove(d, t, identity.Data, m.ID.Name())
+			d.Advance(10 * 24 * time.Hour)
+			wantOnly(t, "prune", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+			wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+			if n := len(d.Store.Keys(record.BanKeyPrefix)); n != 0 {
 				t.Fatalf("%d banned keys after ten days", n)
 			}
-			return func(*testing.T, *desk) error { return m.join(identity.Data, proof.NewTokenProver(tok)) }
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Join(identity.Data, proof.NewTokenProver(tok)) }
 		}, explain.TokenSpent},
-		{"lost grant, the token revoked since", func(t *testing.T, d *desk) step {
-			tok := d.token(named)
-			m := d.machine()
-			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
-			_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).RevokeToken(t.Context(),
+		{"lost grant, the token revoked since", func(t *testing.T, d *coordinatortest.Desk) step {
+			tok := d.Token(named)
+			m := d.Machine()
+			wantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).RevokeToken(
+				t.Context(),
 				&fealtyv1.RevokeTokenRequest{Id: tok.ID})
 			wantOnly(t, "revoke", err, "")
-			return func(*testing.T, *desk) error { return m.join(identity.Data, proof.NewTokenProver(tok)) }
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Join(identity.Data, proof.NewTokenProver(tok)) }
 		}, explain.TokenRevoked},
-		{"lost grant, renewed since", func(t *testing.T, d *desk) step {
-			tok := d.token(named)
-			m := d.machine()
-			wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
-			first := m.key
-			wantOnly(t, "renew", m.renew(), "")
-			return func(*testing.T, *desk) error {
-				m.key = first
-				return m.join(identity.Data, proof.NewTokenProver(tok))
+		{"lost grant, renewed since", func(t *testing.T, d *coordinatortest.Desk) step {
+			tok := d.Token(named)
+			m := d.Machine()
+			wantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
+			first := m.Key
+			wantOnly(t, "renew", m.Renew(), "")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				m.Key = first
+				return m.Join(identity.Data, proof.NewTokenProver(tok))
 			}
 		}, explain.TokenSpent},
-		{"rejoin by the last key, while valid", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			return func(*testing.T, *desk) error { return m.rejoin() }
+		{"rejoin by the last key, while valid", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, ""},
-		{"rejoin by the last key, in grace", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			d.advance(25*time.Hour + 7*24*time.Hour - time.Second)
-			return func(*testing.T, *desk) error { return m.rejoin() }
+		{"rejoin by the last key, in grace", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			d.Advance(25*time.Hour + 7*24*time.Hour - time.Second)
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, ""},
-		{"rejoin by the last key, after grace", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			d.advance(25*time.Hour + 7*24*time.Hour)
-			return func(*testing.T, *desk) error { return m.rejoin() }
+		{"rejoin by the last key, after grace", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			d.Advance(25*time.Hour + 7*24*time.Hour)
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.RejoinGraceOver},
-		{"rejoin by an older key, in grace", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			first := m.key
-			wantOnly(t, "renew", m.renew(), "")
-			d.advance(26 * time.Hour)
-			return func(*testing.T, *desk) error { m.key = first; return m.rejoin() }
+		{"rejoin by an older key, in grace", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			first := m.Key
+			wantOnly(t, "renew", m.Renew(), "")
+			d.Advance(26 * time.Hour)
+			return func(*testing.T, *coordinatortest.Desk) error { m.Key = first; return m.Rejoin() }
 		}, explain.JoinClone},
-		{"rejoin as another kind", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			return func(*testing.T, *desk) error {
-				return m.join(identity.Witness, proof.NewSVIDProver(identity.Data, "a", m.key))
+		{"rejoin as another kind", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return m.Join(identity.Witness, proof.NewSVIDProver(identity.Data, "a", m.Key))
 			}
 		}, explain.JoinKindMismatch},
-		{"rejoin, the entry is gone", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			wantOnly(t, "set", d.set(entriesOf(false)), "")
-			return func(*testing.T, *desk) error { return m.rejoin() }
+		{"rejoin, the entry is gone", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			wantOnly(t, "set", d.Set(entriesOf(false)), "")
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.JoinUnauthorized},
-		{"renewal, the entry is gone", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			wantOnly(t, "set", d.set(entriesOf(false)), "")
-			return func(*testing.T, *desk) error { return m.renew() }
+		{"renewal, the entry is gone", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			wantOnly(t, "set", d.Set(entriesOf(false)), "")
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.RenewEntryGone},
-		{"rejoin, the entry is of another kind now", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool, kind: data",
+		{"rejoin, the entry is of another kind now", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "{name: pool, kind: data",
 				"{name: pool, kind: witness", 1)), "")
-			return func(*testing.T, *desk) error { return m.rejoin() }
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.JoinKindMismatch},
-		{"renewal, the entry is of another kind now", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool, kind: data",
+		{"renewal, the entry is of another kind now", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "{name: pool, kind: data",
 				"{name: pool, kind: witness", 1)), "")
-			return func(*testing.T, *desk) error { return m.renew() }
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.JoinKindMismatch},
-		{"renewal by an older certificate", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			leaf := m.leaf
-			wantOnly(t, "renew", m.renew(), "")
-			return func(t *testing.T, d *desk) error {
-				next, _ := newKey()
-				_, err := m.renewWith(leaf, next)
+		{"renewal by an older certificate", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			leaf := m.Leaf
+			wantOnly(t, "renew", m.Renew(), "")
+			return func(t *testing.T, d *coordinatortest.Desk) error {
+				next, _ := coordinatortest.NewKey()
+				_, err := m.RenewWith(leaf, next)
 				return err
 			}
 		}, explain.RenewOlderKey},
-		{"renewal to an older key", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			first := m.key
-			wantOnly(t, "renew", m.renew(), "")
-			return func(*testing.T, *desk) error { _, err := m.renewWith(m.leaf, first); return err }
+		{"renewal to an older key", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			first := m.Key
+			wantOnly(t, "renew", m.Renew(), "")
+			return func(*testing.T, *coordinatortest.Desk) error { _, err := m.RenewWith(m.Leaf, first); return err }
 		}, explain.RenewOlderKey},
-		{"renewal, answer lost, same new key", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			next, _ := newKey()
-			if _, err := m.renewWith(m.leaf, next); err != nil {
+		{"renewal, answer lost, same new key", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			next, _ := coordinatortest.NewKey()
+			if _, err := m.RenewWith(m.Leaf, next); err != nil {
 				t.Fatal(err)
 			}
-			return func(*testing.T, *desk) error { _, err := m.renewWith(m.leaf, next); return err }
+			return func(*testing.T, *coordinatortest.Desk) error { _, err := m.RenewWith(m.Leaf, next); return err }
 		}, ""},
-		{"renewal to a banned key", func(t *testing.T, d *desk) step {
-			m, other := d.joined("a"), d.joined("b")
-			d.ban(t, identity.Data, "b")
-			return func(*testing.T, *desk) error { _, err := m.renewWith(m.leaf, other.key); return err }
+		{"renewal to a banned key", func(t *testing.T, d *coordinatortest.Desk) step {
+			m, other := d.Joined("a"), d.Joined("b")
+			banAt(d, t, identity.Data, "b")
+			return func(*testing.T, *coordinatortest.Desk) error { _, err := m.RenewWith(m.Leaf, other.Key); return err }
 		}, explain.JoinBanned},
-		{"renewal of a person's session", func(t *testing.T, d *desk) step {
-			m := d.machine()
-			wantOnly(t, "join", d.byToken(m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
-			return func(*testing.T, *desk) error { return m.renew() }
+		{"renewal of a person's session", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Machine()
+			wantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.RenewEntryGone},
-		{"rejoin to a new key, proven by a key that is banned under another name", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			wantOnly(t, "join as b", d.byToken(m, &fealtyv1.CreateTokenRequest{Entry: "pool", Name: "b"}), "")
-			d.ban(t, identity.Data, "a")
-			next, _ := newKey()
-			return func(*testing.T, *desk) error {
-				return m.joinWith(next, identity.Data, proof.NewSVIDProver(identity.Data, "b", m.key))
-			}
-		}, explain.JoinBanned},
-		{"renewal with a bad request", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			return func(t *testing.T, d *desk) error {
-				_, err := renewOver(t.Context(), d.c, identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, []byte("garbage"))
+		{"rejoin to a new key, proven by a key that is banned under another name",
+			func(t *testing.T, d *coordinatortest.Desk) step {
+				m := d.Joined("a")
+				wantOnly(t, "join as b", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "pool", Name: "b"}), "")
+				banAt(d, t, identity.Data, "a")
+				next, _ := coordinatortest.NewKey()
+				return func(*testing.T, *coordinatortest.Desk) error {
+					return m.JoinWith(next, identity.Data, proof.NewSVIDProver(identity.Data, "b", m.Key))
+				}
+			}, explain.JoinBanned},
+		{"renewal with a bad request", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			return func(t *testing.T, d *coordinatortest.Desk) error {
+				_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID,
+					Key: coordinatortest.KeyOf(t, m.Key)}, []byte("garbage"))
 				return err
 			}
 		}, explain.JoinBadCSR},
-		{"too many renewals", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
+		{"too many renewals", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
 			for range record.MaxLiveKeys {
-				wantOnly(t, "renew", m.renew(), "")
+				wantOnly(t, "renew", m.Renew(), "")
 			}
-			return func(*testing.T, *desk) error { return m.renew() }
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.RateLimited},
-		{"entry full", func(t *testing.T, d *desk) step {
+		{"entry full", func(t *testing.T, d *coordinatortest.Desk) step {
 			for range 2 {
-				wantOnly(t, "join", d.byToken(d.machine(), &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
+				wantOnly(t, "join", byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
-			return func(*testing.T, *desk) error {
-				return d.byToken(d.machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
 			}
 		}, explain.JoinEntryFull},
-		{"entry was full, one was removed", func(t *testing.T, d *desk) step {
-			var m *machine
+		{"entry was full, one was removed", func(t *testing.T, d *coordinatortest.Desk) step {
+			var m *coordinatortest.Machine
 			for range 2 {
-				m = d.machine()
-				wantOnly(t, "join", d.byToken(m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
+				m = d.Machine()
+				wantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
-			d.remove(t, identity.Data, m.id.Name())
-			return func(*testing.T, *desk) error {
-				return d.byToken(d.machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
+			remove(d, t, identity.Data, m.ID.Name())
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
 			}
 		}, ""},
-		{"entry got its maximum after its members", func(t *testing.T, d *desk) step {
-			d.joined("a")
-			d.joined("b")
-			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "{name: pool,", "{name: pool, max_members: 2,",
+		{"entry got its maximum after its members", func(t *testing.T, d *coordinatortest.Desk) step {
+			d.Joined("a")
+			d.Joined("b")
+			wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "{name: pool,", "{name: pool, max_members: 2,",
 				1)), "")
-			return func(*testing.T, *desk) error {
-				return d.byToken(d.machine(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 			}
 		}, explain.JoinEntryFull},
-		{"entry lost and regained its maximum, members left in between", func(t *testing.T, d *desk) step {
-			limited := strings.Replace(poolEntries, "{name: pool,", "{name: pool, max_members: 1,", 1)
-			wantOnly(t, "set", d.set(limited), "")
-			d.joined("a")
-			wantOnly(t, "set", d.set(poolEntries), "")
-			d.remove(t, identity.Data, "a")
-			wantOnly(t, "set", d.set(limited), "")
-			return func(*testing.T, *desk) error { return d.byToken(d.machine(), named) }
+		{"entry lost and regained its maximum, members left in between", func(t *testing.T, d *coordinatortest.Desk) step {
+			limited := strings.Replace(coordinatortest.PoolEntries, "{name: pool,", "{name: pool, max_members: 1,", 1)
+			wantOnly(t, "set", d.Set(limited), "")
+			d.Joined("a")
+			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries), "")
+			remove(d, t, identity.Data, "a")
+			wantOnly(t, "set", d.Set(limited), "")
+			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
-		{"session that is over, in what would be grace", func(t *testing.T, d *desk) step {
-			m := d.machine()
-			wantOnly(t, "join", d.byToken(m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
-			d.advance(8*time.Hour + time.Second)
-			return func(*testing.T, *desk) error { return m.rejoin() }
+		{"session that is over, in what would be grace", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Machine()
+			wantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+			d.Advance(8*time.Hour + time.Second)
+			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.RejoinGraceOver},
-		{"name of a session that is over", func(t *testing.T, d *desk) step {
+		{"name of a session that is over", func(t *testing.T, d *coordinatortest.Desk) step {
 			ops := &fealtyv1.CreateTokenRequest{Entry: "ops", Name: "alice", Ttl: durationpb.New(24 * time.Hour)}
-			wantOnly(t, "join", d.byToken(d.machine(), ops), "")
-			tok := d.token(ops)
-			wantOnly(t, "early", d.machine().join(identity.Admin, proof.NewTokenProver(tok)), explain.JoinNameTaken)
-			d.advance(8*time.Hour + time.Second)
-			return func(*testing.T, *desk) error { return d.machine().join(identity.Admin, proof.NewTokenProver(tok)) }
+			wantOnly(t, "join", byToken(d, d.Machine(), ops), "")
+			tok := d.Token(ops)
+			wantOnly(t, "early", d.Machine().Join(identity.Admin, proof.NewTokenProver(tok)), explain.JoinNameTaken)
+			d.Advance(8*time.Hour + time.Second)
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return d.Machine().Join(identity.Admin, proof.NewTokenProver(tok))
+			}
 		}, ""},
-		{"leave by an older certificate", func(t *testing.T, d *desk) step {
-			m := d.joined("a")
-			leaf := m.leaf
-			wantOnly(t, "renew", m.renew(), "")
-			return func(t *testing.T, d *desk) error {
-				ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: leaf, Key: identity.KeyOf(leaf)})
-				_, err := served[fealtyv1.AdmissionServiceServer](d.c.Rooms().Admission.RegisterServices).Leave(ctx,
+		{"leave by an older certificate", func(t *testing.T, d *coordinatortest.Desk) step {
+			m := d.Joined("a")
+			leaf := m.Leaf
+			wantOnly(t, "renew", m.Renew(), "")
+			return func(t *testing.T, d *coordinatortest.Desk) error {
+				ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.ID, Leaf: leaf, Key: identity.KeyOf(leaf)})
+				_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Leave(ctx,
 					&fealtyv1.LeaveRequest{Name: "a"})
 				return err
 			}
 		}, explain.RenewOlderKey},
-		{"token with the name of another entry", func(t *testing.T, d *desk) step {
-			return func(t *testing.T, d *desk) error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
+		{"token with the name of another entry", func(t *testing.T, d *coordinatortest.Desk) step {
+			return func(t *testing.T, d *coordinatortest.Desk) error {
+				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+					t.Context(),
 					&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
 				return err
 			}
 		}, explain.TokenRequest},
-		{"ban of a coordinator", func(t *testing.T, d *desk) step {
-			return func(t *testing.T, d *desk) error {
-				_, err := d.members().BanMember(t.Context(),
+		{"ban of a coordinator", func(t *testing.T, d *coordinatortest.Desk) step {
+			return func(t *testing.T, d *coordinatortest.Desk) error {
+				_, err := d.Members().BanMember(t.Context(),
 					&fealtyv1.BanMemberRequest{Kind: "coordinator", Name: "coordinator-1", Reason: "test"})
 				return err
 			}
 		}, explain.RequestField},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := testDesk(t)
+			d := coordinatortest.PoolDesk(t)
 			do := tc.prepare(t, d)
-			before := d.store.snapshot()
+			before := d.Store.Snapshot()
 			err := do(t, d)
 			wantOnly(t, tc.name, err, tc.want)
 			if tc.want == "" {
 				return
 			}
-			for k, e := range d.store.snapshot() {
+			for k, e := range d.Store.Snapshot() {
 				if e.Version != before[k].Version && !strings.HasPrefix(k, admission.TokenPrefix) &&
 					!strings.HasPrefix(k, auditlog.Prefix) {
 					t.Errorf("a refusal changed %s", k)
@@ -409,25 +421,25 @@ func mustCSR(t *testing.T, key crypto.Signer) []byte {
 // A proof by an SVID key that was good when it was verified, and is not any more
 // when the transaction is decided: the member renewed in between.
 func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
-	d := testDesk(t)
-	owner := d.joined("a")
+	d := coordinatortest.PoolDesk(t)
+	owner := d.Joined("a")
 	binding := make([]byte, 32)
 	rand.Read(binding)
 	ch := challenge.New(binding)
-	req := joinRequest(t, ch, owner.key, identity.Data, proof.NewSVIDProver(identity.Data, "a", owner.key))
+	req := coordinatortest.JoinRequest(t, ch, owner.Key, identity.Data, proof.NewSVIDProver(identity.Data, "a", owner.Key))
 	proven := 0
-	d.c.Faults().Arm("join.proven", func() error {
+	d.C.Faults().Arm("join.proven", func() error {
 		if proven++; proven == 1 {
-			return owner.renew()
+			return owner.Renew()
 		}
 		return nil
 	})
-	_, err := d.c.Rooms().Admission.Join(t.Context(), ch, req)
+	_, err := d.C.Rooms().Admission.Join(t.Context(), ch, req)
 	wantOnly(t, "the proof of before", err, explain.JoinClone)
 	if proven != 1 {
 		t.Errorf("it was decided %d times", proven)
 	}
-	if rec := d.record(identity.Data, "a"); rec.Value.Key != keyOf(t, owner.key) {
+	if rec := d.Record(identity.Data, "a"); rec.Value.Key != coordinatortest.KeyOf(t, owner.Key) {
 		t.Fatal("the record is not that of the owner")
 	}
 }
@@ -439,57 +451,59 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 	for _, prefix := range []string{"trust/ban/", record.BanIDPrefix, record.BanKeyPrefix, bundle.StateKey,
 		bundle.Prefix} {
 		t.Run(prefix, func(t *testing.T) {
-			d := testDesk(t)
-			m, other := d.joined("a"), d.joined("b")
-			d.ban(t, identity.Data, "a")
-			version := d.c.Rooms().Bundle.View().Version
-			for _, key := range d.store.keys(prefix) {
-				d.store.alter(key, func([]byte) []byte { return nil })
+			d := coordinatortest.PoolDesk(t)
+			m, other := d.Joined("a"), d.Joined("b")
+			banAt(d, t, identity.Data, "a")
+			version := d.C.Rooms().Bundle.View().Version
+			for _, key := range d.Store.Keys(prefix) {
+				d.Store.Alter(key, func([]byte) []byte { return nil })
 			}
-			wantOnly(t, "rejoin", m.rejoin(), explain.JoinBanned)
-			next, _ := newKey()
-			_, err := renewOver(t.Context(), d.c, identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+			wantOnly(t, "rejoin", m.Rejoin(), explain.JoinBanned)
+			next, _ := coordinatortest.NewKey()
+			_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t, m.Key)},
+				mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.JoinBanned)
-			wantOnly(t, "renewal of another member", other.renew(), "")
-			if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			wantOnly(t, "renewal of another member", other.Renew(), "")
+			if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
 			}
-			if v := d.c.Rooms().Bundle.View(); v.Version != version || !v.Bundle.Banned(m.id, keyOf(t, m.key)) {
+			if v := d.C.Rooms().Bundle.View(); v.Version != version || !v.Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
 				t.Error("the bundle in force changed")
 			}
-			_, err = d.members().BanMember(t.Context(),
+			_, err = d.Members().BanMember(t.Context(),
 				&fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
 			wantOnly(t, "a ban on top of it", err, explain.StoreForged)
-			d.restart()
-			d.wantPhase("recovery", "trust state")
+			d.Restart()
+			wantPhase(d, "recovery", "trust state")
 		})
 	}
 }
 
 // What a manifest calls by another name now neither renews nor rejoins by the old.
 func TestNameGivenToAnotherKey(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
-	rec := d.record(identity.Data, "a")
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
+	rec := d.Record(identity.Data, "a")
 	public, _, err := ed25519.GenerateKey(nil)
 	wantOnly(t, "generate", err, "")
 	k, err := manifest.NewKey(public)
 	wantOnly(t, "key", err, "")
 	rec.Value.ProofType, rec.Value.Selectors = proof.TypeKey, []string{"key:" + k.String()}
 	named := func(name string) { // the manifest calls that key name
-		wantOnly(t, "set", d.set(poolEntries+fmt.Sprintf("  - {name: %s, kind: data, match: [\"key:%s\"]}\n", name,
+		wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf("  - {name: %s, kind: data, match: [\"key:%s\"]}\n",
+			name,
 			k)), "")
 	}
 	named("a")
-	ch := d.state().Records.NewChange(d.state().HeadVersion)
+	ch := d.State().Records.NewChange(d.State().HeadVersion)
 	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 	_, err = ch.Commit(t.Context())
 	wantOnly(t, "put", err, "")
-	wantOnly(t, "rejoin", m.rejoin(), "")
-	wantOnly(t, "renew", m.renew(), "")
+	wantOnly(t, "rejoin", m.Rejoin(), "")
+	wantOnly(t, "renew", m.Renew(), "")
 	named("c")
-	wantOnly(t, "rejoin by the old name", m.rejoin(), explain.JoinUnauthorized)
-	wantOnly(t, "renewal of the old name", m.renew(), explain.RenewEntryGone)
+	wantOnly(t, "rejoin by the old name", m.Rejoin(), explain.JoinUnauthorized)
+	wantOnly(t, "renewal of the old name", m.Renew(), explain.RenewEntryGone)
 }
 
 // A ban that is committed between the look at the records and the transaction
@@ -499,38 +513,38 @@ func TestBanWinsTheRace(t *testing.T) {
 	for _, what := range []string{"identity", "key"} {
 		for _, act := range []string{"join", "rejoin", "renew"} {
 			t.Run(act+", ban of the "+what, func(t *testing.T) {
-				d := testDesk(t)
-				m := d.machine()
-				tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
+				d := coordinatortest.PoolDesk(t)
+				m := d.Machine()
+				tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
 				if act != "join" {
-					wantOnly(t, "join", m.join(identity.Data, proof.NewTokenProver(tok)), "")
+					wantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
 				}
-				next, err := newKey()
+				next, err := coordinatortest.NewKey()
 				if err != nil {
 					t.Fatal(err)
 				}
 				key := record.BanIDKey(identity.Data, "a")
 				switch {
 				case what == "key" && act == "join":
-					key = record.BanKeyKey(keyOf(t, m.key))
+					key = record.BanKeyKey(coordinatortest.KeyOf(t, m.Key))
 				case what == "key":
-					key = record.BanKeyKey(keyOf(t, next))
+					key = record.BanKeyKey(coordinatortest.KeyOf(t, next))
 				}
-				d.store.intercept(func(store.Tx) {
-					d.store.intercept(nil)
-					ch := d.state().Records.NewChange(d.state().HeadVersion)
-					ch.Put(key, 0, record.Ban{Reason: "test", Until: d.clock().Add(time.Hour)})
+				d.Store.Intercept(func(store.Tx) {
+					d.Store.Intercept(nil)
+					ch := d.State().Records.NewChange(d.State().HeadVersion)
+					ch.Put(key, 0, record.Ban{Reason: "test", Until: d.Clock().Add(time.Hour)})
 					if _, err := ch.Commit(context.Background()); err != nil {
 						t.Error(err)
 					}
 				})
 				switch act {
 				case "join":
-					err = m.join(identity.Data, proof.NewTokenProver(tok))
+					err = m.Join(identity.Data, proof.NewTokenProver(tok))
 				case "rejoin":
-					err = m.joinWith(next, identity.Data, proof.NewSVIDProver(identity.Data, "a", m.key))
+					err = m.JoinWith(next, identity.Data, proof.NewSVIDProver(identity.Data, "a", m.Key))
 				case "renew":
-					_, err = m.renewWith(m.leaf, next)
+					_, err = m.RenewWith(m.Leaf, next)
 				}
 				wantOnly(t, act, err, explain.JoinBanned)
 			})
@@ -540,21 +554,21 @@ func TestBanWinsTheRace(t *testing.T) {
 
 // A replaced member's name goes to the next machine with its domains.
 func TestReplaceKeepsDomains(t *testing.T) {
-	d := testDesk(t)
-	d.joined("a")
-	rec := d.record(identity.Data, "a")
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	rec := d.Record(identity.Data, "a")
 	rec.Value.Domains = []string{"range-7"}
-	ch := d.state().Records.NewChange(d.state().HeadVersion)
+	ch := d.State().Records.NewChange(d.State().HeadVersion)
 	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
+	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "remove", err, explain.MemberOwnsDomains)
-	d.replace(t, identity.Data, "a")
-	next := d.joined("a")
-	after := d.record(identity.Data, "a").Value
-	if !slices.Equal(after.Domains, []string{"range-7"}) || after.Incarnation != keyOf(t, next.key) {
+	replace(d, t, identity.Data, "a")
+	next := d.Joined("a")
+	after := d.Record(identity.Data, "a").Value
+	if !slices.Equal(after.Domains, []string{"range-7"}) || after.Incarnation != coordinatortest.KeyOf(t, next.Key) {
 		t.Fatalf("after the replacement the record is %+v", after)
 	}
 }
@@ -562,20 +576,20 @@ func TestReplaceKeepsDomains(t *testing.T) {
 // Many removals in a day do not fill the bundle: they are put off while there is
 // still room for bans, and a ban gets through even when there is none.
 func TestBundleKeepsRoomForBans(t *testing.T) {
-	d := deskWith(t, poolEntries, func(c *coordinator.Config) { c.Limit(100, 0, 0) })
-	victim, spare := d.joined("victim"), d.joined("spare")
+	d := coordinatortest.ReadyDeskWith(t, coordinatortest.PoolEntries, func(c *coordinator.Config) { c.Limit(100, 0, 0) })
+	victim, spare := d.Joined("victim"), d.Joined("spare")
 	have := 0
 	fill := func(n int) {
 		t.Helper()
-		ch := d.state().Records.NewChange(d.state().HeadVersion)
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		var delta bundle.Delta
 		for ; have < n; have++ {
-			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(have), CertEnd: d.clock().Add(20 * time.Hour)})
+			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(have), CertEnd: d.Clock().Add(20 * time.Hour)})
 			ch.Put(record.BanKeyKey(testKey(have)), 0,
-				record.Ban{Reason: "filler", Until: d.clock().Add(1000 * time.Hour),
-					CertEnd: d.clock().Add(20 * time.Hour)})
+				record.Ban{Reason: "filler", Until: d.Clock().Add(1000 * time.Hour),
+					CertEnd: d.Clock().Add(20 * time.Hour)})
 		}
-		if err := d.c.Rooms().Bundle.Touch(t.Context(), d.state(), ch, delta, bundle.ForBans); err != nil {
+		if err := d.C.Rooms().Bundle.Touch(t.Context(), d.State(), ch, delta, bundle.ForBans); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ch.Commit(t.Context()); err != nil {
@@ -583,38 +597,38 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 		}
 	}
 	fill(75)
-	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "spare"})
+	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "spare"})
 	wantOnly(t, "a removal without room", err, explain.RateLimited)
 	fill(100)
-	d.ban(t, identity.Data, "victim")
-	if !d.c.Rooms().Bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	banAt(d, t, identity.Data, "victim")
+	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the ban is not in force")
 	}
-	_, err = d.members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
+	_, err = d.Members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
 	wantOnly(t, "lifting a ban whose keys have no room", err, explain.RateLimited)
 	// A day later the fillers' certificates have ended.
-	d.advance(21 * time.Hour)
-	wantOnly(t, "refresh", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
-	d.unban(t, identity.Data, "victim")
-	if !d.c.Rooms().Bundle.View().Bundle.Banned(victim.id, keyOf(t, victim.key)) {
+	d.Advance(21 * time.Hour)
+	wantOnly(t, "refresh", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	unban(d, t, identity.Data, "victim")
+	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
-	d.remove(t, identity.Data, spare.id.Name())
+	remove(d, t, identity.Data, spare.ID.Name())
 }
 
 // No bundle changes without a version, and no version has two contents.
 func TestBundleVersions(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	seen := make(map[[2]uint64]snapshot.Digest)
 	look := func(what string) {
 		t.Helper()
-		in, err := d.c.Rooms().Bundle.Ensure(t.Context(), d.state())
+		in, err := d.C.Rooms().Bundle.Ensure(t.Context(), d.State())
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, at := range []time.Duration{0, time.Hour, 100 * time.Hour} {
-			v, err := d.state().Bundle.Sign(in, d.clock().Add(at))
+			v, err := d.State().Bundle.Sign(in, d.Clock().Add(at))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -626,25 +640,25 @@ func TestBundleVersions(t *testing.T) {
 		}
 	}
 	for i := range 6 {
-		d.joined(fmt.Sprintf("node-%d", i))
+		d.Joined(fmt.Sprintf("node-%d", i))
 	}
-	d.ban(t, identity.Data, "node-0")
+	banAt(d, t, identity.Data, "node-0")
 	look("ban")
-	d.remove(t, identity.Data, "node-1")
+	remove(d, t, identity.Data, "node-1")
 	look("remove")
-	d.replace(t, identity.Data, "node-2")
+	replace(d, t, identity.Data, "node-2")
 	look("replace")
-	d.unban(t, identity.Data, "node-0")
+	unban(d, t, identity.Data, "node-0")
 	look("unban")
 	for range 12 {
-		d.advance(20 * time.Hour)
+		d.Advance(20 * time.Hour)
 		look("wait")
-		wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
+		wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 		look("prune")
 	}
-	wantOnly(t, "set", d.set(entriesOf(false)), "")
+	wantOnly(t, "set", d.Set(entriesOf(false)), "")
 	look("set")
-	if n := len(d.store.keys(record.BanKeyPrefix)); n != 0 {
+	if n := len(d.Store.Keys(record.BanKeyPrefix)); n != 0 {
 		t.Fatalf("%d banned keys are kept after ten days", n)
 	}
 }
@@ -652,20 +666,20 @@ func TestBundleVersions(t *testing.T) {
 // What is signed again for a member has a version of its own, whatever the
 // membership is by then.
 func TestBootstrapIsNeverEquivocated(t *testing.T) {
-	d := testDesk(t)
-	a := d.joined("node-a")
-	d.joined("node-b")
-	one, err := d.c.Rooms().Delivery.BootstrapAgain(t.Context(), a.id)
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("node-a")
+	d.Joined("node-b")
+	one, err := d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.joined("node-c")
-	two, err := d.c.Rooms().Delivery.BootstrapAgain(t.Context(), a.id)
+	d.Joined("node-c")
+	two, err := d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	versions := make(map[string]bool)
-	for _, m := range []*fealtyv1.SignedSnapshot{a.grant.GetNodeBootstrap(), one, two} {
+	for _, m := range []*fealtyv1.SignedSnapshot{a.Grant.GetNodeBootstrap(), one, two} {
 		signed, err := snapshot.Unmarshal(m.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
@@ -681,38 +695,39 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 		}
 		versions[h.Version] = true
 	}
-	wantOnly(t, "set", d.set(entriesOf(false)), "")
-	_, err = d.c.Rooms().Delivery.BootstrapAgain(t.Context(), a.id)
+	wantOnly(t, "set", d.Set(entriesOf(false)), "")
+	_, err = d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
 	wantOnly(t, "without an entry", err, explain.RenewEntryGone)
 }
 
 // A store that is out of reach: calls fail with the reason, and nothing is
 // acknowledged; afterwards everything goes on.
 func TestStoreOutage(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
-	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	before := d.store.snapshot()
-	d.store.setDown(errors.New("disk on fire at /secret/path"))
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
+	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	before := d.Store.Snapshot()
+	d.Store.SetDown(errors.New("disk on fire at /secret/path"))
 	calls := map[string]func() error{
-		"join":   func() error { return d.machine().join(identity.Data, proof.NewTokenProver(tok)) },
-		"rejoin": func() error { return m.rejoin() },
-		"renew":  func() error { return m.renew() },
+		"join":   func() error { return d.Machine().Join(identity.Data, proof.NewTokenProver(tok)) },
+		"rejoin": func() error { return m.Rejoin() },
+		"renew":  func() error { return m.Renew() },
 		"ban": func() error {
-			_, err := d.members().BanMember(t.Context(),
+			_, err := d.Members().BanMember(t.Context(),
 				&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
 			return err
 		},
 		"remove": func() error {
-			_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
+			_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
 			return err
 		},
 		"token": func() error {
-			_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		},
-		"set": func() error { return d.set(entriesOf(false)) },
+		"set": func() error { return d.Set(entriesOf(false)) },
 	}
 	for name, call := range calls {
 		err := call()
@@ -724,7 +739,7 @@ func TestStoreOutage(t *testing.T) {
 		}
 	}
 	// A full disk is told from an outage: only space helps.
-	d.store.setDown(fmt.Errorf("commit to /secret/path: %w", store.ErrFull))
+	d.Store.SetDown(fmt.Errorf("commit to /secret/path: %w", store.ErrFull))
 	for name, call := range calls {
 		err := call()
 		if !errors.Is(err, explain.StoreFull) {
@@ -734,15 +749,15 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
-	d.c.Rooms().Authority.Look(context.Background())
-	if phase, _ := d.c.Phase(); phase != "ready" {
+	d.C.Rooms().Authority.Look(context.Background())
+	if phase, _ := d.C.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)
 	}
-	d.store.setDown(nil)
-	for k, e := range d.store.snapshot() {
+	d.Store.SetDown(nil)
+	for k, e := range d.Store.Snapshot() {
 		if e.Version != before[k].Version {
 			t.Errorf("%s was written", k)
 		}
 	}
-	wantOnly(t, "renew afterwards", m.renew(), "")
+	wantOnly(t, "renew afterwards", m.Renew(), "")
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -43,15 +44,15 @@ import (
 // and passes everything on. The proof is bound to the candidate's session, so the
 // seed refuses it; the same proof over one session is accepted.
 func TestRelayedProofIsRefused(t *testing.T) {
-	f := readyFleet(t, nil)
-	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "victim"})
-	before := f.catalog()
+	f := coordinatortest.ReadyFleet(t, nil)
+	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "victim"})
+	before := f.Catalog()
 
 	// The relay shows the candidate a certificate of its own. A real candidate
 	// refuses that one already, by the pin; this one is careless, so that the
 	// binding alone has to hold.
 	relay := newRelay(t, f)
-	victim := f.node()
+	victim := f.Node()
 	conn, err := grpc.NewClient("passthrough:///"+relay.addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
 			MinVersion: tls.VersionTLS13})))
@@ -60,31 +61,31 @@ func TestRelayedProofIsRefused(t *testing.T) {
 	}
 	defer conn.Close()
 	err = careless{victim}.join(conn, proof.NewTokenProver(tok))
-	wantCode(t, err, explain.TokenUnknown)
+	coordinatortest.WantCode(t, err, explain.TokenUnknown)
 	if !relay.forwarded() {
 		t.Fatal("the relay forwarded nothing: the test proves nothing")
 	}
-	if f.catalog() != before {
+	if f.Catalog() != before {
 		t.Fatal("the catalog changed")
 	}
 	// A pinned candidate does not even speak to the relay.
-	pinned := f.node()
-	pinned.dialer.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
+	pinned := f.Node()
+	pinned.Dialer.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", relay.addr)
 	}
-	if err := pinned.join(identity.Data, proof.NewTokenProver(tok)); err == nil {
+	if err := pinned.Join(identity.Data, proof.NewTokenProver(tok)); err == nil {
 		t.Fatal("a pinned candidate spoke to the relay")
 	}
-	if err := f.node().join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+	if err := f.Node().Join(identity.Data, proof.NewTokenProver(tok)); err != nil {
 		t.Fatalf("the same token over one session: %v", err)
 	}
 }
 
 // careless is a candidate that does not check whom it talks to.
-type careless struct{ *node }
+type careless struct{ *coordinatortest.Node }
 
-func (n careless) join(conn grpcConn, prover proof.Prover) error {
-	stream, err := fealtyv1.NewAdmissionServiceClient(conn).Join(n.f.ctx())
+func (n careless) join(conn coordinatortest.Conn, prover proof.Prover) error {
+	stream, err := fealtyv1.NewAdmissionServiceClient(conn).Join(n.Fleet.Context())
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (n careless) join(conn grpcConn, prover proof.Prover) error {
 	if err != nil {
 		return err
 	}
-	req, err := n.request(identity.Data, first.GetChallenge().GetNonce(), binding, prover)
+	req, err := n.Request(identity.Data, first.GetChallenge().GetNonce(), binding, prover)
 	if err != nil {
 		return err
 	}
@@ -111,16 +112,16 @@ func (n careless) join(conn grpcConn, prover proof.Prover) error {
 // relay is a man in the middle of Join.
 type relay struct {
 	fealtyv1.UnimplementedAdmissionServiceServer
-	f    *fleet
+	f    *coordinatortest.Fleet
 	addr string
 
 	mu    sync.Mutex
 	count int // guarded by mu
 }
 
-func newRelay(t *testing.T, f *fleet) *relay {
+func newRelay(t *testing.T, f *coordinatortest.Fleet) *relay {
 	t.Helper()
-	key, err := newKey()
+	key, err := coordinatortest.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +153,7 @@ func (r *relay) forwarded() bool {
 }
 
 func (r *relay) Join(victim fealtyv1.AdmissionService_JoinServer) error {
-	conn, err := grpc.NewClient("passthrough:///"+r.f.addr,
+	conn, err := grpc.NewClient("passthrough:///"+r.f.Addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
 			MinVersion: tls.VersionTLS13})))
 	if err != nil {
@@ -191,30 +192,30 @@ func (r *relay) Join(victim fealtyv1.AdmissionService_JoinServer) error {
 // and the catalog stays as it was.
 func TestBadJoinRequests(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.member("node-a")
-	spent := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "spent"})
-	if err := f.node().join(identity.Data, proof.NewTokenProver(spent)); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("node-a")
+	spent := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "spent"})
+	if err := f.Node().Join(identity.Data, proof.NewTokenProver(spent)); err != nil {
 		t.Fatal(err)
 	}
-	revoked := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	if _, err := f.local().token.RevokeToken(f.ctx(), &fealtyv1.RevokeTokenRequest{Id: revoked.ID}); err != nil {
+	revoked := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	if _, err := f.Local().Token.RevokeToken(f.Context(), &fealtyv1.RevokeTokenRequest{Id: revoked.ID}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := f.node().join(identity.Data,
-			proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "small"}))); err != nil {
+		if err := f.Node().Join(identity.Data,
+			proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "small"}))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var recorded *fealtyv1.JoinRequest
-	recorder := f.node()
-	recorder.alter = func(r *fealtyv1.JoinRequest) { recorded = r }
-	if err := recorder.join(identity.Data,
-		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 3}))); err != nil {
+	recorder := f.Node()
+	recorder.Alter = func(r *fealtyv1.JoinRequest) { recorded = r }
+	if err := recorder.Join(identity.Data,
+		proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 3}))); err != nil {
 		t.Fatal(err)
 	}
-	before := f.catalog()
+	before := f.Catalog()
 
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -277,7 +278,7 @@ func TestBadJoinRequests(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			tok := tc.token
 			if tok == nil {
-				fresh := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+				fresh := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 				tok = &fresh
 			}
 			kind := tc.kind
@@ -287,10 +288,10 @@ func TestBadJoinRequests(t *testing.T) {
 			case "-":
 				kind = ""
 			}
-			n := f.node()
-			n.alter = tc.alter
-			wantCode(t, n.join(kind, proof.NewTokenProver(*tok)), tc.want)
-			if got := f.catalog(); got != before {
+			n := f.Node()
+			n.Alter = tc.alter
+			coordinatortest.WantCode(t, n.Join(kind, proof.NewTokenProver(*tok)), tc.want)
+			if got := f.Catalog(); got != before {
 				t.Fatalf("the catalog changed:\n%s", got)
 			}
 		})
@@ -305,35 +306,35 @@ func TestBadJoinRequests(t *testing.T) {
 		{"own subject", &x509.CertificateRequest{Subject: pkix.Name{CommonName: "root"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			n := f.node()
-			n.alter = csr(tc.template, n.key)
-			tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-			wantCode(t, n.join(identity.Data, proof.NewTokenProver(tok)), explain.JoinBadCSR)
-			if f.catalog() != before {
+			n := f.Node()
+			n.Alter = csr(tc.template, n.Key)
+			tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+			coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinBadCSR)
+			if f.Catalog() != before {
 				t.Fatal("the catalog changed")
 			}
 		})
 	}
 	t.Run("entry full", func(t *testing.T) {
-		tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "small"})
-		wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(tok)), explain.JoinEntryFull)
+		tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "small"})
+		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinEntryFull)
 	})
 	t.Run("name taken", func(t *testing.T) {
-		tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"})
-		wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(tok)), explain.JoinNameTaken)
+		tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"})
+		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinNameTaken)
 	})
 	t.Run("expired token", func(t *testing.T) {
-		tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(time.Minute)})
-		f.advance(time.Minute + time.Second)
-		wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(tok)), explain.TokenExpired)
+		tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(time.Minute)})
+		f.Advance(time.Minute + time.Second)
+		coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.TokenExpired)
 	})
 	t.Run("oversized message", func(t *testing.T) {
-		n := f.node()
-		n.alter = func(r *fealtyv1.JoinRequest) { r.Proof.Evidence = make([]byte, 2<<20) }
-		err := n.join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})))
-		wantCode(t, err, explain.MessageTooLarge)
+		n := f.Node()
+		n.Alter = func(r *fealtyv1.JoinRequest) { r.Proof.Evidence = make([]byte, 2<<20) }
+		err := n.Join(identity.Data, proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})))
+		coordinatortest.WantCode(t, err, explain.MessageTooLarge)
 	})
-	if f.catalog() != before {
+	if f.Catalog() != before {
 		t.Fatal("the catalog changed")
 	}
 }
@@ -342,14 +343,14 @@ func TestBadJoinRequests(t *testing.T) {
 // others are told that it is spent.
 func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 10})
+	f := coordinatortest.ReadyFleet(t, nil)
+	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 10})
 	errs := make(chan error, 100)
 	for range cap(errs) {
-		n := f.node()
+		n := f.Node()
 		go func() {
 			for {
-				err := n.join(identity.Data, proof.NewTokenProver(tok))
+				err := n.Join(identity.Data, proof.NewTokenProver(tok))
 				if status.Code(err) == codes.Unavailable {
 					continue // not reached in time, as on a busy machine: an agent tries again
 				}
@@ -372,7 +373,7 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 	if admitted != 10 || spent != 90 {
 		t.Fatalf("%d admitted and %d spent, want 10 and 90", admitted, spent)
 	}
-	if n := f.c.Rooms().Membership.Roster().Count(identity.Data); n != 10 {
+	if n := f.C.Rooms().Membership.Roster().Count(identity.Data); n != 10 {
 		t.Fatalf("%d members, want 10", n)
 	}
 }
@@ -381,21 +382,21 @@ func TestConcurrentJoinsUseATokenUp(t *testing.T) {
 // member, and uses nothing up; another key gets nothing.
 func TestLostGrantIsAskedForAgain(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	n := f.node()
-	f.faults.FailNext("join.after-commit", 1, errors.New("the answer is lost"))
-	if err := n.join(identity.Data, proof.NewTokenProver(tok)); err == nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	n := f.Node()
+	f.Faults.FailNext("join.after-commit", 1, errors.New("the answer is lost"))
+	if err := n.Join(identity.Data, proof.NewTokenProver(tok)); err == nil {
 		t.Fatal("the answer was not lost")
 	}
-	wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(tok)), explain.TokenSpent)
-	if err := n.join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.TokenSpent)
+	if err := n.Join(identity.Data, proof.NewTokenProver(tok)); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
+	if got := n.Grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if c := f.c.Rooms().Membership.Roster().Count(identity.Data); c != 1 {
+	if c := f.C.Rooms().Membership.Roster().Count(identity.Data); c != 1 {
 		t.Fatalf("%d members, want 1", c)
 	}
 }
@@ -403,16 +404,16 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 // Two people set a manifest for the same head: one wins, and the other is shown
 // the new head.
 func TestConcurrentSetsHaveOneWinner(t *testing.T) {
-	f := readyFleet(t, nil)
-	head := f.c.Rooms().Head.State().Head
+	f := coordinatortest.ReadyFleet(t, nil)
+	head := f.C.Rooms().Head.State().Head
 	errs := make(chan error, 2)
 	for i := range cap(errs) {
-		req := &fealtyv1.SetManifestRequest{Manifest: f.manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: "+
+		req := &fealtyv1.SetManifestRequest{Manifest: f.Manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: "+
 			"[\"token:extra-%d\"]}\n", i, i))}
-		f.sign(req, head.Hash)
-		client := f.local().manifest
+		f.Sign(req, head.Hash)
+		client := f.Local().Manifest
 		go func() {
-			_, err := client.SetManifest(f.ctx(), req)
+			_, err := client.SetManifest(f.Context(), req)
 			errs <- err
 		}()
 	}
@@ -421,21 +422,21 @@ func TestConcurrentSetsHaveOneWinner(t *testing.T) {
 		if err := <-errs; err == nil {
 			won++
 		} else {
-			wantCode(t, err, explain.ManifestStale)
+			coordinatortest.WantCode(t, err, explain.ManifestStale)
 		}
 	}
 	if won != 1 {
 		t.Fatalf("%d sets won, want 1", won)
 	}
-	if got := f.c.Rooms().Head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
+	if got := f.C.Rooms().Head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
 		t.Fatalf("the head is index %d after %v, want the child of %v", got.Index, got.Previous, head.Hash)
 	}
 }
 
 func TestBadSets(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	head := f.c.Rooms().Head.State().Head
+	f := coordinatortest.ReadyFleet(t, nil)
+	head := f.C.Rooms().Head.State().Head
 	_, foreign, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -444,10 +445,10 @@ func TestBadSets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := f.manifest("  - {name: extra, kind: data, match: [\"token:extra\"]}\n")
+	good := f.Manifest("  - {name: extra, kind: data, match: [\"token:extra\"]}\n")
 	signed := func(change func(*fealtyv1.SetManifestRequest)) *fealtyv1.SetManifestRequest {
 		req := &fealtyv1.SetManifestRequest{Manifest: good}
-		f.sign(req, head.Hash)
+		f.Sign(req, head.Hash)
 		change(req)
 		return req
 	}
@@ -475,30 +476,30 @@ func TestBadSets(t *testing.T) {
 		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }),
 			explain.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.c.Rooms().Self.EnrolmentKey(), foreignKey.String(),
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.C.Rooms().Self.EnrolmentKey(), foreignKey.String(),
 				1))
 		}), explain.ManifestLeavesOut},
 		{"another cluster", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Manifest = []byte(strings.Replace(string(r.Manifest), testCluster, "other.example", 1))
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), coordinatortest.Cluster, "other.example", 1))
 		}), explain.RequestField},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := f.local().manifest.SetManifest(f.ctx(), tc.req)
-			wantCode(t, err, tc.want)
-			if got := f.c.Rooms().Head.State().Head.Hash; got != head.Hash {
+			_, err := f.Local().Manifest.SetManifest(f.Context(), tc.req)
+			coordinatortest.WantCode(t, err, tc.want)
+			if got := f.C.Rooms().Head.State().Head.Hash; got != head.Hash {
 				t.Fatal("the head moved")
 			}
 		})
 	}
 	t.Run("replayed onto the next head", func(t *testing.T) {
 		req := signed(func(*fealtyv1.SetManifestRequest) {})
-		if _, err := f.local().manifest.SetManifest(f.ctx(), req); err != nil {
+		if _, err := f.Local().Manifest.SetManifest(f.Context(), req); err != nil {
 			t.Fatal(err)
 		}
-		now := f.c.Rooms().Head.State().Head.Hash
+		now := f.C.Rooms().Head.State().Head.Hash
 		req.CurrentTransition = now[:]
-		_, err := f.local().manifest.SetManifest(f.ctx(), req)
-		wantCode(t, err, explain.ManifestMissigned)
+		_, err := f.Local().Manifest.SetManifest(f.Context(), req)
+		coordinatortest.WantCode(t, err, explain.ManifestMissigned)
 	})
 }
 
@@ -507,22 +508,22 @@ func TestBadSets(t *testing.T) {
 // brings it back.
 func TestBanEndsOpenConnections(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	before := n.bundle()
-	cert := tls.Certificate{PrivateKey: n.key}
-	for _, c := range n.chain {
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	before := n.Bundle()
+	cert := tls.Certificate{PrivateKey: n.Key}
+	for _, c := range n.Chain {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
 	tickets := tls.NewLRUClientSessionCache(8)
 	cfg := &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
 		ClientSessionCache: tickets}
-	conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+	conn, err := grpc.NewClient("passthrough:///"+f.Addr, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	stream, err := newClients(conn).agent.Connect(f.ctx())
+	stream, err := coordinatortest.NewClients(conn).Agent.Connect(f.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -532,7 +533,7 @@ func TestBanEndsOpenConnections(t *testing.T) {
 	if _, err := stream.Recv(); err != nil { // node_bootstrap
 		t.Fatal(err)
 	}
-	ban, err := f.local().member.BanMember(f.ctx(),
+	ban, err := f.Local().Member.BanMember(f.Context(),
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "stolen"})
 	if err != nil {
 		t.Fatal(err)
@@ -546,7 +547,7 @@ func TestBanEndsOpenConnections(t *testing.T) {
 	if c := status.Code(err); c != codes.PermissionDenied && c != codes.Unavailable {
 		t.Fatalf("the stream ended with %v, want PermissionDenied or a closed connection", err)
 	}
-	raw, err := tls.Dial("tcp", f.addr, &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true,
+	raw, err := tls.Dial("tcp", f.Addr, &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true,
 		MinVersion: tls.VersionTLS13, ClientSessionCache: tickets, NextProtos: []string{"h2"}})
 	if err == nil {
 		if raw.ConnectionState().DidResume {
@@ -558,8 +559,8 @@ func TestBanEndsOpenConnections(t *testing.T) {
 		}
 		raw.Close()
 	}
-	n.believes = before
-	if err := n.renew(false); err == nil {
+	n.Believes = before
+	if err := n.Renew(false); err == nil {
 		t.Fatal("a banned member was renewed")
 	}
 }
@@ -568,50 +569,50 @@ func TestBanEndsOpenConnections(t *testing.T) {
 // token of it.
 func TestForgedRecordsAreRefused(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2})
-	ctx := f.ctx()
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2})
+	ctx := f.Context()
 	for _, tc := range []struct {
 		name, key string
 		call      func() error
 	}{
 		{"token", admission.TokenKey(tok.ID),
-			func() error { return f.node().join(identity.Data, proof.NewTokenProver(tok)) }},
-		{"member", record.MemberKey(identity.Data, "node-a"), func() error { return n.renew(false) }},
+			func() error { return f.Node().Join(identity.Data, proof.NewTokenProver(tok)) }},
+		{"member", record.MemberKey(identity.Data, "node-a"), func() error { return n.Renew(false) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			e, err := f.store.Get(ctx, tc.key)
+			e, err := f.Store.Get(ctx, tc.key)
 			if err != nil {
 				t.Fatal(err)
 			}
 			altered := append([]byte(nil), e.Value...)
 			altered[len(altered)-1] ^= 1
-			if _, err := f.store.CompareAndSwap(ctx, tc.key, e.Version, altered); err != nil {
+			if _, err := f.Store.CompareAndSwap(ctx, tc.key, e.Version, altered); err != nil {
 				t.Fatal(err)
 			}
-			wantCode(t, tc.call(), explain.StoreForged)
+			coordinatortest.WantCode(t, tc.call(), explain.StoreForged)
 		})
 	}
 	// A record moved to another key.
-	e, err := f.store.Get(ctx, admission.TokenKey(tok.ID))
+	e, err := f.Store.Get(ctx, admission.TokenKey(tok.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.store.CompareAndSwap(ctx, admission.TokenKey(strings.Repeat("b", 16)), 0, e.Value); err != nil {
+	if _, err := f.Store.CompareAndSwap(ctx, admission.TokenKey(strings.Repeat("b", 16)), 0, e.Value); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.local().token.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: strings.Repeat("b", 16)})
-	wantCode(t, err, explain.StoreForged)
+	_, err = f.Local().Token.GetToken(ctx, &fealtyv1.GetTokenRequest{Id: strings.Repeat("b", 16)})
+	coordinatortest.WantCode(t, err, explain.StoreForged)
 }
 
 // A set whose answer was lost between the swap and its adoption: the loop that
 // follows the head brings the coordinator to it, with the key that was sealed.
 func TestSetThatDiedAfterTheSwap(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	f.faults.FailNext("set.after-swap", 1, errors.New("crash"))
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	f.Faults.FailNext("set.after-swap", 1, errors.New("crash"))
 	// A new coordinator entry moves authority, and with it the mesh CA key.
 	_, other, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -621,20 +622,20 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.set(f.manifest(fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+	if err := f.Set(f.Manifest(fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 		key))); err == nil {
 		t.Fatal("the set did not die")
 	}
-	f.c.Rooms().Authority.Look(f.ctx())
-	s := f.c.Rooms().Head.State()
+	f.C.Rooms().Authority.Look(f.Context())
+	s := f.C.Rooms().Head.State()
 	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
 		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,
 			s.Reason)
 	}
-	if err := n.renew(true); err != nil {
+	if err := n.Renew(true); err != nil {
 		t.Fatalf("an SVID of the epoch before does not renew: %v", err)
 	}
-	if got := identity.KeyOf(n.chain[1]); got != s.MeshKey {
+	if got := identity.KeyOf(n.Chain[1]); got != s.MeshKey {
 		t.Fatal("the renewed SVID is not signed by the new mesh CA")
 	}
 }
@@ -642,8 +643,8 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 // A conflict that never ends is an answer, not a hang.
 func TestEndlessConflictIsReported(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.faults.Fail("join.before-commit", &store.ConflictError{Key: history.HeadKey})
-	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(tok)), explain.StoreBusy)
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Faults.Fail("join.before-commit", &store.ConflictError{Key: history.HeadKey})
+	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(tok)), explain.StoreBusy)
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -94,32 +95,32 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		cfg.Rates = coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6}
 		cfg.Log = slog.New(slog.DiscardHandler)
 	})
-	all := []*fleet{f}
+	all := []*coordinatortest.Fleet{f}
 	for _, r := range replicas {
-		r.start()
-		r.awaitHead(f)
+		r.Start()
+		r.AwaitHead(f)
 		all = append(all, r)
 	}
 	var turns []*switched
 	for _, r := range all {
-		turns = append(turns, newSwitched(b, r.c))
+		turns = append(turns, newSwitched(b, r.C))
 	}
 	// round returns what a join of it took, on the clock and of the processor.
 	round := func(plain bool) (wall, processor float64) {
 		for _, s := range turns {
 			s.choose(plain)
 		}
-		tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: batch})
-		nodes := make([]*node, batch)
+		tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: batch})
+		nodes := make([]*coordinatortest.Node, batch)
 		for i := range nodes {
-			nodes[i] = all[i%len(all)].node()
+			nodes[i] = all[i%len(all)].Node()
 		}
 		runtime.GC()
 		began, used := time.Now(), processorTime(b)
 		var wg sync.WaitGroup
 		for _, n := range nodes {
 			wg.Go(func() {
-				if err := n.join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+				if err := n.Join(identity.Data, proof.NewTokenProver(tok)); err != nil {
 					b.Error(err)
 				}
 			})
@@ -129,13 +130,13 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 	}
 	checkpoint := func() (entries uint64, took time.Duration) {
 		leader, _, _ := awaitLeader(b, all...)
-		before := auditReport(b, leader.c, leader.store).Covered
+		before := auditReport(b, leader.C, leader.Store).Covered
 		began := time.Now()
-		if err := leader.c.Rooms().Audit.Checkpoint(f.ctx(), leader.c.Rooms().Head.State(), 0); err != nil {
+		if err := leader.C.Rooms().Audit.Checkpoint(f.Context(), leader.C.Rooms().Head.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)
-		return auditReport(b, leader.c, leader.store).Covered - before, took
+		return auditReport(b, leader.C, leader.Store).Covered - before, took
 	}
 	for range 2 {
 		round(true)

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -31,7 +32,8 @@ import (
 
 // auditReport is what fealty audit verify finds in the log of st, under the trust bundle in
 // force at c.
-func auditReport(t rapidTB, c *coordinator.Coordinator, st store.Store, known ...auditlog.Known) *auditlog.Report {
+func auditReport(t coordinatortest.TB, c *coordinator.Coordinator, st store.Store,
+	known ...auditlog.Known) *auditlog.Report {
 	t.Helper()
 	s, view := c.Rooms().Head.State(), c.Rooms().Bundle.View()
 	bundle, _, err := s.Bundle.Open(view.Signed)
@@ -46,39 +48,39 @@ func auditReport(t rapidTB, c *coordinator.Coordinator, st store.Store, known ..
 }
 
 // checkpointed has the leader of d vouch for its log, and returns what verifies then.
-func (d *desk) checkpointed() *auditlog.Report {
-	d.t.Helper()
-	d.lead(d.c)
-	wantOnlyNil(d.t, d.c.Rooms().Audit.Look(context.Background(), d.state()))
-	wantOnlyNil(d.t, d.c.Rooms().Audit.Checkpoint(context.Background(), d.state(), 0))
-	return auditReport(d.t, d.c, d.store)
+func checkpointed(d *coordinatortest.Desk) *auditlog.Report {
+	d.T.Helper()
+	d.Lead(d.C)
+	wantOnlyNil(d.T, d.C.Rooms().Audit.Look(context.Background(), d.State()))
+	wantOnlyNil(d.T, d.C.Rooms().Audit.Checkpoint(context.Background(), d.State(), 0))
+	return auditReport(d.T, d.C, d.Store)
 }
 
 // wantWhole wants nothing wrong in a log, and all of its entries behind a checkpoint.
-func wantWhole(t rapidTB, st *memStore, r *auditlog.Report) {
+func wantWhole(t coordinatortest.TB, st *coordinatortest.MemStore, r *auditlog.Report) {
 	t.Helper()
 	if r.Wrong != 0 || r.Uncovered != 0 {
 		t.Fatalf("%d behind no checkpoint, %d wrong: %v", r.Uncovered, r.Wrong, r.Problems)
 	}
-	if n := len(st.keys(auditlog.ChainPrefix)); uint64(n) != r.Covered {
+	if n := len(st.Keys(auditlog.ChainPrefix)); uint64(n) != r.Covered {
 		t.Fatalf("%d of %d entries are vouched for", r.Covered, n)
 	}
 }
 
 // auditDesk is a desk with a log of a few entries behind checkpoints, and the keys of these.
-func auditDesk(t *testing.T) (d *desk, entries []string) {
+func auditDesk(t *testing.T) (d *coordinatortest.Desk, entries []string) {
 	t.Helper()
-	d = testDesk(t)
+	d = coordinatortest.PoolDesk(t)
 	for i := range 3 {
-		d.joined(fmt.Sprint("n", i))
-		wantWhole(t, d.store, d.checkpointed())
+		d.Joined(fmt.Sprint("n", i))
+		wantWhole(t, d.Store, checkpointed(d))
 	}
-	return d, d.store.keys(auditlog.ChainPrefix)
+	return d, d.Store.Keys(auditlog.ChainPrefix)
 }
 
 // brokenBy are the findings of status that the audit log was altered.
-func (d *desk) brokenBy() (problems []string) {
-	for _, f := range d.c.Rooms().Audit.Findings() {
+func brokenBy(d *coordinatortest.Desk) (problems []string) {
+	for _, f := range d.C.Rooms().Audit.Findings() {
 		problems = append(problems, f.GetSummary())
 	}
 	return problems
@@ -90,65 +92,65 @@ func TestAuditAltered(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string
-		edit func(d *desk, entries []string)
+		edit func(d *coordinatortest.Desk, entries []string)
 	}{
-		{"an entry is altered", func(d *desk, entries []string) {
-			d.store.alter(entries[1], func(v []byte) []byte {
+		{"an entry is altered", func(d *coordinatortest.Desk, entries []string) {
+			d.Store.Alter(entries[1], func(v []byte) []byte {
 				return []byte(strings.Replace(string(v), `"action":"`, `"action":"x`, 1))
 			})
 		}},
-		{"an entry is removed", func(d *desk, entries []string) { d.store.remove(entries[0]) }},
-		{"two entries are exchanged", func(d *desk, entries []string) {
-			was := d.store.snapshot()
-			d.store.write(entries[0], was[entries[1]].Value)
-			d.store.write(entries[1], was[entries[0]].Value)
+		{"an entry is removed", func(d *coordinatortest.Desk, entries []string) { d.Store.Remove(entries[0]) }},
+		{"two entries are exchanged", func(d *coordinatortest.Desk, entries []string) {
+			was := d.Store.Snapshot()
+			d.Store.Write(entries[0], was[entries[1]].Value)
+			d.Store.Write(entries[1], was[entries[0]].Value)
 		}},
-		{"an entry that is new is altered below another", func(d *desk, _ []string) {
-			d.joined("a")
-			keys := d.store.keys(auditlog.ChainPrefix)
-			d.joined("b")
-			d.store.alter(keys[len(keys)-1],
+		{"an entry that is new is altered below another", func(d *coordinatortest.Desk, _ []string) {
+			d.Joined("a")
+			keys := d.Store.Keys(auditlog.ChainPrefix)
+			d.Joined("b")
+			d.Store.Alter(keys[len(keys)-1],
 				func(v []byte) []byte { return []byte(strings.Replace(string(v), `"reason"`, `"season"`, 1) + " ") })
 		}},
-		{"an entry that is new is removed below another", func(d *desk, _ []string) {
-			d.joined("a")
-			keys := d.store.keys(auditlog.ChainPrefix)
-			d.joined("b")
-			d.store.remove(keys[len(keys)-1])
+		{"an entry that is new is removed below another", func(d *coordinatortest.Desk, _ []string) {
+			d.Joined("a")
+			keys := d.Store.Keys(auditlog.ChainPrefix)
+			d.Joined("b")
+			d.Store.Remove(keys[len(keys)-1])
 		}},
-		{"a checkpoint is removed", func(d *desk, _ []string) { d.store.remove(auditlog.CheckpointKey(2)) }},
-		{"the last checkpoint is removed, and the note says so", func(d *desk, _ []string) {
-			last := d.c.Rooms().Audit.Last(d.state())
-			d.store.remove(auditlog.CheckpointKey(last.Number))
-			d.store.write(auditlog.LastKey, []byte(`{"number":1,"hash":"`+strings.Repeat("ab", 32)+`"}`))
+		{"a checkpoint is removed", func(d *coordinatortest.Desk, _ []string) { d.Store.Remove(auditlog.CheckpointKey(2)) }},
+		{"the last checkpoint is removed, and the note says so", func(d *coordinatortest.Desk, _ []string) {
+			last := d.C.Rooms().Audit.Last(d.State())
+			d.Store.Remove(auditlog.CheckpointKey(last.Number))
+			d.Store.Write(auditlog.LastKey, []byte(`{"number":1,"hash":"`+strings.Repeat("ab", 32)+`"}`))
 		}},
-		{"the note is removed", func(d *desk, _ []string) { d.store.remove(auditlog.LastKey) }},
+		{"the note is removed", func(d *coordinatortest.Desk, _ []string) { d.Store.Remove(auditlog.LastKey) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			d, entries := auditDesk(t)
-			known := d.c.Rooms().Audit.Last(d.state())
-			if len(d.brokenBy()) > 0 {
-				t.Fatalf("of a whole log: %v", d.brokenBy())
+			known := d.C.Rooms().Audit.Last(d.State())
+			if len(brokenBy(d)) > 0 {
+				t.Fatalf("of a whole log: %v", brokenBy(d))
 			}
 			tc.edit(d, entries)
-			if r := auditReport(t, d.c, d.store, known); r.Wrong == 0 {
+			if r := auditReport(t, d.C, d.Store, known); r.Wrong == 0 {
 				t.Error("verify finds nothing")
 			}
 			for range 8 {
-				d.checkpointed()
+				checkpointed(d)
 			}
-			if len(d.brokenBy()) != 1 {
-				t.Errorf("the leader found %v", d.brokenBy())
+			if len(brokenBy(d)) != 1 {
+				t.Errorf("the leader found %v", brokenBy(d))
 			}
-			status, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+			status, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 			if err != nil || !slices.ContainsFunc(status.GetFindings(), func(f *fealtyv1.Finding) bool {
 				return f.GetCode() == string(explain.AuditBroken)
 			}) {
 				t.Errorf("status says %v, %v", status.GetFindings(), err)
 			}
 			// It stays wrong, whatever is written after it.
-			if r := auditReport(t, d.c, d.store); r.Wrong == 0 {
+			if r := auditReport(t, d.C, d.Store); r.Wrong == 0 {
 				t.Error("after new checkpoints verify finds nothing")
 			}
 		})
@@ -161,50 +163,50 @@ func TestAuditAltered(t *testing.T) {
 // nothing stays uncovered.
 func TestAuditNoteAltered(t *testing.T) {
 	t.Parallel()
-	notes := func(d *desk) []string { return d.store.keys(auditlog.HeadPrefix) }
+	notes := func(d *coordinatortest.Desk) []string { return d.Store.Keys(auditlog.HeadPrefix) }
 	for _, tc := range []struct {
 		name string
-		edit func(d *desk, note string, before []byte)
+		edit func(d *coordinatortest.Desk, note string, before []byte)
 	}{
-		{"it is removed", func(d *desk, note string, _ []byte) { d.store.remove(note) }},
-		{"all notes are removed", func(d *desk, _ string, _ []byte) {
+		{"it is removed", func(d *coordinatortest.Desk, note string, _ []byte) { d.Store.Remove(note) }},
+		{"all notes are removed", func(d *coordinatortest.Desk, _ string, _ []byte) {
 			for _, k := range notes(d) {
-				d.store.remove(k)
+				d.Store.Remove(k)
 			}
 		}},
-		{"it goes back", func(d *desk, note string, before []byte) { d.store.write(note, before) }},
-		{"it goes ahead", func(d *desk, note string, _ []byte) {
-			d.store.write(note,
+		{"it goes back", func(d *coordinatortest.Desk, note string, before []byte) { d.Store.Write(note, before) }},
+		{"it goes ahead", func(d *coordinatortest.Desk, note string, _ []byte) {
+			d.Store.Write(note,
 				[]byte(`{"number":1000,"hash":"`+strings.Repeat("ab", 32)+`","at":"2026-01-02T03:04:05Z"}`))
 		}},
-		{"it names another entry", func(d *desk, note string, _ []byte) {
-			d.store.alter(note,
+		{"it names another entry", func(d *coordinatortest.Desk, note string, _ []byte) {
+			d.Store.Alter(note,
 				func(v []byte) []byte { return []byte(strings.Replace(string(v), `"hash":"`, `"hash":"00`, 1)[:len(v)]) })
 		}},
-		{"it says that the chain is broken", func(d *desk, note string, _ []byte) {
-			d.store.alter(note,
+		{"it says that the chain is broken", func(d *coordinatortest.Desk, note string, _ []byte) {
+			d.Store.Alter(note,
 				func(v []byte) []byte { return []byte(strings.Replace(string(v), "{", `{"broken":true,`, 1)) })
 		}},
-		{"it cannot be read", func(d *desk, note string, _ []byte) { d.store.write(note, []byte("{")) }},
+		{"it cannot be read", func(d *coordinatortest.Desk, note string, _ []byte) { d.Store.Write(note, []byte("{")) }},
 	} {
 		for _, restarts := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, and the leader starts anew %v", tc.name, restarts), func(t *testing.T) {
 				t.Parallel()
-				d := testDesk(t)
-				d.joined("a")
-				wantWhole(t, d.store, d.checkpointed())
+				d := coordinatortest.PoolDesk(t)
+				d.Joined("a")
+				wantWhole(t, d.Store, checkpointed(d))
 				note := notes(d)[0]
-				before := d.store.snapshot()[note].Value
-				d.joined("b")
-				wantWhole(t, d.store, d.checkpointed())
-				d.joined("c")
+				before := d.Store.Snapshot()[note].Value
+				d.Joined("b")
+				wantWhole(t, d.Store, checkpointed(d))
+				d.Joined("c")
 				tc.edit(d, note, before)
 				if restarts {
-					d.restart()
-					wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true))
+					d.Restart()
+					wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
 				}
-				r := d.checkpointed()
-				if got := d.brokenBy(); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
+				r := checkpointed(d)
+				if got := brokenBy(d); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
 					t.Fatalf("the leader found %v, and verify %v", got, r.Problems)
 				}
 				if !strings.Contains(r.Problems[0].String(), strings.TrimPrefix(note, auditlog.HeadPrefix)) {
@@ -212,9 +214,9 @@ func TestAuditNoteAltered(t *testing.T) {
 				}
 				// It is told once, and the chain goes on.
 				told := r.Wrong
-				d.joined("d")
-				r = d.checkpointed()
-				if n := len(d.store.keys(auditlog.ChainPrefix)); uint64(n) != r.Covered || r.Uncovered != 0 ||
+				d.Joined("d")
+				r = checkpointed(d)
+				if n := len(d.Store.Keys(auditlog.ChainPrefix)); uint64(n) != r.Covered || r.Uncovered != 0 ||
 					r.Wrong != told {
 					t.Errorf("%d of %d entries are behind a checkpoint, %d are not, wrong is %v", r.Covered, n,
 						r.Uncovered, r.Problems)
@@ -230,19 +232,19 @@ func TestAuditNotesForgotten(t *testing.T) {
 	t.Parallel()
 	d, _ := auditDesk(t)
 	for range 3 {
-		d.advance(14 * time.Hour)
-		d.restart()
-		d.lead(d.c)
-		wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
-		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		wantWhole(t, d.store, d.checkpointed())
-		wantOnly(t, "drop what is over", d.c.DropAudit(t.Context(), d.state(), d.clock()), "")
-		wantWhole(t, d.store, d.checkpointed())
+		d.Advance(14 * time.Hour)
+		d.Restart()
+		d.Lead(d.C)
+		wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		wantWhole(t, d.Store, checkpointed(d))
+		wantOnly(t, "drop what is over", d.C.DropAudit(t.Context(), d.State(), d.Clock()), "")
+		wantWhole(t, d.Store, checkpointed(d))
 	}
-	if n := len(d.store.keys(auditlog.HeadPrefix)); n > 2 {
+	if n := len(d.Store.Keys(auditlog.HeadPrefix)); n > 2 {
 		t.Errorf("%d notes are kept", n)
 	}
-	if got := d.brokenBy(); len(got) > 0 {
+	if got := brokenBy(d); len(got) > 0 {
 		t.Errorf("found %v", got)
 	}
 }
@@ -251,9 +253,9 @@ func TestAuditNotesForgotten(t *testing.T) {
 // what is in the log is whole, and each entry in it once.
 func TestAuditWhole(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	ctx := t.Context()
-	wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(ctx, d.state(), true), "")
+	wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
 	seed := mathrand.Uint64()
 	t.Logf("seed %d", seed)
 	random := mathrand.New(mathrand.NewPCG(seed, 1))
@@ -262,9 +264,9 @@ func TestAuditWhole(t *testing.T) {
 	note := func() {
 		made++
 		target := fmt.Sprint("noted ", made)
-		ch := d.state().Records.NewChange(d.state().HeadVersion)
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		for range 1 + random.IntN(2) {
-			ch.Audit(d.clock(), record.AuditEntry{Actor: "a", Action: "test.noted", Target: target})
+			ch.Audit(d.Clock(), record.AuditEntry{Actor: "a", Action: "test.noted", Target: target})
 			target += " too"
 			switch {
 			case len(ch.Entries) == 1:
@@ -277,7 +279,7 @@ func TestAuditWhole(t *testing.T) {
 		_, err := ch.Commit(ctx)
 		switch unknown := errors.Is(err, store.ErrUnknownOutcome); {
 		case unknown && random.IntN(2) == 0:
-			d.c.Rooms().Auditing.Again(ch)
+			d.C.Rooms().Auditing.Again(ch)
 		case unknown:
 			return
 		case err != nil:
@@ -291,44 +293,45 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain := func() {
-		for d.c.Rooms().Auditing.Waiting() > 0 {
-			wantOnly(t, "write the queue", d.c.Rooms().Auditing.Write(ctx), "")
+		for d.C.Rooms().Auditing.Waiting() > 0 {
+			wantOnly(t, "write the queue", d.C.Rooms().Auditing.Write(ctx), "")
 		}
 	}
-	lost := [][]lostAnswer{{lostApplied}, {lostDropped}, {lostForGood, answered}, {lostForGoodN, answered}}
+	lost := [][]coordinatortest.LostAnswer{{coordinatortest.LostApplied}, {coordinatortest.LostDropped},
+		{coordinatortest.LostForGood, coordinatortest.Answered}, {coordinatortest.LostForGoodN, coordinatortest.Answered}}
 	for step := range 400 {
 		switch random.IntN(12) {
 		default:
 			note()
 		case 0, 1, 2:
-			d.store.lose(lost[random.IntN(len(lost))]...)
+			d.Store.Lose(lost[random.IntN(len(lost))]...)
 			note()
-			d.store.forgetLost()
+			d.Store.ForgetLost()
 		case 3:
-			d.store.setRefusing(errFull)
+			d.Store.SetRefusing(coordinatortest.ErrFull)
 			note()
-			d.store.setRefusing(nil)
+			d.Store.SetRefusing(nil)
 		case 4, 5:
 			target := fmt.Sprint("queued ", step)
 			sure[target] = true
-			d.c.Rooms().Auditing.Add(record.AuditEntry{At: d.clock(), Actor: "a", Action: "test.noted", Target: target})
+			d.C.Rooms().Auditing.Add(record.AuditEntry{At: d.Clock(), Actor: "a", Action: "test.noted", Target: target})
 		case 6, 7:
-			d.store.lose(lost[random.IntN(2)]...)
-			_ = d.c.Rooms().Auditing.Write(ctx)
-			d.store.forgetLost()
+			d.Store.Lose(lost[random.IntN(2)]...)
+			_ = d.C.Rooms().Auditing.Write(ctx)
+			d.Store.ForgetLost()
 		case 8:
-			wantWhole(t, d.store, d.checkpointed())
+			wantWhole(t, d.Store, checkpointed(d))
 		case 9:
 			if random.IntN(8) == 0 {
 				drain()
-				d.restart()
-				wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(ctx, d.state(), true), "")
+				d.Restart()
+				wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
 			}
 		}
 	}
 	drain()
-	wantWhole(t, d.store, d.checkpointed())
-	entries, _ := d.audits("test.noted")
+	wantWhole(t, d.Store, checkpointed(d))
+	entries, _ := audits(d, "test.noted")
 	told := map[string]int{}
 	for _, e := range entries {
 		told[e.Target]++
@@ -352,10 +355,10 @@ func TestAuditWhole(t *testing.T) {
 // committed. So the chains cost no wait.
 func TestAuditDoesNotQueue(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	held, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	d.store.intercept(func(store.Tx) {
+	d.Store.Intercept(func(store.Tx) {
 		first := false
 		once.Do(func() { first = true })
 		if first {
@@ -365,24 +368,25 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(
+		_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
 			context.Background(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		done <- err
 	}()
 	<-held
 	for range 3 {
-		_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
+		_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+			t.Context(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantOnly(t, "a token while another one is being made", err, "")
 	}
 	close(release)
 	wantOnly(t, "the one that was held", <-done, "")
-	d.store.intercept(nil)
-	r := d.checkpointed()
-	wantWhole(t, d.store, r)
+	d.Store.Intercept(nil)
+	r := checkpointed(d)
+	wantWhole(t, d.Store, r)
 	chains := map[string]int{}
-	for _, k := range d.store.keys(auditlog.ChainPrefix) {
+	for _, k := range d.Store.Keys(auditlog.ChainPrefix) {
 		chain, _, _ := auditlog.ParseKey(k)
 		chains[chain]++
 	}
@@ -396,20 +400,20 @@ type joinCost struct{ transactions, trips, operations, bytes, logBytes int }
 
 // joinsCounted has machines join at three coordinators in turn, and then some at one of them at once, and publishes
 // what they are told, with entries in chains or as a release before chains wrote them. Round trips are those of the joins.
-func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
+func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Desk) {
 	t.Helper()
 	const inTurn, atOnce = 90, 32
-	d = testDesk(t)
-	entries, all := poolEntries, []*coordinator.Coordinator{d.c}
+	d = coordinatortest.PoolDesk(t)
+	entries, all := coordinatortest.PoolEntries, []*coordinator.Coordinator{d.C}
 	for i := range 2 {
-		c, err := d.another(fmt.Sprint("replica-", i))
+		c, err := d.Another(fmt.Sprint("replica-", i))
 		wantOnly(t, "another coordinator", err, "")
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
 			c.Rooms().Self.EnrolmentKey())
 	}
-	wantOnly(t, "set", d.set(entries), "")
+	wantOnly(t, "set", d.Set(entries), "")
 	for _, c := range all {
 		c.Rooms().Authority.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
@@ -420,23 +424,23 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 	var joins []*attempt
 	for i := range inTurn {
 		if i < len(all) { // so that its chain is there
-			d.attempt(all[i], d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})).make()
+			attemptAt(d, all[i], d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})).make()
 		}
 	}
 	of := make([]proof.JoinToken, len(all))
 	for i := range of {
-		of[i] = d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: inTurn + atOnce})
+		of[i] = d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: inTurn + atOnce})
 	}
 	for i := range inTurn {
-		joins = append(joins, d.attempt(all[i%len(all)], of[i%len(all)]))
+		joins = append(joins, attemptAt(d, all[i%len(all)], of[i%len(all)]))
 	}
 	var together []*attempt
 	for range atOnce {
-		together = append(together, d.attempt(d.c, of[0]))
+		together = append(together, attemptAt(d, d.C, of[0]))
 	}
 	var mu sync.Mutex
 	written := map[string]bool{}
-	d.store.follow(func(tx store.Tx) {
+	d.Store.Follow(func(tx store.Tx) {
 		mu.Lock()
 		defer mu.Unlock()
 		in.transactions++
@@ -460,15 +464,15 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *desk) {
 			}
 		}
 	})
-	before := d.store.calls()
+	before := d.Store.Calls()
 	for _, a := range joins {
 		a.make()
 	}
-	d.allAtOnce(t, together)
-	in.trips = d.store.calls() - before
-	d.follow(d.c)
-	d.mustPublish(publication.NewPublisher())
-	d.store.follow(nil)
+	allAtOnce(d, t, together)
+	in.trips = d.Store.Calls() - before
+	follow(d, d.C)
+	mustPublish(d, publication.NewPublisher())
+	d.Store.Follow(nil)
 	for _, a := range slices.Concat(joins, together) {
 		wantOnly(t, "join", a.err, "")
 	}
@@ -495,43 +499,43 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 		t.Errorf("%d bytes and %d operations with chains, %d and %d without", with.bytes, with.operations,
 			without.bytes, without.operations)
 	}
-	entries := len(d.store.keys(auditlog.ChainPrefix))
-	chains, before, made := len(d.store.keys(auditlog.HeadPrefix)), d.store.calls(), 0
-	d.store.follow(func(store.Tx) { made++ })
-	wantOnlyNil(t, d.c.Rooms().Audit.Checkpoint(t.Context(), d.state(), 0))
-	d.store.follow(nil)
-	calls := d.store.calls() - before
+	entries := len(d.Store.Keys(auditlog.ChainPrefix))
+	chains, before, made := len(d.Store.Keys(auditlog.HeadPrefix)), d.Store.Calls(), 0
+	d.Store.Follow(func(store.Tx) { made++ })
+	wantOnlyNil(t, d.C.Rooms().Audit.Checkpoint(t.Context(), d.State(), 0))
+	d.Store.Follow(nil)
+	calls := d.Store.Calls() - before
 	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
 	if most := 16 + chains + entries/auditlog.BucketSize; made != 1 || calls > most {
 		t.Errorf("a checkpoint over %d entries in %d chains took %d transactions and %d calls, want 1 and at most %d",
 			entries, chains, made, calls, most)
 	}
-	wantWhole(t, d.store, auditReport(t, d.c, d.store))
+	wantWhole(t, d.Store, auditReport(t, d.C, d.Store))
 }
 
 // TestAuditOverMoves: a checkpoint comes before each move of the head, and the log verifies
 // under the keys that a new seed brings.
 func TestAuditOverMoves(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	last := func() auditlog.Last {
-		last, err := auditstore.Last(f.ctx(), f.store)
+		last, err := auditstore.Last(f.Context(), f.Store)
 		wantOnly(t, "read the last checkpoint", err, "")
 		return last
 	}
-	wantOnly(t, "set", f.set(f.manifest(coordinatorEntry(t, 2))), "")
+	wantOnly(t, "set", f.Set(f.Manifest(coordinatorEntry(t, 2))), "")
 	before := last()
 	if before.Number == 0 {
 		t.Fatal("no checkpoint came before the head moved")
 	}
-	f.reseed()
+	reseedIn(f)
 	if last := last(); last.Number <= before.Number {
 		t.Errorf("checkpoint %d is the last before and after a new seed", last.Number)
 	}
 	// Its own loop vouches under its new keys.
 	var r *auditlog.Report
 	within(t, "the log verifies under the new keys", func() bool {
-		r = auditReport(t, f.c, f.store)
+		r = auditReport(t, f.C, f.Store)
 		return r.Uncovered == 0 && r.Wrong == 0
 	})
 	if r.Wrong != 0 || r.Covered == 0 || r.Last.Number <= before.Number {
@@ -561,27 +565,27 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := auditDesk(t)
-		wantOnlyNil(t, d.reseed(nil))
-		s := d.state()
-		late := &lateTrust{d.c.Rooms().Bundle, false, make(chan struct{})}
+		wantOnlyNil(t, reseedAt(d, nil))
+		s := d.State()
+		late := &lateTrust{d.C.Rooms().Bundle, false, make(chan struct{})}
 		trail := audit.New(audit.Config{
-			Store: d.c.Store(), Losses: d.c.Rooms().StoreGuard, Authority: d.c.Rooms().Head, Trust: late,
-			Lead:     d.c.Rooms().Election,
-			Stopping: d.c.Stopping(), Now: d.clock, Log: d.c.Log(), Failures: d.c.Failures(),
+			Store: d.C.Store(), Losses: d.C.Rooms().StoreGuard, Authority: d.C.Rooms().Head, Trust: late,
+			Lead:     d.C.Rooms().Election,
+			Stopping: d.C.Stopping(), Now: d.Clock, Log: d.C.Log(), Failures: d.C.Failures(),
 		})
-		d.lapse()
+		d.Lapse()
 		began := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		var loop sync.WaitGroup
 		loop.Go(func() { _ = trail.Run(ctx, s) })
 		synctest.Wait()
 		last := func() uint64 {
-			last, err := auditstore.Last(t.Context(), d.store)
+			last, err := auditstore.Last(t.Context(), d.Store)
 			wantOnlyNil(t, err)
 			return last.Number
 		}
 		before := last()
-		d.lead(d.c)
+		d.Lead(d.C)
 		synctest.Wait()
 		if last() != before {
 			t.Error("there is a checkpoint, and the keys are not read")
@@ -589,12 +593,12 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		late.read = true
 		close(late.changed)
 		synctest.Wait()
-		wantWhole(t, d.store, auditReport(t, d.c, d.store))
-		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		d.lapse()
-		d.lead(d.c) // the audit looks, as somebody else may have led meanwhile
+		wantWhole(t, d.Store, auditReport(t, d.C, d.Store))
+		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		d.Lapse()
+		d.Lead(d.C) // the audit looks, as somebody else may have led meanwhile
 		synctest.Wait()
-		wantWhole(t, d.store, auditReport(t, d.c, d.store))
+		wantWhole(t, d.Store, auditReport(t, d.C, d.Store))
 		if took := time.Since(began); took != 0 || last() != before+2 {
 			t.Errorf("it took %v, and %d checkpoints", took, last()-before)
 		}
@@ -608,60 +612,60 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 func TestCheckpointOutlivesPatience(t *testing.T) {
 	t.Parallel()
 	d, _ := auditDesk(t)
-	d.joined("late")
-	before := d.c.Rooms().Audit.Last(d.state())
+	d.Joined("late")
+	before := d.C.Rooms().Audit.Last(d.State())
 	ctx := patience.Grant(t.Context(), time.Hour)
-	d.store.intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
-	d.store.lose(lostApplied)
-	d.c.Rooms().Audit.BeforeMove(ctx, d.state())
-	d.store.intercept(nil)
-	if after := d.c.Rooms().Audit.Last(d.state()); after.Number != before.Number+1 {
+	d.Store.Intercept(func(store.Tx) { patience.Spend(ctx, time.Hour) })
+	d.Store.Lose(coordinatortest.LostApplied)
+	d.C.Rooms().Audit.BeforeMove(ctx, d.State())
+	d.Store.Intercept(nil)
+	if after := d.C.Rooms().Audit.Last(d.State()); after.Number != before.Number+1 {
 		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
 	}
-	wantWhole(t, d.store, auditReport(t, d.c, d.store))
+	wantWhole(t, d.Store, auditReport(t, d.C, d.Store))
 }
 
 // TestAuditRetention: whole checkpoints and what is behind them go after 90 days, and the rest
 // verifies. A crash between two of its transactions is made good the next time.
 func TestAuditRetention(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	for i := range 4 {
-		d.joined(fmt.Sprint("old-", i))
-		d.checkpointed()
+		d.Joined(fmt.Sprint("old-", i))
+		checkpointed(d)
 	}
-	old := d.store.keys(auditlog.ChainPrefix)
-	d.advance(coordinator.AuditRetention - time.Hour)
-	d.restart() // as the certificates and keys are over, and chains begin anew
-	d.lead(d.c)
-	wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
-	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	wantWhole(t, d.store, d.checkpointed())
-	d.advance(2 * time.Hour)
-	wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
-	d.lead(d.c)
-	for n := 1; ; n += everyNth(5) {
-		d.store.failAfter(n)
-		err := d.c.DropAudit(t.Context(), d.state(), d.clock())
-		d.store.failAfter(-1)
-		d.store.setDown(nil)
-		if r := auditReport(t, d.c, d.store); r.Wrong != 0 {
+	old := d.Store.Keys(auditlog.ChainPrefix)
+	d.Advance(coordinator.AuditRetention - time.Hour)
+	d.Restart() // as the certificates and keys are over, and chains begin anew
+	d.Lead(d.C)
+	wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	wantWhole(t, d.Store, checkpointed(d))
+	d.Advance(2 * time.Hour)
+	wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	d.Lead(d.C)
+	for n := 1; ; n += coordinatortest.EveryNth(5) {
+		d.Store.FailAfter(n)
+		err := d.C.DropAudit(t.Context(), d.State(), d.Clock())
+		d.Store.FailAfter(-1)
+		d.Store.SetDown(nil)
+		if r := auditReport(t, d.C, d.Store); r.Wrong != 0 {
 			t.Fatalf("ended after %d calls: %v", n, r.Problems)
 		}
 		if err == nil {
 			break
 		}
-		d.lead(d.c)
+		d.Lead(d.C)
 	}
 	for _, k := range old {
-		if slices.Contains(d.store.keys(auditlog.ChainPrefix), k) {
+		if slices.Contains(d.Store.Keys(auditlog.ChainPrefix), k) {
 			t.Errorf("%s is still there", k)
 		}
 	}
-	if r := d.checkpointed(); r.First <= 4 || r.Covered == 0 {
+	if r := checkpointed(d); r.First <= 4 || r.Covered == 0 {
 		t.Errorf("kept: %+v", r)
 	}
-	if n := len(d.store.keys(auditlog.CheckpointPrefix)); n > 3 {
+	if n := len(d.Store.Keys(auditlog.CheckpointPrefix)); n > 3 {
 		t.Errorf("%d checkpoints are kept", n)
 	}
 }
@@ -670,17 +674,17 @@ func TestAuditRetention(t *testing.T) {
 // and with entries of a release before chains.
 func TestGetAudit(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	_, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{{
-		Key: fmt.Sprintf("%s%020d-0011aabb", auditlog.Prefix, f.clock().Add(-48*time.Hour).UnixNano()),
+	f := coordinatortest.ReadyFleet(t, nil)
+	_, err := f.Store.Commit(f.Context(), store.Tx{Put: []store.Write{{
+		Key: fmt.Sprintf("%s%020d-0011aabb", auditlog.Prefix, f.Clock().Add(-48*time.Hour).UnixNano()),
 		Value: fmt.Appendf(nil, `{"at":%q,"actor":"old","action":"member.ban","target":"data/old"}`,
-			f.clock().Add(-48*time.Hour).UTC().Format(time.RFC3339)),
+			f.Clock().Add(-48*time.Hour).UTC().Format(time.RFC3339)),
 	}}})
 	wantOnly(t, "write an old entry", err, "")
-	f.member("n1")
+	f.Member("n1")
 	read := func(req *fealtyv1.GetAuditRequest) (out []*fealtyv1.AuditEntry) {
 		t.Helper()
-		stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(f.ctx(), req)
+		stream, err := fealtyv1.NewAuditServiceClient(f.LocalConn()).GetAudit(f.Context(), req)
 		wantOnly(t, "ask", err, "")
 		for {
 			part, err := stream.Recv()
@@ -715,9 +719,9 @@ func TestGetAudit(t *testing.T) {
 		{&fealtyv1.GetAuditRequest{Member: "data/n1"}, []string{"member.admit"}},
 		{&fealtyv1.GetAuditRequest{Action: "member"}, []string{"member.ban", "member.admit"}},
 		{&fealtyv1.GetAuditRequest{Action: "member.admit"}, []string{"member.admit"}},
-		{&fealtyv1.GetAuditRequest{Action: "member", Since: timestamppb.New(f.clock().Add(-time.Hour))},
+		{&fealtyv1.GetAuditRequest{Action: "member", Since: timestamppb.New(f.Clock().Add(-time.Hour))},
 			[]string{"member.admit"}},
-		{&fealtyv1.GetAuditRequest{Until: timestamppb.New(f.clock().Add(-time.Hour))}, []string{"member.ban"}},
+		{&fealtyv1.GetAuditRequest{Until: timestamppb.New(f.Clock().Add(-time.Hour))}, []string{"member.ban"}},
 	} {
 		if got := actions(read(tc.req)); !slices.Equal(got, tc.want) {
 			t.Errorf("%v: %v, want %v", tc.req, got, tc.want)
@@ -727,17 +731,17 @@ func TestGetAudit(t *testing.T) {
 		{Exact: true,
 			Action: "member"}, {Since: &timestamppb.Timestamp{Seconds: -1}}, {Member: strings.Repeat("x", 1<<16)},
 	} {
-		stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(f.ctx(), req)
+		stream, err := fealtyv1.NewAuditServiceClient(f.LocalConn()).GetAudit(f.Context(), req)
 		if err == nil {
 			_, err = stream.Recv()
 		}
-		wantCode(t, err, explain.RequestField)
+		coordinatortest.WantCode(t, err, explain.RequestField)
 	}
 
 	// New entries come once, in the order of the commits.
-	ctx, cancel := context.WithTimeout(f.ctx(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(f.Context(), 20*time.Second)
 	defer cancel()
-	stream, err := fealtyv1.NewAuditServiceClient(f.localConn()).GetAudit(ctx,
+	stream, err := fealtyv1.NewAuditServiceClient(f.LocalConn()).GetAudit(ctx,
 		&fealtyv1.GetAuditRequest{Follow: true, Action: "token.create"})
 	wantOnly(t, "follow", err, "")
 	seen := 0
@@ -754,7 +758,7 @@ func TestGetAudit(t *testing.T) {
 	}
 	var want, got []string
 	for range 3 {
-		want = append(want, f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID)
+		want = append(want, f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID)
 	}
 	for len(got) < len(want) {
 		part, err := stream.Recv()

@@ -29,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -36,7 +37,7 @@ import (
 // caller is one row of the matrix: how somebody connects, and as whom.
 type caller struct {
 	name     string
-	conn     grpcConn
+	conn     coordinatortest.Conn
 	kind     identity.Kind // empty: nobody
 	bound    string        // the name in its certificate
 	noAnswer bool          // it does not get as far as a call
@@ -45,17 +46,17 @@ type caller struct {
 
 // certified makes a certificate with these URI SANs by the fleet's own mesh CA,
 // past the issuer's checks: a certificate that Fealty itself would never make.
-func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
-	f.t.Helper()
-	s := f.c.Rooms().Head.State()
+func certified(f *coordinatortest.Fleet, uris ...string) ([]*x509.Certificate, any) {
+	f.T.Helper()
+	s := f.C.Rooms().Head.State()
 	ca := s.MeshCA()
-	key, err := newKey()
+	key, err := coordinatortest.NewKey()
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	ski, err := identity.SubjectKeyID(key.Public())
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Minute).Truncate(time.Second),
@@ -67,7 +68,7 @@ func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
 	for _, u := range uris {
 		parsed, err := url.Parse(u)
 		if err != nil {
-			f.t.Fatal(err)
+			f.T.Fatal(err)
 		}
 		template.URIs = append(template.URIs, parsed)
 	}
@@ -76,60 +77,62 @@ func (f *fleet) certified(uris ...string) ([]*x509.Certificate, any) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.Certificate(), key.Public(), ca.Key())
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return []*x509.Certificate{leaf, ca.Certificate()}, key
 }
 
 // callers returns one row for each kind under mTLS, and one for each other way to
 // connect.
-func (f *fleet) callers() []caller {
-	f.t.Helper()
+func callers(f *coordinatortest.Fleet) []caller {
+	f.T.Helper()
 	const name = "caller"
 	var out []caller
 	// Plain crypto/tls, because our own client refuses to present such certificates.
-	dial := func(chain []*x509.Certificate, key any) grpcConn {
+	dial := func(chain []*x509.Certificate, key any) coordinatortest.Conn {
 		cert := tls.Certificate{PrivateKey: key}
 		for _, c := range chain {
 			cert.Certificate = append(cert.Certificate, c.Raw)
 		}
-		conn, err := grpc.NewClient("passthrough:///"+f.addr,
+		conn, err := grpc.NewClient("passthrough:///"+f.Addr,
 			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 				Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
 			})))
 		if err != nil {
-			f.t.Fatal(err)
+			f.T.Fatal(err)
 		}
-		f.t.Cleanup(func() { conn.Close() })
+		f.T.Cleanup(func() { conn.Close() })
 		return conn
 	}
 	for _, k := range identity.Kinds() {
-		chain, key := f.certified("spiffe://" + testCluster + "/" + string(k) + "/" + name)
+		chain, key := certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
 		out = append(out, caller{name: "mTLS " + string(k), conn: dial(chain, key), kind: k, bound: name})
 	}
-	stranger, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+	stranger, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()),
+		mesh.Options{Now: f.Clock})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	plain, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	plain, err := grpc.NewClient("passthrough:///"+f.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	f.t.Cleanup(func() { stranger.Close(); plain.Close() })
-	two, twoKey := f.certified("spiffe://"+testCluster+"/admin/"+name, "spiffe://"+testCluster+"/data/"+name)
-	zero, zeroKey := f.certified()
-	foreign, foreignKey := f.certified("spiffe://other.example/admin/" + name)
+	f.T.Cleanup(func() { stranger.Close(); plain.Close() })
+	two, twoKey := certified(f, "spiffe://"+coordinatortest.Cluster+"/admin/"+name,
+		"spiffe://"+coordinatortest.Cluster+"/data/"+name)
+	zero, zeroKey := certified(f)
+	foreign, foreignKey := certified(f, "spiffe://other.example/admin/"+name)
 	// A whole other cluster, whose coordinator happens to trust ours.
-	other := identitytest.NewAuthority(f.t, "other.example")
+	other := identitytest.NewAuthority(f.T, "other.example")
 	otherID, err := identity.New("other.example", identity.Admin, name)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	otherChain, otherKey := other.Issue(f.t, otherID)
+	otherChain, otherKey := other.Issue(f.T, otherID)
 	return append(out,
 		caller{name: "no client certificate", conn: stranger},
 		caller{name: "plaintext", conn: plain, noAnswer: true},
@@ -146,12 +149,12 @@ func (f *fleet) callers() []caller {
 // them. No cell is left out: a new RPC or a new kind is a new row by itself.
 func TestAuthorizationMatrix(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	services, err := authz.Services(coordinator.Services()...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	callers := f.callers()
+	callers := callers(f)
 	cells, passed := 0, 0
 	for _, svc := range services {
 		for i := range svc.Methods().Len() {
@@ -162,7 +165,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 					cells++
 					want := rule.GetOpen() || cl.kind != "" && slices.Contains(rule.GetKinds(), string(cl.kind)) &&
 						(rule.GetBind() == "" || name == cl.bound)
-					err := call(f.ctx(), cl.conn, m, rule.GetBind(), name)
+					err := call(f.Context(), cl.conn, m, rule.GetBind(), name)
 					refused := refusedByAuthz(err)
 					where := fmt.Sprintf("%s as %s with name %q", m.FullName(), cl.name, name)
 					switch {
@@ -185,7 +188,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 	}
 	// What no service has is refused by the same gate, and so logged and counted.
 	for _, cl := range callers {
-		err := cl.conn.Invoke(f.ctx(), "/fealty.v1.TokenService/GiveMeEverything", &fealtyv1.GetStatusRequest{},
+		err := cl.conn.Invoke(f.Context(), "/fealty.v1.TokenService/GiveMeEverything", &fealtyv1.GetStatusRequest{},
 			&fealtyv1.GetStatusResponse{})
 		if !cl.noAnswer && !refusedByAuthz(err) {
 			t.Errorf("an unknown method as %s: %v, want a refusal of the authorizer", cl.name, err)
@@ -198,7 +201,7 @@ func TestAuthorizationMatrix(t *testing.T) {
 // serve at all (I3).
 func TestServesNothingUndeclared(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	services, err := authz.Services(coordinator.Services()[1:]...)
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +214,7 @@ func TestServesNothingUndeclared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.c.GrpcServer(gate); !errors.Is(err, authz.ErrTable) ||
+	if _, err := f.C.GrpcServer(gate); !errors.Is(err, authz.ErrTable) ||
 		!strings.Contains(err.Error(), coordinator.Services()[0]) {
 		t.Errorf("%v, want a refusal that names a method of %s", err, coordinator.Services()[0])
 	}
@@ -223,7 +226,7 @@ func refusedByAuthz(err error) bool {
 }
 
 // call invokes any RPC with an empty request in which field is name.
-func call(ctx context.Context, conn grpcConn, m protoreflect.MethodDescriptor, field, name string) error {
+func call(ctx context.Context, conn coordinatortest.Conn, m protoreflect.MethodDescriptor, field, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	req, resp := dynamicpb.NewMessage(m.Input()), dynamicpb.NewMessage(m.Output())

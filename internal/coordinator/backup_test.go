@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -23,9 +24,9 @@ import (
 )
 
 // backUp takes a backup over the admin socket.
-func (f *fleet) backUp(req *fealtyv1.CreateBackupRequest) (*fealtyv1.BackupHead, []byte, error) {
-	f.t.Helper()
-	stream, err := fealtyv1.NewBackupServiceClient(f.localConn()).CreateBackup(f.ctx(), req)
+func backUp(f *coordinatortest.Fleet, req *fealtyv1.CreateBackupRequest) (*fealtyv1.BackupHead, []byte, error) {
+	f.T.Helper()
+	stream, err := fealtyv1.NewBackupServiceClient(f.LocalConn()).CreateBackup(f.Context(), req)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -54,13 +55,13 @@ func (f *fleet) backUp(req *fealtyv1.CreateBackupRequest) (*fealtyv1.BackupHead,
 func TestBackup(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
-	f.member("data")
-	f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 5})
-	dry, _, err := f.backUp(&fealtyv1.CreateBackupRequest{DryRun: true})
+	f.Member("data")
+	f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 5})
+	dry, _, err := backUp(f, &fealtyv1.CreateBackupRequest{DryRun: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	head, file, err := f.backUp(&fealtyv1.CreateBackupRequest{})
+	head, file, err := backUp(f, &fealtyv1.CreateBackupRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,12 +69,12 @@ func TestBackup(t *testing.T) {
 		!slices.Equal(head.GetOwners(), []string{"alice", "bob", "carol"}) {
 		t.Errorf("the backup is of %v, planned was %v", head, dry)
 	}
-	ids := []age.Identity{owners.keys["alice"]}
+	ids := []age.Identity{owners.Keys["alice"]}
 	found, err := backup.Check(bytes.NewReader(file), ids)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.Rooms().Head.State()
+	s := f.C.Rooms().Head.State()
 	if found.History.Current().Hash != s.Head.Hash || uint64(found.Header.Revision) != head.GetRevision() ||
 		!found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
@@ -90,7 +91,7 @@ func TestBackup(t *testing.T) {
 		}
 		kept[e.Key] = e.Value
 	}
-	l, err := f.store.List(f.ctx(), "")
+	l, err := f.Store.List(f.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +105,7 @@ func TestBackup(t *testing.T) {
 			t.Errorf("token %s is in the backup", e.Key)
 		}
 	}
-	audit, err := f.store.List(f.ctx(), auditlog.Prefix)
+	audit, err := f.Store.List(f.Context(), auditlog.Prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,15 +121,15 @@ func TestBackup(t *testing.T) {
 // TestBackupRefused walks when no backup is made.
 func TestBackupRefused(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil) // with a keeper alone
-	if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{}); !errors.Is(explain.Of(err), explain.BackupNoReader) {
+	f := coordinatortest.ReadyFleet(t, nil) // with a keeper alone
+	if _, _, err := backUp(f, &fealtyv1.CreateBackupRequest{}); !errors.Is(explain.Of(err), explain.BackupNoReader) {
 		t.Errorf("without a reader: %v", err)
 	}
 	key, err := age.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, file, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: []string{key.Recipient().String()}})
+	_, file, err := backUp(f, &fealtyv1.CreateBackupRequest{Recipients: []string{key.Recipient().String()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestBackupRefused(t *testing.T) {
 		"no key": {"alice"}, "a private key": {key.String()}, "too " +
 			"many": slices.Repeat([]string{key.Recipient().String()}, coordinator.MaxRecipients+1),
 	} {
-		if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: recipients}); !errors.Is(explain.Of(err),
+		if _, _, err := backUp(f, &fealtyv1.CreateBackupRequest{Recipients: recipients}); !errors.Is(explain.Of(err),
 			explain.RequestField) {
 			t.Errorf("%s as recipient: %v", name, err)
 		} else if strings.Contains(err.Error(), key.String()) {
@@ -147,33 +148,33 @@ func TestBackupRefused(t *testing.T) {
 		}
 	}
 	one := []string{key.Recipient().String()}
-	f.c.BackingUp() <- struct{}{}
-	if _, _, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: one}); !errors.Is(explain.Of(err),
+	f.C.BackingUp() <- struct{}{}
+	if _, _, err := backUp(f, &fealtyv1.CreateBackupRequest{Recipients: one}); !errors.Is(explain.Of(err),
 		explain.RateLimited) {
 		t.Errorf("beside another one: %v", err)
 	}
-	<-f.c.BackingUp()
+	<-f.C.BackingUp()
 	// A replica whose head is not the store's backs nothing up.
-	e, err := f.store.Get(f.ctx(), history.HeadKey)
+	e, err := f.Store.Get(f.Context(), history.HeadKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.Rooms().Head.State()
-	if _, _, err := f.c.BackupHead(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
+	s := f.C.Rooms().Head.State()
+	if _, _, err := f.C.BackupHead(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
 		Version: e.Version + 1}}}, nil); !errors.Is(err, explain.StoreBusy) {
 		t.Errorf("at another head: %v", err)
 	}
-	if _, _, err := f.c.BackupHead(s, store.Listing{Entries: []store.Entry{{Key: record.FreezeKey}}},
+	if _, _, err := f.C.BackupHead(s, store.Listing{Entries: []store.Entry{{Key: record.FreezeKey}}},
 		nil); !errors.Is(err, explain.BackupReseeding) {
 		t.Errorf("during a reseed: %v", err)
 	}
 	// Without its audit entry it does not leave.
-	if _, err := f.store.CompareAndSwap(f.ctx(), record.FreezeKey, 0,
+	if _, err := f.Store.CompareAndSwap(f.Context(), record.FreezeKey, 0,
 		[]byte(fmt.Sprintf(`{"salt":%q,"ledger":"x","at":%q}`, strings.Repeat("0", 64),
-			f.clock().UTC().Format("2006-01-02T15:04:05Z")))); err != nil {
+			f.Clock().UTC().Format("2006-01-02T15:04:05Z")))); err != nil {
 		t.Fatal(err)
 	}
-	if _, file, err := f.backUp(&fealtyv1.CreateBackupRequest{Recipients: one}); err == nil || len(file) > 0 {
+	if _, file, err := backUp(f, &fealtyv1.CreateBackupRequest{Recipients: one}); err == nil || len(file) > 0 {
 		t.Errorf("with frozen records: %d bytes, %v", len(file), err)
 	}
 }

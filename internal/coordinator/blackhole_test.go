@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -84,27 +85,27 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, f := range all {
 		for _, k := range known {
-			f.awaitTold("data/" + k.name)
+			awaitTold(f, "data/"+k.name)
 		}
 	}
-	head := all[0].c.Rooms().Head.State().Head
+	head := all[0].C.Rooms().Head.State().Head
 
 	way.BlackHole()
 	before := withoutBeats(t, direct)
 	for _, f := range all {
-		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
-		if _, _, ok := f.c.Rooms().Election.Leading(); ok {
+		awaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
+		if _, _, ok := f.C.Rooms().Election.Leading(); ok {
 			t.Error("it leads, and reaches no store")
 		}
 	}
 	// At first nobody knows how long that lasts.
 	everywhere(known, func(k *swallowed) { k.calls(t); k.wantProbe(t, true, "ok", "degraded") })
 	for _, f := range all {
-		f.advance(authority.DegradedAfter)
+		f.Advance(authority.DegradedAfter)
 	}
 	everywhere(known, func(k *swallowed) { k.calls(t); k.wantProbe(t, true, "degraded") })
 	for _, f := range all {
-		f.advance(5 * time.Minute)
+		f.Advance(5 * time.Minute)
 	}
 	everywhere(known, func(k *swallowed) {
 		k.wantProbe(t, false, "degraded")
@@ -123,19 +124,19 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, k := range known {
 		k.awaitProbe(t)
-		if s := k.n.f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
+		if s := k.n.Fleet.C.Rooms().Head.State(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
 			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.Phase, s.Head.Index, head.Index, s.Reason)
 		}
-		if err := k.n.renew(true); err != nil {
+		if err := k.n.Renew(true); err != nil {
 			t.Errorf("a renewal after the outage: %v", err)
 		}
-		if err := k.n.f.node().join(identity.Data, k.prover); err != nil {
+		if err := k.n.Fleet.Node().Join(identity.Data, k.prover); err != nil {
 			t.Errorf("a join after the outage, by the token that was refused in it: %v", err)
 		}
 	}
-	leader.member("after")
+	leader.Member("after")
 	for _, f := range all {
-		f.awaitTold("data/after")
+		awaitTold(f, "data/after")
 	}
 	awaitAgreed(t, 0, all...)
 	wantOneLeader(t, all...)
@@ -169,22 +170,22 @@ func withoutBeats(t *testing.T, st store.Store) (out []store.Entry) {
 // it. What they ask over was opened before: who asks needs no store.
 type swallowed struct {
 	name   string // of the member
-	n      *node
+	n      *coordinatortest.Node
 	prover proof.Prover // of somebody who is not a member
-	people *clients
-	member *clients
+	people *coordinatortest.Clients
+	member *coordinatortest.Clients
 	leads  fealtyv1.LeaderServiceClient
 	signed *fealtyv1.SetManifestRequest
 }
 
-func newSwallowed(f *fleet, name string) *swallowed {
-	f.t.Helper()
-	k := &swallowed{name: name, n: f.member(name), people: f.local(), leads: f.leaderClient()}
-	k.member = newClients(k.n.conn())
-	k.prover = proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
-	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.manifest("  - {name: more, kind: witness, match: " +
+func newSwallowed(f *coordinatortest.Fleet, name string) *swallowed {
+	f.T.Helper()
+	k := &swallowed{name: name, n: f.Member(name), people: f.Local(), leads: leaderClient(f)}
+	k.member = coordinatortest.NewClients(k.n.Conn())
+	k.prover = proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
+	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.Manifest("  - {name: more, kind: witness, match: " +
 		"[\"token:more\"]}\n"), Reason: "test"}
-	f.sign(k.signed, f.c.Rooms().Head.State().Head.Hash)
+	f.Sign(k.signed, f.C.Rooms().Head.State().Head.Hash)
 	return k
 }
 
@@ -199,15 +200,15 @@ func everywhere(all []*swallowed, do func(*swallowed)) {
 // again renews the key that is recorded, as an agent does that was told that a new one
 // cannot be recorded.
 func (k *swallowed) again(ctx context.Context) error {
-	csr, err := ca.NewCSR(k.n.key)
+	csr, err := ca.NewCSR(k.n.Key)
 	if err != nil {
 		return err
 	}
-	resp, err := k.member.admission.Renew(ctx, &fealtyv1.RenewRequest{Name: k.name, Csr: csr, RecordedKey: true})
+	resp, err := k.member.Admission.Renew(ctx, &fealtyv1.RenewRequest{Name: k.name, Csr: csr, RecordedKey: true})
 	if err != nil {
 		return err
 	}
-	return k.n.adopt(resp.GetChain())
+	return k.n.Adopt(resp.GetChain())
 }
 
 // calls makes one call of each kind, all at once.
@@ -217,7 +218,7 @@ func (k *swallowed) calls(t *testing.T) {
 	var running sync.WaitGroup
 	refused := map[string]func(context.Context) error{
 		"a renewal with a new key": func(ctx context.Context) error {
-			key, err := newKey()
+			key, err := coordinatortest.NewKey()
 			if err != nil {
 				return err
 			}
@@ -225,37 +226,37 @@ func (k *swallowed) calls(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			_, err = k.member.admission.Renew(ctx, &fealtyv1.RenewRequest{Name: name, Csr: csr})
+			_, err = k.member.Admission.Renew(ctx, &fealtyv1.RenewRequest{Name: name, Csr: csr})
 			return err
 		},
 		"leaving": func(ctx context.Context) error {
-			_, err := k.member.admission.Leave(ctx, &fealtyv1.LeaveRequest{Name: name})
+			_, err := k.member.Admission.Leave(ctx, &fealtyv1.LeaveRequest{Name: name})
 			return err
 		},
-		"a join": func(context.Context) error { return k.n.f.node().join(identity.Data, k.prover) },
+		"a join": func(context.Context) error { return k.n.Fleet.Node().Join(identity.Data, k.prover) },
 		"a manifest": func(ctx context.Context) error {
-			_, err := k.people.manifest.SetManifest(ctx, k.signed)
+			_, err := k.people.Manifest.SetManifest(ctx, k.signed)
 			return err
 		},
 		"a ban": func(ctx context.Context) error {
-			_, err := k.people.member.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "x"})
+			_, err := k.people.Member.BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "x"})
 			return err
 		},
 		"a drain": func(ctx context.Context) error {
-			_, err := k.people.member.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: name})
+			_, err := k.people.Member.DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: name})
 			return err
 		},
 		"a removal": func(ctx context.Context) error {
-			_, err := k.people.member.RemoveMember(ctx,
+			_, err := k.people.Member.RemoveMember(ctx,
 				&fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
 			return err
 		},
 		"a token": func(ctx context.Context) error {
-			_, err := k.people.token.CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
+			_, err := k.people.Token.CreateToken(ctx, &fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		},
 		"the tokens": func(ctx context.Context) error {
-			_, err := k.people.token.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
+			_, err := k.people.Token.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
 			return err
 		},
 		"a transfer": func(ctx context.Context) error {
@@ -276,14 +277,14 @@ func (k *swallowed) calls(t *testing.T) {
 			return err
 		},
 		"the members": func(ctx context.Context) error {
-			list, err := k.people.member.ListMembers(ctx, &fealtyv1.ListMembersRequest{})
+			list, err := k.people.Member.ListMembers(ctx, &fealtyv1.ListMembersRequest{})
 			if err == nil && (len(list.GetMembers()) == 0 || list.GetKnownAt() == nil) {
 				t.Errorf("%d members, known at %v", len(list.GetMembers()), list.GetKnownAt())
 			}
 			return err
 		},
 		"status": func(ctx context.Context) error {
-			st, err := k.people.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+			st, err := k.people.Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 			if err == nil && !slices.ContainsFunc(st.GetFindings(),
 				func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreUnreachable) }) {
 				t.Errorf("status finds %v", st.GetFindings())
@@ -316,18 +317,18 @@ func (k *swallowed) named(t *testing.T, what string, want explain.Code, call fun
 // wantProbe fails unless readiness is as told, and the coordinator lives and has its keys.
 func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 	t.Helper()
-	h := k.n.f.c.Health()
+	h := k.n.Fleet.C.Health()
 	if a := h.Readiness(); a.OK != ok || !slices.Contains(stores, a.Store) {
 		t.Errorf("readiness: %+v, want %v and the store %v", a, ok, stores)
 	}
 	// A clock that was moved counts as a stuck one until the next pulse.
-	for end := time.Now().Add(leadPatience); !k.n.f.c.Health().Liveness().OK; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(leadPatience); !k.n.Fleet.C.Health().Liveness().OK; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Errorf("liveness: %+v", k.n.f.c.Health().Liveness())
+			t.Errorf("liveness: %+v", k.n.Fleet.C.Health().Liveness())
 			return
 		}
 	}
-	if s := k.n.f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.Secrets == nil {
+	if s := k.n.Fleet.C.Rooms().Head.State(); s.Phase != authority.Ready || s.Secrets == nil {
 		t.Errorf("it is %v: %s", s.Phase, s.Reason)
 	}
 }
@@ -337,7 +338,7 @@ func (k *swallowed) awaitProbe(t *testing.T) {
 	t.Helper()
 	var a coordinator.ProbeAnswer
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if a = k.n.f.c.Health().Readiness(); a.OK && a.Store == "ok" {
+		if a = k.n.Fleet.C.Health().Readiness(); a.OK && a.Store == "ok" {
 			return
 		}
 	}
@@ -357,7 +358,7 @@ func (k *swallowed) awaitAudit(t *testing.T, st store.Store) {
 		if slices.ContainsFunc(now.Entries, func(e store.Entry) bool {
 			var a record.AuditEntry
 			return json.Unmarshal(e.Value, &a) == nil && a.Action == "member.renew.outage" &&
-				a.Actor == k.n.id.String() && a.Fields["cause"] == string(explain.StoreUnreachable)
+				a.Actor == k.n.ID.String() && a.Fields["cause"] == string(explain.StoreUnreachable)
 		}) {
 			return
 		}
@@ -368,5 +369,5 @@ func (k *swallowed) awaitAudit(t *testing.T, st store.Store) {
 			break
 		}
 	}
-	t.Errorf("the audit log does not tell what was certified for %s", k.n.id)
+	t.Errorf("the audit log does not tell what was certified for %s", k.n.ID)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -100,20 +101,21 @@ func byCertificate(m []byte, pki *identitytest.PKI) []byte {
 // corpFleet is a ready coordinator and n that never ran, which the manifest admits by
 // their certificates alone: a, b and so on. Each has a folder and files of its own. No
 // keeper holds the seed.
-func corpFleet(t testing.TB, n int) (pki *identitytest.PKI, f *fleet, rs []*fleet, files []*corpFiles) {
+func corpFleet(t testing.TB, n int) (pki *identitytest.PKI, f *coordinatortest.Fleet, rs []*coordinatortest.Fleet,
+	files []*corpFiles) {
 	t.Helper()
 	pki = identitytest.NewPKI(t, "corp", nil)
 	files = []*corpFiles{newCorpFiles(t, pki, "coordinator-a")}
-	f = newFleet(t, func(c *coordinator.Config) { c.TLS = files[0].paths })
+	f = coordinatortest.NewFleet(t, func(c *coordinator.Config) { c.TLS = files[0].paths })
 	for i := range n {
-		r, own := newReplica(t, f), newCorpFiles(t, pki, "coordinator-"+string(rune('b'+i)))
-		r.config = func(c *coordinator.Config) { c.TLS = own.paths }
+		r, own := coordinatortest.NewReplica(t, f), newCorpFiles(t, pki, "coordinator-"+string(rune('b'+i)))
+		r.Config = func(c *coordinator.Config) { c.TLS = own.paths }
 		files = append(files, own)
 	}
-	f.people = newPeople(t, "alice", "bob")
-	wantOnlyNil(t, f.set(withSeed(byCertificate(f.manifest(""), pki), f.people.seed(1, ""))))
-	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	return pki, f, f.replicas, files
+	f.People = coordinatortest.NewPeople(t, "alice", "bob")
+	wantOnlyNil(t, f.Set(coordinatortest.WithSeed(byCertificate(f.Manifest(""), pki), f.People.Seed(1, ""))))
+	awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	return pki, f, f.Replicas, files
 }
 
 // Coordinators that the manifest admits by x509 alone found a cluster, recover from each
@@ -123,12 +125,12 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	t.Parallel()
 	pki, f, rs, _ := corpFleet(t, 1)
 	r := rs[0]
-	r.start()
-	r.awaitHead(f)
-	if a, b := f.c.Rooms().Head.State(), r.c.Rooms().Head.State(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
+	r.Start()
+	r.AwaitHead(f)
+	if a, b := f.C.Rooms().Head.State(), r.C.Rooms().Head.State(); !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey {
 		t.Error("it is ready with other secrets")
 	}
-	given, received := f.audited("seed.given"), f.audited("seed.received")
+	given, received := audited(f, "seed.given"), audited(f, "seed.received")
 	if len(given) != 1 || given[0].Target != "coordinator/b" ||
 		given[0].Actor != "spiffe://test.example/coordinator/a" ||
 		given[0].Fields["shown"] != "x509:subject:CN=coordinator-b" || given[0].Fields["x509"] == "" {
@@ -137,34 +139,34 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	if len(received) != 1 || received[0].Fields["from"] != "a" {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
-	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
-	all, err := f.c.Coordinators().Newest(f.ctx(), f.c.Rooms().Head.State().Manifest)
+	awaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
+	all, err := f.C.Coordinators().Newest(f.Context(), f.C.Rooms().Head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}
 	// A set at one prepares the other: it has the key before the head moves.
-	next := withSeed(byCertificate(f.manifest(""), pki), f.people.seed(1, ""))
+	next := coordinatortest.WithSeed(byCertificate(f.Manifest(""), pki), f.People.Seed(1, ""))
 	next = []byte(strings.Replace(string(next), "match: [\"x509:subject:CN=coordinator-*\"]",
 		"match: [\"x509:subject:CN=coordinator-*\", \"x509:dns:*.c.example\"]", 1))
-	wantOnlyNil(t, f.set(next))
-	r.awaitHead(f)
-	if got := f.audited("mesh.prepared"); len(got) != 1 || got[0].Fields["from"] != "a" ||
+	wantOnlyNil(t, f.Set(next))
+	r.AwaitHead(f)
+	if got := audited(f, "mesh.prepared"); len(got) != 1 || got[0].Fields["from"] != "a" ||
 		got[0].Fields["shown"] != "x509:subject:CN=coordinator-a" {
 		t.Errorf("prepared: %+v", got)
 	}
 	// After a loss of both of its secrets each gets them from the other.
-	f.stop()
-	f.start()
-	f.awaitHead(r)
-	s := f.c.Rooms().Head.State()
-	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
+	f.Stop()
+	f.Start()
+	f.AwaitHead(r)
+	s := f.C.Rooms().Head.State()
+	got, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
 	}
 	other := identitytest.NewPKI(t, "other", nil)
-	expected, err := manifest.Parse(byCertificate(f.manifest(""), other))
+	expected, err := manifest.Parse(byCertificate(f.Manifest(""), other))
 	wantOnlyNil(t, err)
-	if _, err := verifyAt(t, f.addr, recovery.Expected{Manifest: expected}); !errors.Is(err, explain.VerifyUnproven) {
+	if _, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: expected}); !errors.Is(err, explain.VerifyUnproven) {
 		t.Errorf("under the roots of another PKI: %v", err)
 	}
 }
@@ -175,9 +177,9 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 	t.Parallel()
 	pki, f, rs, files := corpFleet(t, 1)
 	r := rs[0]
-	r.link.lie(hideReplicas)
+	r.Link.Lie(hideReplicas)
 	files[1].write(pki, "node-b") // so that it gets nothing by itself
-	r.start()
+	r.Start()
 	foreign := identitytest.NewPKI(t, "corp", nil) // of the same names
 	certificate := func(pki *identitytest.PKI, edit func(*x509.Certificate)) *enrolment.Certificate {
 		own := newCorpFiles(t, pki, "x")
@@ -185,15 +187,15 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		return own.certificate()
 	}
 	ask := func(c *enrolment.Certificate) error {
-		_, err := askAs(f, r, newTestKey(t),
-			func(a *coordinator.Asking) { a.C.Cfg().Self = r.c.EnrolledAs(a.C.Cfg().Self.PrivateKey(), c) })
+		_, err := askAs(f, r, coordinatortest.NewTestKey(t),
+			func(a *coordinator.Asking) { a.C.Cfg().Self = r.C.EnrolledAs(a.C.Cfg().Self.PrivateKey(), c) })
 		return err
 	}
 	// A certificate of an entry is enough, under a key that no manifest names.
 	if err := ask(certificate(pki, commonName("coordinator-z"))); err != nil {
 		t.Fatalf("with a certificate of an entry: %v", err)
 	}
-	if got := f.audited("seed.given"); len(got) != 1 || got[0].Fields["to"] != "z" {
+	if got := audited(f, "seed.given"); len(got) != 1 || got[0].Fields["to"] != "z" {
 		t.Fatalf("given: %+v", got)
 	}
 	for _, tc := range []struct {
@@ -218,7 +220,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 	// Over the wire, with the certificate of another coordinator, which is no secret.
 	of := files[0].certificate()
 	theirs := of.Certificates("")
-	key := newTestKey(t)
+	key := coordinatortest.NewTestKey(t)
 	claim := proof.KeyClaim(key.Public().(ed25519.PublicKey))
 	var earlier []byte // made for another exchange of the same holder
 	rawAsk := func(certificates [][]byte, vouch func(said [64]byte) []byte) error {
@@ -230,7 +232,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		earlier = v
 		return v
 	}))
-	before := len(f.audited("seed.given"))
+	before := len(audited(f, "seed.given"))
 	mine := identitytest.NewKey(t)
 	for _, tc := range []struct {
 		name         string
@@ -241,7 +243,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 		{"proven by another key", theirs, func(said [64]byte) []byte { return vouchBy(t, of, mine, claim, said) }},
 		{"proven over another channel", theirs, func([64]byte) []byte { return earlier }},
 		{"proven for another enrolment key", theirs, func(said [64]byte) []byte {
-			v, err := of.Vouch(proof.KeyClaim(r.key.Public().(ed25519.PublicKey)), said)
+			v, err := of.Vouch(proof.KeyClaim(r.Key.Public().(ed25519.PublicKey)), said)
 			wantOnlyNil(t, err)
 			return v
 		}},
@@ -258,7 +260,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 			t.Errorf("%s: %v, want %s", tc.name, err, explain.PeerRefused)
 		}
 	}
-	if got := f.audited("seed.given"); len(got) != before {
+	if got := audited(f, "seed.given"); len(got) != before {
 		t.Errorf("the seed was given: %+v", got[before:])
 	}
 }
@@ -284,21 +286,22 @@ func vouchBy(t testing.TB, of *enrolment.Certificate, key *ecdsa.PrivateKey, cla
 }
 
 // askRaw asks f for the secrets of its head by a client of its own.
-func askRaw(f, r *fleet, key ed25519.PrivateKey, certificates [][]byte, vouch func(said [64]byte) []byte) error {
-	f.t.Helper()
-	conn, err := r.c.Rooms().PeerRecovery.DialPeer(f.addr)
-	wantOnlyNil(f.t, err)
+func askRaw(f, r *coordinatortest.Fleet, key ed25519.PrivateKey, certificates [][]byte,
+	vouch func(said [64]byte) []byte) error {
+	f.T.Helper()
+	conn, err := r.C.Rooms().PeerRecovery.DialPeer(f.Addr)
+	wantOnlyNil(f.T, err)
 	defer conn.Close()
-	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
-	wantOnlyNil(f.t, err)
-	s := f.c.Rooms().Head.State()
-	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: testCluster, Head: s.Head.Hash[:],
+	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.Context())
+	wantOnlyNil(f.T, err)
+	s := f.C.Rooms().Head.State()
+	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: coordinatortest.Cluster, Head: s.Head.Hash[:],
 		AskerNonce: make([]byte, proof.NonceBytes),
-		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.people.keys["alice"].Recipient().String()}
+		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.People.Keys["alice"].Recipient().String()}
 	rand.Read(t.AskerNonce)
 	hello := &fealtyv1.PeerHello{Cluster: t.Cluster, Head: t.Head, Nonce: t.AskerNonce, Key: proof.KeyClaim(t.AskerKey),
 		Recipient: t.Recipient, Certificates: certificates}
-	wantOnlyNil(f.t,
+	wantOnlyNil(f.T,
 		stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}))
 	m, err := stream.Recv()
 	if err != nil {
@@ -306,15 +309,15 @@ func askRaw(f, r *fleet, key ed25519.PrivateKey, certificates [][]byte, vouch fu
 	}
 	cs, _ := mesh.ConnectionState(stream.Context())
 	t.Binding, err = proof.Binding(cs)
-	wantOnlyNil(f.t, err)
+	wantOnlyNil(f.T, err)
 	t.GiverNonce = m.GetChallenge().GetNonce()
 	t.GiverKey, err = proof.ParseKeyClaim(m.GetChallenge().GetKey())
-	wantOnlyNil(f.t, err)
+	wantOnlyNil(f.T, err)
 	evidence, err := proof.ProvePeer(key, proof.Asker, t)
-	wantOnlyNil(f.t, err)
+	wantOnlyNil(f.T, err)
 	said, err := t.Digest(proof.Asker)
-	wantOnlyNil(f.t, err)
-	wantOnlyNil(f.t,
+	wantOnlyNil(f.T, err)
+	wantOnlyNil(f.T,
 		stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}, X509: vouch(said)}))
 	if m, err = stream.Recv(); err != nil {
 		return explain.Of(err)
@@ -332,7 +335,7 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 	pki, f, rs, files := corpFleet(t, 1)
 	r := rs[0]
 	files[1].write(pki, "node-b")
-	r.start() // it is in recovery mode: no entry admits it
+	r.Start() // it is in recovery mode: no entry admits it
 	for _, tc := range []struct {
 		name string
 		cert *enrolment.Certificate
@@ -342,14 +345,14 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 			"no root of the manifest vouches"},
 		{"of another name", newCorpFiles(t, pki, "node-a").certificate(), "x509:subject:CN=node-a"},
 		{"none", nil, "names its key"},
-		{"of an entry", f.c.Rooms().Self.Certificate(), ""},
+		{"of an entry", f.C.Rooms().Self.Certificate(), ""},
 	} {
-		giver := f.c.WithPeers()
-		giver.Cfg().Self = f.c.EnrolledAs(f.c.Rooms().Self.PrivateKey(), tc.cert)
-		at := servePeer(t, served[fealtyv1.PeerServiceServer](giver.RegisterServices))
-		_, err := askAs(f, r, newTestKey(t), func(a *coordinator.Asking) {
+		giver := f.C.WithPeers()
+		giver.Cfg().Self = f.C.EnrolledAs(f.C.Rooms().Self.PrivateKey(), tc.cert)
+		at := servePeer(t, coordinatortest.Served[fealtyv1.PeerServiceServer](giver.RegisterServices))
+		_, err := askAs(f, r, coordinatortest.NewTestKey(t), func(a *coordinator.Asking) {
 			a.Peer = at
-			a.C.Cfg().Self = r.c.EnrolledAs(a.C.Cfg().Self.PrivateKey(),
+			a.C.Cfg().Self = r.C.EnrolledAs(a.C.Cfg().Self.PrivateKey(),
 				newCorpFiles(t, pki, "coordinator-b").certificate())
 		})
 		if tc.says == "" && err == nil {
@@ -358,7 +361,7 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v, want one that says %q", tc.name, err, tc.says)
 		}
-		if got := f.audited("seed.given"); len(got) > 0 {
+		if got := audited(f, "seed.given"); len(got) > 0 {
 			t.Errorf("%s: the seed was given: %+v", tc.name, got)
 		}
 	}
@@ -373,13 +376,13 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	r, own := rs[0], files[1]
 	foreign := identitytest.NewPKI(t, "corp", nil)
 	own.write(foreign, "coordinator-b")
-	r.start()
+	r.Start()
 	// status looks at the files, as the coordinator itself does every few seconds.
 	says := func(parts ...string) {
 		t.Helper()
 		var text string
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-			resp, err := r.local().status.GetStatus(r.ctx(), &fealtyv1.GetStatusRequest{})
+			resp, err := r.Local().Status.GetStatus(r.Context(), &fealtyv1.GetStatusRequest{})
 			wantOnlyNil(t, err)
 			text = resp.GetPhase() + " " + resp.GetPhaseReason()
 			for _, x := range resp.GetFindings() {
@@ -403,13 +406,13 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 	says("recovery", "it shows x509:subject:CN=node-b", "coordinators (x509:subject:CN=coordinator-*)")
 	own.write(pki, "coordinator-b")
 	says("ready")
-	r.awaitHead(f)
-	if got := len(f.audited("seed.given")); got != 1 {
+	r.AwaitHead(f)
+	if got := len(audited(f, "seed.given")); got != 1 {
 		t.Errorf("the seed was given %d times", got)
 	}
 
 	// Ready: what would make another one of it, or none, is not taken.
-	shown := func() string { return string(r.c.Rooms().Self.Certificate().Certificates("")[0]) }
+	shown := func() string { return string(r.C.Rooms().Self.Certificate().Certificates("")[0]) }
 	before := shown()
 	own.write(pki, "coordinator-z")
 	says("ready", string(explain.CoordinatorCertificateRenames))
@@ -426,15 +429,17 @@ func TestCoordinatorFollowsItsFiles(t *testing.T) {
 		t.Error("the new certificate is not shown")
 	}
 	// And by it the other one recovers, which lost everything in memory.
-	f.stop()
-	f.start()
-	f.awaitHead(r)
+	f.Stop()
+	f.Start()
+	f.AwaitHead(r)
 
 	// A manifest that would leave it out is refused where it is set.
-	m := byCertificate(f.manifest(""), foreign)
-	wantCode(t, f.set(withSeed(m, f.people.seed(1, ""))), explain.CoordinatorCertificateForeign)
-	wantCode(t, f.set(withSeed([]byte(strings.ReplaceAll(string(byCertificate(f.manifest(""), pki)), "CN=coordinator-*",
-		"CN=control-*")), f.people.seed(1, ""))), explain.CoordinatorCertificateOther)
+	m := byCertificate(f.Manifest(""), foreign)
+	coordinatortest.WantCode(t, f.Set(coordinatortest.WithSeed(m, f.People.Seed(1, ""))),
+		explain.CoordinatorCertificateForeign)
+	coordinatortest.WantCode(t, f.Set(
+		coordinatortest.WithSeed([]byte(strings.ReplaceAll(string(byCertificate(f.Manifest(""), pki)), "CN=coordinator-*",
+			"CN=control-*")), f.People.Seed(1, ""))), explain.CoordinatorCertificateOther)
 }
 
 // Without the files a coordinator says which entry wants them.
@@ -442,9 +447,9 @@ func TestCoordinatorWithoutItsCertificate(t *testing.T) {
 	t.Parallel()
 	_, _, rs, _ := corpFleet(t, 1)
 	r := rs[0]
-	r.config = nil
-	r.start()
-	r.awaitState("the reason", func(s *authority.State) bool {
+	r.Config = nil
+	r.Start()
+	r.AwaitState("the reason", func(s *authority.State) bool {
 		return s.Phase == authority.Recovery && strings.Contains(s.Reason,
 			"coordinators (x509:subject:CN=coordinator-*)") && strings.Contains(s.Reason, "no certificate")
 	})
@@ -468,7 +473,7 @@ func TestCoordinatorWithoutItsCertificate(t *testing.T) {
 		}, explain.CredentialExpired},
 	} {
 		own := newCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-b")
-		cfg := *r.c.Cfg()
+		cfg := *r.C.Cfg()
 		cfg.TLS, cfg.DataDir, cfg.Registry = tc.spoil(own), t.TempDir(), nil
 		if c, err := coordinator.New(t.Context(), cfg); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
@@ -485,32 +490,32 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	t.Parallel()
 	_, f, rs, _ := corpFleet(t, 1)
 	r := rs[0]
-	r.start()
-	r.awaitHead(f)
-	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
-	r.stop()
-	m := f.c.Rooms().Head.State().Manifest
-	f.advance(25 * time.Hour)
-	all, err := f.c.Coordinators().Newest(f.ctx(), m)
+	r.Start()
+	r.AwaitHead(f)
+	awaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
+	r.Stop()
+	m := f.C.Rooms().Head.State().Manifest
+	f.Advance(25 * time.Hour)
+	all, err := f.C.Coordinators().Newest(f.Context(), m)
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}
-	if _, err := f.c.Rooms().Self.Admits(m); err != nil {
+	if _, err := f.C.Rooms().Self.Admits(m); err != nil {
 		t.Errorf("it does not go on: %v", err)
 	}
-	resp, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+	resp, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
 	wantOnlyNil(t, err)
 	if len(resp.GetFindings()) == 0 || resp.GetFindings()[0].GetCode() != string(explain.CredentialExpired) {
 		t.Errorf("status says %v", resp.GetFindings())
 	}
-	given := len(f.audited("seed.given"))
-	_, err = askAs(f, r, newTestKey(t), func(a *coordinator.Asking) {
-		a.C.Cfg().Now = f.clock
+	given := len(audited(f, "seed.given"))
+	_, err = askAs(f, r, coordinatortest.NewTestKey(t), func(a *coordinator.Asking) {
+		a.C.Cfg().Now = f.Clock
 	})
 	if !errors.Is(err, explain.PeerRefused) || !strings.Contains(err.Error(), "out of date") {
 		t.Errorf("it is given something: %v", err)
 	}
-	if got := len(f.audited("seed.given")); got != given {
+	if got := len(audited(f, "seed.given")); got != given {
 		t.Error("the seed was given")
 	}
 }
@@ -521,22 +526,22 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 	t.Parallel()
 	pki, f, rs, files := corpFleet(t, 1)
 	r := rs[0]
-	share := f.people.shareFile(f.store, "alice")
+	share := f.People.ShareFile(f.Store, "alice")
 	files[1].write(identitytest.NewPKI(t, "corp", nil), "coordinator-b")
-	r.start()
-	f.kill() // nobody holds the seed any more
-	if _, err := bringTo(t, r.addr, share, recovery.Options{}); err == nil ||
+	r.Start()
+	f.Kill() // nobody holds the seed any more
+	if _, err := coordinatortest.BringTo(t, r.Addr, share, recovery.Options{}); err == nil ||
 		explain.Of(err).Code != explain.CoordinatorCertificateForeign {
 		t.Errorf("one whose certificate is foreign asks for shares: %v", err)
 	}
 	// One that asks all the same is not believed.
-	_, _, claimed, err := r.c.Rooms().Head.ClaimedHistory(r.ctx())
+	_, _, claimed, err := r.C.Rooms().Head.ClaimedHistory(r.Context())
 	wantOnlyNil(t, err)
-	loaded := r.loaded()
-	head := &recovery.Head{Hash: sha256.Sum256(loaded.Links[len(loaded.Links)-1]), Cluster: testCluster}
-	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: testCluster, Head: head.Hash,
-		Recipient: f.people.keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
-		Key: r.c.Rooms().Self.EnrolmentKey()}
+	loaded := loaded(r)
+	head := &recovery.Head{Hash: sha256.Sum256(loaded.Links[len(loaded.Links)-1]), Cluster: coordinatortest.Cluster}
+	open := recovery.Open{Attempt: recovery.ID{1}, Cluster: coordinatortest.Cluster, Head: head.Hash,
+		Recipient: f.People.Keys["alice"].Recipient().String(), Ends: time.Now().Add(time.Minute),
+		Key: r.C.Rooms().Self.EnrolmentKey()}
 	for _, tc := range []struct {
 		name string
 		cert *enrolment.Certificate
@@ -546,23 +551,23 @@ func TestSharesGoToNoOtherCertificate(t *testing.T) {
 		{"foreign", newCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-b").certificate(), false},
 		{"of an entry", newCorpFiles(t, pki, "coordinator-b").certificate(), true},
 	} {
-		raw, err := open.Sign(r.key, func(said [64]byte) ([]byte,
+		raw, err := open.Sign(r.Key, func(said [64]byte) ([]byte,
 			error) {
-			return tc.cert.Vouch(r.c.Rooms().Self.EnrolmentKey(), said)
+			return tc.cert.Vouch(r.C.Rooms().Self.EnrolmentKey(), said)
 		})
 		wantOnlyNil(t, err)
-		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.c.Rooms().Self.EnrolmentKey(),
+		_, err = recovery.ReadOpen(raw, recovery.Claimed{Head: head, Manifest: claimed}, r.C.Rooms().Self.EnrolmentKey(),
 			time.Now())
 		if (err == nil) != tc.ok {
 			t.Errorf("an attempt with certificate %s: %v", tc.name, err)
 		}
 	}
-	r.stop()
+	r.Stop()
 	files[1].write(pki, "coordinator-b")
-	r.start()
-	got, err := bringTo(t, r.addr, share, recovery.Options{})
+	r.Start()
+	got, err := coordinatortest.BringTo(t, r.Addr, share, recovery.Options{})
 	wantOnlyNil(t, err)
-	if s := r.c.Rooms().Head.State(); !got.Recovered || s.Phase != authority.Ready {
+	if s := r.C.Rooms().Head.State(); !got.Recovered || s.Phase != authority.Ready {
 		t.Fatalf("%+v, and it is %v", got, s.Phase)
 	}
 }

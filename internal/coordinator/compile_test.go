@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -34,11 +35,11 @@ const tenantEntries = `  - {name: acme, kind: data, match: ["token:acme"], roles
 
 // tenants returns a desk with a member of each entry, named as it, and a config of
 // both organizations.
-func tenants(t *testing.T) *desk {
+func tenants(t *testing.T) *coordinatortest.Desk {
 	t.Helper()
-	d := readyDesk(t, tenantEntries)
+	d := coordinatortest.ReadyDesk(t, tenantEntries)
 	for _, entry := range []string{"acme", "globex", "edge", "both"} {
-		d.joinedAs(entry, entry)
+		joinedAs(d, entry, entry)
 	}
 	var records []string
 	for _, o := range []string{"acme", "globex"} {
@@ -89,23 +90,23 @@ organization: %[1]s
 url: https://%[1]s-store.example/
 families: [route_policy]`, o))
 	}
-	d.mustPut(strings.Join(records, "\n---\n"))
+	mustPut(d, strings.Join(records, "\n---\n"))
 	return d
 }
 
-func (d *desk) joinedAs(entry, name string) *machine {
-	d.t.Helper()
-	m := d.machine()
-	if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: entry,
+func joinedAs(d *coordinatortest.Desk, entry, name string) *coordinatortest.Machine {
+	d.T.Helper()
+	m := d.Machine()
+	if err := m.Join(identity.Data, proof.NewTokenProver(d.Token(&fealtyv1.CreateTokenRequest{Entry: entry,
 		Name: name}))); err != nil {
-		d.t.Fatalf("join %s: %v", name, err)
+		d.T.Fatalf("join %s: %v", name, err)
 	}
 	return m
 }
 
 // given returns the header and content of a member in each scope, as it would verify
 // them.
-func given(t testing.TB, d *desk, p *publication.View, name string) map[snapshot.Scope]snapshot.Header {
+func given(t testing.TB, d *coordinatortest.Desk, p *publication.View, name string) map[snapshot.Scope]snapshot.Header {
 	t.Helper()
 	out := make(map[snapshot.Scope]snapshot.Header)
 	for _, i := range p.Of(identity.Data, name) {
@@ -164,9 +165,9 @@ func parseHeader(t testing.TB, raw []byte) snapshot.Header {
 	return h
 }
 
-// wantWhole checks that p holds what its headers name, and nothing else, in memory
+// wantWholeAt checks that p holds what its headers name, and nothing else, in memory
 // and in the store.
-func (d *desk) wantWhole(t testing.TB, p *publication.View) {
+func wantWholeAt(d *coordinatortest.Desk, t testing.TB, p *publication.View) {
 	t.Helper()
 	named := make(map[string]bool)
 	for i := range p.Headers {
@@ -181,12 +182,12 @@ func (d *desk) wantWhole(t testing.TB, p *publication.View) {
 			t.Errorf("content %s is missing", hash)
 		}
 	}
-	if got := d.store.keys(publication.ContentPrefix); len(got) != len(named) || len(p.Contents) != len(named) ||
+	if got := d.Store.Keys(publication.ContentPrefix); len(got) != len(named) || len(p.Contents) != len(named) ||
 		len(p.Strays) != 0 {
 		t.Errorf("%d contents are stored and %d in memory, of %d that headers name; %d strays", len(got),
 			len(p.Contents), len(named), len(p.Strays))
 	}
-	if got := d.store.keys(publication.HeaderPrefix); len(got) != len(p.Headers) {
+	if got := d.Store.Keys(publication.HeaderPrefix); len(got) != len(p.Headers) {
 		t.Errorf("%d headers are stored, %d served", len(got), len(p.Headers))
 	}
 }
@@ -196,8 +197,8 @@ const marker = "globex"
 // No member of one organization is ever sent, or can pull, a byte of the other's.
 func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 	d := tenants(t)
-	p := d.mustPublish(publication.NewPublisher())
-	d.wantWhole(t, p)
+	p := mustPublish(d, publication.NewPublisher())
+	wantWholeAt(d, t, p)
 	for _, m := range []struct {
 		name             string
 		foreign, allowed string
@@ -213,7 +214,7 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 			snapshot.ScopePeerDirectory, snapshot.ScopeQoSPolicy,
 			snapshot.ScopeRoutePolicy, snapshot.ScopeServiceAssignment, snapshot.ScopeStorageDirectory}},
 	} {
-		id, err := identity.New(d.state().Manifest.Cluster, identity.Data, m.name)
+		id, err := identity.New(d.State().Manifest.Cluster, identity.Data, m.name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,7 +272,7 @@ func route(organization, match string) string {
 func TestConfigChangesWhatItChanges(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
-	was := d.mustPublish(b)
+	was := mustPublish(d, b)
 	changed := func(p *publication.View) []string {
 		var out []string
 		for i, h := range p.Headers {
@@ -298,18 +299,18 @@ func TestConfigChangesWhatItChanges(t *testing.T) {
 			[]string{"storage_directory acme", "storage_directory acme", "storage_directory acme,globex",
 				"storage_directory globex"}},
 	} {
-		version := d.store.snapshot()[publication.StateKey].Version
-		d.mustPut(tc.put)
-		p := d.mustPublish(b)
+		version := d.Store.Snapshot()[publication.StateKey].Version
+		mustPut(d, tc.put)
+		p := mustPublish(d, b)
 		if got := changed(p); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
-		if after := d.store.snapshot()[publication.StateKey].Version; (after == version) != (len(tc.want) == 0) {
+		if after := d.Store.Snapshot()[publication.StateKey].Version; (after == version) != (len(tc.want) == 0) {
 			t.Errorf("%s: published under %d, was %d", tc.name, after, version)
 		}
-		d.wantWhole(t, p)
+		wantWholeAt(d, t, p)
 		// A publisher that starts anew finds nothing to do.
-		if again := d.mustPublish(publication.NewPublisher()); again != p {
+		if again := mustPublish(d, publication.NewPublisher()); again != p {
 			t.Errorf("%s: it is published again", tc.name)
 		}
 		was = p
@@ -322,11 +323,11 @@ func TestConfigChangesWhatItChanges(t *testing.T) {
 func TestBases(t *testing.T) {
 	t.Parallel()
 	d := tenants(t)
-	d.mustPublish(publication.NewPublisher())
+	mustPublish(d, publication.NewPublisher())
 	at := func() (*publication.View, snapshot.Header) {
 		t.Helper()
-		p := d.mustPublish(publication.NewPublisher())
-		d.wantWhole(t, p)
+		p := mustPublish(d, publication.NewPublisher())
+		wantWholeAt(d, t, p)
 		return p, given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
 	}
 	_, first := at()
@@ -340,9 +341,9 @@ func TestBases(t *testing.T) {
 	p, last := at()
 	keep(p, last)
 	for i, restart := range []bool{false, true, false} {
-		d.mustPut(route("acme", fmt.Sprintf("path /%d", i)))
+		mustPut(d, route("acme", fmt.Sprintf("path /%d", i)))
 		if restart {
-			d.restart()
+			d.Restart()
 		}
 		p, next := at()
 		keep(p, next)
@@ -357,8 +358,8 @@ func TestBases(t *testing.T) {
 		last = next
 	}
 	t.Run("a renewal is of the same base", func(t *testing.T) {
-		d.advance(publication.HeaderLife / 2)
-		if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); err != nil {
+		d.Advance(publication.HeaderLife / 2)
+		if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
 			t.Fatal(err)
 		}
 		_, next := at()
@@ -369,7 +370,7 @@ func TestBases(t *testing.T) {
 		last = next
 	})
 	t.Run("scopes that go whole have none", func(t *testing.T) {
-		d.mustPut("kind: degraded\nname: less\nmax: 1s")
+		mustPut(d, "kind: degraded\nname: less\nmax: 1s")
 		p, _ := at()
 		for scope, h := range given(t, d, p, "acme") {
 			if !scope.Increments() && h.Base != nil {
@@ -378,19 +379,19 @@ func TestBases(t *testing.T) {
 		}
 	})
 	t.Run("a lost base costs the increment alone", func(t *testing.T) {
-		d.store.alter(publication.ContentKey(last.Base.ContentHash.String()), func([]byte) []byte { return nil })
-		d.restart()
-		p := d.mustPublish(publication.NewPublisher())
+		d.Store.Alter(publication.ContentKey(last.Base.ContentHash.String()), func([]byte) []byte { return nil })
+		d.Restart()
+		p := mustPublish(d, publication.NewPublisher())
 		if h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Equal(p.Contents[h.ContentHash.String()],
 			contents[h.ContentHash]) || h.ConfigVersion != last.ConfigVersion {
 			t.Fatalf("%+v", h)
 		}
-		d.mustPut(route("acme", "path /mended"))
+		mustPut(d, route("acme", "path /mended"))
 		_, last = at()
 	})
 	t.Run("a new epoch begins without", func(t *testing.T) {
-		wantOnly(t, "set", d.set(tenantEntries+coordinatorEntry(t, 2)), "")
-		d.follow(d.c)
+		wantOnly(t, "set", d.Set(tenantEntries+coordinatorEntry(t, 2)), "")
+		follow(d, d.C)
 		p, next := at()
 		if next.AuthorityEpoch != last.AuthorityEpoch+1 || next.Base != nil || next.ContentHash != last.ContentHash {
 			t.Fatalf("%+v", next)
@@ -400,7 +401,7 @@ func TestBases(t *testing.T) {
 				t.Errorf("%s: %+v", p.Headers[i].HeaderPath, h)
 			}
 		}
-		d.mustPut(route("acme", "path /again"))
+		mustPut(d, route("acme", "path /again"))
 		if _, h := at(); h.Base == nil || h.Base.ConfigVersion != next.ConfigVersion {
 			t.Fatalf("%+v after %+v", h.Base, next)
 		}
@@ -412,22 +413,22 @@ func TestBases(t *testing.T) {
 func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
-	d.mustPut(route("acme", "path /old"))
-	d.faults.Arm("publish.before-commit", func() error {
-		d.faults.Disarm("publish.before-commit")
-		d.mustPut(route("acme", "path /new"))
+	mustPublish(d, b)
+	mustPut(d, route("acme", "path /old"))
+	d.Faults.Arm("publish.before-commit", func() error {
+		d.Faults.Disarm("publish.before-commit")
+		mustPut(d, route("acme", "path /new"))
 		return nil
 	})
-	if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published what was overtaken: %v", err)
 	}
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
 	if raw := p.Contents[h.ContentHash.String()]; !bytes.Contains(raw, []byte("/new")) {
 		t.Fatalf("%s", raw)
 	}
-	d.wantWhole(t, p)
+	wantWholeAt(d, t, p)
 }
 
 // Who writes config all the time does not hold up who joins, nor what is not about
@@ -435,38 +436,38 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 func TestConfigThatChangesAllTheTime(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
-	d.joinedAs("acme", "later")
+	mustPublish(d, b)
+	joinedAs(d, "acme", "later")
 	n := 0
 	churn := func() error {
 		n++
-		d.mustPut(route("acme", fmt.Sprintf("path /%d", n)))
+		mustPut(d, route("acme", fmt.Sprintf("path /%d", n)))
 		return nil
 	}
 	if err := churn(); err != nil {
 		t.Fatal(err)
 	}
-	d.faults.Arm("publish.before-commit", churn)
+	d.Faults.Arm("publish.before-commit", churn)
 	for tries := 0; ; tries++ {
-		if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+		if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
 			t.Fatal(err)
 		}
-		if _, ok := d.c.Rooms().Publication.View().Find(publication.RuntimePath("data/later")); ok {
+		if _, ok := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/later")); ok {
 			break
 		}
 		if tries == 5 {
 			t.Fatal("who joined is told nothing")
 		}
 	}
-	d.faults.Disarm("publish.before-commit")
-	p := d.mustPublish(b)
+	d.Faults.Disarm("publish.before-commit")
+	p := mustPublish(d, b)
 	h := given(t, d, p, "later")
 	if raw := p.Contents[h[snapshot.ScopeRoutePolicy].ContentHash.String()]; !bytes.Contains(raw,
 		fmt.Appendf(nil, "path /%d", n)) || h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 		t.Fatalf("%s, %v", raw, h)
 	}
-	d.wantWhole(t, p)
+	wantWholeAt(d, t, p)
 }
 
 // While this replica does not know the config that another one wrote, it publishes
@@ -474,9 +475,9 @@ func TestConfigThatChangesAllTheTime(t *testing.T) {
 func TestConfigThatIsNotKnownYet(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
-	was := d.mustPublish(b)
+	was := mustPublish(d, b)
 	// Another replica wrote: the version moved, and what is in memory did not.
-	s := d.state()
+	s := d.State()
 	state, err := record.Get[desired.State](t.Context(), s.Records, desired.StateKey)
 	if err != nil {
 		t.Fatal(err)
@@ -487,16 +488,16 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.drain(t, "acme")
-	d.joinedAs("acme", "later")
-	d.follow(d.c)
+	drain(d, t, "acme")
+	joinedAs(d, "acme", "later")
+	follow(d, d.C)
 	for range 3 {
-		if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+		if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
 			store.ErrConflict) {
 			t.Fatal(err)
 		}
 	}
-	p := d.c.Rooms().Publication.View()
+	p := d.C.Rooms().Publication.View()
 	if h := given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
 		h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 || h[snapshot.ScopeRoutePolicy].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile gets %v", h)
@@ -510,14 +511,14 @@ func TestConfigThatIsNotKnownYet(t *testing.T) {
 			t.Errorf("%s changed", scope)
 		}
 	}
-	if _, err := d.c.Rooms().Desired.Read(t.Context(), s, true); err != nil {
+	if _, err := d.C.Rooms().Desired.Read(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
-	p = d.mustPublish(b)
+	p = mustPublish(d, b)
 	if h := given(t, d, p, "later"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 		t.Errorf("who joined meanwhile is still not assigned anything: %v", h)
 	}
-	d.wantWhole(t, p)
+	wantWholeAt(d, t, p)
 }
 
 // Of a config that somebody altered nothing is compiled, and what was stays: also
@@ -527,34 +528,34 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 		t.Run(fmt.Sprintf("restart %v", restart), func(t *testing.T) {
 			d := tenants(t)
 			b := publication.NewPublisher()
-			was := d.mustPublish(b)
-			if !d.store.alter("config/record/route/acme-route", func(v []byte) []byte { v[len(v)-1] ^= 1; return v }) {
+			was := mustPublish(d, b)
+			if !d.Store.Alter("config/record/route/acme-route", func(v []byte) []byte { v[len(v)-1] ^= 1; return v }) {
 				t.Fatal("there is no such record")
 			}
 			if restart {
-				d.restart()
+				d.Restart()
 				b = publication.NewPublisher()
-			} else if _, err := d.c.Rooms().Desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			} else if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
 				t.Fatalf("the config is believed: %v", err)
 			}
-			p := d.mustPublish(b)
+			p := mustPublish(d, b)
 			for _, h := range was.Headers {
 				if i, ok := p.Find(h.HeaderPath); !ok || !bytes.Equal(p.Headers[i].Header.Header, h.Header.Header) {
 					t.Errorf("%s is another one", h.HeaderPath)
 				}
 			}
-			d.joinedAs("acme", "later")
-			p = d.mustPublish(b)
+			joinedAs(d, "acme", "later")
+			p = mustPublish(d, b)
 			if h := given(t, d, p, "later"); h[snapshot.ScopeNodeRuntime].ConfigVersion == 0 ||
 				h[snapshot.ScopeRoutePolicy].ContentHash != given(t, d, was,
 					"acme")[snapshot.ScopeRoutePolicy].ContentHash {
 				t.Errorf("who joins gets %v", h)
 			}
-			d.advance(publication.HeaderLife / 2) // and its node_runtime is renewed
-			if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); err != nil {
+			d.Advance(publication.HeaderLife / 2) // and its node_runtime is renewed
+			if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
 				t.Fatal(err)
 			}
-			if got, before := given(t, d, d.mustPublish(b), "acme"), given(t, d, was,
+			if got, before := given(t, d, mustPublish(d, b), "acme"), given(t, d, was,
 				"acme"); !got[snapshot.ScopeNodeRuntime].ExpiresAt.After(before[snapshot.ScopeNodeRuntime].ExpiresAt) ||
 				got[snapshot.ScopeServiceAssignment].ContentHash != before[snapshot.ScopeServiceAssignment].ContentHash {
 				t.Errorf("%v", got)
@@ -570,26 +571,26 @@ func TestCrashWhilePublishing(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			d := tenants(t)
 			b := publication.NewPublisher()
-			was := d.mustPublish(b)
-			d.mustPut(route("acme", "path /new"))
+			was := mustPublish(d, b)
+			mustPut(d, route("acme", "path /new"))
 			killed := errors.New("killed")
-			d.faults.Fail(at, killed)
-			if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, killed) {
+			d.Faults.Fail(at, killed)
+			if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, killed) {
 				t.Fatal(err)
 			}
-			d.faults.Disarm(at)
-			d.restart()
-			p, err := d.c.Rooms().Publication.Load(t.Context(), d.state())
+			d.Faults.Disarm(at)
+			d.Restart()
+			p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
 			if err != nil || p.Broken {
 				t.Fatalf("it is left broken (%v)", err)
 			}
-			d.wantWhole(t, p)
+			wantWholeAt(d, t, p)
 			done := at == "publish.after-commit"
 			if moved := p.State.Version != was.State.Version; moved != done {
 				t.Errorf("the publication moved: %v", moved)
 			}
-			p = d.mustPublish(publication.NewPublisher())
-			d.wantWhole(t, p)
+			p = mustPublish(d, publication.NewPublisher())
+			wantWholeAt(d, t, p)
 			h, before := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy], given(t, d, was,
 				"acme")[snapshot.ScopeRoutePolicy]
 			if h.Base == nil || h.Base.ConfigVersion != before.ConfigVersion ||
@@ -603,43 +604,43 @@ func TestCrashWhilePublishing(t *testing.T) {
 // Two replicas on one store compile to the same, and do not publish against each
 // other.
 func TestReplicasCompileTheSame(t *testing.T) {
-	d := newDesk(t)
-	other, err := d.another("other")
+	d := coordinatortest.NewDesk(t)
+	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
 	wantOnly(t,
-		"set", d.set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		"set", d.Set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Authority.Look(t.Context())
-	d.joinedAs("acme", "acme")
-	d.joinedAs("globex", "globex")
-	d.mustPut("kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: " +
+	joinedAs(d, "acme", "acme")
+	joinedAs(d, "globex", "globex")
+	mustPut(d, "kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: "+
 		"data/acme\naddresses: [\"a:1\"]\nclass: active")
-	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
 		other: publication.NewPublisher()}
 	turn := func() uint64 {
 		t.Helper()
 		for range 3 {
-			for _, c := range []*coordinator.Coordinator{d.c, other} {
-				d.follow(c)
+			for _, c := range []*coordinator.Coordinator{d.C, other} {
+				follow(d, c)
 				if _, err := c.Rooms().Desired.Read(t.Context(), c.Rooms().Head.State(), false); err != nil {
 					t.Fatal(err)
 				}
-				if err := d.publishAll(c, publishers[c]); err != nil {
+				if err := publishAll(d, c, publishers[c]); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		return uint64(d.store.snapshot()[publication.StateKey].Version)
+		return uint64(d.Store.Snapshot()[publication.StateKey].Version)
 	}
 	for i := range 3 {
-		d.mustPut(route("acme", fmt.Sprintf("path /%d", i)))
+		mustPut(d, route("acme", fmt.Sprintf("path /%d", i)))
 		if a, b := turn(), turn(); a != b {
 			t.Fatalf("they go on publishing: %d, %d", a, b)
 		}
-		a, b := d.c.Rooms().Publication.View(), other.Rooms().Publication.View()
+		a, b := d.C.Rooms().Publication.View(), other.Rooms().Publication.View()
 		if a.Tree.Root() != b.Tree.Root() || a.State.Version != b.State.Version {
 			t.Fatal("they serve different roots")
 		}
@@ -647,7 +648,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 			fmt.Appendf(nil, "/%d", i)) {
 			t.Fatalf("the other serves %s", b.Contents[h.ContentHash.String()])
 		}
-		d.wantWhole(t, a)
+		wantWholeAt(d, t, a)
 	}
 }
 
@@ -656,12 +657,12 @@ func TestReplicasCompileTheSame(t *testing.T) {
 func TestScopeThatDoesNotCompile(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
-	was := d.mustPublish(b)
+	was := mustPublish(d, b)
 	i, _ := was.Find(publication.RuntimePath("data/acme"))
 	point := "publish.compile.group/" + was.Headers[i].Header.Group + ".route_policy"
-	d.faults.Fail(point, errors.New("broken"))
-	d.mustPut(route("acme", "path /new"))
-	p := d.mustPublish(b)
+	d.Faults.Fail(point, errors.New("broken"))
+	mustPut(d, route("acme", "path /new"))
+	p := mustPublish(d, b)
 	if got, before := given(t, d, p, "acme"), given(t, d, was,
 		"acme"); got[snapshot.ScopeRoutePolicy].ConfigVersion != before[snapshot.ScopeRoutePolicy].ConfigVersion {
 		t.Error("another header")
@@ -670,26 +671,26 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 		[]byte("/new")) {
 		t.Error("it blocked others")
 	}
-	if n := counterOf(d.c.Registry(), "fealty_snapshot_uncompiled"); n != 1 {
+	if n := coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled"); n != 1 {
 		t.Errorf("%v subjects are said not to compile", n)
 	}
-	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "broken") {
+	if f := findings(d, t, explain.SnapshotUncompiled); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "broken") {
 		t.Errorf("findings %v", f)
 	}
-	d.faults.Disarm(point)
-	p = d.mustPublish(b)
+	d.Faults.Disarm(point)
+	p = mustPublish(d, b)
 	if h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]; !bytes.Contains(p.Contents[h.ContentHash.String()],
-		[]byte("/new")) || counterOf(d.c.Registry(), "fealty_snapshot_uncompiled") != 0 {
+		[]byte("/new")) || coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Error("not repaired")
 	}
-	if f := d.findings(t, explain.SnapshotUncompiled); len(f) != 0 {
+	if f := findings(d, t, explain.SnapshotUncompiled); len(f) != 0 {
 		t.Errorf("findings %v", f)
 	}
 }
 
-func (d *desk) findings(t testing.TB, code explain.Code) (out []*fealtyv1.Finding) {
+func findings(d *coordinatortest.Desk, t testing.TB, code explain.Code) (out []*fealtyv1.Finding) {
 	t.Helper()
-	st, err := coordinator.StatusOf(d.c).GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(d.C).GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -706,54 +707,54 @@ func (d *desk) findings(t testing.TB, code explain.Code) (out []*fealtyv1.Findin
 func TestRemovedIsReported(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
+	mustPublish(d, b)
 	count := func(reason string) float64 {
-		return counterOf(d.c.Registry(), "fealty_compile_removed_total", reason, "peer_directory")
+		return coordinatortest.CounterOf(d.C.Registry(), "fealty_compile_removed_total", reason, "peer_directory")
 	}
-	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 0 {
+	if f := findings(d, t, explain.ConfigNotGiven); len(f) != 0 {
 		t.Fatalf("findings %v", f)
 	}
-	d.mustPut("kind: peer\nname: lost\norganization: acme\nmember: data/nobody\naddresses: [\"h:1\"]\nclass: bootstrap")
+	mustPut(d, "kind: peer\nname: lost\norganization: acme\nmember: data/nobody\naddresses: [\"h:1\"]\nclass: bootstrap")
 	for range 2 {
-		d.mustPublish(b)
-		if err := d.publishAll(d.c, b); err != nil {
+		mustPublish(d, b)
+		if err := publishAll(d, d.C, b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f := d.findings(t, explain.ConfigNotGiven)
+	f := findings(d, t, explain.ConfigNotGiven)
 	if len(f) != 1 || !strings.Contains(f[0].GetSummary(), "peer/lost") ||
 		!strings.Contains(f[0].GetSummary(), "data/nobody") || f[0].GetRemedy() == "" || count("unknown_member") != 1 {
 		t.Fatalf("findings %v, counted %v", f, count("unknown_member"))
 	}
 	sees := func(name, peer string) bool {
-		d.follow(d.c)
-		p := d.mustPublish(b)
+		follow(d, d.C)
+		p := mustPublish(d, b)
 		return bytes.Contains(p.Contents[given(t, d, p, name)[snapshot.ScopePeerDirectory].ContentHash.String()],
 			[]byte(peer))
 	}
 	if sees("acme", "lost") {
 		t.Fatal("it is given")
 	}
-	d.joinedAs("acme", "nobody")
-	if !sees("acme", "lost") || len(d.findings(t, explain.ConfigNotGiven)) != 0 {
+	joinedAs(d, "acme", "nobody")
+	if !sees("acme", "lost") || len(findings(d, t, explain.ConfigNotGiven)) != 0 {
 		t.Fatal("it came, and is not given")
 	}
-	d.ban(t, identity.Data, "nobody")
+	banAt(d, t, identity.Data, "nobody")
 	if sees("acme", "lost") || count("banned_member") != 1 {
 		t.Fatal("a banned member is somebody's peer")
 	}
-	d.unban(t, identity.Data, "nobody")
+	unban(d, t, identity.Data, "nobody")
 	if sees("acme", "lost") || count("absent_member") != 1 {
 		t.Fatal("a member without a machine is somebody's peer")
 	}
-	d.remove(t, identity.Data, "nobody")
+	remove(d, t, identity.Data, "nobody")
 	if sees("acme", "lost") || count("unknown_member") != 2 {
 		t.Fatal("a member that is gone is somebody's peer")
 	}
 	t.Run("placed on nobody", func(t *testing.T) {
-		d.mustPut("kind: service\nname: lost\norganization: acme\ntype: web\nmembers: [data/globex, data/never]")
-		d.mustPublish(b)
-		if f := d.findings(t, explain.ConfigNotGiven); len(f) != 3 {
+		mustPut(d, "kind: service\nname: lost\norganization: acme\ntype: web\nmembers: [data/globex, data/never]")
+		mustPublish(d, b)
+		if f := findings(d, t, explain.ConfigNotGiven); len(f) != 3 {
 			t.Fatalf("findings %v", f)
 		}
 	})
@@ -764,9 +765,9 @@ func TestRemovedIsReported(t *testing.T) {
 				fmt.Sprintf("kind: peer\nname: lost-%d\norganization: acme\nmember: data/nobody-%d\naddresses: "+
 					"[\"h:1\"]\nclass: bootstrap", i, i))
 		}
-		d.mustPut(strings.Join(records, "\n---\n"))
-		d.mustPublish(b)
-		if f := d.findings(t, explain.ConfigNotGiven); len(f) != 3 ||
+		mustPut(d, strings.Join(records, "\n---\n"))
+		mustPublish(d, b)
+		if f := findings(d, t, explain.ConfigNotGiven); len(f) != 3 ||
 			!strings.Contains(f[0].GetSummary()+f[1].GetSummary()+f[2].GetSummary(), "and 7 more") {
 			t.Fatalf("findings %v", f)
 		}
@@ -778,13 +779,13 @@ func TestRemovedIsReported(t *testing.T) {
 func TestMemberChangesItsOrganization(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
-	was := d.mustPublish(b)
-	wantOnly(t, "set", d.set(strings.Replace(tenantEntries,
+	was := mustPublish(d, b)
+	wantOnly(t, "set", d.Set(strings.Replace(tenantEntries,
 		`["token:globex"], roles: [egress], organizations: [globex]`,
 		`["token:globex"], roles: [egress], organizations: [acme]`, 1)), "")
-	d.follow(d.c)
-	p := d.mustPublish(b)
-	d.wantWhole(t, p)
+	follow(d, d.C)
+	p := mustPublish(d, b)
+	wantWholeAt(d, t, p)
 	headers, before := given(t, d, p, "globex"), given(t, d, was, "globex")
 	for _, i := range p.Of(identity.Data, "globex") {
 		h := p.Headers[i]
@@ -809,16 +810,16 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 		}
 	}
 	t.Run("while its new assignment does not compile", func(t *testing.T) {
-		d.faults.Fail("publish.compile.data/globex.service_assignment", errors.New("broken"))
-		wantOnly(t, "set", d.set(tenantEntries), "")
-		d.follow(d.c)
-		p := d.mustPublish(b)
+		d.Faults.Fail("publish.compile.data/globex.service_assignment", errors.New("broken"))
+		wantOnly(t, "set", d.Set(tenantEntries), "")
+		follow(d, d.C)
+		p := mustPublish(d, b)
 		if h := given(t, d, p, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 {
 			t.Error("it keeps the one of the other organization")
 		}
-		d.wantWhole(t, p)
-		d.faults.Disarm("publish.compile.data/globex.service_assignment")
-		if h := given(t, d, d.mustPublish(b), "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
+		wantWholeAt(d, t, p)
+		d.Faults.Disarm("publish.compile.data/globex.service_assignment")
+		if h := given(t, d, mustPublish(d, b), "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion == 0 {
 			t.Error("it is not given another one")
 		}
 	})
@@ -827,39 +828,39 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 // That a member renews concerns no group that sees it; that it drains does.
 func TestRenewalsConcernNoGroup(t *testing.T) {
 	d := tenants(t)
-	m := d.joinedAs("acme", "peer")
-	d.mustPut("kind: peer\nname: p\norganization: acme\nmember: data/peer\naddresses: [\"h:1\"]\nclass: active")
+	m := joinedAs(d, "acme", "peer")
+	mustPut(d, "kind: peer\nname: p\norganization: acme\nmember: data/peer\naddresses: [\"h:1\"]\nclass: active")
 	b := publication.NewPublisher()
-	d.mustPublish(b)
-	if err := m.renew(); err != nil {
+	mustPublish(d, b)
+	if err := m.Renew(); err != nil {
 		t.Fatal(err)
 	}
-	d.mustPublish(b) // it may not have been looked at before
+	mustPublish(d, b) // it may not have been looked at before
 	concerned := func() []string {
-		d.follow(d.c)
-		p := d.c.Rooms().Publication.View()
-		b.Collect(d.c.Rooms().Publication, d.state(), d.c.Rooms().Bundle.View(), p, p.State.Value.Addresses(), d.clock())
+		follow(d, d.C)
+		p := d.C.Rooms().Publication.View()
+		b.Collect(d.C.Rooms().Publication, d.State(), d.C.Rooms().Bundle.View(), p, p.State.Value.Addresses(), d.Clock())
 		return b.Concerned()
 	}
-	if err := m.renew(); err != nil {
+	if err := m.Renew(); err != nil {
 		t.Fatal(err)
 	}
 	if got := concerned(); len(got) != 0 {
 		t.Fatalf("a renewal concerns %v", got)
 	}
-	d.drain(t, "peer")
+	drain(d, t, "peer")
 	// Those of acme: nodes, edge, and who serves both.
 	if got := concerned(); len(got) != 3 {
 		t.Fatalf("a drain concerns %v", got)
 	}
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	if h := given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; !bytes.Contains(p.Contents[h.ContentHash.String()],
 		[]byte(`"state":"draining"`)) {
 		t.Fatal("the drain is not told")
 	}
 	// A ban leaves the record of the member as it is.
-	d.ban(t, identity.Data, "peer")
-	p = d.mustPublish(b)
+	banAt(d, t, identity.Data, "peer")
+	p = mustPublish(d, b)
 	if h := given(t, d, p, "acme")[snapshot.ScopePeerDirectory]; bytes.Contains(p.Contents[h.ContentHash.String()],
 		[]byte("data/peer")) {
 		t.Fatal("who is banned is still somebody's peer")
@@ -886,30 +887,30 @@ func TestCompanions(t *testing.T) {
 			}
 		}
 	}
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	check(p)
 	assigned := given(t, d, p, "acme")[snapshot.ScopeNodeRuntime].ConfigVersion
 	for _, o := range []string{"acme", "globex"} {
-		if _, err := d.config().DeleteConfig(t.Context(),
+		if _, err := configAt(d).DeleteConfig(t.Context(),
 			&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "service", Name: o +
 				"-web"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p = d.mustPublish(b)
+	p = mustPublish(d, b)
 	check(p)
 	given := given(t, d, p, "acme")
 	if _, ok := given[snapshot.ScopeServiceAssignment]; ok ||
 		given[snapshot.ScopeNodeRuntime].ConfigVersion <= assigned {
 		t.Errorf("nothing is assigned any more, and it gets %v", given)
 	}
-	d.wantWhole(t, p)
+	wantWholeAt(d, t, p)
 }
 
 // A content that is too large is cut to what fits, and that is said.
 func TestTooLargeContent(t *testing.T) {
 	t.Parallel()
-	notUnderDetector(t)
+	coordinatortest.NotUnderDetector(t)
 	d := tenants(t)
 	b := publication.NewPublisher()
 	long := strings.Repeat("x", 1000)
@@ -920,24 +921,25 @@ func TestTooLargeContent(t *testing.T) {
 				fmt.Sprintf("kind: route\nname: r%d-%d\norganization: acme\nroles: [egress]\nmatch: %s\ndeny: %v", i, j,
 					long, j < 10))
 		}
-		d.mustPut(strings.Join(records, "\n---\n"))
+		mustPut(d, strings.Join(records, "\n---\n"))
 	}
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	h := given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
 	raw := p.Contents[h.ContentHash.String()]
 	if len(raw) > snapshot.DefaultContent || len(raw) < snapshot.DefaultContent*9/10 ||
 		bytes.Count(raw, []byte(`"deny":true`)) != 60 {
 		t.Fatalf("%d bytes with %d denials", len(raw), bytes.Count(raw, []byte(`"deny":true`)))
 	}
-	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
+	if f := findings(d, t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
 		t.Fatalf("findings %v", f)
 	}
-	if n := counterOf(d.c.Registry(), "fealty_compile_removed_total", "too_large", "route_policy"); n == 0 {
+	if n := coordinatortest.CounterOf(d.C.Registry(), "fealty_compile_removed_total", "too_large",
+		"route_policy"); n == 0 {
 		t.Fatal("it is not counted")
 	}
-	version := d.store.snapshot()[publication.StateKey].Version
-	d.advance(time.Second)
-	if d.mustPublish(publication.NewPublisher()); d.store.snapshot()[publication.StateKey].Version != version {
+	version := d.Store.Snapshot()[publication.StateKey].Version
+	d.Advance(time.Second)
+	if mustPublish(d, publication.NewPublisher()); d.Store.Snapshot()[publication.StateKey].Version != version {
 		t.Fatal("it is cut in another way")
 	}
 }
@@ -948,15 +950,15 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	t.Parallel()
 	d := tenants(t)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
+	mustPublish(d, b)
 	revoke := func(kind snapshot.RevokedKind, name string) *publication.View {
 		t.Helper()
-		if _, err := d.trustService().Revoke(t.Context(),
+		if _, err := trustService(d).Revoke(t.Context(),
 			&fealtyv1.RevokeRequest{Kind: string(kind), Name: name, Reason: "it leaked"}); err != nil {
 			t.Fatal(err)
 		}
-		p := d.mustPublish(b)
-		d.wantWhole(t, p)
+		p := mustPublish(d, b)
+		wantWholeAt(d, t, p)
 		return p
 	}
 	has := func(p *publication.View, text string) bool {
@@ -981,7 +983,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		{snapshot.RevokedStorage, "acme-store", `"acme-store":`},
 		{snapshot.RevokedPermission, "continue_services", ""},
 	} {
-		if tc.gone != "" && !has(d.c.Rooms().Publication.View(), tc.gone) {
+		if tc.gone != "" && !has(d.C.Rooms().Publication.View(), tc.gone) {
 			t.Fatalf("there is no %s", tc.gone)
 		}
 		p := revoke(tc.kind, tc.name)
@@ -989,10 +991,10 @@ func TestRevokedIsLeftOut(t *testing.T) {
 			t.Errorf("%s %s is revoked, and %s is in %v", tc.kind, tc.name, tc.gone, in)
 		}
 	}
-	if f := d.findings(t, explain.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
+	if f := findings(d, t, explain.ConfigNotGiven); len(f) < 3 || !strings.Contains(fmt.Sprint(f), "revoked") {
 		t.Errorf("findings %v", f)
 	}
-	if _, ok := given(t, d, d.c.Rooms().Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
+	if _, ok := given(t, d, d.C.Rooms().Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
 		t.Fatal("globex is assigned nothing")
 	}
 	p := revoke(snapshot.RevokedRole, "data/globex/egress")
@@ -1009,7 +1011,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	}
 	// Another start comes to the same.
 	version := p.State.Version
-	if d.mustPublish(publication.NewPublisher()).State.Version != version {
+	if mustPublish(d, publication.NewPublisher()).State.Version != version {
 		t.Error("it is compiled in another way")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -23,13 +24,13 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-func (d *desk) config() fealtyv1.ConfigServiceServer {
-	return served[fealtyv1.ConfigServiceServer](d.c.Rooms().Desired.RegisterServices)
+func configAt(d *coordinatortest.Desk) fealtyv1.ConfigServiceServer {
+	return coordinatortest.Served[fealtyv1.ConfigServiceServer](d.C.Rooms().Desired.RegisterServices)
 }
 
-// put puts records, which are documents of one text.
-func (d *desk) put(text string) (*fealtyv1.PutConfigResponse, error) {
-	return d.config().PutConfig(context.Background(), putRequest(text))
+// putAt puts records, which are documents of one text.
+func putAt(d *coordinatortest.Desk, text string) (*fealtyv1.PutConfigResponse, error) {
+	return configAt(d).PutConfig(context.Background(), putRequest(text))
 }
 
 func putRequest(text string) *fealtyv1.PutConfigRequest {
@@ -40,25 +41,25 @@ func putRequest(text string) *fealtyv1.PutConfigRequest {
 	return req
 }
 
-func (d *desk) mustPut(text string) *fealtyv1.PutConfigResponse {
-	d.t.Helper()
-	resp, err := d.put(text)
+func mustPut(d *coordinatortest.Desk, text string) *fealtyv1.PutConfigResponse {
+	d.T.Helper()
+	resp, err := putAt(d, text)
 	if err != nil {
-		d.t.Fatalf("put: %v", err)
+		d.T.Fatalf("put: %v", err)
 	}
 	return resp
 }
 
 // audits returns what the audit log says of an action, in order.
-func (d *desk) audits(action string) (out []record.AuditEntry, text string) {
-	d.t.Helper()
-	for _, e := range d.store.snapshot() {
+func audits(d *coordinatortest.Desk, action string) (out []record.AuditEntry, text string) {
+	d.T.Helper()
+	for _, e := range d.Store.Snapshot() {
 		if !strings.HasPrefix(e.Key, auditlog.Prefix) {
 			continue
 		}
 		var a record.AuditEntry
 		if err := json.Unmarshal(e.Value, &a); err != nil {
-			d.t.Fatal(err)
+			d.T.Fatal(err)
 		}
 		if a.Action == action {
 			out = append(out, a)
@@ -72,19 +73,19 @@ func (d *desk) audits(action string) (out []record.AuditEntry, text string) {
 const qosRecord = "kind: qos\nname: gold\npriority: 7\n"
 
 func TestConfigPutGetListDelete(t *testing.T) {
-	d := testDesk(t)
-	before := len(d.store.keys(desired.Prefix))
+	d := coordinatortest.PoolDesk(t)
+	before := len(d.Store.Keys(desired.Prefix))
 	plan := putRequest(config.Example)
 	plan.DryRun = true
-	dry, err := d.config().PutConfig(t.Context(), plan)
-	if err != nil || len(dry.GetChanges()) != len(config.Kinds()) || len(d.store.keys(desired.Prefix)) != before {
+	dry, err := configAt(d).PutConfig(t.Context(), plan)
+	if err != nil || len(dry.GetChanges()) != len(config.Kinds()) || len(d.Store.Keys(desired.Prefix)) != before {
 		t.Fatalf("dry run: %d changes, %v", len(dry.GetChanges()), err)
 	}
-	put := d.mustPut(config.Example)
+	put := mustPut(d, config.Example)
 	if put.GetVersion() <= dry.GetVersion() {
 		t.Errorf("version %d after %d", put.GetVersion(), dry.GetVersion())
 	}
-	again := d.mustPut(config.Example)
+	again := mustPut(d, config.Example)
 	if again.GetVersion() != put.GetVersion() {
 		t.Errorf("the same again is version %d, want %d still", again.GetVersion(), put.GetVersion())
 	}
@@ -95,13 +96,13 @@ func TestConfigPutGetListDelete(t *testing.T) {
 			t.Errorf("change %v, after %v", c, put.GetChanges()[i])
 		}
 	}
-	entries, text := d.audits("config.put")
+	entries, text := audits(d, "config.put")
 	if len(entries) != len(config.Kinds()) || strings.Contains(text, "verify-full") ||
 		entries[0].Fields["after"] == "" || entries[0].Fields["before"] != "" {
 		t.Errorf("%d audit entries: %s", len(entries), text)
 	}
 
-	list, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+	list, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	if err != nil || len(list.GetRecords()) != len(config.Kinds()) || list.GetVersion() != put.GetVersion() ||
 		list.GetNextPageToken() != "" {
 		t.Fatalf("list: %v, %v", list, err)
@@ -110,7 +111,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 		var got []string
 		token := ""
 		for {
-			page, err := d.config().ListConfig(t.Context(),
+			page, err := configAt(d).ListConfig(t.Context(),
 				&fealtyv1.ListConfigRequest{PageSize: uint32(size), PageToken: token})
 			if err != nil {
 				t.Fatal(err)
@@ -126,43 +127,43 @@ func TestConfigPutGetListDelete(t *testing.T) {
 			t.Errorf("pages of %d: %v", size, got)
 		}
 	}
-	peers, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "peer"})
+	peers, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "peer"})
 	if err != nil || len(peers.GetRecords()) != 1 {
 		t.Errorf("peers: %v, %v", peers, err)
 	}
-	one, err := d.config().GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "gold"})
+	one, err := configAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "gold"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if same, err := d.config().PutConfig(t.Context(),
+	if same, err := configAt(d).PutConfig(t.Context(),
 		&fealtyv1.PutConfigRequest{Records: [][]byte{one.GetRecord().GetRecord()}}); err != nil ||
 		same.GetVersion() != put.GetVersion() {
 		t.Errorf("put of what was got: %v, %v", same, err)
 	}
 
-	_, err = d.config().DeleteConfig(t.Context(),
+	_, err = configAt(d).DeleteConfig(t.Context(),
 		&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
 	wantOnly(t, "delete of what is in use", err, explain.ConfigInUse)
 	if !strings.Contains(err.Error(), "service/web") {
 		t.Errorf("%v does not name who refers to it", err)
 	}
 	all := &fealtyv1.DeleteConfigRequest{Records: list.GetRecords(), ExpectedVersion: put.GetVersion()}
-	gone, err := d.config().DeleteConfig(t.Context(), all)
-	if err != nil || len(d.store.keys(desired.RecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
+	gone, err := configAt(d).DeleteConfig(t.Context(), all)
+	if err != nil || len(d.Store.Keys(desired.RecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
 		t.Fatalf("delete of all: %v, %v", gone, err)
 	}
-	if entries, _ := d.audits("config.delete"); len(entries) != len(config.Kinds()) ||
+	if entries, _ := audits(d, "config.delete"); len(entries) != len(config.Kinds()) ||
 		entries[0].Fields["before"] == "" || entries[0].Fields["after"] != "" {
 		t.Errorf("audit of the deletion: %v", entries)
 	}
 	all.ExpectedVersion = 0
-	_, err = d.config().DeleteConfig(t.Context(), all)
+	_, err = configAt(d).DeleteConfig(t.Context(), all)
 	wantOnly(t, "delete again", err, explain.NotFound)
 }
 
 func TestConfigRefusals(t *testing.T) {
-	d := testDesk(t)
-	put := d.mustPut(config.Example)
+	d := coordinatortest.PoolDesk(t)
+	put := mustPut(d, config.Example)
 	stale := put.GetVersion() - 1
 	many := &fealtyv1.PutConfigRequest{}
 	for range config.MaxBatch + 1 {
@@ -174,73 +175,73 @@ func TestConfigRefusals(t *testing.T) {
 		code explain.Code
 	}{
 		{"nothing",
-			func() error { _, err := d.config().PutConfig(t.Context(), &fealtyv1.PutConfigRequest{}); return err },
+			func() error { _, err := configAt(d).PutConfig(t.Context(), &fealtyv1.PutConfigRequest{}); return err },
 			explain.RequestField},
-		{"too many", func() error { _, err := d.config().PutConfig(t.Context(), many); return err },
+		{"too many", func() error { _, err := configAt(d).PutConfig(t.Context(), many); return err },
 			explain.RequestField},
 		{"two in one", func() error {
-			_, err := d.config().PutConfig(t.Context(),
+			_, err := configAt(d).PutConfig(t.Context(),
 				&fealtyv1.PutConfigRequest{Records: [][]byte{[]byte(config.Example)}})
 			return err
 		}, explain.RequestField},
-		{"one twice", func() error { _, err := d.put(qosRecord + "---\n" + qosRecord); return err },
+		{"one twice", func() error { _, err := putAt(d, qosRecord+"---\n"+qosRecord); return err },
 			explain.ConfigInvalid},
-		{"no record", func() error { _, err := d.put("kind: thing\nname: x\n"); return err }, explain.ConfigInvalid},
-		{"unknown reference", func() error { _, err := d.put("kind: route\nname: r\nservice: nope\n"); return err },
+		{"no record", func() error { _, err := putAt(d, "kind: thing\nname: x\n"); return err }, explain.ConfigInvalid},
+		{"unknown reference", func() error { _, err := putAt(d, "kind: route\nname: r\nservice: nope\n"); return err },
 			explain.ConfigInvalid},
 		{"a secret", func() error {
-			_, err := d.put("kind: organization\nname: o\ndescription: AKIAIOSFODNN7EXAMPLE\n")
+			_, err := putAt(d, "kind: organization\nname: o\ndescription: AKIAIOSFODNN7EXAMPLE\n")
 			return err
 		}, explain.ConfigInvalid},
 		{"stale put", func() error {
 			req := putRequest(qosRecord)
 			req.ExpectedVersion = stale
-			_, err := d.config().PutConfig(t.Context(), req)
+			_, err := configAt(d).PutConfig(t.Context(), req)
 			return err
 		}, explain.ConfigStale},
 		{"stale delete", func() error {
-			_, err := d.config().DeleteConfig(t.Context(),
+			_, err := configAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "storage", Name: "mirror"}},
 					ExpectedVersion: stale})
 			return err
 		}, explain.ConfigStale},
 		{"delete of nothing", func() error {
-			_, err := d.config().DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{})
+			_, err := configAt(d).DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{})
 			return err
 		}, explain.RequestField},
 		{"delete of no kind", func() error {
-			_, err := d.config().DeleteConfig(t.Context(),
+			_, err := configAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "thing", Name: "x"}}})
 			return err
 		}, explain.NotFound},
 		{"get of no name", func() error {
-			_, err := d.config().GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "../x"})
+			_, err := configAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "../x"})
 			return err
 		}, explain.RequestField},
 		{"get of what is not there", func() error {
-			_, err := d.config().GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "silver"})
+			_, err := configAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "silver"})
 			return err
 		}, explain.NotFound},
 		{"list of no kind", func() error {
-			_, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "thing"})
+			_, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "thing"})
 			return err
 		}, explain.NotFound},
 		{"a page too large", func() error {
-			_, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: desired.MaxPage + 1})
+			_, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: desired.MaxPage + 1})
 			return err
 		}, explain.RequestField},
 		{"a page after nothing", func() error {
-			_, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageToken: "qos"})
+			_, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageToken: "qos"})
 			return err
 		}, explain.RequestField},
 	} {
-		before := d.store.snapshot()
+		before := d.Store.Snapshot()
 		err := tt.call()
 		wantOnly(t, tt.name, err, tt.code)
 		if strings.Contains(err.Error(), "AKIA") {
 			t.Errorf("%s: the secret is shown: %v", tt.name, err)
 		}
-		if after := d.store.snapshot(); len(after) != len(before) ||
+		if after := d.Store.Snapshot(); len(after) != len(before) ||
 			after[desired.StateKey].Version != before[desired.StateKey].Version {
 			t.Errorf("%s: the store changed", tt.name)
 		}
@@ -250,24 +251,26 @@ func TestConfigRefusals(t *testing.T) {
 // Of two writers that saw the same version one is refused, and neither undoes what
 // the other did. Without a version both count, one after the other.
 func TestConfigWriters(t *testing.T) {
-	d := testDesk(t)
-	other, err := d.another("other")
+	d := coordinatortest.PoolDesk(t)
+	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
 	wantOnly(t,
-		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
+			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Authority.Look(t.Context())
-	writers := []*coordinator.Coordinator{d.c, other}
-	version := d.mustPut(qosRecord).GetVersion()
+	writers := []*coordinator.Coordinator{d.C, other}
+	version := mustPut(d, qosRecord).GetVersion()
 	results := make(chan error, len(writers))
 	for i, c := range writers {
 		go func() {
 			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
-			_, err := served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices).PutConfig(context.Background(),
+			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices).PutConfig(
+				context.Background(),
 				req)
 			results <- err
 		}()
@@ -287,7 +290,7 @@ func TestConfigWriters(t *testing.T) {
 	for i, c := range writers {
 		go func() {
 			for n := range each {
-				if _, err := (served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices)).PutConfig(
+				if _, err := (coordinatortest.Served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices)).PutConfig(
 					context.Background(),
 					putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
@@ -304,7 +307,8 @@ func TestConfigWriters(t *testing.T) {
 		}
 	}
 	for _, c := range writers {
-		list, err := served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices).ListConfig(t.Context(),
+		list, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices).ListConfig(
+			t.Context(),
 			&fealtyv1.ListConfigRequest{})
 		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
 			t.Errorf("%d records, %v", len(list.GetRecords()), err)
@@ -315,24 +319,24 @@ func TestConfigWriters(t *testing.T) {
 // A write that was decided on what somebody else changed meanwhile is decided again,
 // and both are there.
 func TestConfigWriteInBetween(t *testing.T) {
-	d := testDesk(t)
-	d.store.intercept(func(store.Tx) {
-		d.store.intercept(nil)
-		d.mustPut("kind: qos\nname: between\n")
+	d := coordinatortest.PoolDesk(t)
+	d.Store.Intercept(func(store.Tx) {
+		d.Store.Intercept(nil)
+		mustPut(d, "kind: qos\nname: between\n")
 	})
-	d.mustPut(qosRecord)
-	v, err := d.c.Rooms().Desired.Read(t.Context(), d.state(), true)
+	mustPut(d, qosRecord)
+	v, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true)
 	if err != nil || v.Set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
 	// Who named the version that it was made from is refused instead.
 	req := putRequest("kind: qos\nname: late\n")
 	req.ExpectedVersion = uint64(v.State.Version)
-	d.store.intercept(func(store.Tx) {
-		d.store.intercept(nil)
-		d.mustPut("kind: qos\nname: again\n")
+	d.Store.Intercept(func(store.Tx) {
+		d.Store.Intercept(nil)
+		mustPut(d, "kind: qos\nname: again\n")
 	})
-	_, err = d.config().PutConfig(t.Context(), req)
+	_, err = configAt(d).PutConfig(t.Context(), req)
 	wantOnly(t, "the late one", err, explain.ConfigStale)
 }
 
@@ -340,28 +344,28 @@ func TestConfigWriteInBetween(t *testing.T) {
 // under a running coordinator shows that before it shows the restore.
 func TestConfigOfAnOlderHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := testDesk(t)
-		d.mustPut(qosRecord)
-		was := d.store.snapshot()
-		wantOnlyNil(t, d.set(poolEntries+"# again\n"))
-		d.mustPut("kind: qos\nname: more\n")
+		d := coordinatortest.PoolDesk(t)
+		mustPut(d, qosRecord)
+		was := d.Store.Snapshot()
+		wantOnlyNil(t, d.Set(coordinatortest.PoolEntries+"# again\n"))
+		mustPut(d, "kind: qos\nname: more\n")
 		for _, key := range []string{history.HeadKey, desired.StateKey,
 			desired.KeyOf(config.Key{Kind: "qos", Name: "more"})} {
 			if e, ok := was[key]; ok {
-				d.store.write(key, e.Value)
+				d.Store.Write(key, e.Value)
 			} else {
-				d.store.remove(key)
+				d.Store.Remove(key)
 			}
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.Rooms().Desired.Run(ctx, d.state()) }()
+		go func() { ended <- d.C.Rooms().Desired.Run(ctx, d.State()) }()
 		synctest.Wait()
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if n := forgedRecords(d.c); n != 0 {
+		if n := forgedRecords(d.C); n != 0 {
 			t.Errorf("%v records are called altered", n)
 		}
 	})
@@ -371,22 +375,25 @@ func TestConfigOfAnOlderHead(t *testing.T) {
 func TestConfigUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		lost []lostAnswer
+		lost []coordinatortest.LostAnswer
 		code explain.Code
 	}{
-		"it happened":              {[]lostAnswer{lostApplied}, ""},
-		"it did not":               {[]lostAnswer{lostDropped}, ""},
-		"nobody can tell":          {[]lostAnswer{lostForGood, answered}, explain.StoreOutcomeUnknown},
-		"nobody can tell, it not":  {[]lostAnswer{lostForGoodN, answered}, explain.StoreOutcomeUnknown},
-		"it did not, three in row": {[]lostAnswer{lostDropped, lostDropped, lostDropped}, ""},
+		"it happened": {[]coordinatortest.LostAnswer{coordinatortest.LostApplied}, ""},
+		"it did not":  {[]coordinatortest.LostAnswer{coordinatortest.LostDropped}, ""},
+		"nobody can tell": {[]coordinatortest.LostAnswer{coordinatortest.LostForGood, coordinatortest.Answered},
+			explain.StoreOutcomeUnknown},
+		"nobody can tell, it not": {[]coordinatortest.LostAnswer{coordinatortest.LostForGoodN, coordinatortest.Answered},
+			explain.StoreOutcomeUnknown},
+		"it did not, three in row": {[]coordinatortest.LostAnswer{coordinatortest.LostDropped, coordinatortest.LostDropped,
+			coordinatortest.LostDropped}, ""},
 	} {
-		d := testDesk(t)
-		d.store.lose(tt.lost...)
-		_, err := d.put(qosRecord)
+		d := coordinatortest.PoolDesk(t)
+		d.Store.Lose(tt.lost...)
+		_, err := putAt(d, qosRecord)
 		wantOnly(t, name, err, tt.code)
 		// What happened or not, the same again leads there, and nothing is double.
-		d.mustPut(qosRecord)
-		if entries, _ := d.audits("config.put"); len(entries) != 1 {
+		mustPut(d, qosRecord)
+		if entries, _ := audits(d, "config.put"); len(entries) != 1 {
 			t.Errorf("%s: %d audit entries", name, len(entries))
 		}
 	}
@@ -399,59 +406,64 @@ func TestConfigAltered(t *testing.T) {
 	t.Parallel()
 	record := func(kind config.Kind, name string) string { return desired.KeyOf(config.Key{Kind: kind, Name: name}) }
 	gone := func([]byte) []byte { return nil }
-	for name, alter := range map[string]func(d *desk, before map[string]store.Entry){
+	for name, alter := range map[string]func(d *coordinatortest.Desk, before map[string]store.Entry){
 		"a record is " +
-			"gone": func(d *desk, _ map[string]store.Entry) { d.store.alter(record("storage", "mirror"), gone) },
-		"the state is gone": func(d *desk, _ map[string]store.Entry) { d.store.alter(desired.StateKey, gone) },
-		"a record is rewritten": func(d *desk, _ map[string]store.Entry) {
-			d.store.alter(record("qos", "gold"), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+			"gone": func(d *coordinatortest.Desk, _ map[string]store.Entry) {
+			d.Store.Alter(record("storage", "mirror"), gone)
 		},
-		"everything is gone": func(d *desk, _ map[string]store.Entry) {
-			for _, k := range d.store.keys(desired.Prefix) {
-				d.store.alter(k, gone)
+		"the state is gone": func(d *coordinatortest.Desk, _ map[string]store.Entry) {
+			d.Store.Alter(desired.StateKey,
+				gone)
+		},
+		"a record is rewritten": func(d *coordinatortest.Desk, _ map[string]store.Entry) {
+			d.Store.Alter(record("qos", "gold"), func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+		},
+		"everything is gone": func(d *coordinatortest.Desk, _ map[string]store.Entry) {
+			for _, k := range d.Store.Keys(desired.Prefix) {
+				d.Store.Alter(k, gone)
 			}
 		},
-		"a record is an older one": func(d *desk, before map[string]store.Entry) {
-			d.store.alter(record("qos", "gold"), func([]byte) []byte { return before[record("qos", "gold")].Value })
+		"a record is an older one": func(d *coordinatortest.Desk, before map[string]store.Entry) {
+			d.Store.Alter(record("qos", "gold"), func([]byte) []byte { return before[record("qos", "gold")].Value })
 		},
-		"a record is another's": func(d *desk, _ map[string]store.Entry) {
-			other := d.store.snapshot()[record("storage", "mirror")].Value
-			d.store.alter(record("qos", "gold"), func([]byte) []byte { return other })
+		"a record is another's": func(d *coordinatortest.Desk, _ map[string]store.Entry) {
+			other := d.Store.Snapshot()[record("storage", "mirror")].Value
+			d.Store.Alter(record("qos", "gold"), func([]byte) []byte { return other })
 		},
-		"a record is back": func(d *desk, before map[string]store.Entry) {
-			d.store.mu.Lock()
-			defer d.store.mu.Unlock()
-			d.store.entries[record("qos", "old")] = before[record("qos", "old")]
+		"a record is back": func(d *coordinatortest.Desk, before map[string]store.Entry) {
+			d.Store.Mu.Lock()
+			defer d.Store.Mu.Unlock()
+			d.Store.Entries[record("qos", "old")] = before[record("qos", "old")]
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := testDesk(t)
-			d.mustPut("kind: qos\nname: old\n---\nkind: qos\nname: gold\npriority: 1\n")
-			before := d.store.snapshot()
-			if _, err := d.config().DeleteConfig(t.Context(),
+			d := coordinatortest.PoolDesk(t)
+			mustPut(d, "kind: qos\nname: old\n---\nkind: qos\nname: gold\npriority: 1\n")
+			before := d.Store.Snapshot()
+			if _, err := configAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos",
 					Name: "old"}}}); err != nil {
 				t.Fatal(err)
 			}
-			version := d.mustPut(config.Example).GetVersion()
-			set, _, _ := d.c.Rooms().Desired.Configured()
+			version := mustPut(d, config.Example).GetVersion()
+			set, _, _ := d.C.Rooms().Desired.Configured()
 			alter(d, before)
-			if _, err := d.c.Rooms().Desired.Read(t.Context(), d.state(), true); !errors.Is(err, store.ErrForged) {
+			if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("read: %v", err)
 			}
-			if now, v, ok := d.c.Rooms().Desired.Configured(); !ok || uint64(v) != version || now != set {
+			if now, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version || now != set {
 				t.Errorf("the config in force is of version %d, want %d", v, version)
 			}
-			d.restart()
-			if d.state().Phase != authority.Ready {
-				t.Fatalf("after a start: %v %s", d.state().Phase, d.state().Reason)
+			d.Restart()
+			if d.State().Phase != authority.Ready {
+				t.Fatalf("after a start: %v %s", d.State().Phase, d.State().Reason)
 			}
-			if _, _, ok := d.c.Rooms().Desired.Configured(); ok {
+			if _, _, ok := d.C.Rooms().Desired.Configured(); ok {
 				t.Error("after a start there is a config")
 			}
-			_, err := d.put(qosRecord)
+			_, err := putAt(d, qosRecord)
 			wantOnly(t, "put", err, explain.StoreForged)
-			_, err = d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+			_, err = configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 			wantOnly(t, "list", err, explain.StoreForged)
 		})
 	}
@@ -459,58 +471,58 @@ func TestConfigAltered(t *testing.T) {
 
 // The whole config of an earlier time is refused by whoever has seen a later one.
 func TestConfigRolledBack(t *testing.T) {
-	d := testDesk(t)
-	d.mustPut(qosRecord)
-	old := d.store.snapshot()
-	version := d.mustPut("kind: qos\nname: gold\npriority: 8\n").GetVersion()
-	d.store.revert(old)
-	_, err := d.put("kind: qos\nname: silver\n")
+	d := coordinatortest.PoolDesk(t)
+	mustPut(d, qosRecord)
+	old := d.Store.Snapshot()
+	version := mustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
+	d.Store.Revert(old)
+	_, err := putAt(d, "kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.Rooms().Desired.Configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
 
 // Nor is it believed if somebody writes all of it anew, so that its version is above.
 func TestConfigWrittenBack(t *testing.T) {
-	d := testDesk(t)
-	d.mustPut(qosRecord)
-	old := d.store.snapshot()
-	version := d.mustPut("kind: qos\nname: gold\npriority: 8\n").GetVersion()
+	d := coordinatortest.PoolDesk(t)
+	mustPut(d, qosRecord)
+	old := d.Store.Snapshot()
+	version := mustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
 	var tx store.Tx
 	for key, e := range old {
 		if strings.HasPrefix(key, desired.Prefix) {
 			tx.Put = append(tx.Put, store.Write{Key: key, Value: e.Value})
 		}
 	}
-	if _, err := d.store.Commit(t.Context(), tx); err != nil {
+	if _, err := d.Store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.put("kind: qos\nname: silver\n")
+	_, err := putAt(d, "kind: qos\nname: silver\n")
 	wantOnly(t, "put", err, explain.StoreForged)
-	if _, v, ok := d.c.Rooms().Desired.Configured(); !ok || uint64(v) != version {
+	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
 }
 
 // A store of before the config has one after the next start, and only then.
 func TestConfigBegins(t *testing.T) {
-	d := testDesk(t)
-	if set, version, ok := d.c.Rooms().Desired.Configured(); !ok || version == 0 || set.Len() != 0 {
+	d := coordinatortest.PoolDesk(t)
+	if set, version, ok := d.C.Rooms().Desired.Configured(); !ok || version == 0 || set.Len() != 0 {
 		t.Fatalf("after the first set: %v, %d, %v", set, version, ok)
 	}
-	in, err := d.c.Rooms().Bundle.Read(t.Context(), d.state())
+	in, err := d.C.Rooms().Bundle.Read(t.Context(), d.State())
 	if err != nil {
 		t.Fatal(err)
 	}
 	in.State.Value.Config = false
 	in.State.Value.Change++
-	ch := d.state().Records.NewChange(d.state().HeadVersion)
+	ch := d.State().Records.NewChange(d.State().HeadVersion)
 	ch.Put(bundle.StateKey, in.State.Version, in.State.Value)
-	ch.Delete(desired.StateKey, d.store.snapshot()[desired.StateKey].Version)
+	ch.Delete(desired.StateKey, d.Store.Snapshot()[desired.StateKey].Version)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.restart()
-	d.mustPut(config.Example)
+	d.Restart()
+	mustPut(d, config.Example)
 }

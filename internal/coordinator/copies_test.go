@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -22,22 +23,22 @@ import (
 // processOf opens streams of a machine's process, one after the other, as an agent does:
 // a stream that was ended for another process comes back after a while.
 type processOf struct {
-	d      *desk
+	d      *coordinatortest.Desk
 	run    string
 	ctx    context.Context
 	ended  chan error
 	listen *listening
 }
 
-func (d *desk) process(ctx context.Context, m *machine, n int) *processOf {
+func process(ctx context.Context, d *coordinatortest.Desk, m *coordinatortest.Machine, n int) *processOf {
 	p := &processOf{d: d, run: fmt.Sprintf("%032x", n), ended: make(chan error, 1)}
 	var cancel context.CancelFunc
 	p.ctx, cancel = context.WithCancel(ctx)
 	_ = cancel // it ends with ctx
 	p.listen = &listening{
-		ctx: identity.NewContext(p.ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}),
-		hello: &fealtyv1.ConnectRequest{Name: m.id.Name(), Run: p.run, Held: []*fealtyv1.HeldSnapshot{
-			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().Head.AuthorityEpoch},
+		ctx: identity.NewContext(p.ctx, identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}),
+		hello: &fealtyv1.ConnectRequest{Name: m.ID.Name(), Run: p.run, Held: []*fealtyv1.HeldSnapshot{
+			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.State().Head.AuthorityEpoch},
 		}},
 	}
 	return p
@@ -45,43 +46,47 @@ func (d *desk) process(ctx context.Context, m *machine, n int) *processOf {
 
 func (p *processOf) connect(streams *sync.WaitGroup, at *coordinator.Coordinator) *processOf {
 	streams.Go(func() {
-		p.ended <- served[fealtyv1.AgentServiceServer](at.Rooms().Delivery.RegisterServices).Connect(p.listen)
+		p.ended <- coordinatortest.Served[fealtyv1.AgentServiceServer](at.Rooms().Delivery.RegisterServices).Connect(p.listen)
 	})
 	return p
 }
 
-func (d *desk) alarms() int { return int(counterOf(d.c.Registry(), "fealty_clone_alarms_total")) }
+func alarms(d *coordinatortest.Desk) int {
+	return int(coordinatortest.CounterOf(d.C.Registry(), "fealty_clone_alarms_total"))
+}
 
 // copyDesk runs fn with a desk in a bubble, one member a, and the streams that it opens.
-func copyDesk(t *testing.T, fn func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine)) {
+func copyDesk(t *testing.T, fn func(t *testing.T, d *coordinatortest.Desk, ctx context.Context,
+	streams *sync.WaitGroup, a *coordinatortest.Machine)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
-		d.mu.Lock()
-		d.now = time.Time{}
-		d.mu.Unlock()
-		wantOnlyNil(t, d.set(poolEntries))
-		d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
-		stop := d.runs(t)
+		d := coordinatortest.NewDesk(t)
+		d.Mu.Lock()
+		d.Now = time.Time{}
+		d.Mu.Unlock()
+		wantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
+		d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+		stop := runs(d, t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
-		defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.c.Close()) }()
-		fn(t, d, ctx, &streams, d.joined("a"))
+		defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.C.Close()) }()
+		fn(t, d, ctx, &streams, d.Joined("a"))
 	})
 }
 
 // Two machines with one folder take the place of each other: within a minute that is an
 // alarm, in status too, and the member is served all the while.
 func TestCopiedFolderAlarms(t *testing.T) {
-	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
+	copyDesk(t, func(t *testing.T, d *coordinatortest.Desk, ctx context.Context, streams *sync.WaitGroup,
+		a *coordinatortest.Machine) {
 		began := time.Now()
-		serving := d.process(ctx, a, 1).connect(streams, d.c)
-		for n := 2; d.alarms() == 0; n++ {
+		serving := process(ctx, d, a, 1).connect(streams, d.C)
+		for n := 2; alarms(d) == 0; n++ {
 			if time.Since(began) > time.Minute {
 				t.Fatal("no alarm within a minute")
 			}
 			synctest.Wait()
-			next := d.process(ctx, a, 1+(n+1)%2).connect(streams, d.c)
+			next := process(ctx, d, a, 1+(n+1)%2).connect(streams, d.C)
 			synctest.Wait()
 			select {
 			case err := <-serving.ended:
@@ -99,12 +104,12 @@ func TestCopiedFolderAlarms(t *testing.T) {
 			t.Errorf("the member is served no more: %v", err)
 		default:
 		}
-		found := d.findings(t, explain.MemberCopied)
+		found := findings(d, t, explain.MemberCopied)
 		if len(found) != 1 || !strings.Contains(found[0].GetSummary(), "data/a") {
 			t.Errorf("findings %v", found)
 		}
 		time.Sleep(15 * time.Minute)
-		if found := d.findings(t, explain.MemberCopied); len(found) != 0 {
+		if found := findings(d, t, explain.MemberCopied); len(found) != 0 {
 			t.Errorf("told for ever: %v", found)
 		}
 	})
@@ -113,13 +118,14 @@ func TestCopiedFolderAlarms(t *testing.T) {
 // One machine that comes back, rotates its key, restarts and goes to another coordinator
 // is not taken for two.
 func TestOneMachineIsNoCopy(t *testing.T) {
-	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, _ *machine) {
+	copyDesk(t, func(t *testing.T, d *coordinatortest.Desk, ctx context.Context, streams *sync.WaitGroup,
+		_ *coordinatortest.Machine) {
 		// With certificates of an hour it may renew every other minute.
 		wantOnlyNil(t,
-			d.set("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n"))
-		a := d.joined("hourly")
+			d.Set("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n"))
+		a := d.Joined("hourly")
 		run, connects := 1, 1000
-		if raceDetector {
+		if coordinatortest.RaceDetector {
 			connects = 100
 		}
 		for n := range connects {
@@ -128,14 +134,15 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 				run++ // its process was restarted
 			case n%10 == 5:
 				time.Sleep(2 * time.Minute)
-				wantOnlyNil(t, a.renew())
+				wantOnlyNil(t, a.Renew())
 			case n%11 == 6: // what another coordinator tells of it
-				_, err := served[fealtyv1.LiveServiceServer](d.c.Rooms().Membership.RegisterServices).NoteStreams(ctx,
+				_, err := coordinatortest.Served[fealtyv1.LiveServiceServer](d.C.Rooms().Membership.RegisterServices).NoteStreams(
+					ctx,
 					&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly",
 						Run: fmt.Sprintf("%032x", run)}}})
 				wantOnlyNil(t, err)
 			}
-			p := d.process(ctx, a, run).connect(streams, d.c)
+			p := process(ctx, d, a, run).connect(streams, d.C)
 			synctest.Wait()
 			select {
 			case err := <-p.ended:
@@ -144,7 +151,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 			}
 			time.Sleep(time.Duration(n%5) * time.Second)
 		}
-		if n := d.alarms(); n != 0 || len(d.findings(t, explain.MemberCopied)) != 0 {
+		if n := alarms(d); n != 0 || len(findings(d, t, explain.MemberCopied)) != 0 {
 			t.Errorf("%d alarms of one machine", n)
 		}
 	})
@@ -153,61 +160,64 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 // A copy from before renewals is refused once the newer key was in use, and raises the
 // alarm: by a stream and by a poll. The key before the newest may be on its way.
 func TestOlderKeyIsRefused(t *testing.T) {
-	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
-		presents := func(m *machine) error {
-			return d.c.Rooms().Membership.Presents(ctx,
-				identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+	copyDesk(t, func(t *testing.T, d *coordinatortest.Desk, ctx context.Context, streams *sync.WaitGroup,
+		a *coordinatortest.Machine) {
+		presents := func(m *coordinatortest.Machine) error {
+			return d.C.Rooms().Membership.Presents(ctx,
+				identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
 		}
 		first := *a
 		wantOnlyNil(t, presents(a))
 		time.Sleep(30 * time.Minute)
-		wantOnlyNil(t, a.renew())
+		wantOnlyNil(t, a.Renew())
 		// Nobody has seen the newer key: its answer may be lost.
 		wantOnlyNil(t, presents(&first))
 		wantOnlyNil(t, presents(a))
 		wantOnlyNil(t, presents(&first)) // it was on its way
-		if d.alarms() != 0 {
+		if alarms(d) != 0 {
 			t.Fatal("an alarm of a renewal")
 		}
 		time.Sleep(membership.NewKeySettles)
-		p := d.process(ctx, &first, 9).connect(streams, d.c)
-		if err := <-p.ended; !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 1 {
-			t.Fatalf("the stream of a copy: %v, %d alarms", err, d.alarms())
+		p := process(ctx, d, &first, 9).connect(streams, d.C)
+		if err := <-p.ended; !errors.Is(err, explain.RenewOlderKey) || alarms(d) != 1 {
+			t.Fatalf("the stream of a copy: %v, %d alarms", err, alarms(d))
 		}
 		wantOnlyNil(t, presents(a))
 
 		// Two renewals behind, at a coordinator that never saw the newer keys in use.
 		time.Sleep(30 * time.Minute)
-		wantOnlyNil(t, a.renew())
-		d.c.Rooms().Membership.Live().Forget(a.id)
-		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || d.alarms() != 2 {
-			t.Errorf("a key two renewals behind: %v, %d alarms", err, d.alarms())
+		wantOnlyNil(t, a.Renew())
+		d.C.Rooms().Membership.Live().Forget(a.ID)
+		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || alarms(d) != 2 {
+			t.Errorf("a key two renewals behind: %v, %d alarms", err, alarms(d))
 		}
 
 		// An outage finds nothing out: a key that this coordinator never heard of passes.
 		stranger := *a
-		stranger.leaf = first.leaf
-		d.store.setDown(errDown)
-		rec, _ := d.c.Rooms().Membership.Roster().Find("data/a")
+		stranger.Leaf = first.Leaf
+		d.Store.SetDown(coordinatortest.ErrDown)
+		rec, _ := d.C.Rooms().Membership.Roster().Find("data/a")
 		rec.Key, rec.Older = identity.KeyID{1}, nil
-		d.c.Rooms().Membership.Roster().Put(rec, 1<<40)
+		d.C.Rooms().Membership.Roster().Put(rec, 1<<40)
 		wantOnlyNil(t, presents(&stranger))
-		d.store.setDown(nil)
+		d.Store.SetDown(nil)
 	})
 }
 
 // A stream gives way to one of another process at another coordinator, and to none of its
 // own.
 func TestStreamsGiveWayElsewhere(t *testing.T) {
-	copyDesk(t, func(t *testing.T, d *desk, ctx context.Context, streams *sync.WaitGroup, a *machine) {
+	copyDesk(t, func(t *testing.T, d *coordinatortest.Desk, ctx context.Context, streams *sync.WaitGroup,
+		a *coordinatortest.Machine) {
 		note := func(member, run string) {
 			t.Helper()
-			_, err := served[fealtyv1.LiveServiceServer](d.c.Rooms().Membership.RegisterServices).NoteStreams(ctx,
+			_, err := coordinatortest.Served[fealtyv1.LiveServiceServer](d.C.Rooms().Membership.RegisterServices).NoteStreams(
+				ctx,
 				&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
 			wantOnlyNil(t, err)
 			synctest.Wait()
 		}
-		p := d.process(ctx, a, 1).connect(streams, d.c)
+		p := process(ctx, d, a, 1).connect(streams, d.C)
 		synctest.Wait()
 		note("data/a", p.run)
 		note("data/a", "not a process")
@@ -221,7 +231,8 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 		if err := <-p.ended; !errors.Is(err, explain.StreamReplaced) {
 			t.Errorf("it ended with %v", err)
 		}
-		if _, err := (served[fealtyv1.LiveServiceServer](d.c.Rooms().Membership.RegisterServices)).NoteStreams(ctx,
+		if _, err := (coordinatortest.Served[fealtyv1.LiveServiceServer](
+			d.C.Rooms().Membership.RegisterServices)).NoteStreams(ctx,
 			&fealtyv1.NoteStreamsRequest{Streams: make([]*fealtyv1.OpenedStream,
 				membership.OpeningsPage+1)}); !errors.Is(err,
 			explain.RequestField) {

@@ -11,6 +11,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -39,12 +40,12 @@ func (s *sentNews) envelopes(t *testing.T, scope snapshot.Scope) []*snapshot.Sig
 // A newer record over the same header goes without the content, and what a member
 // asks for goes whole, now and then.
 func TestDeliveryResync(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
 	b := publication.NewPublisher()
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	stream := &sentNews{ctx: t.Context()}
-	dl := d.c.Rooms().Delivery.NewSender(stream, m.id, nil)
+	dl := d.C.Rooms().Delivery.NewSender(stream, m.ID, nil)
 	deliver := func() []*snapshot.Signed {
 		t.Helper()
 		dl.Forget()
@@ -62,8 +63,8 @@ func TestDeliveryResync(t *testing.T) {
 	if got := deliver(); len(got) != 0 {
 		t.Fatalf("then %d came", len(got))
 	}
-	d.advance(publication.Renew)
-	d.mustPublish(b)
+	d.Advance(publication.Renew)
+	mustPublish(d, b)
 	got := deliver()
 	if len(got) != 1 || len(got[0].Content) != 0 || bytes.Equal(got[0].Publication.Record, p.State.Value.Record) {
 		t.Fatalf("with the next record %d came", len(got))
@@ -76,7 +77,7 @@ func TestDeliveryResync(t *testing.T) {
 	if got := deliver(); len(got) != 0 {
 		t.Fatalf("who asked again at once got %d", len(got))
 	}
-	d.advance(delivery.ResyncEvery)
+	d.Advance(delivery.ResyncEvery)
 	dl.Resync(slices.Repeat([]string{"x"}, 1000))
 	dl.Resync([]string{"trust_bundle", "node_runtime"})
 	dl.Forget()
@@ -94,29 +95,29 @@ func TestDeliveryResync(t *testing.T) {
 // A member that does not read what it is sent holds up nobody.
 func TestSlowMemberHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	slow, other := f.member("node-a"), f.member("node-b")
-	ctx, cancel := context.WithCancel(f.ctx())
+	f := coordinatortest.ReadyFleet(t, nil)
+	slow, other := f.Member("node-a"), f.Member("node-b")
+	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
-	open := func(n *node) fealtyv1.AgentService_ConnectClient {
+	open := func(n *coordinatortest.Node) fealtyv1.AgentService_ConnectClient {
 		t.Helper()
-		stream, err := newClients(n.conn()).agent.Connect(ctx)
+		stream, err := coordinatortest.NewClients(n.Conn()).Agent.Connect(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := stream.Send(&fealtyv1.ConnectRequest{Name: n.id.Name()}); err != nil {
+		if err := stream.Send(&fealtyv1.ConnectRequest{Name: n.ID.Name()}); err != nil {
 			t.Fatal(err)
 		}
 		return stream
 	}
 	// It asks for more and more, and reads nothing of it, until its window is full.
 	sent := func() float64 {
-		return counterOf(f.c.Registry(), "fealty_snapshot_sent_total", "whole", "node_runtime")
+		return coordinatortest.CounterOf(f.C.Registry(), "fealty_snapshot_sent_total", "whole", "node_runtime")
 	}
 	stuck := open(slow)
 	grows := func() bool {
 		was := sent()
-		f.advance(delivery.ResyncEvery)
+		f.Advance(delivery.ResyncEvery)
 		if err := stuck.Send(&fealtyv1.ConnectRequest{Name: "node-a",
 			Resync: []string{"trust_bundle", "node_runtime"}}); err != nil {
 			t.Fatal(err)
@@ -138,7 +139,7 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 	until(t, stream, snapshot.ScopeNodeRuntime)
 	for range 3 {
 		for _, roles := range []string{"roles: [ingress]", "roles: [ingress, egress]"} {
-			if err := f.set(bytes.Replace(f.manifest(""), []byte("roles: [ingress, egress]"), []byte(roles),
+			if err := f.Set(bytes.Replace(f.Manifest(""), []byte("roles: [ingress, egress]"), []byte(roles),
 				1)); err != nil {
 				t.Fatal(err)
 			}
@@ -157,25 +158,25 @@ func TestSlowMemberHoldsUpNobody(t *testing.T) {
 // keeps it, and pulls what it lacks.
 type acting struct {
 	*reader
-	m      *machine
+	m      *coordinatortest.Machine
 	stream *sentNews
 	dl     *delivery.Sender
 	held   map[snapshot.Scope]*snapshot.Verified
 	forms  map[string]int
 }
 
-func (m *machine) acting(t *testing.T) *acting {
+func actingOf(m *coordinatortest.Machine, t *testing.T) *acting {
 	t.Helper()
-	a := &acting{reader: m.reader(), m: m, stream: &sentNews{ctx: t.Context()},
+	a := &acting{reader: readerOf(m), m: m, stream: &sentNews{ctx: t.Context()},
 		held: make(map[snapshot.Scope]*snapshot.Verified), forms: make(map[string]int)}
-	a.dl = m.d.c.Rooms().Delivery.NewSender(a.stream, m.id, nil)
+	a.dl = m.Desk.C.Rooms().Delivery.NewSender(a.stream, m.ID, nil)
 	return a
 }
 
 // hear takes what there is for the member, and returns the scopes that came.
 func (a *acting) hear(t *testing.T) []string {
 	t.Helper()
-	d := a.m.d
+	d := a.m.Desk
 	a.dl.Forget()
 	if err := a.dl.SendTrust(); err != nil {
 		t.Fatal(err)
@@ -197,7 +198,7 @@ func (a *acting) hear(t *testing.T) []string {
 		}
 		v, err := a.take(t, scope, signed)
 		if err != nil {
-			t.Fatalf("%s does not take its %s: %v", a.m.id.Name(), scope, err)
+			t.Fatalf("%s does not take its %s: %v", a.m.ID.Name(), scope, err)
 		}
 		if a.marks, err = snapshot.Accept(a.marks, v); err != nil {
 			t.Fatal(err)
@@ -214,7 +215,7 @@ func (a *acting) hear(t *testing.T) []string {
 
 func (a *acting) take(t *testing.T, scope snapshot.Scope, signed *snapshot.Signed) (*snapshot.Verified, error) {
 	t.Helper()
-	now := a.m.d.clock()
+	now := a.m.Desk.Clock()
 	checked, err := snapshot.VerifyHeader(signed, a.trust, a.marks, now)
 	if err != nil {
 		return nil, err
@@ -233,9 +234,9 @@ func (a *acting) take(t *testing.T, scope snapshot.Scope, signed *snapshot.Signe
 	}
 	a.forms["detached"]++
 	hash := checked.Header().ContentHash
-	got := &pulled{ctx: a.m.as(t.Context())}
-	if err := a.m.pull(got, hash[:]); err != nil {
-		t.Fatalf("%s cannot pull its %s: %v", a.m.id.Name(), scope, err)
+	got := &pulled{ctx: as(t.Context(), a.m)}
+	if err := pull(a.m, got, hash[:]); err != nil {
+		t.Fatalf("%s cannot pull its %s: %v", a.m.ID.Name(), scope, err)
 	}
 	return checked.Complete(got.got)
 }
@@ -247,18 +248,18 @@ func TestDeliveryToTenants(t *testing.T) {
 	t.Parallel()
 	d := tenants(t)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
+	mustPublish(d, b)
 	names := []string{"acme", "globex", "edge", "both"}
 	members := make(map[string]*acting)
 	for _, name := range names {
-		m := d.machine()
-		if err := m.join(identity.Data, proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: name,
+		m := d.Machine()
+		if err := m.Join(identity.Data, proof.NewTokenProver(d.Token(&fealtyv1.CreateTokenRequest{Entry: name,
 			Name: name + "-2"}))); err != nil {
 			t.Fatal(err)
 		}
-		members[name] = m.acting(t)
+		members[name] = actingOf(m, t)
 	}
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	for _, name := range names {
 		got := members[name].hear(t)
 		if len(got) < 3 || got[0] != string(snapshot.ScopeNodeRuntime) {
@@ -281,25 +282,25 @@ func TestDeliveryToTenants(t *testing.T) {
 			own[p.Headers[i].Header.Content] = true
 		}
 		for hash, content := range p.Contents {
-			d.advance(time.Second)
+			d.Advance(time.Second)
 			digest, err := snapshot.ParseDigest(hash)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := &pulled{ctx: a.m.as(t.Context())}
-			err = a.m.pull(got, digest[:])
+			got := &pulled{ctx: as(t.Context(), a.m)}
+			err = pull(a.m, got, digest[:])
 			if own[hash] && (err != nil || !bytes.Equal(got.got, content)) || !own[hash] &&
 				(err == nil || len(got.got) != 0) {
 				t.Errorf("%s pulls %s, its own: %v: %d bytes, %v", name, content, own[hash], len(got.got), err)
 			}
 			if !own[hash] {
-				wantCode(t, err, explain.NotFound)
+				coordinatortest.WantCode(t, err, explain.NotFound)
 			}
 		}
 	}
 	// A route of one organization changes: who has that organization hears, by a patch.
-	d.mustPut("kind: route\nname: acme-new\norganization: acme\nmatch: host new\nto: [acme-peer]\n")
-	p = d.mustPublish(b)
+	mustPut(d, "kind: route\nname: acme-new\norganization: acme\nmatch: host new\nto: [acme-peer]\n")
+	p = mustPublish(d, b)
 	for name, want := range map[string]bool{"acme": true, "globex": false, "both": true} {
 		before := members[name].forms["patch"]
 		if got := members[name].hear(t); slices.Contains(got, "route_policy") != want || len(got) > 1 {
@@ -314,8 +315,8 @@ func TestDeliveryToTenants(t *testing.T) {
 	}
 	// Who missed a version gets the whole: no patch fits.
 	for _, match := range []string{"newer", "newest"} {
-		d.mustPut("kind: route\nname: acme-new\norganization: acme\nmatch: host " + match + "\nto: [acme-peer]\n")
-		p = d.mustPublish(b)
+		mustPut(d, "kind: route\nname: acme-new\norganization: acme\nmatch: host "+match+"\nto: [acme-peer]\n")
+		p = mustPublish(d, b)
 		members["acme"].hear(t)
 	}
 	patches, wholes := members["both"].forms["patch"], members["both"].forms["whole"]
@@ -324,7 +325,7 @@ func TestDeliveryToTenants(t *testing.T) {
 		t.Errorf("who missed a version is sent %v", members["both"].forms)
 	}
 	// So does who was away, and what it has then is the same.
-	late := members["acme"].m.acting(t)
+	late := actingOf(members["acme"].m, t)
 	late.hear(t)
 	for _, a := range []*acting{members["acme"], late} {
 		for _, i := range p.Of(identity.Data, "acme-2") {
@@ -335,8 +336,8 @@ func TestDeliveryToTenants(t *testing.T) {
 		}
 	}
 	// A newer record alone moves no content.
-	d.advance(publication.Renew)
-	d.mustPublish(b)
+	d.Advance(publication.Renew)
+	mustPublish(d, b)
 	was := members["both"].forms["record"]
 	if got := members["both"].hear(t); members["both"].forms["record"]-was != len(got) || len(got) < 3 {
 		t.Errorf("with a newer record came %v, as %v", got, members["both"].forms)
@@ -348,23 +349,23 @@ func TestDeliveryOfMuch(t *testing.T) {
 	t.Parallel()
 	d := tenants(t)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
+	mustPublish(d, b)
 	var routes []string
 	for i := range 200 {
 		routes = append(routes,
 			fmt.Sprintf("kind: route\nname: acme-%03d\norganization: acme\nmatch: \"host %s\"\nto: [acme-peer]\n", i,
 				strings.Repeat("x", 100)))
 	}
-	d.mustPut(strings.Join(routes, "---\n"))
-	m := d.joinedAs("acme", "acme-3")
-	d.mustPublish(b)
-	a := m.acting(t)
+	mustPut(d, strings.Join(routes, "---\n"))
+	m := joinedAs(d, "acme", "acme-3")
+	mustPublish(d, b)
+	a := actingOf(m, t)
 	a.hear(t)
 	if a.forms["detached"] != 1 || a.forms["patch"] != 0 {
 		t.Fatalf("it came as %v", a.forms)
 	}
-	d.mustPut("kind: route\nname: acme-100\norganization: acme\nmatch: host changed\nto: [acme-peer]\n")
-	d.mustPublish(b)
+	mustPut(d, "kind: route\nname: acme-100\norganization: acme\nmatch: host changed\nto: [acme-peer]\n")
+	mustPublish(d, b)
 	a.hear(t)
 	if v, _ := a.held[snapshot.ScopeRoutePolicy].RoutePolicy(); a.forms["detached"] != 1 || a.forms["patch"] != 1 ||
 		len(v.Routes) != 201 {

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -22,9 +23,9 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-func (d *desk) drain(t *testing.T, name string) *fealtyv1.DrainMemberResponse {
+func drain(d *coordinatortest.Desk, t *testing.T, name string) *fealtyv1.DrainMemberResponse {
 	t.Helper()
-	resp, err := d.members().DrainMember(t.Context(),
+	resp, err := d.Members().DrainMember(t.Context(),
 		&fealtyv1.DrainMemberRequest{Kind: "data", Name: name, Reason: "old rack"})
 	wantOnly(t, "drain", err, "")
 	return resp
@@ -32,28 +33,28 @@ func (d *desk) drain(t *testing.T, name string) *fealtyv1.DrainMemberResponse {
 
 // What drain and undrain do, and what they leave alone.
 func TestDrainIsAMarkThatStays(t *testing.T) {
-	d := testDesk(t)
-	a := d.joined("a")
-	before := d.record(identity.Data, "a").Value
-	audited := len(d.store.keys(auditlog.Prefix))
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	before := d.Record(identity.Data, "a").Value
+	audited := len(d.Store.Keys(auditlog.Prefix))
 
-	dry, err := d.members().DrainMember(t.Context(),
+	dry, err := d.Members().DrainMember(t.Context(),
 		&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", DryRun: true})
 	wantOnly(t, "dry run", err, "")
 	if !dry.GetChanged() || dry.GetMember().GetState() != record.Draining ||
-		d.record(identity.Data, "a").Value.State != record.Active {
-		t.Fatalf("a dry run answered %v and left %s", dry, d.record(identity.Data, "a").Value.State)
+		d.Record(identity.Data, "a").Value.State != record.Active {
+		t.Fatalf("a dry run answered %v and left %s", dry, d.Record(identity.Data, "a").Value.State)
 	}
-	first := d.drain(t, "a")
+	first := drain(d, t, "a")
 	if m := first.GetMember(); !first.GetChanged() || m.GetState() != record.Draining ||
-		m.GetDrainReason() != "old rack" || m.GetDrainedBy() == "" || !m.GetDrainingSince().AsTime().Equal(d.clock()) {
+		m.GetDrainReason() != "old rack" || m.GetDrainedBy() == "" || !m.GetDrainingSince().AsTime().Equal(d.Clock()) {
 		t.Fatalf("drain answered %v", first)
 	}
-	version := d.record(identity.Data, "a").Version
-	if again := d.drain(t, "a"); again.GetChanged() || d.record(identity.Data, "a").Version != version {
+	version := d.Record(identity.Data, "a").Version
+	if again := drain(d, t, "a"); again.GetChanged() || d.Record(identity.Data, "a").Version != version {
 		t.Fatalf("draining twice wrote something: %v", again)
 	}
-	if n := len(d.store.keys(auditlog.Prefix)); n != audited+1 {
+	if n := len(d.Store.Keys(auditlog.Prefix)); n != audited+1 {
 		t.Fatalf("%d audit entries, want one more than %d", n, audited)
 	}
 
@@ -61,54 +62,54 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 	// another machine under its name.
 	draining := func(when string) {
 		t.Helper()
-		if rec := d.record(identity.Data, "a").Value; rec.State != record.Draining || rec.Drain.Reason != "old rack" ||
+		if rec := d.Record(identity.Data, "a").Value; rec.State != record.Draining || rec.Drain.Reason != "old rack" ||
 			!slices.Equal(rec.Domains, before.Domains) {
 			t.Fatalf("%s: state %s, mark %+v, domains %v", when, rec.State, rec.Drain, rec.Domains)
 		}
 	}
-	wantOnly(t, "renew", a.renew(), "")
+	wantOnly(t, "renew", a.Renew(), "")
 	draining("renewed")
-	wantOnly(t, "rejoin", a.rejoin(), "")
+	wantOnly(t, "rejoin", a.Rejoin(), "")
 	draining("rejoined")
-	d.restart()
+	d.Restart()
 	draining("restarted")
-	d.replace(t, identity.Data, "a")
-	if rec := d.record(identity.Data, "a").Value; rec.State != record.Replacing {
+	replace(d, t, identity.Data, "a")
+	if rec := d.Record(identity.Data, "a").Value; rec.State != record.Replacing {
 		t.Fatalf("a replaced member is %s", rec.State)
 	}
-	d.joined("a")
+	d.Joined("a")
 	draining("replaced")
 
-	un, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
+	un, err := d.Members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "undrain", err, "")
 	if m := un.GetMember(); !un.GetChanged() || m.GetState() != record.Active || m.GetDrainingSince() != nil {
 		t.Fatalf("undrain answered %v", un)
 	}
-	if un, err = d.members().UndrainMember(t.Context(),
+	if un, err = d.Members().UndrainMember(t.Context(),
 		&fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil || un.GetChanged() {
 		t.Fatalf("undraining twice: %v, %v", un, err)
 	}
 }
 
 func TestDrainRefusals(t *testing.T) {
-	d := testDesk(t)
-	d.joined("a")
-	person := d.machine()
-	wantOnly(t, "login", d.byToken(person, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	person := d.Machine()
+	wantOnly(t, "login", byToken(d, person, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
 	for name, tc := range map[string]struct {
 		req  *fealtyv1.DrainMemberRequest
 		want explain.Code
 	}{
 		"nobody":   {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "z"}, explain.NotFound},
 		"no kind":  {&fealtyv1.DrainMemberRequest{Kind: "datum", Name: "a"}, explain.RequestField},
-		"a person": {&fealtyv1.DrainMemberRequest{Kind: "admin", Name: person.id.Name()}, explain.RequestField},
+		"a person": {&fealtyv1.DrainMemberRequest{Kind: "admin", Name: person.ID.Name()}, explain.RequestField},
 		"a book of words": {&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a",
 			Reason: strings.Repeat("x", record.MaxReasonBytes+1)}, explain.RequestField},
 	} {
-		before := d.store.snapshot()
-		_, err := d.members().DrainMember(t.Context(), tc.req)
+		before := d.Store.Snapshot()
+		_, err := d.Members().DrainMember(t.Context(), tc.req)
 		wantOnly(t, name, err, tc.want)
-		if !maps.EqualFunc(before, d.store.snapshot(), func(a, b store.Entry) bool { return a.Version == b.Version }) {
+		if !maps.EqualFunc(before, d.Store.Snapshot(), func(a, b store.Entry) bool { return a.Version == b.Version }) {
 			t.Errorf("%s: something was written", name)
 		}
 	}
@@ -116,13 +117,13 @@ func TestDrainRefusals(t *testing.T) {
 
 // A draining data member is about to go: the baseline does without it, and says so.
 func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	for _, name := range []string{"a", "b", "c"} {
-		d.c.Rooms().Membership.Live().Opened(d.joined(name).id, "")
+		d.C.Rooms().Membership.Live().Opened(d.Joined(name).ID, "")
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +132,7 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	if b := status().GetBaseline(); !b.GetMet() || b.GetDataMembers() != 3 || b.GetDrainingCount() != 0 {
 		t.Fatalf("baseline %v", b)
 	}
-	d.drain(t, "b")
+	drain(d, t, "b")
 	st := status()
 	if b := st.GetBaseline(); b.GetMet() || b.GetDataMembers() != 2 ||
 		!slices.Equal(b.GetDraining(), []string{"data/b"}) || b.GetDrainingCount() != 1 {
@@ -143,7 +144,7 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 		!strings.Contains(st.GetFindings()[i].GetRemedy(), "fealty member undrain data/b") {
 		t.Fatalf("findings %v", st.GetFindings())
 	}
-	d.ban(t, identity.Data, "b")
+	banAt(d, t, identity.Data, "b")
 	if b := status().GetBaseline(); b.GetDrainingCount() != 0 {
 		t.Fatalf("a banned member is waited for: %v", b)
 	}
@@ -152,15 +153,15 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 // Others are told of a draining member, by what is signed for them.
 func TestBootstrapShowsWhoDrains(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	d.joined("a")
-	d.drain(t, "a")
-	rec := d.record(identity.Data, "a")
-	d.c.Rooms().Membership.Roster().Put(rec.Value, rec.Version)
-	if n := d.c.Rooms().Membership.Roster().Count(identity.Data); n != 0 {
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	drain(d, t, "a")
+	rec := d.Record(identity.Data, "a")
+	d.C.Rooms().Membership.Roster().Put(rec.Value, rec.Version)
+	if n := d.C.Rooms().Membership.Roster().Count(identity.Data); n != 0 {
 		t.Errorf("%d active data members, want none", n)
 	}
-	got := d.c.Rooms().Membership.Roster().VisibleTo(rec.Value, 10)
+	got := d.C.Rooms().Membership.Roster().VisibleTo(rec.Value, 10)
 	if len(got) != 1 || got[0].State != record.Draining {
 		t.Fatalf("visible: %+v", got)
 	}
@@ -171,58 +172,63 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name    string
-		prepare func(t *testing.T, d *desk, a *machine)
+		prepare func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine)
 		force   bool
 		want    explain.Code
 	}{
-		{"silent", func(*testing.T, *desk, *machine) {}, false, ""},
-		{"connected", func(_ *testing.T, d *desk, a *machine) { d.c.Rooms().Membership.Live().Opened(a.id, "") }, false,
+		{"silent", func(*testing.T, *coordinatortest.Desk, *coordinatortest.Machine) {}, false, ""},
+		{"connected", func(_ *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
+			d.C.Rooms().Membership.Live().Opened(a.ID, "")
+		}, false,
 			explain.MemberInContact},
 		{"connected, forced",
-			func(_ *testing.T, d *desk, a *machine) { d.c.Rooms().Membership.Live().Opened(a.id, "") }, true,
+			func(_ *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
+				d.C.Rooms().Membership.Live().Opened(a.ID, "")
+			}, true,
 			""},
-		{"connected, draining", func(t *testing.T, d *desk,
-			a *machine) {
-			d.c.Rooms().Membership.Live().Opened(a.id, "")
-			d.drain(t, "a")
+		{"connected, draining", func(t *testing.T, d *coordinatortest.Desk,
+			a *coordinatortest.Machine) {
+			d.C.Rooms().Membership.Live().Opened(a.ID, "")
+			drain(d, t, "a")
 		}, false, ""},
-		{"connected, replacing", func(t *testing.T, d *desk, a *machine) {
-			d.c.Rooms().Membership.Live().Opened(a.id, "")
-			d.replace(t, identity.Data, "a")
+		{"connected, replacing", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
+			d.C.Rooms().Membership.Live().Opened(a.ID, "")
+			replace(d, t, identity.Data, "a")
 		}, false, ""},
-		{"connected, banned", func(t *testing.T, d *desk, a *machine) {
-			d.c.Rooms().Membership.Live().Opened(a.id, "")
-			d.ban(t, identity.Data, "a")
+		{"connected, banned", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
+			d.C.Rooms().Membership.Live().Opened(a.ID, "")
+			banAt(d, t, identity.Data, "a")
 		}, false, ""},
-		{"reported lately", func(_ *testing.T, d *desk, a *machine) {
-			d.reported(a.id)
-			d.advance(replicas.SilentAfter - time.Second)
+		{"reported lately", func(_ *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
+			reported(d, a.ID)
+			d.Advance(replicas.SilentAfter - time.Second)
 		}, false, explain.MemberInContact},
-		{"reported long ago", func(_ *testing.T, d *desk, a *machine) {
-			d.reported(a.id)
-			d.advance(replicas.SilentAfter)
+		{"reported long ago", func(_ *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
+			reported(d, a.ID)
+			d.Advance(replicas.SilentAfter)
 		}, false, ""},
-		{"coordinator just started", func(_ *testing.T, d *desk,
-			_ *machine) {
-			d.c.Rooms().Membership.Listens(d.clock())
+		{"coordinator just started", func(_ *testing.T, d *coordinatortest.Desk,
+			_ *coordinatortest.Machine) {
+			d.C.Rooms().Membership.Listens(d.Clock())
 		}, false, explain.MemberInContact},
-		{"coordinator just started, member expired", func(_ *testing.T, d *desk, _ *machine) {
-			d.advance(26 * time.Hour)
-			d.c.Rooms().Membership.Listens(d.clock())
+		{"coordinator just started, member expired", func(_ *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine) {
+			d.Advance(26 * time.Hour)
+			d.C.Rooms().Membership.Listens(d.Clock())
 		}, false, ""},
-		{"back from recovery mode, in which nobody could report", func(t *testing.T, d *desk, a *machine) {
-			d.reported(a.id)
+		{"back from recovery mode, in which nobody could report", func(t *testing.T, d *coordinatortest.Desk,
+			a *coordinatortest.Machine) {
+			reported(d, a.ID)
 			outage(t, d, time.Hour)
 		}, false, explain.MemberInContact},
-		{"back from recovery mode for long", func(t *testing.T, d *desk, a *machine) {
-			d.reported(a.id)
+		{"back from recovery mode for long", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
+			reported(d, a.ID)
 			outage(t, d, time.Hour)
-			d.advance(replicas.SilentAfter)
+			d.Advance(replicas.SilentAfter)
 		}, false, ""},
-		{"owns a domain, forced", func(t *testing.T, d *desk, _ *machine) {
-			rec := d.record(identity.Data, "a")
+		{"owns a domain, forced", func(t *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine) {
+			rec := d.Record(identity.Data, "a")
 			rec.Value.Domains = []string{"range-7"}
-			ch := d.state().Records.NewChange(d.state().HeadVersion)
+			ch := d.State().Records.NewChange(d.State().HeadVersion)
 			ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
@@ -230,54 +236,54 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, true, explain.MemberOwnsDomains},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := testDesk(t)
-			a := d.joined("a")
+			d := coordinatortest.PoolDesk(t)
+			a := d.Joined("a")
 			tc.prepare(t, d, a)
 			req := &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: tc.force,
 				Reason: "rack burnt", DryRun: true}
-			_, err := d.members().RemoveMember(t.Context(), req)
+			_, err := d.Members().RemoveMember(t.Context(), req)
 			wantOnly(t, "dry run", err, tc.want)
-			if !d.record(identity.Data, "a").Exists() {
+			if !d.Record(identity.Data, "a").Exists() {
 				t.Fatal("a dry run removed it")
 			}
 			req.DryRun = false
-			_, err = d.members().RemoveMember(t.Context(), req)
+			_, err = d.Members().RemoveMember(t.Context(), req)
 			wantOnly(t, "remove", err, tc.want)
-			if gone := !d.record(identity.Data, "a").Exists(); gone != (tc.want == "") {
+			if gone := !d.Record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
-			if tc.want == "" && !d.c.Rooms().Bundle.View().Bundle.Banned(a.id, keyOf(t, a.key)) {
+			if tc.want == "" && !d.C.Rooms().Bundle.View().Bundle.Banned(a.ID, coordinatortest.KeyOf(t, a.Key)) {
 				t.Fatal("its key is not banned")
 			}
 		})
 	}
-	d := testDesk(t)
-	d.joined("a")
-	_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true})
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true})
 	wantOnly(t, "force without a reason", err, explain.RequestField)
-	_, err = d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true,
+	_, err = d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true,
 		Reason: strings.Repeat("x", record.MaxReasonBytes+1)})
 	wantOnly(t, "force with a book of words", err, explain.RequestField)
-	if !d.record(identity.Data, "a").Exists() {
+	if !d.Record(identity.Data, "a").Exists() {
 		t.Fatal("a refused removal removed it")
 	}
 }
 
 // outage puts the coordinator into recovery mode for as long, and lets it find back.
-func outage(t *testing.T, d *desk, lasts time.Duration) {
+func outage(t *testing.T, d *coordinatortest.Desk, lasts time.Duration) {
 	t.Helper()
-	wantOnly(t, "recovery mode", d.c.Rooms().Authority.Adopt(t.Context(),
-		authority.Recovering(d.state(), errors.New("the keeper is away"))), "")
-	d.advance(lasts)
-	d.c.Rooms().Authority.Look(t.Context())
-	d.wantPhase("ready", "")
+	wantOnly(t, "recovery mode", d.C.Rooms().Authority.Adopt(t.Context(),
+		authority.Recovering(d.State(), errors.New("the keeper is away"))), "")
+	d.Advance(lasts)
+	d.C.Rooms().Authority.Look(t.Context())
+	wantPhase(d, "ready", "")
 }
 
 // reported opens a stream of id, reports on it, and ends it.
-func (d *desk) reported(id identity.ID) {
-	d.c.Rooms().Membership.Live().Opened(id, "")
-	d.c.Rooms().Membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.clock())
-	d.c.Rooms().Membership.Live().Closed(id, nil, true)
+func reported(d *coordinatortest.Desk, id identity.ID) {
+	d.C.Rooms().Membership.Live().Opened(id, "")
+	d.C.Rooms().Membership.Live().Reported(id, &fealtyv1.ConnectRequest{}, d.Clock())
+	d.C.Rooms().Membership.Live().Closed(id, nil, true)
 }
 
 // lifeState is what matters of one member to the calls that race over it.
@@ -291,7 +297,7 @@ type lifeState struct {
 type lifeCall struct {
 	name string
 	spec func(s lifeState, own, next identity.KeyID) (lifeState, bool)
-	run  func(d *desk, m *machine, own, next machine) error
+	run  func(d *coordinatortest.Desk, m *coordinatortest.Machine, own, next coordinatortest.Machine) error
 }
 
 func lifeCalls() []lifeCall {
@@ -322,42 +328,43 @@ func lifeCalls() []lifeCall {
 			}
 			*s = lifeState{banned: s.banned, contact: s.contact}
 			return true
-		}), func(d *desk, _ *machine, _, _ machine) error {
-			_, err := d.members().RemoveMember(ctx,
+		}), func(d *coordinatortest.Desk, _ *coordinatortest.Machine, _, _ coordinatortest.Machine) error {
+			_, err := d.Members().RemoveMember(ctx,
 				&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: force, Reason: "test"})
 			return err
 		}}
 	}
 	return []lifeCall{
 		{"drain", on(func(s *lifeState) bool { s.draining = true; return true }),
-			func(d *desk, _ *machine, _, _ machine) error {
-				_, err := d.members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
+			func(d *coordinatortest.Desk, _ *coordinatortest.Machine, _, _ coordinatortest.Machine) error {
+				_, err := d.Members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
 				return err
 			}},
 		{"undrain", on(func(s *lifeState) bool { s.draining = false; return true }),
-			func(d *desk, _ *machine, _, _ machine) error {
-				_, err := d.members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
+			func(d *coordinatortest.Desk, _ *coordinatortest.Machine, _, _ coordinatortest.Machine) error {
+				_, err := d.Members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
 				return err
 			}},
-		{"renew", certify, func(_ *desk, m *machine, _, next machine) error {
-			_, err := m.renewWith(m.leaf, next.key)
+		{"renew", certify, func(_ *coordinatortest.Desk, m *coordinatortest.Machine, _, next coordinatortest.Machine) error {
+			_, err := m.RenewWith(m.Leaf, next.Key)
 			return err
 		}},
-		{"rejoin", certify, func(d *desk, m *machine, own, next machine) error {
-			side := &machine{d: d, key: own.key, id: m.id}
-			return side.joinWith(next.key, identity.Data, proof.NewSVIDProver(identity.Data, "a", own.key))
+		{"rejoin", certify, func(d *coordinatortest.Desk, m *coordinatortest.Machine, own,
+			next coordinatortest.Machine) error {
+			side := &coordinatortest.Machine{Desk: d, Key: own.Key, ID: m.ID}
+			return side.JoinWith(next.Key, identity.Data, proof.NewSVIDProver(identity.Data, "a", own.Key))
 		}},
 		remove(false),
 		remove(true),
 		{"replace", on(func(s *lifeState) bool { s.vacant = true; return true }),
-			func(d *desk, _ *machine, _, _ machine) error {
-				_, err := d.members().ReplaceMember(ctx,
+			func(d *coordinatortest.Desk, _ *coordinatortest.Machine, _, _ coordinatortest.Machine) error {
+				_, err := d.Members().ReplaceMember(ctx,
 					&fealtyv1.ReplaceMemberRequest{Kind: "data", Name: "a", Reason: "test"})
 				return err
 			}},
 		{"ban", func(s lifeState, _, _ identity.KeyID) (lifeState, bool) { s.banned = true; return s, true },
-			func(d *desk, _ *machine, _, _ machine) error {
-				_, err := d.members().BanMember(ctx,
+			func(d *coordinatortest.Desk, _ *coordinatortest.Machine, _, _ coordinatortest.Machine) error {
+				_, err := d.Members().BanMember(ctx,
 					&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"})
 				return err
 			}},
@@ -374,21 +381,22 @@ func TestRacesOverAMember(t *testing.T) {
 			if first.name == "rejoin" && second.name == "rejoin" {
 				continue // joins of one member wait for each other on a replica
 			}
-			for _, from := range inTurn(i+j, lifeState{}, lifeState{contact: true}, lifeState{draining: true},
+			for _, from := range coordinatortest.InTurn(i+j, lifeState{}, lifeState{contact: true}, lifeState{draining: true},
 				lifeState{draining: true, contact: true}) {
 				t.Run(fmt.Sprintf("%s overtaken by %s, draining %v, contact %v", first.name, second.name, from.draining,
 					from.contact), func(t *testing.T) {
-					d := testDesk(t)
-					m := d.joined("a")
-					own := machine{d: d, key: m.key}
+					d := coordinatortest.PoolDesk(t)
+					m := d.Joined("a")
+					own := coordinatortest.Machine{Desk: d, Key: m.Key}
 					if from.draining {
-						d.drain(t, "a")
+						drain(d, t, "a")
 					}
 					if from.contact {
-						d.c.Rooms().Membership.Live().Opened(m.id, "")
+						d.C.Rooms().Membership.Live().Opened(m.ID, "")
 					}
-					nextA, nextB := *d.machine(), *d.machine()
-					keyOwn, keyA, keyB := keyOf(t, own.key), keyOf(t, nextA.key), keyOf(t, nextB.key)
+					nextA, nextB := *d.Machine(), *d.Machine()
+					keyOwn, keyA, keyB := coordinatortest.KeyOf(t, own.Key), coordinatortest.KeyOf(t, nextA.Key),
+						coordinatortest.KeyOf(t, nextB.Key)
 					from := from
 					from.exists, from.key = true, keyOwn
 
@@ -402,14 +410,14 @@ func TestRacesOverAMember(t *testing.T) {
 						ran = true
 						errB = second.run(d, m, own, nextB)
 					}
-					d.store.intercept(overtake)
+					d.Store.Intercept(overtake)
 					errA := first.run(d, m, own, nextA)
 					if !ran { // it wrote nothing: then one comes after the other
-						d.store.intercept(nil)
+						d.Store.Intercept(nil)
 						errB = second.run(d, m, own, nextB)
 					}
-					rec := d.record(identity.Data, "a")
-					ban, err := record.Get[record.Ban](t.Context(), d.state().Records,
+					rec := d.Record(identity.Data, "a")
+					ban, err := record.Get[record.Ban](t.Context(), d.State().Records,
 						record.BanIDKey(identity.Data, "a"))
 					if err != nil {
 						t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -17,22 +18,22 @@ import (
 // than the one that was asked. A number that one of them does not say is unknown, and not 0.
 func TestBanTellsWhereItEnded(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	b, gone := newReplica(t, f), newReplica(t, f)
-	if err := f.set(f.manifest("")); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	b, gone := coordinatortest.NewReplica(t, f), coordinatortest.NewReplica(t, f)
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []*fleet{b, gone} {
-		r.start()
-		r.awaitHead(f)
-		r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
+	for _, r := range []*coordinatortest.Fleet{b, gone} {
+		r.Start()
+		r.AwaitHead(f)
+		awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
-	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	open := func(name string, at *fleet) {
+	awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	open := func(name string, at *coordinatortest.Fleet) {
 		t.Helper()
-		n := f.member(name)
-		n.f = at // it is connected there
-		stream, err := newClients(n.conn()).agent.Connect(at.ctx())
+		n := f.Member(name)
+		n.Fleet = at // it is connected there
+		stream, err := coordinatortest.NewClients(n.Conn()).Agent.Connect(at.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +44,7 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	}
 	ban := func(name string) []string {
 		t.Helper()
-		resp, err := f.local().member.BanMember(f.ctx(),
+		resp, err := f.Local().Member.BanMember(f.Context(),
 			&fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "stolen"})
 		if err != nil {
 			t.Fatal(err)
@@ -66,7 +67,7 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 		t.Errorf("the ban of a member that was connected to coordinator-2 tells %q, want %q", got, want)
 	}
 	open("node-c", f)
-	gone.kill()
+	gone.Kill()
 	if got, want := ban("node-c"), []string{"coordinator-1 true 1", "coordinator-2 true 0",
 		"coordinator-3 false 0"}; !slices.Equal(got, want) {
 		t.Errorf("the ban of a member that was connected here tells %q, want %q", got, want)
@@ -77,14 +78,14 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	}
 
 	// An answer under an older bundle than the one that bans is none, and members get none.
-	live := served[fealtyv1.LiveServiceServer](b.c.Rooms().Membership.RegisterServices)
-	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.c.Rooms().Bundle.View().Epoch,
-		ConfigVersion: b.c.Rooms().Bundle.View().Version + 1}
-	if resp, err := live.GetEnded(f.ctx(), ahead); err == nil {
+	live := coordinatortest.Served[fealtyv1.LiveServiceServer](b.C.Rooms().Membership.RegisterServices)
+	ahead := &fealtyv1.GetEndedRequest{Member: "data/node-a", AuthorityEpoch: b.C.Rooms().Bundle.View().Epoch,
+		ConfigVersion: b.C.Rooms().Bundle.View().Version + 1}
+	if resp, err := live.GetEnded(f.Context(), ahead); err == nil {
 		t.Errorf("a coordinator that has not heard of the ban answered %v", resp)
 	}
-	n := f.member("node-d")
-	_, err := fealtyv1.NewLiveServiceClient(n.conn()).GetEnded(f.ctx(),
+	n := f.Member("node-d")
+	_, err := fealtyv1.NewLiveServiceClient(n.Conn()).GetEnded(f.Context(),
 		&fealtyv1.GetEndedRequest{Member: "data/node-a"})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a member asked, and got %v", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -25,9 +26,9 @@ import (
 )
 
 // seal is the write of a record, as another coordinator makes it.
-func (d *desk) seal(t *testing.T, key string, value any) store.Write {
+func seal(d *coordinatortest.Desk, t *testing.T, key string, value any) store.Write {
 	t.Helper()
-	w, err := d.state().Records.Seal(key, value)
+	w, err := d.State().Records.Seal(key, value)
 	wantOnlyNil(t, err)
 	return w
 }
@@ -37,39 +38,39 @@ func (d *desk) seal(t *testing.T, key string, value any) store.Write {
 func TestFullStoreIsObeyed(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		change func(t *testing.T, d *desk, m *machine)
+		change func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine)
 		want   explain.Code
 	}{
-		{"its identity is banned", func(t *testing.T, d *desk, m *machine) {
-			w := d.seal(t, record.BanIDKey(identity.Data, "a"), record.Ban{Reason: "x", By: "y", At: d.clock()})
-			d.store.write(w.Key, w.Value)
+		{"its identity is banned", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
+			w := seal(d, t, record.BanIDKey(identity.Data, "a"), record.Ban{Reason: "x", By: "y", At: d.Clock()})
+			d.Store.Write(w.Key, w.Value)
 		}, explain.JoinBanned},
-		{"its key is banned", func(t *testing.T, d *desk, m *machine) {
-			w := d.seal(t, record.BanKeyKey(keyOf(t, m.key)), record.Ban{Reason: "x", By: "y", At: d.clock()})
-			d.store.write(w.Key, w.Value)
+		{"its key is banned", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
+			w := seal(d, t, record.BanKeyKey(coordinatortest.KeyOf(t, m.Key)), record.Ban{Reason: "x", By: "y", At: d.Clock()})
+			d.Store.Write(w.Key, w.Value)
 		}, explain.JoinBanned},
-		{"it was removed", func(t *testing.T, d *desk, m *machine) {
-			d.store.alter(record.MemberKey(identity.Data, "a"), func([]byte) []byte { return nil })
+		{"it was removed", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
+			d.Store.Alter(record.MemberKey(identity.Data, "a"), func([]byte) []byte { return nil })
 		}, explain.RenewEntryGone},
-		{"it was renewed elsewhere", func(t *testing.T, d *desk, m *machine) {
-			rec := d.record(identity.Data, "a").Value
-			next, err := newKey()
+		{"it was renewed elsewhere", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
+			rec := d.Record(identity.Data, "a").Value
+			next, err := coordinatortest.NewKey()
 			wantOnlyNil(t, err)
-			rec.Rekey(keyOf(t, next), d.clock().Add(time.Hour), d.clock(), time.Hour)
-			w := d.seal(t, record.MemberKey(identity.Data, "a"), rec)
-			d.store.write(w.Key, w.Value)
+			rec.Rekey(coordinatortest.KeyOf(t, next), d.Clock().Add(time.Hour), d.Clock(), time.Hour)
+			w := seal(d, t, record.MemberKey(identity.Data, "a"), rec)
+			d.Store.Write(w.Key, w.Value)
 		}, explain.StoreBusy}, // the newer key may be its own; see renewRecorded
-		{"its record is altered", func(t *testing.T, d *desk, m *machine) {
-			d.store.alter(record.MemberKey(identity.Data, "a"), func(b []byte) []byte { b[len(b)-2] ^= 1; return b })
+		{"its record is altered", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
+			d.Store.Alter(record.MemberKey(identity.Data, "a"), func(b []byte) []byte { b[len(b)-2] ^= 1; return b })
 		}, explain.StoreForged},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := testDesk(t)
-			m := d.joined("a")
-			d.store.setFull(true)
-			wantOnlyNil(t, m.again())
+			d := coordinatortest.PoolDesk(t)
+			m := d.Joined("a")
+			d.Store.SetFull(true)
+			wantOnlyNil(t, againOf(m))
 			tt.change(t, d, m)
-			wantOnly(t, "its recorded key", d.past(m), tt.want)
+			wantOnly(t, "its recorded key", past(d, m), tt.want)
 		})
 	}
 }
@@ -79,29 +80,33 @@ func TestFullStoreIsObeyed(t *testing.T) {
 func TestFullStoreIsLookedAtLast(t *testing.T) {
 	ban := record.Ban{Reason: "x", By: "y"}
 	for name, tt := range map[string]struct {
-		key   func(m *machine) string
+		key   func(m *coordinatortest.Machine) string
 		value any // nil: what is there, under another version
 		want  explain.Code
 	}{
-		"its identity is banned": {func(*machine) string { return record.BanIDKey(identity.Data, "a") }, ban,
+		"its identity is banned": {func(*coordinatortest.Machine) string { return record.BanIDKey(identity.Data, "a") }, ban,
 			explain.JoinBanned},
-		"its key is banned": {func(m *machine) string { return record.BanKeyKey(keyOf(m.d.t, m.key)) }, ban,
+		"its key is banned": {func(m *coordinatortest.Machine) string {
+			return record.BanKeyKey(coordinatortest.KeyOf(m.Desk.T, m.Key))
+		}, ban,
 			explain.JoinBanned},
-		"another head is in force": {func(*machine) string { return history.HeadKey }, nil, explain.StoreBusy},
-		"its record is another one": {func(*machine) string { return record.MemberKey(identity.Data, "a") }, nil,
+		"another head is in force": {func(*coordinatortest.Machine) string { return history.HeadKey }, nil,
+			explain.StoreBusy},
+		"its record is another one": {func(*coordinatortest.Machine) string { return record.MemberKey(identity.Data, "a") },
+			nil,
 			explain.StoreBusy},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := testDesk(t)
-			m := d.joined("a")
+			d := coordinatortest.PoolDesk(t)
+			m := d.Joined("a")
 			key := tt.key(m)
-			value := d.store.snapshot()[key].Value
+			value := d.Store.Snapshot()[key].Value
 			if tt.value != nil {
-				value = d.seal(t, key, tt.value).Value
+				value = seal(d, t, key, tt.value).Value
 			}
-			d.store.setFull(true)
-			d.store.whenFull(func() { d.store.write(key, value) })
-			wantOnly(t, "its recorded key", d.past(m), tt.want)
+			d.Store.SetFull(true)
+			d.Store.WhenFull(func() { d.Store.Write(key, value) })
+			wantOnly(t, "its recorded key", past(d, m), tt.want)
 		})
 	}
 }
@@ -110,113 +115,113 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 // in; and the head that the store shows is enough for being ready.
 func TestFullStoreLasts(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	m := d.joined("a")
-	end := d.recordedEnd(m)
-	d.store.setFull(true)
-	for d.clock().Before(end.Add(lifetimes.Stretch - time.Minute)) {
-		d.advance(30 * time.Minute)
-		d.c.Rooms().Authority.Look(t.Context())
-		if !d.clock().Before(end.Add(lifetimes.Stretch)) {
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
+	end := recordedEnd(d, m)
+	d.Store.SetFull(true)
+	for d.Clock().Before(end.Add(lifetimes.Stretch - time.Minute)) {
+		d.Advance(30 * time.Minute)
+		d.C.Rooms().Authority.Look(t.Context())
+		if !d.Clock().Before(end.Add(lifetimes.Stretch)) {
 			break
 		}
-		if err := m.again(); err != nil {
-			t.Fatalf("%v after its record ends: %v", d.clock().Sub(end), err)
+		if err := againOf(m); err != nil {
+			t.Fatalf("%v after its record ends: %v", d.Clock().Sub(end), err)
 		}
-		if m.leaf.NotAfter.After(end.Add(lifetimes.Stretch)) {
-			t.Fatalf("certified until %v, and its record ends at %v", m.leaf.NotAfter, end)
+		if m.Leaf.NotAfter.After(end.Add(lifetimes.Stretch)) {
+			t.Fatalf("certified until %v, and its record ends at %v", m.Leaf.NotAfter, end)
 		}
-		if a := d.c.Health().Readiness(); !a.OK || a.Store != "full" {
+		if a := d.C.Health().Readiness(); !a.OK || a.Store != "full" {
 			t.Fatalf("readiness: %+v", a)
 		}
 	}
-	if m.leaf.NotAfter.Before(end.Add(lifetimes.Stretch - time.Minute)) {
-		t.Errorf("certified until %v alone, and its record ends at %v", m.leaf.NotAfter, end)
+	if m.Leaf.NotAfter.Before(end.Add(lifetimes.Stretch - time.Minute)) {
+		t.Errorf("certified until %v alone, and its record ends at %v", m.Leaf.NotAfter, end)
 	}
-	d.advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.clock()))
-	d.c.Rooms().Authority.Look(t.Context())
-	wantOnly(t, "for longer than that", d.past(m), explain.StoreFull)
+	d.Advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.Clock()))
+	d.C.Rooms().Authority.Look(t.Context())
+	wantOnly(t, "for longer than that", past(d, m), explain.StoreFull)
 }
 
 // That the store is full is told by status, readiness, a metric and the log, and is over
 // when it took a write; what nobody wrote for is no news.
 func TestFullStoreIsTold(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
 	told := func(what string, want bool) {
 		t.Helper()
-		d.c.Pulsed().Set(d.clock())
+		d.C.Pulsed().Set(d.Clock())
 		metric := "# HELP fealty_store_full 1 while the store refuses writes, because it has no space left or was " +
 			"made read-only.\n# TYPE fealty_store_full gauge\nfealty_store_full " +
 			map[bool]string{false: "0", true: "1"}[want] + "\n"
-		if err := testutil.GatherAndCompare(d.c.Registry(), strings.NewReader(metric), "fealty_store_full"); err != nil {
+		if err := testutil.GatherAndCompare(d.C.Registry(), strings.NewReader(metric), "fealty_store_full"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if got := len(d.findings(t, explain.StoreFull)) == 1; got != want {
+		if got := len(findings(d, t, explain.StoreFull)) == 1; got != want {
 			t.Errorf("%s: a finding: %v", what, got)
 		}
-		a := d.c.Health().Readiness()
+		a := d.C.Health().Readiness()
 		if !a.OK || (a.Store == "full") != want || (a.Reason != "") != want || strings.Contains(a.Reason, "secret") {
 			t.Errorf("%s: readiness %+v", what, a)
 		}
-		if !d.c.Health().Liveness().OK {
+		if !d.C.Health().Liveness().OK {
 			t.Errorf("%s: it is not alive", what)
 		}
 	}
 	told("before", false)
-	d.store.setFull(true)
+	d.Store.SetFull(true)
 	told("before anybody wrote", false)
-	wantOnly(t, "a new key", m.renew(), explain.StoreFull)
+	wantOnly(t, "a new key", m.Renew(), explain.StoreFull)
 	told("after a write", true)
-	d.advance(time.Hour)
-	d.c.Rooms().Authority.Look(t.Context())
+	d.Advance(time.Hour)
+	d.C.Rooms().Authority.Look(t.Context())
 	told("an hour later, when nobody wrote since", true)
-	d.store.setFull(false)
-	wantOnlyNil(t, m.renew())
+	d.Store.SetFull(false)
+	wantOnlyNil(t, m.Renew())
 	told("after one that was taken", false)
 
 	// A store with space for little: beats are taken, and what is large is not.
-	d.store.setFull(true)
-	wantOnly(t, "a new key", m.renew(), explain.StoreFull)
-	d.store.setFull(false)
-	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	d.Store.SetFull(true)
+	wantOnly(t, "a new key", m.Renew(), explain.StoreFull)
+	d.Store.SetFull(false)
+	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
-	d.advance(writable.Settles + time.Second)
-	d.c.Rooms().Authority.Look(t.Context())
+	d.Advance(writable.Settles + time.Second)
+	d.C.Rooms().Authority.Look(t.Context())
 	told("when none was refused for long", false)
 }
 
 // While the store is full nothing is half applied: a manifest, a token, a config and a
 // rotation are refused by name and leave all as it was, or are done.
 func TestFullStoreAppliesNothing(t *testing.T) {
-	d := testDesk(t)
-	d.joined("a")
-	before, head := d.store.snapshot(), d.state().Head.Hash
-	d.store.setFull(true)
-	_, put := d.put(qosRecord)
-	_, token := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	before, head := d.Store.Snapshot(), d.State().Head.Hash
+	d.Store.SetFull(true)
+	_, put := putAt(d, qosRecord)
+	_, token := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
 		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	_, rotate := d.trustService().RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
-	_, rekey := d.rekey()
+	_, rotate := trustService(d).RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
+	_, rekey := rekey(d)
 	for what, err := range map[string]error{
-		"a manifest": d.set(poolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n"),
+		"a manifest": d.Set(coordinatortest.PoolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n"),
 		"a token":    token, "a rotation": rotate, "another mesh CA": rekey, "a config": put,
 	} {
 		if !errors.Is(err, explain.StoreFull) && !errors.Is(err, store.ErrFull) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	for key, e := range d.store.snapshot() {
+	for key, e := range d.Store.Snapshot() {
 		if old, ok := before[key]; !ok || string(old.Value) != string(e.Value) {
 			t.Errorf("%s was written", key)
 		}
 	}
-	if s := d.state(); s.Phase != authority.Ready || s.Head.Hash != head {
+	if s := d.State(); s.Phase != authority.Ready || s.Head.Hash != head {
 		t.Errorf("it is %v at %v", s.Phase, s.Head.Hash)
 	}
-	d.store.setFull(false)
-	wantOnlyNil(t, d.set(poolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"))
+	d.Store.SetFull(false)
+	wantOnlyNil(t, d.Set(coordinatortest.PoolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"))
 }
 
 // Why a store that is read takes no writes is told by readiness, by a finding, to who
@@ -225,8 +230,8 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 func TestRefusingStoreIsTold(t *testing.T) {
 	t.Parallel()
 	for i, reason := range store.Reasons() {
-		refused := refusedFor(reason)
-		for _, err := range inTurn(i, refused, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, refused)) {
+		refused := coordinatortest.RefusedFor(reason)
+		for _, err := range coordinatortest.InTurn(i, refused, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, refused)) {
 			name := "refused"
 			if errors.Is(err, store.ErrUnknownOutcome) {
 				name = "unknown"
@@ -238,10 +243,10 @@ func TestRefusingStoreIsTold(t *testing.T) {
 }
 
 func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
-	d := testDesk(t)
-	m := d.joined("a")
-	d.joined("b")
-	d.store.setRefusing(refused)
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
+	d.Joined("b")
+	d.Store.SetRefusing(refused)
 	code := explain.StoreRefuses
 	if reason == store.NoSpace {
 		code = explain.StoreFull
@@ -258,54 +263,54 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 			t.Errorf("%s: %v, want %s with %q", what, err, answer, text)
 		}
 	}
-	shows("a new key", reason.String(), m.renew())
-	_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "x"})
+	shows("a new key", reason.String(), m.Renew())
+	_, err := d.Members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "x"})
 	shows("a ban", reason.String(), err)
-	end := d.recordedEnd(m)
-	for d.clock().Before(end.Add(time.Hour)) {
-		d.advance(20 * time.Minute)
-		d.c.Rooms().Authority.Look(t.Context())
-		wantOnlyNil(t, m.again()) // for longer than in an outage: what is read is so
+	end := recordedEnd(d, m)
+	for d.Clock().Before(end.Add(time.Hour)) {
+		d.Advance(20 * time.Minute)
+		d.C.Rooms().Authority.Look(t.Context())
+		wantOnlyNil(t, againOf(m)) // for longer than in an outage: what is read is so
 	}
-	if m.leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
-		t.Errorf("it is certified until %v, and its record ends at %v", m.leaf.NotAfter, end)
+	if m.Leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
+		t.Errorf("it is certified until %v, and its record ends at %v", m.Leaf.NotAfter, end)
 	}
 	told := func(what, word, text string) {
 		t.Helper()
-		if a := d.c.Health().Readiness(); !a.OK || a.Store != word || !strings.Contains(a.Reason, text) ||
+		if a := d.C.Health().Readiness(); !a.OK || a.Store != word || !strings.Contains(a.Reason, text) ||
 			(a.Reason == "") != (text == "") {
 			t.Errorf("%s: readiness %+v, want %q with %q", what, a, word, text)
 		}
 		for _, other := range []explain.Code{explain.StoreFull, explain.StoreRefuses} {
-			if got, want := len(d.findings(t, other)), word != "ok" && other == code; got == 1 != want || got > 1 {
+			if got, want := len(findings(d, t, other)), word != "ok" && other == code; got == 1 != want || got > 1 {
 				t.Errorf("%s: %d findings %s", what, got, other)
 			}
 		}
 	}
 	told("meanwhile", storeguard.Word(reason), "has taken no writes for")
 	told("meanwhile", storeguard.Word(reason), reason.String())
-	found := d.findings(t, code)[0]
+	found := findings(d, t, code)[0]
 	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") ||
 		found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)
 	}
-	d.lapse()
-	d.pass(election.NobodyAfter)
-	d.c.Rooms().Election.Step(t.Context())
-	if got := d.c.Rooms().Election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
+	d.Lapse()
+	d.Pass(election.NobodyAfter)
+	d.C.Rooms().Election.Step(t.Context())
+	if got := d.C.Rooms().Election.Findings(); len(got) != 1 || !strings.Contains(got[0].GetSummary(),
 		reason.String()) || strings.Contains(got[0].GetSummary(), "altering") {
 		t.Errorf("nobody leads: %v", got)
 	}
 
-	d.store.setRefusing(nil)
-	back := d.clock().UTC().Format("15:04:05")
-	d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	d.Store.SetRefusing(nil)
+	back := d.Clock().UTC().Format("15:04:05")
+	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("as soon as it takes one", storeguard.Word(reason), "since "+back+" UTC the store takes some writes")
-	if text := d.findings(t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") ||
+	if text := findings(d, t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") ||
 		!strings.Contains(text, "it takes some") {
 		t.Errorf("as soon as it takes one: %s", text)
 	}
-	d.advance(writable.Settles + time.Second)
-	d.c.Rooms().Authority.Look(t.Context())
+	d.Advance(writable.Settles + time.Second)
+	d.C.Rooms().Authority.Look(t.Context())
 	told("when none was refused for long", "ok", "")
 }

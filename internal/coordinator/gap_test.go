@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -26,20 +27,20 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-func (f *fleet) restoreClient() fealtyv1.RestoreServiceClient {
-	f.t.Helper()
-	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{Now: f.clock})
+func restoreClient(f *coordinatortest.Fleet) fealtyv1.RestoreServiceClient {
+	f.T.Helper()
+	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{Now: f.Clock})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	f.t.Cleanup(func() { conn.Close() })
+	f.T.Cleanup(func() { conn.Close() })
 	return fealtyv1.NewRestoreServiceClient(conn)
 }
 
 // present shows a trust bundle as a stranger.
-func (f *fleet) present(raw []byte) (first, done *fealtyv1.PresentTrustResponse, err error) {
-	f.t.Helper()
-	stream, err := f.restoreClient().PresentTrust(f.ctx())
+func present(f *coordinatortest.Fleet, raw []byte) (first, done *fealtyv1.PresentTrustResponse, err error) {
+	f.T.Helper()
+	stream, err := restoreClient(f).PresentTrust(f.Context())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -54,11 +55,11 @@ func (f *fleet) present(raw []byte) (first, done *fealtyv1.PresentTrustResponse,
 	return first, done, err
 }
 
-func (f *fleet) ban(n *node) {
-	f.t.Helper()
-	if _, err := f.local().member.BanMember(f.ctx(),
-		&fealtyv1.BanMemberRequest{Kind: string(n.id.Kind()), Name: n.id.Name(), Reason: "test"}); err != nil {
-		f.t.Fatal(err)
+func banIn(f *coordinatortest.Fleet, n *coordinatortest.Node) {
+	f.T.Helper()
+	if _, err := f.Local().Member.BanMember(f.Context(),
+		&fealtyv1.BanMemberRequest{Kind: string(n.ID.Kind()), Name: n.ID.Name(), Reason: "test"}); err != nil {
+		f.T.Fatal(err)
 	}
 }
 
@@ -67,52 +68,52 @@ func (f *fleet) ban(n *node) {
 func TestPresented(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
-	a, lost := f.member("a"), f.member("b")
-	atBackup := f.c.Rooms().Bundle.View().Signed
-	b := f.save(owners).signed(f.signer)
-	f.ban(lost)
-	banned := f.c.Rooms().Bundle.View().Signed
-	first, _, err := f.present(banned)
+	a, lost := f.Member("a"), f.Member("b")
+	atBackup := f.C.Rooms().Bundle.View().Signed
+	b := save(f, owners).signed(f.Signer)
+	banIn(f, lost)
+	banned := f.C.Rooms().Bundle.View().Signed
+	first, _, err := present(f, banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
 	}
 	b.restore()
-	f.start()
-	f.awaitPhase(authority.Ready)
-	if f.c.Rooms().Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	f.Start()
+	awaitPhase(f, authority.Ready)
+	if f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
 	other, _ := ownedFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]),
 			banned[len(banned)-1]^1),
-		"of before the backup": atBackup, "of after the restore": f.c.Rooms().Bundle.View().Signed, "of another " +
-			"cluster": other.c.Rooms().Bundle.View().Signed,
+		"of before the backup": atBackup, "of after the restore": f.C.Rooms().Bundle.View().Signed, "of another " +
+			"cluster": other.C.Rooms().Bundle.View().Signed,
 	} {
-		if _, done, err := f.present(raw); err == nil {
+		if _, done, err := present(f, raw); err == nil {
 			t.Errorf("%s: %v", name, done)
 		}
 	}
-	first, done, err := f.present(banned)
+	first, done, err := present(f, banned)
 	if err != nil || done.GetTaken() < 2 {
 		t.Fatalf("presented: %v, %v, %v", first, done, err)
 	}
-	if !f.c.Rooms().Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	if !f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Error("the ban is not in force")
 	}
-	if f.c.Rooms().Bundle.Bans(a.id, identity.KeyOf(a.chain[0])) {
+	if f.C.Rooms().Bundle.Bans(a.ID, identity.KeyOf(a.Chain[0])) {
 		t.Error("somebody else is banned")
 	}
-	if _, _, err := f.present(banned); err == nil {
+	if _, _, err := present(f, banned); err == nil {
 		t.Error("the same again is news")
 	}
 	// It stays, and a person can lift it.
-	f.restart()
-	f.awaitPhase(authority.Ready)
-	if !f.c.Rooms().Bundle.Bans(lost.id, identity.KeyOf(lost.chain[0])) {
+	f.Restart()
+	awaitPhase(f, authority.Ready)
+	if !f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Error("the ban is not in force after another start")
 	}
-	if _, err := f.local().member.UnbanMember(f.ctx(),
+	if _, err := f.Local().Member.UnbanMember(f.Context(),
 		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Error(err)
 	}
@@ -123,22 +124,24 @@ func TestPresented(t *testing.T) {
 func TestPresentedMeshKeys(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
-	f.member("a")
-	b := f.save(owners).signed(f.signer)
+	f.Member("a")
+	b := save(f, owners).signed(f.Signer)
 	for range 2 {
-		if _, err := (served[fealtyv1.TrustServiceServer](f.c.Rooms().Trust.RegisterServices)).RotateMeshKey(f.ctx(),
+		if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
+			f.Context(),
 			&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	shown := f.c.Rooms().Bundle.View().Signed
+	shown := f.C.Rooms().Bundle.View().Signed
 	b.restore()
-	f.start()
-	f.awaitPhase(authority.Ready)
-	if _, done, err := f.present(shown); err != nil {
+	f.Start()
+	awaitPhase(f, authority.Ready)
+	if _, done, err := present(f, shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
-	tr, err := (served[fealtyv1.TrustServiceServer](f.c.Rooms().Trust.RegisterServices)).GetTrust(f.ctx(),
+	tr, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Rooms().Trust.RegisterServices)).GetTrust(
+		f.Context(),
 		&fealtyv1.GetTrustRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -156,20 +159,20 @@ func TestPresentedMeshKeys(t *testing.T) {
 
 // renewedInGap returns a fleet that was restored, and a member of it that had renewed
 // between the backup and the restore.
-func renewedInGap(t *testing.T) (*fleet, *node) {
+func renewedInGap(t *testing.T) (*coordinatortest.Fleet, *coordinatortest.Node) {
 	t.Helper()
 	f, owners := ownedFleet(t, nil)
-	a := f.member("a")
-	b := f.save(owners)
-	f.advance(time.Minute)
-	if err := a.renew(true); err != nil {
+	a := f.Member("a")
+	b := save(f, owners)
+	f.Advance(time.Minute)
+	if err := a.Renew(true); err != nil {
 		t.Fatal(err)
 	}
-	f.advance(time.Minute)
-	b.planned().signed(f.signer).restore()
-	f.start()
-	f.awaitPhase(authority.Ready)
-	f.advance(time.Minute)
+	f.Advance(time.Minute)
+	b.planned().signed(f.Signer).restore()
+	f.Start()
+	awaitPhase(f, authority.Ready)
+	f.Advance(time.Minute)
 	return f, a
 }
 
@@ -178,7 +181,7 @@ func renewedInGap(t *testing.T) (*fleet, *node) {
 func TestRenewAfterRestore(t *testing.T) {
 	t.Parallel()
 	_, a := renewedInGap(t)
-	if err := a.renew(true); err != nil {
+	if err := a.Renew(true); err != nil {
 		t.Errorf("after the restore: %v", err)
 	}
 }
@@ -189,22 +192,22 @@ func TestRenewAfterRestore(t *testing.T) {
 func TestRenewAfterRestoreInFullStore(t *testing.T) {
 	t.Parallel()
 	f, a := renewedInGap(t)
-	f.link.hold(func(store.Tx) error { return store.ErrFull })
-	csr, err := ca.NewCSR(a.key)
+	f.Link.Hold(func(store.Tx) error { return store.ErrFull })
+	csr, err := ca.NewCSR(a.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again := &fealtyv1.RenewRequest{Name: a.id.Name(), Csr: csr, RecordedKey: true}
-	if resp, err := newClients(a.conn()).admission.Renew(f.ctx(), again); err == nil {
+	again := &fealtyv1.RenewRequest{Name: a.ID.Name(), Csr: csr, RecordedKey: true}
+	if resp, err := coordinatortest.NewClients(a.Conn()).Admission.Renew(f.Context(), again); err == nil {
 		t.Error("while nothing can be written, a key is certified that no record has")
-		if err := a.adopt(resp.GetChain()); err != nil {
+		if err := a.Adopt(resp.GetChain()); err != nil {
 			t.Fatal(err)
 		}
 	} else {
-		wantCode(t, err, explain.StoreFull)
+		coordinatortest.WantCode(t, err, explain.StoreFull)
 	}
-	f.link.hold(nil)
-	if err := a.renew(true); err != nil {
+	f.Link.Hold(nil)
+	if err := a.Renew(true); err != nil {
 		t.Errorf("once there is space: %v", err)
 	}
 }
@@ -213,14 +216,14 @@ func TestRenewAfterRestoreInFullStore(t *testing.T) {
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
-	b := f.save(owners).signed(f.signer)
-	start := f.c.Rooms().Head.State()
-	if err := f.set(start.Manifest.Bytes()); err != nil {
+	b := save(f, owners).signed(f.Signer)
+	start := f.C.Rooms().Head.State()
+	if err := f.Set(start.Manifest.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	before := f.c.Rooms().Head.State()
+	before := f.C.Rooms().Head.State()
 	links := func(known history.Hash) [][]byte {
-		stream, err := f.restoreClient().GetLinks(f.ctx(), &fealtyv1.GetLinksRequest{Known: known[:]})
+		stream, err := restoreClient(f).GetLinks(f.Context(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,7 +246,7 @@ func TestLinks(t *testing.T) {
 				return false, err
 			}
 		}
-		return trail.LeadsTo(f.c.Rooms().Head.State().Chain.Mark())
+		return trail.LeadsTo(f.C.Rooms().Head.State().Chain.Mark())
 	}
 	if got := links(start.Head.Hash); len(got) != 1 {
 		t.Fatalf("%d links of one set", len(got))
@@ -254,31 +257,31 @@ func TestLinks(t *testing.T) {
 		t.Errorf("%d links for who knows another history", len(got))
 	}
 	b.restore()
-	f.start()
-	f.awaitPhase(authority.Ready)
+	f.Start()
+	awaitPhase(f, authority.Ready)
 	got := links(before.Head.Hash)
 	if restored, err := follow(before, before.Manifest.Signers, got); err != nil || !restored {
 		t.Errorf("a restore: %v, %v", restored, err)
 	}
 	if _, err := follow(before, manifest.Signers{Threshold: 1,
-		Keys: []manifest.Signer{{Key: manifest.Key(f.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))}}},
+		Keys: []manifest.Signer{{Key: manifest.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))}}},
 		got); !errors.Is(err, history.ErrNoTrail) {
 		t.Errorf("a restore that other signers signed: %v", err)
 	}
 	// After another restore, too, who knows a head of before the first has to see both.
-	first := f.c.Rooms().Head.State()
-	again := f.save(owners).signed(f.signer)
-	f.advance(time.Minute)
-	again.planned().signed(f.signer).restore()
-	f.start()
-	f.awaitPhase(authority.Ready)
+	first := f.C.Rooms().Head.State()
+	again := save(f, owners).signed(f.Signer)
+	f.Advance(time.Minute)
+	again.planned().signed(f.Signer).restore()
+	f.Start()
+	awaitPhase(f, authority.Ready)
 	got = links(before.Head.Hash)
 	if t1, err := history.Decode(got[0]); err != nil || t1.Index != first.Head.Index || len(got) != 2 {
 		t.Errorf("%d links from another than the first restore: %v", len(got), err)
 	}
 	// What goes along with the bundle does as well.
 	if restored, err := follow(before, before.Manifest.Signers,
-		f.c.Rooms().Bundle.View().Links); err != nil || !restored {
+		f.C.Rooms().Bundle.View().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)
 	}
 }
@@ -301,12 +304,12 @@ func (s stalledLinks) Send(*fealtyv1.GetLinksResponse) error {
 // for ever.
 func TestLinksAreTakenInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := testDesk(t)
+		d := coordinatortest.PoolDesk(t)
 		stream := stalledLinks{ctx: identity.NewContext(t.Context(), identity.Peer{Addr: "192.0.2.1:9"}),
 			taken: make(chan struct{})}
 		ended := make(chan error, 1)
 		go func() {
-			ended <- served[fealtyv1.RestoreServiceServer](d.c.Rooms().Trust.RegisterServices).GetLinks(
+			ended <- coordinatortest.Served[fealtyv1.RestoreServiceServer](d.C.Rooms().Trust.RegisterServices).GetLinks(
 				&fealtyv1.GetLinksRequest{Known: make([]byte, 32)}, stream)
 		}()
 		time.Sleep(pace.Time(trust.LinkPage))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -22,7 +23,7 @@ import (
 )
 
 // gatheredIn returns the keys of all shares that gather in a store.
-func gatheredIn(t rapidTB, st store.Store) []string {
+func gatheredIn(t coordinatortest.TB, st store.Store) []string {
 	t.Helper()
 	l, err := st.List(context.Background(), coordinator.RecoveryPrefix)
 	if err != nil {
@@ -39,13 +40,15 @@ func gatheredIn(t rapidTB, st store.Store) []string {
 
 // lostDesk returns a desk with three coordinators in its manifest, two of whose
 // three owners it takes, after all of them stopped: d.c and the others hold nothing.
-func lostDesk(t rapidTB) (d *desk, p *people, others []*coordinator.Coordinator) {
+func lostDesk(t coordinatortest.TB) (d *coordinatortest.Desk, p *coordinatortest.People,
+	others []*coordinator.Coordinator) {
 	t.Helper()
-	d, p = newDesk(t), newPeople(t, "carol", "alice", "bob") // not sorted, as in any manifest
-	d.seed = p.seed(2, "")
-	entries := poolEntries
+	d, p = coordinatortest.NewDesk(t), coordinatortest.NewPeople(t, "carol", "alice",
+		"bob") // not sorted, as in any manifest
+	d.Seed = p.Seed(2, "")
+	entries := coordinatortest.PoolEntries
 	for _, dir := range []string{"two", "three"} {
-		c, err := d.another(dir)
+		c, err := d.Another(dir)
 		if err != nil {
 			t.Fatalf("open %s: %v", dir, err)
 		}
@@ -53,30 +56,30 @@ func lostDesk(t rapidTB) (d *desk, p *people, others []*coordinator.Coordinator)
 			c.Rooms().Self.EnrolmentKey())
 		others = append(others, c)
 	}
-	if err := d.set(entries); err != nil {
+	if err := d.Set(entries); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	d.restart()
+	d.Restart()
 	for i, c := range others {
-		others[i] = d.again(c)
+		others[i] = againAt(d, c)
 	}
 	return d, p, others
 }
 
-// again starts another coordinator of the desk anew.
-func (d *desk) again(c *coordinator.Coordinator) *coordinator.Coordinator {
-	d.t.Helper()
+// againAt starts another coordinator of the desk anew.
+func againAt(d *coordinatortest.Desk, c *coordinator.Coordinator) *coordinator.Coordinator {
+	d.T.Helper()
 	if err := c.Close(); err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
-	c, err := d.another(strings.TrimPrefix(c.Cfg().DataDir, "/"))
+	c, err := d.Another(strings.TrimPrefix(c.Cfg().DataDir, "/"))
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return c
 }
 
-func wantPhaseOf(t rapidTB, c *coordinator.Coordinator, want string) {
+func wantPhaseOf(t coordinatortest.TB, c *coordinator.Coordinator, want string) {
 	t.Helper()
 	if phase, why := c.Phase(); phase != want {
 		t.Fatalf("%s is %s (%s), want %s", c.Cfg().DataDir, phase, why, want)
@@ -90,12 +93,12 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two, three := others[0], others[1]
 	epoch := mustHead(t, d).AuthorityEpoch
-	if got, err := bringAt(t, d.c, p.shareFile(d.store, "alice")); err != nil ||
+	if got, err := bringAt(t, d.C, p.ShareFile(d.Store, "alice")); err != nil ||
 		!slices.Equal(got.GetBrought(), []string{"alice"}) {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
 	// The second opens an attempt of its own: it says what came there.
-	if got, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil ||
+	if got, err := bringAt(t, two, p.ShareFile(d.Store, "bob")); err != nil ||
 		!slices.Equal(got.GetBrought(), []string{"bob"}) || got.GetRecovered() {
 		t.Fatalf("bob: %v, %v", got, err)
 	}
@@ -105,9 +108,9 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	}
 	wantOnly(t, "go on", three.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	wantPhaseOf(t, three, "recovery")
-	wantOnly(t, "go on", d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
-	d.wantPhase("ready", "")
-	if got := d.state().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
+	wantOnly(t, "go on", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	wantPhase(d, "ready", "")
+	if got := d.State().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
 		t.Errorf("the head is %+v", got)
 	}
 	for _, c := range others {
@@ -125,16 +128,16 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	}
 	wantOneKeyPerEpoch(t, d)
 	// Their own attempts at the head of before are over, and what they left goes.
-	d.lead(d.c)
-	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
-	if left := d.store.keys(coordinator.RecoveryPrefix); len(left) > 0 {
+	d.Lead(d.C)
+	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	if left := d.Store.Keys(coordinator.RecoveryPrefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
 }
 
-func mustHead(t rapidTB, d *desk) history.Record {
+func mustHead(t coordinatortest.TB, d *coordinatortest.Desk) history.Record {
 	t.Helper()
-	head, _, err := d.c.Rooms().Head.History().Head(context.Background())
+	head, _, err := d.C.Rooms().Head.History().Head(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,25 +149,25 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
 	epoch := mustHead(t, d).AuthorityEpoch
-	for _, c := range []*coordinator.Coordinator{d.c, two} {
+	for _, c := range []*coordinator.Coordinator{d.C, two} {
 		if _, err := c.Rooms().OwnerRecovery.OpenGathering(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := d.bring(p.shareFile(d.store, "alice")); err != nil {
+	if _, err := bring(d, p.ShareFile(d.Store, "alice")); err != nil {
 		t.Fatal(err)
 	}
-	d.faults.Arm("rekey.before-swap", func() error {
-		d.faults.Disarm("rekey.before-swap")
+	d.Faults.Arm("rekey.before-swap", func() error {
+		d.Faults.Disarm("rekey.before-swap")
 		if err := two.Rooms().OwnerRecovery.GoOnGathering(t.Context()); err != nil {
 			t.Errorf("the other: %v", err)
 		}
 		return nil
 	})
-	_, err := d.bring(p.shareFile(d.store, "bob"))
+	_, err := bring(d, p.ShareFile(d.Store, "bob"))
 	wantOnly(t, "bring", err, explain.RecoveryOver)
 	wantPhaseOf(t, two, "ready")
-	d.wantPhase("recovery", "")
+	wantPhase(d, "recovery", "")
 	if got := mustHead(t, d).AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
@@ -180,11 +183,11 @@ func TestGatheringCutOff(t *testing.T) {
 		"recover.before-pass-on", "recover.after-pass-on", "recover.before-combine", "rekey.before-swap",
 		"set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity",
 	} {
-		for _, who := range inTurn(i, "taker", "other") {
+		for _, who := range coordinatortest.InTurn(i, "taker", "other") {
 			t.Run(point+"/"+who, func(t *testing.T) {
 				d, p, others := lostDesk(t)
 				two := others[0]
-				alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+				alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 				epoch := mustHead(t, d).AuthorityEpoch
 				ask := func(c *coordinator.Coordinator, file keyring.ShareFile) {
 					_, err := bringAt(t, c, file)
@@ -195,41 +198,41 @@ func TestGatheringCutOff(t *testing.T) {
 					}
 					t.Fatalf("the share of %s: %v", file.Owner, err)
 				}
-				d.faults.FailNext(point, 1, errTestCrash)
-				ask(d.c, alice)
+				d.Faults.FailNext(point, 1, errTestCrash)
+				ask(d.C, alice)
 				ask(two, bob)
-				_, _ = d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()),
+				_, _ = d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()),
 					two.Rooms().OwnerRecovery.GoOnGathering(t.Context()) // the fault may show here
-				d.faults.Disarm(point)
-				crashed := &d.c
+				d.Faults.Disarm(point)
+				crashed := &d.C
 				if who == "other" {
 					crashed = &two
 				}
-				*crashed = d.again(*crashed)
+				*crashed = againAt(d, *crashed)
 				ready := func() bool {
-					return d.c.Rooms().Head.State().Phase == authority.Ready ||
+					return d.C.Rooms().Head.State().Phase == authority.Ready ||
 						two.Rooms().Head.State().Phase == authority.Ready
 				}
 				for range 4 {
 					if ready() {
 						break
 					}
-					ask(d.c, alice)
+					ask(d.C, alice)
 					ask(two, bob)
-					_, _ = d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), two.Rooms().OwnerRecovery.GoOnGathering(t.Context())
-					d.c.Rooms().Authority.Look(t.Context())
+					_, _ = d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), two.Rooms().OwnerRecovery.GoOnGathering(t.Context())
+					d.C.Rooms().Authority.Look(t.Context())
 					two.Rooms().Authority.Look(t.Context())
 				}
 				if !ready() {
-					t.Fatalf("nobody is ready: %s, %s", d.c.Rooms().Head.State().Reason,
+					t.Fatalf("nobody is ready: %s, %s", d.C.Rooms().Head.State().Reason,
 						two.Rooms().Head.State().Reason)
 				}
 				if two.Rooms().Head.State().Phase == authority.Ready {
-					d.c = two
+					d.C = two
 				}
 				wantOneKeyPerEpoch(t, d)
 				// One rekey, and one more if a head was written whose key went with who wrote it.
-				if moved := d.state().Head.AuthorityEpoch - epoch; moved < 1 || moved > 2 {
+				if moved := d.State().Head.AuthorityEpoch - epoch; moved < 1 || moved > 2 {
 					t.Errorf("the epoch moved by %d", moved)
 				}
 			})
@@ -242,51 +245,51 @@ func TestGatheringCutOff(t *testing.T) {
 func TestSwappedGatheredShares(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
-	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	other, err := two.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	if _, err := bringAt(t, two, p.shareFile(d.store, "bob")); err != nil {
+	if _, err := bringAt(t, two, p.ShareFile(d.Store, "bob")); err != nil {
 		t.Fatal(err)
 	}
 	mine, theirs := coordinator.RecoveryKey(g.ID, "bob"), coordinator.RecoveryKey(other.ID, "bob")
 	valueOf := func(key string) []byte {
-		e, err := d.store.Get(t.Context(), key)
+		e, err := d.Store.Get(t.Context(), key)
 		wantOnly(t, "get "+key, err, "")
 		return e.Value
 	}
 	good := valueOf(mine)
-	carol := p.shareFile(d.store, "carol").Share
-	wrong := otherShare(t, p.shareFile(d.store, "bob").Share)
+	carol := p.ShareFile(d.Store, "carol").Share
+	wrong := otherShare(t, p.ShareFile(d.Store, "bob").Share)
 	for name, harm := range map[string]func() []byte{
 		"of another attempt": func() []byte { return valueOf(theirs) },
 		"damaged":            func() []byte { return good[:len(good)-40] },
 		"of another owner": func() []byte {
-			return sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "carol", carol)
+			return coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], coordinatortest.Cluster, "carol", carol)
 		},
 		"wrong": func() []byte {
-			return sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", wrong)
+			return coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], coordinatortest.Cluster, "bob", wrong)
 		},
 	} {
 		value := harm()
-		d.store.alter(mine, func([]byte) []byte { return value })
-		wantOnly(t, name, d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
-		if got := d.c.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); len(got) > 0 {
+		d.Store.Alter(mine, func([]byte) []byte { return value })
+		wantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		if got := d.C.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); len(got) > 0 {
 			t.Fatalf("%s: it counted as the share of %v", name, got)
 		}
-		if slices.Contains(d.store.keys(mine), mine) {
+		if slices.Contains(d.Store.Keys(mine), mine) {
 			t.Errorf("%s: it is still there", name)
 		}
 		wantOnly(t, name, two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
-		wantOnly(t, name, d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
-		if got := d.c.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
+		wantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		if got := d.C.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
 			t.Fatalf("%s: after it was passed on again: %v", name, got)
 		}
 	}
 	if string(good) == string(valueOf(mine)) {
 		t.Error("nothing was passed on again")
 	}
-	if got, err := d.bring(p.shareFile(d.store, "alice")); err != nil || !got.GetRecovered() {
+	if got, err := bring(d, p.ShareFile(d.Store, "alice")); err != nil || !got.GetRecovered() {
 		t.Fatalf("%v, %v", got, err)
 	}
 }
@@ -301,20 +304,20 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	wantOnly(t, "key", err, "")
 	mine, err := keyring.NewEphemeral()
 	wantOnly(t, "recipient", err, "")
-	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	id := recovery.ID{7}
 	stolen := func() []string {
-		return slices.DeleteFunc(gatheredIn(t, d.store),
+		return slices.DeleteFunc(gatheredIn(t, d.Store),
 			func(k string) bool { return !strings.HasPrefix(k, coordinator.RecoveryPrefix+id.String()) })
 	}
 	place, err := coordinator.OpenKey(two.Rooms().Self.EnrolmentKey())
 	wantOnly(t, "place", err, "")
-	good := recovery.Open{Attempt: id, Cluster: testCluster, Head: g.Head.Hash, Recipient: mine.Public(),
-		Ends: d.clock().Add(recovery.Life)}
+	good := recovery.Open{Attempt: id, Cluster: coordinatortest.Cluster, Head: g.Head.Hash, Recipient: mine.Public(),
+		Ends: d.Clock().Add(recovery.Life)}
 	put := func(key string, value []byte) {
 		t.Helper()
-		_, err := d.c.Rooms().Head.Overwrite(t.Context(), key, value)
+		_, err := d.C.Rooms().Head.Overwrite(t.Context(), key, value)
 		wantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
@@ -322,7 +325,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		wantOnly(t, "sign", err, "")
 		return raw
 	}
-	if _, err := d.bring(p.shareFile(d.store, "alice")); err != nil {
+	if _, err := bring(d, p.ShareFile(d.Store, "alice")); err != nil {
 		t.Fatal(err)
 	}
 	for name, value := range map[string]func() []byte{
@@ -347,16 +350,16 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 			o.Cluster = "other.example"
 			return signed(o, two.Rooms().Self.PrivateKey())
 		},
-		"over": func() []byte { o := good; o.Ends = d.clock(); return signed(o, two.Rooms().Self.PrivateKey()) },
+		"over": func() []byte { o := good; o.Ends = d.Clock(); return signed(o, two.Rooms().Self.PrivateKey()) },
 		"for ever": func() []byte {
 			o := good
-			o.Ends = d.clock().Add(24 * 365 * time.Hour)
+			o.Ends = d.Clock().Add(24 * 365 * time.Hour)
 			return signed(o, two.Rooms().Self.PrivateKey())
 		},
 		"of another coordinator": func() []byte { return signed(good, others[1].Rooms().Self.PrivateKey()) },
 	} {
 		put(place, value())
-		wantOnly(t, name, d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		wantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 		if got := stolen(); len(got) > 0 {
 			t.Fatalf("%s: %v", name, got)
 		}
@@ -371,20 +374,20 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		put(own, signed(good, key))
 		put(fmt.Sprintf("%sx%d", coordinator.OpenPrefix, i), signed(good, key))
 	}
-	d.store.alter(place, func([]byte) []byte { return nil })
-	wantOnly(t, "endless", d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	d.Store.Alter(place, func([]byte) []byte { return nil })
+	wantOnly(t, "endless", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	if got := stolen(); len(got) > 0 {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
 	put(place, signed(good, two.Rooms().Self.PrivateKey()))
-	wantOnly(t, "genuine", d.c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	wantOnly(t, "genuine", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{coordinator.RecoveryKey(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)
 	}
-	e, err := d.store.Get(t.Context(), coordinator.RecoveryKey(id, "alice"))
+	e, err := d.Store.Get(t.Context(), coordinator.RecoveryKey(id, "alice"))
 	wantOnly(t, "get", err, "")
-	share, err := mine.Open(keyring.Attempt{ID: id.String(), Cluster: testCluster, Owner: "alice"}, e.Value)
+	share, err := mine.Open(keyring.Attempt{ID: id.String(), Cluster: coordinatortest.Cluster, Owner: "alice"}, e.Value)
 	wantOnly(t, "open", err, "")
 	share.Wipe()
 }
@@ -397,36 +400,36 @@ func keyOfClaim(key ed25519.PrivateKey) string {
 func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	t.Parallel()
 	d, p, others := lostDesk(t)
-	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
+	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 	bringBoth(t, d, alice, bob)
 	// At the new head the second one, which reaches no peer, is asked again.
-	others[0] = d.again(others[0])
+	others[0] = againAt(d, others[0])
 	if _, err := bringAt(t, others[0], alice); err != nil {
 		t.Fatal(err)
 	}
-	others[1] = d.again(others[1])
+	others[1] = againAt(d, others[1])
 	if _, err := bringAt(t, others[1], alice); err != nil {
 		t.Fatal(err)
 	}
 	third := others[1].Rooms().OwnerRecovery.Recoveries().Current().ID
-	others[1] = d.again(others[1]) // and opens another
+	others[1] = againAt(d, others[1]) // and opens another
 	if _, err := others[1].Rooms().OwnerRecovery.OpenGathering(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.lead(d.c)
-	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
-	got := gatheredIn(t, d.store)
+	d.Lead(d.C)
+	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	got := gatheredIn(t, d.Store)
 	want := []string{coordinator.RecoveryKey(others[0].Rooms().OwnerRecovery.Recoveries().Current().ID, "alice")}
 	if !slices.Equal(got, want) || slices.Contains(got, coordinator.RecoveryKey(third, "alice")) {
 		t.Errorf("kept %v, want %v", got, want)
 	}
-	if n := len(d.store.keys(coordinator.OpenPrefix)); n != 2 {
+	if n := len(d.Store.Keys(coordinator.OpenPrefix)); n != 2 {
 		t.Errorf("%d attempts are open, want 2", n)
 	}
-	d.advance(recovery.Life)
-	d.lead(d.c)
-	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
-	if left := d.store.keys(coordinator.RecoveryPrefix); len(left) > 0 {
+	d.Advance(recovery.Life)
+	d.Lead(d.C)
+	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	if left := d.Store.Keys(coordinator.RecoveryPrefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/history"
 )
 
@@ -20,43 +21,43 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		c.Log = slog.New(slog.DiscardHandler)
 	})
 	for _, r := range rs {
-		r.start()
-		r.awaitHead(f)
+		r.Start()
+		r.AwaitHead(f)
 	}
-	before := f.c.Rooms().Head.State().Head
+	before := f.C.Rooms().Head.State().Head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
-		r.faults.Fail("peer.before-reread", errTestCrash)
+		r.Faults.Fail("peer.before-reread", errTestCrash)
 	}
-	f.faults.FailNext("set.after-swap", 1, errTestCrash)
-	release, err := f.c.Rooms().Authority.SettingTurn(t.Context())
+	f.Faults.FailNext("set.after-swap", 1, errTestCrash)
+	release, err := f.C.Rooms().Authority.SettingTurn(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.c.Rooms().Authority.Rekey(t.Context(), f.c.Rooms().Head.State(), "test", "test", nil)
-	f.link.cut(errKilled) // before its loop finds the head among its candidates
+	_, err = f.C.Rooms().Authority.Rekey(t.Context(), f.C.Rooms().Head.State(), "test", "test", nil)
+	f.Link.Cut(coordinatortest.ErrKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {
 		t.Fatal("it did not die")
 	}
-	f.stop()
+	f.Stop()
 	for _, r := range rs {
-		r.faults.Disarm("peer.before-reread")
-		r.awaitState("a head after the lost one",
+		r.Faults.Disarm("peer.before-reread")
+		r.AwaitState("a head after the lost one",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index >= before.Index+2 })
 	}
 	// On a machine that is slow the second one may heal after the first, so soon as it
 	// is configured here.
-	s := awaitSameHead(t, rs[0], rs[1])
+	s := coordinatortest.AwaitSameHead(t, rs[0], rs[1])
 	if s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch < before.AuthorityEpoch+2 ||
 		s.MeshKey != s.Head.MeshCAKey {
 		t.Errorf("they met at %+v", s.Head)
 	}
-	if n := len(rs[0].audited("seed.created")); n != 1 {
+	if n := len(audited(rs[0], "seed.created")); n != 1 {
 		t.Errorf("%d seeds were made", n)
 	}
 	// The one that died comes back to them, from a peer.
-	f.link.cut(nil)
-	f.start()
-	f.awaitHead(rs[0])
+	f.Link.Cut(nil)
+	f.Start()
+	f.AwaitHead(rs[0])
 }

@@ -10,6 +10,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -21,14 +22,14 @@ import (
 
 func TestJoinAdmitsAuthorizedDataMember(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.member("node-a")
-	f.member("node-b")
-	c := f.member("node-c")
-	if got := c.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("node-a")
+	f.Member("node-b")
+	c := f.Member("node-c")
+	if got := c.Grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
 		t.Fatalf("outcome %v, want ADMITTED", got)
 	}
-	v, err := c.verifyGrant()
+	v, err := c.VerifyGrant()
 	if err != nil {
 		t.Fatalf("the grant does not verify: %v", err)
 	}
@@ -36,7 +37,7 @@ func TestJoinAdmitsAuthorizedDataMember(t *testing.T) {
 	if len(boot.Members) != 3 {
 		t.Fatalf("the grant shows %d members, want 3: %v", len(boot.Members), boot.Members)
 	}
-	st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+	st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,9 +50,9 @@ func TestJoinAdmitsAuthorizedDataMember(t *testing.T) {
 }
 
 func TestJoinedMemberOwnsNothing(t *testing.T) {
-	f := readyFleet(t, nil)
-	f.member("node-c")
-	resp, err := f.local().member.GetMember(f.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-c"})
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("node-c")
+	resp, err := f.Local().Member.GetMember(f.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-c"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,60 +63,60 @@ func TestJoinedMemberOwnsNothing(t *testing.T) {
 
 func TestStrangerIsRefused(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.member("node-a")
-	before := f.catalog()
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("node-a")
+	before := f.Catalog()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, f.node().join(identity.Data, proof.NewKeyProver(key)), explain.JoinUnauthorized)
-	if after := f.catalog(); after != before {
+	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewKeyProver(key)), explain.JoinUnauthorized)
+	if after := f.Catalog(); after != before {
 		t.Fatalf("the catalog changed:\n%s\nwas\n%s", after, before)
 	}
 }
 
 func TestJoinOfAnotherClusterIsRefused(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	before := f.catalog()
-	n := f.node()
-	n.cluster = "staging.example"
+	f := coordinatortest.ReadyFleet(t, nil)
+	before := f.Catalog()
+	n := f.Node()
+	n.Cluster = "staging.example"
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = n.join(identity.Data, proof.NewKeyProver(key))
-	wantCode(t, err, explain.JoinWrongCluster)
-	if after := f.catalog(); after != before {
+	err = n.Join(identity.Data, proof.NewKeyProver(key))
+	coordinatortest.WantCode(t, err, explain.JoinWrongCluster)
+	if after := f.Catalog(); after != before {
 		t.Fatal("the catalog changed")
 	}
 }
 
 func TestJoinAsAnotherKindIsRefused(t *testing.T) {
-	f := readyFleet(t, nil)
-	before := f.catalog()
-	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-c"})
-	wantCode(t, f.node().join(identity.Witness, proof.NewTokenProver(tok)), explain.JoinKindMismatch)
-	if after := f.catalog(); after != before {
+	f := coordinatortest.ReadyFleet(t, nil)
+	before := f.Catalog()
+	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-c"})
+	coordinatortest.WantCode(t, f.Node().Join(identity.Witness, proof.NewTokenProver(tok)), explain.JoinKindMismatch)
+	if after := f.Catalog(); after != before {
 		t.Fatal("the catalog changed")
 	}
 	// The refusal used nothing up.
-	if err := f.node().join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+	if err := f.Node().Join(identity.Data, proof.NewTokenProver(tok)); err != nil {
 		t.Fatalf("the token was used up by a refusal: %v", err)
 	}
 }
 
 func TestRejoinIsIdempotent(t *testing.T) {
-	f := readyFleet(t, nil)
-	n := f.member("node-c")
-	if err := n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-c", n.key)); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-c")
+	if err := n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-c", n.Key)); err != nil {
 		t.Fatal(err)
 	}
-	if got := n.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
+	if got := n.Grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
 		t.Fatalf("outcome %v, want ALREADY_MEMBER", got)
 	}
-	if n := f.c.Rooms().Membership.Roster().Count(identity.Data); n != 1 {
+	if n := f.C.Rooms().Membership.Roster().Count(identity.Data); n != 1 {
 		t.Fatalf("%d members, want 1", n)
 	}
 }
@@ -123,10 +124,10 @@ func TestRejoinIsIdempotent(t *testing.T) {
 // Autodetect ranges over members only: what a node learns of the others is the
 // membership, before and after a join.
 func TestOnlyMembersAreSeen(t *testing.T) {
-	f := readyFleet(t, nil)
-	a := f.member("node-a")
-	seen := func(n *node) map[string]bool {
-		v, err := n.verifyGrant()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a := f.Member("node-a")
+	seen := func(n *coordinatortest.Node) map[string]bool {
+		v, err := n.VerifyGrant()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +141,7 @@ func TestOnlyMembersAreSeen(t *testing.T) {
 	if got := seen(a); got["node-c"] || len(got) != 1 {
 		t.Fatalf("before its join node-c is seen: %v", got)
 	}
-	c := f.member("node-c")
+	c := f.Member("node-c")
 	if got := seen(c); !got["node-a"] || !got["node-c"] || got["stranger"] || len(got) != 2 {
 		t.Fatalf("after the join of node-c %v is seen", got)
 	}
@@ -148,32 +149,33 @@ func TestOnlyMembersAreSeen(t *testing.T) {
 
 func TestRenewBanAndRestart(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	if err := n.renew(true); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	if err := n.Renew(true); err != nil {
 		t.Fatal(err)
 	}
-	epoch := f.c.Rooms().Head.State().Head.AuthorityEpoch
-	f.restart()
-	if got := f.c.Rooms().Head.State().Head.AuthorityEpoch; got != epoch {
+	epoch := f.C.Rooms().Head.State().Head.AuthorityEpoch
+	f.Restart()
+	if got := f.C.Rooms().Head.State().Head.AuthorityEpoch; got != epoch {
 		t.Fatalf("epoch %d after a restart, want %d", got, epoch)
 	}
-	if err := n.renew(true); err != nil {
+	if err := n.Renew(true); err != nil {
 		t.Fatal(err)
 	}
-	before := n.bundle() // a banned node goes on with what it believed before
-	if _, err := f.local().member.BanMember(f.ctx(),
+	before := n.Bundle() // a banned node goes on with what it believed before
+	if _, err := f.Local().Member.BanMember(f.Context(),
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	n.believes = before
-	if err := n.renew(true); err == nil {
+	n.Believes = before
+	if err := n.Renew(true); err == nil {
 		t.Fatal("a banned member was renewed")
 	}
-	wantCode(t, n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.key)), explain.JoinBanned)
-	n.key, _ = newKey()
-	tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"})
-	wantCode(t, n.join(identity.Data, proof.NewTokenProver(tok)), explain.JoinBanned)
+	coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)),
+		explain.JoinBanned)
+	n.Key, _ = coordinatortest.NewKey()
+	tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "node-a"})
+	coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinBanned)
 }
 
 // A member that calls itself what looks like a secret would be in nobody's snapshot,
@@ -182,14 +184,15 @@ func TestRenewBanAndRestart(t *testing.T) {
 func TestNamesThatLookLikeSecrets(t *testing.T) {
 	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
 	d := tenants(t)
-	_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
+	_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+		t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
 	wantOnly(t, "token", err, explain.TokenRequest)
-	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})
+	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})
 	rename := func(prefix, field, from, to string) {
 		t.Helper()
-		s, done := d.state(), false
-		for key, e := range d.store.snapshot() {
+		s, done := d.State(), false
+		for key, e := range d.Store.Snapshot() {
 			plain, err := s.Records.Open(key, e.Value)
 			if !strings.HasPrefix(key, prefix) || err != nil || !bytes.Contains(plain, []byte(`"`+from+`"`)) {
 				continue
@@ -200,7 +203,7 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 				tx.Put[0].Key = key
 			}
 			tx.Put[0].Value = s.Records.Auth.Seal(tx.Put[0].Key, plain)
-			if _, err := d.store.Commit(t.Context(), tx); err != nil {
+			if _, err := d.Store.Commit(t.Context(), tx); err != nil {
 				t.Fatal(err)
 			}
 			done = true
@@ -210,12 +213,12 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 		}
 	}
 	rename(admission.TokenPrefix, "name", "other", name) // as an earlier release made it
-	wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), explain.JoinUnauthorized)
-	if _, ok := d.store.snapshot()[record.MemberKey(identity.Data, name)]; ok {
+	wantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinUnauthorized)
+	if _, ok := d.Store.Snapshot()[record.MemberKey(identity.Data, name)]; ok {
 		t.Fatal("it is a member")
 	}
-	d.joinedAs("acme", "earlier")
+	joinedAs(d, "acme", "earlier")
 	rename(record.MemberPrefix, "name", "earlier", name)
-	d.follow(d.c)
-	d.joinedAs("acme", "later")
+	follow(d, d.C)
+	joinedAs(d, "acme", "later")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -38,14 +39,14 @@ type attempt struct {
 	err   error
 }
 
-func (d *desk) attempt(c *coordinator.Coordinator, tok proof.JoinToken) *attempt {
-	d.t.Helper()
-	m := d.machine()
+func attemptAt(d *coordinatortest.Desk, c *coordinator.Coordinator, tok proof.JoinToken) *attempt {
+	d.T.Helper()
+	m := d.Machine()
 	binding := make([]byte, 32)
 	rand.Read(binding)
 	ch := challenge.New(binding)
-	return &attempt{c: c, key: keyOf(d.t, m.key), token: tok, ch: ch,
-		req: joinRequest(d.t, ch, m.key, identity.Data, proof.NewTokenProver(tok))}
+	return &attempt{c: c, key: coordinatortest.KeyOf(d.T, m.Key), token: tok, ch: ch,
+		req: coordinatortest.JoinRequest(d.T, ch, m.Key, identity.Data, proof.NewTokenProver(tok))}
 }
 
 func (a *attempt) make() {
@@ -54,14 +55,14 @@ func (a *attempt) make() {
 
 // banKey bans a key that no member has yet, in the store and in no bundle that is in
 // force.
-func (d *desk) banKey(t *testing.T, key identity.KeyID) {
+func banKey(d *coordinatortest.Desk, t *testing.T, key identity.KeyID) {
 	t.Helper()
 	for {
-		s := d.state()
+		s := d.State()
 		ch := s.Records.NewChange(s.HeadVersion)
-		end := d.clock().Add(time.Hour)
-		ch.Put(record.BanKeyKey(key), 0, record.Ban{Reason: "test", At: d.clock(), Until: end, CertEnd: end})
-		if err := d.c.Rooms().Bundle.Touch(t.Context(), s, ch,
+		end := d.Clock().Add(time.Hour)
+		ch.Put(record.BanKeyKey(key), 0, record.Ban{Reason: "test", At: d.Clock(), Until: end, CertEnd: end})
+		if err := d.C.Rooms().Bundle.Touch(t.Context(), s, ch,
 			bundle.Delta{Keys: []bundle.KeyBan{{Key: key, CertEnd: end}}},
 			bundle.ForOthers); err != nil {
 			t.Error(err)
@@ -80,17 +81,17 @@ func (d *desk) banKey(t *testing.T, key identity.KeyID) {
 
 // allAtOnce makes the joins at once. The first transaction waits until all the others
 // are in lines, so that how they gather is not left to chance.
-func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
+func allAtOnce(d *coordinatortest.Desk, t *testing.T, joins []*attempt) {
 	t.Helper()
 	lines := func() (n int) {
-		s := d.c.Rooms().Head.State()
+		s := d.C.Rooms().Head.State()
 		for _, e := range s.Manifest.Admit {
-			n += d.c.Rooms().Admission.Waiting(s, e.Name)
+			n += d.C.Rooms().Admission.Waiting(s, e.Name)
 		}
 		return n
 	}
 	var first sync.Once
-	d.store.intercept(func(store.Tx) {
+	d.Store.Intercept(func(store.Tx) {
 		first.Do(func() {
 			for lines() < len(joins)-1 {
 				if t.Context().Err() != nil {
@@ -100,11 +101,11 @@ func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 			}
 		})
 	})
-	defer d.store.intercept(nil)
+	defer d.Store.Intercept(nil)
 	var all sync.WaitGroup
-	before := d.faults.Hits("join.before-commit")
+	before := d.Faults.Hits("join.before-commit")
 	all.Go(joins[0].make)
-	for d.faults.Hits("join.before-commit") == before { // the first is on its way alone
+	for d.Faults.Hits("join.before-commit") == before { // the first is on its way alone
 		time.Sleep(100 * time.Microsecond)
 	}
 	for _, a := range joins[1:] {
@@ -118,31 +119,32 @@ func (d *desk) allAtOnce(t *testing.T, joins []*attempt) {
 func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 	const machines = 32
 	cost := func(t *testing.T, entry string, tokens int) (transactions, trips int) {
-		d := readyDesk(t, poolEntries+"  - {name: large, kind: data, match: [\"token:large\"], max_members: 1000}\n")
-		defer d.c.Close()
+		d := coordinatortest.ReadyDesk(
+			t, coordinatortest.PoolEntries+"  - {name: large, kind: data, match: [\"token:large\"], max_members: 1000}\n")
+		defer d.C.Close()
 		var joins []*attempt
 		var tok proof.JoinToken
 		for i := range machines {
 			if i%(machines/tokens) == 0 {
-				tok = d.token(&fealtyv1.CreateTokenRequest{Entry: entry, Uses: uint32(machines / tokens)})
+				tok = d.Token(&fealtyv1.CreateTokenRequest{Entry: entry, Uses: uint32(machines / tokens)})
 			}
-			joins = append(joins, d.attempt(d.c, tok))
+			joins = append(joins, attemptAt(d, d.C, tok))
 		}
 		var n, most atomic.Int64
-		d.store.follow(func(tx store.Tx) {
+		d.Store.Follow(func(tx store.Tx) {
 			n.Add(1)
 			most.Store(max(most.Load(), int64(len(tx.If)+len(tx.Put)+len(tx.Delete))))
 		})
-		before := d.store.calls()
-		d.allAtOnce(t, joins)
-		trips = d.store.calls() - before
-		d.store.follow(nil)
+		before := d.Store.Calls()
+		allAtOnce(d, t, joins)
+		trips = d.Store.Calls() - before
+		d.Store.Follow(nil)
 		for _, a := range joins {
 			if a.err != nil {
 				t.Errorf("with %d tokens: %v", tokens, a.err)
 			}
 		}
-		if got := len(d.store.keys(record.MemberPrefix)); got != machines {
+		if got := len(d.Store.Keys(record.MemberPrefix)); got != machines {
 			t.Errorf("%d members, want %d", got, machines)
 		}
 		if most.Load() > admission.MaxJoinOps {
@@ -169,21 +171,21 @@ func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 // is held over a signature.
 func TestNobodyWaitsForASignature(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 8})
-	reached, release := d.faults.Block("join.after-commit")
+	d := coordinatortest.PoolDesk(t)
+	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 8})
+	reached, release := d.Faults.Block("join.after-commit")
 	defer release()
-	held := d.attempt(d.c, tok)
+	held := attemptAt(d, d.C, tok)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer release()
 	all.Go(held.make)
 	<-reached
-	d.faults.Disarm("join.after-commit")
+	d.Faults.Disarm("join.after-commit")
 	for range 7 {
-		a := d.attempt(d.c, tok)
+		a := attemptAt(d, d.C, tok)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := d.c.Rooms().Admission.Join(ctx, a.ch, a.req)
+		_, err := d.C.Rooms().Admission.Join(ctx, a.ch, a.req)
 		cancel()
 		wantOnly(t, "a join beside one that is certified", err, "")
 	}
@@ -196,45 +198,47 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 // admitted, whatever is found where: in memory, or only when it is committed.
 func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	t.Parallel()
-	d := readyDesk(t, poolEntries+"  - {name: large, kind: data, match: [\"token:large\"], max_members: 7}\n")
-	defer d.c.Close()
-	tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 100})
-	last := d.token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 1})
-	named := func() proof.JoinToken { return d.token(&fealtyv1.CreateTokenRequest{Entry: "large", Name: "twin"}) }
-	joins := []*attempt{d.attempt(d.c, tok)}
+	d := coordinatortest.ReadyDesk(
+		t, coordinatortest.PoolEntries+"  - {name: large, kind: data, match: [\"token:large\"], max_members: 7}\n")
+	defer d.C.Close()
+	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 100})
+	last := d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 1})
+	named := func() proof.JoinToken { return d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Name: "twin"}) }
+	joins := []*attempt{attemptAt(d, d.C, tok)}
 	want := []explain.Code{""}
 	add := func(a *attempt, code explain.Code) *attempt {
 		joins, want = append(joins, a), append(want, code)
 		return a
 	}
 	// That it is banned stands in the store alone: its own transaction would find it.
-	banned := add(d.attempt(d.c, tok), explain.JoinBanned)
-	d.banKey(t, banned.key)
-	gone := add(d.attempt(d.c, d.token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
-	if _, err := (served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices)).RevokeToken(t.Context(),
+	banned := add(attemptAt(d, d.C, tok), explain.JoinBanned)
+	banKey(d, t, banned.key)
+	gone := add(attemptAt(d, d.C, d.Token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
+	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
+		d.C.Rooms().Admission.RegisterServices)).RevokeToken(t.Context(),
 		&fealtyv1.RevokeTokenRequest{Id: gone.token.ID}); err != nil {
 		t.Fatal(err)
 	}
-	bad := add(d.attempt(d.c, tok), explain.JoinOtherMember)
+	bad := add(attemptAt(d, d.C, tok), explain.JoinOtherMember)
 	bad.req.Member = "somebody"
 	for range 3 {
-		add(d.attempt(d.c, tok), "")
+		add(attemptAt(d, d.C, tok), "")
 	}
-	d.allAtOnce(t, joins)
+	allAtOnce(d, t, joins)
 	for i, a := range joins {
 		wantOnly(t, fmt.Sprintf("join %d", i), a.err, want[i])
 	}
 	// Of two with one name, of two with the last use, and of more than there is room for, some
 	// win.
 	rest := map[string][]*attempt{
-		"one name": {d.attempt(d.c, named()), d.attempt(d.c, named())},
-		"one use":  {d.attempt(d.c, last), d.attempt(d.c, last)},
+		"one name": {attemptAt(d, d.C, named()), attemptAt(d, d.C, named())},
+		"one use":  {attemptAt(d, d.C, last), attemptAt(d, d.C, last)},
 	}
 	var all []*attempt
 	for _, as := range rest {
 		all = append(all, as...)
 	}
-	d.allAtOnce(t, all)
+	allAtOnce(d, t, all)
 	for what, as := range rest {
 		won := 0
 		for _, a := range as {
@@ -248,9 +252,9 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	}
 	all = nil
 	for range 6 {
-		all = append(all, d.attempt(d.c, tok))
+		all = append(all, attemptAt(d, d.C, tok))
 	}
-	d.allAtOnce(t, all)
+	allAtOnce(d, t, all)
 	won := 0
 	for _, a := range all {
 		if a.err == nil {
@@ -268,26 +272,27 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 // told nothing else is, once, with one use.
 func TestLostAnswerOfABatch(t *testing.T) {
 	t.Parallel()
-	for what, how := range map[string][]lostAnswer{
-		"applied": {lostApplied}, "not applied": {lostDropped}, "applied, for good": {lostForGood,
-			answered}, "not applied, for good": {lostForGoodN, answered},
+	for what, how := range map[string][]coordinatortest.LostAnswer{
+		"applied": {coordinatortest.LostApplied}, "not applied": {coordinatortest.LostDropped},
+		"applied, for good": {coordinatortest.LostForGood,
+			coordinatortest.Answered}, "not applied, for good": {coordinatortest.LostForGoodN, coordinatortest.Answered},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			d := testDesk(t)
-			defer d.c.Close()
-			tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 20})
+			d := coordinatortest.PoolDesk(t)
+			defer d.C.Close()
+			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 20})
 			var joins []*attempt
 			for range 10 {
-				joins = append(joins, d.attempt(d.c, tok))
+				joins = append(joins, attemptAt(d, d.C, tok))
 			}
 			var lose atomic.Bool
-			d.store.follow(func(store.Tx) { // of the first transaction; the next is the batch
+			d.Store.Follow(func(store.Tx) { // of the first transaction; the next is the batch
 				if lose.CompareAndSwap(false, true) {
-					d.store.lose(how...)
+					d.Store.Lose(how...)
 				}
 			})
-			d.allAtOnce(t, joins)
+			allAtOnce(d, t, joins)
 			unknowns := 0
 			for _, a := range joins {
 				if unknown(a.err) {
@@ -300,14 +305,14 @@ func TestLostAnswerOfABatch(t *testing.T) {
 				t.Errorf("%d are told that nobody knows, want %d", unknowns, want)
 			}
 			used := 10
-			if how[0] == lostForGoodN {
+			if how[0] == coordinatortest.LostForGoodN {
 				used = 1
 			}
-			rec, err := record.Get[admission.Token](t.Context(), d.state().Records, admission.TokenKey(tok.ID))
+			rec, err := record.Get[admission.Token](t.Context(), d.State().Records, admission.TokenKey(tok.ID))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if members := len(d.store.keys(record.MemberPrefix)); members != used || int(rec.Value.Used) != used {
+			if members := len(d.Store.Keys(record.MemberPrefix)); members != used || int(rec.Value.Used) != used {
 				t.Errorf("%d members and %d uses, want %d", members, rec.Value.Used, used)
 			}
 		})
@@ -320,7 +325,7 @@ func TestLostAnswerOfABatch(t *testing.T) {
 func TestUsesAndCountsAreExact(t *testing.T) {
 	t.Parallel()
 	rounds := 12
-	if raceDetector {
+	if coordinatortest.RaceDetector {
 		rounds = 4
 	}
 	for seed := range rounds {
@@ -330,13 +335,14 @@ func TestUsesAndCountsAreExact(t *testing.T) {
 
 func exactOver(t *testing.T, r *mathrand.Rand) {
 	limit := 3 + r.IntN(6)
-	d := readyDesk(t, poolEntries)
-	defer d.c.Close()
-	replicas := []*coordinator.Coordinator{d.c}
-	entries := poolEntries + fmt.Sprintf("  - {name: few, kind: data, match: [\"token:few\"], max_members: %d}\n",
+	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
+	defer d.C.Close()
+	replicas := []*coordinator.Coordinator{d.C}
+	entries := coordinatortest.PoolEntries + fmt.Sprintf(
+		"  - {name: few, kind: data, match: [\"token:few\"], max_members: %d}\n",
 		limit)
 	for i := range 2 {
-		c, err := d.another(fmt.Sprint("replica-", i))
+		c, err := d.Another(fmt.Sprint("replica-", i))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,7 +351,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
 			c.Rooms().Self.EnrolmentKey())
 	}
-	wantOnly(t, "set", d.set(entries), "")
+	wantOnly(t, "set", d.Set(entries), "")
 	for _, c := range replicas {
 		c.Rooms().Authority.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
@@ -364,24 +370,24 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		if r.IntN(4) == 0 {
 			tok.name, tok.uses = fmt.Sprint("twin-", r.IntN(2)), 1
 		}
-		tok.JoinToken = d.token(&fealtyv1.CreateTokenRequest{Entry: tok.entry, Name: tok.name, Uses: uint32(tok.uses)})
+		tok.JoinToken = d.Token(&fealtyv1.CreateTokenRequest{Entry: tok.entry, Name: tok.name, Uses: uint32(tok.uses)})
 		tokens = append(tokens, tok)
 	}
 	var joins []*attempt
 	of := make(map[*attempt]*issued)
 	for range 28 {
 		tok := tokens[r.IntN(len(tokens))]
-		a := d.attempt(replicas[r.IntN(len(replicas))], tok.JoinToken)
+		a := attemptAt(d, replicas[r.IntN(len(replicas))], tok.JoinToken)
 		joins, of[a] = append(joins, a), tok
 	}
 	// A commit takes a while, so that others gather and conflict.
-	d.store.intercept(func(store.Tx) {
+	d.Store.Intercept(func(store.Tx) {
 		for range 200 {
 			runtime.Gosched()
 		}
 	})
 	var committed atomic.Int64
-	d.store.follow(func(tx store.Tx) {
+	d.Store.Follow(func(tx store.Tx) {
 		if slices.ContainsFunc(tx.Put,
 			func(w store.Write) bool { return strings.HasPrefix(w.Key, record.MemberPrefix) }) {
 			committed.Add(1)
@@ -391,11 +397,12 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	for _, a := range joins {
 		all.Go(a.make)
 		if r.IntN(9) == 0 { // a key that is banned before it is in, or at the same time
-			all.Go(func() { d.banKey(t, a.key) })
+			all.Go(func() { banKey(d, t, a.key) })
 		}
 	}
 	all.Go(func() {
-		_, err := served[fealtyv1.MemberServiceServer](replicas[1].Rooms().Membership.RegisterServices).BanMember(t.Context(),
+		_, err := coordinatortest.Served[fealtyv1.MemberServiceServer](
+			replicas[1].Rooms().Membership.RegisterServices).BanMember(t.Context(),
 			&fealtyv1.BanMemberRequest{Kind: "data", Name: "twin-0", Reason: "test"})
 		if err != nil {
 			t.Error(err)
@@ -403,7 +410,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	})
 	all.Wait()
 
-	ctx, records := t.Context(), d.state().Records
+	ctx, records := t.Context(), d.State().Records
 	members, err := record.List[record.Member](ctx, records, record.MemberPrefix)
 	if err != nil {
 		t.Fatal(err)
@@ -446,7 +453,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if uses := len(d.store.keys(admission.TokenUsePrefix + tok.ID + "/")); int(rec.Value.Used) != tok.won ||
+		if uses := len(d.Store.Keys(admission.TokenUsePrefix + tok.ID + "/")); int(rec.Value.Used) != tok.won ||
 			uses != tok.won || tok.won > tok.uses {
 			t.Errorf("a token of %d uses says %d, has records of %d, and admitted %d", tok.uses, rec.Value.Used, uses,
 				tok.won)
@@ -458,7 +465,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		case a.err == nil:
 		case errors.Is(a.err, explain.TokenSpent) && tok.won == tok.uses:
 		case errors.Is(a.err, explain.JoinEntryFull) && full && tok.entry == "few":
-		case errors.Is(a.err, explain.JoinNameTaken) && tok.name != "" && d.record(identity.Data, tok.name).Exists():
+		case errors.Is(a.err, explain.JoinNameTaken) && tok.name != "" && d.Record(identity.Data, tok.name).Exists():
 		case errors.Is(a.err, explain.JoinBanned) && (ban(record.BanKeyKey(a.key)).Exists() || tok.name == "twin-0"):
 		default:
 			t.Errorf("a join by a token of %+v is told: %v", *tok, a.err)
@@ -470,8 +477,8 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 			count.Value.Members, err)
 	}
 	told := 0
-	for _, key := range d.store.keys(auditlog.Prefix) {
-		e, err := d.store.Get(ctx, key)
+	for _, key := range d.Store.Keys(auditlog.Prefix) {
+		e, err := d.Store.Get(ctx, key)
 		if err != nil {
 			t.Fatal(err)
 		}

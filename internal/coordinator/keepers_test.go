@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -49,45 +50,45 @@ func keyIDs(t testing.TB, c *coordinator.Coordinator) []keyring.KeyID {
 func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 	t.Parallel()
 	f, r := twoMachines(t)
-	ids := keyIDs(t, f.c)
+	ids := keyIDs(t, f.C)
 	if len(ids) != 1 {
 		t.Fatalf("sealed under %v", ids)
 	}
-	told := func(x *fleet, opens bool) {
+	told := func(x *coordinatortest.Fleet, opens bool) {
 		t.Helper()
-		x.awaitReplica(func(rec replicas.Record) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens == opens })
+		awaitReplica(x, func(rec replicas.Record) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens == opens })
 	}
 	told(f, true)
 	told(r, false)
-	for _, x := range []*fleet{f, r} {
-		got := keeperFinding(x.getStatus().GetFindings(), explain.KeeperElsewhere)
+	for _, x := range []*coordinatortest.Fleet{f, r} {
+		got := keeperFinding(getStatus(x).GetFindings(), explain.KeeperElsewhere)
 		if !strings.Contains(got, "coordinator-2 does not open") || !strings.Contains(got, string(ids[0])) ||
 			!strings.Contains(got, "has no key") {
 			t.Errorf("shown is %q", got)
 		}
-		if got := keeperFinding(x.getStatus().GetFindings(), explain.KeeperUnopened); got != "" {
+		if got := keeperFinding(getStatus(x).GetFindings(), explain.KeeperUnopened); got != "" {
 			t.Errorf("shown is %q, and coordinator-1 opens it", got)
 		}
 	}
-	if k := r.getStatus().GetReplicas()[0].GetKeepers(); len(k) != 1 || !k[0].GetOpens() ||
+	if k := getStatus(r).GetReplicas()[0].GetKeepers(); len(k) != 1 || !k[0].GetOpens() ||
 		k[0].GetKeyId() != string(ids[0]) {
 		t.Errorf("of coordinator-1 is shown %v", k)
 	}
 	// The file of another cluster is none that helps, and is told from none.
-	r.putKeyFile([]byte("fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"))
-	if got := keeperFinding(r.getStatus().GetFindings(), explain.KeeperElsewhere); !strings.Contains(got, "has key ") {
+	putKeyFile(r, []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
+	if got := keeperFinding(getStatus(r).GetFindings(), explain.KeeperElsewhere); !strings.Contains(got, "has key ") {
 		t.Errorf("shown is %q", got)
 	}
 	// What it seals under that key stands beside the other copy.
-	wantOnly(t, "set", r.set(r.machineManifest(someEntry)), "")
-	if now := keyIDs(t, f.c); len(now) != 2 || !slices.Contains(now, ids[0]) {
+	wantOnly(t, "set", r.Set(machineManifest(r, someEntry)), "")
+	if now := keyIDs(t, f.C); len(now) != 2 || !slices.Contains(now, ids[0]) {
 		t.Errorf("sealed under %v, it was %v", now, ids)
 	}
-	if got := keeperFinding(r.getStatus().GetFindings(), explain.KeeperElsewhere); got != "" {
+	if got := keeperFinding(getStatus(r).GetFindings(), explain.KeeperElsewhere); got != "" {
 		t.Errorf("it opens its own copy, and shown is %q", got)
 	}
-	r.putKeyFile(f.readKeyFile())
-	if got := keeperFinding(r.getStatus().GetFindings(), explain.KeeperElsewhere); got != "" {
+	putKeyFile(r, readKeyFile(f))
+	if got := keeperFinding(getStatus(r).GetFindings(), explain.KeeperElsewhere); got != "" {
 		t.Errorf("with the file there, shown is %q", got)
 	}
 }
@@ -97,22 +98,22 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	t.Parallel()
 	f, r := twoMachines(t)
-	f.awaitReplica(func(rec replicas.Record) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens })
-	id := keyIDs(t, f.c)[0]
+	awaitReplica(f, func(rec replicas.Record) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens })
+	id := keyIDs(t, f.C)[0]
 	for _, key := range []string{"", "fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"} {
 		what := "no key"
 		if key != "" {
 			what = "another key"
-			r.putKeyFile([]byte(key))
+			putKeyFile(r, []byte(key))
 		}
-		_, err := r.reseedClient().PrepareReseed(r.ctx(), &fealtyv1.PrepareReseedRequest{})
-		wantCode(t, err, explain.KeeperNotHere)
+		_, err := reseedClient(r).PrepareReseed(r.Context(), &fealtyv1.PrepareReseedRequest{})
+		coordinatortest.WantCode(t, err, explain.KeeperNotHere)
 		if text := explain.Of(err).Error(); !strings.Contains(text, "coordinator-1") ||
 			!strings.Contains(text, string(id)) {
 			t.Errorf("a reseed with %s: %v", what, err)
 		}
 		if key == "" {
-			if _, err := os.Stat(r.keyFile()); err == nil {
+			if _, err := os.Stat(keyFile(r)); err == nil {
 				t.Error("a reseed that was refused made a key file")
 			}
 		}
@@ -121,23 +122,23 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	for n := range 2 {
 		// A copy of each machine, and one in the old place.
 		wantOnly(t,
-			"set on the second machine", r.set(r.machineManifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: "+
+			"set on the second machine", r.Set(machineManifest(r, fmt.Sprintf("  - {name: more-%d, kind: data, match: "+
 				"[\"token:more-%d\"]}\n", n, n))), "")
-		f.awaitHead(r)
-		s := f.c.Rooms().Head.State()
+		f.AwaitHead(r)
+		s := f.C.Rooms().Head.State()
 		olds = append(olds, s.Head.Salt)
 		of := sealed.Seed(&s.Head.Transition)
-		e, err := f.store.Get(t.Context(), of.Key("host", id))
+		e, err := f.Store.Get(t.Context(), of.Key("host", id))
 		wantOnly(t, "read a copy", err, "")
-		_, err = f.store.CompareAndSwap(t.Context(), of.FormerKey("host"), 0, e.Value)
+		_, err = f.Store.CompareAndSwap(t.Context(), of.FormerKey("host"), 0, e.Value)
 		wantOnly(t, "write it in the old place", err, "")
-		f.reseed()
-		r.awaitHead(f)
-		if now := keyIDs(t, f.c); !slices.Equal(now, []keyring.KeyID{id}) {
+		reseedIn(f)
+		r.AwaitHead(f)
+		if now := keyIDs(t, f.C); !slices.Equal(now, []keyring.KeyID{id}) {
 			t.Errorf("the new seed is sealed under %v, want %v", now, id)
 		}
 	}
-	l, err := f.store.List(t.Context(), sealed.Prefix)
+	l, err := f.Store.List(t.Context(), sealed.Prefix)
 	wantOnly(t, "list", err, "")
 	for _, e := range l.Entries {
 		for _, salt := range olds {
@@ -146,52 +147,53 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 			}
 		}
 	}
-	r.kill()
-	f.restart()
-	f.await(authority.Ready)
+	r.Kill()
+	f.Restart()
+	f.Await(authority.Ready)
 }
 
 // reseedDesk gives the desk a new seed under the manifest m; nil: the one in force.
-func (d *desk) reseed(m []byte) error {
-	d.t.Helper()
+func reseedAt(d *coordinatortest.Desk, m []byte) error {
+	d.T.Helper()
 	ctx := context.Background()
-	p, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
+	p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).PrepareReseed(
+		ctx,
 		&fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
-	_, err = served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).CommitReseed(ctx,
-		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: d.signChange(p.GetChange())})
+	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).CommitReseed(ctx,
+		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: signChangeAt(d, p.GetChange())})
 	return err
 }
 
-// signChange signs a change of root.
-func (d *desk) signChange(change []byte) []*fealtyv1.ManifestSignature {
-	d.t.Helper()
-	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
+// signChangeAt signs a change of root.
+func signChangeAt(d *coordinatortest.Desk, change []byte) []*fealtyv1.ManifestSignature {
+	d.T.Helper()
+	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return []*fealtyv1.ManifestSignature{{Key: key.String(),
-		Signature: ed25519.Sign(d.signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, change))}}
+		Signature: ed25519.Sign(d.Signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))}}
 }
 
 // opensAnything reports what of the store the key file of a keeper opens.
-func (d *desk) opensAnything(owner, file string) (opened []string) {
-	d.t.Helper()
-	k, err := keyring.KeeperOf(keyring.Owner{Name: owner, Keeper: "file:" + file}, d.disk.FS())
+func opensAnything(d *coordinatortest.Desk, owner, file string) (opened []string) {
+	d.T.Helper()
+	k, err := keyring.KeeperOf(keyring.Owner{Name: owner, Keeper: "file:" + file}, d.Disk.FS())
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
-	for _, key := range d.store.keys(sealed.SeedPrefix) {
-		e, err := d.store.Get(context.Background(), key)
+	for _, key := range d.Store.Keys(sealed.SeedPrefix) {
+		e, err := d.Store.Get(context.Background(), key)
 		if err != nil {
-			d.t.Fatal(err)
+			d.T.Fatal(err)
 		}
 		_, of, _ := sealed.Parse(e)
 		for name := range strings.SplitSeq("host "+owner, " ") {
 			if _, err := keyring.OpenSeed(context.Background(), k,
-				keyring.Place{Cluster: testCluster, Owner: name, SeedEpoch: of.SeedEpoch}, e.Value); err == nil {
+				keyring.Place{Cluster: coordinatortest.Cluster, Owner: name, SeedEpoch: of.SeedEpoch}, e.Value); err == nil {
 				opened = append(opened, key)
 			}
 		}
@@ -208,28 +210,28 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 		"adopt.before-identity"} {
 		t.Run("cut off at "+point, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
-			d.seed = seedOf(1, nil, "host", "leaves")
-			wantOnly(t, "first set", d.set(poolEntries), "")
-			if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 1 {
+			d := coordinatortest.NewDesk(t)
+			d.Seed = seedOf(1, nil, "host", "leaves")
+			wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+			if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 1 {
 				t.Fatalf("before, it opens %v", opened)
 			}
-			old := d.state().Head
+			old := d.State().Head
 			if point != "" {
-				d.faults.FailNext(point, 1, errTestCrash)
+				d.Faults.FailNext(point, 1, errTestCrash)
 			}
-			d.seed = seedOf(1, nil, "host")
-			err := d.reseed(d.manifest(poolEntries))
+			d.Seed = seedOf(1, nil, "host")
+			err := reseedAt(d, d.Manifest(coordinatortest.PoolEntries))
 			if point == "" {
 				wantOnly(t, "reseed", err, "")
 			} else {
-				d.faults.Disarm(point)
-				d.restart()
-				d.lookAgain()
-				d.wantPhase("ready", "")
+				d.Faults.Disarm(point)
+				d.Restart()
+				d.LookAgain()
+				wantPhase(d, "ready", "")
 			}
-			moved := d.state().Head.SeedEpoch > old.SeedEpoch
-			for _, key := range d.opensAnything("leaves", "/leaves/key") {
+			moved := d.State().Head.SeedEpoch > old.SeedEpoch
+			for _, key := range opensAnything(d, "leaves", "/leaves/key") {
 				if strings.HasPrefix(key, sealed.SeedPrefix+"2/") {
 					t.Errorf("it opens %s, which is of the new seed", key)
 				}
@@ -237,10 +239,10 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 					t.Errorf("it opens %s after the head has moved", key)
 				}
 			}
-			if moved && len(d.store.keys(sealed.Seed(&old.Transition).Under())) > 0 {
+			if moved && len(d.Store.Keys(sealed.Seed(&old.Transition).Under())) > 0 {
 				t.Error("the store holds copies of the old seed")
 			}
-			if !moved && len(d.opensAnything("host", "/host/key")) == 0 {
+			if !moved && len(opensAnything(d, "host", "/host/key")) == 0 {
 				t.Error("nothing opens the seed in force")
 			}
 		})
@@ -248,16 +250,16 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 }
 
 // formerLayout writes what the desk's store holds as releases before key ids wrote it.
-func (d *desk) formerLayout() (moved []string) {
-	d.t.Helper()
-	for _, key := range d.store.keys(sealed.Prefix) {
-		e, err := d.store.Get(context.Background(), key)
+func formerLayout(d *coordinatortest.Desk) (moved []string) {
+	d.T.Helper()
+	for _, key := range d.Store.Keys(sealed.Prefix) {
+		e, err := d.Store.Get(context.Background(), key)
 		if err != nil {
-			d.t.Fatal(err)
+			d.T.Fatal(err)
 		}
 		if c, of, ok := sealed.Parse(e); ok {
-			d.store.alter(key, func([]byte) []byte { return nil })
-			d.store.write(of.FormerKey(c.Keeper), e.Value)
+			d.Store.Alter(key, func([]byte) []byte { return nil })
+			d.Store.Write(of.FormerKey(c.Keeper), e.Value)
 			moved = append(moved, of.FormerKey(c.Keeper))
 		}
 	}
@@ -268,54 +270,54 @@ func (d *desk) formerLayout() (moved []string) {
 // loses what it had to nothing but what loses the others.
 func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	id := keyIDs(t, d.c)[0]
-	former := d.formerLayout()
+	d := coordinatortest.PoolDesk(t)
+	id := keyIDs(t, d.C)[0]
+	former := formerLayout(d)
 	if len(former) != 2 {
 		t.Fatalf("of the former layout are %v", former)
 	}
-	head := d.state().Head
-	d.restart()
-	d.wantPhase("ready", "")
-	if d.state().Head.Hash != head.Hash {
+	head := d.State().Head
+	d.Restart()
+	wantPhase(d, "ready", "")
+	if d.State().Head.Hash != head.Hash {
 		t.Error("the mesh CA key did not open: a transition was written")
 	}
-	if ids := keyIDs(t, d.c); !slices.Equal(ids, []keyring.KeyID{id}) {
+	if ids := keyIDs(t, d.C); !slices.Equal(ids, []keyring.KeyID{id}) {
 		t.Errorf("the former copy is of %v, want %v", ids, id)
 	}
-	wantOnly(t, "set", d.set(entriesOf(false)), "")
-	of := sealed.Seed(&d.state().Head.Transition)
-	if keys := d.store.keys(of.Under()); !slices.Equal(keys, []string{of.FormerKey("host"), of.Key("host", id)}) {
+	wantOnly(t, "set", d.Set(entriesOf(false)), "")
+	of := sealed.Seed(&d.State().Head.Transition)
+	if keys := d.Store.Keys(of.Under()); !slices.Equal(keys, []string{of.FormerKey("host"), of.Key("host", id)}) {
 		t.Errorf("after a set there are %v", keys)
 	}
-	for _, lost := range d.store.keys(of.Under()) { // either of the two is enough
-		before := d.store.snapshot()
-		d.store.alter(lost, func([]byte) []byte { return nil })
-		d.restart()
-		d.wantPhase("ready", "")
-		d.store.revert(before)
+	for _, lost := range d.Store.Keys(of.Under()) { // either of the two is enough
+		before := d.Store.Snapshot()
+		d.Store.Alter(lost, func([]byte) []byte { return nil })
+		d.Restart()
+		wantPhase(d, "ready", "")
+		d.Store.Revert(before)
 	}
 	// Another key on the machine takes the place of neither.
-	key, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
+	key, err := d.Disk.FS().ReadSecret("/keeper/key", 1<<10)
 	wantOnly(t, "read", err, "")
-	d.disk.Put("/keeper/key", []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
-	d.disk.Chmod("/keeper/key", 0o600)
-	wantOnly(t, "set with another key", d.set(poolEntries), "")
-	if keys := d.store.keys(of.Under()); len(keys) != 3 {
+	d.Disk.Put("/keeper/key", []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
+	d.Disk.Chmod("/keeper/key", 0o600)
+	wantOnly(t, "set with another key", d.Set(coordinatortest.PoolEntries), "")
+	if keys := d.Store.Keys(of.Under()); len(keys) != 3 {
 		t.Errorf("with another key there are %v", keys)
 	}
-	wantOnly(t, "put back", d.disk.FS().WriteFile("/keeper/key", key), "")
-	d.restart()
-	d.lookAgain() // the mesh CA key is sealed under the other key, which costs a rekey
-	d.lead(d.c)
-	d.wantPhase("ready", "")
+	wantOnly(t, "put back", d.Disk.FS().WriteFile("/keeper/key", key), "")
+	d.Restart()
+	d.LookAgain() // the mesh CA key is sealed under the other key, which costs a rekey
+	d.Lead(d.C)
+	wantPhase(d, "ready", "")
 	// With the keeper they all go.
-	d.seed = seedOf(1, nil, "else")
-	_, err = d.reshare(d.seed)
+	d.Seed = seedOf(1, nil, "else")
+	_, err = reshare(d, d.Seed)
 	wantOnly(t, "reshare", err, "")
-	d.lead(d.c)
-	wantOnly(t, "drop", d.c.Rooms().Authority.DropSecrets(t.Context(), d.state()), "")
-	for _, k := range d.store.keys(sealed.Prefix) {
+	d.Lead(d.C)
+	wantOnly(t, "drop", d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()), "")
+	for _, k := range d.Store.Keys(sealed.Prefix) {
 		if strings.Contains(k, "/host") {
 			t.Errorf("%s is left of the keeper that was dismissed", k)
 		}
@@ -326,27 +328,29 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 // last copy that a coordinator opens is never forgotten.
 func TestForgetAKeyThatIsLost(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	id := keyIDs(t, d.c)[0]
+	d := coordinatortest.PoolDesk(t)
+	id := keyIDs(t, d.C)[0]
 	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
-		return served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
+		return coordinatortest.Served[fealtyv1.ManifestServiceServer](
+			d.C.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
 			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
 	wantOnly(t, "forget the last copy", err, explain.KeeperLastCopy)
 	_, err = forget("0123", false)
 	wantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
-	_, err = served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
+	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
+		d.C.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
 	wantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 
-	wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
-	wantOnly(t, "set without the key", d.set(entriesOf(false)), "")
-	if _, err := d.disk.FS().ReadFile("/keeper/key", 1<<10); err == nil {
+	wantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
+	wantOnly(t, "set without the key", d.Set(entriesOf(false)), "")
+	if _, err := d.Disk.FS().ReadFile("/keeper/key", 1<<10); err == nil {
 		t.Error("a set made another key in the place of one that was backed up")
 	}
 	status := func() string {
-		st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		wantOnly(t, "status", err, "")
 		return keeperFinding(st.GetFindings(), explain.KeeperUnopened)
 	}
@@ -357,53 +361,53 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	}
 	_, err = forget(id, true)
 	wantOnly(t, "dry run", err, "")
-	if ids := keyIDs(t, d.c); len(ids) != 1 {
+	if ids := keyIDs(t, d.C); len(ids) != 1 {
 		t.Errorf("a dry run left %v", ids)
 	}
 	out, err := forget(id, false)
 	wantOnly(t, "forget", err, "")
-	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(keyIDs(t, d.c)) != 0 {
-		t.Errorf("%v is left, and the answer is %v", keyIDs(t, d.c), out)
+	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(keyIDs(t, d.C)) != 0 {
+		t.Errorf("%v is left, and the answer is %v", keyIDs(t, d.C), out)
 	}
-	resp, err := d.c.Rooms().Authority.Set(t.Context(), d.request(d.manifest(poolEntries)), true)
+	resp, err := d.C.Rooms().Authority.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
 	wantOnly(t, "set", err, "")
 	made := resp.GetKeysMade()
 	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" ||
 		made[0].GetCoordinator() != "coordinator-1" || made[0].GetKeyId() == string(id) {
 		t.Fatalf("made was %v", made)
 	}
-	if ids := keyIDs(t, d.c); !slices.Equal(ids, []keyring.KeyID{keyring.KeyID(made[0].GetKeyId())}) {
+	if ids := keyIDs(t, d.C); !slices.Equal(ids, []keyring.KeyID{keyring.KeyID(made[0].GetKeyId())}) {
 		t.Errorf("sealed under %v, and made was %v", ids, made)
 	}
 	if got := status(); got != "" {
 		t.Errorf("shown is %q", got)
 	}
-	if entries, _ := d.audits("keeper.forget"); len(entries) != 1 {
+	if entries, _ := audits(d, "keeper.forget"); len(entries) != 1 {
 		t.Errorf("%d audit entries", len(entries))
 	}
-	d.restart()
-	d.wantPhase("ready", "")
+	d.Restart()
+	wantPhase(d, "ready", "")
 }
 
 // Who is late seals nothing any more: what the head dismissed meanwhile stays away.
 func TestLateSealIsRefused(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	d.seed = seedOf(1, nil, "host", "leaves")
-	wantOnly(t, "first set", d.set(poolEntries), "")
-	old := d.state()
-	d.seed = seedOf(1, nil, "host")
-	_, err := d.reshare(d.seed)
+	d := coordinatortest.NewDesk(t)
+	d.Seed = seedOf(1, nil, "host", "leaves")
+	wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+	old := d.State()
+	d.Seed = seedOf(1, nil, "host")
+	_, err := reshare(d, d.Seed)
 	wantOnly(t, "reshare", err, "")
-	d.lead(d.c)
-	wantOnly(t, "drop", d.c.Rooms().Authority.DropSecrets(t.Context(), d.state()), "")
-	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
+	d.Lead(d.C)
+	wantOnly(t, "drop", d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()), "")
+	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
 	mv := &transition.Move{From: old, Manifest: old.Manifest, Link: old.Head, Secrets: old.Secrets}
-	wantOnly(t, "look", d.c.Rooms().Authority.LookAtKeepers(t.Context(), mv), "")
-	wantOnly(t, "seal for a head of before", d.c.Rooms().Authority.WriteSecrets(t.Context(), mv), explain.ManifestStale)
-	if opened := d.opensAnything("leaves", "/leaves/key"); len(opened) != 0 {
+	wantOnly(t, "look", d.C.Rooms().Authority.LookAtKeepers(t.Context(), mv), "")
+	wantOnly(t, "seal for a head of before", d.C.Rooms().Authority.WriteSecrets(t.Context(), mv), explain.ManifestStale)
+	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Errorf("it opens %v", opened)
 	}
 }
@@ -412,8 +416,8 @@ func TestLateSealIsRefused(t *testing.T) {
 // sealed over by the other.
 func TestProgramsWithoutAnID(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, ownMachine)
-	r := newReplica(t, f)
+	f := coordinatortest.NewFleet(t, ownMachine)
+	r := coordinatortest.NewReplica(t, f)
 	program := t.TempDir() + "/keeper"
 	// The key is in the folder of the machine, which the test exchanges: it is one program
 	// on both.
@@ -428,25 +432,25 @@ func TestProgramsWithoutAnID(t *testing.T) {
 		}
 	}
 	m := func(extra string) []byte {
-		return withSeed(f.manifest(extra),
+		return coordinatortest.WithSeed(f.Manifest(extra),
 			fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))
 	}
 	key("of the first machine")
-	wantOnly(t, "first set", f.set(m("")), "")
-	r.start()
-	r.awaitHead(f)
-	of := sealed.Seed(&f.c.Rooms().Head.State().Head.Transition)
-	sealedBy, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
+	wantOnly(t, "first set", f.Set(m("")), "")
+	r.Start()
+	r.AwaitHead(f)
+	of := sealed.Seed(&f.C.Rooms().Head.State().Head.Transition)
+	sealedBy, err := f.Store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	wantOnly(t, "read", err, "")
 	key("of the second machine")
-	wantOnly(t, "set on the second machine", r.set(m(someEntry)), "")
-	now, err := f.store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
+	wantOnly(t, "set on the second machine", r.Set(m(someEntry)), "")
+	now, err := f.Store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	if err != nil || now.Version != sealedBy.Version {
 		t.Errorf("the copy of the first machine was written again, at %d: %v", now.Version, err)
 	}
-	r.kill()
-	f.stop()
+	r.Kill()
+	f.Stop()
 	key("of the first machine")
-	f.start()
-	f.await(authority.Ready)
+	f.Start()
+	f.Await(authority.Ready)
 }

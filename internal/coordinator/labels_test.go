@@ -10,6 +10,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -20,27 +21,27 @@ import (
 // and none of that decides anything.
 func TestMembersShowTheirMachines(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	joins := func(n *node, said *fealtyv1.Machine, req *fealtyv1.CreateTokenRequest) string {
+	f := coordinatortest.ReadyFleet(t, nil)
+	joins := func(n *coordinatortest.Node, said *fealtyv1.Machine, req *fealtyv1.CreateTokenRequest) string {
 		t.Helper()
-		n.alter = func(r *fealtyv1.JoinRequest) { r.Machine = said }
-		if err := n.join(identity.Data, proof.NewTokenProver(f.token(req))); err != nil {
+		n.Alter = func(r *fealtyv1.JoinRequest) { r.Machine = said }
+		if err := n.Join(identity.Data, proof.NewTokenProver(f.Token(req))); err != nil {
 			t.Fatal(err)
 		}
-		return n.id.Name()
+		return n.ID.Name()
 	}
-	a := f.node()
+	a := f.Node()
 	web := joins(a, &fealtyv1.Machine{Host: "web-7.example", Os: "linux/amd64", Addresses: []string{"10.0.0.7"}},
 		&fealtyv1.CreateTokenRequest{Entry: "pool", Labels: []string{"rack=r2", "a=b"}})
-	odd := joins(f.node(), &fealtyv1.Machine{Host: "web-7\x1b[2J", Os: strings.Repeat("x", 4<<10),
+	odd := joins(f.Node(), &fealtyv1.Machine{Host: "web-7\x1b[2J", Os: strings.Repeat("x", 4<<10),
 		Addresses: slices.Repeat([]string{"x"}, 1000)},
 		&fealtyv1.CreateTokenRequest{Entry: "pool", Labels: []string{"rack=r2"}})
-	old := joins(f.node(), nil, &fealtyv1.CreateTokenRequest{Entry: "pool"}) // of an earlier release
+	old := joins(f.Node(), nil, &fealtyv1.CreateTokenRequest{Entry: "pool"}) // of an earlier release
 
-	members := f.local().member
+	members := f.Local().Member
 	show := func(name string) *fealtyv1.Member {
 		t.Helper()
-		resp, err := members.GetMember(f.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: name})
+		resp, err := members.GetMember(f.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +71,7 @@ func TestMembersShowTheirMachines(t *testing.T) {
 		{"web-7.example", []string{"rack=r3"}, nil},
 		{"", nil, []string{web, odd, old}},
 	} {
-		resp, err := members.ListMembers(f.ctx(),
+		resp, err := members.ListMembers(f.Context(),
 			&fealtyv1.ListMembersRequest{Kind: "data", Host: c.host, Labels: c.labels})
 		if err != nil {
 			t.Fatal(err)
@@ -86,30 +87,30 @@ func TestMembersShowTheirMachines(t *testing.T) {
 	}
 
 	// A renewal and a rejoin by key keep the labels; a rejoin says anew what the machine is.
-	if err := a.renew(true); err != nil {
+	if err := a.Renew(true); err != nil {
 		t.Fatal(err)
 	}
 	if m := show(web); m.GetReportedHost() != "web-7.example" || len(m.GetLabels()) != 2 {
 		t.Errorf("after a renewal: %v", m)
 	}
 	for _, said := range []*fealtyv1.Machine{{Host: "web-8"}, nil} {
-		a.alter = func(r *fealtyv1.JoinRequest) { r.Machine = said }
-		if err := a.join(identity.Data, proof.NewSVIDProver(a.id.Kind(), a.id.Name(), a.key)); err != nil {
+		a.Alter = func(r *fealtyv1.JoinRequest) { r.Machine = said }
+		if err := a.Join(identity.Data, proof.NewSVIDProver(a.ID.Kind(), a.ID.Name(), a.Key)); err != nil {
 			t.Fatal(err)
 		}
 		if m := show(web); m.GetReportedHost() != "web-8" || len(m.GetLabels()) != 2 {
 			t.Errorf("after a rejoin that says %v: %v", said, m)
 		}
 	}
-	tokens := f.local().token
+	tokens := f.Local().Token
 	for _, bad := range [][]string{{"rack"}, {"=x"}, {"a=b", "a=c"}, {"a=\x1b"}, {strings.Repeat("a", 64) + "=b"},
 		slices.Repeat([]string{"a=b"}, manifest.MaxLabels+1)} {
-		if _, err := tokens.CreateToken(f.ctx(),
+		if _, err := tokens.CreateToken(f.Context(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool",
 				Labels: bad}); !errors.Is(explain.Of(err), explain.TokenRequest) {
 			t.Errorf("a token with labels %q: %v", bad, err)
 		}
-		if _, err := members.ListMembers(f.ctx(),
+		if _, err := members.ListMembers(f.Context(),
 			&fealtyv1.ListMembersRequest{Labels: bad}); !errors.Is(explain.Of(err), explain.RequestField) {
 			t.Errorf("a question for labels %q: %v", bad, err)
 		}
@@ -120,27 +121,27 @@ func TestMembersShowTheirMachines(t *testing.T) {
 // of two with one key the token's counts.
 func TestMembersHaveLabelsOfTheirEntry(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	entry := func(labels string) []byte {
-		return f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [" + labels + "]}\n")
+		return f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [" + labels + "]}\n")
 	}
-	wantOnly(t, "set", f.set(entry("rack=r1, dc=west")), "")
-	a, b := f.node(), f.node()
-	wantOnly(t, "join", a.join(identity.Data,
-		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "racks"}))), "")
-	wantOnly(t, "join", b.join(identity.Data,
-		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "racks", Labels: []string{"rack=r9",
+	wantOnly(t, "set", f.Set(entry("rack=r1, dc=west")), "")
+	a, b := f.Node(), f.Node()
+	wantOnly(t, "join", a.Join(identity.Data,
+		proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "racks"}))), "")
+	wantOnly(t, "join", b.Join(identity.Data,
+		proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "racks", Labels: []string{"rack=r9",
 			"x=y"}}))), "")
-	members := f.local().member
-	labels := func(n *node) []string {
+	members := f.Local().Member
+	labels := func(n *coordinatortest.Node) []string {
 		t.Helper()
-		resp, err := members.GetMember(f.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: n.id.Name()})
+		resp, err := members.GetMember(f.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: n.ID.Name()})
 		wantOnly(t, "show", err, "")
 		return resp.GetMember().GetLabels()
 	}
 	found := func(label string) (names []string) {
 		t.Helper()
-		resp, err := members.ListMembers(f.ctx(), &fealtyv1.ListMembersRequest{Labels: []string{label}})
+		resp, err := members.ListMembers(f.Context(), &fealtyv1.ListMembersRequest{Labels: []string{label}})
 		wantOnly(t, "list", err, "")
 		for _, m := range resp.GetMembers() {
 			names = append(names, m.GetName())
@@ -153,14 +154,14 @@ func TestMembersHaveLabelsOfTheirEntry(t *testing.T) {
 	if got := labels(b); !slices.Equal(got, []string{"dc=west", "rack=r9", "x=y"}) {
 		t.Errorf("of entry and token: %q", got)
 	}
-	if got := found("rack=r1"); !slices.Equal(got, []string{a.id.Name()}) {
+	if got := found("rack=r1"); !slices.Equal(got, []string{a.ID.Name()}) {
 		t.Errorf("rack=r1 finds %q", got)
 	}
 	if got := found("dc=west"); len(got) != 2 {
 		t.Errorf("dc=west finds %q", got)
 	}
-	wantOnly(t, "set", f.set(entry("rack=r2")), "")
-	wantOnly(t, "renew", a.renew(true), "")
+	wantOnly(t, "set", f.Set(entry("rack=r2")), "")
+	wantOnly(t, "renew", a.Renew(true), "")
 	if got := labels(a); !slices.Equal(got, []string{"rack=r2"}) {
 		t.Errorf("after the change: %q", got)
 	}
@@ -170,18 +171,18 @@ func TestMembersHaveLabelsOfTheirEntry(t *testing.T) {
 // while that one is heard, and only where it is new.
 func TestSetWaitsForEarlierReleases(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
-	r := newReplica(t, f)
-	wantOnly(t, "set", f.set(f.manifest("")), "")
-	r.made = func(c *coordinator.Coordinator) {
+	f := coordinatortest.NewFleet(t, nil)
+	r := coordinatortest.NewReplica(t, f)
+	wantOnly(t, "set", f.Set(f.Manifest("")), "")
+	r.Made = func(c *coordinator.Coordinator) {
 		c.Rooms().PeerRecovery.Cfg().Reads, c.Rooms().PeerRecovery.Cfg().Release = nil, "0.1.0"
 	}
-	r.start()
-	r.awaitHead(f)
-	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
-	with := f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
-	before := f.c.Rooms().Head.State().Head.Hash
-	err := f.set(with)
+	r.Start()
+	r.AwaitHead(f)
+	awaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
+	with := f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
+	before := f.C.Rooms().Head.State().Head.Hash
+	err := f.Set(with)
 	e := explain.Of(err)
 	if e == nil || e.Code != explain.ManifestFieldUnread {
 		t.Fatalf("set: %v, want %s", err, explain.ManifestFieldUnread)
@@ -192,45 +193,45 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 			t.Errorf("%s is %q, want %q", field, e.Fields[field], want)
 		}
 	}
-	if f.c.Rooms().Head.State().Head.Hash != before {
+	if f.C.Rooms().Head.State().Head.Hash != before {
 		t.Error("the head moved")
 	}
 	// A manifest that it can read is set.
-	wantOnly(t, "without the field", f.set(f.manifest("  - {name: racks, kind: data, match: [\"token:racks\"]}\n")), "")
-	r.awaitHead(f)
-	dismissed := strings.Replace(string(with), "name: coordinator-2, kind: coordinator, match: [\"key:"+r.enrolment,
+	wantOnly(t, "without the field", f.Set(f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"]}\n")), "")
+	r.AwaitHead(f)
+	dismissed := strings.Replace(string(with), "name: coordinator-2, kind: coordinator, match: [\"key:"+r.Enrolment,
 		"name: coordinator-2, kind: coordinator, match: [\""+"key:"+newClaim(t), 1)
 	if dismissed == string(with) {
 		t.Fatal("the manifest admits it still")
 	}
-	r.kill()
+	r.Kill()
 	// Upgraded, it holds up nothing.
-	r.made = nil
-	r.start()
-	r.awaitHead(f)
-	r.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
-	wantOnly(t, "after the upgrade", f.set(with), "")
-	r.awaitHead(f)
+	r.Made = nil
+	r.Start()
+	r.AwaitHead(f)
+	awaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
+	wantOnly(t, "after the upgrade", f.Set(with), "")
+	r.AwaitHead(f)
 	// The field is there already: an earlier one that comes is not what a set waits for.
-	r.kill()
-	r.made = func(c *coordinator.Coordinator) { c.Rooms().PeerRecovery.Cfg().Reads = nil }
-	r.start()
-	r.awaitReplica(func(x replicas.Record) bool { return len(x.Reads) == 0 })
-	wantOnly(t, "another entry", f.set(append(with,
+	r.Kill()
+	r.Made = func(c *coordinator.Coordinator) { c.Rooms().PeerRecovery.Cfg().Reads = nil }
+	r.Start()
+	awaitReplica(r, func(x replicas.Record) bool { return len(x.Reads) == 0 })
+	wantOnly(t, "another entry", f.Set(append(with,
 		"  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")
 	// Without labels again, and then it is no coordinator of the manifest that has them.
-	wantOnly(t, "without again", f.set(f.manifest("")), "")
-	wantCode(t, f.set(with), explain.ManifestFieldUnread)
-	wantOnly(t, "without that coordinator", f.set([]byte(dismissed)), "")
+	wantOnly(t, "without again", f.Set(f.Manifest("")), "")
+	coordinatortest.WantCode(t, f.Set(with), explain.ManifestFieldUnread)
+	wantOnly(t, "without that coordinator", f.Set([]byte(dismissed)), "")
 	// One that is admitted and was stopped in order is not waited for.
-	wantOnly(t, "with it again", f.set(f.manifest("")), "")
-	r.awaitHead(f)
-	r.stop()
-	f.awaitReplica(func(x replicas.Record) bool { return x.Phase == "ready" })
-	wantOnly(t, "after it stopped", f.set(with), "")
+	wantOnly(t, "with it again", f.Set(f.Manifest("")), "")
+	r.AwaitHead(f)
+	r.Stop()
+	awaitReplica(f, func(x replicas.Record) bool { return x.Phase == "ready" })
+	wantOnly(t, "after it stopped", f.Set(with), "")
 }
 
 func newClaim(t *testing.T) string {
 	t.Helper()
-	return proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey))
+	return proof.KeyClaim(coordinatortest.NewTestKey(t).Public().(ed25519.PublicKey))
 }

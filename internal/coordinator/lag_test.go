@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -63,31 +64,31 @@ func (h falls) Handle(ctx context.Context, r slog.Record) error {
 
 // setAs sets a manifest through f as the command does: it takes the head from the preview,
 // signs for it, and sends.
-func (f *fleet) setAs(c *clients, m []byte) error {
-	ctx := f.ctx()
-	p, err := c.manifest.PreviewManifest(ctx, &fealtyv1.PreviewManifestRequest{Manifest: m})
+func setAs(f *coordinatortest.Fleet, c *coordinatortest.Clients, m []byte) error {
+	ctx := f.Context()
+	p, err := c.Manifest.PreviewManifest(ctx, &fealtyv1.PreviewManifestRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
 	req := &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test"}
-	f.sign(req, history.Hash(p.GetTransition().GetHash()))
-	_, err = c.manifest.SetManifest(ctx, req)
+	f.Sign(req, history.Hash(p.GetTransition().GetHash()))
+	_, err = c.Manifest.SetManifest(ctx, req)
 	return err
 }
 
 // trio starts three coordinators on one store, ready at the first manifest.
-func trio(t *testing.T, extra string) (all []*fleet, fell falls) {
+func trio(t *testing.T, extra string) (all []*coordinatortest.Fleet, fell falls) {
 	t.Helper()
 	fell = newFalls(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	log := slog.New(fell)
-	f := newFleet(t, func(cfg *coordinator.Config) { cfg.Log = log })
-	all = []*fleet{f, newReplica(t, f), newReplica(t, f)}
-	if err := f.set(f.manifest(extra)); err != nil {
+	f := coordinatortest.NewFleet(t, func(cfg *coordinator.Config) { cfg.Log = log })
+	all = []*coordinatortest.Fleet{f, coordinatortest.NewReplica(t, f), coordinatortest.NewReplica(t, f)}
+	if err := f.Set(f.Manifest(extra)); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range all[1:] {
-		r.start()
-		r.awaitHead(f)
+		r.Start()
+		r.AwaitHead(f)
 	}
 	fell.n.Store(0)
 	return all, fell
@@ -100,7 +101,7 @@ func TestSetsAtOnce(t *testing.T) {
 	all, fell := trio(t, "")
 	for _, r := range all {
 		// A store that takes its time, now and then, so that sets come amid adoptions.
-		r.link.hold(func(tx store.Tx) error {
+		r.Link.Hold(func(tx store.Tx) error {
 			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == bundle.StateKey }) {
 				time.Sleep(time.Duration(rand.IntN(3)) * 25 * time.Millisecond)
 			}
@@ -111,12 +112,12 @@ func TestSetsAtOnce(t *testing.T) {
 	var made, stale atomic.Int64
 	var g sync.WaitGroup
 	for i, r := range all {
-		c := r.local()
+		c := r.Local()
 		g.Go(func() {
 			for n := range rounds {
-				m := r.manifest(fmt.Sprintf("  - {name: w-%d-%d, kind: witness, match: [\"token:w-%d-%d\"]}\n", i, n,
+				m := r.Manifest(fmt.Sprintf("  - {name: w-%d-%d, kind: witness, match: [\"token:w-%d-%d\"]}\n", i, n,
 					i, n))
-				switch err := r.setAs(c, m); {
+				switch err := setAs(r, c, m); {
 				case err == nil:
 					made.Add(1)
 				case explain.Of(err).Code == explain.ManifestStale:
@@ -125,7 +126,7 @@ func TestSetsAtOnce(t *testing.T) {
 					t.Errorf("set %d through coordinator %d: %v", n, i+1, err)
 				}
 				// What is created under the newest manifest is created, whoever set it.
-				if _, err := c.token.CreateToken(r.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
+				if _, err := c.Token.CreateToken(r.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 					t.Errorf("token %d through coordinator %d: %v", n, i+1, err)
 				}
 			}
@@ -133,13 +134,13 @@ func TestSetsAtOnce(t *testing.T) {
 	}
 	g.Wait()
 	for _, r := range all[1:] {
-		awaitSameHead(t, all[0], r)
+		coordinatortest.AwaitSameHead(t, all[0], r)
 	}
 	t.Logf("%d sets were made, %d were told that another was first", made.Load(), stale.Load())
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	if got := all[0].c.Rooms().Head.State().Head.Index; got != uint64(made.Load())+1 {
+	if got := all[0].C.Rooms().Head.State().Head.Index; got != uint64(made.Load())+1 {
 		t.Errorf("the head is at index %d, and %d sets were acknowledged after the first", got, made.Load())
 	}
 }
@@ -149,26 +150,26 @@ func TestSetsAtOnce(t *testing.T) {
 func TestSetThroughTheNext(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
-	var cs []*clients
+	var cs []*coordinatortest.Clients
 	for _, r := range all {
-		cs = append(cs, r.local())
+		cs = append(cs, r.Local())
 	}
 	for n := range 6 {
 		i := n % len(all)
 		r := all[i]
-		m := r.manifest(fmt.Sprintf("  - {name: w-%d, kind: witness, match: [\"token:w-%d\"]}\n", n, n))
-		if err := r.setAs(cs[i], m); err != nil {
+		m := r.Manifest(fmt.Sprintf("  - {name: w-%d, kind: witness, match: [\"token:w-%d\"]}\n", n, n))
+		if err := setAs(r, cs[i], m); err != nil {
 			t.Fatalf("set %d through coordinator %d: %v", n, i+1, err)
 		}
 		next := cs[(i+1)%len(cs)]
-		got, err := next.manifest.GetManifest(r.ctx(), &fealtyv1.GetManifestRequest{})
+		got, err := next.Manifest.GetManifest(r.Context(), &fealtyv1.GetManifestRequest{})
 		if err != nil {
 			t.Fatalf("get after set %d: %v", n, err)
 		}
 		if string(got.GetManifest()) != string(m) {
 			t.Errorf("set %d: the next coordinator shows the manifest at index %d", n, got.GetTransition().GetIndex())
 		}
-		st, err := cs[(i+2)%len(cs)].status.GetStatus(r.ctx(), &fealtyv1.GetStatusRequest{PageSize: 1})
+		st, err := cs[(i+2)%len(cs)].Status.GetStatus(r.Context(), &fealtyv1.GetStatusRequest{PageSize: 1})
 		if want := got.GetTransition().GetIndex(); err != nil || st.GetHistoryIndex() != want {
 			t.Errorf("set %d: the one after it is at index %d, want %d: %v", n, st.GetHistoryIndex(), want, err)
 		}
@@ -180,12 +181,12 @@ func TestSetThroughTheNext(t *testing.T) {
 
 // stops has the next n adoptions of f stop at their beginning, where each says so, until
 // it is told to go on.
-func stops(t *testing.T, f *fleet, n int) (adopting, goOn chan struct{}) {
+func stops(t *testing.T, f *coordinatortest.Fleet, n int) (adopting, goOn chan struct{}) {
 	adopting, goOn = make(chan struct{}), make(chan struct{})
 	over := make(chan struct{})
 	t.Cleanup(func() { close(over) })
 	var hits atomic.Int64
-	f.faults.Arm("adopt.begin", func() error {
+	f.Faults.Arm("adopt.begin", func() error {
 		if hits.Add(1) > int64(n) {
 			return nil
 		}
@@ -217,14 +218,14 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
 	a, b := all[0], all[1]
-	member := b.member("node-1")
-	before := b.c.Rooms().Head.State()
+	member := b.Member("node-1")
+	before := b.C.Rooms().Head.State()
 
 	adopting, goOn := stops(t, b, 2)
 	set := func(name string) {
 		t.Helper()
-		m := a.manifest(fmt.Sprintf("  - {name: %s, kind: witness, match: [\"token:%s\"]}\n", name, name))
-		if err := a.set(m); err != nil {
+		m := a.Manifest(fmt.Sprintf("  - {name: %s, kind: witness, match: [\"token:%s\"]}\n", name, name))
+		if err := a.Set(m); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -233,65 +234,65 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	set("third")
 	goOn <- struct{}{} // and loses to the third
 	<-adopting
-	if s := b.c.Rooms().Head.State(); s != before {
+	if s := b.C.Rooms().Head.State(); s != before {
 		t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
-	local := b.local()
-	if _, err := local.member.ListMembers(b.ctx(), &fealtyv1.ListMembersRequest{}); err != nil {
+	local := b.Local()
+	if _, err := local.Member.ListMembers(b.Context(), &fealtyv1.ListMembersRequest{}); err != nil {
 		t.Errorf("a read is refused: %v", err)
 	}
 	create := &fealtyv1.CreateTokenRequest{Entry: "third"}
-	short, cancel := context.WithTimeout(b.ctx(), 50*time.Millisecond)
+	short, cancel := context.WithTimeout(b.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := local.token.CreateToken(short, create); status.Code(err) != codes.DeadlineExceeded {
+	if _, err := local.Token.CreateToken(short, create); status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("a change under the manifest of before: %v, want that it waits for as long as its caller", err)
 	}
-	b.link.cut(errKilled)
-	peer := identity.Peer{ID: member.id, Leaf: member.chain[0], Key: identity.KeyOf(member.chain[0])}
-	_, err := served[fealtyv1.AdmissionServiceServer](b.c.Rooms().Admission.RegisterServices).Renew(
-		identity.NewContext(b.ctx(), peer),
-		&fealtyv1.RenewRequest{Name: member.id.Name(), Csr: mustCSR(t, member.key), RecordedKey: true})
-	wantCode(t, err, explain.HeadNotFollowed)
-	b.link.cut(nil)
+	b.Link.Cut(coordinatortest.ErrKilled)
+	peer := identity.Peer{ID: member.ID, Leaf: member.Chain[0], Key: identity.KeyOf(member.Chain[0])}
+	_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](b.C.Rooms().Admission.RegisterServices).Renew(
+		identity.NewContext(b.Context(), peer),
+		&fealtyv1.RenewRequest{Name: member.ID.Name(), Csr: mustCSR(t, member.Key), RecordedKey: true})
+	coordinatortest.WantCode(t, err, explain.HeadNotFollowed)
+	b.Link.Cut(nil)
 
 	created := make(chan error, 1)
 	go func() {
-		_, err := local.token.CreateToken(b.ctx(), create)
+		_, err := local.Token.CreateToken(b.Context(), create)
 		created <- err
 	}()
 	goOn <- struct{}{}
 	if err := <-created; err != nil {
 		t.Errorf("a change that waited for the newer head: %v", err)
 	}
-	b.awaitHead(a)
+	b.AwaitHead(a)
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
 	// What was done is told once, by whoever did it.
 	moves := make(map[string]int)
-	for _, e := range a.audited("manifest.set") {
+	for _, e := range audited(a, "manifest.set") {
 		moves[e.Target]++
 	}
-	if len(moves) != 2 || moves[a.c.Rooms().Head.State().Head.Hash.String()] != 1 {
+	if len(moves) != 2 || moves[a.C.Rooms().Head.State().Head.Hash.String()] != 1 {
 		t.Errorf("the audit log tells of the sets %v", moves)
 	}
 }
 
 // awaitsHead fails unless f still serves reads under the state before, and has a change wait.
-func (f *fleet) awaitsHead(before *authority.State) {
-	f.t.Helper()
-	if s := f.c.Rooms().Head.State(); s != before {
-		f.t.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
+func awaitsHead(f *coordinatortest.Fleet, before *authority.State) {
+	f.T.Helper()
+	if s := f.C.Rooms().Head.State(); s != before {
+		f.T.Fatalf("the state of before did not stay: it is in phase %s: %s", s.Phase, s.Reason)
 	}
-	local := f.local()
-	if _, err := local.member.ListMembers(f.ctx(), &fealtyv1.ListMembersRequest{}); err != nil {
-		f.t.Errorf("a read is refused: %v", err)
+	local := f.Local()
+	if _, err := local.Member.ListMembers(f.Context(), &fealtyv1.ListMembersRequest{}); err != nil {
+		f.T.Errorf("a read is refused: %v", err)
 	}
-	short, cancel := context.WithTimeout(f.ctx(), 50*time.Millisecond)
+	short, cancel := context.WithTimeout(f.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := local.token.CreateToken(short,
+	if _, err := local.Token.CreateToken(short,
 		&fealtyv1.CreateTokenRequest{Entry: "pool"}); status.Code(err) != codes.DeadlineExceeded {
-		f.t.Errorf("a change under the manifest of before: %v, want that it waits for as long as its caller", err)
+		f.T.Errorf("a change under the manifest of before: %v, want that it waits for as long as its caller", err)
 	}
 }
 
@@ -302,21 +303,21 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	t.Parallel()
 	all, fell := trio(t, "")
 	a, b, c := all[0], all[1], all[2]
-	before := b.c.Rooms().Head.State()
+	before := b.C.Rooms().Head.State()
 	adopting, goOn := stops(t, b, 1)
-	if err := a.set(a.manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
+	if err := a.Set(a.Manifest("  - {name: second, kind: witness, match: [\"token:second\"]}\n")); err != nil {
 		t.Fatal(err)
 	}
 	<-adopting
-	if err := a.set(a.manifest(moreCoordinators(t))); err != nil {
+	if err := a.Set(a.Manifest(moreCoordinators(t))); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitHead(a)
+	c.AwaitHead(a)
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
 	give := sync.OnceFunc(func() { close(answer) })
 	t.Cleanup(give)
-	for _, giver := range []*fleet{a, c} {
-		giver.faults.Arm("peer.before-reread", func() error {
+	for _, giver := range []*coordinatortest.Fleet{a, c} {
+		giver.Faults.Arm("peer.before-reread", func() error {
 			asked <- struct{}{}
 			<-answer
 			return nil
@@ -324,9 +325,9 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	}
 	goOn <- struct{}{} // and loses to the third
 	<-asked
-	b.awaitsHead(before)
+	awaitsHead(b, before)
 	give()
-	b.awaitHead(a)
+	b.AwaitHead(a)
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
@@ -340,28 +341,28 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	log := slog.New(fell)
 	a, rs := peerFleet(t, 1, func(cfg *coordinator.Config) { cfg.Log = log })
 	b := rs[0]
-	b.start()
-	b.awaitHead(a)
+	b.Start()
+	b.AwaitHead(a)
 	fell.n.Store(0)
-	before := b.c.Rooms().Head.State()
-	b.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
+	before := b.C.Rooms().Head.State()
+	b.Faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 	asked := make(chan struct{}, 64)
-	a.faults.Arm("peer.before-reread", func() error {
+	a.Faults.Arm("peer.before-reread", func() error {
 		asked <- struct{}{}
 		return nil
 	})
 	adopting, goOn := stops(t, a, 1)
 	set := make(chan error, 1)
-	go func() { set <- a.setPeople(moreCoordinators(t)) }()
+	go func() { set <- setPeople(a, moreCoordinators(t)) }()
 	<-adopting
 	<-asked
 	<-asked // once more: nobody had it before
-	b.awaitsHead(before)
+	awaitsHead(b, before)
 	goOn <- struct{}{}
 	if err := <-set; err != nil {
 		t.Error(err)
 	}
-	b.awaitHead(a)
+	b.AwaitHead(a)
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
@@ -373,10 +374,10 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 	t.Parallel()
 	a, rs := peerFleet(t, 1, nil)
 	b := rs[0]
-	b.start()
-	b.awaitHead(a)
-	b.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	b.link.hold(func(tx store.Tx) error {
+	b.Start()
+	b.AwaitHead(a)
+	awaitReplica(b, func(r replicas.Record) bool { return r.Phase == "ready" })
+	b.Link.Hold(func(tx store.Tx) error {
 		for _, w := range tx.Put {
 			if strings.HasPrefix(w.Key, replicas.Prefix) {
 				return errTestCrash
@@ -384,13 +385,13 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 		}
 		return nil
 	})
-	if err := a.setPeople("  - {name: second, kind: witness, match: [\"token:second\"]}\n"); err != nil {
+	if err := setPeople(a, "  - {name: second, kind: witness, match: [\"token:second\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	b.awaitHead(a)
-	mv := a.candidate(moreCoordinators(t), nil)
-	if took := a.c.Rooms().PeerRecovery.Prepare(a.ctx(),
-		mv); len(took) != 1 || !slices.Contains(b.c.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
+	b.AwaitHead(a)
+	mv := candidate(a, moreCoordinators(t), nil)
+	if took := a.C.Rooms().PeerRecovery.Prepare(a.Context(),
+		mv); len(took) != 1 || !slices.Contains(b.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Errorf("prepared for the next head: %v", took)
 	}
 }
@@ -404,23 +405,23 @@ func TestSetterIsOvertaken(t *testing.T) {
 	adopting, goOn := stops(t, a, 1)
 	set := make(chan error, 1)
 	more := coordinatorEntry(t, 9) // with it comes a new mesh CA key
-	m, local := a.manifest(more), a.local()
-	go func() { set <- a.setAs(local, m) }()
+	m, local := a.Manifest(more), a.Local()
+	go func() { set <- setAs(a, local, m) }()
 	<-adopting
 	// The epoch stays, and so does the key: of those that are asked only b has it too.
-	if err := b.setAs(b.local(), b.manifest(more+"  - {name: w, kind: witness, match: [\"token:w\"]}\n")); err != nil {
+	if err := setAs(b, b.Local(), b.Manifest(more+"  - {name: w, kind: witness, match: [\"token:w\"]}\n")); err != nil {
 		t.Fatal(err)
 	}
 	goOn <- struct{}{}
 	if err := <-set; err != nil {
 		t.Errorf("a set whose head moved on: %v", err)
 	}
-	awaitSameHead(t, a, b)
+	coordinatortest.AwaitSameHead(t, a, b)
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
 	targets := make(map[string]int)
-	for _, e := range a.audited("manifest.set", transition.ActionMeshMade) {
+	for _, e := range audited(a, "manifest.set", transition.ActionMeshMade) {
 		targets[e.Action+" "+e.Target+e.Fields["head"]]++
 	}
 	for what, n := range targets {
@@ -428,7 +429,7 @@ func TestSetterIsOvertaken(t *testing.T) {
 			t.Errorf("%s is told %d times", what, n)
 		}
 	}
-	if n := len(a.audited("manifest.set")); n != 2 {
+	if n := len(audited(a, "manifest.set")); n != 2 {
 		t.Errorf("%d sets are told of, want 2", n)
 	}
 }
@@ -437,21 +438,21 @@ func TestSetterIsOvertaken(t *testing.T) {
 // own notice to look again does not wake it.
 func TestOvertakenPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
-		other, err := d.another("other")
+		d := coordinatortest.NewDesk(t)
+		other, err := d.Another("other")
 		wantOnlyNil(t, err)
 		defer func() { wantOnlyNil(t, other.Close()) }()
-		both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
+		both := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), `match: ["key:`,
 			fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
-		_, err = d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both)), true)
+		_, err = d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(both)), true)
 		wantOnlyNil(t, err)
 		other.Rooms().Authority.Look(t.Context())
-		_, err = d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both+"# again\n")), true)
+		_, err = d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(both+"# again\n")), true)
 		wantOnlyNil(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		var at []time.Time
-		d.faults.Arm("adopt.begin", func() error {
+		d.Faults.Arm("adopt.begin", func() error {
 			if at = append(at, time.Now()); len(at) == 20 {
 				cancel()
 			}
@@ -460,7 +461,7 @@ func TestOvertakenPauses(t *testing.T) {
 		if err := other.Rooms().Authority.FollowHead(ctx); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		d.faults.Disarm("adopt.begin")
+		d.Faults.Disarm("adopt.begin")
 		for i := range at[1:] {
 			if !at[i+1].After(at[i]) {
 				t.Fatalf("attempt %d began with no pause after the one before", i+1)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/store"
@@ -103,34 +104,34 @@ func failover(b *testing.B, open func() store.Store, killed bool) {
 	for n := 0; b.Loop(); n++ {
 		leader, _, others := awaitLeader(b, all...)
 		// A member waits to be told of: the leader cannot do that any more.
-		leader.link.hold(func(tx store.Tx) error {
+		leader.Link.Hold(func(tx store.Tx) error {
 			if slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publication.StateKey }) {
 				return errHeld
 			}
 			return nil
 		})
 		name := fmt.Sprintf("n%d", n)
-		others[0].member(name)
+		others[0].Member(name)
 		for _, f := range others {
-			for f.c.Rooms().Membership.Roster().Get("data/"+name).Version == 0 {
+			for f.C.Rooms().Membership.Roster().Get("data/"+name).Version == 0 {
 				time.Sleep(time.Millisecond)
 			}
 		}
 		began, ended := time.Now(), make(chan struct{})
 		if killed {
-			leader.link.cut(errKilled)
+			leader.Link.Cut(coordinatortest.ErrKilled)
 		}
-		go func() { leader.stop(); close(ended) }()
+		go func() { leader.Stop(); close(ended) }()
 		next, _, _ := awaitLeader(b, others...)
-		next.awaitTold("data/" + name)
+		awaitTold(next, "data/"+name)
 		for what, d := range told.after(began) {
 			took[what] = append(took[what], d)
 		}
 		<-ended
-		leader.link.cut(nil)
-		leader.link.hold(nil)
-		leader.start()
-		leader.await(authority.Ready)
+		leader.Link.Cut(nil)
+		leader.Link.Hold(nil)
+		leader.Start()
+		leader.Await(authority.Ready)
 	}
 	for what, d := range took {
 		slices.Sort(d)

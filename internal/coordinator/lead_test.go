@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -97,7 +98,7 @@ func openOn(t testing.TB, engine string) (database func(testing.TB) func() store
 const leadPatience = time.Minute
 
 // coordinators returns three that are ready, one of which leads.
-func coordinators(t testing.TB, open func() store.Store) []*fleet {
+func coordinators(t testing.TB, open func() store.Store) []*coordinatortest.Fleet {
 	t.Helper()
 	return coordinatorsWith(t, open,
 		func(cfg *coordinator.Config) { cfg.Lease, cfg.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
@@ -109,33 +110,35 @@ func longLease(cfg *coordinator.Config) {
 	cfg.Lease, cfg.Beat = leadership.MaxLease, election.DefaultBeat/2
 }
 
-func coordinatorsWith(t testing.TB, open func() store.Store, config func(*coordinator.Config)) []*fleet {
+func coordinatorsWith(t testing.TB, open func() store.Store,
+	config func(*coordinator.Config)) []*coordinatortest.Fleet {
 	t.Helper()
-	f := newFleetOn(t, open, config)
-	newReplica(t, f)
-	newReplica(t, f)
-	if err := f.set(f.manifest("")); err != nil {
+	f := coordinatortest.NewFleetOn(t, open, config)
+	coordinatortest.NewReplica(t, f)
+	coordinatortest.NewReplica(t, f)
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
-	all := append([]*fleet{f}, f.replicas...)
-	for _, r := range f.replicas {
-		r.start()
-		r.await(authority.Ready)
+	all := append([]*coordinatortest.Fleet{f}, f.Replicas...)
+	for _, r := range f.Replicas {
+		r.Start()
+		r.Await(authority.Ready)
 	}
 	awaitLeader(t, all...)
 	for _, r := range all {
-		r.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() != 0 })
+		awaitSeen(r, func(l *fealtyv1.Leader) bool { return l.GetTerm() != 0 })
 	}
 	return all
 }
 
 // awaitLeader waits until one of these leads, and returns it, its term, and the others.
-func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others []*fleet) {
+func awaitLeader(t testing.TB, fs ...*coordinatortest.Fleet) (leader *coordinatortest.Fleet, term uint64,
+	others []*coordinatortest.Fleet) {
 	t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range fs {
-			if term, _, ok := f.c.Rooms().Election.Leading(); ok {
-				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *fleet) bool { return o == f })
+			if term, _, ok := f.C.Rooms().Election.Leading(); ok {
+				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *coordinatortest.Fleet) bool { return o == f })
 			}
 		}
 	}
@@ -144,25 +147,25 @@ func awaitLeader(t testing.TB, fs ...*fleet) (leader *fleet, term uint64, others
 }
 
 // awaitSeen waits until f knows this of who leads.
-func (f *fleet) awaitSeen(want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
-	f.t.Helper()
+func awaitSeen(f *coordinatortest.Fleet, want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
+	f.T.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if l := f.c.Rooms().Election.Message(); want(l) {
+		if l := f.C.Rooms().Election.Message(); want(l) {
 			return l
 		}
 	}
-	f.t.Fatalf("what it knows of the leader is %v", f.c.Rooms().Election.Message())
+	f.T.Fatalf("what it knows of the leader is %v", f.C.Rooms().Election.Message())
 	return nil
 }
 
 // awaitAgreed waits until all of these know that the same one of them leads, under a term
 // that comes after this one.
-func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
+func awaitAgreed(t testing.TB, after uint64, fs ...*coordinatortest.Fleet) {
 	t.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		terms, selves := make(map[uint64]bool), 0
 		for _, f := range fs {
-			l := f.c.Rooms().Election.Message()
+			l := f.C.Rooms().Election.Message()
 			terms[l.GetTerm()] = true
 			if l.GetSelf() && l.GetTerm() > after {
 				selves++
@@ -173,19 +176,19 @@ func awaitAgreed(t testing.TB, after uint64, fs ...*fleet) {
 		}
 	}
 	for _, f := range fs {
-		t.Logf("%s knows that %v leads", f.addr, f.c.Rooms().Election.Message())
+		t.Logf("%s knows that %v leads", f.Addr, f.C.Rooms().Election.Message())
 	}
 	t.Fatal("they do not agree on who leads")
 }
 
 // wantOneLeader fails if two of these lead at one moment.
-func wantOneLeader(t testing.TB, fs ...*fleet) {
+func wantOneLeader(t testing.TB, fs ...*coordinatortest.Fleet) {
 	t.Helper()
 	for _, a := range fs {
 		for _, b := range fs {
-			before, _, first := a.c.Rooms().Election.Leading()
-			_, _, second := b.c.Rooms().Election.Leading()
-			after, _, still := a.c.Rooms().Election.Leading()
+			before, _, first := a.C.Rooms().Election.Leading()
+			_, _, second := b.C.Rooms().Election.Leading()
+			after, _, still := a.C.Rooms().Election.Leading()
 			if a != b && first && second && still && before == after {
 				t.Error("two lead at one moment")
 			}
@@ -193,21 +196,21 @@ func wantOneLeader(t testing.TB, fs ...*fleet) {
 	}
 }
 
-func (f *fleet) leaderClient() fealtyv1.LeaderServiceClient {
-	return fealtyv1.NewLeaderServiceClient(f.localConn())
+func leaderClient(f *coordinatortest.Fleet) fealtyv1.LeaderServiceClient {
+	return fealtyv1.NewLeaderServiceClient(f.LocalConn())
 }
 
 // awaitTold waits until the members of f are told something of this member.
-func (f *fleet) awaitTold(member string) {
-	f.t.Helper()
+func awaitTold(f *coordinatortest.Fleet, member string) {
+	f.T.Helper()
 	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if p := f.c.Rooms().Publication.View(); p.Serves() {
+		if p := f.C.Rooms().Publication.View(); p.Serves() {
 			if _, ok := p.Find(publication.RuntimePath(member)); ok {
 				return
 			}
 		}
 	}
-	f.t.Fatalf("nothing is published for %s", member)
+	f.T.Fatalf("nothing is published for %s", member)
 }
 
 // A beat arrives after the lease of the one before: who found meanwhile that nobody leads
@@ -215,47 +218,47 @@ func (f *fleet) awaitTold(member string) {
 // then, not with every beat.
 func TestLateBeatIsNews(t *testing.T) {
 	t.Parallel()
-	d := unopenedDesk(t)
+	d := coordinatortest.UnopenedDesk(t)
 	var log bytes.Buffer
-	d.alter = func(c *coordinator.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }
-	d.open()
-	if err := d.set(poolEntries); err != nil {
+	d.Alter = func(c *coordinator.Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) }
+	d.Open()
+	if err := d.Set(coordinatortest.PoolEntries); err != nil {
 		t.Fatal(err)
 	}
 	ctx := t.Context()
-	term, _, ok := d.c.Rooms().Election.Leading()
+	term, _, ok := d.C.Rooms().Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
-	d.store.setDown(errDown)
+	d.Store.SetDown(coordinatortest.ErrDown)
 	for ok {
-		d.pass(10 * time.Millisecond)
-		d.c.Rooms().Election.Step(ctx)
-		_, _, ok = d.c.Rooms().Election.Leading()
+		d.Pass(10 * time.Millisecond)
+		d.C.Rooms().Election.Step(ctx)
+		_, _, ok = d.C.Rooms().Election.Leading()
 	}
 	if n := strings.Count(log.String(), "did not take or tell"); n != 1 {
 		t.Errorf("the log says %d times that the store does not answer: %s", n, log.String())
 	}
-	d.store.setDown(nil)
-	d.lead(d.c)
+	d.Store.SetDown(nil)
+	d.Lead(d.C)
 	var news <-chan struct{} // of who looked while the beat was on its way
-	d.store.intercept(func(tx store.Tx) {
+	d.Store.Intercept(func(tx store.Tx) {
 		if news != nil || len(tx.Put) == 0 || tx.Put[0].Key != election.BeatKey {
 			return
 		}
-		d.lapse()
-		if _, _, ok := d.c.Rooms().Election.Leading(); ok {
+		d.Lapse()
+		if _, _, ok := d.C.Rooms().Election.Leading(); ok {
 			t.Error("it leads beyond its lease")
 		}
-		news = d.c.Rooms().Election.Changed()
+		news = d.C.Rooms().Election.Changed()
 	})
-	d.pass(election.DefaultBeat)
+	d.Pass(election.DefaultBeat)
 	for range 3 {
-		d.c.Rooms().Election.Step(ctx)
-		d.pass(election.DefaultBeat)
+		d.C.Rooms().Election.Step(ctx)
+		d.Pass(election.DefaultBeat)
 	}
-	d.store.intercept(nil)
-	if again, _, ok := d.c.Rooms().Election.Leading(); !ok || again != term {
+	d.Store.Intercept(nil)
+	if again, _, ok := d.C.Rooms().Election.Leading(); !ok || again != term {
 		t.Fatalf("it leads under %d: %v, want %d", again, ok, term)
 	}
 	select {
@@ -292,35 +295,35 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var reads atomic.Int64
 				var next atomic.Pointer[string] // what the loop is to be told at; nil: nothing
-				d := unopenedDesk(t)
+				d := coordinatortest.UnopenedDesk(t)
 				at := func(what string) (told bool) {
 					if p := next.Load(); p == nil || *p != what {
 						return false
 					}
 					next.Store(nil)
-					d.c.Rooms().Election.LookAgain()
+					d.C.Rooms().Election.LookAgain()
 					return true
 				}
-				d.alter = func(c *coordinator.Config) {
+				d.Alter = func(c *coordinator.Config) {
 					c.Elapsed = coordinator.SinceNow()
 					c.Store = seenReads{c.Store, election.Prefix, func() { reads.Add(1); at("reads") }}
 				}
-				d.open()
-				wantOnlyNil(t, d.set(poolEntries))
-				d.store.intercept(func(tx store.Tx) {
+				d.Open()
+				wantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
+				d.Store.Intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == election.BeatKey && at("beats") {
-						d.c.Rooms().Head.Put(d.c.Rooms().Head.State(), time.Time{})
+						d.C.Rooms().Head.Put(d.C.Rooms().Head.State(), time.Time{})
 					}
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- d.c.Rooms().Election.Run(ctx) }()
+				go func() { ended <- d.C.Rooms().Election.Run(ctx) }()
 				defer func() {
 					cancel()
 					if err := <-ended; !errors.Is(err, context.Canceled) {
 						t.Error(err)
 					}
-					wantOnlyNil(t, d.c.Close())
+					wantOnlyNil(t, d.C.Close())
 				}()
 				time.Sleep(time.Minute)
 				synctest.Wait()
@@ -328,7 +331,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					reads.Store(0)
 					next.Store(&tc.busy)
 					if tc.busy == "reads" {
-						d.c.Rooms().Election.LookAgain()
+						d.C.Rooms().Election.LookAgain()
 					} else {
 						time.Sleep(3 * election.DefaultBeat)
 					}
@@ -345,14 +348,14 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 // Nobody waits for a lease where there was no leader, nor for the one of an earlier life.
 func TestFirstStartAndRestartLeadAtOnce(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, longLease)
+	f := coordinatortest.ReadyFleet(t, longLease)
 	_, first, _ := awaitLeader(t, f)
 	for _, how := range []struct {
 		name string
 		end  func()
-	}{{"stopped", f.stop}, {"killed", f.kill}} {
+	}{{"stopped", f.Stop}, {"killed", f.Kill}} {
 		how.end()
-		f.start()
+		f.Start()
 		_, term, _ := awaitLeader(t, f)
 		if term <= first {
 			t.Errorf("%s: term %d comes after %d", how.name, term, first)
@@ -365,34 +368,34 @@ func TestFirstStartAndRestartLeadAtOnce(t *testing.T) {
 // while joins are served all the time.
 func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	all := coordinators(t, open)
-	all[0].member("n1")
+	all[0].Member("n1")
 	for _, f := range all {
-		f.awaitTold("data/n1")
+		awaitTold(f, "data/n1")
 	}
 	// On a busy machine a lease may run out at any time, this one between here and the kill too.
 	leader, term, others := awaitLeader(t, all...)
-	led := leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() >= term && l.GetSince() != nil })
-	leader.kill()
-	others[0].member("n2") // nobody has to lead for that
+	led := awaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() >= term && l.GetSince() != nil })
+	leader.Kill()
+	others[0].Member("n2") // nobody has to lead for that
 	awaitAgreed(t, term, others...)
 	for _, f := range others {
-		f.awaitTold("data/n2")
+		awaitTold(f, "data/n2")
 		// A lease that ran out on a busy machine has nobody lead for a while.
-		l := f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSince() != nil })
+		l := awaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSince() != nil })
 		before, since := led.GetSince().AsTime(), l.GetSince().AsTime()
 		if l.GetTerm() > led.GetTerm() && !since.After(before) || since.After(time.Now()) {
 			t.Errorf("somebody leads since %v, and the one of before since %v", since, before)
 		}
 	}
-	leader.start()
-	leader.await(authority.Ready)
-	leader.awaitTold("data/n2")
+	leader.Start()
+	leader.Await(authority.Ready)
+	awaitTold(leader, "data/n2")
 	awaitAgreed(t, term, all...)
 	wantOneLeader(t, all...)
 	// Members are told of all of them, wherever they are told.
 	for _, f := range all {
-		if told := f.c.Rooms().Publication.View().State.Value.Addresses(); len(told) != 3 ||
-			!slices.Contains(told, leader.addr) {
+		if told := f.C.Rooms().Publication.View().State.Value.Addresses(); len(told) != 3 ||
+			!slices.Contains(told, leader.Addr) {
 			t.Errorf("members are told of %v", told)
 		}
 	}
@@ -403,7 +406,7 @@ func testStoppedLeaderHandsOverAtOnce(t *testing.T, open func() store.Store) {
 	all := coordinatorsWith(t, open, longLease)
 	leader, term, others := awaitLeader(t, all...)
 	ended := make(chan struct{})
-	go func() { leader.stop(); close(ended) }()
+	go func() { leader.Stop(); close(ended) }()
 	_, next, _ := awaitLeader(t, others...)
 	if next <= term {
 		t.Errorf("term %d comes after %d", next, term)
@@ -417,14 +420,14 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	all := coordinators(t, open)
 	_, _, others := awaitLeader(t, all...)
 	type write struct {
-		of *fleet
+		of *coordinatortest.Fleet
 		tx store.Tx
 	}
 	caught, release := make(chan write, 1), make(chan struct{})
 	// Whoever publishes first is paused: on a busy machine that is another one at times.
-	var paused atomic.Pointer[fleet]
+	var paused atomic.Pointer[coordinatortest.Fleet]
 	for _, f := range all {
-		f.link.hold(func(tx store.Tx) error {
+		f.Link.Hold(func(tx store.Tx) error {
 			publishes := slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == publication.StateKey })
 			switch {
 			case publishes && paused.CompareAndSwap(nil, f):
@@ -436,8 +439,8 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 			return nil
 		})
 	}
-	others[0].member("late")
-	var leader *fleet
+	others[0].Member("late")
+	var leader *coordinatortest.Fleet
 	var late store.Tx
 	select {
 	case w := <-caught:
@@ -445,7 +448,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	case <-time.After(leadPatience):
 		t.Fatal("the leader published nothing")
 	}
-	others = slices.DeleteFunc(slices.Clone(all), func(f *fleet) bool { return f == leader })
+	others = slices.DeleteFunc(slices.Clone(all), func(f *coordinatortest.Fleet) bool { return f == leader })
 	i := slices.IndexFunc(late.If, func(c store.Condition) bool { return c.Key == election.TermKey && c.Version != 0 })
 	if i < 0 {
 		t.Fatalf("the conditions of a publication are %v", late.If)
@@ -458,45 +461,45 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	// Whatever else it stands on is as it was: the term alone refuses it.
 	late.If = []store.Condition{{Key: election.TermKey, Version: store.Revision(term)}}
 	late.ID = store.NewTxID()
-	_, err := leader.store.Commit(context.Background(), late)
+	_, err := leader.Store.Commit(context.Background(), late)
 	if conflict, ok := errors.AsType[*store.ConflictError](err); !ok || conflict.Key != election.TermKey {
 		t.Errorf("the late write: %v, want a conflict with the term", err)
 	}
 	close(release)
-	leader.link.hold(nil)
-	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() >= next })
-	leader.awaitTold("data/late")
+	leader.Link.Hold(nil)
+	awaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() >= next })
+	awaitTold(leader, "data/late")
 }
 
 // Every write that only a leader makes is on the condition that it leads.
 func TestLeaderWritesNeedTheTerm(t *testing.T) {
-	d := readyDesk(t, poolEntries)
-	d.joined("n1")
-	d.follow(d.c)
-	s := d.state()
-	term, condition, ok := d.c.Rooms().Election.Leading()
+	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
+	d.Joined("n1")
+	follow(d, d.C)
+	s := d.State()
+	term, condition, ok := d.C.Rooms().Election.Leading()
 	if !ok || condition != (store.Condition{Key: election.TermKey, Version: store.Revision(term)}) {
 		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
 	}
-	gather := func() { d.store.write(coordinator.RecoveryPrefix+"a/b", []byte("share")) }
+	gather := func() { d.Store.Write(coordinator.RecoveryPrefix+"a/b", []byte("share")) }
 	writes := map[string]func(ctx context.Context) error{
 		"publication": func(ctx context.Context) error {
-			_, err := d.c.Rooms().Publication.Publish(ctx, s, publication.NewPublisher())
+			_, err := d.C.Rooms().Publication.Publish(ctx, s, publication.NewPublisher())
 			return err
 		},
-		"end of a rotation": func(ctx context.Context) error { return d.c.Rooms().Trust.FollowRotation(ctx, s) },
+		"end of a rotation": func(ctx context.Context) error { return d.C.Rooms().Trust.FollowRotation(ctx, s) },
 		"gathered shares": func(ctx context.Context) error {
 			gather()
-			return d.c.Rooms().OwnerRecovery.DropGathered(ctx,
+			return d.C.Rooms().OwnerRecovery.DropGathered(ctx,
 				s)
 		},
 	}
-	wantOnly(t, "rotate", func() error { d.rotate(time.Hour); return nil }(), "")
-	d.follow(d.c)
+	wantOnly(t, "rotate", func() error { rotate(d, time.Hour); return nil }(), "")
+	follow(d, d.C)
 	for name, write := range writes {
 		t.Run(name, func(t *testing.T) {
 			seen := 0
-			d.store.intercept(func(tx store.Tx) {
+			d.Store.Intercept(func(tx store.Tx) {
 				rollout := slices.ContainsFunc(tx.Put,
 					func(w store.Write) bool { return strings.HasPrefix(w.Key, trust.RolloutPrefix) })
 				if rollout {
@@ -506,7 +509,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 					t.Errorf("it is written on %v", tx.If)
 				}
 			})
-			defer d.store.intercept(nil)
+			defer d.Store.Intercept(nil)
 			if err := write(t.Context()); err != nil && !errors.Is(err, store.ErrConflict) {
 				t.Fatal(err)
 			}
@@ -516,9 +519,9 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		})
 	}
 	// Whoever leads no more writes nothing of the kind.
-	d.c.Rooms().Election.Deposed(store.Revision(term))
+	d.C.Rooms().Election.Deposed(store.Revision(term))
 	for name, write := range writes {
-		d.store.intercept(func(tx store.Tx) {
+		d.Store.Intercept(func(tx store.Tx) {
 			if !slices.ContainsFunc(tx.Put,
 				func(w store.Write) bool { return strings.HasPrefix(w.Key, trust.RolloutPrefix) }) {
 				t.Errorf("%s: it wrote %v", name, tx.Put)
@@ -527,9 +530,9 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		if err := write(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		d.store.intercept(nil)
+		d.Store.Intercept(nil)
 	}
-	for name, ch := range map[string]*record.Change{"pruning": d.c.Rooms().Election.NewChange(s)} {
+	for name, ch := range map[string]*record.Change{"pruning": d.C.Rooms().Election.NewChange(s)} {
 		if _, err := ch.Commit(t.Context()); !errors.Is(err, election.ErrNotLeading) {
 			t.Errorf("%s: %v, want that it does not lead", name, err)
 		}
@@ -540,25 +543,25 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	all := coordinatorsWith(t, open, longLease)
 	leader, term, others := awaitLeader(t, all...)
 	asked, heir := others[0], others[1]
-	name := func(f *fleet) string {
-		entry, err := f.c.Rooms().Self.Admits(f.c.Rooms().Head.State().Manifest)
+	name := func(f *coordinatortest.Fleet) string {
+		entry, err := f.C.Rooms().Self.Admits(f.C.Rooms().Head.State().Manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return entry.Name
 	}
 	for _, f := range all {
-		f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
+		awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	// A dry run changes nothing.
-	resp, err := asked.leaderClient().TransferLeader(t.Context(),
+	resp, err := leaderClient(asked).TransferLeader(t.Context(),
 		&fealtyv1.TransferLeaderRequest{To: name(heir), DryRun: true})
 	if err != nil || resp.GetBefore().GetTerm() != term || resp.GetLeader().GetTerm() != term ||
 		resp.GetTo() != name(heir) {
 		t.Fatalf("dry run: %v, %v", resp, err)
 	}
 	// Who does not lead can be asked too.
-	resp, err = asked.leaderClient().TransferLeader(t.Context(),
+	resp, err = leaderClient(asked).TransferLeader(t.Context(),
 		&fealtyv1.TransferLeaderRequest{To: name(heir), Reason: "maintenance"})
 	if err != nil {
 		t.Fatal(err)
@@ -572,8 +575,8 @@ func testTransfer(t *testing.T, open func() store.Store) {
 	if now != heir {
 		t.Errorf("%s leads", name(now))
 	}
-	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetName() == name(heir) })
-	l, err := heir.store.List(t.Context(), auditlog.Prefix)
+	awaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetName() == name(heir) })
+	l, err := heir.Store.List(t.Context(), auditlog.Prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -586,7 +589,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		t.Error("the audit log does not tell of the transfer")
 	}
 	// To anyone: not to the one that led.
-	if resp, err = heir.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{}); err != nil {
+	if resp, err = leaderClient(heir).TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := resp.GetLeader().GetName(); got == "" || got == name(heir) {
@@ -596,8 +599,8 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		to   string
 		code explain.Code
 	}{{"nobody", explain.LeaderUnfit}} {
-		_, err = asked.leaderClient().TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: c.to})
-		wantCode(t, err, c.code)
+		_, err = leaderClient(asked).TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: c.to})
+		coordinatortest.WantCode(t, err, c.code)
 	}
 }
 
@@ -606,28 +609,28 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	all := coordinators(t, open)
 	_, term, _ := awaitLeader(t, all...)
 	for _, f := range all {
-		f.link.cut(errors.New("no route to the store"))
+		f.Link.Cut(errors.New("no route to the store"))
 	}
 	end := time.Now().Add(leadPatience)
 	for _, f := range all {
-		for _, _, ok := f.c.Rooms().Election.Leading(); ok; _, _, ok = f.c.Rooms().Election.Leading() {
+		for _, _, ok := f.C.Rooms().Election.Leading(); ok; _, _, ok = f.C.Rooms().Election.Leading() {
 			if time.Now().After(end) {
 				t.Fatal("it still leads")
 			}
 			time.Sleep(time.Millisecond)
 		}
-		f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
+		awaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
 	}
 	for _, f := range all {
-		f.link.cut(nil)
+		f.Link.Cut(nil)
 	}
 	leader, next, _ := awaitLeader(t, all...)
 	if next < term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
-	leader.member("after")
+	leader.Member("after")
 	for _, f := range all {
-		f.awaitTold("data/after")
+		awaitTold(f, "data/after")
 	}
 	wantOneLeader(t, all...)
 }
@@ -637,7 +640,7 @@ func TestForgedLeader(t *testing.T) {
 	t.Parallel()
 	all := coordinators(t, nil)
 	leader, term, _ := awaitLeader(t, all...)
-	old, err := leader.store.Get(t.Context(), election.TermKey)
+	old, err := leader.Store.Get(t.Context(), election.TermKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -655,12 +658,12 @@ func TestForgedLeader(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			forged := func() (n float64) {
 				for _, f := range all {
-					n += forgedRecords(f.c)
+					n += forgedRecords(f.C)
 				}
 				return n
 			}
 			before := forged()
-			at, err := leader.store.Commit(t.Context(), c.tx)
+			at, err := leader.Store.Commit(t.Context(), c.tx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -693,25 +696,25 @@ func TestWallClocksElectNobody(t *testing.T) {
 	stands := func(when string) {
 		t.Helper()
 		for end := time.Now().Add(election.DefaultLease); time.Now().Before(end); time.Sleep(election.DefaultBeat / 10) {
-			if now, _, ok := leader.c.Rooms().Election.Leading(); !ok || now != term {
+			if now, _, ok := leader.C.Rooms().Election.Leading(); !ok || now != term {
 				t.Fatalf("%s: it leads under %d (%v), after %d", when, now, ok, term)
 			}
 			for _, f := range others {
-				if _, _, ok := f.c.Rooms().Election.Leading(); ok {
+				if _, _, ok := f.C.Rooms().Election.Leading(); ok {
 					t.Fatalf("%s: another one leads", when)
 				}
 			}
 		}
 	}
-	others[0].advance(48 * time.Hour)
-	others[1].advance(-48 * time.Hour)
+	others[0].Advance(48 * time.Hour)
+	others[1].Advance(-48 * time.Hour)
 	stands("the clocks of the others jump")
-	leader.advance(48 * time.Hour)
+	leader.Advance(48 * time.Hour)
 	stands("its clock jumps ahead")
-	leader.advance(-96 * time.Hour)
+	leader.Advance(-96 * time.Hour)
 	stands("its clock jumps back")
-	others[0].advance(-72 * time.Hour)
-	leader.kill()
+	others[0].Advance(-72 * time.Hour)
+	leader.Kill()
 	if _, next, _ := awaitLeader(t, others...); next <= term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
@@ -722,39 +725,39 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	t.Parallel()
 	all := coordinatorsWith(t, nil, longLease)
 	leader, term, others := awaitLeader(t, all...)
-	s := leader.c.Rooms().Head.State()
-	leader.c.Rooms().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
-	leader.c.Rooms().Head.Put(leader.c.Rooms().Head.State(), time.Time{})
-	if _, _, ok := leader.c.Rooms().Election.Leading(); ok {
+	s := leader.C.Rooms().Head.State()
+	leader.C.Rooms().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
+	leader.C.Rooms().Head.Put(leader.C.Rooms().Head.State(), time.Time{})
+	if _, _, ok := leader.C.Rooms().Election.Leading(); ok {
 		t.Error("it leads in recovery mode")
 	}
 	_, next, _ := awaitLeader(t, others...)
 	if next <= term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
-	leader.await(authority.Ready)
-	leader.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() == next })
+	leader.Await(authority.Ready)
+	awaitSeen(leader, func(l *fealtyv1.Leader) bool { return l.GetTerm() == next })
 }
 
 // A reseed moves the entry under the key of the new seed: who led leads on.
 func TestLeaderAfterAReseed(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.member("n1")
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("n1")
 	_, term, _ := awaitLeader(t, f)
-	f.reseed()
-	f.awaitSeen(func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSelf() })
-	if n := forgedRecords(f.c); n != 0 {
+	reseedIn(f)
+	awaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSelf() })
+	if n := forgedRecords(f.C); n != 0 {
 		t.Errorf("%v forged records were reported", n)
 	}
-	f.member("n2")
-	f.awaitTold("data/n2")
+	f.Member("n2")
+	awaitTold(f, "data/n2")
 }
 
 // Nobody having led for a while is worth a look, and a change of the leader is not.
 func TestNobodyLeadsIsAFinding(t *testing.T) {
-	d := readyDesk(t, "")
-	c := d.c
+	d := coordinatortest.ReadyDesk(t, "")
+	c := d.C
 	if got := c.Rooms().Election.Findings(); got != nil {
 		t.Errorf("findings while somebody leads: %v", got)
 	}
@@ -766,19 +769,19 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 			t.Errorf("%s: %v, want %q", what, got, want)
 		}
 	}
-	d.store.setDown(errDown)
-	d.pass(election.NobodyAfter)
+	d.Store.SetDown(coordinatortest.ErrDown)
+	d.Pass(election.NobodyAfter)
 	c.Rooms().Election.Step(t.Context())
 	wants("for a short while", "")
-	d.lapse()
+	d.Lapse()
 	c.Rooms().Election.Step(t.Context())
 	wants("for longer", "none that is ready can reach the store")
-	d.store.setDown(nil)
-	w, err := d.state().Records.Seal(election.TermKey, election.Record{Replica: "another", Nonce: "n", Lease: 60e3})
+	d.Store.SetDown(nil)
+	w, err := d.State().Records.Seal(election.TermKey, election.Record{Replica: "another", Nonce: "n", Lease: 60e3})
 	wantOnlyNil(t, err)
-	d.store.write(election.TermKey, w.Value)
+	d.Store.Write(election.TermKey, w.Value)
 	for range 8 { // the store is asked again once it may be back
-		d.pass(election.DefaultLease)
+		d.Pass(election.DefaultLease)
 		c.Rooms().Election.Step(t.Context())
 	}
 	if l := c.Rooms().Election.Message(); l.GetEnrolmentKey() != "another" {

@@ -24,19 +24,20 @@ import (
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
 
-func (f *fleet) stranger() grpcConn {
-	f.t.Helper()
-	conn, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+func stranger(f *coordinatortest.Fleet) coordinatortest.Conn {
+	f.T.Helper()
+	conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()), mesh.Options{Now: f.Clock})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	f.t.Cleanup(func() { conn.Close() })
+	f.T.Cleanup(func() { conn.Close() })
 	return conn
 }
 
@@ -44,8 +45,8 @@ func (f *fleet) stranger() grpcConn {
 // else it could park a request in memory for as long as it likes.
 func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	conn := f.stranger()
+	f := coordinatortest.ReadyFleet(t, nil)
+	conn := stranger(f)
 	services, err := authz.Services(coordinator.Services()...)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +61,7 @@ func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
 				}
 				continue
 			}
-			ctx, cancel := context.WithTimeout(f.ctx(), coordinator.RequestTimeout/2)
+			ctx, cancel := context.WithTimeout(f.Context(), coordinator.RequestTimeout/2)
 			stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
 				fmt.Sprintf("/%s/%s", svc.FullName(), m.Name()))
 			if err == nil {
@@ -86,9 +87,9 @@ func TestRequestsThatNeverEndAreGivenUp(t *testing.T) {
 
 func TestHeadersAreBounded(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	ctx := metadata.AppendToOutgoingContext(f.ctx(), "x", strings.Repeat("x", 2*flowcontrol.MaxHeaderBytes))
-	_, err := newClients(f.member("node-a").conn()).status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
+	f := coordinatortest.ReadyFleet(t, nil)
+	ctx := metadata.AppendToOutgoingContext(f.Context(), "x", strings.Repeat("x", 2*flowcontrol.MaxHeaderBytes))
+	_, err := coordinatortest.NewClients(f.Member("node-a").Conn()).Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 	if err == nil || !strings.Contains(err.Error(), "header list size") {
 		t.Fatalf("%v, want a refusal of the headers", err)
 	}
@@ -97,29 +98,30 @@ func TestHeadersAreBounded(t *testing.T) {
 // Each renewal and each rejoin by the last key is a write and a certificate.
 func TestCertificatesAreLimitedByMember(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
-	n, other := f.member("node-a"), f.member("node-b")
+	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
+	n, other := f.Member("node-a"), f.Member("node-b")
 	old := *n
 	for range 2 { // the first key is an older one then
-		if err := n.renew(true); err != nil {
+		if err := n.Renew(true); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 5 {
-		wantCode(t, old.renew(false), explain.RenewOlderKey)
+		coordinatortest.WantCode(t, old.Renew(false), explain.RenewOlderKey)
 	}
 	for range 2 { // the older key used up no turn
-		if err := n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.key)); err != nil {
+		if err := n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	wantCode(t, n.renew(true), explain.RateLimited)
-	wantCode(t, n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.key)), explain.RateLimited)
-	if err := other.renew(true); err != nil {
+	coordinatortest.WantCode(t, n.Renew(true), explain.RateLimited)
+	coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)),
+		explain.RateLimited)
+	if err := other.Renew(true); err != nil {
 		t.Fatalf("another member: %v", err)
 	}
-	f.advance(100 * time.Second)
-	if err := n.renew(true); err != nil {
+	f.Advance(100 * time.Second)
+	if err := n.Renew(true); err != nil {
 		t.Fatalf("after the pause: %v", err)
 	}
 }
@@ -128,13 +130,13 @@ func TestCertificatesAreLimitedByMember(t *testing.T) {
 func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
-	f := newFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
-	if err := f.set(f.manifest(corpEntries(pki))); err != nil {
+	f := coordinatortest.NewFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
+	if err := f.Set(f.Manifest(corpEntries(pki))); err != nil {
 		t.Fatal(err)
 	}
 	for name, prover := range map[string]proof.Prover{
 		"certificate": corpProver(t, pki, commonName("node-c")),
-		"token whose grant was lost": proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool",
+		"token whose grant was lost": proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool",
 			Name: "node-d"})),
 		"certificate of a person": corpProver(t, pki, commonName("alice")),
 	} {
@@ -142,15 +144,15 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 		if name == "certificate of a person" {
 			kind = identity.Admin
 		}
-		n := f.node()
+		n := f.Node()
 		for i := range 5 { // the first one is no rejoin
-			if err := n.join(kind, prover); err != nil {
+			if err := n.Join(kind, prover); err != nil {
 				t.Fatalf("%s, join %d: %v", name, i, err)
 			}
 		}
-		before := f.catalog()
-		wantCode(t, n.join(kind, prover), explain.RateLimited)
-		if f.catalog() != before {
+		before := f.Catalog()
+		coordinatortest.WantCode(t, n.Join(kind, prover), explain.RateLimited)
+		if f.Catalog() != before {
 			t.Errorf("%s: the catalog changed", name)
 		}
 	}
@@ -170,7 +172,7 @@ func TestFailuresFillNoLog(t *testing.T) {
 	if n := strings.Count(b.String(), "\n"); n < flowcontrol.LogBurst || n > 3*flowcontrol.LogBurst/2 {
 		t.Errorf("%d lines of %d, want about %d", n, 2*each, flowcontrol.LogBurst)
 	}
-	if n := counterOf(reg, "fealty_clone_alarms_total"); n != each {
+	if n := coordinatortest.CounterOf(reg, "fealty_clone_alarms_total"); n != each {
 		t.Errorf("%v alarms counted, want %d", n, each)
 	}
 }

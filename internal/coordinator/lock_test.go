@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -15,17 +16,17 @@ import (
 // start, and the first goes on.
 func TestSecondCoordinatorOnOneDirectory(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	_, err = coordinator.New(context.Background(), coordinator.Config{DataDir: filepath.Join(f.dir, "coordinator"),
-		Store:    f.store,
+	_, err = coordinator.New(context.Background(), coordinator.Config{DataDir: filepath.Join(f.Dir, "coordinator"),
+		Store:    f.Store,
 		Listener: l})
 	if !errors.Is(err, explain.StoreLocked) {
 		t.Fatalf("a second coordinator: %v, want %s", err, explain.StoreLocked)
 	}
-	f.member("node-a")
+	f.Member("node-a")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/durable"
 )
 
@@ -54,45 +55,45 @@ func (m machineFS) ReadDir(dir string) ([]string, error) { return m.FS.ReadDir(m
 func (m machineFS) Lock(name string) (io.Closer, error)  { return m.FS.Lock(m.at(name)) }
 func (m machineFS) Settle(dir string) error              { return m.FS.Settle(m.at(dir)) }
 func (m machineFS) keyFile() string                      { return m.at("/machine/seed.key") }
-func (f *fleet) keyFile() string {
-	return machineOf(filepath.Join(f.dir,
+func keyFile(f *coordinatortest.Fleet) string {
+	return machineOf(filepath.Join(f.Dir,
 		"coordinator")).keyFile()
 }
-func (f *fleet) ownKeeper() string {
+func ownKeeper(f *coordinatortest.Fleet) string {
 	return "seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"file:/machine/seed.key\"}]\n"
 }
-func (f *fleet) machineManifest(extra string) []byte {
-	return withSeed(f.manifest(extra), f.ownKeeper())
+func machineManifest(f *coordinatortest.Fleet, extra string) []byte {
+	return coordinatortest.WithSeed(f.Manifest(extra), ownKeeper(f))
 }
 
 // twoMachines returns two ready coordinators on one store, each with a disk of its own,
 // and one keeper in the manifest that the first one sealed with.
-func twoMachines(t *testing.T) (f, r *fleet) {
+func twoMachines(t *testing.T) (f, r *coordinatortest.Fleet) {
 	t.Helper()
-	f = newFleet(t, ownMachine)
-	r = newReplica(t, f)
-	wantOnly(t, "first set", f.set(f.machineManifest("")), "")
-	r.start()
-	r.awaitHead(f)
+	f = coordinatortest.NewFleet(t, ownMachine)
+	r = coordinatortest.NewReplica(t, f)
+	wantOnly(t, "first set", f.Set(machineManifest(f, "")), "")
+	r.Start()
+	r.AwaitHead(f)
 	return f, r
 }
 
 // readKeyFile returns what the key file of f's machine holds.
-func (f *fleet) readKeyFile() []byte {
-	f.t.Helper()
-	key, err := os.ReadFile(f.keyFile())
+func readKeyFile(f *coordinatortest.Fleet) []byte {
+	f.T.Helper()
+	key, err := os.ReadFile(keyFile(f))
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return key
 }
 
 // putKeyFile puts a key file back.
-func (f *fleet) putKeyFile(key []byte) {
-	f.t.Helper()
-	m := machineOf(filepath.Join(f.dir, "coordinator"))
+func putKeyFile(f *coordinatortest.Fleet, key []byte) {
+	f.T.Helper()
+	m := machineOf(filepath.Join(f.Dir, "coordinator"))
 	if err := errors.Join(m.MkdirAll("/machine"), m.WriteFile("/machine/seed.key", key)); err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 }
 
@@ -103,31 +104,31 @@ const someEntry = "  - {name: more, kind: data, match: [\"token:more\"]}\n"
 func TestSetOnAMachineWithoutTheKeyFile(t *testing.T) {
 	t.Parallel()
 	f, r := twoMachines(t)
-	key := f.readKeyFile()
-	wantOnly(t, "set on the second machine", r.set(r.machineManifest(someEntry)), "")
-	f.awaitHead(r)
-	r.kill()
-	f.stop()
-	if _, err := os.Stat(r.keyFile()); err == nil {
+	key := readKeyFile(f)
+	wantOnly(t, "set on the second machine", r.Set(machineManifest(r, someEntry)), "")
+	f.AwaitHead(r)
+	r.Kill()
+	f.Stop()
+	if _, err := os.Stat(keyFile(r)); err == nil {
 		t.Error("the second machine has a key file, which nobody was told of")
 	}
-	wantOnly(t, "the first machine's disk", os.Remove(f.keyFile()), "")
-	f.putKeyFile(key)
-	f.start()
-	f.await(authority.Ready)
+	wantOnly(t, "the first machine's disk", os.Remove(keyFile(f)), "")
+	putKeyFile(f, key)
+	f.Start()
+	f.Await(authority.Ready)
 }
 
 // A key file that was away while a manifest was set, and is restored from its backup,
 // opens the seed as before.
 func TestKeyFileAwayWhileAManifestIsSet(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, ownMachine)
-	wantOnly(t, "first set", f.set(f.machineManifest("")), "")
-	key := f.readKeyFile()
-	wantOnly(t, "remove", os.Remove(f.keyFile()), "")
-	wantOnly(t, "set", f.set(f.machineManifest(someEntry)), "")
-	f.stop()
-	f.putKeyFile(key)
-	f.start()
-	f.await(authority.Ready)
+	f := coordinatortest.NewFleet(t, ownMachine)
+	wantOnly(t, "first set", f.Set(machineManifest(f, "")), "")
+	key := readKeyFile(f)
+	wantOnly(t, "remove", os.Remove(keyFile(f)), "")
+	wantOnly(t, "set", f.Set(machineManifest(f, someEntry)), "")
+	f.Stop()
+	putKeyFile(f, key)
+	f.Start()
+	f.Await(authority.Ready)
 }

@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
@@ -32,11 +33,11 @@ func within(t testing.TB, what string, cond func() bool) {
 func TestPublishDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pub")
-	f := readyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
-	joined := f.member("db-1")
-	id := joined.id
-	state := f.c.Rooms().Head.State()
-	p := f.publishedFor(id)
+	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
+	joined := f.Member("db-1")
+	id := joined.ID
+	state := f.C.Rooms().Head.State()
+	p := publishedFor(f, id)
 	subject := p.Header.Subject
 	var tree *mirror.Tree
 	source, err := mirror.NewDir(dir)
@@ -44,7 +45,7 @@ func TestPublishDir(t *testing.T) {
 		t.Fatal(err)
 	}
 	within(t, "the member's header is in the directory", func() bool {
-		if tree, err = mirror.Open(f.ctx(), source, testCluster); err != nil {
+		if tree, err = mirror.Open(f.Context(), source, coordinatortest.Cluster); err != nil {
 			return false
 		}
 		_, err = tree.Header(context.Background(), snapshot.ScopeNodeRuntime, subject)
@@ -64,7 +65,7 @@ func TestPublishDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if trust.Bundle, err = snapshot.Verify(bundle, trust, snapshot.Marks{}, f.clock()); err != nil {
+	if trust.Bundle, err = snapshot.Verify(bundle, trust, snapshot.Marks{}, f.Clock()); err != nil {
 		t.Fatal(err)
 	}
 	signed, err := tree.Header(context.Background(), snapshot.ScopeNodeRuntime, subject)
@@ -80,7 +81,7 @@ func TestPublishDir(t *testing.T) {
 		claims.Header.ContentSize); err != nil {
 		t.Fatal(err)
 	}
-	v, err := snapshot.Verify(signed, trust, snapshot.Marks{}, f.clock())
+	v, err := snapshot.Verify(signed, trust, snapshot.Marks{}, f.Clock())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func TestPublishDir(t *testing.T) {
 	// It is counted after it can be seen.
 	within(t, "a write is counted",
 		func() bool {
-			return counterOf(f.c.Registry(), "fealty_publish_dir_writes_total", "written") >= 1
+			return coordinatortest.CounterOf(f.C.Registry(), "fealty_publish_dir_writes_total", "written") >= 1
 		})
 }
 
@@ -106,11 +107,11 @@ func TestPublishDirFails(t *testing.T) {
 	if err := os.WriteFile(dir, []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := readyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
-	joined := f.member("db-1")
-	f.publishedFor(joined.id)
+	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
+	joined := f.Member("db-1")
+	publishedFor(f, joined.ID)
 	within(t, "the failure is a finding", func() bool {
-		st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+		st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,20 +122,20 @@ func TestPublishDirFails(t *testing.T) {
 		}
 		return false
 	})
-	if got := counterOf(f.c.Registry(), "fealty_publish_dir_writes_total", "failed"); got < 1 {
+	if got := coordinatortest.CounterOf(f.C.Registry(), "fealty_publish_dir_writes_total", "failed"); got < 1 {
 		t.Errorf("%v failures are counted", got)
 	}
-	if counterOf(f.c.Registry(), "fealty_publish_dir_generation") != 0 {
+	if coordinatortest.CounterOf(f.C.Registry(), "fealty_publish_dir_generation") != 0 {
 		t.Error("a generation counts as written")
 	}
 }
 
 // publishedFor waits until a member has a node_runtime.
-func (f *fleet) publishedFor(id identity.ID) publication.Published {
-	f.t.Helper()
+func publishedFor(f *coordinatortest.Fleet, id identity.ID) publication.Published {
+	f.T.Helper()
 	var out publication.Published
-	within(f.t, "the member's node_runtime is published", func() bool {
-		p := f.c.Rooms().Publication.View()
+	within(f.T, "the member's node_runtime is published", func() bool {
+		p := f.C.Rooms().Publication.View()
 		if !p.Serves() {
 			return false
 		}

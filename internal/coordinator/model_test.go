@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -27,11 +28,11 @@ import (
 // world is what the model knows of a cluster: who rightly holds what. It repeats
 // the promises of package admission, not the code.
 type world struct {
-	*desk
+	*coordinatortest.Desk
 	r        *rapid.T
-	machines []*machine
-	holder   map[string]*machine // of a name, by "<kind>/<name>"
-	order    []string            // the names, as they first came
+	machines []*coordinatortest.Machine
+	holder   map[string]*coordinatortest.Machine // of a name, by "<kind>/<name>"
+	order    []string                            // the names, as they first came
 	banOrder []string
 	vacant   map[string]bool              // its name waits for a new machine
 	banned   map[string]bool              // identities
@@ -56,7 +57,7 @@ type modelToken struct {
 
 func entriesOf(pool bool) string {
 	if pool {
-		return poolEntries
+		return coordinatortest.PoolEntries
 	}
 	return `  - {name: small, kind: data, match: ["token:small"], max_members: 2}
   - {name: ops, kind: admin, match: ["token:ops"]}
@@ -79,16 +80,17 @@ func fewerChecks(t *testing.T, checks string) {
 // answers of the store that get lost, restarts and time that passes.
 func TestAdmissionModel(t *testing.T) {
 	checks := "30" // each is a cluster of its own
-	if raceDetector {
+	if coordinatortest.RaceDetector {
 		checks = "10"
 	}
 	fewerChecks(t, checks)
 	rapid.Check(t, func(r *rapid.T) {
-		w := &world{desk: readyDesk(r, entriesOf(true)), r: r, holder: make(map[string]*machine),
+		w := &world{Desk: coordinatortest.ReadyDesk(r, entriesOf(true)), r: r,
+			holder: make(map[string]*coordinatortest.Machine),
 			vacant: make(map[string]bool), banned: make(map[string]bool),
 			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool),
 			contact: make(map[string]bool), withPool: true}
-		defer func() { _ = w.c.Close() }()
+		defer func() { _ = w.C.Close() }()
 		r.Repeat(map[string]func(*rapid.T){
 			"token":    w.makeToken,
 			"join":     w.joinByToken,
@@ -107,13 +109,13 @@ func TestAdmissionModel(t *testing.T) {
 			"own":      w.own,
 			"manifest": w.otherManifest,
 			"wait": func(r *rapid.T) {
-				w.advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour,
+				w.Advance(rapid.SampledFrom([]time.Duration{time.Minute, 2 * time.Hour, 26 * time.Hour,
 					9 * 24 * time.Hour}).Draw(r, "for"))
-				w.ok(w.c.Rooms().Bundle.Refresh(context.Background(), w.state(), true))
-				w.ok(w.c.Rooms().Bundle.RenewIdentity(context.Background(), w.state()))
+				w.ok(w.C.Rooms().Bundle.Refresh(context.Background(), w.State(), true))
+				w.ok(w.C.Rooms().Bundle.RenewIdentity(context.Background(), w.State()))
 			},
-			"prune":   func(*rapid.T) { w.ok(w.c.PruneOnce(context.Background(), w.state(), w.clock())) },
-			"restart": func(*rapid.T) { w.restart(); clear(w.contact) },
+			"prune":   func(*rapid.T) { w.ok(w.C.PruneOnce(context.Background(), w.State(), w.Clock())) },
+			"restart": func(*rapid.T) { w.Restart(); clear(w.contact) },
 			"":        w.check,
 		})
 	})
@@ -129,9 +131,10 @@ func (w *world) ok(err error) {
 // lossy makes the answers of the next commits get lost in some way, and reports
 // whether the call may fail for it.
 func (w *world) lossy(r *rapid.T) bool {
-	how := rapid.SampledFrom([][]lostAnswer{nil, nil, nil, {lostApplied}, {lostDropped}, {lostForGood, answered},
-		{lostForGoodN, answered}}).Draw(r, "answers")
-	w.store.lose(how...)
+	how := rapid.SampledFrom([][]coordinatortest.LostAnswer{nil, nil, nil, {coordinatortest.LostApplied},
+		{coordinatortest.LostDropped}, {coordinatortest.LostForGood, coordinatortest.Answered},
+		{coordinatortest.LostForGoodN, coordinatortest.Answered}}).Draw(r, "answers")
+	w.Store.Lose(how...)
 	return len(how) == 2
 }
 
@@ -150,33 +153,34 @@ func (w *world) makeToken(r *rapid.T) {
 		req.Name, req.Uses = rapid.SampledFrom(modelNames).Draw(r, "name"), 1
 	}
 	if req.Entry == "pool" && !w.withPool {
-		if _, err := (served[fealtyv1.TokenServiceServer](w.c.Rooms().Admission.RegisterServices)).CreateToken(
+		if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
+			w.C.Rooms().Admission.RegisterServices)).CreateToken(
 			context.Background(), req); !errors.Is(err,
 			explain.NotFound) {
 			r.Fatalf("a token for an entry that is gone: %v", err)
 		}
 		return
 	}
-	w.tokens = append(w.tokens, &modelToken{JoinToken: w.token(req), entry: req.Entry, name: req.Name,
+	w.tokens = append(w.tokens, &modelToken{JoinToken: w.Token(req), entry: req.Entry, name: req.Name,
 		orgs: req.Organizations, uses: int(req.Uses),
-		keys: make(map[identity.KeyID]bool), ends: w.clock().Add(req.Ttl.AsDuration())})
+		keys: make(map[identity.KeyID]bool), ends: w.Clock().Add(req.Ttl.AsDuration())})
 }
 
 // admitted checks a certificate that was just given to m under entry.
-func (w *world) admitted(r *rapid.T, m *machine) {
-	path := string(m.id.Kind()) + "/" + m.id.Name()
-	key := keyOf(w.t, m.key)
-	if identity.KeyOf(m.leaf) != key {
+func (w *world) admitted(r *rapid.T, m *coordinatortest.Machine) {
+	path := string(m.ID.Kind()) + "/" + m.ID.Name()
+	key := coordinatortest.KeyOf(w.T, m.Key)
+	if identity.KeyOf(m.Leaf) != key {
 		r.Fatalf("%s was certified over another key than it asked for", path)
 	}
 	if w.banned[path] {
 		r.Fatalf("%s is banned and was certified", path)
 	}
-	if end, ok := w.dead[key]; ok && w.clock().Before(end) {
+	if end, ok := w.dead[key]; ok && w.Clock().Before(end) {
 		r.Fatalf("%s was certified over a banned key", path)
 	}
 	if old := w.holder[path]; old != nil && old != m && !w.vacant[path] {
-		if !record.IsSession(m.id.Kind()) || w.clock().Before(old.leaf.NotAfter) {
+		if !record.IsSession(m.ID.Kind()) || w.Clock().Before(old.Leaf.NotAfter) {
 			r.Fatalf("the name %s changed hands without a replace", path)
 		}
 	}
@@ -185,12 +189,12 @@ func (w *world) admitted(r *rapid.T, m *machine) {
 		w.order = append(w.order, path)
 	}
 	delete(w.vacant, path)
-	rec := w.record(m.id.Kind(), m.id.Name())
+	rec := w.Record(m.ID.Kind(), m.ID.Name())
 	if rec.Value.Key != key || !rec.Value.Held() {
 		r.Fatalf("%s was certified over %v and its record says %v, %s", path, key, rec.Value.Key, rec.Value.State)
 	}
-	if rec.Value.NotAfter.Before(m.leaf.NotAfter) {
-		r.Fatalf("%s is certified until %v and its record says %v", path, m.leaf.NotAfter, rec.Value.NotAfter)
+	if rec.Value.NotAfter.Before(m.Leaf.NotAfter) {
+		r.Fatalf("%s is certified until %v and its record says %v", path, m.Leaf.NotAfter, rec.Value.NotAfter)
 	}
 }
 
@@ -199,7 +203,7 @@ func (w *world) joinByToken(r *rapid.T) {
 		return
 	}
 	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
-	m := w.machine()
+	m := w.Machine()
 	if len(w.machines) > 0 && rapid.Bool().Draw(r, "known machine") {
 		m = w.machines[rapid.IntRange(0, len(w.machines)-1).Draw(r, "machine")]
 	} else {
@@ -209,25 +213,25 @@ func (w *world) joinByToken(r *rapid.T) {
 	if tok.entry == "ops" {
 		kind = identity.Admin
 	}
-	key := keyOf(w.t, m.key)
-	before, copied := m.id, *m
+	key := coordinatortest.KeyOf(w.T, m.Key)
+	before, copied := m.ID, *m
 	mayFail := w.lossy(r)
-	err := m.join(kind, proof.NewTokenProver(tok.JoinToken))
-	w.store.lose()
+	err := m.Join(kind, proof.NewTokenProver(tok.JoinToken))
+	w.Store.Lose()
 	if unknown(err) && mayFail {
 		// It may have happened: then the use is bound to this key.
-		use, e := record.Get[admission.TokenUse](context.Background(), w.state().Records,
+		use, e := record.Get[admission.TokenUse](context.Background(), w.State().Records,
 			admission.TokenUseKey(tok.ID, key))
 		w.ok(e)
 		if !use.Exists() {
 			return
 		}
-		if err = m.join(kind, proof.NewTokenProver(tok.JoinToken)); err != nil {
+		if err = m.Join(kind, proof.NewTokenProver(tok.JoinToken)); err != nil {
 			r.Fatalf("the grant was lost, and the same key is refused: %v", err)
 		}
 	}
 	path := string(kind) + "/" + tok.name
-	usable := !tok.revoked && w.clock().Before(tok.ends.Truncate(time.Second)) && len(tok.keys) < tok.uses
+	usable := !tok.revoked && w.Clock().Before(tok.ends.Truncate(time.Second)) && len(tok.keys) < tok.uses
 	if err != nil {
 		_, dead := w.dead[key]
 		if usable && !dead && !tok.keys[key] && tok.entry == "pool" && w.withPool &&
@@ -241,21 +245,21 @@ func (w *world) joinByToken(r *rapid.T) {
 	}
 	if !tok.keys[key] && !usable {
 		r.Fatalf("a token that is used up, over or revoked admitted (revoked %v, %d of %d used, ends %v, now %v)",
-			tok.revoked, len(tok.keys), tok.uses, tok.ends, w.clock())
+			tok.revoked, len(tok.keys), tok.uses, tok.ends, w.Clock())
 	}
 	tok.keys[key] = true
 	if len(tok.keys) > tok.uses {
 		r.Fatalf("%d keys came in by a token for %d", len(tok.keys), tok.uses)
 	}
-	if tok.name != "" && m.id.Name() != tok.name {
-		r.Fatalf("admitted as %s by a token for %s", m.id.Name(), tok.name)
+	if tok.name != "" && m.ID.Name() != tok.name {
+		r.Fatalf("admitted as %s by a token for %s", m.ID.Name(), tok.name)
 	}
-	if was := string(before.Kind()) + "/" + before.Name(); before != m.id && w.holder[was] == m {
+	if was := string(before.Kind()) + "/" + before.Name(); before != m.ID && w.holder[was] == m {
 		// The machine goes on under another name; of the old one a copy stays.
 		w.holder[was] = &copied
 	}
 	w.admitted(r, m)
-	rec := w.record(m.id.Kind(), m.id.Name()).Value
+	rec := w.Record(m.ID.Kind(), m.ID.Name()).Value
 	for _, o := range rec.Organizations {
 		if tok.orgs != nil && !slices.Contains(tok.orgs, o) {
 			r.Fatalf("%s is of organization %s, and its token was for %v", rec.Path(), o, tok.orgs)
@@ -264,7 +268,7 @@ func (w *world) joinByToken(r *rapid.T) {
 }
 
 // live returns a machine that holds a name, or nil.
-func (w *world) live(r *rapid.T) (*machine, string) {
+func (w *world) live(r *rapid.T) (*coordinatortest.Machine, string) {
 	var paths []string // in the order of their first admission: generated names are random
 	for _, path := range w.order {
 		if w.holder[path] != nil {
@@ -280,7 +284,7 @@ func (w *world) live(r *rapid.T) (*machine, string) {
 
 // may reports whether the model lets the rightful holder of path go on.
 func (w *world) may(path string) bool {
-	rec := w.record(w.holder[path].id.Kind(), w.holder[path].id.Name())
+	rec := w.Record(w.holder[path].ID.Kind(), w.holder[path].ID.Name())
 	return !w.banned[path] && !w.vacant[path] && rec.Exists() && (w.withPool || rec.Value.Entry != "pool")
 }
 
@@ -289,35 +293,35 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 	if m == nil {
 		return
 	}
-	grace := w.state().Manifest.RejoinGrace
-	if record.IsSession(m.id.Kind()) {
+	grace := w.State().Manifest.RejoinGrace
+	if record.IsSession(m.ID.Kind()) {
 		grace = 0
 	}
-	rec := w.record(m.id.Kind(), m.id.Name())
-	key := m.key
+	rec := w.Record(m.ID.Kind(), m.ID.Name())
+	key := m.Key
 	if rapid.Bool().Draw(r, "new key") {
-		key, _ = newKey()
+		key, _ = coordinatortest.NewKey()
 	}
 	mayFail := w.lossy(r)
-	err := m.joinWith(key, m.id.Kind(), proof.NewSVIDProver(m.id.Kind(), m.id.Name(), m.key))
-	w.store.lose()
+	err := m.JoinWith(key, m.ID.Kind(), proof.NewSVIDProver(m.ID.Kind(), m.ID.Name(), m.Key))
+	w.Store.Lose()
 	if unknown(err) && mayFail {
 		w.settle(r, m, key)
 		return
 	}
-	allowed := w.may(path) && w.clock().Before(rec.Value.NotAfter.Add(grace))
+	allowed := w.may(path) && w.Clock().Before(rec.Value.NotAfter.Add(grace))
 	switch {
 	case err == nil && !allowed:
 		r.Fatalf("%s rejoined (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path],
-			rec.Value.NotAfter, w.clock())
+			rec.Value.NotAfter, w.Clock())
 	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
 		r.Fatalf("%s proved its last key and was refused: %v", path, err)
 	case err == nil:
-		if m.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
-			r.Fatalf("the outcome of a rejoin is %v", m.grant.GetOutcome())
+		if m.Grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER {
+			r.Fatalf("the outcome of a rejoin is %v", m.Grant.GetOutcome())
 		}
 		w.admitted(r, m)
-		after := w.record(m.id.Kind(), m.id.Name()).Value
+		after := w.Record(m.ID.Kind(), m.ID.Name()).Value
 		if !after.JoinedAt.Equal(rec.Value.JoinedAt) || !slices.Equal(after.Domains, rec.Value.Domains) ||
 			after.Drain != rec.Value.Drain || after.Incarnation != rec.Value.Incarnation {
 			r.Fatalf("a rejoin changed the record from %+v to %+v", rec.Value, after)
@@ -327,15 +331,15 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 
 // settle is what a machine does that asked for a certificate over key and got no
 // answer: if it was recorded the key is its own now, and it comes back by it.
-func (w *world) settle(r *rapid.T, m *machine, key *ecdsa.PrivateKey) {
-	rec := w.record(m.id.Kind(), m.id.Name())
-	if rec.Value.Key != keyOf(w.t, key) {
+func (w *world) settle(r *rapid.T, m *coordinatortest.Machine, key *ecdsa.PrivateKey) {
+	rec := w.Record(m.ID.Kind(), m.ID.Name())
+	if rec.Value.Key != coordinatortest.KeyOf(w.T, key) {
 		return
 	}
-	if m.key != key {
-		m.older, m.key = append(m.older, m.key), key
+	if m.Key != key {
+		m.Older, m.Key = append(m.Older, m.Key), key
 	}
-	if err := m.rejoin(); err != nil {
+	if err := m.Rejoin(); err != nil {
 		r.Fatalf("the answer was lost, and the key that was recorded is refused: %v", err)
 	}
 	w.admitted(r, m)
@@ -346,31 +350,31 @@ func (w *world) renewal(r *rapid.T) {
 	if m == nil {
 		return
 	}
-	next, err := newKey()
+	next, err := coordinatortest.NewKey()
 	w.ok(err)
 	// A session ends when it ends: the next one takes a proof as at first.
-	allowed := w.may(path) && w.clock().Before(m.leaf.NotAfter) && !record.IsSession(m.id.Kind())
+	allowed := w.may(path) && w.Clock().Before(m.Leaf.NotAfter) && !record.IsSession(m.ID.Kind())
 	mayFail := w.lossy(r)
-	chain, err := m.renewWith(m.leaf, next)
-	w.store.lose()
+	chain, err := m.RenewWith(m.Leaf, next)
+	w.Store.Lose()
 	if unknown(err) && mayFail {
-		if w.record(m.id.Kind(), m.id.Name()).Value.Key != keyOf(w.t, next) {
+		if w.Record(m.ID.Kind(), m.ID.Name()).Value.Key != coordinatortest.KeyOf(w.T, next) {
 			return
 		}
 		// The same new key again, with the old certificate.
-		if chain, err = m.renewWith(m.leaf, next); err != nil {
+		if chain, err = m.RenewWith(m.Leaf, next); err != nil {
 			r.Fatalf("the answer was lost, and the same key again is refused: %v", err)
 		}
 	}
 	switch {
 	case err == nil && !allowed:
 		r.Fatalf("%s was renewed (banned %v, vacant %v, until %v, now %v)", path, w.banned[path], w.vacant[path],
-			m.leaf.NotAfter, w.clock())
+			m.Leaf.NotAfter, w.Clock())
 	case err != nil && allowed && !errors.Is(err, explain.RateLimited) && !w.shared(m):
 		r.Fatalf("%s was not renewed: %v", path, err)
 	case err == nil:
-		m.older, m.key = append(m.older, m.key), next
-		w.ok(m.adopt(chain))
+		m.Older, m.Key = append(m.Older, m.Key), next
+		w.ok(m.Adopt(chain))
 		w.admitted(r, m)
 	}
 }
@@ -378,47 +382,49 @@ func (w *world) renewal(r *rapid.T) {
 // stolenKey is a thief with an earlier key of a member.
 func (w *world) stolenKey(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || len(m.older) == 0 {
+	if m == nil || len(m.Older) == 0 {
 		return
 	}
-	before := w.record(m.id.Kind(), m.id.Name())
-	thief := &machine{d: w.desk, key: m.older[rapid.IntRange(0, len(m.older)-1).Draw(r, "key")], id: m.id}
-	if keyOf(w.t, thief.key) == before.Value.Key {
+	before := w.Record(m.ID.Kind(), m.ID.Name())
+	thief := &coordinatortest.Machine{Desk: w.Desk, Key: m.Older[rapid.IntRange(0, len(m.Older)-1).Draw(r, "key")],
+		ID: m.ID}
+	if coordinatortest.KeyOf(w.T, thief.Key) == before.Value.Key {
 		return
 	}
-	if err := thief.rejoin(); err == nil {
+	if err := thief.Rejoin(); err == nil {
 		r.Fatalf("an earlier key of %s rejoined", path)
 	}
-	next, err := newKey()
+	next, err := coordinatortest.NewKey()
 	w.ok(err)
-	csrPeer := identity.Peer{ID: m.id, Key: keyOf(w.t, thief.key)}
-	if _, err := renewOver(context.Background(), w.c, csrPeer, w.csr(next)); err == nil {
+	csrPeer := identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(w.T, thief.Key)}
+	if _, err := coordinatortest.RenewOver(context.Background(), w.C, csrPeer, w.csr(next)); err == nil {
 		r.Fatalf("an earlier key of %s was renewed", path)
 	}
 	ctx := identity.NewContext(context.Background(), csrPeer)
-	if _, err := (served[fealtyv1.AdmissionServiceServer](w.c.Rooms().Admission.RegisterServices)).Leave(ctx,
-		&fealtyv1.LeaveRequest{Name: m.id.Name()}); err == nil {
+	if _, err := (coordinatortest.Served[fealtyv1.AdmissionServiceServer](w.C.Rooms().Admission.RegisterServices)).Leave(
+		ctx,
+		&fealtyv1.LeaveRequest{Name: m.ID.Name()}); err == nil {
 		r.Fatalf("an earlier key of %s ended its membership", path)
 	}
-	if after := w.record(m.id.Kind(), m.id.Name()); after.Version != before.Version {
+	if after := w.Record(m.ID.Kind(), m.ID.Name()); after.Version != before.Version {
 		r.Fatalf("an earlier key of %s changed its record", path)
 	}
 }
 
 // shared reports whether the key of m was banned with another name that it had.
-func (w *world) shared(m *machine) bool {
-	_, dead := w.dead[keyOf(w.t, m.key)]
+func (w *world) shared(m *coordinatortest.Machine) bool {
+	_, dead := w.dead[coordinatortest.KeyOf(w.T, m.Key)]
 	return dead
 }
 
 // kill marks all keys of a machine as banned.
-func (w *world) kill(m *machine) {
-	end := w.clock().Add(lifetimes.KeyMemory(w.state().Manifest))
-	for _, k := range append(slices.Clone(m.older), m.key) {
-		w.dead[keyOf(w.t, k)] = end
+func (w *world) kill(m *coordinatortest.Machine) {
+	end := w.Clock().Add(lifetimes.KeyMemory(w.State().Manifest))
+	for _, k := range append(slices.Clone(m.Older), m.Key) {
+		w.dead[coordinatortest.KeyOf(w.T, k)] = end
 	}
-	for _, leaf := range m.leaves {
-		if id, err := identity.FromCertificate(leaf); err == nil && id == m.id {
+	for _, leaf := range m.Leaves {
+		if id, err := identity.FromCertificate(leaf); err == nil && id == m.ID {
 			w.killed = append(w.killed, leaf)
 		}
 	}
@@ -431,22 +437,22 @@ func (w *world) ban(r *rapid.T) {
 	}
 	kind, name := split(path)
 	mayFail := w.lossy(r)
-	_, err := w.members().BanMember(context.Background(),
+	_, err := w.Members().BanMember(context.Background(),
 		&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "model"})
-	w.store.lose()
+	w.Store.Lose()
 	if unknown(err) && mayFail {
-		_, err = w.members().BanMember(context.Background(),
+		_, err = w.Members().BanMember(context.Background(),
 			&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "again"})
 	}
 	w.ok(err)
 	w.banned[path] = true
 	w.banOrder = append(w.banOrder, path)
-	if m := w.holder[path]; m != nil && w.record(identity.Kind(kind), name).Exists() && !w.vacant[path] {
+	if m := w.holder[path]; m != nil && w.Record(identity.Kind(kind), name).Exists() && !w.vacant[path] {
 		w.kill(m)
 	}
-	id, err := identity.New(testCluster, identity.Kind(kind), name)
+	id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 	w.ok(err)
-	if !w.c.Rooms().Bundle.View().Bundle.Banned(id, testKey(0)) {
+	if !w.C.Rooms().Bundle.View().Bundle.Banned(id, testKey(0)) {
 		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
 	}
 }
@@ -460,7 +466,7 @@ func (w *world) unban(r *rapid.T) {
 		return
 	}
 	kind, name := split(path)
-	_, err := w.members().UnbanMember(context.Background(), &fealtyv1.UnbanMemberRequest{Kind: kind, Name: name})
+	_, err := w.Members().UnbanMember(context.Background(), &fealtyv1.UnbanMemberRequest{Kind: kind, Name: name})
 	w.ok(err)
 	delete(w.banned, path)
 	if w.holder[path] != nil {
@@ -474,9 +480,9 @@ func (w *world) replace(r *rapid.T) {
 		return
 	}
 	kind, name := split(path)
-	_, err := w.members().ReplaceMember(context.Background(),
+	_, err := w.Members().ReplaceMember(context.Background(),
 		&fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: "model"})
-	if !w.record(m.id.Kind(), m.id.Name()).Exists() {
+	if !w.Record(m.ID.Kind(), m.ID.Name()).Exists() {
 		return
 	}
 	w.ok(err)
@@ -490,12 +496,12 @@ func (w *world) remove(r *rapid.T) {
 		return
 	}
 	kind, name := split(path)
-	rec := w.record(m.id.Kind(), name)
+	rec := w.Record(m.ID.Kind(), name)
 	existed := rec.Exists()
 	req := &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name, Force: rapid.Bool().Draw(r, "force"), Reason: "model"}
 	atWork := w.contact[path] && !w.vacant[path] && !w.banned[path] && !w.drained[path] &&
-		w.clock().Before(rec.Value.NotAfter)
-	_, err := w.members().RemoveMember(context.Background(), req)
+		w.Clock().Before(rec.Value.NotAfter)
+	_, err := w.Members().RemoveMember(context.Background(), req)
 	switch {
 	case existed && !w.domains[path] && atWork && !req.Force:
 		if !errors.Is(err, explain.MemberInContact) {
@@ -518,11 +524,11 @@ func (w *world) remove(r *rapid.T) {
 
 func (w *world) drain(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || record.IsSession(m.id.Kind()) {
+	if m == nil || record.IsSession(m.ID.Kind()) {
 		return
 	}
 	w.mark(r, m, path, true, func(kind, name string) (bool, error) {
-		resp, err := w.members().DrainMember(context.Background(), &fealtyv1.DrainMemberRequest{Kind: kind, Name: name})
+		resp, err := w.Members().DrainMember(context.Background(), &fealtyv1.DrainMemberRequest{Kind: kind, Name: name})
 		return resp.GetChanged(), err
 	})
 }
@@ -533,18 +539,19 @@ func (w *world) undrain(r *rapid.T) {
 		return
 	}
 	w.mark(r, m, path, false, func(kind, name string) (bool, error) {
-		resp, err := w.members().UndrainMember(context.Background(),
+		resp, err := w.Members().UndrainMember(context.Background(),
 			&fealtyv1.UndrainMemberRequest{Kind: kind, Name: name})
 		return resp.GetChanged(), err
 	})
 }
 
-func (w *world) mark(r *rapid.T, m *machine, path string, want bool, f func(kind, name string) (bool, error)) {
-	rec := w.record(m.id.Kind(), m.id.Name())
+func (w *world) mark(r *rapid.T, m *coordinatortest.Machine, path string, want bool,
+	f func(kind, name string) (bool, error)) {
+	rec := w.Record(m.ID.Kind(), m.ID.Name())
 	kind, name := split(path)
 	mayFail := w.lossy(r)
 	changed, err := f(kind, name)
-	w.store.lose()
+	w.Store.Lose()
 	again := false
 	if unknown(err) && mayFail {
 		again = true
@@ -566,27 +573,27 @@ func (w *world) mark(r *rapid.T, m *machine, path string, want bool, f func(kind
 // stream opens the stream of a member, or ends it.
 func (w *world) stream(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || record.IsSession(m.id.Kind()) || !w.record(m.id.Kind(), m.id.Name()).Exists() {
+	if m == nil || record.IsSession(m.ID.Kind()) || !w.Record(m.ID.Kind(), m.ID.Name()).Exists() {
 		return
 	}
 	if w.contact[path] = !w.contact[path]; w.contact[path] {
-		w.c.Rooms().Membership.Live().Opened(m.id, "")
+		w.C.Rooms().Membership.Live().Opened(m.ID, "")
 	} else {
-		w.c.Rooms().Membership.Live().Closed(m.id, nil, true)
+		w.C.Rooms().Membership.Live().Closed(m.ID, nil, true)
 	}
 }
 
 func (w *world) leave(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || record.IsSession(m.id.Kind()) || w.domains[path] || !w.may(path) ||
-		!w.clock().Before(m.leaf.NotAfter) {
+	if m == nil || record.IsSession(m.ID.Kind()) || w.domains[path] || !w.may(path) ||
+		!w.Clock().Before(m.Leaf.NotAfter) {
 		return
 	}
-	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	_, err := served[fealtyv1.AdmissionServiceServer](w.c.Rooms().Admission.RegisterServices).Leave(ctx,
-		&fealtyv1.LeaveRequest{Name: m.id.Name()})
+	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
+	_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](w.C.Rooms().Admission.RegisterServices).Leave(ctx,
+		&fealtyv1.LeaveRequest{Name: m.ID.Name()})
 	w.ok(err)
-	w.ok(w.c.Rooms().Bundle.Refresh(context.Background(), w.state(), false))
+	w.ok(w.C.Rooms().Bundle.Refresh(context.Background(), w.State(), false))
 	w.kill(m)
 	w.gone(path)
 }
@@ -598,9 +605,9 @@ func (w *world) gone(path string) {
 	delete(w.drained, path)
 	if w.contact[path] {
 		kind, name := split(path)
-		id, err := identity.New(testCluster, identity.Kind(kind), name)
+		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 		w.ok(err)
-		w.c.Rooms().Membership.Live().Closed(id, nil, false)
+		w.C.Rooms().Membership.Live().Closed(id, nil, false)
 		delete(w.contact, path)
 	}
 }
@@ -610,7 +617,7 @@ func (w *world) revoke(r *rapid.T) {
 		return
 	}
 	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
-	if _, err := (served[fealtyv1.TokenServiceServer](w.c.Rooms().Admission.RegisterServices)).RevokeToken(
+	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](w.C.Rooms().Admission.RegisterServices)).RevokeToken(
 		context.Background(),
 		&fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
 		tok.revoked = true
@@ -620,16 +627,16 @@ func (w *world) revoke(r *rapid.T) {
 // own gives a member a domain, as a later release will.
 func (w *world) own(r *rapid.T) {
 	m, path := w.live(r)
-	if m == nil || m.id.Kind() != identity.Data {
+	if m == nil || m.ID.Kind() != identity.Data {
 		return
 	}
-	rec := w.record(m.id.Kind(), m.id.Name())
+	rec := w.Record(m.ID.Kind(), m.ID.Name())
 	if !rec.Exists() {
 		return
 	}
 	rec.Value.Domains = []string{"range-1"}
-	ch := w.state().Records.NewChange(w.state().HeadVersion)
-	ch.Put(record.MemberKey(m.id.Kind(), m.id.Name()), rec.Version, rec.Value)
+	ch := w.State().Records.NewChange(w.State().HeadVersion)
+	ch.Put(record.MemberKey(m.ID.Kind(), m.ID.Name()), rec.Version, rec.Value)
 	_, err := ch.Commit(context.Background())
 	w.ok(err)
 	w.domains[path] = true
@@ -637,12 +644,12 @@ func (w *world) own(r *rapid.T) {
 
 func (w *world) otherManifest(*rapid.T) {
 	w.withPool = !w.withPool
-	w.ok(w.set(entriesOf(w.withPool)))
+	w.ok(w.Set(entriesOf(w.withPool)))
 }
 
 // check is what always holds, of the records alone.
 func (w *world) check(r *rapid.T) {
-	recs, err := record.List[record.Member](context.Background(), w.state().Records, record.MemberPrefix)
+	recs, err := record.List[record.Member](context.Background(), w.State().Records, record.MemberPrefix)
 	w.ok(err)
 	small := 0
 	for _, m := range recs {
@@ -673,15 +680,15 @@ func (w *world) check(r *rapid.T) {
 		r.Fatalf("%d members under an entry for 2", small)
 	}
 	for path, m := range w.holder {
-		if m != nil && m.id.Kind() == identity.Data && !w.record(m.id.Kind(), m.id.Name()).Exists() {
+		if m != nil && m.ID.Kind() == identity.Data && !w.Record(m.ID.Kind(), m.ID.Name()).Exists() {
 			r.Fatalf("%s has a machine and no record", path)
 		}
 	}
 	// What is banned is in the bundle for as long as a certificate can be valid.
-	bundle := w.c.Rooms().Bundle.View().Bundle
+	bundle := w.C.Rooms().Bundle.View().Bundle
 	for path := range w.banned {
 		kind, name := split(path)
-		id, err := identity.New(testCluster, identity.Kind(kind), name)
+		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 		w.ok(err)
 		if !bundle.Banned(id, testKey(0)) {
 			r.Fatalf("%s is banned, and the bundle does not say so", path)
@@ -690,7 +697,7 @@ func (w *world) check(r *rapid.T) {
 	for _, leaf := range w.killed {
 		id, err := identity.FromCertificate(leaf)
 		w.ok(err)
-		if w.clock().Before(leaf.NotAfter) && !bundle.Banned(id, identity.KeyOf(leaf)) {
+		if w.Clock().Before(leaf.NotAfter) && !bundle.Banned(id, identity.KeyOf(leaf)) {
 			r.Fatalf("a certificate of %v that its ban was for would be accepted", id)
 		}
 	}

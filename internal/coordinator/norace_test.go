@@ -18,7 +18,7 @@ import (
 func TestMuchContent(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
+	mustPublish(d, b)
 	long := strings.Repeat("x", 55)
 	addresses := make([]string, 60)
 	for i := range addresses {
@@ -31,10 +31,10 @@ func TestMuchContent(t *testing.T) {
 				fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j,
 					strings.Join(addresses, ", ")))
 		}
-		d.mustPut(strings.Join(records, "\n---\n"))
+		mustPut(d, strings.Join(records, "\n---\n"))
 	}
 	most := 0
-	d.store.intercept(func(tx store.Tx) {
+	d.Store.Intercept(func(tx store.Tx) {
 		large := 0
 		for _, w := range tx.Put {
 			if len(w.Value) > store.MaxValueBytes/2 {
@@ -43,7 +43,7 @@ func TestMuchContent(t *testing.T) {
 		}
 		most = max(most, large)
 	})
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	if most < 1 || most > 2 {
 		t.Errorf("%d large contents in one transaction", most)
 	}
@@ -51,11 +51,11 @@ func TestMuchContent(t *testing.T) {
 	if len(raw) < store.MaxValueBytes*9/10 || len(raw) > store.MaxValueBytes {
 		t.Fatalf("%d bytes", len(raw))
 	}
-	if f := d.findings(t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
+	if f := findings(d, t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
 		t.Fatalf("findings %v", f)
 	}
-	d.wantWhole(t, p)
+	wantWholeAt(d, t, p)
 	// The next one has it as its base.
-	d.mustPut("kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
-	d.wantWhole(t, d.mustPublish(b))
+	mustPut(d, "kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	wantWholeAt(d, t, mustPublish(d, b))
 }

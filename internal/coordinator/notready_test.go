@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
@@ -61,9 +62,9 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			t.Errorf("there is no method %s", name)
 		}
 	}
-	walk := func(t *testing.T, f *fleet, callers []caller, headReads bool) {
+	walk := func(t *testing.T, f *coordinatortest.Fleet, callers []caller, headReads bool) {
 		t.Helper()
-		before := decided(t, f.store)
+		before := decided(t, f.Store)
 		served := 0
 		for _, svc := range services {
 			for i := range svc.Methods().Len() {
@@ -88,7 +89,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 					if name == "ManifestService.GetSeedShares" && local && !headReads {
 						want = explain.HistoryInvalid
 					}
-					err := call(f.ctx(), cl.conn, m, rule.GetBind(), cl.bound)
+					err := call(f.Context(), cl.conn, m, rule.GetBind(), cl.bound)
 					if may := rule.GetOpen() || local && rule.GetLocal() || cl.kind != "" &&
 						slices.Contains(rule.GetKinds(), string(cl.kind)); !may {
 						if err == nil || !refusedByAuthz(err) && explain.Of(err).Code != explain.RecoveryMode {
@@ -116,29 +117,30 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			t.Error("nothing was served: the walk proves nothing")
 		}
 		wantExchanges(t, f)
-		if after := decided(t, f.store); after != before {
+		if after := decided(t, f.Store); after != before {
 			t.Errorf("the store was changed in recovery mode:\n%s\nbefore:\n%s", after, before)
 		}
 	}
 
 	t.Run("never ready", func(t *testing.T) {
 		f, _ := ownedFleet(t, nil)
-		f.loseKeeper()
-		stranger, err := f.c.Rooms().PeerRecovery.DialPeer(f.addr)
+		loseKeeper(f)
+		stranger, err := f.C.Rooms().PeerRecovery.DialPeer(f.Addr)
 		wantOnly(t, "dial", err, "")
 		defer stranger.Close()
 		walk(t, f, []caller{{name: "no client certificate", conn: stranger},
-			{name: "local", conn: f.localConn()}}, true)
+			{name: "local", conn: f.LocalConn()}}, true)
 	})
 	t.Run("was ready", func(t *testing.T) {
 		f, _ := ownedFleet(t, nil)
-		callers := append(f.callers(), caller{name: "local", conn: f.localConn()})
+		callers := append(callers(f), caller{name: "local", conn: f.LocalConn()})
 		// One server more, behind an authorizer that takes every identity of the cluster.
 		table, err := authz.NewTable(services...)
 		wantOnly(t, "table", err, "")
-		gate, err := authz.New(table, authz.Options{Logger: f.c.Log(), ClusterID: func() string { return testCluster }})
+		gate, err := authz.New(table, authz.Options{Logger: f.C.Log(),
+			ClusterID: func() string { return coordinatortest.Cluster }})
 		wantOnly(t, "gate", err, "")
-		server, err := f.c.GrpcServer(gate)
+		server, err := f.C.GrpcServer(gate)
 		wantOnly(t, "server", err, "")
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		wantOnly(t, "listen", err, "")
@@ -150,7 +152,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			if cl.kind == "" {
 				continue
 			}
-			chain, key := f.certified("spiffe://" + testCluster + "/" + string(cl.kind) + "/" + cl.bound)
+			chain, key := certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(cl.kind)+"/"+cl.bound)
 			cert := tls.Certificate{PrivateKey: key}
 			for _, c := range chain {
 				cert.Certificate = append(cert.Certificate, c.Raw)
@@ -170,39 +172,39 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			}
 			return e
 		}
-		f.link.lie(spoilt)
-		f.c.Rooms().Head.LookAgain()
-		f.await(authority.Recovery)
+		f.Link.Lie(spoilt)
+		f.C.Rooms().Head.LookAgain()
+		f.Await(authority.Recovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
 		// What it held is served again when the store is mended.
-		f.link.lie(nil)
-		f.c.Rooms().Head.LookAgain()
-		f.await(authority.Ready)
+		f.Link.Lie(nil)
+		f.C.Rooms().Head.LookAgain()
+		f.Await(authority.Ready)
 	})
 }
 
 // wantExchanges shows what the methods that answer first go on to say.
-func wantExchanges(t *testing.T, f *fleet) {
+func wantExchanges(t *testing.T, f *coordinatortest.Fleet) {
 	t.Helper()
-	st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+	st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
 	wantOnly(t, "status", err, "")
 	if st.GetPhase() != "recovery" || st.GetPhaseReason() == "" || st.GetClusterId() != "" ||
 		len(st.GetMembers()) > 0 || len(st.GetRootPin()) > 0 {
 		t.Errorf("status says %+v", st)
 	}
-	_, err = f.local().manifest.SetManifest(f.ctx(), &fealtyv1.SetManifestRequest{Manifest: f.manifest("")})
-	wantCode(t, err, explain.RecoveryMode)
+	_, err = f.Local().Manifest.SetManifest(f.Context(), &fealtyv1.SetManifestRequest{Manifest: f.Manifest("")})
+	coordinatortest.WantCode(t, err, explain.RecoveryMode)
 
-	conn, err := f.c.Rooms().PeerRecovery.DialPeer(f.addr)
+	conn, err := f.C.Rooms().PeerRecovery.DialPeer(f.Addr)
 	wantOnly(t, "dial", err, "")
 	defer conn.Close()
-	first, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
+	first, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.Context())
 	wantOnly(t, "first set", err, "")
 	_, err = first.Recv()
-	wantCode(t, err, explain.HistoryInitialized)
+	coordinatortest.WantCode(t, err, explain.HistoryInitialized)
 
-	shown, err := fealtyv1.NewVerifyServiceClient(conn).Verify(f.ctx(),
+	shown, err := fealtyv1.NewVerifyServiceClient(conn).Verify(f.Context(),
 		&fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
 	wantOnly(t, "verify", err, "")
 	if answer, err := shown.Recv(); err == nil {
@@ -211,7 +213,7 @@ func wantExchanges(t *testing.T, f *fleet) {
 			t.Errorf("it claims authority: %+v", c)
 		}
 	} else {
-		wantCode(t, err, explain.HistoryInvalid) // the head does not read
+		coordinatortest.WantCode(t, err, explain.HistoryInvalid) // the head does not read
 	}
 }
 

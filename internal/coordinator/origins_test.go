@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -26,10 +27,10 @@ import (
 // coordinator that held it (docs/explanation/threat-model.md); that each mesh CA
 // key in the history was made once, by one that held the seed of its head; and that each
 // coordinator with a name made that of the newest head, or received it.
-func wantOrigins(t *testing.T, f *fleet, names ...string) {
+func wantOrigins(t *testing.T, f *coordinatortest.Fleet, names ...string) {
 	t.Helper()
-	s := f.c.Rooms().Head.State()
-	v, _, err := f.c.Rooms().Authority.VerifiedHistory(t.Context(), s)
+	s := f.C.Rooms().Head.State()
+	v, _, err := f.C.Rooms().Authority.VerifiedHistory(t.Context(), s)
 	wantOnly(t, "history", err, "")
 	seedOf := make(map[string]history.Salt) // by head
 	for _, l := range v.Links() {
@@ -55,14 +56,14 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 	created := make(map[history.Salt]bool)
 	// Who made a seed says so once its head is in force: a keeper may have opened it for
 	// another one by then.
-	for _, e := range f.audited(transition.ActionSeedCreated) {
+	for _, e := range audited(f, transition.ActionSeedCreated) {
 		h := held{by(e), seedOf[e.Fields["head"]]}
 		if created[h.seed] {
 			t.Errorf("a seed was made twice: %+v", e)
 		}
 		created[h.seed], holds[h] = true, true
 	}
-	for _, e := range f.audited(transition.ActionSeedReceived) {
+	for _, e := range audited(f, transition.ActionSeedReceived) {
 		h := held{by(e), seedOf[e.Fields["head"]]}
 		if !created[h.seed] {
 			t.Errorf("a seed was received that nobody made, or at no head of the history: %+v", e)
@@ -90,7 +91,7 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 		}
 	}
 	made, has := make(map[string]int), make(map[string]bool)
-	for _, e := range f.audited(transition.ActionMeshMade, transition.ActionMeshReceived, "mesh.prepared") {
+	for _, e := range audited(f, transition.ActionMeshMade, transition.ActionMeshReceived, "mesh.prepared") {
 		key := e.Fields["mesh_ca_key"]
 		if e.Action == transition.ActionMeshMade {
 			if made[key]++; !holds[held{by(e), seedOf[e.Fields["head"]]}] {
@@ -121,50 +122,52 @@ func wantOrigins(t *testing.T, f *fleet, names ...string) {
 // every secret is.
 func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
-	r := newReplica(t, f)
-	r.start()
-	owners := newPeople(t, "alice", "bob")
-	if err := r.set(withSeed(f.manifest(""), owners.seed(1, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+	f := coordinatortest.NewFleet(t, nil)
+	r := coordinatortest.NewReplica(t, f)
+	r.Start()
+	owners := coordinatortest.NewPeople(t, "alice", "bob")
+	if err := r.Set(coordinatortest.WithSeed(f.Manifest(""), owners.Seed(1,
+		"file:"+filepath.Join(f.Dir, "keeper.key")))); err != nil {
 		t.Fatal(err)
 	}
 	names := []string{"coordinator-1", "coordinator-2"}
-	r.await(authority.Ready)
-	f.awaitHead(r)
+	r.Await(authority.Ready)
+	f.AwaitHead(r)
 	wantOrigins(t, f, names...)
-	if e := f.audited(transition.ActionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor, "/coordinator-2") {
+	if e := audited(f, transition.ActionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor, "/coordinator-2") {
 		t.Errorf("the seed was made by %+v", e)
 	}
 
-	f.kill()
-	r.kill()
-	f.start()
-	f.await(authority.Ready)
-	r.start()
-	r.awaitHead(f)
+	f.Kill()
+	r.Kill()
+	f.Start()
+	f.Await(authority.Ready)
+	r.Start()
+	r.AwaitHead(f)
 	wantOrigins(t, f, names...)
-	if !slices.ContainsFunc(f.audited(transition.ActionSeedReceived), func(e record.AuditEntry) bool {
+	if !slices.ContainsFunc(audited(f, transition.ActionSeedReceived), func(e record.AuditEntry) bool {
 		return e.Fields["via"] == "keeper" && e.Fields["from"] == "host" && strings.HasSuffix(e.Actor, "/coordinator-1")
 	}) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
-	before := f.c.Rooms().Head.State().MeshKey
-	if _, err := (served[fealtyv1.TrustServiceServer](f.c.Rooms().Trust.RegisterServices)).RotateMeshKey(f.ctx(),
+	before := f.C.Rooms().Head.State().MeshKey
+	if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
+		f.Context(),
 		&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitHead(f)
+	r.AwaitHead(f)
 	wantOrigins(t, f, names...)
-	if f.c.Rooms().Head.State().MeshKey == before {
+	if f.C.Rooms().Head.State().MeshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
 
-	f.reseed()
-	f.await(authority.Ready)
-	r.awaitHead(f)
+	reseedIn(f)
+	f.Await(authority.Ready)
+	r.AwaitHead(f)
 	wantOrigins(t, f, names...)
-	if e := f.audited(transition.ActionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor, "/coordinator-1") {
+	if e := audited(f, transition.ActionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor, "/coordinator-1") {
 		t.Errorf("the seeds were made by %+v", e)
 	}
 }
@@ -174,30 +177,30 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 // where it has the seed from.
 func TestOwnersBringAllReplicasBack(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
-	p := newPeople(t, "carol", "alice", "bob")
-	all := []*fleet{f, newReplica(t, f), newReplica(t, f)}
-	if err := f.set(withSeed(f.manifest(""), p.seed(2, ""))); err != nil {
+	f := coordinatortest.NewFleet(t, nil)
+	p := coordinatortest.NewPeople(t, "carol", "alice", "bob")
+	all := []*coordinatortest.Fleet{f, coordinatortest.NewReplica(t, f), coordinatortest.NewReplica(t, f)}
+	if err := f.Set(coordinatortest.WithSeed(f.Manifest(""), p.Seed(2, ""))); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range all[1:] {
-		r.start()
-		r.awaitHead(f)
+		r.Start()
+		r.AwaitHead(f)
 	}
 	names := []string{"coordinator-1", "coordinator-2", "coordinator-3"}
 	wantOrigins(t, f, names...)
 	files := map[string]keyring.ShareFile{}
-	for _, n := range p.names {
-		files[n] = p.shareFile(f.store, n)
+	for _, n := range p.Names {
+		files[n] = p.ShareFile(f.Store, n)
 	}
 	for round, pair := range [][2]string{{"alice", "bob"}, {"carol", "alice"}} {
-		epoch := f.c.Rooms().Head.State().Head.AuthorityEpoch
+		epoch := f.C.Rooms().Head.State().Head.AuthorityEpoch
 		for _, r := range all {
-			r.kill()
+			r.Kill()
 		}
 		for _, r := range all {
-			r.start()
-			r.await(authority.Recovery)
+			r.Start()
+			r.Await(authority.Recovery)
 		}
 		// Both at once, at two different ones.
 		var wg sync.WaitGroup
@@ -205,7 +208,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				_, err := bringTo(t, all[i+round].addr, files[owner], recovery.Options{})
+				_, err := coordinatortest.BringTo(t, all[i+round].Addr, files[owner], recovery.Options{})
 				if err != nil && !errors.Is(explain.Of(err), explain.RecoveryOver) &&
 					!errors.Is(explain.Of(err), explain.RecoveryNotNeeded) {
 					t.Errorf("round %d: the share of %s: %v", round, owner, err)
@@ -214,12 +217,12 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		}
 		wg.Wait()
 		for _, r := range all {
-			r.await(authority.Ready)
+			r.Await(authority.Ready)
 		}
 		for _, r := range all[1:] {
-			r.awaitHead(f)
+			r.AwaitHead(f)
 		}
-		s := f.c.Rooms().Head.State()
+		s := f.C.Rooms().Head.State()
 		slices.Sort(pair[:])
 		if s.Head.AuthorityEpoch != epoch+1 || s.Head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
 			t.Fatalf("round %d: epoch %d after %d: %s", round, s.Head.AuthorityEpoch, epoch, s.Head.Reason)
@@ -231,34 +234,39 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 // Where the seed came from is written down also if the store is away, or somebody moves
 // the head, in the very moment of the adoption.
 func TestOriginsWaitForTheStore(t *testing.T) {
-	for name, harm := range map[string]func(d *desk){
-		"the store is away":  func(d *desk) { d.store.setDown(errDown) },
-		"the answer is lost": func(d *desk) { d.store.lose(lostForGood, answered, answered, answered) },
+	for name, harm := range map[string]func(d *coordinatortest.Desk){
+		"the store is away": func(d *coordinatortest.Desk) { d.Store.SetDown(coordinatortest.ErrDown) },
+		"the answer is lost": func(d *coordinatortest.Desk) {
+			d.Store.Lose(coordinatortest.LostForGood, coordinatortest.Answered, coordinatortest.Answered,
+				coordinatortest.Answered)
+		},
 		"the head is " +
-			"moving": func(d *desk) { d.store.write(history.HeadKey, d.store.snapshot()[history.HeadKey].Value) },
+			"moving": func(d *coordinatortest.Desk) {
+			d.Store.Write(history.HeadKey, d.Store.Snapshot()[history.HeadKey].Value)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDesk(t)
+			d := coordinatortest.NewDesk(t)
 			done := false
-			d.store.intercept(func(tx store.Tx) {
+			d.Store.Intercept(func(tx store.Tx) {
 				if !done && slices.ContainsFunc(tx.Put,
 					func(w store.Write) bool { return strings.Contains(string(w.Value), transition.ActionSeedCreated) }) {
 					done = true
 					harm(d)
 				}
 			})
-			_ = d.set("") // whose answer says what it knows
+			_ = d.Set("") // whose answer says what it knows
 			if !done {
 				t.Fatal("nothing was to be written")
 			}
-			d.store.setDown(nil)
-			d.store.lose()
-			d.lookAgain()
-			d.wantPhase("ready", "")
-			wantOnly(t, "write what waits", d.c.Rooms().Auditing.Write(t.Context()), "")
+			d.Store.SetDown(nil)
+			d.Store.Lose()
+			d.LookAgain()
+			wantPhase(d, "ready", "")
+			wantOnly(t, "write what waits", d.C.Rooms().Auditing.Write(t.Context()), "")
 			for _, action := range []string{transition.ActionSeedCreated, transition.ActionMeshMade} {
-				if found, _ := d.audits(action); len(found) != 1 ||
-					found[0].Fields["head"] != d.state().Head.Hash.String() || found[0].Actor == "" ||
+				if found, _ := audits(d, action); len(found) != 1 ||
+					found[0].Fields["head"] != d.State().Head.Hash.String() || found[0].Actor == "" ||
 					found[0].At.IsZero() {
 					t.Errorf("%s: %+v", action, found)
 				}

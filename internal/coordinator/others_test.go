@@ -15,6 +15,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -28,25 +29,25 @@ func TestOthersAreHeard(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 2)
 	f, r := x.all[0], x.all[1]
-	n := f.member("node-a")
-	ctx, cancel := context.WithCancel(f.ctx())
+	n := f.Member("node-a")
+	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
-	stream, err := newClients(n.conn()).agent.Connect(ctx)
+	stream, err := coordinatortest.NewClients(n.Conn()).Agent.Connect(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	period := &fealtyv1.DegradedPeriod{Since: timestamppb.New(f.clock()), Limit: "svid"}
+	period := &fealtyv1.DegradedPeriod{Since: timestamppb.New(f.Clock()), Limit: "svid"}
 	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a",
 		Release: "its own", DegradedPeriods: []*fealtyv1.DegradedPeriod{period}}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	f.c.Rooms().Membership.Listens(time.Unix(0, 0))
-	r.c.Rooms().Membership.Listens(time.Unix(0, 0)) // both have been ready for long
+	f.C.Rooms().Membership.Listens(time.Unix(0, 0))
+	r.C.Rooms().Membership.Listens(time.Unix(0, 0)) // both have been ready for long
 
-	for name, asked := range map[string]*fleet{"the one that hears": f, "the other one": r} {
+	for name, asked := range map[string]*coordinatortest.Fleet{"the one that hears": f, "the other one": r} {
 		time.Sleep(peers.Fresh) // what was said before the member came is not fresh any more
-		st := asked.getStatus()
+		st := getStatus(asked)
 		i := slices.IndexFunc(st.GetMembers(), func(m *fealtyv1.Member) bool { return m.GetName() == "node-a" })
 		if i < 0 || !st.GetMembers()[i].GetLive().GetConnected() ||
 			st.GetMembers()[i].GetLive().GetRelease() != "its own" {
@@ -57,11 +58,11 @@ func TestOthersAreHeard(t *testing.T) {
 				t.Errorf("%s finds %v", name, finding)
 			}
 		}
-		m, err := asked.local().member.GetMember(asked.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-a"})
+		m, err := asked.Local().Member.GetMember(asked.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-a"})
 		if err != nil || len(m.GetMember().GetLive().GetDegradedPeriods()) != 1 {
 			t.Errorf("%s shows %v, %v", name, m, err)
 		}
-		_, err = asked.local().member.RemoveMember(asked.ctx(),
+		_, err = asked.Local().Member.RemoveMember(asked.Context(),
 			&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"})
 		if e := explain.Of(err); !errors.Is(e, explain.MemberInContact) ||
 			!strings.Contains(e.Error(), "it is connected") {
@@ -71,16 +72,16 @@ func TestOthersAreHeard(t *testing.T) {
 
 	// The one that hears is gone, and may be back with the member connected to it.
 	cancel()
-	f.kill()
+	f.Kill()
 	time.Sleep(peers.Fresh)
-	_, err = r.local().member.RemoveMember(r.ctx(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"})
+	_, err = r.Local().Member.RemoveMember(r.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"})
 	if e := explain.Of(err); !errors.Is(e, explain.MemberInContact) || !strings.Contains(e.Error(), "coordinator-1") {
 		t.Errorf("a removal while a coordinator does not answer: %v", err)
 	}
-	r.advance(replicas.SilentAfter + time.Second) // and now it is not coming back
+	r.Advance(replicas.SilentAfter + time.Second) // and now it is not coming back
 	x.pass(replicas.SilentAfter)
 	time.Sleep(peers.Fresh)
-	if _, err = r.local().member.RemoveMember(r.ctx(),
+	if _, err = r.Local().Member.RemoveMember(r.Context(),
 		&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "node-a"}); err != nil {
 		t.Errorf("a removal long after: %v", err)
 	}
@@ -94,19 +95,19 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hole.Close()
-	f := readyFleet(t, nil)
-	r := newReplica(t, f)
-	r.config = func(cfg *coordinator.Config) {
+	f := coordinatortest.ReadyFleet(t, nil)
+	r := coordinatortest.NewReplica(t, f)
+	r.Config = func(cfg *coordinator.Config) {
 		cfg.Advertise = []string{hole.Addr().String(), cfg.Listener.Addr().String()}
 	}
-	if err := f.set(f.manifest("")); err != nil {
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.awaitHead(f)
-	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	f.c.Rooms().Peers.Hear(f.ctx(), f.c.Rooms().Head.State())
-	if quiet, lost := f.c.Rooms().Peers.Unanswered(); lost || len(quiet) > 0 {
+	r.Start()
+	r.AwaitHead(f)
+	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+	f.C.Rooms().Peers.Hear(f.Context(), f.C.Rooms().Head.State())
+	if quiet, lost := f.C.Rooms().Peers.Unanswered(); lost || len(quiet) > 0 {
 		t.Errorf("%v did not say what it hears", quiet)
 	}
 }
@@ -115,21 +116,21 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 // other one hears is not known.
 func TestOthersAreHeardThemselves(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	r, shared := newReplica(t, f), newReplica(t, f)
-	if err := f.set(f.manifest("")); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	r, shared := coordinatortest.NewReplica(t, f), coordinatortest.NewReplica(t, f)
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.awaitHead(f)
-	shared.config = func(cfg *coordinator.Config) { cfg.Advertise = []string{r.c.Addr()} }
-	shared.start()
-	shared.awaitHead(f)
-	for _, r := range []*fleet{r, shared} {
-		r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
+	r.Start()
+	r.AwaitHead(f)
+	shared.Config = func(cfg *coordinator.Config) { cfg.Advertise = []string{r.C.Addr()} }
+	shared.Start()
+	shared.AwaitHead(f)
+	for _, r := range []*coordinatortest.Fleet{r, shared} {
+		awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
-	f.c.Rooms().Peers.Hear(f.ctx(), f.c.Rooms().Head.State())
-	if quiet, _ := f.c.Rooms().Peers.MayHear(); !slices.Equal(quiet, []string{"coordinator-3"}) {
+	f.C.Rooms().Peers.Hear(f.Context(), f.C.Rooms().Head.State())
+	if quiet, _ := f.C.Rooms().Peers.MayHear(); !slices.Equal(quiet, []string{"coordinator-3"}) {
 		t.Errorf("%v did not say what it hears, want coordinator-3", quiet)
 	}
 }
@@ -137,24 +138,24 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 // Nobody is removed while nobody can say which coordinators there are.
 func TestOthersAreNotKnown(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	a := d.joined("a")
-	d.c.Rooms().Membership.Listens(time.Unix(0, 0))
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.C.Rooms().Membership.Listens(time.Unix(0, 0))
 	removal := func() error {
-		_, err := d.members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(a.id.Kind()),
-			Name: a.id.Name(), DryRun: true})
+		_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(a.ID.Kind()),
+			Name: a.ID.Name(), DryRun: true})
 		return err
 	}
 	if err := removal(); err != nil {
 		t.Fatalf("a member that is away: %v", err)
 	}
 	time.Sleep(peers.Fresh)
-	d.store.setUnread(replicas.Prefix)
+	d.Store.SetUnread(replicas.Prefix)
 	if err := removal(); !errors.Is(err, explain.MemberInContact) ||
 		!strings.Contains(err.Error(), "may be connected") {
 		t.Errorf("while the others are not known it can be removed: %v", err)
 	}
-	d.store.setUnread("")
+	d.Store.SetUnread("")
 	if err := removal(); err != nil {
 		t.Errorf("once they are known again: %v", err)
 	}
@@ -163,9 +164,9 @@ func TestOthersAreNotKnown(t *testing.T) {
 // Members are not told of one another by a coordinator.
 func TestLiveIsForCoordinators(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	stream, err := fealtyv1.NewLiveServiceClient(n.conn()).ListLive(f.ctx(), &fealtyv1.ListLiveRequest{})
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	stream, err := fealtyv1.NewLiveServiceClient(n.Conn()).ListLive(f.Context(), &fealtyv1.ListLiveRequest{})
 	if err == nil {
 		_, err = stream.Recv()
 	}

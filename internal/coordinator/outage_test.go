@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -24,34 +25,36 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// again asks for the recorded key, as an agent does that was told that a new one cannot
+// againOf asks for the recorded key, as an agent does that was told that a new one cannot
 // be recorded. The guard of a listener comes first.
-func (m *machine) again() error {
-	m.d.t.Helper()
-	if !m.d.clock().Before(m.leaf.NotAfter) || m.d.c.Rooms().Bundle.View().Bundle.Banned(m.id, identity.KeyOf(m.leaf)) {
-		return errCut
+func againOf(m *coordinatortest.Machine) error {
+	m.Desk.T.Helper()
+	if !m.Desk.Clock().Before(m.Leaf.NotAfter) || m.Desk.C.Rooms().Bundle.View().Bundle.Banned(m.ID,
+		identity.KeyOf(m.Leaf)) {
+		return coordinatortest.ErrCut
 	}
-	csr, err := ca.NewCSR(m.key)
+	csr, err := ca.NewCSR(m.Key)
 	if err != nil {
 		return err
 	}
-	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	resp, err := served[fealtyv1.AdmissionServiceServer](m.d.c.Rooms().Admission.RegisterServices).Renew(ctx,
-		&fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
+	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
+	resp, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](
+		m.Desk.C.Rooms().Admission.RegisterServices).Renew(ctx,
+		&fealtyv1.RenewRequest{Name: m.ID.Name(), Csr: csr, RecordedKey: true})
 	if err != nil {
 		return err
 	}
-	return m.adopt(resp.GetChain())
+	return m.Adopt(resp.GetChain())
 }
 
 // runs runs the loops of the desk's coordinator, in a bubble, until the returned function is
 // called. It returns once they follow the members: this store tells of no change later, so a
 // member that joins while they are listed would be unknown to the end.
-func (d *desk) runs(t *testing.T) (stop func()) {
+func runs(d *coordinatortest.Desk, t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context) error{d.c.FollowState, d.c.Rooms().Authority.FollowHead,
-		d.c.Rooms().Auditing.Run, d.c.Pulse} {
+	for _, loop := range []func(context.Context) error{d.C.FollowState, d.C.Rooms().Authority.FollowHead,
+		d.C.Rooms().Auditing.Run, d.C.Pulse} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("a loop ended with %v", err)
@@ -68,17 +71,21 @@ func (d *desk) runs(t *testing.T) (stop func()) {
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]storeOutage{
-		"fails": {begin: func(m *memStore) { m.setDown(errDown) }, end: func(m *memStore) { m.setDown(nil) },
+		"fails": {begin: func(m *coordinatortest.MemStore) { m.SetDown(coordinatortest.ErrDown) },
+			end:  func(m *coordinatortest.MemStore) { m.SetDown(nil) },
 			code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned,
 			older: explain.RenewOlderKey},
-		"hangs": {begin: func(m *memStore) { m.setHanging(true); m.setDown(errDown) },
-			end: func(m *memStore) { m.setDown(nil) }, code: explain.StoreUnreachable, store: "degraded", members: 6,
+		"hangs": {begin: func(m *coordinatortest.MemStore) { m.SetHanging(true); m.SetDown(coordinatortest.ErrDown) },
+			end: func(m *coordinatortest.MemStore) { m.SetDown(nil) }, code: explain.StoreUnreachable, store: "degraded",
+			members: 6,
 			removed: explain.JoinBanned, older: explain.RenewOlderKey},
-		"full": {begin: func(m *memStore) { m.setFull(true) }, end: func(m *memStore) { m.setFull(false) },
+		"full": {begin: func(m *coordinatortest.MemStore) { m.SetFull(true) },
+			end:  func(m *coordinatortest.MemStore) { m.SetFull(false) },
 			code: explain.StoreFull, store: "full", members: 5, removed: explain.RenewEntryGone,
 			older: explain.StoreBusy, read: true},
-		"gone": {begin: func(m *memStore) { m.setRefusing(refusedFor(store.FileGone)) },
-			end: func(m *memStore) { m.setRefusing(nil) }, code: explain.StoreRefuses, store: "file-gone", members: 5,
+		"gone": {begin: func(m *coordinatortest.MemStore) { m.SetRefusing(coordinatortest.RefusedFor(store.FileGone)) },
+			end: func(m *coordinatortest.MemStore) { m.SetRefusing(nil) }, code: explain.StoreRefuses, store: "file-gone",
+			members: 5,
 			removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +96,7 @@ func TestOutage(t *testing.T) {
 
 // storeOutage is a way in which a store fails, and how it is told.
 type storeOutage struct {
-	begin, end func(*memStore)
+	begin, end func(*coordinatortest.MemStore)
 	code       explain.Code
 	store      string       // in the answer of readiness
 	members    int          // that are shown
@@ -99,67 +106,67 @@ type storeOutage struct {
 }
 
 func testOutage(t *testing.T, o storeOutage) {
-	d := newDesk(t)
-	d.mu.Lock()
-	d.now = time.Time{} // the bubble's
-	d.mu.Unlock()
-	if err := d.set(poolEntries); err != nil {
+	d := coordinatortest.NewDesk(t)
+	d.Mu.Lock()
+	d.Now = time.Time{} // the bubble's
+	d.Mu.Unlock()
+	if err := d.Set(coordinatortest.PoolEntries); err != nil {
 		t.Fatal(err)
 	}
-	d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
-	stop := d.runs(t)
-	defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
-	known := []*machine{d.joined("a"), d.joined("b"), d.joined("c")}
-	wantOnlyNil(t, known[1].renew())
-	banned, removed, clone := d.joined("banned"), d.joined("removed"), d.joined("cloned")
+	d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+	stop := runs(d, t)
+	defer func() { stop(); wantOnlyNil(t, d.C.Close()) }()
+	known := []*coordinatortest.Machine{d.Joined("a"), d.Joined("b"), d.Joined("c")}
+	wantOnlyNil(t, known[1].Renew())
+	banned, removed, clone := d.Joined("banned"), d.Joined("removed"), d.Joined("cloned")
 	copied := *clone
-	wantOnlyNil(t, clone.renew())
-	d.ban(t, identity.Data, "banned")
-	d.remove(t, identity.Data, "removed")
-	wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), false)) // as the trust loop goes on trying
-	spare := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+	wantOnlyNil(t, clone.Renew())
+	banAt(d, t, identity.Data, "banned")
+	remove(d, t, identity.Data, "removed")
+	wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false)) // as the trust loop goes on trying
+	spare := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
 
-	before, head := d.store.snapshot(), d.state().Head.Hash
+	before, head := d.Store.Snapshot(), d.State().Head.Hash
 	began := time.Now()
-	o.begin(d.store)
+	o.begin(d.Store)
 	for time.Since(began) < 10*time.Minute {
 		for _, m := range known {
-			code(t, m.id.Name()+" with a new key", m.renew(), o.code)
-			if err := m.again(); err != nil {
-				t.Fatalf("%v into the outage, %s: %v", time.Since(began), m.id.Name(), err)
+			code(t, m.ID.Name()+" with a new key", m.Renew(), o.code)
+			if err := againOf(m); err != nil {
+				t.Fatalf("%v into the outage, %s: %v", time.Since(began), m.ID.Name(), err)
 			}
-			if end := d.recordedEnd(m).Add(coordinator.DefaultMaxHeadAge); m.leaf.NotAfter.After(end) {
-				t.Errorf("%s is certified until %v, want at most %v", m.id.Name(), m.leaf.NotAfter, end)
+			if end := recordedEnd(d, m).Add(coordinator.DefaultMaxHeadAge); m.Leaf.NotAfter.After(end) {
+				t.Errorf("%s is certified until %v, want at most %v", m.ID.Name(), m.Leaf.NotAfter, end)
 			}
 		}
-		wantCut(t, "a banned member", banned.again())
-		wantOnly(t, "a banned member past the guard", d.past(banned), explain.JoinBanned)
-		wantCut(t, "a removed member", removed.again())
-		wantOnly(t, "a removed member past the guard", d.past(removed), o.removed)
-		wantOnly(t, "an older key", copied.again(), o.older)
-		code(t, "a join", d.machine().join(identity.Data, proof.NewTokenProver(spare)), o.code)
-		code(t, "a return", known[0].rejoin(), o.code)
-		code(t, "a manifest", d.set(poolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), o.code)
-		_, err := d.members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
+		wantCut(t, "a banned member", againOf(banned))
+		wantOnly(t, "a banned member past the guard", past(d, banned), explain.JoinBanned)
+		wantCut(t, "a removed member", againOf(removed))
+		wantOnly(t, "a removed member past the guard", past(d, removed), o.removed)
+		wantOnly(t, "an older key", againOf(&copied), o.older)
+		code(t, "a join", d.Machine().Join(identity.Data, proof.NewTokenProver(spare)), o.code)
+		code(t, "a return", known[0].Rejoin(), o.code)
+		code(t, "a manifest", d.Set(coordinatortest.PoolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), o.code)
+		_, err := d.Members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
 		code(t, "a ban", err, o.code)
 		time.Sleep(time.Minute)
 	}
-	if d.state().Phase != authority.Ready || d.state().Head.Hash != head {
-		t.Fatalf("after the outage it is %v at %v", d.state().Phase, d.state().Head.Hash)
+	if d.State().Phase != authority.Ready || d.State().Head.Hash != head {
+		t.Fatalf("after the outage it is %v at %v", d.State().Phase, d.State().Head.Hash)
 	}
-	if a := d.c.Health().Readiness(); !a.OK || a.Store != o.store {
+	if a := d.C.Health().Readiness(); !a.OK || a.Store != o.store {
 		t.Errorf("readiness in the outage: %+v", a)
 	}
-	if a := d.c.Health().Liveness(); !a.OK {
+	if a := d.C.Health().Liveness(); !a.OK {
 		t.Errorf("liveness in the outage: %+v", a)
 	}
-	for key, e := range d.store.snapshot() {
+	for key, e := range d.Store.Snapshot() {
 		if old := before[key]; !bytes.Equal(old.Value, e.Value) {
 			t.Errorf("%s was written in the outage", key)
 		}
 	}
-	list, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
+	list, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
 	if err != nil || len(list.GetMembers()) != o.members || (list.GetKnownAt() == nil) != o.read ||
 		list.GetKnownAt().AsTime().After(began) {
 		t.Errorf("members in the outage: %d known at %v, %v", len(list.GetMembers()), list.GetKnownAt(), err)
@@ -169,62 +176,62 @@ func testOutage(t *testing.T, o storeOutage) {
 			t.Errorf("%s is banned: %v", m.GetName(), m.GetBanned())
 		}
 	}
-	if got, err := d.members().GetMember(t.Context(),
+	if got, err := d.Members().GetMember(t.Context(),
 		&fealtyv1.GetMemberRequest{Kind: "data", Name: "a"}); err != nil || (got.GetKnownAt() == nil) != o.read ||
-		got.GetMember().GetKeyId() != keyOf(t, known[0].key).String() {
+		got.GetMember().GetKeyId() != coordinatortest.KeyOf(t, known[0].Key).String() {
 		t.Errorf("a member in the outage: %v, %v", got, err)
 	}
-	_, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "nobody"})
+	_, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "nobody"})
 	if !o.read {
 		code(t, "a member that is not known", err, o.code)
 	}
-	st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != o.members || (st.GetStoreLatency() != nil) != o.read ||
 		!slices.ContainsFunc(st.GetFindings(),
 			func(f *fealtyv1.Finding) bool { return f.GetCode() == string(o.code) }) {
 		t.Errorf("status in the outage: %d members, %v, %v", len(st.GetMembers()), st.GetFindings(), err)
 	}
-	if _, err := d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
+	if _, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
 		t.Errorf("config in the outage: %v", err)
 	}
 
-	o.end(d.store)
+	o.end(d.Store)
 	time.Sleep(time.Minute)
-	if a := d.c.Health().Readiness(); !a.OK || a.Store != "ok" {
+	if a := d.C.Health().Readiness(); !a.OK || a.Store != "ok" {
 		t.Errorf("readiness after the outage: %+v", a)
 	}
-	if n := d.c.Rooms().Auditing.Waiting(); n != 0 {
+	if n := d.C.Rooms().Auditing.Waiting(); n != 0 {
 		t.Errorf("%d audit entries still wait", n)
 	}
-	if entries, _ := d.audits("member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" ||
+	if entries, _ := audits(d, "member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" ||
 		entries[0].Fields["key"] == "" || entries[0].At.Before(began) {
 		t.Errorf("%d audit entries of the outage: %v", len(entries), entries[:min(1, len(entries))])
 	}
 	for _, m := range known {
-		wantOnlyNil(t, m.renew())
+		wantOnlyNil(t, m.Renew())
 	}
-	if err := d.machine().join(identity.Data, proof.NewTokenProver(spare)); err != nil {
+	if err := d.Machine().Join(identity.Data, proof.NewTokenProver(spare)); err != nil {
 		t.Errorf("a join after the outage: %v", err)
 	}
 }
 
 // past asks as a member does whose connection the guard let through, a moment ago.
-func (d *desk) past(m *machine) error {
-	csr, err := ca.NewCSR(m.key)
+func past(d *coordinatortest.Desk, m *coordinatortest.Machine) error {
+	csr, err := ca.NewCSR(m.Key)
 	if err != nil {
 		return err
 	}
-	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-	_, err = served[fealtyv1.AdmissionServiceServer](d.c.Rooms().Admission.RegisterServices).Renew(ctx,
-		&fealtyv1.RenewRequest{Name: m.id.Name(), Csr: csr, RecordedKey: true})
+	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
+	_, err = coordinatortest.Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Renew(ctx,
+		&fealtyv1.RenewRequest{Name: m.ID.Name(), Csr: csr, RecordedKey: true})
 	return err
 }
 
 // recordedEnd is until when the member is certified as its record says.
-func (d *desk) recordedEnd(m *machine) time.Time {
-	rec, ok := d.c.Rooms().Membership.Roster().Find("data/" + m.id.Name())
+func recordedEnd(d *coordinatortest.Desk, m *coordinatortest.Machine) time.Time {
+	rec, ok := d.C.Rooms().Membership.Roster().Find("data/" + m.ID.Name())
 	if !ok {
-		d.t.Fatalf("%s is not known", m.id.Name())
+		d.T.Fatalf("%s is not known", m.ID.Name())
 	}
 	return rec.NotAfter
 }
@@ -233,7 +240,7 @@ func (d *desk) recordedEnd(m *machine) time.Time {
 // because the store went away under it.
 func code(t *testing.T, what string, err error, want explain.Code) {
 	t.Helper()
-	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err, errDown) &&
+	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err, coordinatortest.ErrDown) &&
 		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%s: %v, want %s", what, err, want)
 	}
@@ -243,57 +250,57 @@ func code(t *testing.T, what string, err error, want explain.Code) {
 // that it is banned, and not that the store cannot be reached, as if it might come back.
 func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	removed, other := d.joined("removed"), d.joined("other")
-	d.remove(t, identity.Data, "removed")
+	d := coordinatortest.PoolDesk(t)
+	removed, other := d.Joined("removed"), d.Joined("other")
+	remove(d, t, identity.Data, "removed")
 	for _, path := range []string{"data/removed", "data/other"} {
-		d.c.Rooms().Membership.Roster().Remove(path, d.store.version(history.HeadKey)+1<<40)
+		d.C.Rooms().Membership.Roster().Remove(path, d.Store.Version(history.HeadKey)+1<<40)
 	}
-	d.store.setDown(errDown)
-	wantOnly(t, "a removed member", d.past(removed), explain.JoinBanned)
-	wantOnly(t, "one that is not known here", d.past(other), explain.StoreUnreachable)
+	d.Store.SetDown(coordinatortest.ErrDown)
+	wantOnly(t, "a removed member", past(d, removed), explain.JoinBanned)
+	wantOnly(t, "one that is not known here", past(d, other), explain.StoreUnreachable)
 }
 
 // After max_head_age nothing is certified and nothing is read, until the store is back.
 func TestOutageEnds(t *testing.T) {
-	d := testDesk(t)
-	a := d.joined("a")
-	d.store.setDown(errDown)
-	d.advance(coordinator.DefaultMaxHeadAge)
-	wantOnlyNil(t, a.again())
-	d.advance(time.Second)
-	wantOnly(t, "too late", a.again(), explain.StoreUnreachable)
-	_, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.Store.SetDown(coordinatortest.ErrDown)
+	d.Advance(coordinator.DefaultMaxHeadAge)
+	wantOnlyNil(t, againOf(a))
+	d.Advance(time.Second)
+	wantOnly(t, "too late", againOf(a), explain.StoreUnreachable)
+	_, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
 	wantOnly(t, "members, too late", err, explain.StoreUnreachable)
-	_, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
+	_, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "a member, too late", err, explain.StoreUnreachable)
-	_, err = d.config().ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+	_, err = configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	wantOnly(t, "config, too late", err, explain.StoreUnreachable)
-	st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != 0 || st.GetBaseline() != nil {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
-	d.store.setDown(nil)
-	d.c.Rooms().Authority.Look(t.Context())
-	wantOnlyNil(t, a.renew())
+	d.Store.SetDown(nil)
+	d.C.Rooms().Authority.Look(t.Context())
+	wantOnlyNil(t, a.Renew())
 }
 
 // A banned key is listed for as long as a certificate over it can be valid that an
 // outage made, by whichever coordinator, though no record knows it.
 func TestOutageCertificatesEndBeforeBans(t *testing.T) {
-	d := testDesk(t)
-	a := d.joined("a")
-	d.advance(a.leaf.NotAfter.Sub(d.clock()) - time.Minute) // about to end
-	d.c.Rooms().Authority.Look(t.Context())
-	d.store.setDown(errDown)
-	wantOnlyNil(t, a.again())
-	d.advance(coordinator.DefaultMaxHeadAge)
-	wantOnlyNil(t, a.again())
-	end := a.leaf.NotAfter
-	d.store.setDown(nil)
-	d.c.Rooms().Authority.Look(t.Context())
-	d.remove(t, identity.Data, "a")
-	ban, err := record.Get[record.Ban](t.Context(), d.state().Records, record.BanKeyKey(keyOf(t, a.key)))
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.Advance(a.Leaf.NotAfter.Sub(d.Clock()) - time.Minute) // about to end
+	d.C.Rooms().Authority.Look(t.Context())
+	d.Store.SetDown(coordinatortest.ErrDown)
+	wantOnlyNil(t, againOf(a))
+	d.Advance(coordinator.DefaultMaxHeadAge)
+	wantOnlyNil(t, againOf(a))
+	end := a.Leaf.NotAfter
+	d.Store.SetDown(nil)
+	d.C.Rooms().Authority.Look(t.Context())
+	remove(d, t, identity.Data, "a")
+	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(coordinatortest.KeyOf(t, a.Key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
 		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, end, err)
 	}
@@ -304,17 +311,18 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 // removed: the key is banned for as long as that certificate can be valid.
 func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	t.Parallel()
-	d := readyDesk(t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
-	a := d.joined("a")
-	stale, ok := d.c.Rooms().Membership.Roster().Find("data/a")
+	d := coordinatortest.ReadyDesk(
+		t, "  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n")
+	a := d.Joined("a")
+	stale, ok := d.C.Rooms().Membership.Roster().Find("data/a")
 	if !ok {
 		t.Fatal("it is not known")
 	}
 	// Until then the other one certifies it, asked a minute before the record says that it ends.
 	until := stale.NotAfter.Add(min(time.Hour-time.Minute, coordinator.DefaultMaxHeadAge, lifetimes.StretchOf(time.Hour)))
 	refused := 0
-	for d.advance(time.Minute); d.clock().Before(until.Add(-2 * time.Minute)); d.advance(time.Minute) {
-		switch err := a.renew(); {
+	for d.Advance(time.Minute); d.Clock().Before(until.Add(-2 * time.Minute)); d.Advance(time.Minute) {
+		switch err := a.Renew(); {
 		case errors.Is(err, explain.RateLimited):
 			refused++
 		case err != nil:
@@ -324,8 +332,8 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	if refused == 0 {
 		t.Error("it may renew as often as it likes")
 	}
-	d.remove(t, identity.Data, "a")
-	ban, err := record.Get[record.Ban](t.Context(), d.state().Records, record.BanKeyKey(stale.Key))
+	remove(d, t, identity.Data, "a")
+	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(stale.Key))
 	if err != nil || ban.Value.CertEnd.Before(until) {
 		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, until, err)
 	}
@@ -334,28 +342,28 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 // The answer to a renewal is lost, and the store is back when the member asks with its
 // key of before: no second machine is suspected, and the next renewal goes through.
 func TestRecordedKeyAfterLostAnswer(t *testing.T) {
-	d := testDesk(t)
-	a := d.joined("a")
-	next, err := newKey()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	next, err := coordinatortest.NewKey()
 	wantOnlyNil(t, err)
-	d.store.lose(lostForGood, answered)
-	if _, err := a.renewWith(a.leaf, next); !errors.Is(err, explain.StoreOutcomeUnknown) {
+	d.Store.Lose(coordinatortest.LostForGood, coordinatortest.Answered)
+	if _, err := a.RenewWith(a.Leaf, next); !errors.Is(err, explain.StoreOutcomeUnknown) {
 		t.Fatalf("a lost answer: %v", err)
 	}
-	wantOnly(t, "the key of before", a.again(), explain.StoreBusy)
+	wantOnly(t, "the key of before", againOf(a), explain.StoreBusy)
 	if n := counted(t, d, "fealty_clone_alarms_total"); n != 0 {
 		t.Errorf("%v alarms of a clone", n)
 	}
-	chain, err := a.renewWith(a.leaf, next)
+	chain, err := a.RenewWith(a.Leaf, next)
 	wantOnlyNil(t, err)
-	a.key = next
-	wantOnlyNil(t, a.adopt(chain))
-	wantOnlyNil(t, a.again()) // with the store in reach it is a renewal like any other
+	a.Key = next
+	wantOnlyNil(t, a.Adopt(chain))
+	wantOnlyNil(t, againOf(a)) // with the store in reach it is a renewal like any other
 }
 
-func counted(t *testing.T, d *desk, name string) float64 {
+func counted(t *testing.T, d *coordinatortest.Desk, name string) float64 {
 	t.Helper()
-	families, err := d.c.Registry().Gather()
+	families, err := d.C.Registry().Gather()
 	wantOnlyNil(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
@@ -373,76 +381,81 @@ func TestOutageInTheMiddle(t *testing.T) {
 	t.Parallel()
 	type call struct {
 		name string
-		run  func(t *testing.T, d *desk, m *machine, tok proof.JoinToken) error
+		run  func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, tok proof.JoinToken) error
 	}
 	for _, call := range []call{
-		{"join", func(t *testing.T, d *desk, _ *machine, tok proof.JoinToken) error {
-			return d.machine().join(identity.Data, proof.NewTokenProver(tok))
+		{"join", func(t *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, tok proof.JoinToken) error {
+			return d.Machine().Join(identity.Data, proof.NewTokenProver(tok))
 		}},
-		{"renew", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.renew() }},
-		{"rejoin", func(_ *testing.T, _ *desk, m *machine, _ proof.JoinToken) error { return m.rejoin() }},
-		{"token", func(t *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
-			_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
+		{"renew", func(_ *testing.T, _ *coordinatortest.Desk, m *coordinatortest.Machine, _ proof.JoinToken) error {
+			return m.Renew()
+		}},
+		{"rejoin", func(_ *testing.T, _ *coordinatortest.Desk, m *coordinatortest.Machine, _ proof.JoinToken) error {
+			return m.Rejoin()
+		}},
+		{"token", func(t *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		}},
-		{"ban", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
-			_, err := d.members().BanMember(t.Context(),
-				&fealtyv1.BanMemberRequest{Kind: "data", Name: m.id.Name(), Reason: "x"})
+		{"ban", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, _ proof.JoinToken) error {
+			_, err := d.Members().BanMember(t.Context(),
+				&fealtyv1.BanMemberRequest{Kind: "data", Name: m.ID.Name(), Reason: "x"})
 			return err
 		}},
-		{"drain", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
-			_, err := d.members().DrainMember(t.Context(),
-				&fealtyv1.DrainMemberRequest{Kind: "data", Name: m.id.Name()})
+		{"drain", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, _ proof.JoinToken) error {
+			_, err := d.Members().DrainMember(t.Context(),
+				&fealtyv1.DrainMemberRequest{Kind: "data", Name: m.ID.Name()})
 			return err
 		}},
-		{"remove", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
-			_, err := d.members().RemoveMember(t.Context(),
-				&fealtyv1.RemoveMemberRequest{Kind: "data", Name: m.id.Name(), Force: true, Reason: "x"})
+		{"remove", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, _ proof.JoinToken) error {
+			_, err := d.Members().RemoveMember(t.Context(),
+				&fealtyv1.RemoveMemberRequest{Kind: "data", Name: m.ID.Name(), Force: true, Reason: "x"})
 			return err
 		}},
-		{"leave", func(t *testing.T, d *desk, m *machine, _ proof.JoinToken) error {
-			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
-			_, err := served[fealtyv1.AdmissionServiceServer](d.c.Rooms().Admission.RegisterServices).Leave(ctx,
-				&fealtyv1.LeaveRequest{Name: m.id.Name()})
+		{"leave", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, _ proof.JoinToken) error {
+			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
+			_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Leave(ctx,
+				&fealtyv1.LeaveRequest{Name: m.ID.Name()})
 			return err
 		}},
-		{"config", func(_ *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
-			_, err := d.put("kind: degraded\nname: less\nmax: 1s")
+		{"config", func(_ *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
+			_, err := putAt(d, "kind: degraded\nname: less\nmax: 1s")
 			return err
 		}},
-		{"rotate", func(t *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
-			_, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+		{"rotate", func(t *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
+			_, err := trustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 			return err
 		}},
-		{"set", func(_ *testing.T, d *desk, _ *machine, _ proof.JoinToken) error {
-			return d.set(poolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n")
+		{"set", func(_ *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
+			return d.Set(coordinatortest.PoolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n")
 		}},
 	} {
 		t.Run(call.name, func(t *testing.T) {
-			for n := 0; ; n += everyNth(3) {
-				d := testDesk(t)
-				m, other := d.joined("m"), d.joined("other")
-				tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-				d.store.failAfter(n)
+			for n := 0; ; n += coordinatortest.EveryNth(3) {
+				d := coordinatortest.PoolDesk(t)
+				m, other := d.Joined("m"), d.Joined("other")
+				tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+				d.Store.FailAfter(n)
 				err := call.run(t, d, m, tok)
-				cut := d.store.isDown()
+				cut := d.Store.IsDown()
 				if !cut && err != nil {
 					t.Fatalf("with the store in reach: %v", err)
 				}
-				if s := d.state().Ready(); s == nil || s.Secrets == nil {
+				if s := d.State().Ready(); s == nil || s.Secrets == nil {
 					t.Fatalf("cut after %d: the keys are gone", n)
 				}
-				d.store.setDown(errDown)
-				if err := other.again(); err != nil && d.state().Phase == authority.Ready {
+				d.Store.SetDown(coordinatortest.ErrDown)
+				if err := againOf(other); err != nil && d.State().Phase == authority.Ready {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
-				d.store.setDown(nil)
-				d.c.Rooms().Authority.Look(t.Context())
-				if phase := d.state().Phase; phase != authority.Ready {
-					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.state().Reason)
+				d.Store.SetDown(nil)
+				d.C.Rooms().Authority.Look(t.Context())
+				if phase := d.State().Phase; phase != authority.Ready {
+					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.State().Reason)
 				}
-				if err := other.renew(); err != nil {
+				if err := other.Renew(); err != nil {
 					t.Errorf("cut after %d: another member after the outage: %v", n, err)
 				}
 				if !cut {
@@ -451,7 +464,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					}
 					return
 				}
-				if d.c.Close() != nil {
+				if d.C.Close() != nil {
 					t.Fatal("close")
 				}
 			}
@@ -464,34 +477,34 @@ func TestOutageInTheMiddle(t *testing.T) {
 func TestOutageBehindABan(t *testing.T) {
 	t.Parallel()
 	for _, remove := range []bool{false, true} {
-		d := testDesk(t)
-		a, b := d.joined("a"), d.joined("b")
+		d := coordinatortest.PoolDesk(t)
+		a, b := d.Joined("a"), d.Joined("b")
 		withdraw := func(name string) error {
 			if remove {
-				_, err := d.members().RemoveMember(t.Context(),
+				_, err := d.Members().RemoveMember(t.Context(),
 					&fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
 				return err
 			}
-			_, err := d.members().BanMember(t.Context(),
+			_, err := d.Members().BanMember(t.Context(),
 				&fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "x"})
 			return err
 		}
-		d.store.intercept(func(store.Tx) { d.store.failAfter(1) }) // the commit is the last answer
+		d.Store.Intercept(func(store.Tx) { d.Store.FailAfter(1) }) // the commit is the last answer
 		if err := withdraw("a"); err == nil {
 			t.Fatal("the bundle was made without a store")
 		}
-		d.store.intercept(nil)
-		if rec, ok := d.c.Rooms().Membership.Roster().Find("data/a"); !ok || d.c.Rooms().Bundle.Bans(a.id, rec.Key) {
+		d.Store.Intercept(nil)
+		if rec, ok := d.C.Rooms().Membership.Roster().Find("data/a"); !ok || d.C.Rooms().Bundle.Bans(a.ID, rec.Key) {
 			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
 		}
-		if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {
+		if err := past(d, a); !errors.Is(err, explain.StoreUnreachable) {
 			t.Errorf("remove %v: its member is certified again: %v", remove, err)
 		}
 		code(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
-		wantOnlyNil(t, b.again())
-		d.store.setDown(nil)
-		wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), false))
-		if d.c.Rooms().Bundle.Withdrawn("data/a") || !d.c.Rooms().Bundle.Bans(a.id, keyOf(t, a.key)) {
+		wantOnlyNil(t, againOf(b))
+		d.Store.SetDown(nil)
+		wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
+		if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
 			t.Errorf("remove %v: after the outage it is not in the bundle", remove)
 		}
 	}
@@ -500,45 +513,46 @@ func TestOutageBehindABan(t *testing.T) {
 // The bundle is looked at between a ban and its commit, as happens every few seconds.
 // What was read then does not show the ban, so it says nothing about it.
 func TestOutageBehindABanUnderWay(t *testing.T) {
-	d := testDesk(t)
-	a := d.joined("a")
-	d.store.intercept(func(store.Tx) {
-		d.store.intercept(nil)
-		wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), false))
-		d.store.failAfter(1) // the commit is the last answer
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.Store.Intercept(func(store.Tx) {
+		d.Store.Intercept(nil)
+		wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
+		d.Store.FailAfter(1) // the commit is the last answer
 	})
-	if _, err := d.members().BanMember(t.Context(),
+	if _, err := d.Members().BanMember(t.Context(),
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"}); err == nil {
 		t.Fatal("the bundle was made without a store")
 	}
-	if err := d.past(a); !errors.Is(err, explain.StoreUnreachable) {
+	if err := past(d, a); !errors.Is(err, explain.StoreUnreachable) {
 		t.Errorf("a member whose ban is durable is certified again: %v", err)
 	}
-	d.store.setDown(nil)
-	wantOnlyNil(t, d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), false))
-	if d.c.Rooms().Bundle.Withdrawn("data/a") || !d.c.Rooms().Bundle.Bans(a.id, keyOf(t, a.key)) {
+	d.Store.SetDown(nil)
+	wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
+	if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
 		t.Error("after the outage it is not in the bundle")
 	}
 }
 
 func wantCut(t *testing.T, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, errCut) {
-		t.Errorf("%s: %v, want %v", what, err, errCut)
+	if !errors.Is(err, coordinatortest.ErrCut) {
+		t.Errorf("%s: %v, want %v", what, err, coordinatortest.ErrCut)
 	}
 }
 
 // A coordinator that starts while its store does not answer says that it is the store,
 // whatever it reads first, so that its supervisor starts it again.
 func TestStartWithoutTheStore(t *testing.T) {
-	d := testDesk(t)
-	d.store.setDown(errDown)
-	if _, err := d.another("another"); !errors.Is(err, explain.StoreUnreachable) || !errors.Is(err, errDown) {
+	d := coordinatortest.PoolDesk(t)
+	d.Store.SetDown(coordinatortest.ErrDown)
+	if _, err := d.Another("another"); !errors.Is(err, explain.StoreUnreachable) ||
+		!errors.Is(err, coordinatortest.ErrDown) {
 		t.Errorf("started without a store: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := coordinator.Unreadable(ctx, errDown); err != errDown {
+	if err := coordinator.Unreadable(ctx, coordinatortest.ErrDown); err != coordinatortest.ErrDown {
 		t.Errorf("who was stopped: %v", err)
 	}
 }

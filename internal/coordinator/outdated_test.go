@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -46,13 +47,13 @@ func TestOutdatedManifest(t *testing.T) {
 			"\"]}\n",
 		"a person in a pod": "  - {name: ci, kind: readonly, match: [\"k8s:sa:prod/ci\"]}\n",
 	}
-	if raceDetector {
+	if coordinatortest.RaceDetector {
 		delete(outdated, "many marks") // which take long to read
 	}
 	for name, entry := range outdated {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
+			d := coordinatortest.NewDesk(t)
 			public, _, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -62,49 +63,49 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			entry := strings.NewReplacer("KEY", key.String(), "MEASURED", strings.Repeat("ab", 48)).Replace(entry)
-			d.c.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
+			d.C.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
 			pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
-			if err := d.set(pool + entry); err != nil {
+			if err := d.Set(pool + entry); err != nil {
 				t.Fatal(err)
 			}
-			d.restart()
-			if d.state().Phase != authority.Ready {
-				t.Fatalf("it did not come back: %s", d.state().Reason)
+			d.Restart()
+			if d.State().Phase != authority.Ready {
+				t.Fatalf("it did not come back: %s", d.State().Reason)
 			}
-			found := d.findings(t, explain.ManifestOutdated)
+			found := findings(d, t, explain.ManifestOutdated)
 			if len(found) != 1 {
 				t.Fatalf("findings %v, want the place that could not be set today", found)
 			}
 			// It can go on from a store that went back, too.
-			plan, err := backup.PlanInPlace(t.Context(), lifted{d.store}, d.clock(),
+			plan, err := backup.PlanInPlace(t.Context(), lifted{d.Store}, d.Clock(),
 				func(*manifest.Manifest) (store.Revision, error) { return 1, nil }, "test", "test")
-			if err != nil || plan.Manifest.Hash() != d.state().Manifest.Hash() {
+			if err != nil || plan.Manifest.Hash() != d.State().Manifest.Hash() {
 				t.Errorf("a restore in place is planned with %v", err)
 			}
 
-			m := d.machine()
-			if err := m.join(identity.Data,
-				proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))); err != nil {
+			m := d.Machine()
+			if err := m.Join(identity.Data,
+				proof.NewTokenProver(d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))); err != nil {
 				t.Fatal(err)
 			}
-			d.advance(time.Minute)
-			next, err := newKey()
+			d.Advance(time.Minute)
+			next, err := coordinatortest.NewKey()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := m.renewWith(m.leaf, next); err != nil {
+			if _, err := m.RenewWith(m.Leaf, next); err != nil {
 				t.Errorf("a member is not renewed: %v", err)
 			}
 
-			again := d.request(d.manifest(pool + "  # another\n" + entry))
-			if _, err := d.c.Rooms().Authority.Set(context.Background(), again, false); !errors.Is(err,
+			again := d.Request(d.Manifest(pool + "  # another\n" + entry))
+			if _, err := d.C.Rooms().Authority.Set(context.Background(), again, false); !errors.Is(err,
 				explain.ManifestInvalid) {
 				t.Fatalf("set once more = %v, want %v", err, explain.ManifestInvalid)
 			}
-			if err := d.set(pool); err != nil {
+			if err := d.Set(pool); err != nil {
 				t.Fatalf("the manifest that mends it: %v", err)
 			}
-			if found := d.findings(t, explain.ManifestOutdated); len(found) != 0 {
+			if found := findings(d, t, explain.ManifestOutdated); len(found) != 0 {
 				t.Errorf("still told: %v", found)
 			}
 		})
@@ -115,40 +116,40 @@ func TestOutdatedManifest(t *testing.T) {
 // is renewed, also under the manifest that mends it. Nobody joins by such a certificate.
 func TestOutdatedMember(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
-	d.c.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
-	pki := identitytest.NewPKI(t, "corp", d.clock)
+	d := coordinatortest.NewDesk(t)
+	d.C.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
+	pki := identitytest.NewPKI(t, "corp", d.Clock)
 	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 	entry := strings.Replace(corpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)
-	wantOnlyNil(t, d.set(pool+entry))
-	m := d.joined("a")
-	rec := d.record(identity.Data, "a")
+	wantOnlyNil(t, d.Set(pool+entry))
+	m := d.Joined("a")
+	rec := d.Record(identity.Data, "a")
 	rec.Value.Entry, rec.Value.ProofType, rec.Value.Token = "racks", proof.TypeX509, ""
 	rec.Value.Selectors = []string{"x509:dns:a.nodes.example", "x509:subject:CN=no\u3164de-a"}
-	ch := d.state().Records.NewChange(d.state().HeadVersion)
+	ch := d.State().Records.NewChange(d.State().HeadVersion)
 	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.restart()
+	d.Restart()
 	renew := func(when string) {
 		t.Helper()
-		d.advance(time.Minute)
-		if err := m.renew(); err != nil {
+		d.Advance(time.Minute)
+		if err := m.Renew(); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
 	renew("after the upgrade")
-	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("no\u3164de-2"))); !errors.Is(err,
+	if err := d.Machine().Join(identity.Data, corpProver(t, pki, commonName("no\u3164de-2"))); !errors.Is(err,
 		explain.JoinUnauthorized) {
 		t.Errorf("a join by a name that hides a character: %v", err)
 	}
-	wantOnlyNil(t, d.set(pool+strings.Replace(entry, "no\u3164de-*", "node-*", 1)))
-	if found := d.findings(t, explain.ManifestOutdated); len(found) != 0 {
+	wantOnlyNil(t, d.Set(pool+strings.Replace(entry, "no\u3164de-*", "node-*", 1)))
+	if found := findings(d, t, explain.ManifestOutdated); len(found) != 0 {
 		t.Errorf("still told: %v", found)
 	}
 	renew("under the manifest that mends it")
-	if rec := d.record(identity.Data, "a"); rec.Value.Entry != "racks" {
+	if rec := d.Record(identity.Data, "a"); rec.Value.Entry != "racks" {
 		t.Errorf("its entry is %s", rec.Value.Entry)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 )
@@ -16,16 +17,16 @@ import (
 // ratio of the times for one member is about 1, and 10 where each page reads everybody.
 func BenchmarkMemberPages(b *testing.B) {
 	sizes := []int{1000, 10_000}
-	var desks []*desk
+	var desks []*coordinatortest.Desk
 	for _, n := range sizes {
-		d := readyDesk(b, poolEntries)
-		defer d.c.Close()
+		d := coordinatortest.ReadyDesk(b, coordinatortest.PoolEntries)
+		defer d.C.Close()
 		var paths []string
 		for i := range n {
 			paths = append(paths, fmt.Sprintf("data/n-%05d", i))
 		}
-		d.enter(paths...)
-		d.store.countReads(record.MemberPrefix)
+		enter(d, paths...)
+		d.Store.CountReads(record.MemberPrefix)
 		desks = append(desks, d)
 	}
 	took := make([][]float64, len(sizes)) // seconds for one member
@@ -34,9 +35,9 @@ func BenchmarkMemberPages(b *testing.B) {
 	for b.Loop() {
 		for i, d := range desks {
 			began, seen, token := time.Now(), 0, ""
-			d.store.readSince()
+			d.Store.ReadSince()
 			for {
-				resp, err := d.members().ListMembers(b.Context(),
+				resp, err := d.Members().ListMembers(b.Context(),
 					&fealtyv1.ListMembersRequest{PageSize: membership.MaxPageSize, PageToken: token})
 				if err != nil {
 					b.Fatal(err)
@@ -50,7 +51,7 @@ func BenchmarkMemberPages(b *testing.B) {
 				b.Fatalf("%d members in the pages, want %d", seen, sizes[i])
 			}
 			took[i] = append(took[i], time.Since(began).Seconds()/float64(seen))
-			read[i] = float64(d.store.readSince()) / float64(seen)
+			read[i] = float64(d.Store.ReadSince()) / float64(seen)
 		}
 	}
 	for i := range took {

@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/finding"
 	livepkg "github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
@@ -24,19 +25,19 @@ import (
 )
 
 // enter writes a record as an admission would, without one.
-func (d *desk) enter(paths ...string) {
-	d.t.Helper()
+func enter(d *coordinatortest.Desk, paths ...string) {
+	d.T.Helper()
 	for len(paths) > 0 {
 		n := min(len(paths), 50)
-		ch := d.state().Records.NewChange(d.state().HeadVersion)
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		for _, path := range paths[:n] {
 			kind, name := split(path)
 			ch.Put(record.MemberKey(identity.Kind(kind), name), 0,
 				record.Member{Kind: identity.Kind(kind), Name: name, State: record.Active,
-					Entry: "pool", NotAfter: d.clock().Add(time.Hour)})
+					Entry: "pool", NotAfter: d.Clock().Add(time.Hour)})
 		}
 		if _, err := ch.Commit(context.Background()); err != nil {
-			d.t.Fatal(err)
+			d.T.Fatal(err)
 		}
 		paths = paths[n:]
 	}
@@ -53,21 +54,21 @@ func paths(members []*fealtyv1.Member) []string {
 // More members than a page has: all come, once, in order, over both calls.
 func TestMembersComeInPages(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	var want []string
 	for i := range 230 {
 		want = append(want, fmt.Sprintf("%s/n-%03d", []string{"data", "shard"}[i%2], i))
 	}
-	d.enter(want...)
+	enter(d, want...)
 	slices.Sort(want)
 	list := func(size uint32, token string) ([]*fealtyv1.Member, string) {
-		resp, err := d.members().ListMembers(t.Context(),
+		resp, err := d.Members().ListMembers(t.Context(),
 			&fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
 		wantOnly(t, "list", err, "")
 		return resp.GetMembers(), resp.GetNextPageToken()
 	}
 	status := func(size uint32, token string) ([]*fealtyv1.Member, string) {
-		resp, err := coordinator.StatusOf(d.c).GetStatus(t.Context(),
+		resp, err := coordinator.StatusOf(d.C).GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 		wantOnly(t, "status", err, "")
 		if first := token == ""; first != (resp.GetBaseline() != nil) || !first && len(resp.GetFindings()) > 0 {
@@ -105,9 +106,9 @@ func TestMembersComeInPages(t *testing.T) {
 			1}, {PageToken: "data"}, {PageToken: "data/"}, {PageToken: "what/ever"}, {PageToken: "data/" +
 			strings.Repeat("x", 4096)},
 	} {
-		_, err := d.members().ListMembers(t.Context(), tc)
+		_, err := d.Members().ListMembers(t.Context(), tc)
 		wantOnly(t, fmt.Sprintf("size %d, token %.20q", tc.GetPageSize(), tc.GetPageToken()), err, explain.RequestField)
-		_, err = coordinator.StatusOf(d.c).GetStatus(t.Context(),
+		_, err = coordinator.StatusOf(d.C).GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: tc.GetPageSize(), PageToken: tc.GetPageToken()})
 		wantOnly(t, "the same of a status", err, explain.RequestField)
 	}
@@ -169,8 +170,8 @@ func TestPagesUnderChange(t *testing.T) {
 
 // What many members share is one finding.
 func TestFindingsFold(t *testing.T) {
-	d := testDesk(t)
-	now := d.clock()
+	d := coordinatortest.PoolDesk(t)
+	now := d.Clock()
 	st := &fealtyv1.GetStatusResponse{Baseline: &fealtyv1.Baseline{Met: true}}
 	for n := range 12 {
 		var members []*fealtyv1.Member
@@ -200,16 +201,16 @@ func TestFindingsFold(t *testing.T) {
 // A member that is connected and says for a minute that what it holds is not fresh is a
 // finding, and one whose clock is behind too; both end with the report that says otherwise.
 func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
-	d := testDesk(t)
-	a := d.joined("a")
-	s := d.c.Rooms().Membership.Live().Opened(a.id, "")
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	s := d.C.Rooms().Membership.Live().Opened(a.ID, "")
 	found := func(want ...explain.Code) {
 		t.Helper()
 		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
-			SvidNotAfter: timestamppb.New(d.clock().Add(time.Hour)), Live: d.c.Rooms().Membership.Live().Message(a.id)}
+			SvidNotAfter: timestamppb.New(d.Clock().Add(time.Hour)), Live: d.C.Rooms().Membership.Live().Message(a.ID)}
 		var got []explain.Code
-		for _, f := range coordinator.Findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.clock(),
-			d.clock()) {
+		for _, f := range coordinator.Findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.Clock(),
+			d.Clock()) {
 			got = append(got, explain.Code(f.GetCode()))
 		}
 		if !slices.Equal(got, want) {
@@ -222,14 +223,14 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 		if behind != 0 {
 			r.ClockBehind = durationpb.New(behind)
 		}
-		d.c.Rooms().Membership.Live().Reported(a.id, r, d.clock())
+		d.C.Rooms().Membership.Live().Reported(a.ID, r, d.Clock())
 	}
 	says("fresh", 0)
 	found()
 	for _, freshness := range []string{"stale", "degraded", "expired"} {
 		says(freshness, 0)
 		found() // it is sent what is newer now
-		d.advance(coordinator.StaleAfter)
+		d.Advance(coordinator.StaleAfter)
 		says(freshness, 0)
 		found(explain.MemberStale)
 		says("fresh", 0)
@@ -240,28 +241,28 @@ func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
 	says("fresh", -time.Minute)
 	found()
 	says("stale", 3*time.Minute)
-	d.advance(coordinator.StaleAfter)
+	d.Advance(coordinator.StaleAfter)
 	found(explain.MemberStale, explain.MemberClock)
-	d.c.Rooms().Membership.Live().Closed(a.id, s, true)
+	d.C.Rooms().Membership.Live().Closed(a.ID, s, true)
 	found() // what it said last is not so any more, for all that is known
 }
 
 // What a member reports is bounded, and decides nothing.
 func TestReportsAreBounded(t *testing.T) {
-	d := testDesk(t)
-	a := d.joined("a")
-	d.c.Rooms().Membership.Live().Opened(a.id, "")
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.C.Rooms().Membership.Live().Opened(a.ID, "")
 	long := strings.Repeat("x", 1<<16)
 	report := &fealtyv1.ConnectRequest{Release: long, AutonomyLimit: long,
-		AutonomousUntil: timestamppb.New(d.clock().Add(1000 * time.Hour)),
+		AutonomousUntil: timestamppb.New(d.Clock().Add(1000 * time.Hour)),
 		SvidNotAfter:    &timestamppb.Timestamp{Seconds: 1 << 62}}
 	for range 100 {
 		report.Held = append(report.Held, &fealtyv1.HeldSnapshot{Scope: long})
 		report.Refusals = append(report.Refusals, &fealtyv1.Refusal{Scope: long, Reason: long, Detail: long})
 	}
-	version := d.record(identity.Data, "a").Version
-	d.c.Rooms().Membership.Live().Reported(a.id, report, d.clock())
-	resp, err := d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
+	version := d.Record(identity.Data, "a").Version
+	d.C.Rooms().Membership.Live().Reported(a.ID, report, d.Clock())
+	resp, err := d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
 	live := resp.GetMember().GetLive()
 	if len(live.GetHeld()) != livepkg.MaxHeldReported || len(live.GetRelease()) != livepkg.MaxReleaseBytes ||
@@ -278,15 +279,15 @@ func TestReportsAreBounded(t *testing.T) {
 		t.Errorf("it says that it works until %v by %q, and its certificate ends at %v",
 			live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), end)
 	}
-	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.clock().Add(time.Hour)), "degraded.max"
-	d.c.Rooms().Membership.Live().Reported(a.id, report, d.clock())
-	resp, err = d.members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
+	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.Clock().Add(time.Hour)), "degraded.max"
+	d.C.Rooms().Membership.Live().Reported(a.ID, report, d.Clock())
+	resp, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	wantOnly(t, "get", err, "")
-	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.clock().Add(time.Hour)) ||
+	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.Clock().Add(time.Hour)) ||
 		l.GetAutonomyLimit() != "degraded.max" {
 		t.Errorf("what it said within its certificate was changed: %v", l)
 	}
-	if d.record(identity.Data, "a").Version != version {
+	if d.Record(identity.Data, "a").Version != version {
 		t.Error("a report wrote to its record")
 	}
 }
@@ -294,27 +295,27 @@ func TestReportsAreBounded(t *testing.T) {
 // Status says when the store last confirmed the head, which a store that fails
 // does not move; of the authority it says as much without the store as with it.
 func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return st
 	}
 	long := time.Now().Add(-time.Hour)
-	d.c.Rooms().Head.Put(d.state(), long)
-	if !d.c.Rooms().Head.HeadHolds(t.Context()) {
+	d.C.Rooms().Head.Put(d.State(), long)
+	if !d.C.Rooms().Head.HeadHolds(t.Context()) {
 		t.Fatal("the head is not ours")
 	}
 	well := status()
-	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.c.Now()()) {
-		t.Errorf("the head was confirmed at %v, and status says %v", d.c.Now()(), at)
+	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.C.Now()()) {
+		t.Errorf("the head was confirmed at %v, and status says %v", d.C.Now()(), at)
 	}
-	d.c.Rooms().Head.Put(d.state(), long)
-	d.store.setDown(errors.New("down"))
-	d.c.Rooms().Head.HeadHolds(t.Context())
+	d.C.Rooms().Head.Put(d.State(), long)
+	d.Store.SetDown(errors.New("down"))
+	d.C.Rooms().Head.HeadHolds(t.Context())
 	st := status()
 	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
 		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)
@@ -331,33 +332,33 @@ func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
 func TestPagesReadEachRecordOnce(t *testing.T) {
 	t.Parallel()
 	const size = 100
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	for _, n := range []int{1000, 2000} {
 		var all []string
 		for i := n - 1000; i < n; i++ {
 			all = append(all, fmt.Sprintf("data/n-%05d", i))
 		}
-		d.enter(all...)
+		enter(d, all...)
 		for name, call := range map[string]func(token string) ([]*fealtyv1.Member, string){
 			"ListMembers": func(token string) ([]*fealtyv1.Member, string) {
-				resp, err := d.members().ListMembers(t.Context(),
+				resp, err := d.Members().ListMembers(t.Context(),
 					&fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
 				wantOnly(t, "list", err, "")
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 			"GetStatus": func(token string) ([]*fealtyv1.Member, string) {
-				resp, err := coordinator.StatusOf(d.c).GetStatus(t.Context(),
+				resp, err := coordinator.StatusOf(d.C).GetStatus(t.Context(),
 					&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
 				wantOnly(t, "status", err, "")
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 		} {
-			d.store.countReads(record.MemberPrefix)
+			d.Store.CountReads(record.MemberPrefix)
 			got, pages, token := 0, 0, ""
 			for {
 				members, next := call(token)
 				got, pages = got+len(members), pages+1
-				if read := d.store.readSince(); pages > 1 && read != 0 {
+				if read := d.Store.ReadSince(); pages > 1 && read != 0 {
 					t.Errorf("%s: page %d of %d members reads %d records", name, pages, n, read)
 				} else if pages == 1 && read > n {
 					t.Errorf("%s: the first page of %d members reads %d records", name, n, read)
@@ -372,12 +373,12 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 		}
 	}
 	// A page of a walk that another coordinator began is of no earlier time than that.
-	resp, err := d.members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{PageSize: 1})
+	resp, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{PageSize: 1})
 	wantOnly(t, "list", err, "")
 	first, _, _ := strings.Cut(resp.GetNextPageToken(), "@")
-	d.enter("witness/late")
-	late := d.store.version(record.MemberKey(identity.Witness, "late"))
-	resp, err = d.members().ListMembers(t.Context(),
+	enter(d, "witness/late")
+	late := d.Store.Version(record.MemberKey(identity.Witness, "late"))
+	resp, err = d.Members().ListMembers(t.Context(),
 		&fealtyv1.ListMembersRequest{Kind: "witness", PageToken: fmt.Sprintf("%s@%d", first, late)})
 	wantOnly(t, "list", err, "")
 	if got := paths(resp.GetMembers()); !slices.Equal(got, []string{"witness/late"}) {
@@ -390,20 +391,20 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 func BenchmarkMemberPage(b *testing.B) {
 	took := make(map[int]time.Duration)
 	for _, n := range []int{1000, 10_000} {
-		d := readyDesk(b, poolEntries)
+		d := coordinatortest.ReadyDesk(b, coordinatortest.PoolEntries)
 		var all []string
 		for i := range n {
 			all = append(all, fmt.Sprintf("data/n-%05d", i))
 		}
-		d.enter(all...)
-		resp, err := d.members().ListMembers(b.Context(), &fealtyv1.ListMembersRequest{PageSize: 500})
+		enter(d, all...)
+		resp, err := d.Members().ListMembers(b.Context(), &fealtyv1.ListMembersRequest{PageSize: 500})
 		if err != nil {
 			b.Fatal(err)
 		}
 		req := &fealtyv1.ListMembersRequest{PageSize: 500, PageToken: resp.GetNextPageToken()}
 		began := time.Now()
 		for range b.N {
-			if _, err := d.members().ListMembers(b.Context(), req); err != nil {
+			if _, err := d.Members().ListMembers(b.Context(), req); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/manifest"
@@ -47,7 +48,7 @@ func TestRenewEvery(t *testing.T) {
 
 // A manifest may name its signers in any order, and more than one.
 func TestManySigners(t *testing.T) {
-	d := newDesk(t)
+	d := coordinatortest.NewDesk(t)
 	var list strings.Builder
 	for i := range 6 {
 		pub, _, err := ed25519.GenerateKey(rand.Reader)
@@ -60,11 +61,11 @@ func TestManySigners(t *testing.T) {
 		}
 		fmt.Fprintf(&list, ", {name: signer-%d, key: %q}", i, key)
 	}
-	m := strings.Replace(string(d.manifest(poolEntries)), "\"}]\nadmit", "\"}"+list.String()+"]\nadmit", 1)
-	if _, err := d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(m)), true); err != nil {
+	m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "\"}]\nadmit", "\"}"+list.String()+"]\nadmit", 1)
+	if _, err := d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(m)), true); err != nil {
 		t.Fatal(err)
 	}
-	if phase, reason := d.c.Phase(); phase != "ready" {
+	if phase, reason := d.C.Phase(); phase != "ready" {
 		t.Fatalf("the coordinator is in %s: %s", phase, reason)
 	}
 }
@@ -77,7 +78,7 @@ func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
 		t.Fatal(err)
 	}
 	c, err := coordinator.Assemble(coordinator.Config{Log: log}.WithDefaults(),
-		coordinator.Own{Key: newTestKey(t), Source: credential.NewIssued(ephemeral)})
+		coordinator.Own{Key: coordinatortest.NewTestKey(t), Source: credential.NewIssued(ephemeral)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,5 +87,5 @@ func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
 
 // forgedRecords is how many records c refused because their MAC failed.
 func forgedRecords(c *coordinator.Coordinator) float64 {
-	return counterOf(c.Registry(), "fealty_store_forged_records_total")
+	return coordinatortest.CounterOf(c.Registry(), "fealty_store_forged_records_total")
 }

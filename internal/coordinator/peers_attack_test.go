@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -35,41 +36,42 @@ import (
 func TestLyingPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
-	old := f.c.Rooms().Head.State()
+	old := f.C.Rooms().Head.State()
 	oldMesh := old.MeshCA()
-	if err := f.setPeople("  - {name: more, kind: coordinator, match: [\"key:" +
-		proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"); err != nil {
+	if err := setPeople(f, "  - {name: more, kind: coordinator, match: [\"key:"+
+		proof.KeyClaim(coordinatortest.NewTestKey(t).Public().(ed25519.PublicKey))+"\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	s := f.c.Rooms().Head.State()
+	s := f.C.Rooms().Head.State()
 	if s.MeshKey == old.MeshKey {
 		t.Fatal("the test needs two mesh CA keys")
 	}
 	r, evil := rs[0], rs[1]
-	l := &liar{key: evil.key, state: s}
+	l := &liar{key: evil.Key, state: s}
 	addr := servePeer(t, l)
-	r.link.lie(hideReplicas)
-	r.config = func(c *coordinator.Config) { c.Peers = []string{addr} }
+	r.Link.Lie(hideReplicas)
+	r.Config = func(c *coordinator.Config) { c.Peers = []string{addr} }
 	// It does not come back by itself meanwhile: the loop finds the liar.
 	l.first = func(fealtyv1.PeerService_RecoverServer) error { return errors.New("not now") }
-	r.start()
-	loaded := r.loaded()
+	r.Start()
+	loaded := loaded(r)
 	otherKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	wantOnly(t, "key", err, "")
 	otherSeed := keyring.NewSeed()
 	otherKeys, err := otherSeed.Derive(s.Head.Salt[:])
 	wantOnly(t, "derive", err, "")
-	otherRoot, err := ca.Root(otherKeys.RootCA(), testCluster, s.Root.NotBefore)
+	otherRoot, err := ca.Root(otherKeys.RootCA(), coordinatortest.Cluster, s.Root.NotBefore)
 	wantOnly(t, "root", err, "")
 	otherMesh, err := ca.NewMeshCA(otherRoot, otherKeys.RootCA(),
-		ca.MeshConfig{Cluster: testCluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, f.clock())
+		ca.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, f.Clock())
 	wantOnly(t, "mesh", err, "")
 	sameRootMesh, err := ca.NewMeshCA(s.Root, s.Secrets.RootCA(),
-		ca.MeshConfig{Cluster: testCluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, f.clock())
+		ca.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, f.Clock())
 	wantOnly(t, "mesh", err, "")
-	stranger := newTestKey(t)
+	stranger := coordinatortest.NewTestKey(t)
 	// The key of the head, certified by the root of another seed.
-	underOther, err := ca.RenewMeshCA(otherRoot, otherKeys.RootCA(), s.MeshCA(), testCluster, time.Hour, f.clock())
+	underOther, err := ca.RenewMeshCA(otherRoot, otherKeys.RootCA(), s.MeshCA(), coordinatortest.Cluster, time.Hour,
+		f.Clock())
 	wantOnly(t, "mesh", err, "")
 
 	hang := func(stream fealtyv1.PeerService_RecoverServer) error { <-stream.Context().Done(); return nil }
@@ -94,12 +96,12 @@ func TestLyingPeer(t *testing.T) {
 		{"a key that is none", coordinator.StepProof,
 			func(l *liar) { l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = "ed25519:" } }},
 		{"the key of another coordinator", coordinator.StepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.c.Rooms().Self.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = f.C.Rooms().Self.EnrolmentKey() }
 		}},
 		{"the key of who asks: a reflection", coordinator.StepProof, func(l *liar) {
-			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.c.Rooms().Self.EnrolmentKey() }
+			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = r.C.Rooms().Self.EnrolmentKey() }
 		}},
-		{"the coordinator itself", coordinator.StepProof, func(l *liar) { l.key = r.key }},
+		{"the coordinator itself", coordinator.StepProof, func(l *liar) { l.key = r.Key }},
 		{"a key of low order", coordinator.StepProof, func(l *liar) {
 			l.challenge = func(c *fealtyv1.PeerChallenge) { c.Key = proof.KeyClaim(make([]byte, 32)) }
 		}},
@@ -139,7 +141,7 @@ func TestLyingPeer(t *testing.T) {
 		{"secrets for another head", coordinator.StepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Head = old.Head.Hash } }},
 		{"secrets for another coordinator", coordinator.StepAnswer,
-			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.c.Rooms().Self.EnrolmentKey() } }},
+			func(l *liar) { l.handover = func(h *keyring.Handover) { h.To = f.C.Rooms().Self.EnrolmentKey() } }},
 		{"secrets for another purpose", coordinator.StepAnswer,
 			func(l *liar) { l.handover = func(h *keyring.Handover) { h.Purpose = string(proof.Prepare) } }},
 		{"a stale manifest", coordinator.StepManifest,
@@ -179,11 +181,11 @@ func TestLyingPeer(t *testing.T) {
 			func(l *liar) { l.secrets = func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil } }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			one := &liar{key: evil.key, state: s}
+			one := &liar{key: evil.Key, state: s}
 			tc.lie(one)
 			at := servePeer(t, one)
-			c := r.c.WithPeers(at)
-			got, err := c.FromPeers(r.ctx(), loaded)
+			c := r.C.WithPeers(at)
+			got, err := c.FromPeers(r.Context(), loaded)
 			if err == nil {
 				t.Fatalf("adopted from %s", got.Peer)
 			}
@@ -191,7 +193,7 @@ func TestLyingPeer(t *testing.T) {
 			if tc.step > coordinator.StepProof && !strings.HasPrefix(failed.Peer, "coordinator-3 ") {
 				t.Errorf("the failure is with %q, and not with the peer that proved itself", failed.Peer)
 			}
-			for _, secret := range [][]byte{steal(s).Seed.Reveal(), otherSeed.Reveal()} {
+			for _, secret := range [][]byte{coordinatortest.Steal(s).Seed.Reveal(), otherSeed.Reveal()} {
 				if leaked := formOf([]byte(err.Error()), secret); leaked != "" {
 					t.Errorf("the error holds a seed, in %s: %v", leaked, err)
 				}
@@ -199,12 +201,12 @@ func TestLyingPeer(t *testing.T) {
 		})
 	}
 	t.Run("nothing that is wrong", func(t *testing.T) {
-		got, err := r.c.WithPeers(servePeer(t, &liar{key: evil.key, state: s})).FromPeers(r.ctx(), loaded)
+		got, err := r.C.WithPeers(servePeer(t, &liar{key: evil.Key, state: s})).FromPeers(r.Context(), loaded)
 		if err != nil || got.Mesh.KeyID() != s.MeshKey || !got.Secrets.Same(s.Secrets) || got.Peer != "coordinator-3" {
 			t.Errorf("the honest peer is refused: %v", err)
 		}
 	})
-	r.awaitState("the reason", func(s *authority.State) bool {
+	r.AwaitState("the reason", func(s *authority.State) bool {
 		return s.Phase == authority.Recovery && strings.Contains(s.Reason, addr) && strings.Contains(s.Reason,
 			"step 2 (proof)")
 	})
@@ -214,9 +216,9 @@ func TestLyingPeer(t *testing.T) {
 }
 
 // gathered returns the value of a metric with a label.
-func gathered(t testing.TB, f *fleet, name, label, value string) float64 {
+func gathered(t testing.TB, f *coordinatortest.Fleet, name, label, value string) float64 {
 	t.Helper()
-	families, err := f.c.Registry().Gather()
+	families, err := f.C.Registry().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,17 +244,17 @@ func TestLyingStore(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	for range 2 {
-		if err := f.setPeople(""); err != nil {
+		if err := setPeople(f, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r, evil := rs[0], rs[1]
-	s := f.c.Rooms().Head.State()
-	honest := servePeer(t, &liar{key: evil.key, state: s})
-	r.link.lie(hideReplicas)
-	r.config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
-	r.start()
-	whole := f.loaded()
+	s := f.C.Rooms().Head.State()
+	honest := servePeer(t, &liar{key: evil.Key, state: s})
+	r.Link.Lie(hideReplicas)
+	r.Config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
+	r.Start()
+	whole := loaded(f)
 	alter := func(change func(h *history.History)) *history.History {
 		h := *whole
 		h.Links, h.Manifests = slices.Clone(whole.Links), maps.Clone(whole.Manifests)
@@ -285,11 +287,11 @@ func TestLyingStore(t *testing.T) {
 		{"the version of another write", coordinator.StepMesh, alter(func(h *history.History) { h.Version++ })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := r.c.WithPeers(honest).FromPeers(r.ctx(), tc.h)
+			_, err := r.C.WithPeers(honest).FromPeers(r.Context(), tc.h)
 			wantStep(t, err, tc.step, "")
 		})
 	}
-	if _, err := r.c.WithPeers(honest).FromPeers(r.ctx(), whole); err != nil {
+	if _, err := r.C.WithPeers(honest).FromPeers(r.Context(), whole); err != nil {
 		t.Errorf("the true history is refused: %v", err)
 	}
 }
@@ -300,50 +302,50 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old := f.c.Rooms().Head.State()
-	oldHead, err := f.store.Get(t.Context(), history.HeadKey)
+	old := f.C.Rooms().Head.State()
+	oldHead, err := f.Store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
-	if err := f.setPeople(moreCoordinators(t)); err != nil {
+	if err := setPeople(f, moreCoordinators(t)); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.awaitHead(f)
-	r.stop()
+	r.Start()
+	r.AwaitHead(f)
+	r.Stop()
 	back := func(e store.Entry) store.Entry {
 		if e.Key == history.HeadKey {
 			return oldHead
 		}
 		return hideReplicas(e)
 	}
-	r.link.lie(back)
-	r.config = func(c *coordinator.Config) { c.Peers = []string{f.addr} }
-	r.start()
-	loaded, err := r.c.Rooms().Head.History().Load(t.Context())
+	r.Link.Lie(back)
+	r.Config = func(c *coordinator.Config) { c.Peers = []string{f.Addr} }
+	r.Start()
+	loaded, err := r.C.Rooms().Head.History().Load(t.Context())
 	wantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
-	_, err = r.c.Rooms().PeerRecovery.FromPeers(r.ctx(), loaded)
-	failed := wantStep(t, err, coordinator.StepAnswer, f.addr)
+	_, err = r.C.Rooms().PeerRecovery.FromPeers(r.Context(), loaded)
+	failed := wantStep(t, err, coordinator.StepAnswer, f.Addr)
 	if !errors.Is(failed.Err, explain.PeerBehind) {
 		t.Errorf("the honest peer answers %v", failed.Err)
 	}
 	// One that does is no use: the mark stands against both.
-	_, err = r.c.WithPeers(servePeer(t, &liar{key: evil.key, state: old})).FromPeers(r.ctx(), loaded)
+	_, err = r.C.WithPeers(servePeer(t, &liar{key: evil.Key, state: old})).FromPeers(r.Context(), loaded)
 	failed = wantStep(t, err, coordinator.StepHistory, "coordinator-3")
 	if !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
-	if got := r.c.Rooms().Head.State(); got.Phase != authority.Recovery {
+	if got := r.C.Rooms().Head.State(); got.Phase != authority.Recovery {
 		t.Errorf("it is %s", got.Phase)
 	}
 	// The lie ends: it comes back by itself.
-	r.link.lie(nil)
-	r.awaitHead(f)
+	r.Link.Lie(nil)
+	r.AwaitHead(f)
 }
 
 // moreCoordinators is an entry that moves authority: another epoch, and mesh CA key.
 func moreCoordinators(t testing.TB) string {
 	return "  - {name: more, kind: coordinator, match: [\"key:" +
-		proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"
+		proof.KeyClaim(coordinatortest.NewTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"
 }
 
 // A store under somebody's control shows a cluster of his own, whose manifest names
@@ -353,59 +355,60 @@ func TestStoreAndPeersOfAnotherCluster(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	g := newFleet(t, nil)
-	g.people = newPeople(t, "mallory")
-	if err := g.setPeople("  - {name: coordinator-2, kind: coordinator, match: [\"key:" + r.enrolment +
+	g := coordinatortest.NewFleet(t, nil)
+	g.People = coordinatortest.NewPeople(t, "mallory")
+	if err := setPeople(g, "  - {name: coordinator-2, kind: coordinator, match: [\"key:"+r.Enrolment+
 		"\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
-	g.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
+	awaitReplica(g, func(r replicas.Record) bool { return r.Phase == "ready" })
 	for i := range 50 { // it shows higher revisions, which are no evidence against the true one
-		if _, err := g.store.CompareAndSwap(t.Context(), fmt.Sprint("more/", i), 0, nil); err != nil {
+		if _, err := g.Store.CompareAndSwap(t.Context(), fmt.Sprint("more/", i), 0, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	pin := f.pin()
-	theirs := func(t *testing.T, config func(*coordinator.Config)) *fleet {
-		one := &fleet{t: t, dir: r.dir, addr: "127.0.0.1:0", faults: r.faults, signer: g.signer, config: config,
-			first: g, link: new(storeLink), stopC: func() {}}
-		one.start()
-		t.Cleanup(func() { one.stop() })
+	pin := f.Pin()
+	theirs := func(t *testing.T, config func(*coordinator.Config)) *coordinatortest.Fleet {
+		one := &coordinatortest.Fleet{T: t, Dir: r.Dir, Addr: "127.0.0.1:0", Faults: r.Faults, Signer: g.Signer,
+			Config: config,
+			First:  g, Link: new(coordinatortest.StoreLink), StopC: func() {}}
+		one.Start()
+		t.Cleanup(func() { one.Stop() })
 		return one
 	}
 	t.Run("a blank one with a pin", func(t *testing.T) {
 		one := theirs(t, func(c *coordinator.Config) { c.Pin = pin })
-		_, err := one.askOnce(g.loaded())
+		_, err := askOnce(one, loaded(g))
 		failed := wantStep(t, err, coordinator.StepMesh, "coordinator-1")
 		if !errors.Is(failed.Err, explain.RootNotPinned) {
 			t.Errorf("refused for another reason: %v", failed.Err)
 		}
-		if phase, why := one.c.Phase(); phase != "recovery" {
+		if phase, why := one.C.Phase(); phase != "recovery" {
 			t.Errorf("it is %s: %s", phase, why)
 		}
 	})
 	t.Run("one that has seen the true history", func(t *testing.T) {
-		r.start()
-		r.awaitHead(f)
-		r.stop()
+		r.Start()
+		r.AwaitHead(f)
+		r.Stop()
 		one := theirs(t, nil)
-		_, err := one.askOnce(g.loaded())
+		_, err := askOnce(one, loaded(g))
 		failed := wantStep(t, err, coordinator.StepHistory, "coordinator-1")
 		if !errors.Is(failed.Err, history.ErrFork) && !errors.Is(failed.Err, history.ErrRollback) {
 			t.Errorf("refused for another reason: %v", failed.Err)
 		}
 	})
 	// The pin of the true cluster refuses nothing there.
-	r.config = func(c *coordinator.Config) { c.Pin = pin }
-	r.start()
-	r.awaitHead(f)
+	r.Config = func(c *coordinator.Config) { c.Pin = pin }
+	r.Start()
+	r.AwaitHead(f)
 }
 
 // A coordinator that pins a root sets no first manifest, whose root would be another.
 func TestPinAndFirstSet(t *testing.T) {
-	f := newFleet(t, func(c *coordinator.Config) { c.Pin[0] = 1 })
-	wantCode(t, f.set(f.manifest("")), explain.RootNotPinned)
-	if got := f.keys("history/"); len(got) > 0 {
+	f := coordinatortest.NewFleet(t, func(c *coordinator.Config) { c.Pin[0] = 1 })
+	coordinatortest.WantCode(t, f.Set(f.Manifest("")), explain.RootNotPinned)
+	if got := keys(f, "history/"); len(got) > 0 {
 		t.Errorf("the history holds %v", got)
 	}
 }
@@ -415,12 +418,12 @@ func TestRelayedRecovery(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	mitm := &peerRelay{to: f.addr, passed: make(chan string, 16)}
+	mitm := &peerRelay{to: f.Addr, passed: make(chan string, 16)}
 	at := servePeer(t, mitm)
-	r.link.lie(hideReplicas)
-	r.config = func(c *coordinator.Config) { c.Peers = []string{at} }
-	r.start()
-	_, err := r.askOnce(r.loaded())
+	r.Link.Lie(hideReplicas)
+	r.Config = func(c *coordinator.Config) { c.Peers = []string{at} }
+	r.Start()
+	_, err := askOnce(r, loaded(r))
 	failed := wantStep(t, err, coordinator.StepProof, at)
 	if !errors.Is(failed.Err, proof.ErrRefused) {
 		t.Errorf("refused for another reason: %v", failed.Err)
@@ -428,15 +431,15 @@ func TestRelayedRecovery(t *testing.T) {
 	if len(mitm.passed) > 0 {
 		t.Errorf("through the relay went the %s", <-mitm.passed)
 	}
-	if got := f.audited("seed.given"); len(got) > 0 {
+	if got := audited(f, "seed.given"); len(got) > 0 {
 		t.Errorf("the seed was given: %v", got)
 	}
 	// Somebody in the middle who asks himself, with the asker's hello: without its key
 	// he has no proof.
-	_, err = askAs(f, r, newTestKey(t), func(a *coordinator.Asking) {
+	_, err = askAs(f, r, coordinatortest.NewTestKey(t), func(a *coordinator.Asking) {
 		forged := slices.Clone(a.C.Cfg().Self.PrivateKey())
-		copy(forged[32:], r.key[32:])
-		a.C.Cfg().Self = r.c.EnrolledAs(forged, a.C.Cfg().Self.Certificate())
+		copy(forged[32:], r.Key[32:])
+		a.C.Cfg().Self = r.C.EnrolledAs(forged, a.C.Cfg().Self.Certificate())
 	})
 	wantStep(t, &coordinator.PeerError{"x", coordinator.StepProof, err}, coordinator.StepProof, "x")
 	if !errors.Is(err, explain.PeerRefused) {
@@ -445,17 +448,18 @@ func TestRelayedRecovery(t *testing.T) {
 }
 
 // askAs asks f for the secrets of its head with another key than r's.
-func askAs(f, r *fleet, key ed25519.PrivateKey, alter func(*coordinator.Asking)) (*coordinator.Received, error) {
-	f.t.Helper()
-	c := r.c.WithPeers()
-	c.Cfg().Self = r.c.EnrolledAs(key, r.c.Rooms().Self.Certificate())
-	s := f.c.Rooms().Head.State()
-	a := &coordinator.Asking{C: c, Head: &coordinator.ClaimedHead{f.loaded(), s.Head, s.Manifest}, Peer: f.addr,
+func askAs(f, r *coordinatortest.Fleet, key ed25519.PrivateKey,
+	alter func(*coordinator.Asking)) (*coordinator.Received, error) {
+	f.T.Helper()
+	c := r.C.WithPeers()
+	c.Cfg().Self = r.C.EnrolledAs(key, r.C.Rooms().Self.Certificate())
+	s := f.C.Rooms().Head.State()
+	a := &coordinator.Asking{C: c, Head: &coordinator.ClaimedHead{loaded(f), s.Head, s.Manifest}, Peer: f.Addr,
 		Turn: make(chan struct{}, 1)}
 	if alter != nil {
 		alter(a)
 	}
-	return a.Ask(f.ctx())
+	return a.Ask(f.Context())
 }
 
 // The giver decides by its own manifest, at the newest head, and writes it down first.
@@ -463,37 +467,37 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r := rs[0]
-	r.link.lie(hideReplicas)
-	r.config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
-	r.start()
-	s := f.c.Rooms().Head.State()
+	r.Link.Lie(hideReplicas)
+	r.Config = func(c *coordinator.Config) { c.Peers = []string{"127.0.0.1:1"} }
+	r.Start()
+	s := f.C.Rooms().Head.State()
 	nothing := func(t *testing.T, err error, code explain.Code) {
 		t.Helper()
 		if !errors.Is(err, code) {
 			t.Errorf("answered %v, want %s", err, code)
 		}
-		if got := f.audited("seed.given"); len(got) > 0 {
+		if got := audited(f, "seed.given"); len(got) > 0 {
 			t.Errorf("the seed was given: %v", got)
 		}
 	}
 	settled := func(t *testing.T) { // it has followed what the test did to the head
 		t.Helper()
-		e, err := f.store.Get(f.ctx(), history.HeadKey)
+		e, err := f.Store.Get(f.Context(), history.HeadKey)
 		wantOnly(t, "head", err, "")
-		f.awaitState("the head again",
+		f.AwaitState("the head again",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.HeadVersion == e.Version })
 	}
 	t.Run("without an entry", func(t *testing.T) {
-		_, err := askAs(f, r, newTestKey(t), nil)
+		_, err := askAs(f, r, coordinatortest.NewTestKey(t), nil)
 		nothing(t, err, explain.PeerRefused)
 		// It is not even told who answers.
-		conn, err := r.c.Rooms().PeerRecovery.DialPeer(f.addr)
+		conn, err := r.C.Rooms().PeerRecovery.DialPeer(f.Addr)
 		wantOnly(t, "dial", err, "")
 		defer conn.Close()
-		stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.ctx())
+		stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.Context())
 		wantOnly(t, "call", err, "")
-		hello := &fealtyv1.PeerHello{Cluster: testCluster, Head: s.Head.Hash[:], Nonce: make([]byte, 32),
-			Key: proof.KeyClaim(newTestKey(t).Public().(ed25519.PublicKey)), Recipient: "age1x"}
+		hello := &fealtyv1.PeerHello{Cluster: coordinatortest.Cluster, Head: s.Head.Hash[:], Nonce: make([]byte, 32),
+			Key: proof.KeyClaim(coordinatortest.NewTestKey(t).Public().(ed25519.PublicKey)), Recipient: "age1x"}
 		wantOnly(t,
 			"hello", stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}), "")
 		if first, err := stream.Recv(); err == nil {
@@ -501,67 +505,67 @@ func TestWhoIsGivenNothing(t *testing.T) {
 		}
 	})
 	t.Run("of another cluster", func(t *testing.T) {
-		_, err := askAs(f, r, r.key,
+		_, err := askAs(f, r, r.Key,
 			func(a *coordinator.Asking) { m := *a.Head.Manifest; m.Cluster = "other.example"; a.Head.Manifest = &m })
 		nothing(t, err, explain.PeerRefused)
 	})
 	t.Run("at another head", func(t *testing.T) {
-		_, err := askAs(f, r, r.key, func(a *coordinator.Asking) { a.Head.Link.Hash[0] ^= 1 })
+		_, err := askAs(f, r, r.Key, func(a *coordinator.Asking) { a.Head.Link.Hash[0] ^= 1 })
 		nothing(t, err, explain.PeerBehind)
 	})
 	t.Run("to another purpose", func(t *testing.T) {
 		mv := &transition.Move{From: s, Manifest: s.Manifest, Link: s.Head, Mesh: s.MeshCA()}
-		nothing(t, explain.Of((&coordinator.Preparing{C: r.c.WithPeers(), Move: mv}).Bring(r.ctx(), f.addr)),
+		nothing(t, explain.Of((&coordinator.Preparing{C: r.C.WithPeers(), Move: mv}).Bring(r.Context(), f.Addr)),
 			explain.PeerRefused)
 	})
 	t.Run("while the head moves", func(t *testing.T) {
 		moved := false
-		f.faults.Arm("peer.before-reread", func() error {
+		f.Faults.Arm("peer.before-reread", func() error {
 			if !moved {
 				moved = true
-				e, err := f.store.Get(f.ctx(), history.HeadKey)
+				e, err := f.Store.Get(f.Context(), history.HeadKey)
 				if err != nil {
 					return err
 				}
-				_, err = f.store.CompareAndSwap(f.ctx(), history.HeadKey, e.Version,
+				_, err = f.Store.CompareAndSwap(f.Context(), history.HeadKey, e.Version,
 					e.Value) // the version alone says so
 				return err
 			}
 			return nil
 		})
-		_, err := askAs(f, r, r.key, nil)
+		_, err := askAs(f, r, r.Key, nil)
 		nothing(t, err, explain.PeerBehind)
-		f.faults.Arm("peer.before-reread", func() error { return nil })
+		f.Faults.Arm("peer.before-reread", func() error { return nil })
 		settled(t)
 	})
 	t.Run("between the look and the audit entry", func(t *testing.T) {
-		f.faults.Arm("peer.before-audit", func() error {
-			e, err := f.store.Get(f.ctx(), history.HeadKey)
+		f.Faults.Arm("peer.before-audit", func() error {
+			e, err := f.Store.Get(f.Context(), history.HeadKey)
 			if err == nil {
-				_, err = f.store.CompareAndSwap(f.ctx(), history.HeadKey, e.Version, e.Value)
+				_, err = f.Store.CompareAndSwap(f.Context(), history.HeadKey, e.Version, e.Value)
 			}
 			return err
 		})
-		_, err := askAs(f, r, r.key, nil)
+		_, err := askAs(f, r, r.Key, nil)
 		nothing(t, err, explain.PeerBehind)
-		f.faults.Arm("peer.before-audit", func() error { return nil })
+		f.Faults.Arm("peer.before-audit", func() error { return nil })
 		settled(t)
 	})
 	t.Run("if it cannot be written down", func(t *testing.T) {
-		f.faults.Arm("peer.before-audit", func() error { f.link.cut(errors.New("the store is gone")); return nil })
-		_, err := askAs(f, r, r.key, nil)
-		f.link.cut(nil)
-		f.faults.Arm("peer.before-audit", func() error { return nil })
+		f.Faults.Arm("peer.before-audit", func() error { f.Link.Cut(errors.New("the store is gone")); return nil })
+		_, err := askAs(f, r, r.Key, nil)
+		f.Link.Cut(nil)
+		f.Faults.Arm("peer.before-audit", func() error { return nil })
 		nothing(t, err, explain.StoreUnreachable)
 	})
 	t.Run("by one that is not ready", func(t *testing.T) {
-		_, err := askAs(f, rs[0], rs[1].key, func(a *coordinator.Asking) { a.Peer = r.addr })
+		_, err := askAs(f, rs[0], rs[1].Key, func(a *coordinator.Asking) { a.Peer = r.Addr })
 		nothing(t, err, explain.RecoveryMode)
 	})
 	t.Run("too often", func(t *testing.T) {
 		var err error
 		for range 4 * coordinator.PeerBurst { // it refills meanwhile
-			if _, err = askAs(f, r, newTestKey(t), nil); errors.Is(err, explain.RateLimited) {
+			if _, err = askAs(f, r, coordinatortest.NewTestKey(t), nil); errors.Is(err, explain.RateLimited) {
 				break
 			}
 		}
@@ -577,41 +581,41 @@ func TestDismissedCoordinator(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	r.start()
-	r.awaitHead(f)
-	old, err := f.store.Get(t.Context(), history.HeadKey)
+	r.Start()
+	r.AwaitHead(f)
+	old, err := f.Store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
-	r.stop()
-	f.replicas = nil // the next manifest does not name it
-	if err := f.setPeople(""); err != nil {
+	r.Stop()
+	f.Replicas = nil // the next manifest does not name it
+	if err := setPeople(f, ""); err != nil {
 		t.Fatal(err)
 	}
-	f.replicas = rs
-	given := len(f.audited("seed.given"))
+	f.Replicas = rs
+	given := len(audited(f, "seed.given"))
 
 	// By what the store says: it asks nobody.
-	r.start()
-	_, err = r.askOnce(r.loaded())
+	r.Start()
+	_, err = askOnce(r, loaded(r))
 	if failed := wantStep(t, err, coordinator.StepLoad, ""); !errors.Is(failed.Err, explain.ManifestLeavesOut) {
 		t.Errorf("refused for another reason: %v", failed.Err)
 	}
-	r.awaitState("the reason", func(s *authority.State) bool { return strings.Contains(s.Reason, "step 1 (load)") })
-	r.stop()
+	r.AwaitState("the reason", func(s *authority.State) bool { return strings.Contains(s.Reason, "step 1 (load)") })
+	r.Stop()
 	// A store that shows it the manifest of before.
-	r.link.lie(func(e store.Entry) store.Entry {
+	r.Link.Lie(func(e store.Entry) store.Entry {
 		if e.Key == history.HeadKey {
 			return old
 		}
 		return e
 	})
-	r.start()
-	loaded, err := r.c.Rooms().Head.History().Load(t.Context())
+	r.Start()
+	loaded, err := r.C.Rooms().Head.History().Load(t.Context())
 	wantOnly(t, "load", err, "")
-	_, err = r.askOnce(loaded)
-	if failed := wantStep(t, err, coordinator.StepProof, f.addr); !errors.Is(failed.Err, explain.PeerRefused) {
+	_, err = askOnce(r, loaded)
+	if failed := wantStep(t, err, coordinator.StepProof, f.Addr); !errors.Is(failed.Err, explain.PeerRefused) {
 		t.Errorf("refused for another reason: %v", failed.Err)
 	}
-	if got := len(f.audited("seed.given")); got != given {
+	if got := len(audited(f, "seed.given")); got != given {
 		t.Errorf("the seed was given to who was dismissed")
 	}
 }

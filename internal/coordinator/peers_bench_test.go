@@ -17,18 +17,18 @@ import (
 func BenchmarkPeerRecovery(b *testing.B) {
 	quiet := func(c *coordinator.Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
 	f, rs := peerFleet(b, 1, quiet)
-	limits := f.c.Rooms().PeerRecovery.PeerCalls().Limits()
+	limits := f.C.Rooms().PeerRecovery.PeerCalls().Limits()
 	limits.PerSecond, limits.Burst = 1e6, 1e6 // more often than anybody starts
-	f.c.Rooms().PeerRecovery.SetPeerCalls(flowcontrol.New(limits))
+	f.C.Rooms().PeerRecovery.SetPeerCalls(flowcontrol.New(limits))
 	r := rs[0]
 	var took []time.Duration
 	for b.Loop() {
 		begin := time.Now()
-		r.start()
-		r.await(authority.Ready)
+		r.Start()
+		r.Await(authority.Ready)
 		took = append(took, time.Since(begin))
 		b.StopTimer()
-		r.stop()
+		r.Stop()
 		b.StartTimer()
 	}
 	slices.Sort(took)

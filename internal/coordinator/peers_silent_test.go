@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/recovery"
 )
 
@@ -58,20 +59,20 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	holes, _ := blackHoles(t, 20)
-	r.link.lie(hideReplicas) // it is known by configuration alone
-	r.config = func(c *coordinator.Config) { c.Peers = append(holes, f.addr) }
+	r.Link.Lie(hideReplicas) // it is known by configuration alone
+	r.Config = func(c *coordinator.Config) { c.Peers = append(holes, f.Addr) }
 	began := time.Now()
-	r.start()
-	r.awaitHead(f)
+	r.Start()
+	r.AwaitHead(f)
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	peers, failed := r.c.Rooms().PeerRecovery.Peers(t.Context(), f.c.Rooms().Head.State().Manifest)
+	peers, failed := r.C.Rooms().PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
 	if len(failed) > 0 || len(peers) != 21 || peers[0] == holes[0] ||
-		slices.Index(peers, f.addr) > 20-coordinator.PeersDialed {
+		slices.Index(peers, f.Addr) > 20-coordinator.PeersDialed {
 		t.Errorf("next time it would ask %v (%v)", peers, failed)
 	}
-	if n := len(f.audited("seed.given")); n != 1 {
+	if n := len(audited(f, "seed.given")); n != 1 {
 		t.Errorf("the seed was given %d times", n)
 	}
 }
@@ -82,11 +83,11 @@ func TestReadyPeerIsAskedFirst(t *testing.T) {
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	holes, _ := blackHoles(t, 1)
-	r.config = func(c *coordinator.Config) { c.Peers = holes }
-	r.start()
-	r.awaitHead(f)
-	peers, _ := r.c.Rooms().PeerRecovery.Peers(t.Context(), f.c.Rooms().Head.State().Manifest)
-	if !slices.Equal(peers, []string{f.addr, holes[0]}) {
+	r.Config = func(c *coordinator.Config) { c.Peers = holes }
+	r.Start()
+	r.AwaitHead(f)
+	peers, _ := r.C.Rooms().PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
+	if !slices.Equal(peers, []string{f.Addr, holes[0]}) {
 		t.Errorf("it asks %v", peers)
 	}
 }
@@ -96,15 +97,15 @@ func TestReadyPeerIsAskedFirst(t *testing.T) {
 func TestOwnersDoNotWaitForPeers(t *testing.T) {
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	file := f.people.shareFile(f.store, "alice")
+	file := f.People.ShareFile(f.Store, "alice")
 	holes, reached := blackHoles(t, coordinator.MaxPeers)
-	r.link.lie(hideReplicas)
-	r.config = func(c *coordinator.Config) { c.Peers = holes }
-	f.stop()
-	r.start()
+	r.Link.Lie(hideReplicas)
+	r.Config = func(c *coordinator.Config) { c.Peers = holes }
+	f.Stop()
+	r.Start()
 	<-reached // a round has begun
 	began := time.Now()
-	got, err := bringTo(t, r.addr, file, recovery.Options{})
+	got, err := coordinatortest.BringTo(t, r.Addr, file, recovery.Options{})
 	wantOnly(t, "bring", err, "")
 	if took := time.Since(began); !got.Recovered || took > coordinator.LastLook+3*time.Second {
 		t.Errorf("recovered is %v, after %v", got.Recovered, took)

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -24,46 +25,47 @@ import (
 
 // peerFleet returns a ready coordinator whose seed no keeper holds, and n replicas that
 // the manifest admits and that never ran.
-func peerFleet(t testing.TB, n int, config func(*coordinator.Config)) (*fleet, []*fleet) {
+func peerFleet(t testing.TB, n int, config func(*coordinator.Config)) (*coordinatortest.Fleet,
+	[]*coordinatortest.Fleet) {
 	t.Helper()
-	f := newFleet(t, config)
+	f := coordinatortest.NewFleet(t, config)
 	for range n {
-		newReplica(t, f)
+		coordinatortest.NewReplica(t, f)
 	}
-	f.people = newPeople(t, "alice", "bob")
-	if err := f.setPeople(""); err != nil {
+	f.People = coordinatortest.NewPeople(t, "alice", "bob")
+	if err := setPeople(f, ""); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	return f, f.replicas
+	awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	return f, f.Replicas
 }
 
 // setPeople sets a manifest whose seed people own alone.
-func (f *fleet) setPeople(extra string) error {
-	f.t.Helper()
+func setPeople(f *coordinatortest.Fleet, extra string) error {
+	f.T.Helper()
 	first := f
-	if f.first != nil {
-		first = f.first
+	if f.First != nil {
+		first = f.First
 	}
-	return f.set(withSeed(f.manifest(extra), first.people.seed(1, "")))
+	return f.Set(coordinatortest.WithSeed(f.Manifest(extra), first.People.Seed(1, "")))
 }
 
 // audited returns the audit entries of these actions, oldest first.
-func (f *fleet) audited(actions ...string) []record.AuditEntry {
-	f.t.Helper()
-	st := f.store
-	if f.first != nil {
-		st = f.first.store
+func audited(f *coordinatortest.Fleet, actions ...string) []record.AuditEntry {
+	f.T.Helper()
+	st := f.Store
+	if f.First != nil {
+		st = f.First.Store
 	}
 	l, err := st.List(context.Background(), auditlog.Prefix)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	var out []record.AuditEntry
 	for _, e := range l.Entries {
 		var entry record.AuditEntry
 		if err := json.Unmarshal(e.Value, &entry); err != nil {
-			f.t.Fatal(err)
+			f.T.Fatal(err)
 		}
 		if slices.Contains(actions, entry.Action) {
 			out = append(out, entry)
@@ -80,28 +82,28 @@ func TestEmptyReplicaRecoversFromAPeer(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	r.start()
-	r.awaitHead(f)
-	a, b := f.c.Rooms().Head.State(), r.c.Rooms().Head.State()
+	r.Start()
+	r.AwaitHead(f)
+	a, b := f.C.Rooms().Head.State(), r.C.Rooms().Head.State()
 	if !a.Secrets.Same(b.Secrets) || a.MeshKey != b.MeshKey || a.RootPin != b.RootPin || a.Head.Hash != b.Head.Hash ||
 		b.Head.Index != 1 {
 		t.Error("it is ready with other secrets, or at another head")
 	}
-	given, received := f.audited("seed.given"), f.audited("seed.received", "mesh.received")
+	given, received := audited(f, "seed.given"), audited(f, "seed.received", "mesh.received")
 	if len(given) != 1 || given[0].Target != "coordinator/coordinator-2" ||
 		given[0].Actor != "spiffe://test.example/coordinator/coordinator-1" ||
-		given[0].Fields["key"] != r.c.Rooms().Self.EnrolmentKey() ||
+		given[0].Fields["key"] != r.C.Rooms().Self.EnrolmentKey() ||
 		given[0].Fields["head"] != a.Head.Hash.String() || given[0].Fields["proof"] == "" {
 		t.Errorf("the audit log says of the giver %+v", given)
 	}
 	if len(received) != 2 || received[0].Fields["via"] != "peer" ||
-		received[0].Fields["key"] != f.c.Rooms().Self.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" ||
+		received[0].Fields["key"] != f.C.Rooms().Self.EnrolmentKey() || received[0].Fields["from"] != "coordinator-1" ||
 		given[0].At.After(received[0].At) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	// It serves: a member joins at it, and both of them know the member.
-	r.member("node-a")
-	if c := r.catalog(); !strings.Contains(c, "node-a") || c != f.catalog() {
+	r.Member("node-a")
+	if c := r.Catalog(); !strings.Contains(c, "node-a") || c != f.Catalog() {
 		t.Errorf("the catalog is %s", c)
 	}
 }
@@ -112,15 +114,15 @@ func TestReplicasRecoverTogether(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 3, nil)
 	for _, r := range rs {
-		r.start()
+		r.Start()
 	}
 	for _, r := range rs {
-		r.awaitHead(f)
+		r.AwaitHead(f)
 	}
-	f.kill()
-	f.start()
-	f.awaitHead(rs[0])
-	if got := len(f.audited("seed.given")); got != 4 {
+	f.Kill()
+	f.Start()
+	f.AwaitHead(rs[0])
+	if got := len(audited(f, "seed.given")); got != 4 {
 		t.Errorf("the seed was given %d times", got)
 	}
 }
@@ -132,12 +134,12 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	f, rs := peerFleet(t, 2, nil)
 	given := make(chan struct{})                   // by the first one
 	gave := sync.OnceFunc(func() { close(given) }) // on a busy machine it may be asked again
-	good := laterTo(t, f.addr, given)
-	bad := servePeer(t, &liar{key: rs[1].key, state: f.c.Rooms().Head.State(),
+	good := laterTo(t, f.Addr, given)
+	bad := servePeer(t, &liar{key: rs[1].Key, state: f.C.Rooms().Head.State(),
 		secrets: func(s *fealtyv1.PeerSecrets) { s.MeshCa = nil; gave() }})
 	var log syncBuffer
-	rs[0].link.lie(hideReplicas)
-	rs[0].config = func(c *coordinator.Config) {
+	rs[0].Link.Lie(hideReplicas)
+	rs[0].Config = func(c *coordinator.Config) {
 		c.Peers = []string{bad, "dns:peers.example:" + portOf(good)}
 		c.LookupHost = func(_ context.Context, name string) ([]string, error) {
 			if name != "peers.example" {
@@ -147,8 +149,8 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 		}
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 	}
-	rs[0].start()
-	rs[0].awaitHead(f)
+	rs[0].Start()
+	rs[0].AwaitHead(f)
 	if n := gathered(t, rs[0], "fealty_peer_recoveries_total", "outcome", "mesh"); n < 1 {
 		t.Errorf("the metric counts %v failures", n)
 	}
@@ -159,7 +161,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 		!strings.Contains(text, "step=6") || !strings.Contains(text, bad) {
 		t.Errorf("the log does not say that the first peer failed: %s", text)
 	}
-	took := f.audited("seed.received")
+	took := audited(f, "seed.received")
 	if len(took) != 1 || took[0].Fields["from"] != "coordinator-1" {
 		t.Errorf("it recovered from %+v", took)
 	}
@@ -171,16 +173,16 @@ func TestPeerNameThatDoesNotResolve(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	r.config = func(c *coordinator.Config) {
+	r.Config = func(c *coordinator.Config) {
 		c.Peers = []string{"dns:gone.example:7443"}
 		c.LookupHost = func(context.Context, string) ([]string, error) { return nil, errors.New("no such host") }
 	}
-	r.link.lie(hideReplicas)
-	r.start()
-	_, err := r.askOnce(r.loaded())
+	r.Link.Lie(hideReplicas)
+	r.Start()
+	_, err := askOnce(r, loaded(r))
 	wantStep(t, err, coordinator.StepProof, "dns:gone.example:7443")
-	r.link.lie(nil)
-	r.awaitHead(f)
+	r.Link.Lie(nil)
+	r.AwaitHead(f)
 }
 
 // The store goes out of reach in the middle of a recovery: nothing is adopted, and once
@@ -191,15 +193,15 @@ func TestStoreOutOfReachDuringPeerRecovery(t *testing.T) {
 	r := rs[0]
 	cut := make(chan struct{})
 	var once sync.Once
-	r.faults.Arm("peer.before-head", func() error {
-		once.Do(func() { r.link.cut(errors.New("the store is gone")); close(cut) })
+	r.Faults.Arm("peer.before-head", func() error {
+		once.Do(func() { r.Link.Cut(errors.New("the store is gone")); close(cut) })
 		return nil
 	})
-	r.start()
+	r.Start()
 	<-cut
-	r.awaitState("the reason", func(s *authority.State) bool { return strings.Contains(s.Reason, "step 6 (mesh)") })
-	r.link.cut(nil)
-	r.awaitHead(f)
+	r.AwaitState("the reason", func(s *authority.State) bool { return strings.Contains(s.Reason, "step 6 (mesh)") })
+	r.Link.Cut(nil)
+	r.AwaitHead(f)
 }
 
 // A head that appears while a coordinator runs, and whose mesh CA key it has not: it
@@ -208,33 +210,33 @@ func TestPeerRecoveryOfARunningCoordinator(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	r.start()
-	r.awaitHead(f)
+	r.Start()
+	r.AwaitHead(f)
 	refuse := errors.New("not now")
-	r.faults.Fail("peer.before-reread", refuse) // it does not take what is prepared
-	if err := f.setPeople(moreCoordinators(t)); err != nil {
+	r.Faults.Fail("peer.before-reread", refuse) // it does not take what is prepared
+	if err := setPeople(f, moreCoordinators(t)); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitHead(f)
-	if got := len(f.audited("seed.given")); got != 2 {
+	r.AwaitHead(f)
+	if got := len(audited(f, "seed.given")); got != 2 {
 		t.Errorf("the seed was given %d times: it came back without a peer", got)
 	}
-	if got := f.audited("mesh.prepared"); len(got) != 0 {
+	if got := audited(f, "mesh.prepared"); len(got) != 0 {
 		t.Errorf("the key was prepared: %v", got)
 	}
 
 	// It does not hear of the next one; a call does.
-	r.link.deafen(true)
-	if err := f.setPeople(""); err != nil {
+	r.Link.Deafen(true)
+	if err := setPeople(f, ""); err != nil {
 		t.Fatal(err)
 	}
-	before := r.c.Rooms().Head.State()
-	if _, err := r.local().token.CreateToken(r.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool",
-		Name: "n"}); err == nil && r.c.Rooms().Head.State() == before {
+	before := r.C.Rooms().Head.State()
+	if _, err := r.Local().Token.CreateToken(r.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool",
+		Name: "n"}); err == nil && r.C.Rooms().Head.State() == before {
 		t.Error("a token was made under an old head")
 	}
-	r.awaitHead(f)
-	r.link.deafen(false)
+	r.AwaitHead(f)
+	r.Link.Deafen(false)
 }
 
 // The setter gives the new mesh CA key to a ready peer before the head moves, so that
@@ -243,34 +245,34 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r := rs[0]
-	r.start()
-	r.awaitHead(f)
-	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	before := r.c.Rooms().Head.State()
+	r.Start()
+	r.AwaitHead(f)
+	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+	before := r.C.Rooms().Head.State()
 	// It dies with the answer of the swap.
-	f.faults.Arm("set.after-swap", func() error { f.link.cut(errKilled); return errTestCrash })
-	if err := f.setPeople(moreCoordinators(t)); err == nil {
+	f.Faults.Arm("set.after-swap", func() error { f.Link.Cut(coordinatortest.ErrKilled); return errTestCrash })
+	if err := setPeople(f, moreCoordinators(t)); err == nil {
 		t.Fatal("the setter did not crash")
 	}
-	f.stop()
-	r.awaitState("the new head",
+	f.Stop()
+	r.AwaitState("the new head",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Index == 2 })
-	after := r.c.Rooms().Head.State()
+	after := r.C.Rooms().Head.State()
 	if after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey || after.Head.AuthorityEpoch != 2 {
 		t.Errorf("it is at epoch %d with mesh CA key %s", after.Head.AuthorityEpoch, after.MeshKey)
 	}
-	took := r.audited("mesh.prepared")
+	took := audited(r, "mesh.prepared")
 	if len(took) != 1 || took[0].Fields["from"] != "coordinator-1" ||
 		took[0].Fields["mesh_ca_key"] != after.MeshKey.String() ||
 		took[0].Actor != "spiffe://test.example/coordinator/coordinator-2" {
 		t.Errorf("the audit log says %+v", took)
 	}
 	// And it gives what the next one needs, the setter too.
-	rs[1].start()
-	rs[1].awaitHead(r)
-	f.link.cut(nil)
-	f.start()
-	f.awaitHead(r)
+	rs[1].Start()
+	rs[1].AwaitHead(r)
+	f.Link.Cut(nil)
+	f.Start()
+	f.AwaitHead(r)
 }
 
 // For every coordinator that holds the seed the audit log shows where from, and whoever
@@ -278,19 +280,19 @@ func TestPreparedPeerSurvivesTheSetter(t *testing.T) {
 func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 3, nil)
-	rs[0].start()
-	rs[0].awaitHead(f)
-	f.kill() // the others have it from the first replica
+	rs[0].Start()
+	rs[0].AwaitHead(f)
+	f.Kill() // the others have it from the first replica
 	for _, r := range rs[1:] {
-		r.start()
-		r.awaitHead(rs[0])
+		r.Start()
+		r.AwaitHead(rs[0])
 	}
-	s := rs[0].c.Rooms().Head.State()
-	given, received := f.audited("seed.given"), f.audited("seed.received")
+	s := rs[0].C.Rooms().Head.State()
+	given, received := audited(f, "seed.given"), audited(f, "seed.received")
 	if len(given) != 3 || len(received) != 3 {
 		t.Fatalf("given %d times, received %d times", len(given), len(received))
 	}
-	holds := map[string]bool{f.c.Rooms().Self.EnrolmentKey(): true} // it made the seed
+	holds := map[string]bool{f.C.Rooms().Self.EnrolmentKey(): true} // it made the seed
 	for i, g := range given {
 		key, err := proof.ParseKeyClaim(g.Fields["key"])
 		wantOnly(t, "key", err, "")

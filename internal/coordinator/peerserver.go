@@ -164,11 +164,13 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 	}
 	asker, stranger := g.Shown.Match(g.State.Manifest, c.cfg.Now())
 	g.asker = asker
-	switch answer := decide.Give(c.cfg.Keys.Memory(g.State), head.Hash, history.Hash(g.Transcript.Head), stranger == nil); {
+	asked := history.Hash(g.Transcript.Head)
+	switch answer := decide.Give(c.cfg.Keys.Memory(g.State), head.Hash, asked, stranger == nil); {
 	case answer == decide.Stranger:
 		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
-		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.State.Head.Hash.String()[:16], g.State.Head.Index))
+		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.State.Head.Hash.String()[:16],
+			g.State.Head.Index))
 	case answer != decide.Given, c.cfg.Head.State() != g.State, version != g.State.HeadVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet",
 			head.Index))

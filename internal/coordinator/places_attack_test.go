@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -19,17 +20,17 @@ import (
 
 // strangerFrom returns a connection to f from the i-th of many addresses, each of which
 // is in a network of its own.
-func strangerFrom(f *fleet, i int) *mesh.Conn {
-	f.t.Helper()
+func strangerFrom(f *coordinatortest.Fleet, i int) *mesh.Conn {
+	f.T.Helper()
 	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+i/250), byte(i%250), 1)}}
-	conn, err := mesh.DialPinned(f.addr, credential.Unproven(),
+	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(),
 		mesh.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
 			return d.DialContext(ctx, "tcp", addr)
 		}})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	f.t.Cleanup(func() { conn.Close() })
+	f.T.Cleanup(func() { conn.Close() })
 	return conn
 }
 
@@ -47,19 +48,19 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 	for name, crowd := range crowds {
 		t.Run(name, func(t *testing.T) {
 			f, p := ownedFleet(t, nil)
-			alice := p.shareFile(f.store, "alice")
-			f.loseKeeper()
-			f.c.Rooms().OwnerRecovery.Recoveries().Owners = withMost(f.c.Rooms().OwnerRecovery.Recoveries().Owners, crowd.most)
+			alice := p.ShareFile(f.Store, "alice")
+			loseKeeper(f)
+			f.C.Rooms().OwnerRecovery.Recoveries().Owners = withMost(f.C.Rooms().OwnerRecovery.Recoveries().Owners, crowd.most)
 			for i := range crowd.addresses {
 				client := fealtyv1.NewRecoveryServiceClient(strangerFrom(f, i))
 				for range crowd.calls {
-					stream, err := client.Recover(f.ctx())
+					stream, err := client.Recover(f.Context())
 					if err == nil {
 						_, _ = stream.Recv() // the offer, or a refusal; and then nothing more
 					}
 				}
 			}
-			_, err := f.bring(alice, recovery.Options{})
+			_, err := f.Bring(alice, recovery.Options{})
 			wantOnly(t, "an owner among strangers", err, "")
 		})
 	}
@@ -69,22 +70,22 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 // nobody who verifies; and they lose their places.
 func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	for i := range 4 { // more than one page
-		long := string(f.manifest("")) + strings.Repeat(fmt.Sprintf("#%d%s\n", i, strings.Repeat("x", 997)), 1000)
-		if err := f.set([]byte(long)); err != nil {
+		long := string(f.Manifest("")) + strings.Repeat(fmt.Sprintf("#%d%s\n", i, strings.Repeat("x", 997)), 1000)
+		if err := f.Set([]byte(long)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	limits := f.c.Verifiers().Limits()
+	limits := f.C.Verifiers().Limits()
 	limits.Patience = 2 * time.Second
-	f.c.SetVerifiers(flowcontrol.New(limits))
-	want := recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest}
+	f.C.SetVerifiers(flowcontrol.New(limits))
+	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {
 		client := fealtyv1.NewVerifyServiceClient(strangerFrom(f, i))
 		for range coordinator.VerifiersPerSource {
-			stream, err := client.Verify(f.ctx(), &fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
+			stream, err := client.Verify(f.Context(), &fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -94,9 +95,9 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 			held = append(held, stream)
 		}
 	}
-	_, err := verifyAt(t, f.addr, want)
+	_, err := verifyAt(t, f.Addr, want)
 	wantOnly(t, "a data owner among strangers", err, "")
-	v := f.c.Verifiers()
+	v := f.C.Verifiers()
 	none := func() bool { return v.InUse() == 0 }
 	for deadline := time.Now().Add(time.Minute); !none(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -112,23 +113,23 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 	for name, crowd := range crowds {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
-			f.c.Rooms().PeerRecovery.SetPeerCalls(withMost(f.c.Rooms().PeerRecovery.PeerCalls(), crowd.most))
+			f.C.Rooms().PeerRecovery.SetPeerCalls(withMost(f.C.Rooms().PeerRecovery.PeerCalls(), crowd.most))
 			r := rs[0]
 			for i := range crowd.addresses {
 				client := fealtyv1.NewPeerServiceClient(strangerFrom(f, i))
 				for range crowd.calls {
-					stream, err := client.Recover(f.ctx())
+					stream, err := client.Recover(f.Context())
 					if err != nil {
 						continue
 					}
 					_ = stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: &fealtyv1.PeerHello{
-						Cluster: testCluster, Head: make([]byte, 32), Nonce: make([]byte, proof.NonceBytes),
-						Key: r.enrolment, Recipient: "age1",
+						Cluster: coordinatortest.Cluster, Head: make([]byte, 32), Nonce: make([]byte, proof.NonceBytes),
+						Key: r.Enrolment, Recipient: "age1",
 					}}})
 				}
 			}
-			r.start()
-			r.awaitHead(f)
+			r.Start()
+			r.AwaitHead(f)
 		})
 	}
 }
@@ -136,12 +137,12 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 // Strangers who begin to join and do not answer their challenge keep no member out.
 func TestStrangersHoldUpNoJoin(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, func(cfg *coordinator.Config) { cfg.Limit(0, 48, 8) })
-	if err := f.set(f.manifest("")); err != nil {
+	f := coordinatortest.NewFleet(t, func(cfg *coordinator.Config) { cfg.Limit(0, 48, 8) })
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 64 {
-		stream, err := fealtyv1.NewAdmissionServiceClient(strangerFrom(f, i)).Join(f.ctx())
+		stream, err := fealtyv1.NewAdmissionServiceClient(strangerFrom(f, i)).Join(f.Context())
 		if err == nil {
 			_, err = stream.Recv() // the challenge
 		}
@@ -149,7 +150,7 @@ func TestStrangersHoldUpNoJoin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.member("node-a")
+	f.Member("node-a")
 }
 
 // withMost returns a limiter like l for most calls of strangers.

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
@@ -27,32 +28,32 @@ import (
 
 // candidate returns a move of f to a manifest with more coordinators, signed, that was
 // not written.
-func (f *fleet) candidate(extra string, alter func(*history.Transition)) *transition.Move {
-	f.t.Helper()
-	s := f.c.Rooms().Head.State()
-	m, err := manifest.Parse(withSeed(f.manifest(extra), f.people.seed(1, "")))
+func candidate(f *coordinatortest.Fleet, extra string, alter func(*history.Transition)) *transition.Move {
+	f.T.Helper()
+	s := f.C.Rooms().Head.State()
+	m, err := manifest.Parse(coordinatortest.WithSeed(f.Manifest(extra), f.People.Seed(1, "")))
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	mv := &transition.Move{From: s, Manifest: m, Secrets: s.Secrets, Root: s.Root, Mesh: s.MeshCA()}
 	t, moves := s.Chain.Next(history.KindSet, m)
 	t.Reason = "test"
 	if moves {
-		if err := mv.NewMesh(t, f.clock()); err != nil {
-			f.t.Fatal(err)
+		if err := mv.NewMesh(t, f.Clock()); err != nil {
+			f.T.Fatal(err)
 		}
 	}
-	key, err := manifest.NewKey(f.signer.Public().(ed25519.PublicKey))
+	key, err := manifest.NewKey(f.Signer.Public().(ed25519.PublicKey))
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	t.Signatures = []history.Signature{{Key: key,
-		Signature: [64]byte(ed25519.Sign(f.signer, history.SetStatement(m.Hash(), s.Head.Hash)))}}
+		Signature: [64]byte(ed25519.Sign(f.Signer, history.SetStatement(m.Hash(), s.Head.Hash)))}}
 	if alter != nil {
 		alter(t)
 	}
 	if err := mv.Seal(t); err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return mv
 }
@@ -63,20 +64,20 @@ func TestWhatIsNotTaken(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r := rs[0]
-	r.start()
-	r.awaitHead(f)
-	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
+	r.Start()
+	r.AwaitHead(f)
+	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	seed := keyring.NewSeed()
 	keys, err := seed.Derive(make([]byte, keyring.SaltBytes))
 	wantOnly(t, "derive", err, "")
-	otherRoot, err := ca.Root(keys.RootCA(), testCluster, f.clock().Add(-time.Hour))
+	otherRoot, err := ca.Root(keys.RootCA(), coordinatortest.Cluster, f.Clock().Add(-time.Hour))
 	wantOnly(t, "root", err, "")
 	others, err := ca.NewMeshCA(otherRoot, keys.RootCA(),
-		ca.MeshConfig{Cluster: testCluster, Epoch: 2, Validity: time.Hour}, f.clock())
+		ca.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: 2, Validity: time.Hour}, f.Clock())
 	wantOnly(t, "mesh", err, "")
 	bring := func(mv *transition.Move) error {
-		c := f.c.WithPeers()
-		err := (&coordinator.Preparing{C: c, Move: mv}).Bring(f.ctx(), r.addr)
+		c := f.C.WithPeers()
+		err := (&coordinator.Preparing{C: c, Move: mv}).Bring(f.Context(), r.Addr)
 		if err != nil {
 			return explain.Of(err)
 		}
@@ -88,88 +89,88 @@ func TestWhatIsNotTaken(t *testing.T) {
 		mv   func() *transition.Move
 	}{
 		{"another link before it", func() *transition.Move {
-			return f.candidate(more, func(t *history.Transition) { t.Previous[0] ^= 1 })
+			return candidate(f, more, func(t *history.Transition) { t.Previous[0] ^= 1 })
 		}},
 		{"a link is left out",
-			func() *transition.Move { return f.candidate(more, func(t *history.Transition) { t.Index++ }) }},
+			func() *transition.Move { return candidate(f, more, func(t *history.Transition) { t.Index++ }) }},
 		{"no signature of the signers",
-			func() *transition.Move { return f.candidate(more, func(t *history.Transition) { t.Signatures = nil }) }},
+			func() *transition.Move { return candidate(f, more, func(t *history.Transition) { t.Signatures = nil }) }},
 		{"a signature over something else", func() *transition.Move {
-			return f.candidate(more, func(t *history.Transition) { t.Signatures[0].Signature[5] ^= 1 })
+			return candidate(f, more, func(t *history.Transition) { t.Signatures[0].Signature[5] ^= 1 })
 		}},
 		{"the mesh CA key of another transition", func() *transition.Move {
-			return f.candidate(more, func(t *history.Transition) { t.MeshCAKey[0] ^= 1 })
+			return candidate(f, more, func(t *history.Transition) { t.MeshCAKey[0] ^= 1 })
 		}},
-		{"the mesh CA key of before", func() *transition.Move { return f.candidate("", nil) }},
+		{"the mesh CA key of before", func() *transition.Move { return candidate(f, "", nil) }},
 		{"the certificate of another root", func() *transition.Move {
-			mv := f.candidate(more, func(t *history.Transition) { t.MeshCAKey = others.KeyID() })
+			mv := candidate(f, more, func(t *history.Transition) { t.MeshCAKey = others.KeyID() })
 			mv.Mesh = others
 			return mv
 		}},
 		{"a manifest without it", func() *transition.Move {
-			f.replicas = rs[1:]
-			defer func() { f.replicas = rs }()
-			mv := f.candidate(more, nil)
+			f.Replicas = rs[1:]
+			defer func() { f.Replicas = rs }()
+			mv := candidate(f, more, nil)
 			return mv
 		}},
 		{"an epoch of its own making",
 			func() *transition.Move {
-				return f.candidate(more, func(t *history.Transition) { t.AuthorityEpoch += 7 })
+				return candidate(f, more, func(t *history.Transition) { t.AuthorityEpoch += 7 })
 			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := bring(tc.mv()); err == nil {
 				t.Error("it was taken")
 			}
-			if n := len(r.c.Rooms().Keys.Brought()); n > 0 {
+			if n := len(r.C.Rooms().Keys.Brought()); n > 0 {
 				t.Errorf("%d keys are kept", n)
 			}
 		})
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
-		c := f.c.WithPeers()
-		c.Cfg().Self = f.c.EnrolledAs(newTestKey(t), f.c.Rooms().Self.Certificate())
-		if err := explain.Of((&coordinator.Preparing{C: c, Move: f.candidate(more, nil)}).Bring(f.ctx(),
-			r.addr)); err.Code != explain.PeerRefused {
+		c := f.C.WithPeers()
+		c.Cfg().Self = f.C.EnrolledAs(coordinatortest.NewTestKey(t), f.C.Rooms().Self.Certificate())
+		if err := explain.Of((&coordinator.Preparing{C: c, Move: candidate(f, more, nil)}).Bring(f.Context(),
+			r.Addr)); err.Code != explain.PeerRefused {
 			t.Errorf("answered %v", err)
 		}
 	})
 	t.Run("by who is a coordinator before or after alone", func(t *testing.T) {
-		f.replicas = rs[1:]
-		mv := f.candidate(more, nil)
-		f.replicas = rs
-		p := &coordinator.Preparing{C: f.c.WithPeers(), Move: mv}
-		if err := p.Bring(f.ctx(), r.addr); err == nil || !strings.Contains(err.Error(), "both before and after") {
+		f.Replicas = rs[1:]
+		mv := candidate(f, more, nil)
+		f.Replicas = rs
+		p := &coordinator.Preparing{C: f.C.WithPeers(), Move: mv}
+		if err := p.Bring(f.Context(), r.Addr); err == nil || !strings.Contains(err.Error(), "both before and after") {
 			t.Errorf("the key is brought to who is dismissed: %v", err)
 		}
-		if got := f.c.Rooms().PeerRecovery.Prepare(f.ctx(), mv); len(got) > 0 {
+		if got := f.C.Rooms().PeerRecovery.Prepare(f.Context(), mv); len(got) > 0 {
 			t.Errorf("prepared %v", got)
 		}
 	})
-	if got := r.audited("mesh.prepared"); len(got) > 0 {
+	if got := audited(r, "mesh.prepared"); len(got) > 0 {
 		t.Errorf("the audit log says that keys were taken: %v", got)
 	}
 	// What is in order is taken, up to a bound; the oldest goes.
 	var brought []*transition.Move
 	for range keychain.MaxPrepared + 2 {
-		mv := f.candidate(moreCoordinators(t), nil)
+		mv := candidate(f, moreCoordinators(t), nil)
 		if err := bring(mv); err != nil {
 			t.Fatal(err)
 		}
 		brought = append(brought, mv)
 	}
 	for i, mv := range brought {
-		if have := slices.Contains(r.c.Rooms().Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
+		if have := slices.Contains(r.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
 			t.Errorf("key %d is kept: %v", i, have)
 		}
 	}
 	// The head shows which of them counts; the others are forgotten.
-	if err := f.setPeople(more); err != nil {
+	if err := setPeople(f, more); err != nil {
 		t.Fatal(err)
 	}
-	r.awaitHead(f)
+	r.AwaitHead(f)
 	kept := func() int {
-		return len(r.c.Rooms().Keys.Brought())
+		return len(r.C.Rooms().Keys.Brought())
 	}
 	for end := time.Now().Add(leadPatience); kept() > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -186,46 +187,46 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	f, rs := peerFleet(t, 2, func(c *coordinator.Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
-	s := f.c.Rooms().Head.State()
+	s := f.C.Rooms().Head.State()
 	var said strings.Builder
-	bad := servePeer(t, &liar{key: rs[1].key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
+	bad := servePeer(t, &liar{key: rs[1].Key, state: s, secrets: func(m *fealtyv1.PeerSecrets) {
 		raw, err := proto.Marshal(m)
 		wantOnly(t, "marshal", err, "")
 		said.Write(raw)
 		fmt.Fprintf(&said, "%v %+v", m, m)
 		m.MeshCa = nil
 	}})
-	config := f.config
-	rs[0].config = func(c *coordinator.Config) { config(c); c.Peers = []string{bad} }
-	rs[0].start()
-	rs[0].awaitHead(f)
-	rs[0].link.lie(hideReplicas)
-	_, err := rs[0].c.WithPeers(bad).FromPeers(f.ctx(), rs[0].loaded())
-	rs[0].link.lie(nil)
+	config := f.Config
+	rs[0].Config = func(c *coordinator.Config) { config(c); c.Peers = []string{bad} }
+	rs[0].Start()
+	rs[0].AwaitHead(f)
+	rs[0].Link.Lie(hideReplicas)
+	_, err := rs[0].C.WithPeers(bad).FromPeers(f.Context(), loaded(rs[0]))
+	rs[0].Link.Lie(nil)
 	wantStep(t, err, coordinator.StepMesh, bad)
 	fmt.Fprintf(&said, "%v %+v", err, err)
-	if err := f.setPeople(moreCoordinators(t)); err != nil {
+	if err := setPeople(f, moreCoordinators(t)); err != nil {
 		t.Fatal(err)
 	}
-	rs[0].awaitHead(f)
-	next := f.c.Rooms().Head.State()
+	rs[0].AwaitHead(f)
+	next := f.C.Rooms().Head.State()
 
-	thief := steal(s)
-	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.keys.RecordMAC(),
-		"store key": thief.keys.StoreSeal()}
+	thief := coordinatortest.Steal(s)
+	secrets := map[string][]byte{"seed": thief.Seed.Reveal(), "record MAC key": thief.Keys.RecordMAC(),
+		"store key": thief.Keys.StoreSeal()}
 	for what, st := range map[string]*authority.State{"mesh CA key": s, "next mesh CA key": next} {
 		raw, err := st.MeshCA().Key().Bytes()
 		wantOnly(t, "mesh key", err, "")
 		secrets[what] = raw
 	}
 	places := map[string][]byte{"log": log.Bytes(), "messages and errors": []byte(said.String())}
-	l, err := f.store.List(t.Context(), "")
+	l, err := f.Store.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 	for _, e := range l.Entries {
 		places["store "+e.Key] = e.Value
 	}
-	for _, x := range []*fleet{f, rs[0]} {
-		families, err := x.c.Registry().Gather()
+	for _, x := range []*coordinatortest.Fleet{f, rs[0]} {
+		families, err := x.C.Registry().Gather()
 		wantOnly(t, "gather", err, "")
 		places["metrics"] = append(places["metrics"], fmt.Sprint(families)...)
 	}
@@ -244,25 +245,25 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 
 // What a peer sends is refused or right, and never a panic: the secrets that it gives.
 func FuzzPeerSecrets(f *testing.F) {
-	d := newDesk(f)
-	if err := d.set(""); err != nil {
+	d := coordinatortest.NewDesk(f)
+	if err := d.Set(""); err != nil {
 		f.Fatal(err)
 	}
-	s := d.state()
+	s := d.State()
 	mesh := s.MeshCA()
-	loaded, err := d.c.Rooms().Head.History().Load(f.Context())
+	loaded, err := d.C.Rooms().Head.History().Load(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	d.c.Rooms().Head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
+	d.C.Rooms().Head.Put(&authority.State{Phase: authority.Recovery}, time.Time{})
 	head := &coordinator.ClaimedHead{loaded, s.Head, s.Manifest}
 	f.Add(s.Root.Raw, mesh.Certificate().Raw, s.Manifest.Bytes())
 	f.Add([]byte{}, []byte{}, []byte{})
 	f.Add(mesh.Certificate().Raw, s.Root.Raw, s.Manifest.Bytes())
 	f.Add(s.Root.Raw, []byte("0"), s.Manifest.Bytes())
 	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
-		a := &coordinator.Asking{C: d.c.Rooms().PeerRecovery, Head: head}
-		secrets, key := brought(s)
+		a := &coordinator.Asking{C: d.C.Rooms().PeerRecovery, Head: head}
+		secrets, key := coordinatortest.Brought(s)
 		r := &coordinator.Received{Secrets: secrets}
 		err := a.Verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
 		if err == nil && (string(m) != string(s.Manifest.Bytes()) || r.Mesh.KeyID() != s.MeshKey ||
@@ -277,11 +278,11 @@ func FuzzPeerSecrets(f *testing.F) {
 
 // And what it brings to prepare.
 func FuzzPeerCandidate(f *testing.F) {
-	d := newDesk(f)
-	if err := d.set(""); err != nil {
+	d := coordinatortest.NewDesk(f)
+	if err := d.Set(""); err != nil {
 		f.Fatal(err)
 	}
-	s := d.state()
+	s := d.State()
 	mesh := s.MeshCA()
 	recipient, err := keyring.NewEphemeral()
 	if err != nil {
@@ -290,7 +291,7 @@ func FuzzPeerCandidate(f *testing.F) {
 	tr, _ := s.Chain.Next(history.KindRekey, s.Manifest)
 	tr.Reason = "x"
 	mv := &transition.Move{From: s, Manifest: s.Manifest, Secrets: s.Secrets, Root: s.Root}
-	if err := mv.NewMesh(tr, d.clock()); err != nil {
+	if err := mv.NewMesh(tr, d.Clock()); err != nil {
 		f.Fatal(err)
 	}
 	if err := mv.Seal(tr); err != nil {
@@ -300,19 +301,19 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	shown, err := proof.OwnCoordinator(d.c.Rooms().Self.EnrolmentKey(), nil)
+	shown, err := proof.OwnCoordinator(d.C.Rooms().Self.EnrolmentKey(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}
-	g := &coordinator.Greeted{State: s, Key: d.c.Rooms().Self.EnrolmentKey(), Shown: shown,
+	g := &coordinator.Greeted{State: s, Key: d.C.Rooms().Self.EnrolmentKey(), Shown: shown,
 		Transcript: proof.PeerTranscript{Cluster: s.Manifest.Cluster}}
 	sealed, err := keyring.HandOver(recipient.Public(), keyring.Handover{Purpose: string(proof.Prepare),
-		Cluster: s.Manifest.Cluster, From: g.Key, To: d.c.Rooms().Self.EnrolmentKey(),
+		Cluster: s.Manifest.Cluster, From: g.Key, To: d.C.Rooms().Self.EnrolmentKey(),
 		Head: mv.Link.Hash}, keyring.Handed{Mesh: mv.Mesh.Key()})
 	if err != nil {
 		f.Fatal(err)
 	}
-	if k, err := d.c.Rooms().PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
+	if k, err := d.C.Rooms().PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
 		MeshCa: mv.Mesh.Certificate().Raw}, recipient); err != nil || k.Link.Hash != mv.Link.Hash {
 		f.Fatalf("what is right is refused: %v", err)
 	}
@@ -320,7 +321,7 @@ func FuzzPeerCandidate(f *testing.F) {
 	f.Add(raw, []byte{}, sealed, mesh.Certificate().Raw)
 	f.Add([]byte("{}"), []byte{}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, transition, m, sealed, cert []byte) {
-		k, err := d.c.Rooms().PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m,
+		k, err := d.C.Rooms().PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m,
 			Sealed: sealed, MeshCa: cert}, recipient)
 		if err == nil && (k.Link.Hash != mv.Link.Hash || k.Mesh.KeyID() != mv.Mesh.KeyID()) {
 			t.Fatalf("took %x", transition)

@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -25,7 +26,7 @@ import (
 // together is a fleet of coordinators that share the clock by which they hear each other.
 type together struct {
 	t     *testing.T
-	all   []*fleet
+	all   []*coordinatortest.Fleet
 	since time.Time
 	moved atomic.Int64
 }
@@ -33,20 +34,20 @@ type together struct {
 func newTogether(t *testing.T, n int) *together {
 	t.Helper()
 	x := &together{t: t, since: time.Now()}
-	f := readyFleet(t, func(cfg *coordinator.Config) { cfg.Elapsed = x.elapsed })
-	x.all = []*fleet{f}
+	f := coordinatortest.ReadyFleet(t, func(cfg *coordinator.Config) { cfg.Elapsed = x.elapsed })
+	x.all = []*coordinatortest.Fleet{f}
 	for range n - 1 {
-		x.all = append(x.all, newReplica(t, f))
+		x.all = append(x.all, coordinatortest.NewReplica(t, f))
 	}
-	if err := f.set(f.manifest("")); err != nil {
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range x.all[1:] {
-		r.start()
-		r.awaitHead(f)
+		r.Start()
+		r.AwaitHead(f)
 	}
 	for _, r := range x.all {
-		r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
+		awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	x.ask(x.all...) // they know each other
 	x.pass(presence.Settle)
@@ -60,14 +61,14 @@ func (x *together) elapsed() time.Duration {
 func (x *together) pass(d time.Duration) { x.moved.Add(int64(d)) }
 
 // ask has each of some ask the others once.
-func (x *together) ask(some ...*fleet) {
+func (x *together) ask(some ...*coordinatortest.Fleet) {
 	for _, f := range some {
-		f.c.Rooms().Peers.Ask(f.ctx(), f.c.Rooms().Head.State())
+		f.C.Rooms().Peers.Ask(f.Context(), f.C.Rooms().Head.State())
 	}
 }
 
 // unheard lets the time pass after which some miss who does not answer them.
-func (x *together) unheard(some ...*fleet) {
+func (x *together) unheard(some ...*coordinatortest.Fleet) {
 	for range presence.Asks {
 		x.ask(some...)
 	}
@@ -77,21 +78,21 @@ func (x *together) unheard(some ...*fleet) {
 
 // finds wants exactly these findings with a code that has the prefix: each is the code,
 // and a part of the summary.
-func finds(t *testing.T, f *fleet, prefix string, want ...[2]string) {
+func finds(t *testing.T, f *coordinatortest.Fleet, prefix string, want ...[2]string) {
 	t.Helper()
 	var got []string
-	for _, x := range f.getStatus().GetFindings() {
+	for _, x := range getStatus(f).GetFindings() {
 		if strings.HasPrefix(x.GetCode(), prefix) {
 			got = append(got, x.GetCode()+" "+x.GetSummary())
 		}
 	}
 	if len(got) != len(want) {
-		t.Errorf("%s finds %q; want %q", f.c.Rooms().Self.NameIn(f.c.Rooms().Head.State().Manifest), got, want)
+		t.Errorf("%s finds %q; want %q", f.C.Rooms().Self.NameIn(f.C.Rooms().Head.State().Manifest), got, want)
 		return
 	}
 	for i, w := range want {
 		if !strings.HasPrefix(got[i], w[0]) || !strings.Contains(got[i], w[1]) {
-			t.Errorf("%s finds %q; want %q", f.c.Rooms().Self.NameIn(f.c.Rooms().Head.State().Manifest), got[i], w)
+			t.Errorf("%s finds %q; want %q", f.C.Rooms().Self.NameIn(f.C.Rooms().Head.State().Manifest), got[i], w)
 		}
 	}
 }
@@ -114,26 +115,26 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	first, second, third := x.all[0], x.all[1], x.all[2]
 
 	if leader, _, _ := awaitLeader(t, x.all...); leader != first {
-		_, err := leader.leaderClient().TransferLeader(t.Context(),
+		_, err := leaderClient(leader).TransferLeader(t.Context(),
 			&fealtyv1.TransferLeaderRequest{To: "coordinator-1"})
 		wantOnlyNil(t, err)
 	}
-	first.kill() // it led
+	first.Kill() // it led
 	x.unheard(second, third)
 	finds(t, second, ofCoordinators, missing("coordinator-1"))
 	finds(t, third, ofCoordinators, missing("coordinator-1"))
-	if got := second.getStatus().GetReplicas(); got[0].GetUnheardFor().AsDuration() < presence.After ||
+	if got := getStatus(second).GetReplicas(); got[0].GetUnheardFor().AsDuration() < presence.After ||
 		got[1].GetUnheardFor() != nil || got[2].GetUnheardFor().AsDuration() >= presence.After {
 		t.Errorf("the coordinators are shown as %v", got)
 	}
 
-	first.start()
-	first.await(authority.Ready)
-	first.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" && !r.Stopped })
+	first.Start()
+	first.Await(authority.Ready)
+	awaitReplica(first, func(r replicas.Record) bool { return r.Phase == "ready" && !r.Stopped })
 	until := time.Now().Add(time.Minute)
 	silent := func() bool {
 		x.ask(second, third)
-		since, _ := second.c.Rooms().Peers.Silent(first.enrolmentKey())
+		since, _ := second.C.Rooms().Peers.Silent(enrolmentKey(first))
 		return since >= presence.After
 	}
 	for silent() && time.Now().Before(until) {
@@ -141,35 +142,35 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 	finds(t, second, ofCoordinators)
 
-	third.stop()
+	third.Stop()
 	x.unheard(first, second)
 	x.pass(time.Hour)
 	finds(t, second, ofCoordinators)
-	if r := second.getStatus().GetReplicas()[2]; !r.GetStopped() || r.GetUnheardFor() != nil {
+	if r := getStatus(second).GetReplicas()[2]; !r.GetStopped() || r.GetUnheardFor() != nil {
 		t.Errorf("who stopped is shown as %v", r)
 	}
 }
 
-func (f *fleet) enrolmentKey() string { return f.c.Rooms().Self.EnrolmentKey() }
+func enrolmentKey(f *coordinatortest.Fleet) string { return f.C.Rooms().Self.EnrolmentKey() }
 
 // A coordinator that just became ready misses nobody; one that is dismissed is missed no more.
 func TestWhoIsNotMissed(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 2)
 	first, second := x.all[0], x.all[1]
-	second.kill()
-	first.c.Rooms().Peers.Listen()
+	second.Kill()
+	first.C.Rooms().Peers.Listen()
 	x.unheard(first)
 	finds(t, first, ofCoordinators)
 	x.pass(presence.Settle)
 	finds(t, first, ofCoordinators, missing("coordinator-2"))
 
-	replicas := first.replicas
-	first.replicas = nil // the manifest of one coordinator
-	if err := first.set(first.manifest("")); err != nil {
+	replicas := first.Replicas
+	first.Replicas = nil // the manifest of one coordinator
+	if err := first.Set(first.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	first.replicas = replicas
+	first.Replicas = replicas
 	x.ask(first)
 	finds(t, first, ofCoordinators)
 }
@@ -180,8 +181,8 @@ func TestForgetCoordinator(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 3)
 	first, second, third := x.all[0], x.all[1], x.all[2]
-	forget := func(f *fleet, name string, dry bool) (*fealtyv1.ForgetCoordinatorResponse, error) {
-		return fealtyv1.NewCoordinatorServiceClient(f.localConn()).ForgetCoordinator(f.ctx(),
+	forget := func(f *coordinatortest.Fleet, name string, dry bool) (*fealtyv1.ForgetCoordinatorResponse, error) {
+		return fealtyv1.NewCoordinatorServiceClient(f.LocalConn()).ForgetCoordinator(f.Context(),
 			&fealtyv1.ForgetCoordinatorRequest{Name: name, Reason: "its machine burned", DryRun: dry})
 	}
 	for name, want := range map[string]explain.Code{
@@ -192,7 +193,7 @@ func TestForgetCoordinator(t *testing.T) {
 		}
 	}
 
-	second.kill()
+	second.Kill()
 	x.unheard(first, third)
 	if out, err := forget(third, "coordinator-2", true); err != nil || len(out.GetForgotten()) != 1 {
 		t.Errorf("a dry run: %v, %v", out, err)
@@ -205,15 +206,15 @@ func TestForgetCoordinator(t *testing.T) {
 	x.ask(first)
 	finds(t, first, ofCoordinators)
 	finds(t, third, ofCoordinators)
-	if got := first.audited("coordinator.forget"); len(got) != 1 || got[0].Target != "coordinator-2" ||
+	if got := audited(first, "coordinator.forget"); len(got) != 1 || got[0].Target != "coordinator-2" ||
 		got[0].Reason != "its machine burned" {
 		t.Errorf("the audit log has %v", got)
 	}
 
-	second.start()
-	second.await(authority.Ready)
-	second.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	second.kill()
+	second.Start()
+	second.Await(authority.Ready)
+	awaitReplica(second, func(r replicas.Record) bool { return r.Phase == "ready" })
+	second.Kill()
 	x.ask(first)
 	x.unheard(first)
 	finds(t, first, ofCoordinators, missing("coordinator-2"))
@@ -224,15 +225,16 @@ func TestForgetCoordinator(t *testing.T) {
 func TestFindingsOfOthersAreTold(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 2)
-	leader, other := x.all[0], x.all[1]
+	leader, _, others := awaitLeader(t, x.all...) // the time that passed ended the first lease
+	other, name := others[0], leader.C.Rooms().Self.NameIn(leader.C.Rooms().Head.State().Manifest)
 	const lost = "kind: peer\nname: lost\nmember: data/nobody\naddresses: [\"h:1\"]\nclass: bootstrap"
-	leader.member("node-a")
-	if _, err := fealtyv1.NewConfigServiceClient(leader.localConn()).PutConfig(leader.ctx(),
+	leader.Member("node-a")
+	if _, err := fealtyv1.NewConfigServiceClient(leader.LocalConn()).PutConfig(leader.Context(),
 		putRequest(lost)); err != nil {
 		t.Fatal(err)
 	}
-	found := func(f *fleet) []*fealtyv1.Finding {
-		return slices.DeleteFunc(f.getStatus().GetFindings(),
+	found := func(f *coordinatortest.Fleet) []*fealtyv1.Finding {
+		return slices.DeleteFunc(getStatus(f).GetFindings(),
 			func(x *fealtyv1.Finding) bool { return x.GetCode() != string(explain.ConfigNotGiven) })
 	}
 	until := time.Now().Add(time.Minute)
@@ -242,13 +244,13 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 	x.ask(other)
 	own, told := found(leader), found(other)
 	if len(own) != 1 || len(told) != 1 || told[0].GetSummary() != own[0].GetSummary() ||
-		told[0].GetRemedy() != own[0].GetRemedy() || told[0].GetCoordinator() != "coordinator-1" ||
+		told[0].GetRemedy() != own[0].GetRemedy() || told[0].GetCoordinator() != name ||
 		own[0].GetCoordinator() != "" {
 		t.Errorf("the leader finds %v, the other one %v", own, told)
 	}
 
 	// The last words of the one that told it are no finding of their own once it is gone.
-	leader.kill()
+	leader.Kill()
 	x.unheard(other)
 	if told := found(other); len(told) > 0 {
 		t.Errorf("of a coordinator that is gone it tells %v", told)
@@ -261,13 +263,13 @@ func TestContactOfMembers(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 2)
 	first, second := x.all[0], x.all[1]
-	if err := first.set(first.manifest("baseline: {data: 2}\n")); err != nil {
+	if err := first.Set(first.Manifest("baseline: {data: 2}\n")); err != nil {
 		t.Fatal(err)
 	}
-	second.awaitHead(first)
-	a, b := first.member("node-a"), first.member("node-b")
-	a.f = second
-	stream, err := newClients(a.conn()).agent.Connect(first.ctx())
+	second.AwaitHead(first)
+	a, b := first.Member("node-a"), first.Member("node-b")
+	a.Fleet = second
+	stream, err := coordinatortest.NewClients(a.Conn()).Agent.Connect(first.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,11 +277,11 @@ func TestContactOfMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, stream, snapshot.ScopeNodeBootstrap)
-	first.c.Rooms().Membership.Listens(time.Unix(0, 0))
+	first.C.Rooms().Membership.Listens(time.Unix(0, 0))
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
 		t.Helper()
 		time.Sleep(peers.Fresh) // what was said before is not fresh any more
-		st := first.getStatus()
+		st := getStatus(first)
 		var got []string
 		for _, m := range st.GetMembers() {
 			got = append(got, m.GetContact())
@@ -299,11 +301,11 @@ func TestContactOfMembers(t *testing.T) {
 			t.Errorf("%s: found are %q; want %q", step, found, codes)
 		}
 	}
-	first.advance(replicas.SilentAfter + time.Second)
+	first.Advance(replicas.SilentAfter + time.Second)
 	check("at first", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1, NotHeard: 1},
 		explain.MemberBaseline, explain.MemberSilent)
 
-	poll, err := fealtyv1.NewSnapshotServiceClient(b.conn()).Poll(first.ctx(),
+	poll, err := fealtyv1.NewSnapshotServiceClient(b.Conn()).Poll(first.Context(),
 		&fealtyv1.PollRequest{Name: "node-b", Interval: durationpb.New(time.Minute)})
 	for err == nil {
 		_, err = poll.Recv()
@@ -316,13 +318,13 @@ func TestContactOfMembers(t *testing.T) {
 	check("twice its interval later", "connected", "not heard", "not met", &fealtyv1.Contacts{Connected: 1,
 		NotHeard: 1}, explain.MemberBaseline, explain.MemberSilent)
 
-	second.kill()
+	second.Kill()
 	check("a coordinator does not answer", "unknown", "unknown", "unknown", &fealtyv1.Contacts{Unknown: 2,
 		Unanswered: []string{"coordinator-2"}})
 	x.unheard(first)
 	check("it is missed", "unknown", "unknown", "unknown", &fealtyv1.Contacts{Unknown: 2,
 		Unanswered: []string{"coordinator-2"}})
-	if _, err := fealtyv1.NewCoordinatorServiceClient(first.localConn()).ForgetCoordinator(first.ctx(),
+	if _, err := fealtyv1.NewCoordinatorServiceClient(first.LocalConn()).ForgetCoordinator(first.Context(),
 		&fealtyv1.ForgetCoordinatorRequest{Name: "coordinator-2"}); err != nil {
 		t.Fatal(err)
 	}

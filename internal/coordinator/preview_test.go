@@ -5,29 +5,31 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 )
 
 // A preview names who would lose renewal, and who then does; and changes nothing.
 func TestPreviewTellsWhoIsCutOff(t *testing.T) {
-	d := testDesk(t)
-	stays, goes := d.joined("stays"), d.joined("goes")
-	d.token(&fealtyv1.CreateTokenRequest{Entry: "small"})
+	d := coordinatortest.PoolDesk(t)
+	stays, goes := d.Joined("stays"), d.Joined("goes")
+	d.Token(&fealtyv1.CreateTokenRequest{Entry: "small"})
 	preview := func(extra string) *fealtyv1.PreviewManifestResponse {
 		t.Helper()
-		resp, err := served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).PreviewManifest(
+		resp, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
+			d.C.Rooms().Authority.RegisterServices).PreviewManifest(
 			t.Context(),
-			&fealtyv1.PreviewManifestRequest{Manifest: d.manifest(extra)})
+			&fealtyv1.PreviewManifestRequest{Manifest: d.Manifest(extra)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return resp
 	}
-	if r := preview(poolEntries); r.GetMembersTotal()+r.GetTokensTotal() != 0 ||
-		string(r.GetManifest()) != string(d.state().Manifest.Bytes()) {
+	if r := preview(coordinatortest.PoolEntries); r.GetMembersTotal()+r.GetTokensTotal() != 0 ||
+		string(r.GetManifest()) != string(d.State().Manifest.Bytes()) {
 		t.Fatalf("of the manifest in force: %v", r)
 	}
-	before := d.store.keys("")
-	without := strings.Replace(strings.Replace(poolEntries, "token:pool", "token:puddle", 1), "name: pool",
+	before := d.Store.Keys("")
+	without := strings.Replace(strings.Replace(coordinatortest.PoolEntries, "token:pool", "token:puddle", 1), "name: pool",
 		"name: puddle", 1)
 	without = strings.Replace(without, `  - {name: small, kind: data, match: ["token:small"], max_members: 2}`+"\n",
 		"", 1)
@@ -36,22 +38,22 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 		r.GetMembers()[0].GetWhy() == "" || r.GetTokensTotal() != 1 {
 		t.Fatalf("%v", r)
 	}
-	if now := d.store.keys(""); len(now) != len(before) {
+	if now := d.Store.Keys(""); len(now) != len(before) {
 		t.Errorf("a preview wrote %d records", len(now)-len(before))
 	}
-	for _, m := range []*machine{stays, goes} {
-		wantOnly(t, "renew", m.renew(), "")
+	for _, m := range []*coordinatortest.Machine{stays, goes} {
+		wantOnly(t, "renew", m.Renew(), "")
 	}
-	if err := d.set(without); err != nil {
+	if err := d.Set(without); err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range []*machine{stays, goes} {
-		if err := m.renew(); err == nil {
-			t.Errorf("%s was renewed all the same", m.id)
+	for _, m := range []*coordinatortest.Machine{stays, goes} {
+		if err := m.Renew(); err == nil {
+			t.Errorf("%s was renewed all the same", m.ID)
 		}
 	}
 	// As another kind, and as one that was lost already.
-	if r := preview(strings.Replace(poolEntries, "name: pool, kind: data", "name: pool, kind: witness",
+	if r := preview(strings.Replace(coordinatortest.PoolEntries, "name: pool, kind: data", "name: pool, kind: witness",
 		1)); r.GetMembersTotal() != 0 {
 		t.Errorf("members that are lost already: %v", r)
 	}

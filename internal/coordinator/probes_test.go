@@ -15,6 +15,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 )
 
 func TestHealth(t *testing.T) {
@@ -115,11 +116,11 @@ func TestHealth(t *testing.T) {
 
 // The probes of a coordinator, over HTTP, in each of its conditions.
 func TestProbes(t *testing.T) {
-	d := newDesk(t)
+	d := coordinatortest.NewDesk(t)
 	ask := func(path string) (int, coordinator.ProbeAnswer) {
 		t.Helper()
 		w := httptest.NewRecorder()
-		d.c.MetricsHandler(d.c.Registry()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		d.C.MetricsHandler(d.C.Registry()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		var a coordinator.ProbeAnswer
 		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
 			t.Fatalf("%s: %v: %s", path, err, w.Body)
@@ -137,7 +138,7 @@ func TestProbes(t *testing.T) {
 				t.Errorf("%s: %s is %d: %+v", when, path, got, a)
 			}
 		}
-		if err := testutil.GatherAndCompare(d.c.Registry(),
+		if err := testutil.GatherAndCompare(d.C.Registry(),
 			strings.NewReader("# HELP fealty_coordinator_recovery_mode 1 while the state in memory is not the head of "+
 				"the persisted history.\n"+
 				"# TYPE fealty_coordinator_recovery_mode gauge\nfealty_coordinator_recovery_mode "+
@@ -146,40 +147,40 @@ func TestProbes(t *testing.T) {
 		}
 	}
 	want("before it serves", 503, 503, 200, 0)
-	d.c.Serving().Store(true)
+	d.C.Serving().Store(true)
 	want("without a manifest", 200, 503, 200, 0)
-	if err := d.set(""); err != nil {
+	if err := d.Set(""); err != nil {
 		t.Fatal(err)
 	}
 	want("with a manifest", 200, 200, 200, 0)
-	d.store.setDown(errors.New("down"))
-	d.advance(coordinator.DefaultMaxHeadAge)
-	d.c.Pulsed().Set(d.clock())
-	d.c.Rooms().Authority.Look(t.Context())
+	d.Store.SetDown(errors.New("down"))
+	d.Advance(coordinator.DefaultMaxHeadAge)
+	d.C.Pulsed().Set(d.Clock())
+	d.C.Rooms().Authority.Look(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
 		t.Errorf("readiness in an outage: %+v", a)
 	}
-	d.c.Cfg().LivenessStore = true
+	d.C.Cfg().LivenessStore = true
 	want("in an outage, strict", 200, 200, 503, 0)
-	d.c.Cfg().LivenessStore = false
-	d.advance(time.Second)
+	d.C.Cfg().LivenessStore = false
+	d.Advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
-	d.store.setDown(nil)
-	d.c.Rooms().Authority.Look(t.Context())
+	d.Store.SetDown(nil)
+	d.C.Rooms().Authority.Look(t.Context())
 	want("after the outage", 200, 200, 200, 0)
-	d.advance(coordinator.StuckAfter + time.Second)
-	d.c.Rooms().Authority.Look(t.Context())
+	d.Advance(coordinator.StuckAfter + time.Second)
+	d.C.Rooms().Authority.Look(t.Context())
 	want("stuck", 200, 200, 503, 0)
 
 	// A keeper that is gone.
-	if err := d.disk.FS().Remove("/keeper/key"); err != nil {
+	if err := d.Disk.FS().Remove("/keeper/key"); err != nil {
 		t.Fatal(err)
 	}
-	d.restart()
-	d.c.Serving().Store(true)
+	d.Restart()
+	d.C.Serving().Store(true)
 	want("before anybody was asked for the keys", 503, 503, 200, 1)
-	d.c.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Authority.Look(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)
@@ -188,18 +189,18 @@ func TestProbes(t *testing.T) {
 
 // Liveness fails while a lock that calls need is held, whatever it is, and only then.
 func TestStuck(t *testing.T) {
-	d := readyDesk(t, "")
-	alive := func() bool { return d.c.Health().Liveness().OK }
-	for i, l := range d.c.Locks() {
-		d.c.CheckSelf()
+	d := coordinatortest.ReadyDesk(t, "")
+	alive := func() bool { return d.C.Health().Liveness().OK }
+	for i, l := range d.C.Locks() {
+		d.C.CheckSelf()
 		l.Lock()
 		done := make(chan struct{})
-		go func() { defer close(done); d.c.CheckSelf() }()
-		d.advance(coordinator.StuckAfter)
+		go func() { defer close(done); d.C.CheckSelf() }()
+		d.Advance(coordinator.StuckAfter)
 		if !alive() {
 			t.Errorf("dead after a short wait for lock %d", i)
 		}
-		d.advance(time.Second)
+		d.Advance(time.Second)
 		if alive() {
 			t.Errorf("alive while lock %d is held", i)
 		}
@@ -214,9 +215,9 @@ func TestStuck(t *testing.T) {
 // A coordinator that runs checks itself.
 func TestPulse(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	for range 2 {
-		for before := f.c.Pulsed().Get(); f.c.Pulsed().Get().Equal(before); time.Sleep(5 * time.Millisecond) {
+		for before := f.C.Pulsed().Get(); f.C.Pulsed().Get().Equal(before); time.Sleep(5 * time.Millisecond) {
 			if t.Context().Err() != nil {
 				t.Fatal("no self-check came through")
 			}
@@ -234,11 +235,11 @@ func TestKubernetesProbesAreServed(t *testing.T) {
 	if len(named) != 3 || strings.Count(string(raw), "httpGet") != 3 {
 		t.Fatalf("the manifest names %v", named)
 	}
-	d := testDesk(t)
-	d.c.Serving().Store(true)
+	d := coordinatortest.PoolDesk(t)
+	d.C.Serving().Store(true)
 	serves := func(path string) int {
 		w := httptest.NewRecorder()
-		d.c.MetricsHandler(d.c.Registry()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		d.C.MetricsHandler(d.C.Registry()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		return w.Code
 	}
 	for _, n := range named {

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -36,40 +37,41 @@ import (
 func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
-		for name, how := range map[string]lostAnswer{"it happened": lostForGood, "it did not": lostForGoodN} {
+		for name, how := range map[string]coordinatortest.LostAnswer{"it happened": coordinatortest.LostForGood,
+			"it did not": coordinatortest.LostForGoodN} {
 			t.Run(map[bool]string{true: "first set, ", false: "set, "}[first]+name, func(t *testing.T) {
-				f := newFleet(t, func(c *coordinator.Config) { c.Log = slog.New(slog.DiscardHandler) })
-				f.people = newPeople(t, "alice", "bob")
-				before := f.c.Rooms().Head.State()
+				f := coordinatortest.NewFleet(t, func(c *coordinator.Config) { c.Log = slog.New(slog.DiscardHandler) })
+				f.People = coordinatortest.NewPeople(t, "alice", "bob")
+				before := f.C.Rooms().Head.State()
 				if !first {
-					wantOnly(t, "first set", f.setPeople(""), "")
-					before = f.c.Rooms().Head.State()
+					wantOnly(t, "first set", setPeople(f, ""), "")
+					before = f.C.Rooms().Head.State()
 				}
-				f.link.lose(how)
-				wantCode(t, f.setPeople(moreCoordinators(t)), explain.StoreOutcomeUnknown)
-				if got := f.c.Rooms().Head.State(); got != before {
+				f.Link.Lose(how)
+				coordinatortest.WantCode(t, setPeople(f, moreCoordinators(t)), explain.StoreOutcomeUnknown)
+				if got := f.C.Rooms().Head.State(); got != before {
 					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.Phase, got.Head.Index)
 				}
-				f.link.cut(nil)
-				f.c.Rooms().Head.LookAgain()
-				if how == lostForGoodN {
+				f.Link.Cut(nil)
+				f.C.Rooms().Head.LookAgain()
+				if how == coordinatortest.LostForGoodN {
 					// Nothing came, and the next set goes on from where it was.
-					f.awaitState("the head of before",
+					f.AwaitState("the head of before",
 						func(s *authority.State) bool { return s.Phase == before.Phase && s.Head.Hash == before.Head.Hash })
-					wantOnly(t, "set again", f.setPeople(moreCoordinators(t)), "")
+					wantOnly(t, "set again", setPeople(f, moreCoordinators(t)), "")
 				}
-				f.await(authority.Ready)
-				f.awaitState("the head", func(s *authority.State) bool {
+				f.Await(authority.Ready)
+				f.AwaitState("the head", func(s *authority.State) bool {
 					return s.Phase == authority.Ready && s.Head.Index == before.Head.Index+1
 				})
-				s := f.c.Rooms().Head.State()
+				s := f.C.Rooms().Head.State()
 				if s.Head.Kind == history.KindRekey || s.MeshKey != s.Head.MeshCAKey ||
 					s.Head.Previous != before.Head.Hash {
 					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.Head.Index, s.Head.Kind, s.MeshKey)
 				}
-				f.member("after")
+				f.Member("after")
 				wantOrigins(t, f, "coordinator-1")
-				if got := len(f.loaded().Links); got != int(s.Head.Index) {
+				if got := len(loaded(f).Links); got != int(s.Head.Index) {
 					t.Errorf("the history has %d transitions", got)
 				}
 			})
@@ -83,24 +85,24 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 func TestCandidatesWaitForTheirHead(t *testing.T) {
 	t.Parallel()
 	f, _ := peerFleet(t, 1, nil)
-	release, err := f.c.Rooms().Authority.SettingTurn(f.ctx())
+	release, err := f.C.Rooms().Authority.SettingTurn(f.Context())
 	wantOnly(t, "turn", err, "")
 	defer release()
-	s := f.c.Rooms().Head.State()
-	mv := f.candidate(moreCoordinators(t), nil)
+	s := f.C.Rooms().Head.State()
+	mv := candidate(f, moreCoordinators(t), nil)
 	seed := keyring.NewSeed()
-	mv.NewSeed, mv.Secrets, mv.Link.Salt = true, secretsOf(seed, history.Salt{1}), history.Salt{1}
-	f.c.Rooms().Keys.Pend(mv)
-	f.c.Rooms().Keys.Settle(s.Head)
-	if m := f.c.Rooms().Authority.Memory(); m.Mesh(mv.Link.MeshCAKey) == nil || m.Secrets(mv.Link.Salt) == nil ||
-		!mv.Secrets.Same(secretsOf(seed, history.Salt{1})) {
+	mv.NewSeed, mv.Secrets, mv.Link.Salt = true, coordinatortest.SecretsOf(seed, history.Salt{1}), history.Salt{1}
+	f.C.Rooms().Keys.Pend(mv)
+	f.C.Rooms().Keys.Settle(s.Head)
+	if m := f.C.Rooms().Authority.Memory(); m.Mesh(mv.Link.MeshCAKey) == nil || m.Secrets(mv.Link.Salt) == nil ||
+		!mv.Secrets.Same(coordinatortest.SecretsOf(seed, history.Salt{1})) {
 		t.Error("the keys of a head that may come are gone")
 	}
 	other := mv.Link
 	other.Hash[0] ^= 1
 	other.Salt = s.Head.Salt
-	f.c.Rooms().Keys.Settle(other)
-	if m := f.c.Rooms().Authority.Memory(); m.Mesh(mv.Link.MeshCAKey) != nil || m.Secrets(mv.Link.Salt) != nil ||
+	f.C.Rooms().Keys.Settle(other)
+	if m := f.C.Rooms().Authority.Memory(); m.Mesh(mv.Link.MeshCAKey) != nil || m.Secrets(mv.Link.Salt) != nil ||
 		!mv.Secrets.Gone() {
 		t.Error("the keys of a head that cannot come any more are kept")
 	}
@@ -119,28 +121,28 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := readyFleet(t, nil)
-			before := f.c.Rooms().Head.State()
-			f.stop()
-			f.link.lie(func(e store.Entry) store.Entry {
+			f := coordinatortest.ReadyFleet(t, nil)
+			before := f.C.Rooms().Head.State()
+			f.Stop()
+			f.Link.Lie(func(e store.Entry) store.Entry {
 				if strings.HasPrefix(e.Key, sealed.Mesh(before.Head.Hash).Under()) {
 					return harm(e)
 				}
 				return e
 			})
-			f.start()
-			f.await(authority.Ready)
-			s := f.c.Rooms().Head.State()
+			f.Start()
+			f.Await(authority.Ready)
+			s := f.C.Rooms().Head.State()
 			if s.Head.Kind != history.KindRekey || s.Head.Previous != before.Head.Hash ||
 				s.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 				s.MeshKey == before.MeshKey || s.MeshKey != s.Head.MeshCAKey || s.RootPin != before.RootPin {
 				t.Errorf("it came back at index %d by %s, epoch %d", s.Head.Index, s.Head.Kind, s.Head.AuthorityEpoch)
 			}
 			wantOrigins(t, f, "coordinator-1")
-			f.member("after")
+			f.Member("after")
 			// What was sealed with the new head brings it back without a transition.
-			f.restart()
-			f.awaitState("the same head",
+			f.Restart()
+			f.AwaitState("the same head",
 				func(now *authority.State) bool { return now.Phase == authority.Ready && now.Head.Hash == s.Head.Hash })
 		})
 	}
@@ -155,95 +157,95 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
 	var later atomic.Int64
-	config, sinceStart := f.config, coordinator.SinceNow()
-	r.config = func(cfg *coordinator.Config) {
+	config, sinceStart := f.Config, coordinator.SinceNow()
+	r.Config = func(cfg *coordinator.Config) {
 		if config != nil {
 			config(cfg)
 		}
 		cfg.Elapsed = func() time.Duration { return sinceStart() + time.Duration(later.Load()) }
 		cfg.SelfHealAfter = time.Hour
 	}
-	r.start()
-	r.awaitHead(f)
-	before := r.c.Rooms().Head.State()
-	seen, err := verifyAt(t, r.addr, recovery.Expected{Manifest: before.Manifest})
+	r.Start()
+	r.AwaitHead(f)
+	before := r.C.Rooms().Head.State()
+	seen, err := verifyAt(t, r.Addr, recovery.Expected{Manifest: before.Manifest})
 	wantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(answer) })
 	t.Cleanup(goOn)
-	f.faults.Arm("peer.before-reread", func() error {
+	f.Faults.Arm("peer.before-reread", func() error {
 		asked <- struct{}{}
 		<-answer
 		return errTestCrash
 	})
-	r.faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
+	r.Faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
 
 	// As long as it cannot even look, it says that it is behind to who verifies it.
-	release, err := r.c.Rooms().Authority.SettingTurn(r.ctx())
+	release, err := r.C.Rooms().Authority.SettingTurn(r.Context())
 	wantOnly(t, "turn", err, "")
-	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
-	if s := r.c.Rooms().Head.State(); s != before {
+	wantOnly(t, "set", setPeople(f, moreCoordinators(t)), "")
+	if s := r.C.Rooms().Head.State(); s != before {
 		t.Fatalf("it is at index %d", s.Head.Index)
 	}
-	want := recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest, Seen: seen.Mark()}
-	_, err = verifyAt(t, r.addr, want)
-	wantCode(t, err, explain.RecoveryMode)
-	if claim, _, err := r.c.VerifyClaim(r.ctx(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil ||
+	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: seen.Mark()}
+	_, err = verifyAt(t, r.Addr, want)
+	coordinatortest.WantCode(t, err, explain.RecoveryMode)
+	if claim, _, err := r.C.VerifyClaim(r.Context(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil ||
 		claim.GetReady() || len(claim.GetMeshCa()) > 0 {
 		t.Errorf("behind the head it claims %v, %v", claim, err)
 	}
 	release()
 
 	<-asked
-	if s := r.c.Rooms().Head.State(); s != before {
+	if s := r.C.Rooms().Head.State(); s != before {
 		t.Errorf("while it asks its peers it is in phase %s: %s", s.Phase, s.Reason)
 	}
-	short, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
+	short, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
 	defer cancel()
-	if s, err := r.c.Rooms().Head.InForce(short); !errors.Is(err, context.DeadlineExceeded) {
+	if s, err := r.C.Rooms().Head.InForce(short); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a call is decided on %v, %v", s, err)
 	}
 	later.Store(int64(authority.FollowPatience))
 	goOn()
-	r.await(authority.Recovery)
-	if _, err := r.c.Rooms().Head.Ready(); !errors.Is(err, explain.RecoveryMode) {
+	r.Await(authority.Recovery)
+	if _, err := r.C.Rooms().Head.Ready(); !errors.Is(err, explain.RecoveryMode) {
 		t.Errorf("a call is decided on %v", err)
 	}
-	if ok, phase := r.c.Health().Readiness().OK, r.c.Health().Phase; ok || phase != authority.Recovery {
+	if ok, phase := r.C.Health().Readiness().OK, r.C.Health().Phase; ok || phase != authority.Recovery {
 		t.Error("it says that it is ready")
 	}
-	f.faults.Disarm("peer.before-reread")
-	r.awaitHead(f)
+	f.Faults.Disarm("peer.before-reread")
+	r.AwaitHead(f)
 }
 
 // A store that went back, and owners who do not know: their shares bring back no history
 // that this coordinator has seen more of, and the head stays where it is.
 func TestOwnersBringNoOlderHistoryBack(t *testing.T) {
 	t.Parallel()
-	d, p := ownedDesk(t, "")
-	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-	old := d.store.snapshot()
-	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-	newest := d.store.snapshot()
-	d.store.revert(old)
-	d.restart()
-	d.wantPhase("recovery", "")
+	d, p := coordinatortest.OwnedDesk(t, "")
+	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
+	old := d.Store.Snapshot()
+	wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	newest := d.Store.Snapshot()
+	d.Store.Revert(old)
+	d.Restart()
+	wantPhase(d, "recovery", "")
 	head := mustHead(t, d)
-	if _, err := d.bring(alice); err != nil {
+	if _, err := bring(d, alice); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.bring(bob)
+	_, err := bring(d, bob)
 	wantOnly(t, "bring", err, explain.HistoryInvalid)
 	if !errors.Is(err, history.ErrRollback) {
 		t.Errorf("refused for another reason: %v", err)
 	}
-	d.wantPhase("recovery", "")
+	wantPhase(d, "recovery", "")
 	if now := mustHead(t, d); now.Hash != head.Hash {
 		t.Errorf("the head moved to index %d", now.Index)
 	}
 	// The store shows the newest again: the same owners bring it back.
-	d.store.revert(newest)
-	d.lookAgain()
+	d.Store.Revert(newest)
+	d.LookAgain()
 	bringBoth(t, d, alice, bob)
 	wantOneKeyPerEpoch(t, d)
 }
@@ -253,13 +255,13 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 2, nil)
 	r, evil := rs[0], rs[1]
-	old, loaded := f.c.Rooms().Head.State(), f.loaded()
-	wantOnly(t, "set", f.setPeople(moreCoordinators(t)), "")
-	r.start()
-	r.awaitHead(f)
-	r.link.lie(hideReplicas) // it is the liar alone that is asked
-	wantOnly(t, "remove", os.Remove(filepath.Join(r.dir, "coordinator", authority.MarkFile)), "")
-	_, err := r.c.WithPeers(servePeer(t, &liar{key: evil.key, state: old})).FromPeers(r.ctx(), loaded)
+	old, loaded := f.C.Rooms().Head.State(), loaded(f)
+	wantOnly(t, "set", setPeople(f, moreCoordinators(t)), "")
+	r.Start()
+	r.AwaitHead(f)
+	r.Link.Lie(hideReplicas) // it is the liar alone that is asked
+	wantOnly(t, "remove", os.Remove(filepath.Join(r.Dir, "coordinator", authority.MarkFile)), "")
+	_, err := r.C.WithPeers(servePeer(t, &liar{key: evil.Key, state: old})).FromPeers(r.Context(), loaded)
 	if failed := wantStep(t, err, coordinator.StepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
 		t.Errorf("going back failed for another reason: %v", failed.Err)
 	}
@@ -270,14 +272,14 @@ func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	f.replicas = nil
-	wantOnly(t, "set", f.setPeople(""), "")
-	f.replicas = rs
-	r.start()
-	r.await(authority.Recovery)
-	_, err := r.c.Rooms().OwnerRecovery.OpenGathering(r.ctx())
+	f.Replicas = nil
+	wantOnly(t, "set", setPeople(f, ""), "")
+	f.Replicas = rs
+	r.Start()
+	r.Await(authority.Recovery)
+	_, err := r.C.Rooms().OwnerRecovery.OpenGathering(r.Context())
 	wantOnly(t, "open", err, explain.ManifestLeavesOut)
-	if got := f.keys(coordinator.RecoveryPrefix); len(got) > 0 {
+	if got := keys(f, coordinator.RecoveryPrefix); len(got) > 0 {
 		t.Errorf("an attempt is open: %v", got)
 	}
 }
@@ -287,13 +289,13 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	t.Parallel()
 	f, rs := peerFleet(t, 1, nil)
 	r := rs[0]
-	r.start()
-	r.awaitHead(f)
+	r.Start()
+	r.AwaitHead(f)
 	bring := func(mv *transition.Move) error {
-		return (&coordinator.Preparing{C: f.c.WithPeers(), Move: mv}).Bring(f.ctx(), r.addr)
+		return (&coordinator.Preparing{C: f.C.WithPeers(), Move: mv}).Bring(f.Context(), r.Addr)
 	}
-	mv := f.candidate(moreCoordinators(t), nil)
-	r.link.hold(func(tx store.Tx) error {
+	mv := candidate(f, moreCoordinators(t), nil)
+	r.Link.Hold(func(tx store.Tx) error {
 		for _, w := range tx.Put {
 			if strings.HasPrefix(w.Key, auditlog.Prefix) {
 				return errors.New("no space for it")
@@ -304,13 +306,13 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	if err := bring(mv); err == nil {
 		t.Error("it was taken")
 	}
-	if slices.Contains(r.c.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
+	if slices.Contains(r.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Error("a key is kept of which the audit log knows nothing")
 	}
-	r.link.hold(nil)
-	wantOnly(t, "bring", bring(f.candidate(moreCoordinators(t), nil)), "")
-	if got := r.audited("mesh.prepared"); len(got) != 1 ||
-		got[0].Fields["key"] != proof.KeyClaim(f.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)) {
+	r.Link.Hold(nil)
+	wantOnly(t, "bring", bring(candidate(f, moreCoordinators(t), nil)), "")
+	if got := audited(r, "mesh.prepared"); len(got) != 1 ||
+		got[0].Fields["key"] != proof.KeyClaim(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
 }
@@ -320,17 +322,17 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 // history of before once the new one was seen.
 func TestVerifyFollowsAReseed(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	old := f.c.Rooms().Head.State()
-	former, oldHistory := f.keep(), f.loaded()
-	found, err := verifyAt(t, f.addr, recovery.Expected{Manifest: old.Manifest})
+	f := coordinatortest.ReadyFleet(t, nil)
+	old := f.C.Rooms().Head.State()
+	former, oldHistory := keep(f), loaded(f)
+	found, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: old.Manifest})
 	wantOnly(t, "verify", err, "")
-	f.reseed()
-	f.awaitState("the new seed",
+	reseedIn(f)
+	f.AwaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
-	s := f.c.Rooms().Head.State()
+	s := f.C.Rooms().Head.State()
 	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
-	now, err := verifyAt(t, f.addr, seen)
+	now, err := verifyAt(t, f.Addr, seen)
 	wantOnly(t, "verify after the reseed", err, "")
 	if got := now.Mark(); got.Root != s.RootPin || string(got.TransactionKey) == string(seen.Seen.TransactionKey) {
 		t.Errorf("the mark is %+v", got)
@@ -339,20 +341,21 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	claim := func(h *history.History, alter func(*proof.VerifyTranscript)) string {
 		return (&impostor{answer: func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 			tr := proof.VerifyTranscript{
-				Cluster: testCluster, Nonce: nonce, Binding: binding, Head: s.Head.Hash[:], Ready: true,
+				Cluster: coordinatortest.Cluster, Nonce: nonce, Binding: binding, Head: s.Head.Hash[:], Ready: true,
 				Root: s.Root.Raw, MeshCA: s.MeshCA().Certificate().Raw, TransactionKey: s.Secrets.TransactionKey(),
 			}
 			alter(&tr)
-			key, evidence, err := proof.ProveVerify(f.c.Rooms().Self.PrivateKey(), tr)
+			key, evidence, err := proof.ProveVerify(f.C.Rooms().Self.PrivateKey(), tr)
 			return &fealtyv1.VerifyClaim{
 				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA,
 				TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,
 			}, h, err
 		}}).serve(t)
 	}
-	underOld, err := ca.RenewMeshCA(old.Root, former.keys.RootCA(), s.MeshCA(), testCluster, time.Hour, f.clock())
+	underOld, err := ca.RenewMeshCA(old.Root, former.keys.RootCA(), s.MeshCA(), coordinatortest.Cluster, time.Hour,
+		f.Clock())
 	wantOnly(t, "certify", err, "")
-	oldRoot := claim(f.loaded(), func(tr *proof.VerifyTranscript) {
+	oldRoot := claim(loaded(f), func(tr *proof.VerifyTranscript) {
 		tr.Root, tr.MeshCA = old.Root.Raw,
 			underOld.Certificate().Raw
 	})
@@ -365,20 +368,20 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 			t.Errorf("the root of before, %s: %v", name, err)
 		}
 	}
-	oldKey := claim(f.loaded(), func(tr *proof.VerifyTranscript) {
+	oldKey := claim(loaded(f), func(tr *proof.VerifyTranscript) {
 		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
 	})
 	_, err = verifyAt(t, oldKey, seen)
-	wantCode(t, err, explain.VerifyHistory)
+	coordinatortest.WantCode(t, err, explain.VerifyHistory)
 	back := claim(oldHistory, func(tr *proof.VerifyTranscript) {
 		tr.Head, tr.Root, tr.MeshCA = old.Head.Hash[:], old.Root.Raw, old.MeshCA().Certificate().Raw
 		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
 	})
 	// Under the key that was seen its head does not verify any more.
 	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: now.Mark()})
-	wantCode(t, err, explain.VerifyHistory)
+	coordinatortest.WantCode(t, err, explain.VerifyHistory)
 	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()})
 	wantOnly(t, "who saw no more", err, "")
-	_, err = verifyAt(t, claim(f.loaded(), func(*proof.VerifyTranscript) {}), seen)
+	_, err = verifyAt(t, claim(loaded(f), func(*proof.VerifyTranscript) {}), seen)
 	wantOnly(t, "the truth", err, "")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -25,27 +26,27 @@ import (
 
 // prunable returns a desk, and for each family of records one that is over at the desk's
 // time and one that is not yet, by a moment.
-func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
+func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]string) {
 	t.Helper()
-	d = readyDesk(t, poolEntries)
+	d = coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
 	over, kept = map[string]string{}, map[string]string{}
-	at := d.clock().Add(120 * 24 * time.Hour) // what time it will be
+	at := d.Clock().Add(120 * 24 * time.Hour) // what time it will be
 	until := func(end time.Time) {
 		t.Helper()
-		d.advance(end.Sub(d.clock()))
+		d.Advance(end.Sub(d.Clock()))
 	}
 
 	// A banned key is forgotten when no certificate over it can be valid.
-	m := d.joined("lost")
-	d.remove(t, identity.Data, "lost")
-	over["banned key"] = record.BanKeyKey(keyOf(t, m.key))
+	m := d.Joined("lost")
+	remove(d, t, identity.Data, "lost")
+	over["banned key"] = record.BanKeyKey(coordinatortest.KeyOf(t, m.Key))
 
 	// A session is over when its certificate has ended, and what clocks may differ.
 	login := func(name string) string {
 		t.Helper()
-		m := d.machine()
-		wantOnly(t, "log in", m.join(identity.Admin,
-			proof.NewTokenProver(d.token(&fealtyv1.CreateTokenRequest{Entry: "ops", Name: name}))), "")
+		m := d.Machine()
+		wantOnly(t, "log in", m.Join(identity.Admin,
+			proof.NewTokenProver(d.Token(&fealtyv1.CreateTokenRequest{Entry: "ops", Name: name}))), "")
 		return record.MemberKey(identity.Admin, name)
 	}
 	over["session"] = login("old")
@@ -53,34 +54,34 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 	// A token answers "expired" for a week after its end.
 	token := func(end time.Duration) string {
 		t.Helper()
-		tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2, Ttl: durationpb.New(time.Hour)})
-		wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), "")
+		tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2, Ttl: durationpb.New(time.Hour)})
+		wantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)), "")
 		until(at.Add(end))
 		return tok.ID
 	}
 	until(at.Add(-admission.TokenRetention - time.Hour - time.Second))
 	id := token(-admission.TokenRetention - time.Hour + time.Second)
-	over["token"], over["use of a token"] = admission.TokenKey(id), d.store.keys(admission.TokenUsePrefix + id + "/")[0]
+	over["token"], over["use of a token"] = admission.TokenKey(id), d.Store.Keys(admission.TokenUsePrefix + id + "/")[0]
 	id = token(-time.Minute)
-	kept["token"], kept["use of a token"] = admission.TokenKey(id), d.store.keys(admission.TokenUsePrefix + id + "/")[0]
+	kept["token"], kept["use of a token"] = admission.TokenKey(id), d.Store.Keys(admission.TokenUsePrefix + id + "/")[0]
 	kept["session"] = login("new")
-	m = d.joined("lost-2")
-	d.remove(t, identity.Data, "lost-2")
-	kept["banned key"] = record.BanKeyKey(keyOf(t, m.key))
+	m = d.Joined("lost-2")
+	remove(d, t, identity.Data, "lost-2")
+	kept["banned key"] = record.BanKeyKey(coordinatortest.KeyOf(t, m.Key))
 	until(at)
 
 	audit := func(age time.Duration) string {
 		key := fmt.Sprintf("%s%020d-x", auditlog.Prefix, at.Add(-age).UnixNano())
-		d.store.write(key, []byte("{}"))
+		d.Store.Write(key, []byte("{}"))
 		return key
 	}
 	over["audit entry"], over["audit entry of a year ago"] = audit(coordinator.AuditRetention+time.Second),
 		audit(365*24*time.Hour)
 	kept["audit entry"] = audit(coordinator.AuditRetention - time.Second)
 	over["coordinator's word of itself"] = replicas.Prefix + "rubbish"
-	d.store.write(over["coordinator's word of itself"], []byte("rubbish"))
+	d.Store.Write(over["coordinator's word of itself"], []byte("rubbish"))
 	over["gathered share"] = coordinator.RecoveryPrefix + "a/b"
-	d.store.write(over["gathered share"], []byte("share"))
+	d.Store.Write(over["gathered share"], []byte("share"))
 	return d, over, kept
 }
 
@@ -88,44 +89,44 @@ func prunable(t *testing.T) (d *desk, over, kept map[string]string) {
 // on the condition that this coordinator leads.
 func TestPruning(t *testing.T) {
 	d, over, kept := prunable(t)
-	has := func(key string) bool { return slices.Contains(d.store.keys(""), key) }
+	has := func(key string) bool { return slices.Contains(d.Store.Keys(""), key) }
 	for name, key := range over {
 		if !has(key) {
 			t.Fatalf("%s: %s is not there", name, key)
 		}
 	}
-	wantOnly(t, "bundle", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
-	term, condition, ok := d.c.Rooms().Election.Leading()
+	wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	term, condition, ok := d.C.Rooms().Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
 	}
 
 	// Who was deposed, and does not know, deletes nothing: the store refuses it.
-	e := d.store.snapshot()[election.TermKey]
-	d.store.write(election.TermKey, e.Value)
-	wantOnly(t, "prune when deposed", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
+	e := d.Store.Snapshot()[election.TermKey]
+	d.Store.Write(election.TermKey, e.Value)
+	wantOnly(t, "prune when deposed", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	// Who knows does not ask the store.
-	d.c.Rooms().Election.Deposed(store.Revision(term))
-	d.store.intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
-	wantOnly(t, "prune when not leading", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
-	d.store.intercept(nil)
+	d.C.Rooms().Election.Deposed(store.Revision(term))
+	d.Store.Intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
+	wantOnly(t, "prune when not leading", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	d.Store.Intercept(nil)
 	for name, key := range over {
 		if !has(key) {
 			t.Errorf("%s: gone by the hand of who does not lead", name)
 		}
 	}
 
-	d.lead(d.c)
-	if _, condition, ok = d.c.Rooms().Election.Leading(); !ok {
+	d.Lead(d.C)
+	if _, condition, ok = d.C.Rooms().Election.Leading(); !ok {
 		t.Fatal("it does not lead again")
 	}
-	d.store.intercept(func(tx store.Tx) {
+	d.Store.Intercept(func(tx store.Tx) {
 		if !slices.Contains(tx.If, condition) {
 			t.Errorf("%v is deleted on the conditions %v", tx.Delete, tx.If)
 		}
 	})
-	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
-	d.store.intercept(nil)
+	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	d.Store.Intercept(nil)
 	for name, key := range over {
 		if has(key) {
 			t.Errorf("%s: %s is still there", name, key)
@@ -143,15 +144,15 @@ func TestPruning(t *testing.T) {
 func TestPruningWaitsForTheClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, over, _ := prunable(t)
-		gone := func() bool { return !slices.Contains(d.store.keys(""), over["token"]) }
+		gone := func() bool { return !slices.Contains(d.Store.Keys(""), over["token"]) }
 		var jump atomic.Int64
-		origin, began := d.clock(), time.Now()
-		d.c.SetNow(func() time.Time { return origin.Add(time.Since(began) + time.Duration(jump.Load())) })
+		origin, began := d.Clock(), time.Now()
+		d.C.SetNow(func() time.Time { return origin.Add(time.Since(began) + time.Duration(jump.Load())) })
 		done := make(chan struct{})
 		ended := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = d.c.PruneWhileLeading(t.Context(), d.state(), ended)
+			_ = d.C.PruneWhileLeading(t.Context(), d.State(), ended)
 		}()
 		for _, by := range []time.Duration{48 * time.Hour, -24 * time.Hour, -24 * time.Hour} {
 			synctest.Wait()

@@ -17,6 +17,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
@@ -26,40 +27,40 @@ import (
 )
 
 // publishAll publishes at c until there is nothing more to do.
-func (d *desk) publishAll(c *coordinator.Coordinator, b *publication.Publisher) error {
-	d.t.Helper()
-	d.lead(c)
+func publishAll(d *coordinatortest.Desk, c *coordinator.Coordinator, b *publication.Publisher) error {
+	d.T.Helper()
+	d.Lead(c)
 	for range 100 {
 		more, err := c.Rooms().Publication.Publish(context.Background(), c.Rooms().Head.State(), b)
 		if err != nil || !more {
 			return err
 		}
 	}
-	d.t.Fatal("there is always more to publish")
+	d.T.Fatal("there is always more to publish")
 	return nil
 }
 
-func (d *desk) mustPublish(b *publication.Publisher) *publication.View {
-	d.t.Helper()
-	if err := d.publishAll(d.c, b); err != nil {
-		d.t.Fatalf("publish: %v", err)
+func mustPublish(d *coordinatortest.Desk, b *publication.Publisher) *publication.View {
+	d.T.Helper()
+	if err := publishAll(d, d.C, b); err != nil {
+		d.T.Fatalf("publish: %v", err)
 	}
-	return d.c.Rooms().Publication.View()
+	return d.C.Rooms().Publication.View()
 }
 
 // follow makes c's view of the members that of the store, as its loop does.
-func (d *desk) follow(c *coordinator.Coordinator) {
-	d.t.Helper()
+func follow(d *coordinatortest.Desk, c *coordinator.Coordinator) {
+	d.T.Helper()
 	s := c.Rooms().Head.State()
 	l, err := c.Store().List(context.Background(), record.MemberPrefix)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	var recs []record.Versioned[record.Member]
 	for _, e := range l.Entries {
 		r, err := record.Open[record.Member](s.Records, e)
 		if err != nil {
-			d.t.Fatal(err)
+			d.T.Fatal(err)
 		}
 		recs = append(recs, r)
 	}
@@ -84,30 +85,30 @@ type reader struct {
 	marks snapshot.Marks
 }
 
-func (m *machine) reader() *reader {
-	m.d.t.Helper()
-	s := m.d.state()
-	r := &reader{trust: snapshot.Trust{Me: m.id, Incarnation: m.d.record(m.id.Kind(), m.id.Name()).Value.Incarnation,
+func readerOf(m *coordinatortest.Machine) *reader {
+	m.Desk.T.Helper()
+	s := m.Desk.State()
+	r := &reader{trust: snapshot.Trust{Me: m.ID, Incarnation: m.Desk.Record(m.ID.Kind(), m.ID.Name()).Value.Incarnation,
 		ConfigRoot: s.Bundle.PublicRoot()}}
-	r.follow(m.d)
+	r.follow(m.Desk)
 	return r
 }
 
 // follow takes the trust bundle in force.
-func (r *reader) follow(d *desk) {
-	d.t.Helper()
-	signed, err := snapshot.Unmarshal(d.c.Rooms().Bundle.View().Signed)
+func (r *reader) follow(d *coordinatortest.Desk) {
+	d.T.Helper()
+	signed, err := snapshot.Unmarshal(d.C.Rooms().Bundle.View().Signed)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
-	if r.trust.Bundle, err = snapshot.Verify(signed, r.trust, snapshot.Marks{}, d.clock()); err != nil {
-		d.t.Fatal(err)
+	if r.trust.Bundle, err = snapshot.Verify(signed, r.trust, snapshot.Marks{}, d.Clock()); err != nil {
+		d.T.Fatal(err)
 	}
 }
 
 // read verifies and accepts what p has for the node.
-func (r *reader) read(d *desk, p *publication.View) (*snapshot.Verified, error) {
-	d.t.Helper()
+func (r *reader) read(d *coordinatortest.Desk, p *publication.View) (*snapshot.Verified, error) {
+	d.T.Helper()
 	i, ok := p.Find(publication.RuntimePath(string(r.trust.Me.Kind()) + "/" + r.trust.Me.Name()))
 	if !ok {
 		return nil, errors.New("nothing is published for it")
@@ -120,7 +121,7 @@ func (r *reader) read(d *desk, p *publication.View) (*snapshot.Verified, error) 
 	if err != nil {
 		return nil, err
 	}
-	v, err := snapshot.Verify(signed, r.trust, r.marks, d.clock())
+	v, err := snapshot.Verify(signed, r.trust, r.marks, d.Clock())
 	if err != nil {
 		return nil, err
 	}
@@ -128,11 +129,11 @@ func (r *reader) read(d *desk, p *publication.View) (*snapshot.Verified, error) 
 	return v, err
 }
 
-func (r *reader) mustRead(d *desk, p *publication.View) *snapshot.Verified {
-	d.t.Helper()
+func (r *reader) mustRead(d *coordinatortest.Desk, p *publication.View) *snapshot.Verified {
+	d.T.Helper()
 	v, err := r.read(d, p)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	return v
 }
@@ -141,45 +142,45 @@ func (r *reader) mustRead(d *desk, p *publication.View) *snapshot.Verified {
 const poolScopes = 3
 
 func TestPublish(t *testing.T) {
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	b := publication.NewPublisher()
-	if p := d.mustPublish(b); p.Serves() || counterOf(d.c.Registry(), "fealty_snapshot_uncompiled") != 0 {
+	if p := mustPublish(d, b); p.Serves() || coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Fatal("a record over no header")
 	}
-	a, z := d.joined("a"), d.joined("z")
-	ra, rz := a.reader(), z.reader()
-	first := d.mustPublish(b)
+	a, z := d.Joined("a"), d.Joined("z")
+	ra, rz := readerOf(a), readerOf(z)
+	first := mustPublish(d, b)
 	va := ra.mustRead(d, first)
 	rz.mustRead(d, first)
 	content, ok := va.NodeRuntime()
 	if !ok || content.Entry != "pool" || content.State != snapshot.MemberActive ||
 		!slices.Equal(content.Roles, []string{"egress", "ingress"}) ||
 		!slices.Equal(content.Organizations, []string{"acme", "globex"}) || !slices.Equal(content.Coordinators,
-		d.c.Addresses()) || content.Degraded == nil {
+		d.C.Addresses()) || content.Degraded == nil {
 		t.Fatalf("content %+v", content)
 	}
 	if record, _ := va.Record(); va.Header().ConfigVersion != record.Generation || record.TreeSize != 2+poolScopes ||
-		record.Revocations != d.c.Rooms().Bundle.View().Revocations {
+		record.Revocations != d.C.Rooms().Bundle.View().Revocations {
 		t.Fatalf("version %d under %+v", va.Header().ConfigVersion, record)
 	}
-	if _, n := runtimes(first); n != 1 || len(d.store.keys(publication.ContentPrefix)) != 1+poolScopes {
+	if _, n := runtimes(first); n != 1 || len(d.Store.Keys(publication.ContentPrefix)) != 1+poolScopes {
 		t.Fatalf("%d contents for two members of one entry", n)
 	}
 
 	t.Run("equal content commits nothing", func(t *testing.T) {
-		before := d.store.snapshot()[publication.StateKey]
-		if err := a.renew(); err != nil { // another version of the record, the same content
+		before := d.Store.Snapshot()[publication.StateKey]
+		if err := a.Renew(); err != nil { // another version of the record, the same content
 			t.Fatal(err)
 		}
-		if p := d.mustPublish(publication.NewPublisher()); p != first ||
-			d.store.snapshot()[publication.StateKey].Version != before.Version {
+		if p := mustPublish(d, publication.NewPublisher()); p != first ||
+			d.Store.Snapshot()[publication.StateKey].Version != before.Version {
 			t.Fatal("published again")
 		}
 	})
 	t.Run("a join changes no other header", func(t *testing.T) {
-		m := d.joined("m")
-		p := d.mustPublish(b)
-		m.reader().mustRead(d, p)
+		m := d.Joined("m")
+		p := mustPublish(d, b)
+		readerOf(m).mustRead(d, p)
 		i, _ := p.Find(publication.RuntimePath("data/a"))
 		if j, _ := first.Find(publication.RuntimePath("data/a")); !bytes.Equal(p.Headers[i].Header.Header,
 			first.Headers[j].Header.Header) {
@@ -194,67 +195,68 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a record is renewed before it is stale", func(t *testing.T) {
-		was := d.c.Rooms().Publication.View()
-		d.advance(publication.Renew)
-		p := d.mustPublish(b)
+		was := d.C.Rooms().Publication.View()
+		d.Advance(publication.Renew)
+		p := mustPublish(d, b)
 		v := ra.mustRead(d, p)
 		if p.State.Value.Generation <= was.State.Value.Generation || v.HeaderDigest() != va.HeaderDigest() ||
-			v.Freshness(d.clock(), 0) != snapshot.Fresh {
+			v.Freshness(d.Clock(), 0) != snapshot.Fresh {
 			t.Fatalf("generation %d after %d", p.State.Value.Generation, was.State.Value.Generation)
 		}
-		if v.Freshness(d.clock().Add(publication.Fresh), time.Minute) != snapshot.Stale {
+		if v.Freshness(d.Clock().Add(publication.Fresh), time.Minute) != snapshot.Stale {
 			t.Fatal("fresh for longer than announced")
 		}
 	})
 	t.Run("a header is renewed at half of its life", func(t *testing.T) {
-		d.advance(publication.HeaderLife / 2)
-		if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); err != nil {
+		d.Advance(publication.HeaderLife / 2)
+		if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); err != nil {
 			t.Fatal(err)
 		}
 		ra.follow(d)
-		v := ra.mustRead(d, d.mustPublish(b))
+		v := ra.mustRead(d, mustPublish(d, b))
 		if v.Header().ConfigVersion != va.Header().ConfigVersion || !v.Header().ExpiresAt.After(va.Header().ExpiresAt) {
 			t.Fatalf("version %d until %v", v.Header().ConfigVersion, v.Header().ExpiresAt)
 		}
 		va = v
 	})
 	t.Run("a ban makes a new record", func(t *testing.T) {
-		d.ban(t, identity.Data, "m")
-		p := d.mustPublish(b)
-		if p.State.Value.Revocations != d.c.Rooms().Bundle.View().Revocations.String() {
+		banAt(d, t, identity.Data, "m")
+		p := mustPublish(d, b)
+		if p.State.Value.Revocations != d.C.Rooms().Bundle.View().Revocations.String() {
 			t.Fatal("the record does not know of the ban")
 		}
 	})
 	t.Run("the manifest changes", func(t *testing.T) {
-		wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [thin]", 1)), "")
+		wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [thin]",
+			1)), "")
 		ra.follow(d)
-		p := d.mustPublish(b)
+		p := mustPublish(d, b)
 		v := ra.mustRead(d, p)
 		content, _ := v.NodeRuntime()
 		if v.Header().ConfigVersion <= va.Header().ConfigVersion || !slices.Equal(content.Roles, []string{"thin"}) ||
 			content.Degraded != nil {
 			t.Fatalf("version %d: %+v", v.Header().ConfigVersion, content)
 		}
-		if got, want := len(d.store.keys(publication.ContentPrefix)), 1+len(content.Companions); got != want ||
+		if got, want := len(d.Store.Keys(publication.ContentPrefix)), 1+len(content.Companions); got != want ||
 			len(p.Headers) != 3+len(content.Companions) {
 			t.Fatalf("%d contents, want %d, and %d headers: the old ones are not removed", got, want, len(p.Headers))
 		}
 	})
 	t.Run("a member is drained, and is not any more", func(t *testing.T) {
-		i, _ := d.mustPublish(b).Find(publication.RuntimePath("data/a"))
-		was := d.c.Rooms().Publication.View().Headers[i].Header.ConfigVersion
+		i, _ := mustPublish(d, b).Find(publication.RuntimePath("data/a"))
+		was := d.C.Rooms().Publication.View().Headers[i].Header.ConfigVersion
 		for _, c := range []struct {
 			drain bool
 			want  snapshot.MemberState
 		}{{true, snapshot.MemberDraining}, {false, snapshot.MemberActive}} {
 			if c.drain {
-				d.drain(t, "a")
-			} else if _, err := d.members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data",
+				drain(d, t, "a")
+			} else if _, err := d.Members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data",
 				Name: "a"}); err != nil {
 				t.Fatal(err)
 			}
-			d.follow(d.c)
-			v := ra.mustRead(d, d.mustPublish(b))
+			follow(d, d.C)
+			v := ra.mustRead(d, mustPublish(d, b))
 			if content, _ := v.NodeRuntime(); content.State != c.want || v.Header().ConfigVersion <= was {
 				t.Fatalf("version %d: %+v, want %s", v.Header().ConfigVersion, content, c.want)
 			}
@@ -262,23 +264,23 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("a member leaves", func(t *testing.T) {
-		d.remove(t, identity.Data, "z")
-		d.follow(d.c)
-		p := d.mustPublish(b)
+		remove(d, t, identity.Data, "z")
+		follow(d, d.C)
+		p := mustPublish(d, b)
 		if _, ok := p.Find(publication.RuntimePath("data/z")); ok ||
-			slices.Contains(d.store.keys(publication.HeaderPrefix),
+			slices.Contains(d.Store.Keys(publication.HeaderPrefix),
 				publication.HeaderKey(publication.RuntimePath("data/z"))) {
 			t.Fatal("it still has a header")
 		}
 	})
 	t.Run("no entry covers it any more", func(t *testing.T) {
-		wantOnly(t, "set", d.set(strings.Replace(poolEntries, `name: pool, kind: data, match: ["token:pool"]`,
+		wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, `name: pool, kind: data, match: ["token:pool"]`,
 			`name: other, kind: data, match: ["token:other"]`, 1)), "")
-		if p := d.mustPublish(b); p.Serves() || len(p.Headers) != 0 ||
-			len(d.store.keys(publication.ContentPrefix)) != 0 {
+		if p := mustPublish(d, b); p.Serves() || len(p.Headers) != 0 ||
+			len(d.Store.Keys(publication.ContentPrefix)) != 0 {
 			t.Fatalf("headers %v", p.Headers)
 		}
-		if _, err := ra.read(d, d.c.Rooms().Publication.View()); err == nil {
+		if _, err := ra.read(d, d.C.Rooms().Publication.View()); err == nil {
 			t.Fatal("it is still told something")
 		}
 	})
@@ -286,21 +288,21 @@ func TestPublish(t *testing.T) {
 
 // A replica that starts serves what is stored, to the byte, without compiling.
 func TestPublicationIsLoaded(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
-	d.joined("b")
-	was := d.mustPublish(publication.NewPublisher())
-	version := d.store.snapshot()[publication.StateKey].Version
-	d.restart()
-	p := d.mustPublish(publication.NewPublisher())
-	if p == was || d.store.snapshot()[publication.StateKey].Version != version {
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
+	d.Joined("b")
+	was := mustPublish(d, publication.NewPublisher())
+	version := d.Store.Snapshot()[publication.StateKey].Version
+	d.Restart()
+	p := mustPublish(d, publication.NewPublisher())
+	if p == was || d.Store.Snapshot()[publication.StateKey].Version != version {
 		t.Fatal("it published instead of reading")
 	}
 	x, _ := was.Message(0)
 	if y, err := p.Message(0); err != nil || !bytes.Equal(x.GetEnvelope(), y.GetEnvelope()) {
 		t.Fatalf("other bytes (%v)", err)
 	}
-	m.reader().mustRead(d, p)
+	readerOf(m).mustRead(d, p)
 }
 
 // What somebody else does to the records is noticed, not served, and made again.
@@ -310,31 +312,39 @@ func TestPublicationIsRepaired(t *testing.T) {
 	gone := func([]byte) []byte { return nil }
 	for _, tc := range []struct {
 		name   string
-		key    func(d *desk) string
+		key    func(d *coordinatortest.Desk) string
 		do     func([]byte) []byte
 		forged bool
 	}{
-		{"header altered", func(*desk) string { return publication.HeaderKey(publication.RuntimePath("data/a")) }, flip,
+		{"header altered", func(*coordinatortest.Desk) string {
+			return publication.HeaderKey(
+				publication.RuntimePath("data/a"))
+		}, flip,
 			true},
-		{"header deleted", func(*desk) string { return publication.HeaderKey(publication.RuntimePath("data/a")) }, gone,
+		{"header deleted", func(*coordinatortest.Desk) string {
+			return publication.HeaderKey(
+				publication.RuntimePath("data/a"))
+		}, gone,
 			false},
-		{"content altered", func(d *desk) string { return d.store.keys(publication.ContentPrefix)[0] }, flip, true},
-		{"content deleted", func(d *desk) string { return d.store.keys(publication.ContentPrefix)[0] }, gone, false},
-		{"record altered", func(*desk) string { return publication.StateKey }, flip, true},
-		{"record deleted", func(*desk) string { return publication.StateKey }, gone, false},
+		{"content altered", func(d *coordinatortest.Desk) string { return d.Store.Keys(publication.ContentPrefix)[0] }, flip,
+			true},
+		{"content deleted", func(d *coordinatortest.Desk) string { return d.Store.Keys(publication.ContentPrefix)[0] }, gone,
+			false},
+		{"record altered", func(*coordinatortest.Desk) string { return publication.StateKey }, flip, true},
+		{"record deleted", func(*coordinatortest.Desk) string { return publication.StateKey }, gone, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := testDesk(t)
-			a, z := d.joined("a").reader(), d.joined("z").reader()
-			was := d.mustPublish(publication.NewPublisher())
+			d := coordinatortest.PoolDesk(t)
+			a, z := readerOf(d.Joined("a")), readerOf(d.Joined("z"))
+			was := mustPublish(d, publication.NewPublisher())
 			a.mustRead(d, was)
 			z.mustRead(d, was)
-			if !d.store.alter(tc.key(d), tc.do) {
+			if !d.Store.Alter(tc.key(d), tc.do) {
 				t.Fatal("there is no such key")
 			}
-			d.restart() // what is in memory is not read again
-			p := d.mustPublish(publication.NewPublisher())
-			if got := forgedRecords(d.c) > 0; got != tc.forged {
+			d.Restart() // what is in memory is not read again
+			p := mustPublish(d, publication.NewPublisher())
+			if got := forgedRecords(d.C) > 0; got != tc.forged {
 				t.Errorf("alarm: %v, want %v", got, tc.forged)
 			}
 			if !p.Serves() || p.State.Value.Generation <= was.State.Value.Generation {
@@ -342,89 +352,89 @@ func TestPublicationIsRepaired(t *testing.T) {
 			}
 			a.mustRead(d, p)
 			z.mustRead(d, p)
-			if again := d.mustPublish(publication.NewPublisher()); again != p {
+			if again := mustPublish(d, publication.NewPublisher()); again != p {
 				t.Error("it goes on repairing")
 			}
 		})
 	}
 	t.Run("header set back", func(t *testing.T) {
 		// It has its MAC, and says what holds now; only its version was overtaken.
-		d := testDesk(t)
-		a := d.joined("a").reader()
-		was := d.mustPublish(publication.NewPublisher())
+		d := coordinatortest.PoolDesk(t)
+		a := readerOf(d.Joined("a"))
+		was := mustPublish(d, publication.NewPublisher())
 		a.mustRead(d, was)
-		old := d.store.snapshot()[publication.HeaderKey(publication.RuntimePath("data/a"))].Value
-		d.drain(t, "a")
-		d.follow(d.c)
-		a.mustRead(d, d.mustPublish(publication.NewPublisher()))
-		if _, err := d.members().UndrainMember(t.Context(),
+		old := d.Store.Snapshot()[publication.HeaderKey(publication.RuntimePath("data/a"))].Value
+		drain(d, t, "a")
+		follow(d, d.C)
+		a.mustRead(d, mustPublish(d, publication.NewPublisher()))
+		if _, err := d.Members().UndrainMember(t.Context(),
 			&fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"}); err != nil {
 			t.Fatal(err)
 		}
-		d.follow(d.c)
-		newest := a.mustRead(d, d.mustPublish(publication.NewPublisher()))
-		if !d.store.alter(publication.HeaderKey(publication.RuntimePath("data/a")),
+		follow(d, d.C)
+		newest := a.mustRead(d, mustPublish(d, publication.NewPublisher()))
+		if !d.Store.Alter(publication.HeaderKey(publication.RuntimePath("data/a")),
 			func([]byte) []byte { return old }) {
 			t.Fatal("there is no such key")
 		}
-		d.restart()
+		d.Restart()
 		if v := a.mustRead(d,
-			d.mustPublish(publication.NewPublisher())); v.Header().ConfigVersion <= newest.Header().ConfigVersion {
+			mustPublish(d, publication.NewPublisher())); v.Header().ConfigVersion <= newest.Header().ConfigVersion {
 			t.Fatalf("version %d after %d", v.Header().ConfigVersion, newest.Header().ConfigVersion)
 		}
-		if len(d.store.keys(publication.HeaderPrefix)) != 1+poolScopes ||
-			len(d.store.keys(publication.ContentPrefix)) != 1+poolScopes {
-			t.Fatalf("keys %v", d.store.keys(publication.Prefix))
+		if len(d.Store.Keys(publication.HeaderPrefix)) != 1+poolScopes ||
+			len(d.Store.Keys(publication.ContentPrefix)) != 1+poolScopes {
+			t.Fatalf("keys %v", d.Store.Keys(publication.Prefix))
 		}
 	})
 	t.Run("another layout", func(t *testing.T) {
 		// Headers that lie where an earlier release kept them are made again, once.
-		d := testDesk(t)
-		a := d.joined("a").reader()
-		was := a.mustRead(d, d.mustPublish(publication.NewPublisher()))
-		contents, headers := d.store.keys(publication.ContentPrefix), d.store.keys(publication.HeaderPrefix)
+		d := coordinatortest.PoolDesk(t)
+		a := readerOf(d.Joined("a"))
+		was := a.mustRead(d, mustPublish(d, publication.NewPublisher()))
+		contents, headers := d.Store.Keys(publication.ContentPrefix), d.Store.Keys(publication.HeaderPrefix)
 		for _, key := range []string{publication.HeaderPrefix + "data/a",
 			publication.HeaderPrefix + "unknown/node/data/a",
 			publication.HeaderPrefix + "node_runtime/data/a", publication.HeaderPrefix + "node_runtime/node/data/"} {
-			s := d.state()
+			s := d.State()
 			ch := s.Records.NewChange(s.HeadVersion)
-			i, _ := d.c.Rooms().Publication.View().Find(publication.RuntimePath("data/a"))
-			ch.Write(key, d.c.Rooms().Publication.View().Headers[i].Header)
+			i, _ := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/a"))
+			ch.Write(key, d.C.Rooms().Publication.View().Headers[i].Header)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
-		d.store.alter(publication.HeaderKey(publication.RuntimePath("data/a")), func([]byte) []byte { return nil })
-		d.restart()
+		d.Store.Alter(publication.HeaderKey(publication.RuntimePath("data/a")), func([]byte) []byte { return nil })
+		d.Restart()
 		b := publication.NewPublisher()
-		if v := a.mustRead(d, d.mustPublish(b)); v.Header().ConfigVersion <= was.Header().ConfigVersion ||
+		if v := a.mustRead(d, mustPublish(d, b)); v.Header().ConfigVersion <= was.Header().ConfigVersion ||
 			v.Header().ContentHash != was.Header().ContentHash {
 			t.Fatalf("version %d after %d", v.Header().ConfigVersion, was.Header().ConfigVersion)
 		}
-		if keys := d.store.keys(publication.HeaderPrefix); !slices.Equal(keys, headers) {
+		if keys := d.Store.Keys(publication.HeaderPrefix); !slices.Equal(keys, headers) {
 			t.Fatalf("headers are kept at %v", keys)
 		}
-		if keys := d.store.keys(publication.ContentPrefix); !slices.Equal(keys, contents) {
+		if keys := d.Store.Keys(publication.ContentPrefix); !slices.Equal(keys, contents) {
 			t.Fatalf("other contents: %v", keys)
 		}
-		version := d.store.snapshot()[publication.StateKey].Version
-		d.restart()
-		if d.mustPublish(publication.NewPublisher()); d.store.snapshot()[publication.StateKey].Version != version {
+		version := d.Store.Snapshot()[publication.StateKey].Version
+		d.Restart()
+		if mustPublish(d, publication.NewPublisher()); d.Store.Snapshot()[publication.StateKey].Version != version {
 			t.Fatal("it is made again a second time")
 		}
 	})
 	t.Run("foreign key", func(t *testing.T) {
-		d := testDesk(t)
-		d.joined("a")
-		d.mustPublish(publication.NewPublisher())
-		ch := d.state().Records.NewChange(d.state().HeadVersion)
+		d := coordinatortest.PoolDesk(t)
+		d.Joined("a")
+		mustPublish(d, publication.NewPublisher())
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		ch.Write(publication.Prefix+"x", 1)
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		d.restart()
-		d.mustPublish(publication.NewPublisher())
-		if slices.Contains(d.store.keys(publication.Prefix), publication.Prefix+"x") {
+		d.Restart()
+		mustPublish(d, publication.NewPublisher())
+		if slices.Contains(d.Store.Keys(publication.Prefix), publication.Prefix+"x") {
 			t.Fatal("it is still there")
 		}
 	})
@@ -433,28 +443,29 @@ func TestPublicationIsRepaired(t *testing.T) {
 // A member that does not compile keeps its last header in the next record, with an
 // alarm, and blocks nobody.
 func TestMemberThatDoesNotCompile(t *testing.T) {
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	b := publication.NewPublisher()
-	a := d.joined("a").reader()
-	was := a.mustRead(d, d.mustPublish(b))
-	d.faults.Fail("publish.compile.data/a", errors.New("broken"))
-	z := d.joined("z").reader()
-	wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
+	a := readerOf(d.Joined("a"))
+	was := a.mustRead(d, mustPublish(d, b))
+	d.Faults.Fail("publish.compile.data/a", errors.New("broken"))
+	z := readerOf(d.Joined("z"))
+	wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+		1)), "")
 	a.follow(d)
 	z.follow(d)
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	if v := a.mustRead(d, p); v.HeaderDigest() != was.HeaderDigest() {
 		t.Fatal("another header")
 	}
 	if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 		t.Fatalf("the other has %+v", c)
 	}
-	if n := counterOf(d.c.Registry(), "fealty_snapshot_uncompiled"); n != 1 {
+	if n := coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled"); n != 1 {
 		t.Fatalf("%v members are said not to compile", n)
 	}
-	d.faults.Disarm("publish.compile.data/a")
-	if c, _ := a.mustRead(d, d.mustPublish(b)).NodeRuntime(); !slices.Equal(c.Roles,
-		[]string{"ingress"}) || counterOf(d.c.Registry(), "fealty_snapshot_uncompiled") != 0 {
+	d.Faults.Disarm("publish.compile.data/a")
+	if c, _ := a.mustRead(d, mustPublish(d, b)).NodeRuntime(); !slices.Equal(c.Roles,
+		[]string{"ingress"}) || coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled") != 0 {
 		t.Fatalf("repaired: %+v", c)
 	}
 }
@@ -462,37 +473,37 @@ func TestMemberThatDoesNotCompile(t *testing.T) {
 // A member whose record somebody altered, or that changes while each generation is
 // made, blocks nobody.
 func TestContestedMember(t *testing.T) {
-	alter := func(d *desk) {
-		if !d.store.alter(record.MemberPrefix+"data/a", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }) {
-			d.t.Fatal("there is no such key")
+	alter := func(d *coordinatortest.Desk) {
+		if !d.Store.Alter(record.MemberPrefix+"data/a", func(b []byte) []byte { b[len(b)-1] ^= 1; return b }) {
+			d.T.Fatal("there is no such key")
 		}
 	}
 	for _, tc := range []struct {
 		name string
-		do   func(d *desk, a *machine)
+		do   func(d *coordinatortest.Desk, a *coordinatortest.Machine)
 	}{
-		{"altered", func(d *desk, _ *machine) { alter(d) }},
-		{"altered, and then a start", func(d *desk, _ *machine) { alter(d); d.restart() }},
-		{"it renews all the time", func(d *desk, a *machine) {
-			d.faults.Arm("publish.before-commit", a.renew)
+		{"altered", func(d *coordinatortest.Desk, _ *coordinatortest.Machine) { alter(d) }},
+		{"altered, and then a start", func(d *coordinatortest.Desk, _ *coordinatortest.Machine) { alter(d); d.Restart() }},
+		{"it renews all the time", func(d *coordinatortest.Desk, a *coordinatortest.Machine) {
+			d.Faults.Arm("publish.before-commit", a.Renew)
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := testDesk(t)
-			a, z := d.joined("a"), d.joined("z").reader()
-			z.mustRead(d, d.mustPublish(publication.NewPublisher()))
-			wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+			d := coordinatortest.PoolDesk(t)
+			a, z := d.Joined("a"), readerOf(d.Joined("z"))
+			z.mustRead(d, mustPublish(d, publication.NewPublisher()))
+			wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [ingress]",
 				1)), "")
 			z.follow(d)
 			tc.do(d, a)
 			b := publication.NewPublisher()
 			for range 2 {
-				if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); err != nil && !errors.Is(err,
+				if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); err != nil && !errors.Is(err,
 					store.ErrConflict) {
 					t.Fatal(err)
 				}
 			}
-			p := d.c.Rooms().Publication.View()
+			p := d.C.Rooms().Publication.View()
 			if c, _ := z.mustRead(d, p).NodeRuntime(); !slices.Equal(c.Roles, []string{"ingress"}) {
 				t.Fatalf("the other has %+v", c)
 			}
@@ -505,36 +516,36 @@ func TestContestedMember(t *testing.T) {
 
 // Two coordinators that one entry admits are both named, and agree on that.
 func TestCoordinatorsOfOneEntry(t *testing.T) {
-	d := newDesk(t)
-	d.alter = func(c *coordinator.Config) { c.Advertise = []string{"other.example:7443"} }
-	other, err := d.another("other")
+	d := coordinatortest.NewDesk(t)
+	d.Alter = func(c *coordinator.Config) { c.Advertise = []string{"other.example:7443"} }
+	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	both := strings.Replace(string(d.manifest(poolEntries)), `match: ["key:`,
+	both := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), `match: ["key:`,
 		fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
-	if _, err := d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(both)), true); err != nil {
+	if _, err := d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
 	other.Rooms().Authority.Look(t.Context())
-	d.joined("a")
-	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+	d.Joined("a")
+	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
 		other: publication.NewPublisher()}
 	var generations []uint64
 	for range 4 {
 		for c, b := range publishers {
-			d.follow(c)
-			if err := d.publishAll(c, b); err != nil {
+			follow(d, c)
+			if err := publishAll(d, c, b); err != nil {
 				t.Fatal(err)
 			}
 		}
-		generations = append(generations, d.c.Rooms().Publication.View().State.Value.Generation)
+		generations = append(generations, d.C.Rooms().Publication.View().State.Value.Generation)
 	}
 	if generations[2] != generations[3] {
 		t.Fatalf("they go on publishing against each other: generations %v", generations)
 	}
-	if got := d.c.Rooms().Publication.View().State.Value.Addresses(); len(got) != 2 {
+	if got := d.C.Rooms().Publication.View().State.Value.Addresses(); len(got) != 2 {
 		t.Fatalf("named are %v", got)
 	}
 }
@@ -543,42 +554,43 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 // them in turn, and each reads what the other left.
 func TestRepairInTurn(t *testing.T) {
 	t.Parallel()
-	notUnderDetector(t)
-	d := testDesk(t)
-	other, err := d.another("other")
+	coordinatortest.NotUnderDetector(t)
+	d := coordinatortest.PoolDesk(t)
+	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
 	wantOnly(t,
-		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
+			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Authority.Look(t.Context())
 	const n = 2*publication.MaxPublished + 7
-	d.crowd(n)
-	d.follow(other)
-	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.c: publication.NewPublisher(),
+	crowd(d, n)
+	follow(d, other)
+	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
 		other: publication.NewPublisher()}
 	for c, b := range publishers {
-		if err := d.publishAll(c, b); err != nil {
+		if err := publishAll(d, c, b); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, key := range []string{publication.HeaderKey(publication.RuntimePath("data/n0000")), publication.StateKey} {
-		if !d.store.alter(key, func([]byte) []byte { return nil }) {
+		if !d.Store.Alter(key, func([]byte) []byte { return nil }) {
 			t.Fatal("there is no such key")
 		}
-		d.c.Rooms().Publication.Serve(nil) // what is in memory is not read again
+		d.C.Rooms().Publication.Serve(nil) // what is in memory is not read again
 		other.Rooms().Publication.Serve(nil)
 		for range 8 {
 			for c, b := range publishers {
-				d.lead(c)
+				d.Lead(c)
 				if _, err := c.Rooms().Publication.Publish(t.Context(), c.Rooms().Head.State(), b); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		p, err := d.c.Rooms().Publication.Load(t.Context(), d.state())
+		p, err := d.C.Rooms().Publication.Load(t.Context(), d.State())
 		if err != nil || !p.Serves() || len(p.Headers) != n+poolScopes || len(p.Strays) != 0 {
 			t.Fatalf("without %s: %d headers and %d strays after 16 turns (%v)", key, len(p.Headers),
 				len(p.Strays), err)
@@ -587,9 +599,9 @@ func TestRepairInTurn(t *testing.T) {
 }
 
 // crowd makes n members without their machines.
-func (d *desk) crowd(n int) {
-	d.t.Helper()
-	s := d.state()
+func crowd(d *coordinatortest.Desk, n int) {
+	d.T.Helper()
+	s := d.State()
 	for i := range n {
 		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active,
 			Organizations: []string{"acme"}}
@@ -598,10 +610,10 @@ func (d *desk) crowd(n int) {
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
 		if _, err := ch.Commit(context.Background()); err != nil {
-			d.t.Fatal(err)
+			d.T.Fatal(err)
 		}
 	}
-	d.follow(d.c)
+	follow(d, d.C)
 }
 
 // One generation changes a bounded number of headers, however many members there
@@ -614,20 +626,20 @@ func TestPublicationIsBounded(t *testing.T) {
 	if most := 5*publication.MaxPublished + publication.MaxPublished + 5; most > store.MaxTxOps {
 		t.Fatalf("a generation may need %d operations, a transaction has %d", most, store.MaxTxOps)
 	}
-	d := testDesk(t)
-	s := d.state()
+	d := coordinatortest.PoolDesk(t)
+	s := d.State()
 	const n = 2*publication.MaxPublished + 7
-	d.crowd(n)
+	crowd(d, n)
 	largest := 0
-	d.store.intercept(func(tx store.Tx) { largest = max(largest, len(tx.If)+len(tx.Put)+len(tx.Delete)) })
+	d.Store.Intercept(func(tx store.Tx) { largest = max(largest, len(tx.If)+len(tx.Put)+len(tx.Delete)) })
 	b := publication.NewPublisher()
 	var sizes []int
 	for more := true; more; {
 		var err error
-		if more, err = d.c.Rooms().Publication.Publish(t.Context(), s, b); err != nil {
+		if more, err = d.C.Rooms().Publication.Publish(t.Context(), s, b); err != nil {
 			t.Fatal(err)
 		}
-		if p := d.c.Rooms().Publication.View(); p.Serves() {
+		if p := d.C.Rooms().Publication.View(); p.Serves() {
 			sizes = append(sizes, len(p.Headers))
 		}
 	}
@@ -635,8 +647,9 @@ func TestPublicationIsBounded(t *testing.T) {
 	if !slices.Equal(sizes, []int{publication.MaxPublished - 1, 2 * (publication.MaxPublished - 1), n + poolScopes}) {
 		t.Fatalf("generations of %v headers", sizes)
 	}
-	wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
-	p := d.mustPublish(b)
+	wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+		1)), "")
+	p := mustPublish(d, b)
 	if got, _ := runtimes(p); got != n || len(p.Contents) == 0 || largest > store.MaxTxOps ||
 		largest < 2*publication.MaxPublished {
 		t.Fatalf("%d headers; the largest transaction has %d operations", len(p.Headers), largest)
@@ -663,8 +676,8 @@ func TestNamesOfEntries(t *testing.T) {
 		{"too long together", many(64, 120), explain.RequestField},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := testDesk(t)
-			err := d.set(strings.Replace(poolEntries, "acme, globex", tc.organizations, 1))
+			d := coordinatortest.PoolDesk(t)
+			err := d.Set(strings.Replace(coordinatortest.PoolEntries, "acme, globex", tc.organizations, 1))
 			if tc.refused != nil {
 				if !errors.Is(err, tc.refused) {
 					t.Fatalf("set: %v", err)
@@ -672,19 +685,19 @@ func TestNamesOfEntries(t *testing.T) {
 				return
 			}
 			wantOnly(t, "set", err, "")
-			a := d.joined("a").reader()
-			a.mustRead(d, d.mustPublish(publication.NewPublisher()))
+			a := readerOf(d.Joined("a"))
+			a.mustRead(d, mustPublish(d, publication.NewPublisher()))
 		})
 	}
 }
 
 // During a rotation a record carries the signatures of both keys.
 func TestRecordSigners(t *testing.T) {
-	d := testDesk(t)
-	d.joined("a")
-	d.mustPublish(publication.NewPublisher())
-	d.rotate(time.Hour)
-	p := d.mustPublish(publication.NewPublisher())
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	mustPublish(d, publication.NewPublisher())
+	rotate(d, time.Hour)
+	p := mustPublish(d, publication.NewPublisher())
 	if n := len(p.State.Value.Signatures); n != 2 {
 		t.Fatalf("%d signatures during a rotation", n)
 	}
@@ -693,23 +706,24 @@ func TestRecordSigners(t *testing.T) {
 // Of two replicas one commits a generation; a commit that is late, and one whose
 // answer is lost, make no second root for a generation.
 func TestPublicationsRace(t *testing.T) {
-	if raceDetector {
+	if coordinatortest.RaceDetector {
 		fewerChecks(t, "15")
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		d := newDesk(rt)
-		other, err := d.another("other")
+		d := coordinatortest.NewDesk(rt)
+		other, err := d.Another("other")
 		if err != nil {
 			rt.Fatal(err)
 		}
 		defer other.Close()
-		defer func() { _ = d.c.Close() }()
-		if err := d.set(poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		defer func() { _ = d.C.Close() }()
+		if err := d.Set(coordinatortest.PoolEntries + fmt.Sprintf(
+			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
 		other.Rooms().Authority.Look(context.Background())
-		replicas := []*coordinator.Coordinator{d.c, other}
+		replicas := []*coordinator.Coordinator{d.C, other}
 		publishers := []*publication.Publisher{publication.NewPublisher(), publication.NewPublisher()}
 		roots := make(map[uint64]string)
 		see := func(p *publication.View) {
@@ -722,7 +736,7 @@ func TestPublicationsRace(t *testing.T) {
 			}
 			roots[v.Generation] = v.Root
 		}
-		m := d.joined("first").reader()
+		m := readerOf(d.Joined("first"))
 		joined := 0
 		steps := rapid.IntRange(4, 12).Draw(rt, "steps")
 		for range steps {
@@ -731,34 +745,34 @@ func TestPublicationsRace(t *testing.T) {
 				"renew"}).Draw(rt, "step") {
 			case "join":
 				joined++
-				d.joined(fmt.Sprintf("n%d", joined))
-				d.follow(other)
+				d.Joined(fmt.Sprintf("n%d", joined))
+				follow(d, other)
 			case "renew":
-				d.advance(publication.Renew)
+				d.Advance(publication.Renew)
 			case "lost":
-				d.store.lose(lostApplied)
+				d.Store.Lose(coordinatortest.LostApplied)
 			case "lost for good":
-				d.store.lose(lostForGood, answered)
+				d.Store.Lose(coordinatortest.LostForGood, coordinatortest.Answered)
 			case "dropped":
-				d.store.lose(lostDropped)
+				d.Store.Lose(coordinatortest.LostDropped)
 			case "race":
 				// The other one is through while this one is about to commit.
 				inside := false
-				d.store.intercept(func(tx store.Tx) {
+				d.Store.Intercept(func(tx store.Tx) {
 					if inside {
 						return
 					}
 					inside = true
-					d.lead(replicas[1-i])
+					d.Lead(replicas[1-i])
 					_, _ = replicas[1-i].Rooms().Publication.Publish(context.Background(),
 						replicas[1-i].Rooms().Head.State(), publishers[1-i])
 				})
 			}
-			d.lead(replicas[i])
+			d.Lead(replicas[i])
 			_, err := replicas[i].Rooms().Publication.Publish(context.Background(), replicas[i].Rooms().Head.State(),
 				publishers[i])
-			d.store.intercept(nil)
-			d.store.lose()
+			d.Store.Intercept(nil)
+			d.Store.Lose()
 			if err != nil && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrUnknownOutcome) {
 				rt.Fatal(err)
 			}
@@ -769,14 +783,14 @@ func TestPublicationsRace(t *testing.T) {
 		// In peace both come to serve the same, and a node that saw all of it goes on.
 		for range 3 {
 			for i, c := range replicas {
-				d.follow(c)
-				if err := d.publishAll(c, publishers[i]); err != nil {
+				follow(d, c)
+				if err := publishAll(d, c, publishers[i]); err != nil {
 					rt.Fatal(err)
 				}
 				see(c.Rooms().Publication.View())
 			}
 		}
-		a, b := d.c.Rooms().Publication.View(), other.Rooms().Publication.View()
+		a, b := d.C.Rooms().Publication.View(), other.Rooms().Publication.View()
 		if a.State.Version != b.State.Version || a.Tree.Root() != b.Tree.Root() ||
 			len(a.Headers) != joined+1+poolScopes {
 			rt.Fatalf("they serve versions %d and %d of %d headers", a.State.Version, b.State.Version, len(a.Headers))
@@ -790,35 +804,36 @@ func TestPublicationsRace(t *testing.T) {
 // A commit that was held up while another replica published fails, and nothing of
 // it is served.
 func TestLatePublication(t *testing.T) {
-	d := newDesk(t)
-	other, err := d.another("other")
+	d := coordinatortest.NewDesk(t)
+	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
 	wantOnly(t,
-		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
+			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Authority.Look(t.Context())
-	d.joined("a")
-	d.follow(other)
+	d.Joined("a")
+	follow(d, other)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
-	if err := d.publishAll(other, publication.NewPublisher()); err != nil {
+	mustPublish(d, b)
+	if err := publishAll(d, other, publication.NewPublisher()); err != nil {
 		t.Fatal(err)
 	}
-	held := d.mustPublish(b)
-	d.joined("b")
-	d.faults.Arm("publish.before-commit", func() error {
-		d.faults.Disarm("publish.before-commit")
-		d.follow(other)
-		return d.publishAll(other, publication.NewPublisher())
+	held := mustPublish(d, b)
+	d.Joined("b")
+	d.Faults.Arm("publish.before-commit", func() error {
+		d.Faults.Disarm("publish.before-commit")
+		follow(d, other)
+		return publishAll(d, other, publication.NewPublisher())
 	})
-	_, err = d.c.Rooms().Publication.Publish(t.Context(), d.state(), b)
-	if !errors.Is(err, store.ErrConflict) || d.c.Rooms().Publication.View() != held {
+	_, err = d.C.Rooms().Publication.Publish(t.Context(), d.State(), b)
+	if !errors.Is(err, store.ErrConflict) || d.C.Rooms().Publication.View() != held {
 		t.Fatalf("the late commit: %v", err)
 	}
-	if p := d.mustPublish(b); p.State.Version != other.Rooms().Publication.View().State.Version {
+	if p := mustPublish(d, b); p.State.Version != other.Rooms().Publication.View().State.Version {
 		t.Fatal("it published again what was published")
 	}
 }
@@ -826,20 +841,20 @@ func TestLatePublication(t *testing.T) {
 // A member that changed after it was compiled is compiled again: what is
 // published is true at the revision that published it.
 func TestMemberChangesWhileItIsCompiled(t *testing.T) {
-	d := testDesk(t)
+	d := coordinatortest.PoolDesk(t)
 	b := publication.NewPublisher()
-	d.mustPublish(b)
-	d.joined("a")
-	d.faults.Arm("publish.before-commit", func() error {
-		d.faults.Disarm("publish.before-commit")
-		d.remove(t, identity.Data, "a")
+	mustPublish(d, b)
+	d.Joined("a")
+	d.Faults.Arm("publish.before-commit", func() error {
+		d.Faults.Disarm("publish.before-commit")
+		remove(d, t, identity.Data, "a")
 		return nil
 	})
-	if _, err := d.c.Rooms().Publication.Publish(t.Context(), d.state(), b); !errors.Is(err, store.ErrConflict) {
+	if _, err := d.C.Rooms().Publication.Publish(t.Context(), d.State(), b); !errors.Is(err, store.ErrConflict) {
 		t.Fatalf("published for a member that is gone: %v", err)
 	}
-	d.follow(d.c)
-	if p := d.mustPublish(b); len(p.Headers) != 0 {
+	follow(d, d.C)
+	if p := mustPublish(d, b); len(p.Headers) != 0 {
 		t.Fatal("it has a header")
 	}
 }
@@ -860,13 +875,13 @@ func (s *sentNews) Send(m *fealtyv1.ConnectResponse) error {
 // What is published under a later epoch than the bundle that was sent waits for
 // its bundle, however the two come into force.
 func TestRuntimeWaitsForItsBundle(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
 	stream := &sentNews{ctx: t.Context()}
-	earlier := *d.c.Rooms().Bundle.View()
+	earlier := *d.C.Rooms().Bundle.View()
 	earlier.Epoch--
-	d.mustPublish(publication.NewPublisher())
-	dl := d.c.Rooms().Delivery.NewSender(stream, m.id, nil)
+	mustPublish(d, publication.NewPublisher())
+	dl := d.C.Rooms().Delivery.NewSender(stream, m.ID, nil)
 	dl.Told(&earlier)
 	if err := dl.SendPublished(t.Context()); err != nil || len(stream.sent) != 0 {
 		t.Fatalf("sent %v (%v)", stream.sent, err)
@@ -886,12 +901,13 @@ func TestRuntimeWaitsForItsBundle(t *testing.T) {
 // the loop: its state is over.
 func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := testDesk(t)
-		before := d.state()
-		wantOnly(t, "set", d.set(strings.Replace(poolEntries, "roles: [ingress, egress]", "roles: [ingress]", 1)), "")
+		d := coordinatortest.PoolDesk(t)
+		before := d.State()
+		wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+			1)), "")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.Rooms().Trust.Follow(ctx, before) }()
+		go func() { ended <- d.C.Rooms().Trust.Follow(ctx, before) }()
 		time.Sleep(trust.PollPause)
 		synctest.Wait()
 		if len(ended) != 0 {
@@ -906,24 +922,24 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 // gather: what is to be told waited for a leader already.
 func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := testDesk(t)
-		d.mustPublish(publication.NewPublisher())
-		d.joined("n1")
-		d.follow(d.c)
-		d.lapse()
+		d := coordinatortest.PoolDesk(t)
+		mustPublish(d, publication.NewPublisher())
+		d.Joined("n1")
+		follow(d, d.C)
+		d.Lapse()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- d.c.Rooms().Publication.Follow(ctx, d.state()) }()
+		go func() { ended <- d.C.Rooms().Publication.Follow(ctx, d.State()) }()
 		synctest.Wait()
-		d.mustPut(qosRecord) // the loop waits for more
+		mustPut(d, qosRecord) // the loop waits for more
 		synctest.Wait()
-		if _, told := d.c.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); told {
+		if _, told := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); told {
 			t.Fatal("it publishes, and does not lead")
 		}
 		began := time.Now()
-		d.lead(d.c)
+		d.Lead(d.C)
 		synctest.Wait()
-		if _, told := d.c.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); !told {
+		if _, told := d.C.Rooms().Publication.View().Find(publication.RuntimePath("data/n1")); !told {
 			t.Errorf("nothing was published by %v after it led", time.Since(began))
 		}
 		cancel()
@@ -941,11 +957,11 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := tenants(t)
 		var published atomic.Int64
-		d.faults.Arm("publish.after-commit", func() error { published.Add(1); return nil })
+		d.Faults.Arm("publish.after-commit", func() error { published.Add(1); return nil })
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		go d.c.Rooms().Publication.Follow(ctx, d.state())
+		go d.C.Rooms().Publication.Follow(ctx, d.State())
 		quiet := func() {
 			time.Sleep(10*publication.PollPause + time.Second)
 			synctest.Wait()
@@ -955,7 +971,7 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 		quiet()
 		for i := range 3 {
 			began := time.Now()
-			d.mustPut(route("acme", fmt.Sprintf("path /first-%d", i)))
+			mustPut(d, route("acme", fmt.Sprintf("path /first-%d", i)))
 			synctest.Wait()
 			if n := published.Load(); n != 1 {
 				t.Errorf("change %d after a quiet time: %d publications after %v, want one at once", i, n,
@@ -966,7 +982,7 @@ func TestFirstChangeIsToldAtOnce(t *testing.T) {
 		const changes, apart = 100, 5 * time.Millisecond
 		began := time.Now()
 		for i := range changes {
-			d.mustPut(route("acme", fmt.Sprintf("path /storm-%d", i)))
+			mustPut(d, route("acme", fmt.Sprintf("path /storm-%d", i)))
 			time.Sleep(apart)
 		}
 		time.Sleep(publication.PublishPause)

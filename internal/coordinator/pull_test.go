@@ -18,6 +18,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -46,13 +47,13 @@ func (p *pulled) Send(m *fealtyv1.GetContentResponse) error {
 }
 
 // as returns a context in which m calls.
-func (m *machine) as(ctx context.Context) context.Context {
-	return identity.NewContext(ctx, identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)})
+func as(ctx context.Context, m *coordinatortest.Machine) context.Context {
+	return identity.NewContext(ctx, identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
 }
 
-func (m *machine) pull(stream *pulled, hash []byte) error {
-	return served[fealtyv1.SnapshotServiceServer](m.d.c.Rooms().Delivery.RegisterServices).GetContent(
-		&fealtyv1.GetContentRequest{Name: m.id.Name(),
+func pull(m *coordinatortest.Machine, stream *pulled, hash []byte) error {
+	return coordinatortest.Served[fealtyv1.SnapshotServiceServer](m.Desk.C.Rooms().Delivery.RegisterServices).GetContent(
+		&fealtyv1.GetContentRequest{Name: m.ID.Name(),
 			ContentHash: hash}, stream)
 }
 
@@ -68,7 +69,7 @@ func contentOf(p *publication.View, path string) ([]byte, []byte) {
 	return hash[:], content
 }
 
-func getContent(ctx context.Context, conn grpcConn, name string, hash []byte) ([]byte, error) {
+func getContent(ctx context.Context, conn coordinatortest.Conn, name string, hash []byte) ([]byte, error) {
 	stream, err := fealtyv1.NewSnapshotServiceClient(conn).GetContent(ctx,
 		&fealtyv1.GetContentRequest{Name: name, ContentHash: hash})
 	if err != nil {
@@ -91,25 +92,25 @@ func getContent(ctx context.Context, conn grpcConn, name string, hash []byte) ([
 // before, and what nobody is told are the same to it.
 func TestPullsItsOwnContentAlone(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	a := f.member("node-a")
-	b := f.node()
-	if err := b.join(identity.Data,
-		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "node-b"}))); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	a := f.Member("node-a")
+	b := f.Node()
+	if err := b.Join(identity.Data,
+		proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "node-b"}))); err != nil {
 		t.Fatal(err)
 	}
 	var p *publication.View
 	published := func(path string) ([]byte, []byte) {
 		for {
-			news := f.c.Rooms().Publication.Changed()
-			if p = f.c.Rooms().Publication.View(); p.Serves() {
+			news := f.C.Rooms().Publication.Changed()
+			if p = f.C.Rooms().Publication.View(); p.Serves() {
 				if hash, content := contentOf(p, path); hash != nil {
 					return hash, content
 				}
 			}
 			select {
 			case <-news:
-			case <-f.ctx().Done():
+			case <-f.Context().Done():
 				t.Fatalf("nothing is published for %s", path)
 			}
 		}
@@ -119,11 +120,11 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 	if bytes.Equal(hashA, hashB) {
 		t.Fatal("both are told the same: the test shows nothing")
 	}
-	connA, connB := a.conn(), b.conn()
+	connA, connB := a.Conn(), b.Conn()
 	for _, c := range []struct {
 		name string
-		conn grpcConn
-		node *node
+		conn coordinatortest.Conn
+		node *coordinatortest.Node
 		hash []byte
 		want []byte
 	}{
@@ -133,41 +134,41 @@ func TestPullsItsOwnContentAlone(t *testing.T) {
 		{"somebody else's", connA, a, hashB, nil},
 		{"of nobody", connA, a, bytes.Repeat([]byte{7}, sha256.Size), nil},
 	} {
-		got, err := getContent(f.ctx(), c.conn, c.node.id.Name(), c.hash)
+		got, err := getContent(f.Context(), c.conn, c.node.ID.Name(), c.hash)
 		if c.want != nil {
 			if err != nil || !bytes.Equal(got, c.want) {
-				t.Errorf("%s pulls %s: %d bytes, %v", c.node.id.Name(), c.name, len(got), err)
+				t.Errorf("%s pulls %s: %d bytes, %v", c.node.ID.Name(), c.name, len(got), err)
 			}
 			continue
 		}
 		want := explain.New(explain.NotFound, "what", "content", "name", snapshot.Digest(c.hash).String()).Error()
 		if err == nil || explain.Of(err).Error() != want {
-			t.Errorf("%s pulls what is %s: %v, want %s", c.node.id.Name(), c.name, err, want)
+			t.Errorf("%s pulls what is %s: %v, want %s", c.node.ID.Name(), c.name, err, want)
 		}
 	}
 	for _, hash := range [][]byte{nil, hashA[:31], append(bytes.Clone(hashA), 0)} {
-		_, err := getContent(f.ctx(), connA, "node-a", hash)
-		wantCode(t, err, explain.RequestField)
+		_, err := getContent(f.Context(), connA, "node-a", hash)
+		coordinatortest.WantCode(t, err, explain.RequestField)
 	}
-	if err := f.set(bytes.Replace(f.manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"),
+	if err := f.Set(bytes.Replace(f.Manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"),
 		1)); err != nil {
 		t.Fatal(err)
 	}
 	for now, _ := published("data/node-a"); bytes.Equal(now, hashA); now, _ = published("data/node-a") {
-		if f.ctx().Err() != nil {
+		if f.Context().Err() != nil {
 			t.Fatal("the change is not published")
 		}
 	}
-	_, err := getContent(f.ctx(), connA, "node-a", hashA)
-	wantCode(t, err, explain.NotFound)
+	_, err := getContent(f.Context(), connA, "node-a", hashA)
+	coordinatortest.WantCode(t, err, explain.NotFound)
 }
 
 // Large contents come in parts, and who does not read them gives its place up.
 func TestPullIsChunkedAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := testDesk(t)
-		m, other := d.joined("a"), d.joined("b")
-		p := *d.mustPublish(publication.NewPublisher())
+		d := coordinatortest.PoolDesk(t)
+		m, other := d.Joined("a"), d.Joined("b")
+		p := *mustPublish(d, publication.NewPublisher())
 		i, _ := p.Find(publication.RuntimePath("data/a"))
 		large := bytes.Repeat([]byte("0123456789abcdef"), 200<<10/16+1)
 		sum := sha256.Sum256(large)
@@ -175,10 +176,10 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		p.Headers[i].Header.Content = snapshot.Digest(sum).String()
 		p.Contents = maps.Clone(p.Contents)
 		p.Contents[snapshot.Digest(sum).String()] = large
-		d.c.Rooms().Publication.Serve(&p)
+		d.C.Rooms().Publication.Serve(&p)
 
-		got := &pulled{ctx: m.as(t.Context())}
-		if err := m.pull(got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 13 {
+		got := &pulled{ctx: as(t.Context(), m)}
+		if err := pull(m, got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 13 {
 			t.Fatalf("%d bytes in %d parts, %v", len(got.got), got.chunks, err)
 		}
 
@@ -186,15 +187,15 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		ended := make(chan error, delivery.PullsAtOnce)
 		for range delivery.PullsAtOnce {
 			go func() {
-				ctx, cancel := context.WithCancel(m.as(t.Context()))
+				ctx, cancel := context.WithCancel(as(t.Context(), m))
 				defer cancel()
-				ended <- m.pull(&pulled{ctx: ctx, stalled: release}, sum[:])
+				ended <- pull(m, &pulled{ctx: ctx, stalled: release}, sum[:])
 			}()
 		}
 		synctest.Wait()
-		wantCode(t, m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]), explain.RateLimited)
+		coordinatortest.WantCode(t, pull(m, &pulled{ctx: as(t.Context(), m)}, sum[:]), explain.RateLimited)
 		hash, _ := contentOf(&p, "data/b")
-		if err := other.pull(&pulled{ctx: other.as(t.Context())}, hash); err != nil {
+		if err := pull(other, &pulled{ctx: as(t.Context(), other)}, hash); err != nil {
 			t.Errorf("a slow member holds up another one: %v", err)
 		}
 		for range delivery.PullsAtOnce {
@@ -202,31 +203,32 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 				t.Errorf("a pull that nobody reads ended with %v", err)
 			}
 		}
-		if n := d.c.Rooms().Delivery.Pulling(); n != 0 {
+		if n := d.C.Rooms().Delivery.Pulling(); n != 0 {
 			t.Errorf("of %d members pulls are under way", n)
 		}
 		close(release)
-		d.c.Readers().Wait()
+		d.C.Readers().Wait()
 		// The rate counts whatever the pulls did.
 		var err error
 		for range delivery.PullBurst {
-			if err = m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]); err != nil {
+			if err = pull(m, &pulled{ctx: as(t.Context(), m)}, sum[:]); err != nil {
 				break
 			}
 		}
-		wantCode(t, err, explain.RateLimited)
-		d.advance(delivery.PullBurst * 1e9)
-		if err := m.pull(&pulled{ctx: m.as(t.Context())}, sum[:]); err != nil {
+		coordinatortest.WantCode(t, err, explain.RateLimited)
+		d.Advance(delivery.PullBurst * 1e9)
+		if err := pull(m, &pulled{ctx: as(t.Context(), m)}, sum[:]); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 // poll returns the scopes that a poll brings, in their order.
-func poll(t *testing.T, n *node, held ...*fealtyv1.HeldSnapshot) (scopes []string, out []*fealtyv1.SignedSnapshot) {
+func poll(t *testing.T, n *coordinatortest.Node, held ...*fealtyv1.HeldSnapshot) (scopes []string,
+	out []*fealtyv1.SignedSnapshot) {
 	t.Helper()
-	stream, err := fealtyv1.NewSnapshotServiceClient(n.conn()).Poll(n.f.ctx(),
-		&fealtyv1.PollRequest{Name: n.id.Name(), Held: held})
+	stream, err := fealtyv1.NewSnapshotServiceClient(n.Conn()).Poll(n.Fleet.Context(),
+		&fealtyv1.PollRequest{Name: n.ID.Name(), Held: held})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,13 +249,13 @@ func poll(t *testing.T, n *node, held ...*fealtyv1.HeldSnapshot) (scopes []strin
 // A poll brings what the stream would, once, and nothing to who holds it.
 func TestPollBringsWhatIsNews(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	if _, err := n.verifyGrant(); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	if _, err := n.VerifyGrant(); err != nil {
 		t.Fatal(err)
 	}
-	for !func() bool { p := f.c.Rooms().Publication.View(); return p.Serves() && f.ctx().Err() == nil }() {
-		<-f.c.Rooms().Publication.Changed()
+	for !func() bool { p := f.C.Rooms().Publication.View(); return p.Serves() && f.Context().Err() == nil }() {
+		<-f.C.Rooms().Publication.Changed()
 	}
 	scopes, out := poll(t, n)
 	if !slices.Equal(scopes, []string{string(snapshot.ScopeTrustBundle), string(snapshot.ScopeNodeRuntime),
@@ -267,12 +269,12 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := snapshot.Verify(signed, n.trust, snapshot.Marks{}, f.clock())
+		v, err := snapshot.Verify(signed, n.Trust, snapshot.Marks{}, f.Clock())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if runtime, ok := v.NodeRuntime(); ok { // which says what group the others are to be for
-			n.trust.Roles, n.trust.Organizations = runtime.Roles, runtime.Organizations
+			n.Trust.Roles, n.Trust.Organizations = runtime.Roles, runtime.Organizations
 		}
 		h := v.Header()
 		record, _ := v.Record()
@@ -287,12 +289,12 @@ func TestPollBringsWhatIsNews(t *testing.T) {
 // People see what a member is told, exactly as it is signed.
 func TestGetSnapshot(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.member("node-a")
-	for !func() bool { p := f.c.Rooms().Publication.View(); return p.Serves() && f.ctx().Err() == nil }() {
-		<-f.c.Rooms().Publication.Changed()
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("node-a")
+	for !func() bool { p := f.C.Rooms().Publication.View(); return p.Serves() && f.Context().Err() == nil }() {
+		<-f.C.Rooms().Publication.Changed()
 	}
-	client := fealtyv1.NewSnapshotServiceClient(f.localConn())
+	client := fealtyv1.NewSnapshotServiceClient(f.LocalConn())
 	for _, c := range []struct {
 		req  *fealtyv1.GetSnapshotRequest
 		want codes.Code
@@ -305,7 +307,7 @@ func TestGetSnapshot(t *testing.T) {
 		{&fealtyv1.GetSnapshotRequest{Kind: "data", Name: "node-a", Scope: "everything"}, codes.NotFound},
 		{&fealtyv1.GetSnapshotRequest{Scope: "node_runtime"}, codes.NotFound},
 	} {
-		resp, err := client.GetSnapshot(f.ctx(), c.req)
+		resp, err := client.GetSnapshot(f.Context(), c.req)
 		if status.Code(err) != c.want {
 			t.Errorf("%v: %v, want %v", c.req, err, c.want)
 			continue

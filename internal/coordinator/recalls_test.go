@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
@@ -68,15 +69,16 @@ func (l *listening) end() error {
 }
 
 // listens opens a stream of the member with a certificate, until the test ends.
-func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine, leaf *x509.Certificate) *listening {
+func listens(ctx context.Context, d *coordinatortest.Desk, streams *sync.WaitGroup, m *coordinatortest.Machine,
+	leaf *x509.Certificate) *listening {
 	l := &listening{
-		ctx: identity.NewContext(ctx, identity.Peer{ID: m.id, Leaf: leaf, Key: identity.KeyOf(leaf)}),
-		hello: &fealtyv1.ConnectRequest{Name: m.id.Name(), Held: []*fealtyv1.HeldSnapshot{
-			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.state().Head.AuthorityEpoch},
+		ctx: identity.NewContext(ctx, identity.Peer{ID: m.ID, Leaf: leaf, Key: identity.KeyOf(leaf)}),
+		hello: &fealtyv1.ConnectRequest{Name: m.ID.Name(), Held: []*fealtyv1.HeldSnapshot{
+			{Scope: string(snapshot.ScopeNodeBootstrap), AuthorityEpoch: d.State().Head.AuthorityEpoch},
 		}},
 	}
 	streams.Go(func() {
-		err := served[fealtyv1.AgentServiceServer](d.c.Rooms().Delivery.RegisterServices).Connect(l)
+		err := coordinatortest.Served[fealtyv1.AgentServiceServer](d.C.Rooms().Delivery.RegisterServices).Connect(l)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.ended = err
@@ -89,58 +91,60 @@ func (d *desk) listens(ctx context.Context, streams *sync.WaitGroup, m *machine,
 func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]struct {
-		begin, end func(*memStore)
+		begin, end func(*coordinatortest.MemStore)
 		code       explain.Code
 	}{
-		"down": {func(m *memStore) { m.setDown(errDown) }, func(m *memStore) { m.setDown(nil) },
+		"down": {func(m *coordinatortest.MemStore) { m.SetDown(coordinatortest.ErrDown) },
+			func(m *coordinatortest.MemStore) { m.SetDown(nil) },
 			explain.StoreUnreachable},
-		"full": {func(m *memStore) { m.setFull(true) }, func(m *memStore) { m.setFull(false) }, explain.StoreFull},
+		"full": {func(m *coordinatortest.MemStore) { m.SetFull(true) },
+			func(m *coordinatortest.MemStore) { m.SetFull(false) }, explain.StoreFull},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t)
-				d.mu.Lock()
-				d.now = time.Time{} // the bubble's
-				d.mu.Unlock()
-				wantOnlyNil(t, d.set(poolEntries))
-				d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
-				stop := d.runs(t)
+				d := coordinatortest.NewDesk(t)
+				d.Mu.Lock()
+				d.Now = time.Time{} // the bubble's
+				d.Mu.Unlock()
+				wantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
+				d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+				stop := runs(d, t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
-				streams.Go(func() { _ = d.c.Rooms().Admission.FollowRecalls(ctx) })
-				defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.c.Close()) }()
-				var waiting []*machine
+				streams.Go(func() { _ = d.C.Rooms().Admission.FollowRecalls(ctx) })
+				defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.C.Close()) }()
+				var waiting []*coordinatortest.Machine
 				for _, name := range []string{"a", "b", "c"} {
-					waiting = append(waiting, d.joined(name))
+					waiting = append(waiting, d.Joined(name))
 				}
-				other := d.joined("other")
+				other := d.Joined("other")
 				time.Sleep(time.Minute)
 
-				o.begin(d.store)
+				o.begin(d.Store)
 				time.Sleep(time.Minute)
 				var all []*listening
 				for _, m := range waiting {
-					code(t, "a new key", m.renew(), o.code)
-					wantOnlyNil(t, m.again())
-					all = append(all, d.listens(ctx, &streams, m, m.leaf))
+					code(t, "a new key", m.Renew(), o.code)
+					wantOnlyNil(t, againOf(m))
+					all = append(all, listens(ctx, d, &streams, m, m.Leaf))
 				}
-				calm := d.listens(ctx, &streams, other, other.leaf)
+				calm := listens(ctx, d, &streams, other, other.Leaf)
 				time.Sleep(5 * time.Minute)
 				for i, l := range all {
 					if l.times() != 0 {
-						t.Errorf("%s was asked in the outage", waiting[i].id.Name())
+						t.Errorf("%s was asked in the outage", waiting[i].ID.Name())
 					}
 				}
-				o.end(d.store)
+				o.end(d.Store)
 				time.Sleep(2*coordinator.HeadPollPause + 2*admission.RecallPause)
 				for i, l := range all {
 					if l.times() != 1 {
 						t.Errorf("%s was asked %d times right after the outage; its stream ended: %v",
-							waiting[i].id.Name(), l.times(), l.end())
+							waiting[i].ID.Name(), l.times(), l.end())
 					}
 				}
-				wantOnlyNil(t, errors.Join(waiting[0].renew(), waiting[1].again()))
+				wantOnlyNil(t, errors.Join(waiting[0].Renew(), againOf(waiting[1])))
 				time.Sleep(3*admission.RecallAgain + time.Second)
 				if a, b, c := all[0].times(), all[1].times(), all[2].times(); a != 1 || b != 1 || c < 3 || c > 4 {
 					t.Errorf("asked %d and %d times after they renewed, and %d times who did not", a, b, c)
@@ -158,32 +162,32 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
-		d.mu.Lock()
-		d.now = time.Time{}
-		d.mu.Unlock()
-		wantOnlyNil(t, d.set(poolEntries))
-		d.c.Rooms().Membership.Listens(d.clock().Add(-replicas.SilentAfter))
-		stop := d.runs(t)
-		defer func() { stop(); wantOnlyNil(t, d.c.Close()) }()
-		m := d.joined("a")
+		d := coordinatortest.NewDesk(t)
+		d.Mu.Lock()
+		d.Now = time.Time{}
+		d.Mu.Unlock()
+		wantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
+		d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
+		stop := runs(d, t)
+		defer func() { stop(); wantOnlyNil(t, d.C.Close()) }()
+		m := d.Joined("a")
 		time.Sleep(time.Minute)
-		d.store.setHanging(true)
-		d.store.setDown(errDown)
+		d.Store.SetHanging(true)
+		d.Store.SetDown(coordinatortest.ErrDown)
 		var waits []time.Duration
 		for range 3 {
 			began := time.Now()
-			wantOnlyNil(t, m.again())
+			wantOnlyNil(t, againOf(m))
 			waits = append(waits, time.Since(began))
 		}
 		if waits[0] > authority.StorePatience || waits[1] > authority.StoreImpatience ||
 			waits[2] > authority.StoreImpatience {
 			t.Errorf("it waited %v", waits)
 		}
-		d.store.setHanging(false)
-		d.store.setDown(nil)
+		d.Store.SetHanging(false)
+		d.Store.SetDown(nil)
 		time.Sleep(authority.StorePatience + 2*coordinator.HeadPollPause)
-		if !d.c.Rooms().Head.StoreAnswers() {
+		if !d.C.Rooms().Head.StoreAnswers() {
 			t.Error("it is impatient although the store answers")
 		}
 	})

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -106,10 +107,10 @@ func (s *thief) serve(t testing.TB) string {
 func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
-	alice := p.shareFile(f.store, "alice")
-	trueManifest := f.c.Rooms().Head.State().Manifest
-	f.loseKeeper()
-	g, err := f.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	alice := p.ShareFile(f.Store, "alice")
+	trueManifest := f.C.Rooms().Head.State().Manifest
+	loseKeeper(f)
+	g, err := f.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
@@ -130,7 +131,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// realOffer is what the true coordinator says to somebody in between.
 	realOffer := func(ctx context.Context) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		conn, err := grpc.NewClient("passthrough:///"+f.addr,
+		conn, err := grpc.NewClient("passthrough:///"+f.Addr,
 			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
 				MinVersion: tls.VersionTLS13})))
 		if err != nil {
@@ -146,7 +147,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
-		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.c.Rooms().Self.EnrolmentKey()),
+		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.C.Rooms().Self.EnrolmentKey()),
 			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
 		wantOnly(t, "parse", err, "")
@@ -154,9 +155,9 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		tr.MeshCAKey, tr.Salt = [32]byte{1}, history.Salt{1}
 		for _, o := range m.Seed.People() {
 			tr.ShareCommitments = append(tr.ShareCommitments,
-				history.ShareCommitment{Owner: o.Name, Hash: alice.Share.Commitment(testCluster, 1)})
+				history.ShareCommitment{Owner: o.Name, Hash: alice.Share.Commitment(coordinatortest.Cluster, 1)})
 		}
-		st := newMemStore()
+		st := coordinatortest.NewMemStore()
 		_, err = history.New(st).Append(t.Context(), nil, tr, m, key)
 		wantOnly(t, "append", err, "")
 		h, err := history.New(st).Load(t.Context())
@@ -187,41 +188,41 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"true history, key of no coordinator", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, testCluster, g.Head.Hash, b), g.History, nil
+				return offerBy(own, coordinatortest.Cluster, g.Head.Hash, b), g.History, nil
 			}},
 		{"true history, claimed key of the coordinator", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, testCluster, g.Head.Hash, b)
-				o.Key = f.c.Rooms().Self.EnrolmentKey()
+				o := offerBy(own, coordinatortest.Cluster, g.Head.Hash, b)
+				o.Key = f.C.Rooms().Self.EnrolmentKey()
 				return o, g.History, nil
 			}},
 		{"true history, no proof", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, testCluster, g.Head.Hash, b)
+				o := offerBy(own, coordinatortest.Cluster, g.Head.Hash, b)
 				o.Evidence = nil
 				return o, g.History, nil
 			}},
 		{"coordinator's key over another head", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(f.c.Rooms().Self.PrivateKey(), testCluster, history.Hash{1}, b), g.History, nil
+				return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, history.Hash{1}, b), g.History, nil
 			}},
 		{"history of the thief's own seed", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 				h := forge(own, nil)
-				return offerBy(own, testCluster, headOf(h), b), h, nil
+				return offerBy(own, coordinatortest.Cluster, headOf(h), b), h, nil
 			}},
 		{"forged link under the true head record", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 				h := forge(own, g.History)
-				return offerBy(own, testCluster, headOf(h), b), h, nil
+				return offerBy(own, coordinatortest.Cluster, headOf(h), b), h, nil
 			}},
 		{"history without links", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, testCluster, g.Head.Hash, b), &history.History{Head: g.History.Head}, nil
+				return offerBy(own, coordinatortest.Cluster, g.Head.Hash, b), &history.History{Head: g.History.Head}, nil
 			}},
 		{"history without manifests", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, testCluster, g.Head.Hash, b), &history.History{Head: g.History.Head,
+				return offerBy(own, coordinatortest.Cluster, g.Head.Hash, b), &history.History{Head: g.History.Head,
 					Links: g.History.Links, Manifests: map[manifest.Hash][]byte{}}, nil
 			}},
 		{"another cluster", explain.ShareForeign,
@@ -230,7 +231,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"no attempt", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, testCluster, g.Head.Hash, b)
+				o := offerBy(own, coordinatortest.Cluster, g.Head.Hash, b)
 				o.Attempt = nil
 				return o, g.History, nil
 			}},
@@ -241,8 +242,8 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := &thief{answer: tc.answer}
-			_, err := bringTo(t, s.serve(t), alice, recovery.Options{Endpoint: "thief"})
-			wantCode(t, err, tc.want)
+			_, err := coordinatortest.BringTo(t, s.serve(t), alice, recovery.Options{Endpoint: "thief"})
+			coordinatortest.WantCode(t, err, tc.want)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if len(s.stolen) > 0 || s.asked != 1 {
@@ -251,19 +252,19 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		})
 	}
 	// What the owner knows beside the file stops it too, at the true coordinator.
-	_, err = f.bring(alice, recovery.Options{Expect: recovery.Expect{Manifest: manifest.Hash{1}}})
-	wantCode(t, err, explain.RecoveryUnexpected)
-	_, err = f.bring(alice, recovery.Options{Expect: recovery.Expect{Pin: [32]byte{1}}})
-	wantCode(t, err, explain.RecoveryUnexpected)
-	if kept := gatheredIn(t, f.store); len(kept) > 0 {
+	_, err = f.Bring(alice, recovery.Options{Expect: recovery.Expect{Manifest: manifest.Hash{1}}})
+	coordinatortest.WantCode(t, err, explain.RecoveryUnexpected)
+	_, err = f.Bring(alice, recovery.Options{Expect: recovery.Expect{Pin: [32]byte{1}}})
+	coordinatortest.WantCode(t, err, explain.RecoveryUnexpected)
+	if kept := gatheredIn(t, f.Store); len(kept) > 0 {
 		t.Errorf("shares were kept: %v", kept)
 	}
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.c.Rooms().Self.PrivateKey(), testCluster, g.Head.Hash, b), g.History, nil
+		return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, g.Head.Hash, b), g.History, nil
 	}}
-	_, err = bringTo(t, honest.serve(t), alice,
+	_, err = coordinatortest.BringTo(t, honest.serve(t), alice,
 		recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
 	wantOnly(t, "bring to who has the key", err, "")
 	if len(honest.stolen) != 1 {
@@ -271,9 +272,9 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}
 	// Even then it is bound to one attempt, cluster and owner.
 	for name, a := range map[string]keyring.Attempt{
-		"attempt": {ID: recovery.ID{9}.String(), Cluster: testCluster, Owner: "alice"},
+		"attempt": {ID: recovery.ID{9}.String(), Cluster: coordinatortest.Cluster, Owner: "alice"},
 		"cluster": {ID: recovery.ID{}.String(), Cluster: "other.example", Owner: "alice"},
-		"owner":   {ID: recovery.ID{}.String(), Cluster: testCluster, Owner: "bob"},
+		"owner":   {ID: recovery.ID{}.String(), Cluster: coordinatortest.Cluster, Owner: "bob"},
 	} {
 		if _, err := mine.Open(a, honest.stolen[0].GetShare()); err == nil {
 			t.Errorf("it opens for another %s", name)
@@ -285,21 +286,21 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 func TestRecoveriesAreBounded(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
-	alice := p.shareFile(f.store, "alice")
-	f.loseKeeper()
-	r := f.c.Rooms().OwnerRecovery.Recoveries().Owners
+	alice := p.ShareFile(f.Store, "alice")
+	loseKeeper(f)
+	r := f.C.Rooms().OwnerRecovery.Recoveries().Owners
 	var held []*flowcontrol.Slot
 	for range coordinator.RecoveriesPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", epoch0)
 		wantOnly(t, "enter", err, "")
 		held = append(held, place)
 	}
-	_, err := f.bring(alice, recovery.Options{})
-	wantCode(t, err, explain.RateLimited)
+	_, err := f.Bring(alice, recovery.Options{})
+	coordinatortest.WantCode(t, err, explain.RateLimited)
 	for _, place := range held {
 		place.Leave()
 	}
-	_, err = f.bring(alice, recovery.Options{})
+	_, err = f.Bring(alice, recovery.Options{})
 	wantOnly(t, "bring", err, "")
 	// A stream gives its place back a moment after its caller has the answer.
 	none := func() bool { return r.InUse() == 0 }
@@ -309,11 +310,11 @@ func TestRecoveriesAreBounded(t *testing.T) {
 		}
 	}
 	for range 2 * coordinator.RecoveryBurst { // it refills meanwhile
-		if _, err = f.bring(alice, recovery.Options{DryRun: true}); err != nil {
+		if _, err = f.Bring(alice, recovery.Options{DryRun: true}); err != nil {
 			break
 		}
 	}
-	wantCode(t, err, explain.RateLimited)
+	coordinatortest.WantCode(t, err, explain.RateLimited)
 }
 
 // I8: after a recovery, with its failures, neither store nor log nor metrics nor
@@ -325,29 +326,29 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 		c.Log = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	files := make(map[string]keyring.ShareFile)
-	for _, n := range p.names {
-		files[n] = p.shareFile(f.store, n)
+	for _, n := range p.Names {
+		files[n] = p.ShareFile(f.Store, n)
 	}
-	f.loseKeeper()
+	loseKeeper(f)
 	var said bytes.Buffer // errors and answers, as whoever called saw them
 	say := func(p any, err error) { fmt.Fprintf(&said, "%v %+v %v\n", p, p, err) }
 	wrong := files["bob"]
 	wrong.Share = otherShare(t, wrong.Share)
-	say(f.bring(wrong, recovery.Options{}))
-	say(f.bringRaw(wrong, nil))
-	say(f.bringRaw(files["alice"], func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Owner = "bob" }))
-	say(f.bring(files["alice"], recovery.Options{}))
-	f.faults.FailNext("rekey.before-swap", 1, errTestCrash)
-	say(f.bring(files["carol"], recovery.Options{}))
-	gathered, err := f.store.List(t.Context(), "")
+	say(f.Bring(wrong, recovery.Options{}))
+	say(f.BringRaw(wrong, nil))
+	say(f.BringRaw(files["alice"], func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Owner = "bob" }))
+	say(f.Bring(files["alice"], recovery.Options{}))
+	f.Faults.FailNext("rekey.before-swap", 1, errTestCrash)
+	say(f.Bring(files["carol"], recovery.Options{}))
+	gathered, err := f.Store.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 	// It may be back by itself before that: the shares are in.
-	progress, err := f.bring(files["carol"], recovery.Options{})
+	progress, err := f.Bring(files["carol"], recovery.Options{})
 	say(progress, err)
 	if (err != nil || !progress.Recovered) && explain.Of(err).Code != explain.RecoveryNotNeeded {
 		t.Fatalf("%+v, %v", progress, err)
 	}
-	f.await(authority.Ready)
+	f.Await(authority.Ready)
 	// Whoever brought it back says so once the shares are gone, a moment after it is ready.
 	for deadline := time.Now().Add(time.Minute); !bytes.Contains(log.Bytes(),
 		[]byte("recovered by its owners")); time.Sleep(time.Millisecond) {
@@ -357,28 +358,28 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	}
 	say(files, nil)
 
-	s := f.c.Rooms().Head.State()
+	s := f.C.Rooms().Head.State()
 	mesh, err := s.MeshCA().Key().Bytes()
 	wantOnly(t, "mesh key", err, "")
-	thief := steal(s)
+	thief := coordinatortest.Steal(s)
 	secrets := map[string][]byte{
-		"seed": thief.Seed.Reveal(), "mesh CA key": mesh, "record MAC key": thief.keys.RecordMAC(), "store " +
-			"key": thief.keys.StoreSeal(),
+		"seed": thief.Seed.Reveal(), "mesh CA key": mesh, "record MAC key": thief.Keys.RecordMAC(), "store " +
+			"key": thief.Keys.StoreSeal(),
 		"wrong share": wrong.Share.Reveal(),
 	}
 	for n, file := range files {
 		secrets["share of "+n] = file.Share.Reveal()
 	}
-	for n, k := range p.keys {
+	for n, k := range p.Keys {
 		secrets["key of "+n] = []byte(k.String())
 	}
-	after, err := f.store.List(t.Context(), "")
+	after, err := f.Store.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 	places := map[string][]byte{"log": log.Bytes(), "errors and answers": said.Bytes()}
 	for _, e := range slices.Concat(gathered.Entries, after.Entries) {
 		places["store "+e.Key] = append(places["store "+e.Key], e.Value...)
 	}
-	families, err := f.c.Registry().Gather()
+	families, err := f.C.Registry().Gather()
 	wantOnly(t, "gather", err, "")
 	places["metrics"] = []byte(fmt.Sprint(families))
 	if !bytes.Contains(places["metrics"], []byte("fealty_recovery_shares_total")) ||

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -23,26 +24,26 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, rs := peerFleet(t, 1, nil)
 			r := rs[0]
-			before := f.c.Rooms().Head.State().Head
-			f.faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
-			r.start()
-			r.await(authority.Recovery)
+			before := f.C.Rooms().Head.State().Head
+			f.Faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
+			r.Start()
+			r.Await(authority.Recovery)
 			// From here on it would. What looks for peers by itself waits for the share.
-			r.faults.Arm("recover.after-store", func() error {
-				f.faults.Disarm("peer.before-reread")
+			r.Faults.Arm("recover.after-store", func() error {
+				f.Faults.Disarm("peer.before-reread")
 				return nil
 			})
-			got, err := bringTo(t, r.addr, f.people.shareFile(f.store, "alice"), recovery.Options{Force: force})
+			got, err := coordinatortest.BringTo(t, r.Addr, f.People.ShareFile(f.Store, "alice"), recovery.Options{Force: force})
 			wantOnly(t, "bring", err, "")
-			s := r.c.Rooms().Head.State()
+			s := r.C.Rooms().Head.State()
 			if !got.Recovered || s.Phase != authority.Ready || got.Head != s.Head.Hash {
 				t.Fatalf("%+v, and it is %v", got, s.Phase)
 			}
 			via := func(how string) int {
-				return len(slices.DeleteFunc(f.audited(transition.ActionSeedReceived),
+				return len(slices.DeleteFunc(audited(f, transition.ActionSeedReceived),
 					func(e record.AuditEntry) bool { return e.Fields["via"] != how }))
 			}
-			given := len(f.audited("seed.given"))
+			given := len(audited(f, "seed.given"))
 			if !force && (s.Head.Hash != before.Hash || given != 1 || via("peer") != 1 || via("owners") != 0) {
 				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from a peer and %d "+
 					"times from owners", s.Head.Index, s.Head.Kind, given, via("peer"), via("owners"))
@@ -52,8 +53,8 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from owners",
 					s.Head.Index, s.Head.Kind, given, via("owners"))
 			}
-			f.awaitHead(r)
-			if a := f.c.Rooms().Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
+			f.AwaitHead(r)
+			if a := f.C.Rooms().Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
 				t.Errorf("mesh CA keys %s and %s, the head names %s", a.MeshKey, s.MeshKey, s.Head.MeshCAKey)
 			}
 			wantOrigins(t, f, "coordinator-1", "coordinator-2")
@@ -68,20 +69,20 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	t.Parallel()
 	d, p, others := lostDesk(t)
 	old := make(map[string]keyring.ShareFile)
-	for _, n := range p.names {
-		old[n] = p.shareFile(d.store, n)
+	for _, n := range p.Names {
+		old[n] = p.ShareFile(d.Store, n)
 	}
 	bringBoth(t, d, old["alice"], old["bob"])
-	next := newPeople(t, "alice", "bob", "dave")
-	if _, err := d.reshare(next.seed(2, "")); err != nil {
+	next := coordinatortest.NewPeople(t, "alice", "bob", "dave")
+	if _, err := reshare(d, next.Seed(2, "")); err != nil {
 		t.Fatal(err)
 	}
-	epoch := d.state().Head.AuthorityEpoch
-	d.restart()
+	epoch := d.State().Head.AuthorityEpoch
+	d.Restart()
 	for i, c := range others {
-		others[i] = d.again(c)
+		others[i] = againAt(d, c)
 	}
-	for _, c := range append([]*coordinator.Coordinator{d.c}, others...) {
+	for _, c := range append([]*coordinator.Coordinator{d.C}, others...) {
 		for owner, want := range map[string]explain.Code{"alice": explain.ShareOld, "bob": explain.ShareOld,
 			"carol": explain.ShareNoOwner} {
 			_, err := bringAt(t, c, old[owner])
@@ -94,9 +95,10 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	// Whoever writes the store encrypts an old share to the attempt itself.
 	two := others[0]
 	g := two.Rooms().OwnerRecovery.Recoveries().Current()
-	d.store.write(coordinator.RecoveryKey(g.ID, "bob"), sentShare(t, g.Recipient.Public(), g.ID[:], testCluster,
+	d.Store.Write(coordinator.RecoveryKey(g.ID, "bob"), coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:],
+		coordinatortest.Cluster,
 		"bob", old["bob"].Share))
-	if got, err := bringAt(t, d.c, next.shareFile(d.store, "alice")); err != nil || got.GetRecovered() {
+	if got, err := bringAt(t, d.C, next.ShareFile(d.Store, "alice")); err != nil || got.GetRecovered() {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
 	wantOnly(t, "go on", two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
@@ -104,11 +106,11 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	if got := two.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
 		t.Errorf("after an old share was put beside it: %v", got)
 	}
-	if got, err := bringAt(t, two, next.shareFile(d.store, "dave")); err != nil || !got.GetRecovered() {
+	if got, err := bringAt(t, two, next.ShareFile(d.Store, "dave")); err != nil || !got.GetRecovered() {
 		t.Fatalf("dave: %v, %v", got, err)
 	}
-	d.c = two
-	if got := d.state().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, dave" {
+	d.C = two
+	if got := d.State().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, dave" {
 		t.Errorf("the head is %+v", got)
 	}
 	wantOneKeyPerEpoch(t, d)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -20,18 +21,18 @@ import (
 )
 
 // seenBy is the mark of an owner's tool that looked at the head in force.
-func (f *fleet) seenBy() recovery.Mark {
-	s := f.c.Rooms().Head.State()
+func seenBy(f *coordinatortest.Fleet) recovery.Mark {
+	s := f.C.Rooms().Head.State()
 	return recovery.Mark{Cluster: s.Manifest.Cluster, SeenHead: s.Chain.Seen(),
 		TransactionKey: s.Chain.TransactionKey()}
 }
 
 // goOnFrom sets another manifest, as happens after a backup.
-func (f *fleet) goOnFrom(owners *people) {
-	f.t.Helper()
-	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
-		owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
-		f.t.Fatal(err)
+func goOnFrom(f *coordinatortest.Fleet, owners *coordinatortest.People) {
+	f.T.Helper()
+	if err := f.Set(coordinatortest.WithSeed(f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+		owners.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key")))); err != nil {
+		f.T.Fatal(err)
 	}
 }
 
@@ -40,19 +41,19 @@ func (f *fleet) goOnFrom(owners *people) {
 func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
-	a := f.member("a")
-	b := f.save(owners).signed(f.signer)
-	f.goOnFrom(owners)
-	seen := f.seenBy()
+	a := f.Member("a")
+	b := save(f, owners).signed(f.Signer)
+	goOnFrom(f, owners)
+	seen := seenBy(f)
 	b.restore()
-	if err := os.Remove(filepath.Join(f.dir, "keeper.key")); err != nil {
+	if err := os.Remove(filepath.Join(f.Dir, "keeper.key")); err != nil {
 		t.Fatal(err)
 	}
-	f.start()
+	f.Start()
 
-	alice := owners.shareFile(f.store, "alice")
+	alice := owners.ShareFile(f.Store, "alice")
 	expect := recovery.Options{Expect: recovery.Expect{Seen: seen}}
-	_, err := f.bring(alice, expect)
+	_, err := f.Bring(alice, expect)
 	unagreed, ok := errors.AsType[*recovery.UnagreedError](err)
 	if !ok {
 		t.Fatalf("without an agreement: %v", err)
@@ -65,32 +66,32 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	}
 	other := expect
 	other.Agreed = [32]byte{1}
-	if _, err := f.bring(alice, other); err == nil {
+	if _, err := f.Bring(alice, other); err == nil {
 		t.Error("who agreed to another restore sends a share for this one")
 	}
-	if p, _ := f.c.Rooms().OwnerRecovery.Recoveries().Progress(); len(p.GetBrought()) != 0 {
+	if p, _ := f.C.Rooms().OwnerRecovery.Recoveries().Progress(); len(p.GetBrought()) != 0 {
 		t.Fatalf("in are %v", p.GetBrought())
 	}
 	var told *recovery.Restore
 	agreed := expect
 	agreed.Agreed, agreed.Verified = r.ID, func(v recovery.Verified) { told = v.Restore }
 	for _, name := range []string{"alice", "bob"} {
-		if _, err := f.bring(owners.shareFile(f.store, name), agreed); err != nil {
+		if _, err := f.Bring(owners.ShareFile(f.Store, name), agreed); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if told == nil || told.ID != r.ID {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
-	f.awaitPhase(authority.Ready)
-	s := f.c.Rooms().Head.State()
+	awaitPhase(f, authority.Ready)
+	s := f.C.Rooms().Head.State()
 	if s.Head.Kind != history.KindRestore {
 		t.Fatalf("the head is a %v", s.Head.Kind)
 	}
 	if restored, err := seen.Accepts(s.Chain); err != nil || !restored {
 		t.Errorf("the mark of before: %v, %v", restored, err)
 	}
-	if err := a.renew(false); err != nil {
+	if err := a.Renew(false); err != nil {
 		t.Errorf("a member of before does not follow: %v", err)
 	}
 }
@@ -99,13 +100,13 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
-	b := f.save(owners)
-	f.goOnFrom(owners)
-	later := f.save(owners).signed(f.signer)
-	seen := f.seenBy()
+	b := save(f, owners)
+	goOnFrom(f, owners)
+	later := save(f, owners).signed(f.Signer)
+	seen := seenBy(f)
 	foreignFleet, foreignOwners := ownedFleet(t, nil)
-	foreign := foreignFleet.save(foreignOwners).signed(foreignFleet.signer)
-	foreignFleet.goOnFrom(foreignOwners)
+	foreign := save(foreignFleet, foreignOwners).signed(foreignFleet.Signer)
+	goOnFrom(foreignFleet, foreignOwners)
 	_, stranger, err := ed25519.GenerateKey(rand.Reader)
 	wantOnlyNil(t, err)
 	strangerKey, err := manifest.NewKey(stranger.Public().(ed25519.PublicKey))
@@ -126,7 +127,7 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 		}
 		return c
 	}
-	good := signed(f.signer)
+	good := signed(f.Signer)
 	if _, err := seen.CheckRestore(b.v, intentOf(*good.plan)); err != nil {
 		t.Fatalf("the one that is signed: %v", err)
 	}
@@ -191,9 +192,9 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 
 	// Over the wire the refusal is the one of the mark, and says what is missing.
 	signed(stranger).restore()
-	wantOnlyNil(t, os.Remove(filepath.Join(f.dir, "keeper.key")))
-	f.start()
-	_, err = f.bring(owners.shareFile(f.store, "alice"), recovery.Options{Expect: recovery.Expect{Seen: seen}})
+	wantOnlyNil(t, os.Remove(filepath.Join(f.Dir, "keeper.key")))
+	f.Start()
+	_, err = f.Bring(owners.ShareFile(f.Store, "alice"), recovery.Options{Expect: recovery.Expect{Seen: seen}})
 	if !errors.Is(err, explain.HistoryWentBack) || !strings.Contains(err.Error(), "0 of 1") ||
 		!strings.Contains(err.Error(), "fealty backup sign") {
 		t.Errorf("a restore that a stranger signed: %v", err)
@@ -204,23 +205,23 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 // and blames no keeper.
 func TestRecoveryNamesOwners(t *testing.T) {
 	t.Parallel()
-	f, p := newFleet(t, nil), newPeople(t, "alice", "bob", "carol")
-	if err := f.set(withSeed(f.manifest(""), p.seed(2, ""))); err != nil {
+	f, p := coordinatortest.NewFleet(t, nil), coordinatortest.NewPeople(t, "alice", "bob", "carol")
+	if err := f.Set(coordinatortest.WithSeed(f.Manifest(""), p.Seed(2, ""))); err != nil {
 		t.Fatal(err)
 	}
-	f.stop()
-	f.start()
-	for what, text := range map[string]string{"status": f.c.Rooms().OwnerRecovery.RecoveryText(f.c.Rooms().Head.State()),
-		"readiness": f.c.Health().Readiness().Reason} {
+	f.Stop()
+	f.Start()
+	for what, text := range map[string]string{"status": f.C.Rooms().OwnerRecovery.RecoveryText(f.C.Rooms().Head.State()),
+		"readiness": f.C.Health().Readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
 			strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
 			t.Errorf("%s says %q", what, text)
 		}
 	}
-	if _, err := f.bring(p.shareFile(f.store, "bob"), recovery.Options{}); err != nil {
+	if _, err := f.Bring(p.ShareFile(f.Store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.c.Rooms().OwnerRecovery.RecoveryText(f.c.Rooms().Head.State()); !strings.HasPrefix(text,
+	if text := f.C.Rooms().OwnerRecovery.RecoveryText(f.C.Rooms().Head.State()); !strings.HasPrefix(text,
 		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}

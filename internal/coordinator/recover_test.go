@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -28,25 +29,26 @@ import (
 
 // ownedFleet starts a coordinator whose seed is held by three people, two of whom
 // it takes, and by a keeper.
-func ownedFleet(t testing.TB, config func(*coordinator.Config)) (*fleet, *people) {
+func ownedFleet(t testing.TB, config func(*coordinator.Config)) (*coordinatortest.Fleet, *coordinatortest.People) {
 	t.Helper()
-	f, p := newFleet(t, config), newPeople(t, "alice", "bob", "carol")
-	if err := f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))); err != nil {
+	f, p := coordinatortest.NewFleet(t, config), coordinatortest.NewPeople(t, "alice", "bob", "carol")
+	if err := f.Set(coordinatortest.WithSeed(f.Manifest(""), p.Seed(2,
+		"file:"+filepath.Join(f.Dir, "keeper.key")))); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
 	return f, p
 }
 
 // loseKeeper restarts the coordinator without its keeper's file.
-func (f *fleet) loseKeeper() {
-	f.t.Helper()
-	f.stop()
-	if err := os.Remove(filepath.Join(f.dir, "keeper.key")); err != nil {
-		f.t.Fatal(err)
+func loseKeeper(f *coordinatortest.Fleet) {
+	f.T.Helper()
+	f.Stop()
+	if err := os.Remove(filepath.Join(f.Dir, "keeper.key")); err != nil {
+		f.T.Fatal(err)
 	}
-	f.start()
-	if phase, why := f.c.Phase(); phase != "recovery" || !strings.Contains(why, "keeper.key is missing") {
-		f.t.Fatalf("phase %s (%s), want recovery for want of the keeper", phase, why)
+	f.Start()
+	if phase, why := f.C.Phase(); phase != "recovery" || !strings.Contains(why, "keeper.key is missing") {
+		f.T.Fatalf("phase %s (%s), want recovery for want of the keeper", phase, why)
 	}
 }
 
@@ -55,32 +57,32 @@ func (f *fleet) loseKeeper() {
 func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
-	alice := p.shareFile(f.store, "alice")
-	file := filepath.Join(f.dir, "keeper.key")
+	alice := p.ShareFile(f.Store, "alice")
+	file := filepath.Join(f.Dir, "keeper.key")
 	key, err := os.ReadFile(file)
 	wantOnly(t, "read the keeper", err, "")
-	f.loseKeeper()
-	f.faults.Arm("recover.before-taking", func() error {
+	loseKeeper(f)
+	f.Faults.Arm("recover.before-taking", func() error {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
 			return err
 		}
-		for deadline := time.Now().Add(time.Minute); f.c.Rooms().Head.State().Phase != authority.Ready ||
-			f.c.Rooms().OwnerRecovery.Recoveries().Current() != nil; {
+		for deadline := time.Now().Add(time.Minute); f.C.Rooms().Head.State().Phase != authority.Ready ||
+			f.C.Rooms().OwnerRecovery.Recoveries().Current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
-			f.c.Rooms().Authority.Pushed().Store(true)
-			f.c.Rooms().Head.LookAgain()
+			f.C.Rooms().Authority.Pushed().Store(true)
+			f.C.Rooms().Head.LookAgain()
 			time.Sleep(time.Millisecond)
 		}
 		return nil
 	})
-	_, err = f.bring(alice, recovery.Options{})
-	wantCode(t, err, explain.RecoveryNotNeeded)
+	_, err = f.Bring(alice, recovery.Options{})
+	coordinatortest.WantCode(t, err, explain.RecoveryNotNeeded)
 }
 
 // other returns a share of the same shape that nobody committed to.
-func otherShare(t rapidTB, share keyring.Share) keyring.Share {
+func otherShare(t coordinatortest.TB, share keyring.Share) keyring.Share {
 	t.Helper()
 	s, err := keyring.ShareFrom(share.Index(), share.Set(), keyring.NewSeed().Reveal())
 	if err != nil {
@@ -94,15 +96,15 @@ func otherShare(t rapidTB, share keyring.Share) keyring.Share {
 func TestOwnersBringTheSeedBack(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
-	m := f.member("a")
-	before := f.c.Rooms().Head.State()
+	m := f.Member("a")
+	before := f.C.Rooms().Head.State()
 	files := make(map[string]keyring.ShareFile)
-	for _, n := range p.names {
-		files[n] = p.shareFile(f.store, n)
+	for _, n := range p.Names {
+		files[n] = p.ShareFile(f.Store, n)
 	}
-	_, err := f.bring(files["alice"], recovery.Options{})
-	wantCode(t, err, explain.RecoveryNotNeeded)
-	f.loseKeeper()
+	_, err := f.Bring(files["alice"], recovery.Options{})
+	coordinatortest.WantCode(t, err, explain.RecoveryNotNeeded)
+	loseKeeper(f)
 
 	bad := func(change func(*keyring.ShareFile)) keyring.ShareFile {
 		file := files["alice"]
@@ -144,22 +146,23 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Attempt = nil }},
 		{name: "encrypted for another attempt", file: files["alice"], coord: explain.RecoveryOver,
 			alter: func(o *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) {
-				r.Share = sentShare(t, o.GetRecipient(), make([]byte, 16), testCluster, "alice", files["alice"].Share)
+				r.Share = coordinatortest.SentShare(t, o.GetRecipient(), make([]byte, 16), coordinatortest.Cluster, "alice",
+					files["alice"].Share)
 			}},
 		{name: "encrypted to another recipient", file: files["alice"], coord: explain.RecoveryOver,
 			alter: func(o *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) {
-				r.Share = sentShare(t, p.keys["bob"].Recipient().String(), o.GetAttempt(), testCluster,
+				r.Share = coordinatortest.SentShare(t, p.Keys["bob"].Recipient().String(), o.GetAttempt(), coordinatortest.Cluster,
 					"alice", files["alice"].Share)
 			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.tool != "" {
-				_, err := f.bring(tc.file, recovery.Options{})
-				wantCode(t, err, tc.tool)
+				_, err := f.Bring(tc.file, recovery.Options{})
+				coordinatortest.WantCode(t, err, tc.tool)
 				wantNamed(t, err, tc.file.Owner)
 			}
-			_, err := f.bringRaw(tc.file, tc.alter)
-			wantCode(t, err, tc.coord)
+			_, err := f.BringRaw(tc.file, tc.alter)
+			coordinatortest.WantCode(t, err, tc.coord)
 			if tc.coord != explain.RequestField {
 				want := tc.file.Owner
 				if tc.name == "sent by another name" {
@@ -167,14 +170,14 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 				}
 				wantNamed(t, err, want)
 			}
-			if kept := gatheredIn(t, f.store); len(kept) > 0 {
+			if kept := gatheredIn(t, f.Store); len(kept) > 0 {
 				t.Errorf("%v were kept of a bad share", kept)
 			}
 		})
 	}
 
 	var seen recovery.Verified
-	progress, err := f.bring(files["alice"],
+	progress, err := f.Bring(files["alice"],
 		recovery.Options{DryRun: true, Verified: func(v recovery.Verified) { seen = v }})
 	wantProgress(t, progress, err, false)
 	if seen.Coordinator != "coordinator-1" || seen.History.Current().Hash != before.Head.Hash ||
@@ -182,19 +185,19 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 		t.Errorf("verified %+v", seen)
 	}
 	for _, what := range []string{"first", "the same again"} {
-		progress, err = f.bring(files["alice"], recovery.Options{})
+		progress, err = f.Bring(files["alice"], recovery.Options{})
 		wantProgress(t, progress, err, false, "alice")
-		if phase, _ := f.c.Phase(); phase != "recovery" {
+		if phase, _ := f.C.Phase(); phase != "recovery" {
 			t.Fatalf("%s: one share of two made it %s", what, phase)
 		}
 	}
-	if _, err := f.bring(bad(func(s *keyring.ShareFile) { s.Owner, s.Share = "bob", otherShare(t, s.Share) }),
+	if _, err := f.Bring(bad(func(s *keyring.ShareFile) { s.Owner, s.Share = "bob", otherShare(t, s.Share) }),
 		recovery.Options{}); err == nil {
 		t.Fatal("a wrong share beside a good one was taken")
 	}
-	progress, err = f.bring(files["carol"], recovery.Options{})
+	progress, err = f.Bring(files["carol"], recovery.Options{})
 	wantProgress(t, progress, err, true, "alice", "carol")
-	after := f.c.Rooms().Head.State()
+	after := f.C.Rooms().Head.State()
 	switch {
 	case after.Phase != authority.Ready:
 		t.Fatalf("phase %s (%s)", after.Phase, after.Reason)
@@ -208,29 +211,30 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	case after.Head.Reason != "recovered by alice, carol":
 		t.Errorf("the reason is %q", after.Head.Reason)
 	}
-	if err := m.renew(true); err != nil {
+	if err := m.Renew(true); err != nil {
 		t.Errorf("a member does not renew: %v", err)
 	}
-	l, err := f.store.List(context.Background(), coordinator.RecoveryPrefix)
+	l, err := f.Store.List(context.Background(), coordinator.RecoveryPrefix)
 	if err != nil || len(l.Entries) > 0 {
 		t.Errorf("%d records of the attempt are left (%v)", len(l.Entries), err)
 	}
-	_, err = f.bring(files["bob"], recovery.Options{})
-	wantCode(t, err, explain.RecoveryNotNeeded)
+	_, err = f.Bring(files["bob"], recovery.Options{})
+	coordinatortest.WantCode(t, err, explain.RecoveryNotNeeded)
 	// The keeper's key is lost, and no other one is made in its place before somebody says
 	// so: then the next set makes one, and the next restart needs nobody.
-	lost := keyIDs(t, f.c)
-	if got := keeperFinding(f.getStatus().GetFindings(), explain.KeeperUnopened); len(lost) != 1 ||
+	lost := keyIDs(t, f.C)
+	if got := keeperFinding(getStatus(f).GetFindings(), explain.KeeperUnopened); len(lost) != 1 ||
 		!strings.Contains(got, string(lost[0])) {
 		t.Fatalf("of the keys %v status says %q", lost, got)
 	}
-	_, err = f.local().manifest.ForgetKeeperKey(f.ctx(),
+	_, err = f.Local().Manifest.ForgetKeeperKey(f.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
 	wantOnly(t, "forget", err, "")
-	wantOnly(t, "set", f.set(withSeed(f.manifest(""), p.seed(2, "file:"+filepath.Join(f.dir, "keeper.key")))), "")
-	after = f.c.Rooms().Head.State()
-	f.restart()
-	if s := f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
+	wantOnly(t, "set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
+		p.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key")))), "")
+	after = f.C.Rooms().Head.State()
+	f.Restart()
+	if s := f.C.Rooms().Head.State(); s.Phase != authority.Ready || s.Head.Hash != after.Head.Hash {
 		t.Errorf("after a restart it is %s (%s)", s.Phase, s.Reason)
 	}
 }
@@ -264,35 +268,35 @@ func TestRecoveryCutOff(t *testing.T) {
 			"recover.before-store", "recover.after-store", "recover.before-combine", "rekey.before-swap",
 			"set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity",
 		} {
-			for _, crash := range inTurn(i+j, true, false) {
+			for _, crash := range coordinatortest.InTurn(i+j, true, false) {
 				t.Run(strings.Join([]string{point, "keeper " + keeper,
 					map[bool]string{true: "crash", false: "error"}[crash]}, "/"), func(t *testing.T) {
-					d, p := ownedDesk(t, keeper)
-					m := d.joined("a")
-					alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-					epoch := d.state().Head.AuthorityEpoch
+					d, p := coordinatortest.OwnedDesk(t, keeper)
+					m := d.Joined("a")
+					alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
+					epoch := d.State().Head.AuthorityEpoch
 					loseDeskKeeper(d, keeper)
-					if _, err := d.bring(alice); err != nil {
+					if _, err := bring(d, alice); err != nil {
 						t.Fatal(err)
 					}
-					d.faults.FailNext(point, 1, errTestCrash)
-					_, err := d.bring(bob)
+					d.Faults.FailNext(point, 1, errTestCrash)
+					_, err := bring(d, bob)
 					if err == nil {
 						t.Fatal("the fault did not show")
 					}
-					d.faults.Disarm(point)
+					d.Faults.Disarm(point)
 					if crash {
-						d.restart()
+						d.Restart()
 					} else {
-						d.c.Rooms().Authority.Look(t.Context())
+						d.C.Rooms().Authority.Look(t.Context())
 					}
 					bringBoth(t, d, alice, bob)
-					head := d.state().Head
+					head := d.State().Head
 					if moved := head.AuthorityEpoch - epoch; moved < 1 || moved > 2 {
 						t.Errorf("the epoch moved by %d", moved)
 					}
 					wantOneKeyPerEpoch(t, d)
-					wantOnly(t, "renew", m.renew(), "")
+					wantOnly(t, "renew", m.Renew(), "")
 					// A head that was written and whose key was lost is followed by one more.
 					want := uint64(1)
 					if crash && slices.Contains([]string{"set.after-swap", "adopt.begin", "adopt.before-identity"},
@@ -309,40 +313,40 @@ func TestRecoveryCutOff(t *testing.T) {
 }
 
 // loseDeskKeeper restarts the desk without its keeper's file.
-func loseDeskKeeper(d *desk, keeper string) {
-	d.t.Helper()
+func loseDeskKeeper(d *coordinatortest.Desk, keeper string) {
+	d.T.Helper()
 	if keeper != "" {
-		if err := d.disk.FS().Remove("/keeper/key"); err != nil {
-			d.t.Fatal(err)
+		if err := d.Disk.FS().Remove("/keeper/key"); err != nil {
+			d.T.Fatal(err)
 		}
 	}
-	d.restart()
-	d.wantPhase("recovery", "")
+	d.Restart()
+	wantPhase(d, "recovery", "")
 }
 
 // bringBoth brings two shares until the coordinator is ready, as owners do who try
 // again.
-func bringBoth(t testing.TB, d *desk, files ...keyring.ShareFile) {
+func bringBoth(t testing.TB, d *coordinatortest.Desk, files ...keyring.ShareFile) {
 	t.Helper()
 	for range 2 {
 		for _, f := range files {
-			if d.state().Phase == authority.Ready {
+			if d.State().Phase == authority.Ready {
 				return
 			}
-			if _, err := d.bring(f); err != nil && !errors.Is(err, explain.RecoveryOver) &&
+			if _, err := bring(d, f); err != nil && !errors.Is(err, explain.RecoveryOver) &&
 				!errors.Is(err, explain.RecoveryNotNeeded) {
 				t.Fatalf("the share of %s: %v", f.Owner, err)
 			}
 		}
 	}
-	d.wantPhase("ready", "")
+	wantPhase(d, "ready", "")
 }
 
 // wantOneKeyPerEpoch verifies the history, and that each authority epoch has one
 // mesh CA key of its own.
-func wantOneKeyPerEpoch(t testing.TB, d *desk) {
+func wantOneKeyPerEpoch(t testing.TB, d *coordinatortest.Desk) {
 	t.Helper()
-	v, _, err := d.c.Rooms().Authority.VerifiedHistory(context.Background(), d.state())
+	v, _, err := d.C.Rooms().Authority.VerifiedHistory(context.Background(), d.State())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,8 +357,8 @@ func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 		}
 		keys[k.AuthorityEpoch] = k.Key.String()
 	}
-	if got := d.state().MeshCA().KeyID(); got != d.state().Head.MeshCAKey {
-		t.Errorf("it signs with %v, and the head names %v", got, d.state().Head.MeshCAKey)
+	if got := d.State().MeshCA().KeyID(); got != d.State().Head.MeshCAKey {
+		t.Errorf("it signs with %v, and the head names %v", got, d.State().Head.MeshCAKey)
 	}
 }
 
@@ -362,43 +366,45 @@ func wantOneKeyPerEpoch(t testing.TB, d *desk) {
 // one that happened and of one that did not.
 func TestRecoveryWithLostAnswers(t *testing.T) {
 	t.Parallel()
-	for name, how := range map[string][]lostAnswer{
-		"happened":       {lostApplied},
-		"did not happen": {lostDropped},
-		"often":          {lostDropped, lostDropped, lostApplied},
-		"did not, for a while": {lostDropped, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped,
-			lostDropped},
-		"happened, for a while": {lostApplied, lostDropped, lostDropped, lostDropped, lostDropped, lostDropped,
-			lostDropped},
+	for name, how := range map[string][]coordinatortest.LostAnswer{
+		"happened":       {coordinatortest.LostApplied},
+		"did not happen": {coordinatortest.LostDropped},
+		"often":          {coordinatortest.LostDropped, coordinatortest.LostDropped, coordinatortest.LostApplied},
+		"did not, for a while": {coordinatortest.LostDropped, coordinatortest.LostDropped, coordinatortest.LostDropped,
+			coordinatortest.LostDropped, coordinatortest.LostDropped, coordinatortest.LostDropped,
+			coordinatortest.LostDropped},
+		"happened, for a while": {coordinatortest.LostApplied, coordinatortest.LostDropped, coordinatortest.LostDropped,
+			coordinatortest.LostDropped, coordinatortest.LostDropped, coordinatortest.LostDropped,
+			coordinatortest.LostDropped},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, p := ownedDesk(t, "")
-			alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-			epoch := d.state().Head.AuthorityEpoch
+			d, p := coordinatortest.OwnedDesk(t, "")
+			alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
+			epoch := d.State().Head.AuthorityEpoch
 			loseDeskKeeper(d, "")
-			if _, err := d.bring(alice); err != nil {
+			if _, err := bring(d, alice); err != nil {
 				t.Fatal(err)
 			}
-			d.faults.Arm("set.before-swap", func() error {
-				d.store.intercept(func(tx store.Tx) {
+			d.Faults.Arm("set.before-swap", func() error {
+				d.Store.Intercept(func(tx store.Tx) {
 					if len(tx.Put) == 1 && tx.Put[0].Key == history.HeadKey {
-						d.store.intercept(nil)
-						d.store.lose(how...)
+						d.Store.Intercept(nil)
+						d.Store.Lose(how...)
 					}
 				})
 				return nil
 			})
-			_, err := d.bring(bob)
-			d.faults.Disarm("set.before-swap")
-			d.store.lose()
-			d.c.Rooms().Authority.Look(t.Context())
-			if d.state().Phase != authority.Ready {
+			_, err := bring(d, bob)
+			d.Faults.Disarm("set.before-swap")
+			d.Store.Lose()
+			d.C.Rooms().Authority.Look(t.Context())
+			if d.State().Phase != authority.Ready {
 				if err == nil {
 					t.Fatal("it said that it recovered, and did not")
 				}
 				bringBoth(t, d, alice, bob)
 			}
-			if got := d.state().Head.AuthorityEpoch; got != epoch+1 {
+			if got := d.State().Head.AuthorityEpoch; got != epoch+1 {
 				t.Errorf("epoch %d, want %d", got, epoch+1)
 			}
 			wantOneKeyPerEpoch(t, d)
@@ -409,31 +415,31 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 // While owners gather, the keeper comes back: recovery gives way, and what was
 // gathered opens no more.
 func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
-	d, p := ownedDesk(t, "file:/keeper/key")
-	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-	head := d.state().Head
-	key, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
+	d, p := coordinatortest.OwnedDesk(t, "file:/keeper/key")
+	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
+	head := d.State().Head
+	key, err := d.Disk.FS().ReadSecret("/keeper/key", 1<<10)
 	wantOnly(t, "read", err, "")
 	loseDeskKeeper(d, "file:/keeper/key")
-	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	if _, err := d.bring(alice); err != nil {
+	if _, err := bring(d, alice); err != nil {
 		t.Fatal(err)
 	}
-	d.disk.Put("/keeper/key", key)
-	d.disk.Chmod("/keeper/key", 0o600)
-	d.c.Rooms().Authority.Look(t.Context())
-	d.wantPhase("ready", "")
-	_, err = d.bring(bob)
+	d.Disk.Put("/keeper/key", key)
+	d.Disk.Chmod("/keeper/key", 0o600)
+	d.C.Rooms().Authority.Look(t.Context())
+	wantPhase(d, "ready", "")
+	_, err = bring(d, bob)
 	wantOnly(t, "bring", err, explain.RecoveryNotNeeded)
-	sent := sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", bob.Share)
-	_, err = d.c.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.ID[:], Owner: "bob",
+	sent := coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], coordinatortest.Cluster, "bob", bob.Share)
+	_, err = d.C.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.ID[:], Owner: "bob",
 		Share: sent}, anyOwner)
 	wantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
 	if _, err := g.Open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
 		t.Errorf("the key of the attempt still opens: %v", err)
 	}
-	if d.state().Head.Hash != head.Hash {
+	if d.State().Head.Hash != head.Hash {
 		t.Error("the head moved")
 	}
 }
@@ -441,39 +447,39 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 // Two replicas of one coordinator recover at once: one writes the rekey, the other
 // gives way, and no epoch gets two keys.
 func TestConcurrentRecoveries(t *testing.T) {
-	d, p := ownedDesk(t, "")
-	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-	epoch := d.state().Head.AuthorityEpoch
+	d, p := coordinatortest.OwnedDesk(t, "")
+	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
+	epoch := d.State().Head.AuthorityEpoch
 	loseDeskKeeper(d, "")
-	key, err := d.disk.FS().ReadSecret("/coordinator/"+authority.EnrolmentKeyFile, 4<<10)
+	key, err := d.Disk.FS().ReadSecret("/coordinator/"+authority.EnrolmentKeyFile, 4<<10)
 	wantOnly(t, "read", err, "")
-	d.disk.Put("/twin/"+authority.EnrolmentKeyFile, key)
-	d.disk.Chmod("/twin/"+authority.EnrolmentKeyFile, 0o600)
-	twin, err := d.another("twin")
+	d.Disk.Put("/twin/"+authority.EnrolmentKeyFile, key)
+	d.Disk.Chmod("/twin/"+authority.EnrolmentKeyFile, 0o600)
+	twin, err := d.Another("twin")
 	wantOnly(t, "start", err, "")
-	for _, c := range []*coordinator.Coordinator{d.c, twin} {
+	for _, c := range []*coordinator.Coordinator{d.C, twin} {
 		if _, err := bringAt(t, c, alice); err != nil {
 			t.Fatal(err)
 		}
 	}
-	d.faults.Arm("rekey.before-swap", func() error {
-		d.faults.Disarm("rekey.before-swap")
+	d.Faults.Arm("rekey.before-swap", func() error {
+		d.Faults.Disarm("rekey.before-swap")
 		if _, err := bringAt(t, twin, bob); err != nil {
 			t.Errorf("the twin: %v", err)
 		}
 		return nil
 	})
-	_, err = d.bring(bob)
+	_, err = bring(d, bob)
 	wantOnly(t, "bring", err, explain.RecoveryOver)
 	if phase, _ := twin.Phase(); phase != "ready" {
 		t.Fatalf("the twin is %s", phase)
 	}
-	d.wantPhase("recovery", "")
+	wantPhase(d, "recovery", "")
 	if got := twin.Rooms().Head.State().Head.AuthorityEpoch; got != epoch+1 {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
-	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if g.Head.Hash != twin.Rooms().Head.State().Head.Hash {
 		t.Error("the next attempt is not at the new head")
@@ -483,68 +489,69 @@ func TestConcurrentRecoveries(t *testing.T) {
 // Whoever controls the store can name himself in a head, but not sign one: enough
 // shares that he made himself are thrown away, with all that was gathered.
 func TestForgedHeadIsThrownAway(t *testing.T) {
-	d, p := ownedDesk(t, "")
-	d.restart()
+	d, p := coordinatortest.OwnedDesk(t, "")
+	d.Restart()
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
 	wantOnly(t, "split", err, "")
-	head, _, err := d.c.Rooms().Head.History().Head(t.Context())
+	head, _, err := d.C.Rooms().Head.History().Head(t.Context())
 	wantOnly(t, "head", err, "")
 	var tr *history.Transition
-	d.store.alter(history.BlobKey(head.Hash), func(raw []byte) []byte {
+	d.Store.Alter(history.BlobKey(head.Hash), func(raw []byte) []byte {
 		tr, err = history.Decode(raw)
 		wantOnly(t, "decode", err, "")
 		return raw
 	})
 	for i := range tr.ShareCommitments {
-		tr.ShareCommitments[i].Hash = forged[i].Commitment(testCluster, 1)
+		tr.ShareCommitments[i].Hash = forged[i].Commitment(coordinatortest.Cluster, 1)
 	}
 	raw, err := tr.Encode()
 	wantOnly(t, "encode", err, "")
-	_, err = d.store.CompareAndSwap(t.Context(), history.BlobKey(sha256.Sum256(raw)), 0, raw)
+	_, err = d.Store.CompareAndSwap(t.Context(), history.BlobKey(sha256.Sum256(raw)), 0, raw)
 	wantOnly(t, "put", err, "")
 	head.Hash = sha256.Sum256(raw)
-	d.store.alter(history.HeadKey, func([]byte) []byte { return head.Encode() })
+	d.Store.Alter(history.HeadKey, func([]byte) []byte { return head.Encode() })
 	file := func(i int) keyring.ShareFile {
-		return keyring.ShareFile{Cluster: testCluster, Owner: p.names[i], Share: forged[i]}
+		return keyring.ShareFile{Cluster: coordinatortest.Cluster, Owner: p.Names[i], Share: forged[i]}
 	}
-	if _, err := d.bring(file(0)); err != nil {
+	if _, err := bring(d, file(0)); err != nil {
 		t.Fatal(err)
 	}
-	_, err = d.bring(file(1))
+	_, err = bring(d, file(1))
 	wantOnly(t, "bring", err, explain.RecoverySeedRefused)
-	if d.c.Rooms().OwnerRecovery.Recoveries().Now != nil || len(d.store.keys(coordinator.RecoveryPrefix)) > 0 {
+	if d.C.Rooms().OwnerRecovery.Recoveries().Now != nil || len(d.Store.Keys(coordinator.RecoveryPrefix)) > 0 {
 		t.Error("something of the attempt is left")
 	}
-	d.wantPhase("recovery", "")
+	wantPhase(d, "recovery", "")
 }
 
 // An attempt ends an hour after its last share, and is not kept for strangers who
 // only look.
 func TestRecoveryAttemptEnds(t *testing.T) {
-	d, p := ownedDesk(t, "")
-	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-	d.restart()
-	first, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	d, p := coordinatortest.OwnedDesk(t, "")
+	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
+	d.Restart()
+	first, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
-	d.advance(recovery.Life * 3 / 4)
-	second, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	d.Advance(recovery.Life * 3 / 4)
+	second, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	if first == second {
 		t.Error("an attempt without a share was not made anew in time")
 	}
-	if _, err := d.bring(alice); err != nil {
+	if _, err := bring(d, alice); err != nil {
 		t.Fatal(err)
 	}
-	d.advance(recovery.Life - 1)
-	if g, _ := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context()); g != second {
+	d.Advance(recovery.Life - 1)
+	if g, _ := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context()); g != second {
 		t.Error("an attempt with a share ended early")
 	}
-	d.advance(1)
-	_, err = d.c.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.ID[:], Owner: "bob",
-		Share: sentShare(t, second.Recipient.Public(), second.ID[:], testCluster, "bob", bob.Share)}, anyOwner)
+	d.Advance(1)
+	_, err = d.C.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.ID[:], Owner: "bob",
+		Share: coordinatortest.SentShare(t, second.Recipient.Public(), second.ID[:], coordinatortest.Cluster, "bob",
+			bob.Share)}, anyOwner)
 	wantOnly(t, "bring", err, explain.RecoveryOver)
-	progress, err := d.bring(bob)
+	progress, err := bring(d, bob)
 	if err != nil || !slices.Equal(progress.GetBrought(), []string{"bob"}) {
 		t.Errorf("the next attempt begins with %v (%v)", progress.GetBrought(), err)
 	}
@@ -556,37 +563,40 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 
 // What lies among the gathered shares is looked at like what a stranger sent.
 func TestForgedGatheredShares(t *testing.T) {
-	d, p := ownedDesk(t, "")
-	alice, bob, carol := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob"), p.shareFile(d.store, "carol")
-	d.restart()
-	g, err := d.c.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	d, p := coordinatortest.OwnedDesk(t, "")
+	alice, bob, carol := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob"), p.ShareFile(d.Store, "carol")
+	d.Restart()
+	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
 	wantOnly(t, "open", err, "")
 	put := func(owner string, value []byte) {
 		t.Helper()
-		e, err := d.store.Get(t.Context(), coordinator.RecoveryKey(g.ID, owner))
+		e, err := d.Store.Get(t.Context(), coordinator.RecoveryKey(g.ID, owner))
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			t.Fatal(err)
 		}
-		_, err = d.store.CompareAndSwap(t.Context(), coordinator.RecoveryKey(g.ID, owner), e.Version, value)
+		_, err = d.Store.CompareAndSwap(t.Context(), coordinator.RecoveryKey(g.ID, owner), e.Version, value)
 		wantOnly(t, "put", err, "")
 	}
 	put("mallory", []byte("nobody asked"))
 	for name, value := range map[string][]byte{
-		"garbage":         []byte("garbage"),
-		"large":           make([]byte, recovery.MaxSentBytes+1),
-		"a wrong one":     sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", otherShare(t, bob.Share)),
-		"of somebody":     sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", carol.Share),
-		"of another name": sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "carol", carol.Share),
+		"garbage": []byte("garbage"),
+		"large":   make([]byte, recovery.MaxSentBytes+1),
+		"a wrong one": coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], coordinatortest.Cluster, "bob",
+			otherShare(t, bob.Share)),
+		"of somebody": coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], coordinatortest.Cluster, "bob",
+			carol.Share),
+		"of another name": coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], coordinatortest.Cluster, "carol",
+			carol.Share),
 	} {
 		put("bob", value)
-		progress, err := d.bring(alice)
+		progress, err := bring(d, alice)
 		if err != nil || !slices.Equal(progress.GetBrought(), []string{"alice"}) || progress.GetRecovered() {
 			t.Errorf("%s: %v, %v", name, progress, err)
 		}
 	}
 	// A good one may come by way of the store: another replica took it.
-	put("bob", sentShare(t, g.Recipient.Public(), g.ID[:], testCluster, "bob", bob.Share))
-	progress, err := d.bring(alice)
+	put("bob", coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], coordinatortest.Cluster, "bob", bob.Share))
+	progress, err := bring(d, alice)
 	if err != nil || !progress.GetRecovered() {
 		t.Fatalf("%v, %v", progress, err)
 	}
@@ -596,17 +606,17 @@ func TestForgedGatheredShares(t *testing.T) {
 // restored from the backup.
 func TestKeeperThatStaysGone(t *testing.T) {
 	t.Parallel()
-	d, p := ownedDesk(t, "file:/keeper/key")
-	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-	backup, err := d.disk.FS().ReadSecret("/keeper/key", 1<<10)
+	d, p := coordinatortest.OwnedDesk(t, "file:/keeper/key")
+	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
+	backup, err := d.Disk.FS().ReadSecret("/keeper/key", 1<<10)
 	wantOnly(t, "read", err, "")
-	d.disk.Put("/keeper/key", []byte("garbage"))
-	d.restart()
-	d.wantPhase("recovery", "keeper host")
+	d.Disk.Put("/keeper/key", []byte("garbage"))
+	d.Restart()
+	wantPhase(d, "recovery", "keeper host")
 	bringBoth(t, d, alice, bob)
 	status := func() string {
 		t.Helper()
-		st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 		wantOnly(t, "status", err, "")
 		var b strings.Builder
 		for _, f := range st.GetFindings() {
@@ -623,39 +633,39 @@ func TestKeeperThatStaysGone(t *testing.T) {
 		}
 	}
 	shown("is no key file of a keeper")
-	wantOnly(t, "set with a damaged file", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-	wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
-	wantOnly(t, "set without the file", d.set(poolEntries+coordinatorEntry(t, 3)), "")
+	wantOnly(t, "set with a damaged file", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	wantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
+	wantOnly(t, "set without the file", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 3)), "")
 	shown("/keeper/key is missing")
-	wantOnly(t, "restore", d.disk.FS().WriteFile("/keeper/key", backup), "")
-	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
+	wantOnly(t, "restore", d.Disk.FS().WriteFile("/keeper/key", backup), "")
+	wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 	if s := status(); strings.Contains(s, "keeper host") {
 		t.Errorf("status still shows the keeper:\n%s", s)
 	}
-	d.restart()
-	d.wantPhase("ready", "")
+	d.Restart()
+	wantPhase(d, "ready", "")
 }
 
 // What an attempt left that ended with its process is removed, and nothing else.
 func TestLeftSharesArePruned(t *testing.T) {
-	d, p := ownedDesk(t, "")
-	alice, bob := p.shareFile(d.store, "alice"), p.shareFile(d.store, "bob")
-	d.restart()
+	d, p := coordinatortest.OwnedDesk(t, "")
+	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
+	d.Restart()
 	for range 3 {
-		if _, err := d.bring(alice); err != nil {
+		if _, err := bring(d, alice); err != nil {
 			t.Fatal(err)
 		}
-		d.restart()
+		d.Restart()
 	}
-	if n := len(gatheredIn(t, d.store)); n != 3 {
+	if n := len(gatheredIn(t, d.Store)); n != 3 {
 		t.Fatalf("%d attempts left a share, want 3", n)
 	}
 	bringBoth(t, d, alice, bob)
-	d.lead(d.c)
-	before := len(d.store.keys(""))
-	left := len(d.store.keys(coordinator.RecoveryPrefix))
-	wantOnly(t, "prune", d.c.PruneOnce(t.Context(), d.state(), d.clock()), "")
-	if n := len(d.store.keys(coordinator.RecoveryPrefix)); n != 0 || left != 3 || len(d.store.keys("")) != before-left {
+	d.Lead(d.C)
+	before := len(d.Store.Keys(""))
+	left := len(d.Store.Keys(coordinator.RecoveryPrefix))
+	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	if n := len(d.Store.Keys(coordinator.RecoveryPrefix)); n != 0 || left != 3 || len(d.Store.Keys("")) != before-left {
 		t.Errorf("%d of %d left records are there", n, left)
 	}
 }
@@ -665,27 +675,28 @@ func TestLeftSharesArePruned(t *testing.T) {
 func TestSharesInRecovery(t *testing.T) {
 	t.Parallel()
 	f, p := ownedFleet(t, nil)
-	before, err := f.local().manifest.GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
+	before, err := f.Local().Manifest.GetSeedShares(f.Context(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil || before.GetUnverified() || len(before.GetShares()) != 3 {
 		t.Fatalf("while it is well: %v, %v", before, err)
 	}
 	made := before.GetTransition()
-	f.loseKeeper()
-	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{})
+	loseKeeper(f)
+	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
-	wantCode(t, err, explain.Unauthenticated)
+	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.Context(), &fealtyv1.GetSeedSharesRequest{})
+	coordinatortest.WantCode(t, err, explain.Unauthenticated)
 	// Whoever came over TLS, as who it may be.
-	_, err = served[fealtyv1.ManifestServiceServer](f.c.Rooms().Authority.RegisterServices).GetSeedShares(t.Context(),
+	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](f.C.Rooms().Authority.RegisterServices).GetSeedShares(
+		t.Context(),
 		&fealtyv1.GetSeedSharesRequest{})
-	wantCode(t, err, explain.RecoveryMode)
+	coordinatortest.WantCode(t, err, explain.RecoveryMode)
 
 	fetch := func() *fealtyv1.GetSeedSharesResponse {
 		t.Helper()
-		resp, err := f.local().manifest.GetSeedShares(f.ctx(), &fealtyv1.GetSeedSharesRequest{})
+		resp, err := f.Local().Manifest.GetSeedShares(f.Context(), &fealtyv1.GetSeedSharesRequest{})
 		if err != nil || !resp.GetUnverified() {
 			t.Fatalf("in recovery: %v, %v", resp, err)
 		}
@@ -704,7 +715,7 @@ func TestSharesInRecovery(t *testing.T) {
 	}
 
 	// What a set that failed left is of another set, and stays where it is.
-	entries, err := f.store.List(f.ctx(), coordinator.SharePrefix)
+	entries, err := f.Store.List(f.Context(), coordinator.SharePrefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -714,7 +725,7 @@ func TestSharesInRecovery(t *testing.T) {
 		if value == nil {
 			tx = store.Tx{Delete: []string{key}}
 		}
-		if _, err := f.store.Commit(f.ctx(), tx); err != nil {
+		if _, err := f.Store.Commit(f.Context(), tx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -730,8 +741,8 @@ func TestSharesInRecovery(t *testing.T) {
 	if !slices.Equal(resp.GetMissing(), []string{"alice", "bob"}) {
 		t.Errorf("missing: %v", resp.GetMissing())
 	}
-	forged, err := keyring.SealShare(p.keys["alice"].Recipient().String(), func() keyring.ShareFile {
-		file := p.shareFile(f.store, "carol")
+	forged, err := keyring.SealShare(p.Keys["alice"].Recipient().String(), func() keyring.ShareFile {
+		file := p.ShareFile(f.Store, "carol")
 		file.Owner, file.Share = "alice", otherShare(t, file.Share)
 		return file
 	}())
@@ -740,15 +751,15 @@ func TestSharesInRecovery(t *testing.T) {
 	}
 	put(entries.Entries[0].Key, forged)
 	resp = fetch()
-	file, err := keyring.OpenShare([]age.Identity{p.keys["alice"]}, resp.GetShares()[0].GetFile())
+	file, err := keyring.OpenShare([]age.Identity{p.Keys["alice"]}, resp.GetShares()[0].GetFile())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.bring(file, recovery.Options{})
-	wantCode(t, err, explain.ShareWrong)
+	_, err = f.Bring(file, recovery.Options{})
+	coordinatortest.WantCode(t, err, explain.ShareWrong)
 
 	// Without a record of which set it is, the newest is as good a guess.
-	index, err := f.store.List(f.ctx(), coordinator.ShareSetPrefix)
+	index, err := f.Store.List(f.Context(), coordinator.ShareSetPrefix)
 	if err != nil || len(index.Entries) != 1 {
 		t.Fatalf("%d records of sets: %v", len(index.Entries), err)
 	}
@@ -759,12 +770,13 @@ func TestSharesInRecovery(t *testing.T) {
 }
 
 // bring brings a share to the desk's coordinator, past the network and the tool.
-func (d *desk) bring(file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
-	d.t.Helper()
-	return bringAt(d.t, d.c, file)
+func bring(d *coordinatortest.Desk, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
+	d.T.Helper()
+	return bringAt(d.T, d.C, file)
 }
 
-func bringAt(t rapidTB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
+func bringAt(t coordinatortest.TB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress,
+	error) {
 	t.Helper()
 	g, err := c.Rooms().OwnerRecovery.OpenGathering(context.Background())
 	if err != nil {
@@ -772,7 +784,7 @@ func bringAt(t rapidTB, c *coordinator.Coordinator, file keyring.ShareFile) (*fe
 	}
 	return c.Rooms().OwnerRecovery.Bring(context.Background(), &fealtyv1.RecoverRequest{
 		Attempt: g.ID[:], Owner: file.Owner,
-		Share: sentShare(t, g.Recipient.Public(), g.ID[:], file.Cluster, file.Owner, file.Share),
+		Share: coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], file.Cluster, file.Owner, file.Share),
 	}, anyOwner)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -29,16 +30,16 @@ import (
 
 // wantPhase fails unless the coordinator is in the phase, for a reason that holds
 // the text.
-func (d *desk) wantPhase(phase, reason string) {
-	d.t.Helper()
-	got, why := d.c.Phase()
+func wantPhase(d *coordinatortest.Desk, phase, reason string) {
+	d.T.Helper()
+	got, why := d.C.Phase()
 	if got != phase || !strings.Contains(why, reason) {
-		d.t.Fatalf("phase %s (%s), want %s (… %s …)", got, why, phase, reason)
+		d.T.Fatalf("phase %s (%s), want %s (… %s …)", got, why, phase, reason)
 	}
 }
 
 // coordinatorEntry is an entry for another coordinator: setting it moves authority.
-func coordinatorEntry(t rapidTB, n int) string {
+func coordinatorEntry(t coordinatortest.TB, n int) string {
 	pub, _, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -51,34 +52,34 @@ func coordinatorEntry(t rapidTB, n int) string {
 }
 
 func TestRestartWithKeeper(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
-	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-	before := d.state()
-	version := d.c.Rooms().Bundle.View().Version
-	d.restart()
-	d.wantPhase("ready", "")
-	after := d.state()
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
+	wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	before := d.State()
+	version := d.C.Rooms().Bundle.View().Version
+	d.Restart()
+	wantPhase(d, "ready", "")
+	after := d.State()
 	if after.Head.Hash != before.Head.Hash || after.Head.AuthorityEpoch != 2 || after.RootPin != before.RootPin ||
 		after.MeshKey != before.MeshKey {
 		t.Fatalf("head %v, epoch %d, root %v, mesh CA %v; before %v, %d, %v, %v", after.Head.Hash,
 			after.Head.AuthorityEpoch, after.RootPin, after.MeshKey,
 			before.Head.Hash, before.Head.AuthorityEpoch, before.RootPin, before.MeshKey)
 	}
-	if got := d.c.Rooms().Bundle.View().Version; got != version {
+	if got := d.C.Rooms().Bundle.View().Version; got != version {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
 	}
 	// Its SVID is of the epoch before.
-	wantOnly(t, "renew", m.renew(), "")
+	wantOnly(t, "renew", m.Renew(), "")
 }
 
 // What stands between a coordinator and its keys or its history is recovery mode
 // with a reason. It serves nothing then, and goes on by itself when it is mended.
 func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 	t.Parallel()
-	key := func(d *desk, prefix string) string {
+	key := func(d *coordinatortest.Desk, prefix string) string {
 		t.Helper()
-		keys := d.store.keys(prefix)
+		keys := d.Store.Keys(prefix)
 		if len(keys) == 0 {
 			t.Fatalf("no key below %s", prefix)
 		}
@@ -90,125 +91,141 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 	gone := func([]byte) []byte { return nil }
 	for _, tc := range []struct {
 		name   string
-		spoil  func(d *desk)
+		spoil  func(d *coordinatortest.Desk)
 		reason string
 	}{
-		{"keeper's key file missing", func(d *desk) { wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "") },
+		{"keeper's key file missing", func(d *coordinatortest.Desk) {
+			wantOnly(t, "remove",
+				d.Disk.FS().Remove("/keeper/key"), "")
+		},
 			"/keeper/key is missing"},
-		{"keeper's key file readable by others", func(d *desk) { d.disk.Chmod("/keeper/key", 0o644) }, "keeper"},
-		{"keeper's key file of another key", func(d *desk) {
-			d.disk.Put("/keeper/key", []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
+		{"keeper's key file readable by others", func(d *coordinatortest.Desk) { d.Disk.Chmod("/keeper/key", 0o644) },
+			"keeper"},
+		{"keeper's key file of another key", func(d *coordinatortest.Desk) {
+			d.Disk.Put("/keeper/key", []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
 		}, "sealed under"},
-		{"keeper's key file garbage", func(d *desk) { d.disk.Put("/keeper/key", []byte("garbage")) }, "no key file"},
-		{"sealed seed altered", func(d *desk) { d.store.alter(key(d, sealed.Prefix+"seed/"), flip(-5)) },
+		{"keeper's key file garbage", func(d *coordinatortest.Desk) { d.Disk.Put("/keeper/key", []byte("garbage")) },
+			"no key file"},
+		{"sealed seed altered", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Prefix+"seed/"), flip(-5)) },
 			"keeper host"},
-		{"sealed seed missing", func(d *desk) { d.store.alter(key(d, sealed.Prefix+"seed/"), gone) }, "keeper host"},
+		{"sealed seed missing", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Prefix+"seed/"), gone) },
+			"keeper host"},
 		{"sealed mesh CA key altered",
-			func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().Head.Hash).Under()), flip(-5)) }, "keeper host"},
-		{"sealed mesh CA key of another head", func(d *desk) {
+			func(d *coordinatortest.Desk) {
+				d.Store.Alter(key(d, sealed.Mesh(d.State().Head.Hash).Under()), flip(-5))
+			}, "keeper host"},
+		{"sealed mesh CA key of another head", func(d *coordinatortest.Desk) {
 			old := key(d, sealed.Prefix+"mesh/")
-			e, err := d.store.Get(t.Context(), old)
+			e, err := d.Store.Get(t.Context(), old)
 			wantOnly(t, "get", err, "")
-			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-			d.store.alter(key(d, sealed.Mesh(d.state().Head.Hash).Under()), func([]byte) []byte { return e.Value })
+			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			d.Store.Alter(key(d, sealed.Mesh(d.State().Head.Hash).Under()), func([]byte) []byte { return e.Value })
 		}, "sealed for head"},
 		{"sealed mesh CA key missing",
-			func(d *desk) { d.store.alter(key(d, sealed.Mesh(d.state().Head.Hash).Under()), gone) },
+			func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Mesh(d.State().Head.Hash).Under()), gone) },
 			"sealed mesh CA key"},
-		{"root certificate altered", func(d *desk) { d.store.alter(key(d, sealed.Prefix+"root/"), flip(-1)) },
+		{"root certificate altered", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Prefix+"root/"), flip(-1)) },
 			"root certificate"},
-		{"root certificate missing", func(d *desk) { d.store.alter(key(d, sealed.Prefix+"root/"), gone) },
+		{"root certificate missing", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Prefix+"root/"), gone) },
 			"root certificate"},
-		{"root certificate of another cluster", func(d *desk) {
-			other := readyDesk(t, poolEntries)
-			d.store.alter(key(d, sealed.Prefix+"root/"), func([]byte) []byte { return other.state().Root.Raw })
+		{"root certificate of another cluster", func(d *coordinatortest.Desk) {
+			other := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
+			d.Store.Alter(key(d, sealed.Prefix+"root/"), func([]byte) []byte { return other.State().Root.Raw })
 		}, "root certificate is not that of the seed"},
-		{"head record altered", func(d *desk) { d.store.alter(history.HeadKey, flip(-3)) }, "malformed"},
-		{"head record missing", func(d *desk) { d.store.alter(history.HeadKey, gone) },
+		{"head record altered", func(d *coordinatortest.Desk) { d.Store.Alter(history.HeadKey, flip(-3)) }, "malformed"},
+		{"head record missing", func(d *coordinatortest.Desk) { d.Store.Alter(history.HeadKey, gone) },
 			"another store, or it was emptied"},
-		{"head record of another cluster", func(d *desk) {
-			other := readyDesk(t, poolEntries)
-			for _, k := range append(other.store.keys("history/blob/"), history.HeadKey) {
-				e, err := other.store.Get(t.Context(), k)
+		{"head record of another cluster", func(d *coordinatortest.Desk) {
+			other := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
+			for _, k := range append(other.Store.Keys("history/blob/"), history.HeadKey) {
+				e, err := other.Store.Get(t.Context(), k)
 				wantOnly(t, "get", err, "")
-				if !d.store.alter(k, func([]byte) []byte { return e.Value }) {
-					_, err = d.store.CompareAndSwap(t.Context(), k, 0, e.Value)
+				if !d.Store.Alter(k, func([]byte) []byte { return e.Value }) {
+					_, err = d.Store.CompareAndSwap(t.Context(), k, 0, e.Value)
 					wantOnly(t, "put", err, "")
 				}
 			}
 		}, "keeper"},
-		{"transition altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().Head.Hash), flip(20)) },
+		{"transition altered", func(d *coordinatortest.Desk) {
+			d.Store.Alter(history.BlobKey(d.State().Head.Hash),
+				flip(20))
+		},
 			"was altered"},
-		{"transition missing", func(d *desk) { d.store.alter(history.BlobKey(d.state().Head.Hash), gone) },
+		{"transition missing", func(d *coordinatortest.Desk) { d.Store.Alter(history.BlobKey(d.State().Head.Hash), gone) },
 			"is missing"},
-		{"manifest altered", func(d *desk) { d.store.alter(history.BlobKey(d.state().Manifest.Hash()), flip(20)) },
+		{"manifest altered", func(d *coordinatortest.Desk) {
+			d.Store.Alter(history.BlobKey(d.State().Manifest.Hash()),
+				flip(20))
+		},
 			"was altered"},
-		{"trust state altered", func(d *desk) { d.store.alter(bundle.StateKey, flip(-1)) }, "trust state"},
-		{"a ban altered", func(d *desk) { d.store.alter(key(d, record.BanIDPrefix), flip(-1)) }, "trust state"},
+		{"trust state altered", func(d *coordinatortest.Desk) { d.Store.Alter(bundle.StateKey, flip(-1)) }, "trust state"},
+		{"a ban altered", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, record.BanIDPrefix), flip(-1)) },
+			"trust state"},
 		{"its memory of the head altered",
-			func(d *desk) { d.disk.Put("/coordinator/"+authority.MarkFile, []byte("{")) }, authority.MarkFile},
-		{"store rolled back by one set", func(d *desk) {
-			before := d.store.snapshot()
-			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-			d.store.revert(before)
+			func(d *coordinatortest.Desk) { d.Disk.Put("/coordinator/"+authority.MarkFile, []byte("{")) }, authority.MarkFile},
+		{"store rolled back by one set", func(d *coordinatortest.Desk) {
+			before := d.Store.Snapshot()
+			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			d.Store.Revert(before)
 		}, "history went back"},
-		{"store forked", func(d *desk) {
-			before := d.store.snapshot()
-			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-			d.store.revert(before)
+		{"store forked", func(d *coordinatortest.Desk) {
+			before := d.Store.Snapshot()
+			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			d.Store.Revert(before)
 			// The same disk, less its memory of the head, makes another child.
-			seen, err := d.disk.FS().ReadFile("/coordinator/"+authority.MarkFile, authority.MaxMarkFile)
+			seen, err := d.Disk.FS().ReadFile("/coordinator/"+authority.MarkFile, authority.MaxMarkFile)
 			wantOnly(t, "read", err, "")
-			d.forgets(authority.MarkFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-			wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 3)), "")
-			d.disk.Put("/coordinator/"+authority.MarkFile, seen)
+			forgets(d, authority.MarkFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 3)), "")
+			d.Disk.Put("/coordinator/"+authority.MarkFile, seen)
 		}, "history was forked"},
-		{"its own enrolment key lost", func(d *desk) {
-			wantOnly(t, "remove", d.disk.FS().Remove("/coordinator/"+authority.EnrolmentKeyFile), "")
+		{"its own enrolment key lost", func(d *coordinatortest.Desk) {
+			wantOnly(t, "remove", d.Disk.FS().Remove("/coordinator/"+authority.EnrolmentKeyFile), "")
 		}, "does not admit"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := testDesk(t)
-			m := d.joined("a")
-			d.ban(t, identity.Data, "z")
-			tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-			good := d.store.snapshot()
+			d := coordinatortest.PoolDesk(t)
+			m := d.Joined("a")
+			banAt(d, t, identity.Data, "z")
+			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+			good := d.Store.Snapshot()
 			tc.spoil(d)
-			spoiled := d.store.snapshot()
-			d.restart()
-			d.wantPhase("recovery", tc.reason)
-			wantOnly(t, "join", d.machine().join(identity.Data, proof.NewTokenProver(tok)), explain.RecoveryMode)
-			next, _ := newKey()
-			_, err := renewOver(t.Context(), d.c, identity.Peer{ID: m.id, Leaf: m.leaf, Key: keyOf(t, m.key)},
+			spoiled := d.Store.Snapshot()
+			d.Restart()
+			wantPhase(d, "recovery", tc.reason)
+			wantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)), explain.RecoveryMode)
+			next, _ := coordinatortest.NewKey()
+			_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID, Leaf: m.Leaf,
+				Key: coordinatortest.KeyOf(t, m.Key)},
 				mustCSR(t, next))
 			wantOnly(t, "renew", err, explain.RecoveryMode)
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
 			}
-			_, err = d.c.Rooms().Authority.Set(t.Context(),
-				&fealtyv1.SetManifestRequest{Manifest: d.manifest(poolEntries)},
+			_, err = d.C.Rooms().Authority.Set(t.Context(),
+				&fealtyv1.SetManifestRequest{Manifest: d.Manifest(coordinatortest.PoolEntries)},
 				true)
 			if !errors.Is(err, explain.RecoveryMode) && !errors.Is(err, explain.ManifestLeavesOut) {
 				t.Errorf("a set in recovery mode: %v", err)
 			}
 			if strings.HasPrefix(tc.name, "sealed mesh") {
 				// The seed opens, and nobody else is there to have the key: a new one is made.
-				head := d.state().Ready()
-				d.lookAgain()
-				d.wantPhase("ready", "")
-				if s := d.state(); head != nil || s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch < 2 {
+				head := d.State().Ready()
+				d.LookAgain()
+				wantPhase(d, "ready", "")
+				if s := d.State(); head != nil || s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch < 2 {
 					t.Errorf("it came back at %+v", s.Head)
 				}
 				wantOneKeyPerEpoch(t, d)
-				wantOnly(t, "renew afterwards", m.renew(), "")
-				d.restart()
-				d.wantPhase("ready", "")
+				wantOnly(t, "renew afterwards", m.Renew(), "")
+				d.Restart()
+				wantPhase(d, "ready", "")
 				return
 			}
 			// Trying again does not change the answer, and writes nothing.
-			d.lookAgain()
-			d.wantPhase("recovery", tc.reason)
-			for k, e := range d.store.snapshot() {
+			d.LookAgain()
+			wantPhase(d, "recovery", tc.reason)
+			for k, e := range d.Store.Snapshot() {
 				if e.Version != spoiled[k].Version {
 					t.Errorf("%s was written in recovery mode", k)
 				}
@@ -216,13 +233,13 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			if strings.Contains(tc.name, "store") || strings.Contains(tc.name, "its ") {
 				return // nothing that a repair of single records mends
 			}
-			d.store.revert(good)
+			d.Store.Revert(good)
 			if strings.HasPrefix(tc.name, "keeper") {
 				return
 			}
-			d.lookAgain()
-			d.wantPhase("ready", "")
-			wantOnly(t, "renew afterwards", m.renew(), "")
+			d.LookAgain()
+			wantPhase(d, "ready", "")
+			wantOnly(t, "renew afterwards", m.Renew(), "")
 		})
 	}
 }
@@ -232,60 +249,66 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		spoil func(d *desk)
+		spoil func(d *coordinatortest.Desk)
 	}{
-		{"head vanishes", func(d *desk) { d.store.alter(history.HeadKey, func([]byte) []byte { return nil }) }},
+		{"head vanishes", func(d *coordinatortest.Desk) {
+			d.Store.Alter(history.HeadKey,
+				func([]byte) []byte { return nil })
+		}},
 		{"head altered in place",
-			func(d *desk) { d.store.alter(history.HeadKey, func(v []byte) []byte { v[len(v)-3] ^= 1; return v }) }},
+			func(d *coordinatortest.Desk) {
+				d.Store.Alter(history.HeadKey, func(v []byte) []byte { v[len(v)-3] ^= 1; return v })
+			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := testDesk(t)
-			m := d.joined("a")
-			good := d.store.snapshot()
+			d := coordinatortest.PoolDesk(t)
+			m := d.Joined("a")
+			good := d.Store.Snapshot()
 			tc.spoil(d)
-			d.c.Rooms().Authority.Look(t.Context())
-			d.wantPhase("recovery", "")
-			wantOnly(t, "renew", m.renew(), explain.RecoveryMode)
+			d.C.Rooms().Authority.Look(t.Context())
+			wantPhase(d, "recovery", "")
+			wantOnly(t, "renew", m.Renew(), explain.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
-			wantOnly(t, "remove", d.disk.FS().Remove("/keeper/key"), "")
-			d.store.revert(good)
-			d.c.Rooms().Authority.Look(t.Context())
-			d.wantPhase("ready", "")
-			wantOnly(t, "renew", m.renew(), "")
+			wantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
+			d.Store.Revert(good)
+			d.C.Rooms().Authority.Look(t.Context())
+			wantPhase(d, "ready", "")
+			wantOnly(t, "renew", m.Renew(), "")
 		})
 	}
 	// A coordinator that runs stays at its head, of which it may hold the only mesh CA
 	// key: that a store shows an older one may be a notice that is late, or a copy that
 	// lags. Nothing is decided meanwhile. Who starts at such a store does not believe it.
 	t.Run("rolled back", func(t *testing.T) {
-		d := testDesk(t)
-		m := d.joined("a")
-		old := d.store.snapshot()
-		wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-		now, good := d.state(), d.store.snapshot()
-		d.store.revert(old)
+		d := coordinatortest.PoolDesk(t)
+		m := d.Joined("a")
+		old := d.Store.Snapshot()
+		wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+		now, good := d.State(), d.Store.Snapshot()
+		d.Store.Revert(old)
 		for range 2 {
-			d.lookAgain()
-			if d.state() != now {
+			d.LookAgain()
+			if d.State() != now {
 				t.Fatal("an older head in the store changed the state")
 			}
-			wantOnly(t, "renew", m.renew(), explain.HistoryInvalid)
-			_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(t.Context(),
+			wantOnly(t, "renew", m.Renew(), explain.HistoryInvalid)
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			wantOnly(t, "token", err, explain.HistoryInvalid)
 		}
-		if err := d.set(poolEntries + coordinatorEntry(t, 3)); err == nil {
+		if err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 3)); err == nil {
 			t.Error("a set after a head that the store does not show was made")
 		}
-		d.store.revert(good)
-		d.lookAgain()
-		if d.state() != now {
+		d.Store.Revert(good)
+		d.LookAgain()
+		if d.State() != now {
 			t.Error("the state is another one")
 		}
-		wantOnly(t, "renew", m.renew(), "")
-		d.store.revert(old)
-		d.restart()
-		d.wantPhase("recovery", "history went back")
+		wantOnly(t, "renew", m.Renew(), "")
+		d.Store.Revert(old)
+		d.Restart()
+		wantPhase(d, "recovery", "history went back")
 	})
 }
 
@@ -301,94 +324,94 @@ func TestSetDiesAnywhere(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("first %v, at %s", first, point), func(t *testing.T) {
-				d := newDesk(t)
+				d := coordinatortest.NewDesk(t)
 				if !first {
-					wantOnly(t, "first set", d.set(poolEntries), "")
+					wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 				}
-				d.faults.FailNext(point, 1, crash)
-				err := d.set(poolEntries + coordinatorEntry(t, 2))
+				d.Faults.FailNext(point, 1, crash)
+				err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
 				if moved := strings.HasPrefix(point, "adopt") || point == "set.after-swap"; !moved &&
 					!errors.Is(err, crash) {
 					t.Fatalf("the set: %v", err)
 				}
-				d.afterCrash(t, first, strings.HasPrefix(point, "adopt") || point == "set.after-swap")
+				afterCrash(d, t, first, strings.HasPrefix(point, "adopt") || point == "set.after-swap")
 			})
 		}
 		// Every write of the set, lost in each way.
 		for n := range 12 {
-			for _, how := range losses(n) {
+			for _, how := range coordinatortest.Losses(n) {
 				t.Run(fmt.Sprintf("first %v, write %d, %d", first, n, how), func(t *testing.T) {
-					d := newDesk(t)
+					d := coordinatortest.NewDesk(t)
 					if !first {
-						wantOnly(t, "first set", d.set(poolEntries), "")
+						wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 					}
-					before := d.state().Head.Hash
-					lost := slices.Repeat([]lostAnswer{answered}, n)
-					d.store.lose(append(lost, how)...)
-					err := d.set(poolEntries + coordinatorEntry(t, 2))
-					d.store.lose()
-					d.c.Rooms().Authority.Look(t.Context())
-					if err == nil && (d.state().Phase != authority.Ready || d.state().Head.Hash == before) {
+					before := d.State().Head.Hash
+					lost := slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n)
+					d.Store.Lose(append(lost, how)...)
+					err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
+					d.Store.Lose()
+					d.C.Rooms().Authority.Look(t.Context())
+					if err == nil && (d.State().Phase != authority.Ready || d.State().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
-					head, _, headErr := d.c.Rooms().Head.History().Head(t.Context())
-					d.afterCrash(t, first, headErr == nil && head.Hash != before)
+					head, _, headErr := d.C.Rooms().Head.History().Head(t.Context())
+					afterCrash(d, t, first, headErr == nil && head.Hash != before)
 				})
 			}
 		}
 		// The store dies for good before each write.
-		for n := 0; n < 12; n += everyNth(3) {
+		for n := 0; n < 12; n += coordinatortest.EveryNth(3) {
 			t.Run(fmt.Sprintf("first %v, store gone at write %d", first, n), func(t *testing.T) {
-				d := newDesk(t)
+				d := coordinatortest.NewDesk(t)
 				if !first {
-					wantOnly(t, "first set", d.set(poolEntries), "")
+					wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 				}
-				before := d.state().Head.Hash
+				before := d.State().Head.Hash
 				count := 0
-				d.store.intercept(func(store.Tx) {
+				d.Store.Intercept(func(store.Tx) {
 					if count++; count > n {
-						d.store.setDown(crash)
+						d.Store.SetDown(crash)
 					}
 				})
-				err := d.set(poolEntries + coordinatorEntry(t, 2))
-				d.store.intercept(nil)
-				d.store.setDown(nil)
-				head, _, headErr := d.c.Rooms().Head.History().Head(t.Context())
+				err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
+				d.Store.Intercept(nil)
+				d.Store.SetDown(nil)
+				head, _, headErr := d.C.Rooms().Head.History().Head(t.Context())
 				moved := headErr == nil && head.Hash != before
 				if err == nil && !moved {
 					t.Fatal("a set was acknowledged and did not happen")
 				}
-				d.afterCrash(t, first, moved)
+				afterCrash(d, t, first, moved)
 			})
 		}
 	}
 }
 
 // afterCrash restarts d, and checks that it is at the old or the new head.
-func (d *desk) afterCrash(t *testing.T, first, moved bool) {
+func afterCrash(d *coordinatortest.Desk, t *testing.T, first, moved bool) {
 	t.Helper()
-	d.restart()
+	d.Restart()
 	switch {
 	case first && !moved:
-		d.wantPhase("uninitialized", "")
-		wantOnly(t, "another first set", d.set(poolEntries), "")
-		d.restart()
-	case moved && !first && d.state().Head.Index != 2, moved && first && d.state().Head.Index != 1, !moved && !first &&
-		d.state().Head.Index != 1:
-		t.Fatalf("the head is at index %d (first %v, moved %v)", d.state().Head.Index, first, moved)
+		wantPhase(d, "uninitialized", "")
+		wantOnly(t, "another first set", d.Set(coordinatortest.PoolEntries), "")
+		d.Restart()
+	case moved && !first && d.State().Head.Index != 2, moved && first && d.State().Head.Index != 1, !moved && !first &&
+		d.State().Head.Index != 1:
+		t.Fatalf("the head is at index %d (first %v, moved %v)", d.State().Head.Index, first, moved)
 	}
-	d.wantPhase("ready", "")
-	if s := d.state(); s.MeshCA().KeyID() != s.Head.MeshCAKey || s.Head.AuthorityEpoch != s.Head.Index {
+	wantPhase(d, "ready", "")
+	if s := d.State(); s.MeshCA().KeyID() != s.Head.MeshCAKey || s.Head.AuthorityEpoch != s.Head.Index {
 		t.Fatalf("mesh CA %v under head %d of epoch %d", s.MeshCA().KeyID(), s.Head.Index, s.Head.AuthorityEpoch)
 	}
-	if !slices.Contains(d.c.Rooms().Bundle.View().Bundle.MeshKeys(), d.state().MeshKey) {
+	if !slices.Contains(d.C.Rooms().Bundle.View().Bundle.MeshKeys(), d.State().MeshKey) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
-	m := d.joined("after")
-	wantOnly(t, "renew", m.renew(), "")
+	m := d.Joined("after")
+	wantOnly(t, "renew", m.Renew(), "")
 	// I9: each mesh CA key under one epoch.
 	epochs := make(map[identity.KeyID]uint64)
-	for _, k := range d.state().Chain.MeshCAKeys() {
+	for _, k := range d.State().Chain.MeshCAKeys() {
 		if e, ok := epochs[k.Key]; ok && e != k.AuthorityEpoch {
 			t.Fatalf("mesh CA key %v signs under epochs %d and %d", k.Key, e, k.AuthorityEpoch)
 		}
@@ -403,93 +426,95 @@ func TestTwoFirstSets(t *testing.T) {
 	t.Parallel()
 	for stop := range 6 {
 		t.Run(fmt.Sprintf("the other comes after write %d", stop), func(t *testing.T) {
-			d := newDesk(t)
-			other, err := d.another("other")
+			d := coordinatortest.NewDesk(t)
+			other, err := d.Another("other")
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer other.Close()
-			req := d.request(d.manifest(poolEntries +
+			req := d.Request(d.Manifest(coordinatortest.PoolEntries +
 				fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 					other.Rooms().Self.EnrolmentKey())))
 			writes := 0
-			d.store.intercept(func(store.Tx) {
+			d.Store.Intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
-					d.store.intercept(nil)
+					d.Store.Intercept(nil)
 					if _, err := other.Rooms().Authority.Set(context.Background(), req, true); err != nil {
 						t.Errorf("the other's set: %v", err)
 					}
 				}
 			})
-			_, err = d.c.Rooms().Authority.Set(t.Context(), req, true)
-			d.store.intercept(nil)
+			_, err = d.C.Rooms().Authority.Set(t.Context(), req, true)
+			d.Store.Intercept(nil)
 			if writes > stop && err == nil && stop < 5 {
 				t.Fatal("both won")
 			}
-			d.c.Rooms().Authority.Look(t.Context())
+			d.C.Rooms().Authority.Look(t.Context())
 			other.Rooms().Authority.Look(t.Context())
-			for name, c := range map[string]*coordinator.Coordinator{"this": d.c, "the other": other} {
+			for name, c := range map[string]*coordinator.Coordinator{"this": d.C, "the other": other} {
 				if phase, reason := c.Phase(); phase != "ready" {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
 				}
 			}
-			if a, b := d.state(), other.Rooms().Head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin ||
+			if a, b := d.State(), other.Rooms().Head.State(); a.Head.Hash != b.Head.Hash || a.RootPin != b.RootPin ||
 				a.MeshKey != b.MeshKey {
 				t.Fatal("the two replicas serve different clusters")
 			}
-			d.restart()
-			d.wantPhase("ready", "")
+			d.Restart()
+			wantPhase(d, "ready", "")
 		})
 	}
 }
 
 // Two replicas on one store: what one does holds at the other.
 func TestTwoReplicas(t *testing.T) {
-	d := newDesk(t)
-	other, err := d.another("other")
+	d := coordinatortest.NewDesk(t)
+	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	entries := poolEntries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+	entries := coordinatortest.PoolEntries + fmt.Sprintf(
+		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 		other.Rooms().Self.EnrolmentKey())
-	wantOnly(t, "set", d.set(entries), "")
+	wantOnly(t, "set", d.Set(entries), "")
 	other.Rooms().Authority.Look(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
 	}
-	m := d.joined("a")
-	here := d.c
+	m := d.Joined("a")
+	here := d.C
 	at := func(c *coordinator.Coordinator, f func() error) error {
-		d.c = c
-		defer func() { d.c = here }()
+		d.C = c
+		defer func() { d.C = here }()
 		return f()
 	}
-	wantOnly(t, "renew at the other", at(other, m.renew), "")
+	wantOnly(t, "renew at the other", at(other, m.Renew), "")
 
 	// A replica that lags does not decide under its old manifest: it catches up
 	// first, and then refuses.
-	wantOnly(t, "set", d.set(entriesOf(false)+entries[len(poolEntries):]), "")
-	wantOnly(t, "renew at the one that lags", at(other, m.renew), explain.RenewEntryGone)
-	if other.Rooms().Head.State().Head.Hash != d.state().Head.Hash {
+	wantOnly(t, "set", d.Set(entriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
+	wantOnly(t, "renew at the one that lags", at(other, m.Renew), explain.RenewEntryGone)
+	if other.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
-	wantOnly(t, "set", d.set(entries), "")
+	wantOnly(t, "set", d.Set(entries), "")
 	other.Rooms().Authority.Look(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
-	d.ban(t, identity.Data, "a")
-	next, _ := newKey()
-	_, err = renewOver(t.Context(), other, identity.Peer{ID: m.id, Key: keyOf(t, m.key)}, mustCSR(t, next))
+	banAt(d, t, identity.Data, "a")
+	next, _ := coordinatortest.NewKey()
+	_, err = coordinatortest.RenewOver(t.Context(), other, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t, m.Key)},
+		mustCSR(t, next))
 	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
 	if err := other.Rooms().Bundle.Refresh(t.Context(), other.Rooms().Head.State(), true); err != nil {
 		t.Fatal(err)
 	}
-	if !other.Rooms().Bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
+	if !other.Rooms().Bundle.View().Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
 		t.Fatal("the other replica does not believe the ban")
 	}
 	// Both compile one content for one version.
-	a, b := d.c.Rooms().Bundle.View(), other.Rooms().Bundle.View()
+	a, b := d.C.Rooms().Bundle.View(), other.Rooms().Bundle.View()
 	if a.Version != b.Version || a.ContentHash != b.ContentHash {
 		t.Fatalf("versions %d and %d, content %v and %v", a.Version, b.Version, a.ContentHash, b.ContentHash)
 	}
@@ -498,59 +523,60 @@ func TestTwoReplicas(t *testing.T) {
 // A bundle that was compiled before a newer one came into force does not replace
 // it, and a renewal of our own certificate takes back no ban.
 func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
-	old := d.c.Rooms().Bundle.View()
-	d.ban(t, identity.Data, "a")
-	if err := d.c.Rooms().Bundle.Believe(old); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
+	old := d.C.Rooms().Bundle.View()
+	banAt(d, t, identity.Data, "a")
+	if err := d.C.Rooms().Bundle.Believe(old); err != nil {
 		t.Fatal(err)
 	}
-	d.advance(20 * time.Hour)
-	if err := d.c.Rooms().Bundle.RenewIdentity(t.Context(), d.state()); err != nil {
+	d.Advance(20 * time.Hour)
+	if err := d.C.Rooms().Bundle.RenewIdentity(t.Context(), d.State()); err != nil {
 		t.Fatal(err)
 	}
-	material, err := d.c.Rooms().Bundle.Source().Current(t.Context())
+	material, err := d.C.Rooms().Bundle.Source().Current(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string]*identity.Bundle{"the bundle served": d.c.Rooms().Bundle.View().Bundle,
+	for name, b := range map[string]*identity.Bundle{"the bundle served": d.C.Rooms().Bundle.View().Bundle,
 		"the bundle of our listener": material.Bundle()} {
-		if !b.Banned(m.id, keyOf(t, m.key)) {
+		if !b.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
 			t.Errorf("%s does not know of the ban", name)
 		}
 	}
-	if got := material.NotAfter(); !got.After(d.clock().Add(24 * time.Hour)) {
+	if got := material.NotAfter(); !got.After(d.Clock().Add(24 * time.Hour)) {
 		t.Errorf("our own certificate ends at %v", got)
 	}
 }
 
 func TestSetsThatWouldStopTheCluster(t *testing.T) {
 	t.Run("renaming this coordinator", func(t *testing.T) {
-		d := testDesk(t)
-		m := strings.Replace(string(d.manifest(poolEntries)), "{name: coordinator-1,", "{name: renamed,", 1)
-		_, err := d.c.Rooms().Authority.Set(t.Context(), d.request([]byte(m)), false)
+		d := coordinatortest.PoolDesk(t)
+		m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "{name: coordinator-1,", "{name: renamed,", 1)
+		_, err := d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(m)), false)
 		wantOnly(t, "set", err, explain.RequestField)
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
-		d := testDesk(t)
-		rec, err := record.Get[bundle.State](t.Context(), d.state().Records, bundle.StateKey)
+		d := coordinatortest.PoolDesk(t)
+		rec, err := record.Get[bundle.State](t.Context(), d.State().Records, bundle.StateKey)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range identity.MaxMeshKeys - 1 {
 			rec.Value.MeshKeys = append(rec.Value.MeshKeys,
-				bundle.MeshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.clock().Add(time.Hour)})
+				bundle.MeshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.Clock().Add(time.Hour)})
 		}
 		rec.Value.Change++
-		ch := d.state().Records.NewChange(d.state().HeadVersion)
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		ch.Put(bundle.StateKey, rec.Version, rec.Value)
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		wantOnly(t, "a set that moves authority", d.set(poolEntries+coordinatorEntry(t, 2)), explain.RateLimited)
-		wantOnly(t, "a set that does not", d.set(entriesOf(false)), "")
-		d.advance(time.Hour)
-		wantOnly(t, "an hour later", d.set(poolEntries+coordinatorEntry(t, 2)), "")
+		wantOnly(t, "a set that moves authority", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)),
+			explain.RateLimited)
+		wantOnly(t, "a set that does not", d.Set(entriesOf(false)), "")
+		d.Advance(time.Hour)
+		wantOnly(t, "an hour later", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 	})
 }
 
@@ -563,44 +589,44 @@ func TestClockThatJumps(t *testing.T) {
 }
 
 func testClockThatJumps(t *testing.T, bans bool) {
-	d := testDesk(t)
-	var gone []*machine
+	d := coordinatortest.PoolDesk(t)
+	var gone []*coordinatortest.Machine
 	if bans {
-		gone = []*machine{d.joined("a"), d.joined("b")}
-		d.ban(t, identity.Data, "a")
-		d.remove(t, identity.Data, "b")
+		gone = []*coordinatortest.Machine{d.Joined("a"), d.Joined("b")}
+		banAt(d, t, identity.Data, "a")
+		remove(d, t, identity.Data, "b")
 	}
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
-		d.advance(jump)
-		wantOnly(t, "trust", d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true), "")
-		wantOnly(t, "identity", d.c.Rooms().Bundle.RenewIdentity(t.Context(), d.state()), "")
-		v := d.c.Rooms().Bundle.View()
-		if age := d.clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
+		d.Advance(jump)
+		wantOnly(t, "trust", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+		wantOnly(t, "identity", d.C.Rooms().Bundle.RenewIdentity(t.Context(), d.State()), "")
+		v := d.C.Rooms().Bundle.View()
+		if age := d.Clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
 		}
-		material, err := d.c.Rooms().Bundle.Source().Current(t.Context())
+		material, err := d.C.Rooms().Bundle.Source().Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if leaf := material.Chain()[0]; d.clock().Before(leaf.NotBefore) || !d.clock().Before(leaf.NotAfter) {
+		if leaf := material.Chain()[0]; d.Clock().Before(leaf.NotBefore) || !d.Clock().Before(leaf.NotAfter) {
 			t.Fatalf("after a jump of %v our certificate is valid from %v to %v, and it is %v", jump, leaf.NotBefore,
-				leaf.NotAfter, d.clock())
+				leaf.NotAfter, d.Clock())
 		}
-		d.joined(fmt.Sprintf("after-%d", int(jump.Hours())))
+		d.Joined(fmt.Sprintf("after-%d", int(jump.Hours())))
 	}
 	for _, m := range gone {
-		if !d.c.Rooms().Bundle.View().Bundle.Banned(m.id, keyOf(t, m.key)) {
-			t.Errorf("%v is not banned any more", m.id)
+		if !d.C.Rooms().Bundle.View().Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
+			t.Errorf("%v is not banned any more", m.ID)
 		}
 	}
 }
 
 // A full disk under the data directory stops no set.
 func TestFullDataDirectory(t *testing.T) {
-	d := testDesk(t)
-	d.disk.FailAt(1, os.ErrPermission)
-	if err := d.set(entriesOf(false)); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	d.Disk.FailAt(1, os.ErrPermission)
+	if err := d.Set(entriesOf(false)); err != nil {
 		t.Fatal(err)
 	}
-	d.wantPhase("ready", "")
+	wantPhase(d, "ready", "")
 }

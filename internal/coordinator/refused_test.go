@@ -9,17 +9,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
 // Strangers beyond the room for them give way, and an operator can see it.
 func TestRefusedConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	// All at once, so that all stand at a time: who is silent is cut after a while.
 	var dials sync.WaitGroup
 	defer dials.Wait()
-	ctx, cancel := context.WithCancel(f.ctx())
+	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
 	stranger := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
 		NextProtos: []string{"h2"}}}
@@ -29,13 +30,13 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 				if ctx.Err() != nil {
 					return
 				}
-				if conn, err := stranger.DialContext(ctx, "tcp", f.addr); err == nil {
+				if conn, err := stranger.DialContext(ctx, "tcp", f.Addr); err == nil {
 					defer conn.Close()
 				}
 			}
 		})
 	}
-	for deadline := time.Now().Add(time.Minute); testutil.ToFloat64(f.c.Metrics().Refused) == 0; {
+	for deadline := time.Now().Add(time.Minute); testutil.ToFloat64(f.C.Metrics().Refused) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("no refusal was counted")
 		}

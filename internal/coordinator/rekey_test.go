@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -12,24 +13,24 @@ import (
 )
 
 // rekey asks the desk's coordinator for a new mesh CA key.
-func (d *desk) rekey() (*authority.State, error) {
-	d.t.Helper()
-	release, err := d.c.Rooms().Authority.SettingTurn(context.Background())
+func rekey(d *coordinatortest.Desk) (*authority.State, error) {
+	d.T.Helper()
+	release, err := d.C.Rooms().Authority.SettingTurn(context.Background())
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	defer release()
-	return d.c.Rooms().Authority.Rekey(context.Background(), d.state(), "test", "test", nil)
+	return d.C.Rooms().Authority.Rekey(context.Background(), d.State(), "test", "test", nil)
 }
 
 func TestRekey(t *testing.T) {
-	d := testDesk(t)
-	m := d.joined("a")
-	before := d.state()
-	after, err := d.rekey()
+	d := coordinatortest.PoolDesk(t)
+	m := d.Joined("a")
+	before := d.State()
+	after, err := rekey(d)
 	wantOnly(t, "rekey", err, "")
 	switch {
-	case after != d.state() || after.Phase != authority.Ready:
+	case after != d.State() || after.Phase != authority.Ready:
 		t.Fatal("what it returned is not the state")
 	case after.Head.Kind != history.KindRekey || after.Head.Previous != before.Head.Hash ||
 		after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1:
@@ -39,10 +40,10 @@ func TestRekey(t *testing.T) {
 	case after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey:
 		t.Error("the mesh CA key is not a new one, or not the head's")
 	}
-	wantOnly(t, "renew", m.renew(), "")
-	d.restart() // the keeper has the new key
-	d.wantPhase("ready", "")
-	if d.state().Head.Hash != after.Head.Hash || d.state().MeshKey != after.MeshKey {
+	wantOnly(t, "renew", m.Renew(), "")
+	d.Restart() // the keeper has the new key
+	wantPhase(d, "ready", "")
+	if d.State().Head.Hash != after.Head.Hash || d.State().MeshKey != after.MeshKey {
 		t.Error("a restart changed head or mesh CA key")
 	}
 	wantOneKeyPerEpoch(t, d)
@@ -50,17 +51,17 @@ func TestRekey(t *testing.T) {
 
 // A rekey after a head that is not the newest changes nothing, and says so.
 func TestRekeyAfterAnOldHead(t *testing.T) {
-	d := testDesk(t)
-	old := d.state()
-	wantOnly(t, "set", d.set(poolEntries+coordinatorEntry(t, 2)), "")
-	now := d.state()
-	release, err := d.c.Rooms().Authority.SettingTurn(t.Context())
+	d := coordinatortest.PoolDesk(t)
+	old := d.State()
+	wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	now := d.State()
+	release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
 	wantOnly(t, "turn", err, "")
-	_, err = d.c.Rooms().Authority.Rekey(t.Context(), old, "test", "test", nil)
+	_, err = d.C.Rooms().Authority.Rekey(t.Context(), old, "test", "test", nil)
 	release()
 	wantOnly(t, "rekey", err, explain.HistoryInvalid)
-	d.c.Rooms().Authority.Look(t.Context())
-	if d.state() != now {
+	d.C.Rooms().Authority.Look(t.Context())
+	if d.State() != now {
 		t.Error("the state is another one")
 	}
 }
@@ -72,36 +73,37 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin",
 		"adopt.before-identity"} {
 		t.Run(point, func(t *testing.T) {
-			d := testDesk(t)
-			before := d.state().Head
-			d.faults.FailNext(point, 1, errTestCrash)
-			if _, err := d.rekey(); err == nil {
+			d := coordinatortest.PoolDesk(t)
+			before := d.State().Head
+			d.Faults.FailNext(point, 1, errTestCrash)
+			if _, err := rekey(d); err == nil {
 				t.Fatal("the fault did not show")
 			}
-			d.faults.Disarm(point)
-			d.restart()
-			d.wantPhase("ready", "")
+			d.Faults.Disarm(point)
+			d.Restart()
+			wantPhase(d, "ready", "")
 			moved := point == "set.after-swap" || point == "adopt.begin" || point == "adopt.before-identity"
-			if got := d.state().Head.Hash != before.Hash; got != moved {
+			if got := d.State().Head.Hash != before.Hash; got != moved {
 				t.Errorf("the head moved: %v, want %v", got, moved)
 			}
 			wantOneKeyPerEpoch(t, d)
 		})
 	}
-	for name, how := range map[string]lostAnswer{"happened": lostApplied, "did not happen": lostDropped} {
+	for name, how := range map[string]coordinatortest.LostAnswer{"happened": coordinatortest.LostApplied,
+		"did not happen": coordinatortest.LostDropped} {
 		t.Run("the answer of the swap is lost, "+name, func(t *testing.T) {
-			d := testDesk(t)
-			before := d.state().Head
-			d.faults.Arm("set.before-swap", func() error {
-				d.store.intercept(func(tx store.Tx) {
+			d := coordinatortest.PoolDesk(t)
+			before := d.State().Head
+			d.Faults.Arm("set.before-swap", func() error {
+				d.Store.Intercept(func(tx store.Tx) {
 					if len(tx.Put) == 1 && tx.Put[0].Key == history.HeadKey {
-						d.store.intercept(nil)
-						d.store.lose(how)
+						d.Store.Intercept(nil)
+						d.Store.Lose(how)
 					}
 				})
 				return nil
 			})
-			s, err := d.rekey()
+			s, err := rekey(d)
 			wantOnly(t, "rekey", err, "")
 			if s.Head.Previous != before.Hash {
 				t.Errorf("the head is %+v", s.Head)
@@ -113,36 +115,36 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 // A coordinator that the manifest does not admit writes none: it could not serve
 // under it.
 func TestRekeyWantsAdmission(t *testing.T) {
-	d := testDesk(t)
-	stranger, err := d.another("stranger")
+	d := coordinatortest.PoolDesk(t)
+	stranger, err := d.Another("stranger")
 	wantOnly(t, "start", err, "")
 	defer stranger.Close()
-	_, err = stranger.Rooms().Authority.Rekey(t.Context(), d.state(), "test", "test", nil)
+	_, err = stranger.Rooms().Authority.Rekey(t.Context(), d.State(), "test", "test", nil)
 	wantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
-	d.c.Rooms().Authority.Look(t.Context())
-	d.wantPhase("ready", "")
+	d.C.Rooms().Authority.Look(t.Context())
+	wantPhase(d, "ready", "")
 }
 
 // A head that was written, and could not be adopted, keeps its mesh CA key until it can,
 // however often the reason stays the same; and the audit log is told of all of them then.
 func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	t.Parallel()
-	d, _ := ownedDesk(t, "")
-	d.faults.Fail("adopt.begin", errTestCrash)
+	d, _ := coordinatortest.OwnedDesk(t, "")
+	d.Faults.Fail("adopt.begin", errTestCrash)
 	var last history.Record
 	for range 3 {
-		release, err := d.c.Rooms().Authority.SettingTurn(t.Context())
+		release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.Rooms().Authority.Rekey(t.Context(), d.state().Ready(), "test", "test", nil)
+		_, err = d.C.Rooms().Authority.Rekey(t.Context(), d.State().Ready(), "test", "test", nil)
 		release()
 		wantOnly(t, "rekey", err, explain.DoneNotInForce)
 		last = mustHead(t, d)
-		d.lookAgain()
+		d.LookAgain()
 	}
-	d.faults.Disarm("adopt.begin")
-	d.lookAgain()
-	d.wantPhase("ready", "")
-	if s := d.state(); s.Head.Hash != last.Hash || s.Head.Index != 4 {
+	d.Faults.Disarm("adopt.begin")
+	d.LookAgain()
+	wantPhase(d, "ready", "")
+	if s := d.State(); s.Head.Hash != last.Hash || s.Head.Index != 4 {
 		t.Errorf("it came back at index %d by %q, after index %d", s.Head.Index, s.Head.Reason, last.Index)
 	}
 	for _, action := range []string{"manifest.rekey", transition.ActionMeshMade} {
@@ -150,7 +152,7 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 		if action == transition.ActionMeshMade {
 			want++ // that of the first set
 		}
-		if found, _ := d.audits(action); len(found) != want {
+		if found, _ := audits(d, action); len(found) != want {
 			t.Errorf("%d entries of %s, want %d", len(found), action, want)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -35,173 +36,185 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	ctx := context.Background()
 	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
 	const agents = "asked of an agent, on its own socket"
-	prepared := func(d *desk) *fealtyv1.CommitReseedRequest {
-		p, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
+	prepared := func(d *coordinatortest.Desk) *fealtyv1.CommitReseedRequest {
+		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).PrepareReseed(
+			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		wantOnly(t, "prepare", err, "")
-		key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
+		key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
 		wantOnly(t, "key", err, "")
 		return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
 			Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
-				{Key: key.String(), Signature: ed25519.Sign(d.signer,
-					snapshot.PAE(snapshot.TypeRootChange, testCluster, p.GetChange()))},
+				{Key: key.String(), Signature: ed25519.Sign(d.Signer,
+					snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, p.GetChange()))},
 			}}
 	}
 	const gold = "kind: qos\nname: gold\npriority: 1\n"
 	rows := []struct {
 		method string
-		twice  string                     // what a second one would do
-		first  func(d *desk) func() error // prepares the first one; nil: clients never make it again elsewhere
+		twice  string                                     // what a second one would do
+		first  func(d *coordinatortest.Desk) func() error // prepares the first one; nil: clients never make it again elsewhere
 	}{
-		{"ManifestService.SetManifest", "refused: it names the head that it follows", func(d *desk) func() error {
-			return func() error {
-				_, err := d.c.Rooms().Authority.Set(ctx, d.request(d.manifest(poolEntries+coordinatorEntry(t, 2))), true)
-				return err
-			}
-		}},
+		{"ManifestService.SetManifest", "refused: it names the head that it follows",
+			func(d *coordinatortest.Desk) func() error {
+				return func() error {
+					_, err := d.C.Rooms().Authority.Set(ctx, d.Request(d.Manifest(coordinatortest.PoolEntries+coordinatorEntry(t, 2))),
+						true)
+					return err
+				}
+			}},
 		{"ManifestService.FirstSet", "refused: there is a history by then", nil},
 		{"ManifestService.PreviewManifest", "nothing, as the first", nil},
 		{"ReseedService.PrepareReseed", "one seed more that waits in a memory, for an hour",
-			func(d *desk) func() error {
+			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
+					_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
+						d.C.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
 						&fealtyv1.PrepareReseedRequest{})
 					return err
 				}
 			}},
 		{"ReseedService.CommitReseed", "refused: the seed is in the memory of one coordinator, and follows one head",
-			func(d *desk) func() error {
+			func(d *coordinatortest.Desk) func() error {
 				req := prepared(d)
 				return func() error {
-					_, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).CommitReseed(ctx, req)
+					_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
+						d.C.Rooms().Authority.RegisterServices).CommitReseed(ctx, req)
 					return err
 				}
 			}},
 		{"TrustService.RotateMeshKey", "one authority epoch more, in which all members renew",
-			func(d *desk) func() error {
+			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := d.trustService().RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
+					_, err := trustService(d).RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
 					return err
 				}
 			}},
 		{"TrustService.RotateConfigKey", "refused while the first goes on, and one key more after it",
-			func(d *desk) func() error {
+			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := d.trustService().RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
+					_, err := trustService(d).RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
 					return err
 				}
 			}},
-		{"TrustService.Revoke", "nothing: it is revoked for good", func(d *desk) func() error {
+		{"TrustService.Revoke", "nothing: it is revoked for good", func(d *coordinatortest.Desk) func() error {
 			return func() error {
-				_, err := d.trustService().Revoke(ctx,
+				_, err := trustService(d).Revoke(ctx,
 					&fealtyv1.RevokeRequest{Kind: string(snapshot.RevokedRole), Name: "data/a/ingress", Reason: "test"})
 				return err
 			}
 		}},
-		{"TrustService.ApplyEmergency", "nothing: it is in force", func(d *desk) func() error {
-			raw := d.statement(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
-			return func() error { _, err := d.apply(raw, false); return err }
+		{"TrustService.ApplyEmergency", "nothing: it is in force", func(d *coordinatortest.Desk) func() error {
+			raw := statement(d, 1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
+			return func() error { _, err := apply(d, raw, false); return err }
 		}},
-		{"LeaderService.TransferLeader", "the next leader is sent away too", func(d *desk) func() error {
-			d.ledByAnother()
+		{"LeaderService.TransferLeader", "the next leader is sent away too", func(d *coordinatortest.Desk) func() error {
+			ledByAnother(d)
 			return func() error {
 				soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
 				defer cancel()
-				_, err := served[fealtyv1.LeaderServiceServer](d.c.Rooms().Election.RegisterServices).TransferLeader(soon,
+				_, err := coordinatortest.Served[fealtyv1.LeaderServiceServer](
+					d.C.Rooms().Election.RegisterServices).TransferLeader(soon,
 					&fealtyv1.TransferLeaderRequest{})
 				return err
 			}
 		}},
-		{"TokenService.CreateToken", "another token, and the first one nobody knows", func(d *desk) func() error {
+		{"TokenService.CreateToken", "another token, and the first one nobody knows",
+			func(d *coordinatortest.Desk) func() error {
+				return func() error {
+					_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+						ctx,
+						&fealtyv1.CreateTokenRequest{Entry: "pool"})
+					return err
+				}
+			}},
+		{"TokenService.RevokeToken", "nothing: it is revoked for good", func(d *coordinatortest.Desk) func() error {
+			id := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
 			return func() error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).CreateToken(ctx,
-					&fealtyv1.CreateTokenRequest{Entry: "pool"})
-				return err
-			}
-		}},
-		{"TokenService.RevokeToken", "nothing: it is revoked for good", func(d *desk) func() error {
-			id := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
-			return func() error {
-				_, err := served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices).RevokeToken(ctx,
+				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).RevokeToken(
+					ctx,
 					&fealtyv1.RevokeTokenRequest{Id: id})
 				return err
 			}
 		}},
-		{"ConfigService.PutConfig", "nothing, or what somebody put since is undone", func(d *desk) func() error {
-			return func() error { _, err := d.put(gold); return err }
-		}},
-		{"ConfigService.DeleteConfig", "not found, or what somebody put since goes too", func(d *desk) func() error {
-			d.mustPut(gold)
-			return func() error {
-				_, err := d.config().DeleteConfig(ctx,
-					&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
-				return err
-			}
-		}},
-		{"MemberService.DrainMember", "nothing, or it drains although somebody ended that since",
-			func(d *desk) func() error {
-				d.joined("a")
+		{"ConfigService.PutConfig", "nothing, or what somebody put since is undone",
+			func(d *coordinatortest.Desk) func() error {
+				return func() error { _, err := putAt(d, gold); return err }
+			}},
+		{"ConfigService.DeleteConfig", "not found, or what somebody put since goes too",
+			func(d *coordinatortest.Desk) func() error {
+				mustPut(d, gold)
 				return func() error {
-					_, err := d.members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
+					_, err := configAt(d).DeleteConfig(ctx,
+						&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
+					return err
+				}
+			}},
+		{"MemberService.DrainMember", "nothing, or it drains although somebody ended that since",
+			func(d *coordinatortest.Desk) func() error {
+				d.Joined("a")
+				return func() error {
+					_, err := d.Members().DrainMember(ctx, &fealtyv1.DrainMemberRequest{Kind: "data", Name: "a"})
 					return err
 				}
 			}},
 		{"MemberService.UndrainMember", "nothing, or a drain that somebody asked for since ends",
-			func(d *desk) func() error {
-				d.joined("a")
-				d.drain(t, "a")
+			func(d *coordinatortest.Desk) func() error {
+				d.Joined("a")
+				drain(d, t, "a")
 				return func() error {
-					_, err := d.members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
+					_, err := d.Members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
 					return err
 				}
 			}},
 		{"MemberService.RemoveMember", "not found, or who joined under the name since is removed",
-			func(d *desk) func() error {
-				d.joined("a")
+			func(d *coordinatortest.Desk) func() error {
+				d.Joined("a")
 				return func() error {
-					_, err := d.members().RemoveMember(ctx,
+					_, err := d.Members().RemoveMember(ctx,
 						&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"})
 					return err
 				}
 			}},
-		{"MemberService.ReplaceMember", "nothing, or who took the place since is replaced", func(d *desk) func() error {
-			d.joined("a")
-			return func() error {
-				_, err := d.members().ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: "data", Name: "a"})
-				return err
-			}
-		}},
-		{"MemberService.BanMember", "the same ban, or again one that somebody lifted since",
-			func(d *desk) func() error {
-				d.joined("a")
+		{"MemberService.ReplaceMember", "nothing, or who took the place since is replaced",
+			func(d *coordinatortest.Desk) func() error {
+				d.Joined("a")
 				return func() error {
-					_, err := d.members().BanMember(ctx,
+					_, err := d.Members().ReplaceMember(ctx, &fealtyv1.ReplaceMemberRequest{Kind: "data", Name: "a"})
+					return err
+				}
+			}},
+		{"MemberService.BanMember", "the same ban, or again one that somebody lifted since",
+			func(d *coordinatortest.Desk) func() error {
+				d.Joined("a")
+				return func() error {
+					_, err := d.Members().BanMember(ctx,
 						&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"})
 					return err
 				}
 			}},
 		{"MemberService.UnbanMember", "not found, or a ban that somebody made since is lifted",
-			func(d *desk) func() error {
-				d.joined("a")
-				d.ban(t, identity.Data, "a")
+			func(d *coordinatortest.Desk) func() error {
+				d.Joined("a")
+				banAt(d, t, identity.Data, "a")
 				return func() error {
-					_, err := d.members().UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"})
+					_, err := d.Members().UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"})
 					return err
 				}
 			}},
-		{"AdmissionService.Join", "the same member: it proves the same key", func(d *desk) func() error {
-			tok := d.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
-			return func() error { return d.machine().join(identity.Data, proof.NewTokenProver(tok)) }
+		{"AdmissionService.Join", "the same member: it proves the same key", func(d *coordinatortest.Desk) func() error {
+			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
+			return func() error { return d.Machine().Join(identity.Data, proof.NewTokenProver(tok)) }
 		}},
-		{"AdmissionService.Renew", "another certificate over the same key", func(d *desk) func() error {
-			m := d.joined("a")
-			return m.renew
+		{"AdmissionService.Renew", "another certificate over the same key", func(d *coordinatortest.Desk) func() error {
+			m := d.Joined("a")
+			return m.Renew
 		}},
-		{"AdmissionService.Leave", "not found", func(d *desk) func() error {
-			m := d.joined("a")
-			peer := identity.Peer{ID: m.id, Leaf: m.leaf, Key: identity.KeyOf(m.leaf)}
+		{"AdmissionService.Leave", "not found", func(d *coordinatortest.Desk) func() error {
+			m := d.Joined("a")
+			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
 			return func() error {
-				_, err := served[fealtyv1.AdmissionServiceServer](d.c.Rooms().Admission.RegisterServices).Leave(
+				_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Leave(
 					identity.NewContext(ctx, peer),
 					&fealtyv1.LeaveRequest{})
 				return err
@@ -236,9 +249,9 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			continue
 		}
 		t.Run(row.method, func(t *testing.T) {
-			d := testDesk(t)
+			d := coordinatortest.PoolDesk(t)
 			call := row.first(d)
-			lost := d.loseAfterChange()
+			lost := loseAfterChange(d)
 			err := call()
 			switch {
 			case !*lost:
@@ -268,9 +281,9 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 
 // loseAfterChange has the coordinator lose its readiness between its next change, when
 // that is in the store, and the answer. It tells whether that was so.
-func (d *desk) loseAfterChange() *bool {
+func loseAfterChange(d *coordinatortest.Desk) *bool {
 	lost := new(bool)
-	d.store.follow(func(tx store.Tx) {
+	d.Store.Follow(func(tx store.Tx) {
 		if *lost || !slices.ContainsFunc(tx.Put, func(w store.Write) bool {
 			return w.Key == history.HeadKey || strings.HasPrefix(w.Key, auditlog.Prefix) ||
 				strings.HasPrefix(w.Key, record.MemberPrefix)
@@ -278,22 +291,22 @@ func (d *desk) loseAfterChange() *bool {
 			return
 		}
 		*lost = true
-		d.faults.Fail("adopt.begin", errTestCrash)
-		d.c.Rooms().Head.Put(authority.Recovering(d.state(), errTestCrash), time.Time{})
+		d.Faults.Fail("adopt.begin", errTestCrash)
+		d.C.Rooms().Head.Put(authority.Recovering(d.State(), errTestCrash), time.Time{})
 	})
 	return lost
 }
 
 // ledByAnother has somebody else lead, who can hand over to the desk's coordinator.
-func (d *desk) ledByAnother() {
-	d.t.Helper()
-	w, err := d.state().Records.Seal(election.TermKey, election.Record{Replica: "ed25519:other", Name: "coordinator-9",
+func ledByAnother(d *coordinatortest.Desk) {
+	d.T.Helper()
+	w, err := d.State().Records.Seal(election.TermKey, election.Record{Replica: "ed25519:other", Name: "coordinator-9",
 		Nonce: record.NewID()})
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
-	d.store.write(election.TermKey, w.Value)
-	if err := d.c.Rooms().PeerRecovery.Announce(context.Background(), false); err != nil {
-		d.t.Fatal(err)
+	d.Store.Write(election.TermKey, w.Value)
+	if err := d.C.Rooms().PeerRecovery.Announce(context.Background(), false); err != nil {
+		d.T.Fatal(err)
 	}
 }

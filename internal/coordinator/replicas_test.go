@@ -14,48 +14,49 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
 // awaitReplica waits until the record of r's coordinator is as want says.
-func (f *fleet) awaitReplica(want func(replicas.Record) bool) replicas.Record {
-	f.t.Helper()
-	key, err := replicas.Key(f.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
+func awaitReplica(f *coordinatortest.Fleet, want func(replicas.Record) bool) replicas.Record {
+	f.T.Helper()
+	key, err := replicas.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	st := f.store
-	if f.first != nil {
-		st = f.first.store
+	st := f.Store
+	if f.First != nil {
+		st = f.First.Store
 	}
 	var last replicas.Record
 	for e, err := range st.Watch(ctx, key) {
 		if err != nil {
-			f.t.Fatalf("the record did not come: %v; last was %+v", err, last)
+			f.T.Fatalf("the record did not come: %v; last was %+v", err, last)
 		}
 		if e.Version == 0 {
 			continue
 		}
 		if last, err = replicas.Open(e); err != nil {
-			f.t.Fatal(err)
+			f.T.Fatal(err)
 		}
 		if want(last) {
 			return last
 		}
 	}
-	f.t.Fatalf("the record did not come; last was %+v", last)
+	f.T.Fatalf("the record did not come; last was %+v", last)
 	return last
 }
 
-func (f *fleet) getStatus() *fealtyv1.GetStatusResponse {
-	f.t.Helper()
-	st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+func getStatus(f *coordinatortest.Fleet) *fealtyv1.GetStatusResponse {
+	f.T.Helper()
+	st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return st
 }
@@ -63,44 +64,44 @@ func (f *fleet) getStatus() *fealtyv1.GetStatusResponse {
 // Every coordinator says at every change what it is; all of them show all of them.
 func TestReplicasTellEachOther(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	r := newReplica(t, f)
-	if err := f.set(f.manifest("")); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	r := coordinatortest.NewReplica(t, f)
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.awaitHead(f)
-	at := func(f *fleet) func(replicas.Record) bool {
-		head := f.c.Rooms().Head.State().Head.Hash
+	r.Start()
+	r.AwaitHead(f)
+	at := func(f *coordinatortest.Fleet) func(replicas.Record) bool {
+		head := f.C.Rooms().Head.State().Head.Hash
 		return func(r replicas.Record) bool { return r.Phase == "ready" && r.Head == head }
 	}
-	f.awaitReplica(at(f))
-	told := r.awaitReplica(at(f))
-	if told.Name != "coordinator-2" || !slices.Equal(told.Addresses, []string{r.addr}) || told.Index != 2 ||
+	awaitReplica(f, at(f))
+	told := awaitReplica(r, at(f))
+	if told.Name != "coordinator-2" || !slices.Equal(told.Addresses, []string{r.Addr}) || told.Index != 2 ||
 		told.Release != "test" {
 		t.Errorf("coordinator-2 says it is %+v", told)
 	}
-	for i, asked := range []*fleet{f, r} {
-		all := asked.getStatus().GetReplicas()
+	for i, asked := range []*coordinatortest.Fleet{f, r} {
+		all := getStatus(asked).GetReplicas()
 		if len(all) != 2 || all[0].GetName() != "coordinator-1" || all[1].GetName() != "coordinator-2" ||
-			!all[i].GetSelf() || all[1-i].GetSelf() || all[1].GetEnrolmentKey() != r.enrolment {
+			!all[i].GetSelf() || all[1-i].GetSelf() || all[1].GetEnrolmentKey() != r.Enrolment {
 			t.Errorf("coordinator-%d shows %v", i+1, all)
 		}
 	}
 
 	// Its phase and its head change: it says so at once.
-	if err := f.set(f.manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
+	if err := f.Set(f.Manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
 		t.Fatal(err)
 	}
-	f.awaitReplica(at(f))
-	r.kill()
-	f.stop()
+	awaitReplica(f, at(f))
+	r.Kill()
+	f.Stop()
 	if err := moveAway(f); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "recovery" && r.Head.IsZero() && r.Index == 0 })
-	if all := r.getStatus().GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" ||
+	r.Start()
+	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "recovery" && r.Head.IsZero() && r.Index == 0 })
+	if all := getStatus(r).GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" ||
 		all[0].GetPhase() != "ready" {
 		t.Errorf("in recovery mode it shows %v", all)
 	}
@@ -109,21 +110,21 @@ func TestReplicasTellEachOther(t *testing.T) {
 // A record is believed by nobody unless the holder of an admitted key signed it.
 func TestReplicaRecordsAreSigned(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	r := newReplica(t, f)
-	if err := f.set(f.manifest("")); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	r := coordinatortest.NewReplica(t, f)
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.awaitHead(f)
-	r.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" })
-	f.awaitReplica(func(r replicas.Record) bool { return r.Phase == "ready" && r.Index == 2 })
-	r.kill()
-	mine, err := replicas.Key(f.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
+	r.Start()
+	r.AwaitHead(f)
+	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+	awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" && r.Index == 2 })
+	r.Kill()
+	mine, err := replicas.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	its, err := replicas.Key(r.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
+	its, err := replicas.Key(r.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
-	genuine, err := f.store.Get(t.Context(), its)
+	genuine, err := f.Store.Get(t.Context(), its)
 	wantOnly(t, "read", err, "")
 	_, stranger, err := ed25519.GenerateKey(nil)
 	wantOnly(t, "key", err, "")
@@ -142,7 +143,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.c.Coordinators().Newest(t.Context(), f.c.Rooms().Head.State().Manifest)
+		all, err := f.C.Coordinators().Newest(t.Context(), f.C.Rooms().Head.State().Manifest)
 		wantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -158,7 +159,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}{
 		{"as it was", its, genuine.Value, both},
 		{"signed by it again", its, again(func(r *replicas.Record) { r.Name = "somebody-else" },
-			r.c.Rooms().Self.PrivateKey()),
+			r.C.Rooms().Self.PrivateKey()),
 			both},
 		{"one byte is another", its, []byte(strings.Replace(string(genuine.Value), "ready", "reedy", 1)), one},
 		{"signed by another", its, again(func(*replicas.Record) {}, stranger), one},
@@ -167,27 +168,27 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 			again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
 				stranger), both},
 		{"an address that is none", its, again(func(r *replicas.Record) { r.Addresses = []string{"host"} },
-			r.c.Rooms().Self.PrivateKey()), one},
+			r.C.Rooms().Self.PrivateKey()), one},
 		{"too many addresses", its,
 			again(func(r *replicas.Record) { r.Addresses = slices.Repeat([]string{"h:1"}, replicas.MaxAddrs+1) },
-				r.c.Rooms().Self.PrivateKey()), one},
+				r.C.Rooms().Self.PrivateKey()), one},
 		{"a phase that is none", its, again(func(r *replicas.Record) { r.Phase = "\x1b[31m" },
-			r.c.Rooms().Self.PrivateKey()), one},
+			r.C.Rooms().Self.PrivateKey()), one},
 		{"too large", its, again(func(r *replicas.Record) { r.Name = strings.Repeat("x", replicas.MaxBytes) },
-			r.c.Rooms().Self.PrivateKey()), one},
+			r.C.Rooms().Self.PrivateKey()), one},
 		{"a key of low order", its, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(make([]byte, 32)) },
-			r.c.Rooms().Self.PrivateKey()), one},
+			r.C.Rooms().Self.PrivateKey()), one},
 		{"nothing", its, []byte("null"), one},
 		{"no JSON", its, []byte("{"), one},
 	} {
-		if _, err := f.store.Commit(t.Context(),
+		if _, err := f.Store.Commit(t.Context(),
 			store.Tx{Put: []store.Write{{Key: tc.key, Value: tc.value}}}); err != nil {
 			t.Fatal(err)
 		}
 		if got := names(); got != tc.want {
 			t.Errorf("%s: %s; want %s", tc.name, got, tc.want)
 		}
-		if _, err := f.store.Commit(t.Context(),
+		if _, err := f.Store.Commit(t.Context(),
 			store.Tx{Put: []store.Write{{Key: its, Value: genuine.Value}}, Delete: []string{strangers}}); err != nil {
 			t.Fatal(err)
 		}
@@ -195,26 +196,26 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 
 	// What says nothing to anybody goes; who is heard stays.
 	put := func(key string, value []byte) {
-		if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: key, Value: value}}}); err != nil {
+		if _, err := f.Store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: key, Value: value}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	put(strangers, again(func(r *replicas.Record) { r.Key = proof.KeyClaim(stranger.Public().(ed25519.PublicKey)) },
 		stranger))
 	put(replicas.Prefix+"rubbish", []byte("rubbish"))
-	s := f.c.Rooms().Head.State()
-	wantOnly(t, "prune", f.c.Rooms().PeerRecovery.DropReplicas(t.Context(), s, f.clock()), "")
-	if got := f.keys(replicas.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
+	s := f.C.Rooms().Head.State()
+	wantOnly(t, "prune", f.C.Rooms().PeerRecovery.DropReplicas(t.Context(), s, f.Clock()), "")
+	if got := keys(f, replicas.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
 		t.Errorf("left are %v", got)
 	}
-	week := f.clock().Add(coordinator.ReplicaRetention + time.Hour)
-	wantOnly(t, "prune", f.c.Rooms().PeerRecovery.DropReplicas(t.Context(), s, week), "")
-	if got := f.keys(replicas.Prefix); len(got) != 2 {
+	week := f.Clock().Add(coordinator.ReplicaRetention + time.Hour)
+	wantOnly(t, "prune", f.C.Rooms().PeerRecovery.DropReplicas(t.Context(), s, week), "")
+	if got := keys(f, replicas.Prefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
-	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.c.Rooms().Self.PrivateKey()))
-	wantOnly(t, "prune", f.c.Rooms().PeerRecovery.DropReplicas(t.Context(), s, week), "")
-	if got := f.keys(replicas.Prefix); !slices.Equal(got, []string{mine}) {
+	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.C.Rooms().Self.PrivateKey()))
+	wantOnly(t, "prune", f.C.Rooms().PeerRecovery.DropReplicas(t.Context(), s, week), "")
+	if got := keys(f, replicas.Prefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)
 	}
 }
@@ -232,19 +233,19 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 		fmt.Fprintf(&entries, "  - {name: other-%02d, kind: coordinator, match: [\"key:%s\"]}\n", i,
 			proof.KeyClaim(key.Public().(ed25519.PublicKey)))
 	}
-	d := readyDesk(t, entries.String())
+	d := coordinatortest.ReadyDesk(t, entries.String())
 	write := func(i int, stopped bool) {
 		t.Helper()
 		public := keys[i].Public().(ed25519.PublicKey)
 		raw, err := json.Marshal(replicas.Record{Key: proof.KeyClaim(public), Addresses: []string{"127.0.0.1:1"},
 			Phase: "ready", Stopped: stopped,
-			At: d.clock().Add(-time.Duration(i) * time.Hour)}) // the clock of the last one is the most behind
+			At: d.Clock().Add(-time.Duration(i) * time.Hour)}) // the clock of the last one is the most behind
 		wantOnly(t, "encode", err, "")
 		value, err := json.Marshal(replicas.Signed{Record: raw, Signature: proof.SignReplica(keys[i], raw)})
 		wantOnly(t, "encode", err, "")
 		at, err := replicas.Key(public)
 		wantOnly(t, "key", err, "")
-		_, err = d.store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: at, Value: value}}})
+		_, err = d.Store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: at, Value: value}}})
 		wantOnly(t, "write", err, "")
 	}
 	for i := range keys {
@@ -252,7 +253,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
-	all, err := d.c.Coordinators().Newest(t.Context(), d.state().Manifest)
+	all, err := d.C.Coordinators().Newest(t.Context(), d.State().Manifest)
 	wantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
@@ -263,7 +264,8 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 		living) || slices.Contains(names, "other-00") || slices.Contains(names, "other-01") {
 		t.Errorf("told are %v, want %s among them", names, living)
 	}
-	if _, err := (served[fealtyv1.CoordinatorServiceServer](d.c.Rooms().Peers.RegisterServices)).ForgetCoordinator(
+	if _, err := (coordinatortest.Served[fealtyv1.CoordinatorServiceServer](
+		d.C.Rooms().Peers.RegisterServices)).ForgetCoordinator(
 		t.Context(),
 		&fealtyv1.ForgetCoordinatorRequest{Name: "other-00"}); err != nil {
 		t.Errorf("one that is not told of any more is forgotten: %v", err)
@@ -273,17 +275,17 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	write(0, true)
 	write(1, true)
-	if all, _ = d.c.Coordinators().Newest(t.Context(), d.state().Manifest); slices.ContainsFunc(all,
+	if all, _ = d.C.Coordinators().Newest(t.Context(), d.State().Manifest); slices.ContainsFunc(all,
 		func(r replicas.Record) bool { return r.Name == living || r.Stopped }) {
 		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
 	}
 }
 
-func (f *fleet) keys(prefix string) []string {
-	f.t.Helper()
-	l, err := f.store.List(context.Background(), prefix)
+func keys(f *coordinatortest.Fleet, prefix string) []string {
+	f.T.Helper()
+	l, err := f.Store.List(context.Background(), prefix)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	var out []string
 	for _, e := range l.Entries {
@@ -295,11 +297,11 @@ func (f *fleet) keys(prefix string) []string {
 // Without a manifest there is nothing to be a replica of.
 func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
-	if err := f.c.Rooms().PeerRecovery.Announce(t.Context(), false); err != nil {
+	f := coordinatortest.NewFleet(t, nil)
+	if err := f.C.Rooms().PeerRecovery.Announce(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.keys(""); len(got) > 0 {
+	if got := keys(f, ""); len(got) > 0 {
 		t.Errorf("an uninitialized coordinator wrote %v", got)
 	}
 }
@@ -342,4 +344,4 @@ func FuzzOpenReplica(f *testing.F) {
 }
 
 // moveAway takes the keeper's file away, so that a start cannot open the seed.
-func moveAway(f *fleet) error { return os.Remove(filepath.Join(f.dir, "keeper.key")) }
+func moveAway(f *coordinatortest.Fleet) error { return os.Remove(filepath.Join(f.Dir, "keeper.key")) }

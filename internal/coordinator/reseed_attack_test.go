@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -38,53 +39,53 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 		{"adopt.before-identity", true},
 	} {
 		t.Run(tc.point, func(t *testing.T) {
-			f, p := newFleet(t, nil), newPeople(t, "alice", "bob", "carol")
-			if err := f.set(withSeed(f.manifest(""), p.seed(2, ""))); err != nil {
+			f, p := coordinatortest.NewFleet(t, nil), coordinatortest.NewPeople(t, "alice", "bob", "carol")
+			if err := f.Set(coordinatortest.WithSeed(f.Manifest(""), p.Seed(2, ""))); err != nil {
 				t.Fatal(err)
 			}
-			a := f.member("a")
-			banned := f.member("b")
-			if _, err := f.local().member.BanMember(f.ctx(),
+			a := f.Member("a")
+			banned := f.Member("b")
+			if _, err := f.Local().Member.BanMember(f.Context(),
 				&fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"}); err != nil {
 				t.Fatal(err)
 			}
-			records := f.recordText()
-			oldAlice, oldBob := p.shareFile(f.store, "alice"), p.shareFile(f.store, "bob")
-			f.faults.Fail(tc.point, errTestCrash)
-			_, _ = f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil))
-			newAlice, newBob := p.shareFile(f.store, "alice"), p.shareFile(f.store, "bob")
-			f.stop()
-			f.faults.Disarm(tc.point)
-			f.start()
-			if phase, why := f.c.Phase(); phase != "recovery" {
+			records := recordText(f)
+			oldAlice, oldBob := p.ShareFile(f.Store, "alice"), p.ShareFile(f.Store, "bob")
+			f.Faults.Fail(tc.point, errTestCrash)
+			_, _ = reseedClient(f).CommitReseed(f.Context(), prepare(f, nil))
+			newAlice, newBob := p.ShareFile(f.Store, "alice"), p.ShareFile(f.Store, "bob")
+			f.Stop()
+			f.Faults.Disarm(tc.point)
+			f.Start()
+			if phase, why := f.C.Phase(); phase != "recovery" {
 				t.Fatalf("%s (%s), want recovery", phase, why)
 			}
 			alice, bob, void := newAlice, newBob, oldAlice
 			if !tc.moved {
 				alice, bob, void = oldAlice, oldBob, newAlice
 			}
-			if _, err := f.bring(void, recovery.Options{}); err == nil {
+			if _, err := f.Bring(void, recovery.Options{}); err == nil {
 				t.Error("a share of the other seed was taken")
 			}
-			_, err := f.bringRaw(void, nil)
+			_, err := f.BringRaw(void, nil)
 			wantNamed(t, err, "alice")
-			if _, err := f.bring(alice, recovery.Options{}); err != nil {
+			if _, err := f.Bring(alice, recovery.Options{}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := f.bring(bob, recovery.Options{}); err != nil {
+			if _, err := f.Bring(bob, recovery.Options{}); err != nil {
 				t.Fatalf("the owners do not bring the cluster back: %v", err)
 			}
-			f.awaitPhase(authority.Ready)
-			if !f.thawed() {
+			awaitPhase(f, authority.Ready)
+			if !thawed(f) {
 				t.Error("the records are still frozen")
 			}
-			if got := f.recordText(); got != records {
+			if got := recordText(f); got != records {
 				t.Errorf("the records are\n%s\nwant\n%s", got, records)
 			}
-			if err := a.rejoin(); err != nil {
+			if err := rejoin(a); err != nil {
 				t.Errorf("rejoin: %v", err)
 			}
-			wantCode(t, banned.rejoin(), explain.JoinBanned)
+			coordinatortest.WantCode(t, rejoin(banned), explain.JoinBanned)
 		})
 	}
 }
@@ -93,37 +94,37 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 // cluster: the freeze and its ledger stay until everything is moved.
 func TestMoveWaitsForTheTrustState(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.member("a")
-	records := f.recordText()
-	f.faults.Fail("set.after-swap", errTestCrash)
-	f.faults.Fail("adopt.begin", errTestCrash) // of whoever follows the head too
-	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("a")
+	records := recordText(f)
+	f.Faults.Fail("set.after-swap", errTestCrash)
+	f.Faults.Fail("adopt.begin", errTestCrash) // of whoever follows the head too
+	if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil)); err == nil {
 		t.Fatal("the crash was survived")
 	}
-	f.restart()
-	f.faults.Disarm("set.after-swap")
-	hidden, err := f.store.Get(t.Context(), bundle.StateKey)
+	f.Restart()
+	f.Faults.Disarm("set.after-swap")
+	hidden, err := f.Store.Get(t.Context(), bundle.StateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{bundle.StateKey}}); err != nil {
+	if _, err := f.Store.Commit(t.Context(), store.Tx{Delete: []string{bundle.StateKey}}); err != nil {
 		t.Fatal(err)
 	}
-	f.faults.Disarm("adopt.begin")
+	f.Faults.Disarm("adopt.begin")
 	for range 3 {
-		f.c.Rooms().Authority.Look(t.Context())
+		f.C.Rooms().Authority.Look(t.Context())
 	}
-	if f.thawed() {
+	if thawed(f) {
 		t.Error("the freeze ended though the trust state was not moved")
 	}
-	if _, err := f.store.Commit(t.Context(),
+	if _, err := f.Store.Commit(t.Context(),
 		store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.Rooms().Head.LookAgain()
-	f.awaitPhase(authority.Ready)
-	if got := f.recordText(); got != records {
+	f.C.Rooms().Head.LookAgain()
+	awaitPhase(f, authority.Ready)
+	if got := recordText(f); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
 	}
 }
@@ -132,49 +133,49 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 // none of them back: a reseed ends once.
 func TestFreezeThatIsPutBack(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.member("a")
-	a, err := f.store.Get(t.Context(), record.MemberKey(identity.Data, "a"))
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("a")
+	a, err := f.Store.Get(t.Context(), record.MemberKey(identity.Data, "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	kept := []store.Write{{Key: a.Key, Value: a.Value}}
-	f.faults.Fail("set.after-swap", errTestCrash)
-	f.faults.Fail("adopt.begin", errTestCrash) // of whoever follows the head too
-	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
+	f.Faults.Fail("set.after-swap", errTestCrash)
+	f.Faults.Fail("adopt.begin", errTestCrash) // of whoever follows the head too
+	if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil)); err == nil {
 		t.Fatal("the crash was survived")
 	}
-	f.restart()
-	l, err := f.store.List(t.Context(), coordinator.ReseedPrefix)
+	f.Restart()
+	l, err := f.Store.List(t.Context(), coordinator.ReseedPrefix)
 	if err != nil || len(l.Entries) != 2 {
 		t.Fatalf("%d keys of the reseed, %v", len(l.Entries), err)
 	}
 	for _, e := range l.Entries {
 		kept = append(kept, store.Write{Key: e.Key, Value: e.Value})
 	}
-	f.faults.Disarm("set.after-swap")
-	f.faults.Disarm("adopt.begin")
-	f.c.Rooms().Head.LookAgain()
-	f.awaitPhase(authority.Ready)
-	if _, err := f.local().member.RemoveMember(f.ctx(),
+	f.Faults.Disarm("set.after-swap")
+	f.Faults.Disarm("adopt.begin")
+	f.C.Rooms().Head.LookAgain()
+	awaitPhase(f, authority.Ready)
+	if _, err := f.Local().Member.RemoveMember(f.Context(),
 		&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	f.member("b")
-	late := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
-	if _, err := f.store.Commit(t.Context(), store.Tx{Put: kept}); err != nil {
+	f.Member("b")
+	late := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
+	if _, err := f.Store.Commit(t.Context(), store.Tx{Put: kept}); err != nil {
 		t.Fatal(err)
 	}
-	f.restart()
-	f.awaitPhase(authority.Ready)
-	if !f.thawed() {
+	f.Restart()
+	awaitPhase(f, authority.Ready)
+	if !thawed(f) {
 		t.Error("the records are frozen")
 	}
-	rec, err := record.Get[record.Member](t.Context(), f.c.Rooms().Head.State().Records, a.Key)
+	rec, err := record.Get[record.Member](t.Context(), f.C.Rooms().Head.State().Records, a.Key)
 	if !errors.Is(err, store.ErrForged) {
 		t.Errorf("a member that was removed is back: %+v, %v", rec.Value, err)
 	}
-	if err := f.node().join(identity.Data, proof.NewTokenProver(late)); err != nil {
+	if err := f.Node().Join(identity.Data, proof.NewTokenProver(late)); err != nil {
 		t.Errorf("a token of after the reseed: %v", err)
 	}
 }
@@ -183,14 +184,14 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 // coordinator before the change, is cut off by it; the stream of a member stands.
 func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	dial := func(kind identity.Kind) grpcConn {
-		chain, key := f.certified("spiffe://" + testCluster + "/" + string(kind) + "/mallory")
+	f := coordinatortest.ReadyFleet(t, nil)
+	dial := func(kind identity.Kind) coordinatortest.Conn {
+		chain, key := certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
 		cert := tls.Certificate{PrivateKey: key}
 		for _, c := range chain {
 			cert.Certificate = append(cert.Certificate, c.Raw)
 		}
-		conn, err := grpc.NewClient("passthrough:///"+f.addr,
+		conn, err := grpc.NewClient("passthrough:///"+f.Addr,
 			grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 				Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
 			})))
@@ -200,11 +201,11 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 		t.Cleanup(func() { conn.Close() })
 		return conn
 	}
-	ask := func(conn grpcConn) error {
-		_, err := newClients(conn).status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{})
+	ask := func(conn coordinatortest.Conn) error {
+		_, err := coordinatortest.NewClients(conn).Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
 		return err
 	}
-	conns := make(map[identity.Kind]grpcConn)
+	conns := make(map[identity.Kind]coordinatortest.Conn)
 	for _, kind := range []identity.Kind{identity.Admin, identity.Readonly} {
 		conns[kind] = dial(kind)
 		if err := ask(conns[kind]); err != nil {
@@ -212,8 +213,8 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 		}
 	}
 	// An admin that is under the old root is still told that its own reseed is done.
-	if _, err := fealtyv1.NewReseedServiceClient(conns[identity.Admin]).CommitReseed(f.ctx(),
-		f.prepare(nil)); err != nil {
+	if _, err := fealtyv1.NewReseedServiceClient(conns[identity.Admin]).CommitReseed(f.Context(),
+		prepare(f, nil)); err != nil {
 		t.Errorf("the answer to who asked: %v", err)
 	}
 	for kind, conn := range conns {

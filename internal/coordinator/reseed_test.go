@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -37,41 +38,42 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func (f *fleet) reseedClient() fealtyv1.ReseedServiceClient {
-	f.t.Helper()
-	return fealtyv1.NewReseedServiceClient(f.localConn())
+func reseedClient(f *coordinatortest.Fleet) fealtyv1.ReseedServiceClient {
+	f.T.Helper()
+	return fealtyv1.NewReseedServiceClient(f.LocalConn())
 }
 
 // prepare has the coordinator make a seed, and returns what commits it, signed.
-func (f *fleet) prepare(m []byte) *fealtyv1.CommitReseedRequest {
-	f.t.Helper()
-	p, err := f.reseedClient().PrepareReseed(f.ctx(), &fealtyv1.PrepareReseedRequest{Manifest: m})
+func prepare(f *coordinatortest.Fleet, m []byte) *fealtyv1.CommitReseedRequest {
+	f.T.Helper()
+	p, err := reseedClient(f).PrepareReseed(f.Context(), &fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
-		f.t.Fatalf("prepare: %v", err)
+		f.T.Fatalf("prepare: %v", err)
 	}
 	return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
-		Reason: "test", Signatures: f.signChange(p.GetChange(), f.signer)}
+		Reason: "test", Signatures: signChangeIn(f, p.GetChange(), f.Signer)}
 }
 
-// signChange signs a change of root.
-func (f *fleet) signChange(change []byte, signers ...ed25519.PrivateKey) (out []*fealtyv1.ManifestSignature) {
+// signChangeIn signs a change of root.
+func signChangeIn(f *coordinatortest.Fleet, change []byte,
+	signers ...ed25519.PrivateKey) (out []*fealtyv1.ManifestSignature) {
 	for _, signer := range signers {
 		key, err := manifest.NewKey(signer.Public().(ed25519.PublicKey))
 		if err != nil {
-			f.t.Fatal(err)
+			f.T.Fatal(err)
 		}
 		out = append(out, &fealtyv1.ManifestSignature{Key: key.String(),
-			Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, testCluster, change))})
+			Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))})
 	}
 	return out
 }
 
-// reseed gives the fleet a new seed.
-func (f *fleet) reseed() *fealtyv1.CommitReseedResponse {
-	f.t.Helper()
-	resp, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil))
+// reseedIn gives the fleet a new seed.
+func reseedIn(f *coordinatortest.Fleet) *fealtyv1.CommitReseedResponse {
+	f.T.Helper()
+	resp, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil))
 	if err != nil {
-		f.t.Fatalf("reseed: %v", err)
+		f.T.Fatalf("reseed: %v", err)
 	}
 	return resp
 }
@@ -86,33 +88,33 @@ type former struct {
 	chain  *history.Verified
 }
 
-func (f *fleet) keep() former {
-	f.t.Helper()
-	s := f.c.Rooms().Head.State()
-	thief := steal(s)
-	auth, err := store.NewAuthenticator(thief.keys.RecordMAC())
+func keep(f *coordinatortest.Fleet) former {
+	f.T.Helper()
+	s := f.C.Rooms().Head.State()
+	thief := coordinatortest.Steal(s)
+	auth, err := store.NewAuthenticator(thief.Keys.RecordMAC())
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	return former{seed: thief.Seed, keys: thief.keys, root: s.Root, bundle: f.c.Rooms().Bundle.View().Bundle,
+	return former{seed: thief.Seed, keys: thief.Keys, root: s.Root, bundle: f.C.Rooms().Bundle.View().Bundle,
 		auth: auth, chain: s.Chain}
 }
 
 // records returns what every record says, whatever seed it is under.
-func (f *fleet) recordText() string {
-	f.t.Helper()
-	s := f.c.Rooms().Head.State()
+func recordText(f *coordinatortest.Fleet) string {
+	f.T.Helper()
+	s := f.C.Rooms().Head.State()
 	var out []string
 	for _, prefix := range []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, record.BanIDPrefix,
 		record.BanKeyPrefix} {
-		l, err := f.store.List(context.Background(), prefix)
+		l, err := f.Store.List(context.Background(), prefix)
 		if err != nil {
-			f.t.Fatal(err)
+			f.T.Fatal(err)
 		}
 		for _, e := range l.Entries {
 			plain, err := s.Records.Auth.Open(e.Key, e.Value)
 			if err != nil {
-				f.t.Fatalf("%s: %v", e.Key, err)
+				f.T.Fatalf("%s: %v", e.Key, err)
 			}
 			out = append(out, e.Key+" "+string(plain))
 		}
@@ -121,47 +123,47 @@ func (f *fleet) recordText() string {
 }
 
 // rejoin comes back by proof of the last key, under the root in force.
-func (n *node) rejoin() error {
-	n.f.t.Helper()
-	prover := proof.NewSVIDProver(n.id.Kind(), n.id.Name(), n.key)
-	key, err := newKey()
+func rejoin(n *coordinatortest.Node) error {
+	n.Fleet.T.Helper()
+	prover := proof.NewSVIDProver(n.ID.Kind(), n.ID.Name(), n.Key)
+	key, err := coordinatortest.NewKey()
 	if err != nil {
 		return err
 	}
-	n.key = key
-	return n.join(n.id.Kind(), prover)
+	n.Key = key
+	return n.Join(n.ID.Kind(), prover)
 }
 
 // verified returns a trust bundle that was sent, as a node verifies it that pins
 // configRoot.
-func (n *node) verified(envelope []byte, configRoot ed25519.PublicKey) (*snapshot.Verified, error) {
+func verified(n *coordinatortest.Node, envelope []byte, configRoot ed25519.PublicKey) (*snapshot.Verified, error) {
 	signed, err := snapshot.Unmarshal(envelope)
 	if err != nil {
 		return nil, err
 	}
-	return snapshot.Verify(signed, snapshot.Trust{Me: n.id, Incarnation: identity.KeyID{1}, ConfigRoot: configRoot},
-		snapshot.Marks{}, n.f.clock())
+	return snapshot.Verify(signed, snapshot.Trust{Me: n.ID, Incarnation: identity.KeyID{1}, ConfigRoot: configRoot},
+		snapshot.Marks{}, n.Fleet.Clock())
 }
 
 // A reseed changes every key and loses no member: streams stand, members are told
 // by what the signers signed, and come under the new root.
 func TestReseed(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	a, b := f.member("a"), f.member("b")
-	banned := f.member("c")
-	if _, err := f.local().member.BanMember(f.ctx(),
+	f := coordinatortest.ReadyFleet(t, nil)
+	a, b := f.Member("a"), f.Member("b")
+	banned := f.Member("c")
+	if _, err := f.Local().Member.BanMember(f.Context(),
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "c", Reason: "test"}); err != nil {
 		t.Fatal(err)
 	}
-	unused := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
-	old := f.keep()
-	held, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.Rooms().Head.State().Bundle.PublicRoot())
+	unused := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "late"})
+	old := keep(f)
+	held, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.C.Rooms().Head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.believes = old.bundle // as a node does until it is told
-	stream, err := newClients(a.conn()).agent.Connect(f.ctx())
+	a.Believes = old.bundle // as a node does until it is told
+	stream, err := coordinatortest.NewClients(a.Conn()).Agent.Connect(f.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,23 +186,23 @@ func TestReseed(t *testing.T) {
 		return m.GetSnapshot().GetScope() == string(snapshot.ScopeTrustBundle)
 	}
 	next(believed)
-	records := f.recordText()
-	before := f.c.Rooms().Head.State()
+	records := recordText(f)
+	before := f.C.Rooms().Head.State()
 
 	// Nothing happens before the signers signed.
-	commit := f.prepare(nil)
+	commit := prepare(f, nil)
 	dry := &fealtyv1.CommitReseedRequest{Change: commit.Change, Signatures: commit.Signatures, DryRun: true}
-	if _, err := f.reseedClient().CommitReseed(f.ctx(), dry); err != nil {
+	if _, err := reseedClient(f).CommitReseed(f.Context(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
-	if f.c.Rooms().Head.State().Head.Hash != before.Head.Hash {
+	if f.C.Rooms().Head.State().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
-	done, err := f.reseedClient().CommitReseed(f.ctx(), commit)
+	done, err := reseedClient(f).CommitReseed(f.Context(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
-	after := f.c.Rooms().Head.State()
+	after := f.C.Rooms().Head.State()
 	if after.Head.SeedEpoch != 2 || after.Head.AuthorityEpoch != before.Head.AuthorityEpoch+1 ||
 		after.RootPin == before.RootPin || after.MeshKey == before.MeshKey {
 		t.Fatalf("seed epoch %d, authority epoch %d, root %s, mesh CA %s; before %s, %s", after.Head.SeedEpoch,
@@ -210,14 +212,14 @@ func TestReseed(t *testing.T) {
 		string(done.GetRootKey()) != string(after.RootPin[:]) {
 		t.Errorf("the answer says %v", done)
 	}
-	if got := f.recordText(); got != records {
+	if got := recordText(f); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
 	}
 
 	// The stream that stood is told, in the order in which it can verify it.
 	changes := next(func(m *fealtyv1.ConnectResponse) bool {
 		if believed(m) {
-			if _, err := a.verified(m.GetSnapshot().GetEnvelope(), before.Bundle.PublicRoot()); err != nil {
+			if _, err := verified(a, m.GetSnapshot().GetEnvelope(), before.Bundle.PublicRoot()); err != nil {
 				t.Fatalf("a bundle that it cannot verify comes first: %v", err)
 			}
 		}
@@ -238,7 +240,7 @@ func TestReseed(t *testing.T) {
 	if change.Root != after.RootPin || !change.ConfigRoot.Equal(after.Bundle.PublicRoot()) {
 		t.Fatalf("the change of root says %+v", change)
 	}
-	v, err := a.verified(next(believed).GetSnapshot().GetEnvelope(), change.ConfigRoot)
+	v, err := verified(a, next(believed).GetSnapshot().GetEnvelope(), change.ConfigRoot)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,30 +254,30 @@ func TestReseed(t *testing.T) {
 	}
 
 	// Under the old root it is still a member, and gets under the new one.
-	a.believes = nil
-	if err := a.renew(true); err != nil {
+	a.Believes = nil
+	if err := a.Renew(true); err != nil {
 		t.Fatalf("renew under the old root: %v", err)
 	}
-	if err := b.rejoin(); err != nil {
+	if err := rejoin(b); err != nil {
 		t.Fatalf("rejoin: %v", err)
 	}
-	if _, err := after.MeshCA(), b.chain[1].CheckSignatureFrom(after.Root); err != nil {
+	if _, err := after.MeshCA(), b.Chain[1].CheckSignatureFrom(after.Root); err != nil {
 		t.Errorf("b is not under the new root: %v", err)
 	}
-	wantCode(t, banned.rejoin(), explain.JoinBanned)
+	coordinatortest.WantCode(t, rejoin(banned), explain.JoinBanned)
 	// Who holds the stream all the while is not cut off.
 	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "a"}); err != nil {
 		t.Errorf("the stream ended: %v", err)
 	}
 
 	// A token pins the root that is gone: it is void, also for who knows the new one.
-	wantCode(t, f.node().join(identity.Data, proof.NewTokenProver(unused)), explain.TokenUnknown)
-	f.member("d")
-	if st, err := f.local().status.GetStatus(f.ctx(), &fealtyv1.GetStatusRequest{}); err != nil ||
+	coordinatortest.WantCode(t, f.Node().Join(identity.Data, proof.NewTokenProver(unused)), explain.TokenUnknown)
+	f.Member("d")
+	if st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{}); err != nil ||
 		st.GetSeedEpoch() != 2 {
 		t.Errorf("status: seed epoch %d, %v", st.GetSeedEpoch(), err)
 	}
-	audit, err := f.store.List(context.Background(), auditlog.Prefix)
+	audit, err := f.Store.List(context.Background(), auditlog.Prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +290,7 @@ func TestReseed(t *testing.T) {
 
 	// A restart comes up under the new seed; what was sealed of the old one is gone.
 	for _, prefix := range []string{sealed.Prefix, coordinator.ReseedPrefix} {
-		l, err := f.store.List(context.Background(), prefix)
+		l, err := f.Store.List(context.Background(), prefix)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -299,40 +301,40 @@ func TestReseed(t *testing.T) {
 			}
 		}
 	}
-	f.restart()
-	if s := f.c.Rooms().Head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
+	f.Restart()
+	if s := f.C.Rooms().Head.State(); s.Phase != authority.Ready || s.RootPin != after.RootPin || s.Head.SeedEpoch != 2 {
 		t.Fatalf("after a restart: %s (%s), seed epoch %d", s.Phase, s.Reason, s.Head.SeedEpoch)
 	}
-	if err := b.renew(true); err != nil {
+	if err := b.Renew(true); err != nil {
 		t.Errorf("renew after a restart: %v", err)
 	}
 
 	// And once more.
-	f.reseed()
-	if s := f.c.Rooms().Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
+	reseedIn(f)
+	if s := f.C.Rooms().Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
 			len(s.Bundle.RootChanges))
 	}
-	if err := b.rejoin(); err != nil {
+	if err := rejoin(b); err != nil {
 		t.Errorf("rejoin after a second reseed: %v", err)
 	}
 	// Who missed both gets by on what the signers signed.
 	signed = nil
-	for _, raw := range f.rootChanges() {
+	for _, raw := range rootChanges(f) {
 		s, err := snapshot.UnmarshalRootChange(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
 		signed = append(signed, s)
 	}
-	if change, err := snapshot.VerifyRootChanges(signed, held, before.RootPin); err != nil || change.Root != f.pin() {
-		t.Errorf("both changes lead to %s, %v; want %s", change.Root, err, f.pin())
+	if change, err := snapshot.VerifyRootChanges(signed, held, before.RootPin); err != nil || change.Root != f.Pin() {
+		t.Errorf("both changes lead to %s, %v; want %s", change.Root, err, f.Pin())
 	}
 
 	// The old root leaves the bundle with the last SVID under it.
-	f.advance(26 * time.Hour)
-	f.c.Rooms().Bundle.LookAgain()
-	for deadline := time.Now().Add(time.Minute); len(f.c.Rooms().Bundle.View().Bundle.RetiredRoots()) > 0; {
+	f.Advance(26 * time.Hour)
+	f.C.Rooms().Bundle.LookAgain()
+	for deadline := time.Now().Add(time.Minute); len(f.C.Rooms().Bundle.View().Bundle.RetiredRoots()) > 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the old roots stay in the bundle")
 		}
@@ -341,15 +343,15 @@ func TestReseed(t *testing.T) {
 }
 
 // rootChanges asks as a stranger for the changes of root.
-func (f *fleet) rootChanges() [][]byte {
-	f.t.Helper()
-	stream, err := fealtyv1.NewReseedServiceClient(f.stranger()).GetRootChanges(f.ctx())
+func rootChanges(f *coordinatortest.Fleet) [][]byte {
+	f.T.Helper()
+	stream, err := fealtyv1.NewReseedServiceClient(stranger(f)).GetRootChanges(f.Context())
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	resp, err := stream.Recv()
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return resp.GetChanges().GetChanges()
 }
@@ -357,74 +359,74 @@ func (f *fleet) rootChanges() [][]byte {
 // What a reseed needs, and what it is refused without.
 func TestReseedRefusals(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	_, stranger, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	commit := func(edit func(*fealtyv1.CommitReseedRequest)) error {
 		t.Helper()
-		req := f.prepare(nil)
+		req := prepare(f, nil)
 		edit(req)
-		_, err := f.reseedClient().CommitReseed(f.ctx(), req)
+		_, err := reseedClient(f).CommitReseed(f.Context(), req)
 		return err
 	}
-	head := f.c.Rooms().Head.State().Head.Hash
+	head := f.C.Rooms().Head.State().Head.Hash
 	for _, tc := range []struct {
 		name string
 		edit func(*fealtyv1.CommitReseedRequest)
 		want explain.Code
 	}{
 		{"nobody signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = nil }, explain.ManifestUnsigned},
-		{"a stranger signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = f.signChange(r.Change, stranger) },
+		{"a stranger signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = signChangeIn(f, r.Change, stranger) },
 			explain.SignatureForeign},
 		{"another seed was signed", func(r *fealtyv1.CommitReseedRequest) {
-			f.prepare(nil)
+			prepare(f, nil)
 		}, explain.ReseedUnprepared},
 		{"the change was altered",
 			func(r *fealtyv1.CommitReseedRequest) { r.Change = append(slices.Clone(r.Change), ' ') }, explain.ReseedUnprepared},
 		{"consent to a set", func(r *fealtyv1.CommitReseedRequest) {
-			set := &fealtyv1.SetManifestRequest{Manifest: f.manifest("")}
-			f.sign(set, head)
+			set := &fealtyv1.SetManifestRequest{Manifest: f.Manifest("")}
+			f.Sign(set, head)
 			r.Signatures = set.Signatures
 		}, explain.ManifestMissigned},
 		{"consent of another cluster", func(r *fealtyv1.CommitReseedRequest) {
-			r.Signatures[0].Signature = ed25519.Sign(f.signer,
+			r.Signatures[0].Signature = ed25519.Sign(f.Signer,
 				snapshot.PAE(snapshot.TypeRootChange, "other.example", r.Change))
 		}, explain.ManifestMissigned},
-		{"too late", func(*fealtyv1.CommitReseedRequest) { f.advance(coordinator.PreparedLife) }, explain.ReseedUnprepared},
+		{"too late", func(*fealtyv1.CommitReseedRequest) { f.Advance(coordinator.PreparedLife) }, explain.ReseedUnprepared},
 		{"a reason without end",
 			func(r *fealtyv1.CommitReseedRequest) { r.Reason = strings.Repeat("x", record.MaxReasonBytes+1) },
 			explain.RequestField},
 	} {
-		t.Run(tc.name, func(t *testing.T) { wantCode(t, commit(tc.edit), tc.want) })
+		t.Run(tc.name, func(t *testing.T) { coordinatortest.WantCode(t, commit(tc.edit), tc.want) })
 	}
-	if got := f.c.Rooms().Head.State().Head.Hash; got != head {
+	if got := f.C.Rooms().Head.State().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
-	if _, err := f.reseedClient().PrepareReseed(f.ctx(),
-		&fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.manifest("")), testCluster,
+	if _, err := reseedClient(f).PrepareReseed(f.Context(),
+		&fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.Manifest("")), coordinatortest.Cluster,
 			"other.example", 1))}); err == nil {
 		t.Error("a seed was prepared for another cluster")
 	}
 	// The history moved on while people signed.
-	req := f.prepare(nil)
-	if err := f.set(f.manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
+	req := prepare(f, nil)
+	if err := f.Set(f.Manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.reseedClient().CommitReseed(f.ctx(), req)
-	wantCode(t, err, explain.ManifestStale)
+	_, err = reseedClient(f).CommitReseed(f.Context(), req)
+	coordinatortest.WantCode(t, err, explain.ManifestStale)
 	// A restart forgets what was prepared.
-	req = f.prepare(nil)
-	f.restart()
-	_, err = f.reseedClient().CommitReseed(f.ctx(), req)
-	wantCode(t, err, explain.ReseedUnprepared)
+	req = prepare(f, nil)
+	f.Restart()
+	_, err = reseedClient(f).CommitReseed(f.Context(), req)
+	coordinatortest.WantCode(t, err, explain.ReseedUnprepared)
 	// And with everything in order it is done, with another manifest at once.
-	more := f.manifest("  - {name: evenmore, kind: data, match: [\"token:evenmore\"]}\n")
-	if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(more)); err != nil {
+	more := f.Manifest("  - {name: evenmore, kind: data, match: [\"token:evenmore\"]}\n")
+	if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, more)); err != nil {
 		t.Fatal(err)
 	}
-	if s := f.c.Rooms().Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
+	if s := f.C.Rooms().Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
 		t.Fatalf("seed epoch %d, manifest %s", s.Head.SeedEpoch, s.Manifest.Hash())
 	}
 }
@@ -448,63 +450,63 @@ func TestReseedInterrupted(t *testing.T) {
 		{"reseed.after-move", 2},
 		{"adopt.before-identity", 2},
 	} {
-		for _, restart := range inTurn(i, false, true) {
+		for _, restart := range coordinatortest.InTurn(i, false, true) {
 			t.Run(fmt.Sprintf("%s/restart=%v", tc.point, restart), func(t *testing.T) {
-				f := readyFleet(t, nil)
-				a := f.member("a")
-				f.member("b")
-				records := f.recordText()
-				req := f.prepare(nil)
-				old := f.keep()
-				f.faults.Fail(tc.point, crash)
-				_, err := f.reseedClient().CommitReseed(f.ctx(), req)
+				f := coordinatortest.ReadyFleet(t, nil)
+				a := f.Member("a")
+				f.Member("b")
+				records := recordText(f)
+				req := prepare(f, nil)
+				old := keep(f)
+				f.Faults.Fail(tc.point, crash)
+				_, err := reseedClient(f).CommitReseed(f.Context(), req)
 				if tc.epoch == 1 && err == nil {
 					t.Fatal("the crash was survived")
 				}
 				if restart {
-					f.stop()
+					f.Stop()
 				}
 				// Who has the old seed uses the gap.
 				mallory := record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"}
 				forged := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"), mallory)
-				f.faults.Disarm(tc.point)
+				f.Faults.Disarm(tc.point)
 				if restart {
-					f.start()
+					f.Start()
 				} else {
-					f.c.Rooms().Head.LookAgain()
+					f.C.Rooms().Head.LookAgain()
 				}
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-					s := f.c.Rooms().Head.State()
+					s := f.C.Rooms().Head.State()
 					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch &&
-						!f.c.Rooms().Authority.Unsettled().Load() && f.thawed() {
+						!f.C.Rooms().Authority.Unsettled().Load() && thawed(f) {
 						break
 					}
 					if time.Now().After(deadline) {
 						t.Fatalf("phase %s (%s), want ready under seed epoch %d; thawed: %v", s.Phase, s.Reason,
-							tc.epoch, f.thawed())
+							tc.epoch, thawed(f))
 					}
 				}
-				if got := f.recordText(); got != records {
+				if got := recordText(f); got != records {
 					t.Errorf("the records are\n%s\nwant\n%s", got, records)
 				}
-				if err := a.rejoin(); err != nil {
+				if err := rejoin(a); err != nil {
 					t.Errorf("rejoin: %v", err)
 				}
-				f.member("new")
+				f.Member("new")
 				if tc.epoch == 2 {
-					if _, err := f.store.Commit(f.ctx(), store.Tx{Put: []store.Write{forged}}); err != nil {
+					if _, err := f.Store.Commit(f.Context(), store.Tx{Put: []store.Write{forged}}); err != nil {
 						t.Fatal(err)
 					}
-					if _, err := record.Get[record.Member](f.ctx(), f.c.Rooms().Head.State().Records,
+					if _, err := record.Get[record.Member](f.Context(), f.C.Rooms().Head.State().Records,
 						forged.Key); !errors.Is(err, store.ErrForged) {
 						t.Errorf("a record of the old seed: %v", err)
 					}
 					return
 				}
 				// The same signatures do, if the process still has the seed.
-				_, err = f.reseedClient().CommitReseed(f.ctx(), req)
+				_, err = reseedClient(f).CommitReseed(f.Context(), req)
 				if restart {
-					wantCode(t, err, explain.ReseedUnprepared)
+					coordinatortest.WantCode(t, err, explain.ReseedUnprepared)
 				} else if err != nil {
 					t.Fatalf("once more: %v", err)
 				}
@@ -513,8 +515,8 @@ func TestReseedInterrupted(t *testing.T) {
 	}
 }
 
-func (f *fleet) thawed() bool {
-	_, err := f.store.Get(context.Background(), record.FreezeKey)
+func thawed(f *coordinatortest.Fleet) bool {
+	_, err := f.Store.Get(context.Background(), record.FreezeKey)
 	return errors.Is(err, store.ErrNotFound)
 }
 
@@ -534,16 +536,16 @@ func (r recordsOf) mustPut(t testing.TB, key string, v any) store.Write {
 // Changes that meet a reseed wait for it, and none is lost.
 func TestJoinsDuringAReseed(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	var members []*node
+	f := coordinatortest.ReadyFleet(t, nil)
+	var members []*coordinatortest.Node
 	for i := range 4 {
-		members = append(members, f.member(fmt.Sprintf("m%d", i)))
+		members = append(members, f.Member(fmt.Sprintf("m%d", i)))
 	}
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, n := range members {
-		n.believes = f.c.Rooms().Bundle.View().Bundle
-		conn := n.conn()
+		n.Believes = f.C.Rooms().Bundle.View().Bundle
+		conn := n.Conn()
 		wg.Go(func() {
 			for {
 				select {
@@ -551,7 +553,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 					return
 				default:
 				}
-				key, err := newKey()
+				key, err := coordinatortest.NewKey()
 				if err != nil {
 					t.Error(err)
 					return
@@ -562,26 +564,26 @@ func TestJoinsDuringAReseed(t *testing.T) {
 					return
 				}
 				// The connection stands over the change of root.
-				if _, err := newClients(conn).admission.Renew(f.ctx(),
-					&fealtyv1.RenewRequest{Name: n.id.Name(), Csr: csr}); err != nil {
+				if _, err := coordinatortest.NewClients(conn).Admission.Renew(f.Context(),
+					&fealtyv1.RenewRequest{Name: n.ID.Name(), Csr: csr}); err != nil {
 					if errors.Is(explain.Of(err), explain.RenewOlderKey) {
 						return // it goes on with another key than its connection's
 					}
-					t.Errorf("renew %s: %v", n.id.Name(), err)
+					t.Errorf("renew %s: %v", n.ID.Name(), err)
 					return
 				}
 			}
 		})
 	}
 	for range 3 {
-		f.reseed()
+		reseedIn(f)
 	}
 	close(stop)
 	wg.Wait()
-	if got := strings.Count(f.recordText(), record.MemberPrefix); got != len(members) {
+	if got := strings.Count(recordText(f), record.MemberPrefix); got != len(members) {
 		t.Errorf("%d members, want %d", got, len(members))
 	}
-	if n := forgedRecords(f.c); n != 0 {
+	if n := forgedRecords(f.C); n != 0 {
 		t.Errorf("%v alarms of forged records", n)
 	}
 }
@@ -590,39 +592,39 @@ func TestJoinsDuringAReseed(t *testing.T) {
 // change: no head, no record, no mesh CA, no trust bundle, no change of root.
 func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	a := f.member("a")
-	bystander, err := a.verified(a.grant.GetTrustBundle().GetEnvelope(), f.c.Rooms().Head.State().Bundle.PublicRoot())
+	f := coordinatortest.ReadyFleet(t, nil)
+	a := f.Member("a")
+	bystander, err := verified(a, a.Grant.GetTrustBundle().GetEnvelope(), f.C.Rooms().Head.State().Bundle.PublicRoot())
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := f.keep()
-	before := f.c.Rooms().Head.State()
-	input, err := f.c.Rooms().Bundle.Read(t.Context(), before)
+	old := keep(f)
+	before := f.C.Rooms().Head.State()
+	input, err := f.C.Rooms().Bundle.Read(t.Context(), before)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.reseed()
-	now := f.clock()
-	s := f.c.Rooms().Head.State()
-	believed := f.c.Rooms().Bundle.View().Bundle
+	reseedIn(f)
+	now := f.Clock()
+	s := f.C.Rooms().Head.State()
+	believed := f.C.Rooms().Bundle.View().Bundle
 
 	// A mesh CA of its own, with a coordinator and a member under it.
 	mesh, err := ca.NewMeshCA(old.root, old.keys.RootCA(),
-		ca.MeshConfig{Cluster: testCluster, Epoch: 7, Validity: time.Hour * 48}, now)
+		ca.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: 7, Validity: time.Hour * 48}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	issuer, err := ca.NewIssuer(mesh, testCluster)
+	issuer, err := ca.NewIssuer(mesh, coordinatortest.Cluster)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range identity.Kinds() {
-		id, err := identity.New(testCluster, kind, "mallory")
+		id, err := identity.New(coordinatortest.Cluster, kind, "mallory")
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, err := newKey()
+		key, err := coordinatortest.NewKey()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -637,7 +639,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		}
 		// Nor does the mesh CA that was in force make a coordinator.
 		if kind == identity.Coordinator {
-			former, err := ca.NewIssuer(before.MeshCA(), testCluster)
+			former, err := ca.NewIssuer(before.MeshCA(), coordinatortest.Cluster)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -654,7 +656,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 
 	// A trust bundle, as it would have been, under a higher version and epoch.
 	forger := &authority.State{Manifest: before.Manifest, Head: before.Head,
-		Secrets: secretsOf(old.seed, before.Head.Salt), Root: old.root, MeshKey: before.MeshKey}
+		Secrets: coordinatortest.SecretsOf(old.seed, before.Head.Salt), Root: old.root, MeshKey: before.MeshKey}
 	forger.Head.AuthorityEpoch += 10
 	forger.Bundle = &bundle.Authority{
 		Manifest: forger.Manifest, Head: forger.Head, Root: forger.Root, MeshKey: forger.MeshKey,
@@ -664,26 +666,26 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.verified(forgedBundle.Signed, s.Bundle.PublicRoot()); !errors.Is(err, snapshot.ErrRejected) {
+	if _, err := verified(a, forgedBundle.Signed, s.Bundle.PublicRoot()); !errors.Is(err, snapshot.ErrRejected) {
 		t.Errorf("a trust bundle of the old config root key: %v", err)
 	}
 
 	// A record.
 	w := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"),
 		record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"})
-	if _, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}}); err != nil {
+	if _, err := f.Store.Commit(t.Context(), store.Tx{Put: []store.Write{w}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := record.Get[record.Member](t.Context(), s.Records, w.Key); !errors.Is(err, store.ErrForged) {
 		t.Errorf("a record of the old seed: %v", err)
 	}
-	if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{w.Key}}); err != nil {
+	if _, err := f.Store.Commit(t.Context(), store.Tx{Delete: []string{w.Key}}); err != nil {
 		t.Fatal(err)
 	}
 
 	// A change of root to keys of its own: with no signature, with a stranger's, with
 	// the old keys', with that of the change that was made, and one for elsewhere.
-	changes := f.rootChanges()
+	changes := rootChanges(f)
 	genuine, err := snapshot.UnmarshalRootChange(changes[0])
 	if err != nil {
 		t.Fatal(err)
@@ -693,7 +695,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		t.Fatalf("the genuine change: %v", err)
 	}
 	mine := snapshot.RootChange{
-		ClusterID: testCluster, Index: s.Head.Index, Previous: snapshot.Digest(before.Head.Hash),
+		ClusterID: coordinatortest.Cluster, Index: s.Head.Index, Previous: snapshot.Digest(before.Head.Hash),
 		Manifest:       snapshot.Digest(before.Head.Manifest),
 		AuthorityEpoch: 9, SeedEpoch: 2, PreviousRoot: before.RootPin, Root: identity.KeyID{6, 6, 6},
 		ConfigRoot:     coordinator.Ed25519Public(old.keys.ConfigSigning(7)),
@@ -735,8 +737,8 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	// A head: the old history goes on without the reseed.
 	rekey, _ := old.chain.Next(history.KindRekey, old.chain.Manifest())
 	rekey.MeshCAKey = mesh.KeyID()
-	elsewhere := newMemStore()
-	blobs, err := f.store.List(t.Context(), "history/")
+	elsewhere := coordinatortest.NewMemStore()
+	blobs, err := f.Store.List(t.Context(), "history/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -764,33 +766,33 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	for _, e := range l.Entries {
 		tx.Put = append(tx.Put, store.Write{Key: e.Key, Value: e.Value})
 	}
-	genuineHead, err := f.store.Get(t.Context(), history.HeadKey)
+	genuineHead, err := f.Store.Get(t.Context(), history.HeadKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.store.Commit(t.Context(), tx); err != nil {
+	if _, err := f.Store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	f.c.Rooms().Head.LookAgain()
-	f.awaitPhase(authority.Recovery)
-	f.restart()
-	if s := f.c.Rooms().Head.State(); s.Phase != authority.Recovery {
+	f.C.Rooms().Head.LookAgain()
+	awaitPhase(f, authority.Recovery)
+	f.Restart()
+	if s := f.C.Rooms().Head.State(); s.Phase != authority.Recovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
 	}
-	if _, err := f.store.Commit(t.Context(),
+	if _, err := f.Store.Commit(t.Context(),
 		store.Tx{Put: []store.Write{{Key: history.HeadKey, Value: genuineHead.Value}}}); err != nil {
 		t.Fatal(err)
 	}
-	f.c.Rooms().Head.LookAgain()
-	f.awaitPhase(authority.Ready)
+	f.C.Rooms().Head.LookAgain()
+	awaitPhase(f, authority.Ready)
 }
 
-func (f *fleet) awaitPhase(want authority.Phase) {
-	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); f.c.Rooms().Head.State().Phase != want; time.Sleep(5 * time.Millisecond) {
+func awaitPhase(f *coordinatortest.Fleet, want authority.Phase) {
+	f.T.Helper()
+	for deadline := time.Now().Add(time.Minute); f.C.Rooms().Head.State().Phase != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			s := f.c.Rooms().Head.State()
-			f.t.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
+			s := f.C.Rooms().Head.State()
+			f.T.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
 		}
 	}
 }
@@ -799,76 +801,76 @@ func (f *fleet) awaitPhase(want authority.Phase) {
 // record that was, is not taken over.
 func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 	t.Parallel()
-	for name, spoil := range map[string]func(t *testing.T, f *fleet, old former) (lost bool){
-		"a record is altered under the old seed": func(t *testing.T, f *fleet, old former) bool {
+	for name, spoil := range map[string]func(t *testing.T, f *coordinatortest.Fleet, old former) (lost bool){
+		"a record is altered under the old seed": func(t *testing.T, f *coordinatortest.Fleet, old former) bool {
 			w := records0(old).mustPut(t, record.MemberKey(identity.Data, "a"),
 				record.Member{Kind: identity.Data, Name: "a", State: record.Active,
 					Entry: "pool", Organizations: []string{"evil"}})
-			_, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
+			_, err := f.Store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return false
 		},
-		"a record is added under the old seed": func(t *testing.T, f *fleet, old former) bool {
+		"a record is added under the old seed": func(t *testing.T, f *coordinatortest.Fleet, old former) bool {
 			w := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"),
 				record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"})
-			_, err := f.store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
+			_, err := f.Store.Commit(t.Context(), store.Tx{Put: []store.Write{w}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return false
 		},
-		"the ledger is sealed under the old seed": func(t *testing.T, f *fleet, old former) bool {
-			l, err := f.store.List(t.Context(), coordinator.LedgerPrefix)
+		"the ledger is sealed under the old seed": func(t *testing.T, f *coordinatortest.Fleet, old former) bool {
+			l, err := f.Store.List(t.Context(), coordinator.LedgerPrefix)
 			if err != nil || len(l.Entries) != 1 {
 				t.Fatalf("%d parts of a ledger, %v", len(l.Entries), err)
 			}
 			e := l.Entries[0]
-			if _, err := f.store.Commit(t.Context(),
+			if _, err := f.Store.Commit(t.Context(),
 				store.Tx{Put: []store.Write{{Key: e.Key, Value: old.auth.Seal(e.Key, []byte("{}"))}}}); err != nil {
 				t.Fatal(err)
 			}
 			return true
 		},
-		"the ledger is gone": func(t *testing.T, f *fleet, old former) bool {
-			l, err := f.store.List(t.Context(), coordinator.LedgerPrefix)
+		"the ledger is gone": func(t *testing.T, f *coordinatortest.Fleet, old former) bool {
+			l, err := f.Store.List(t.Context(), coordinator.LedgerPrefix)
 			if err != nil || len(l.Entries) != 1 {
 				t.Fatalf("%d parts of a ledger, %v", len(l.Entries), err)
 			}
-			if _, err := f.store.Commit(t.Context(), store.Tx{Delete: []string{l.Entries[0].Key}}); err != nil {
+			if _, err := f.Store.Commit(t.Context(), store.Tx{Delete: []string{l.Entries[0].Key}}); err != nil {
 				t.Fatal(err)
 			}
 			return true
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := readyFleet(t, nil)
-			f.member("a")
-			f.member("b")
-			old := f.keep()
-			f.faults.Fail("set.after-swap", errors.New("crash"))
-			f.faults.Fail("adopt.begin", errors.New("crash")) // of whoever follows the head too
-			if _, err := f.reseedClient().CommitReseed(f.ctx(), f.prepare(nil)); err == nil {
+			f := coordinatortest.ReadyFleet(t, nil)
+			f.Member("a")
+			f.Member("b")
+			old := keep(f)
+			f.Faults.Fail("set.after-swap", errors.New("crash"))
+			f.Faults.Fail("adopt.begin", errors.New("crash")) // of whoever follows the head too
+			if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil)); err == nil {
 				t.Fatal("the crash was survived")
 			}
-			f.stop()
-			f.faults.Disarm("set.after-swap")
-			f.start()
+			f.Stop()
+			f.Faults.Disarm("set.after-swap")
+			f.Start()
 			lost := spoil(t, f, old)
-			f.faults.Disarm("adopt.begin")
-			f.c.Rooms().Head.LookAgain()
+			f.Faults.Disarm("adopt.begin")
+			f.C.Rooms().Head.LookAgain()
 			if lost {
-				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.c.Rooms().Head.State().Reason,
+				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.C.Rooms().Head.State().Reason,
 					"seed of the head"); time.Sleep(5 * time.Millisecond) {
 					if time.Now().After(deadline) {
-						t.Fatalf("%s: %s", f.c.Rooms().Head.State().Phase, f.c.Rooms().Head.State().Reason)
+						t.Fatalf("%s: %s", f.C.Rooms().Head.State().Phase, f.C.Rooms().Head.State().Reason)
 					}
 				}
 				return
 			}
-			f.awaitPhase(authority.Ready)
-			s := f.c.Rooms().Head.State()
+			awaitPhase(f, authority.Ready)
+			s := f.C.Rooms().Head.State()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))
 				if err == nil && (name == "mallory" && rec.Exists() ||
@@ -888,23 +890,23 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 // others moved under the new seed, for no forgeries, and for no whole list. One that was
 // altered under the head that it follows is told, and left out.
 func TestMovedRecordsAreNoForgeries(t *testing.T) {
-	d := testDesk(t)
-	d.joined("a")
-	d.joined("b")
-	d.mustPublish(publication.NewPublisher())
-	before := d.state()
-	if err := d.reseed(nil); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	d.Joined("b")
+	mustPublish(d, publication.NewPublisher())
+	before := d.State()
+	if err := reseedAt(d, nil); err != nil {
 		t.Fatal(err)
 	}
-	ch := d.state().Records.NewChange(d.state().HeadVersion)
-	ch.Write(d.c.Rooms().Trust.RolloutKey(), trust.RolloutRecord{Number: 1})
+	ch := d.State().Records.NewChange(d.State().HeadVersion)
+	ch.Write(d.C.Rooms().Trust.RolloutKey(), trust.RolloutRecord{Number: 1})
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	before.Records.Next.Store(nil) // that it is of this process: another one knows no next keys
 	list := func() []store.Entry {
 		t.Helper()
-		l, err := d.store.List(t.Context(), record.MemberPrefix)
+		l, err := d.Store.List(t.Context(), record.MemberPrefix)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -912,34 +914,34 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 	all := list()
 	for what, read := range map[string]func() error{
-		"the members":     func() error { _, err := d.c.Rooms().Membership.Follow(t.Context(), before); return err },
-		"the trust state": func() error { _, err := d.c.Rooms().Bundle.Ensure(t.Context(), before); return err },
+		"the members":     func() error { _, err := d.C.Rooms().Membership.Follow(t.Context(), before); return err },
+		"the trust state": func() error { _, err := d.C.Rooms().Bundle.Ensure(t.Context(), before); return err },
 		"the " +
-			"publication": func() error { _, err := d.c.Rooms().Publication.Load(t.Context(), before); return err },
+			"publication": func() error { _, err := d.C.Rooms().Publication.Load(t.Context(), before); return err },
 		"a rollout": func() error {
-			_, _, _, err := d.c.Rooms().Trust.Progress(t.Context(), before, &bundle.Rotation{Number: 1})
+			_, _, _, err := d.C.Rooms().Trust.Progress(t.Context(), before, &bundle.Rotation{Number: 1})
 			return err
 		},
 	} {
-		if err := read(); !coordinator.Lost(err) || forgedRecords(d.c) != 0 {
+		if err := read(); !coordinator.Lost(err) || forgedRecords(d.C) != 0 {
 			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err,
-				forgedRecords(d.c))
+				forgedRecords(d.C))
 		}
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
-	d.store.setDown(errDown)
-	err := d.c.Rooms().Head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
-	d.store.setDown(nil)
-	if n := forgedRecords(d.c); !errors.Is(err, errDown) || n != 0 {
+	d.Store.SetDown(coordinatortest.ErrDown)
+	err := d.C.Rooms().Head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
+	d.Store.SetDown(nil)
+	if n := forgedRecords(d.C); !errors.Is(err, coordinatortest.ErrDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
 	}
-	d.store.alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
-	adoption, err := d.c.Rooms().Membership.Follow(t.Context(), d.state())
+	d.Store.Alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
+	adoption, err := d.C.Rooms().Membership.Follow(t.Context(), d.State())
 	if err == nil {
 		err = adoption.Present()
 	}
-	recs := d.c.Rooms().Membership.Roster().All()
-	if n := forgedRecords(d.c); err != nil || n != 1 || len(recs) != len(all)-1 {
+	recs := d.C.Rooms().Membership.Roster().All()
+	if n := forgedRecords(d.C); err != nil || n != 1 || len(recs) != len(all)-1 {
 		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
 	}
 }
@@ -968,16 +970,16 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 			after: coordinator.FreezeLimit + time.Second, thawed: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := testDesk(t)
-			d.joined("a")
+			d := coordinatortest.PoolDesk(t)
+			d.Joined("a")
 			if tc.reseeded {
-				if err := d.reseed(nil); err != nil {
+				if err := reseedAt(d, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
-			s, by := d.state(), d.c
+			s, by := d.State(), d.C
 			if tc.by == another {
-				c, err := d.another(another)
+				c, err := d.Another(another)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -987,18 +989,18 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
-			if err := d.c.Rooms().Authority.MoveRecords(t.Context(),
-				s); err != nil || d.store.version(record.FreezeKey) == 0 || d.c.Rooms().Authority.Unsettled().Load() {
-				t.Errorf("who follows the head: %v; frozen: %v", err, d.store.version(record.FreezeKey) != 0)
+			if err := d.C.Rooms().Authority.MoveRecords(t.Context(),
+				s); err != nil || d.Store.Version(record.FreezeKey) == 0 || d.C.Rooms().Authority.Unsettled().Load() {
+				t.Errorf("who follows the head: %v; frozen: %v", err, d.Store.Version(record.FreezeKey) != 0)
 			}
-			d.advance(tc.after)
+			d.Advance(tc.after)
 			if tc.starts == one {
-				d.restart()
-				d.wantPhase(authority.Ready.String(), "")
-			} else if _, err := d.another(another); err != nil {
+				d.Restart()
+				wantPhase(d, authority.Ready.String(), "")
+			} else if _, err := d.Another(another); err != nil {
 				t.Fatal(err)
 			}
-			if thawed := d.store.version(record.FreezeKey) == 0; thawed != tc.thawed {
+			if thawed := d.Store.Version(record.FreezeKey) == 0; thawed != tc.thawed {
 				t.Errorf("thawed: %v, want %v", thawed, tc.thawed)
 			}
 		})
@@ -1010,26 +1012,26 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 func TestLeaderLooksAtTheFreeze(t *testing.T) {
 	for after, want := range map[time.Duration]bool{0: false, coordinator.FreezeLimit: false,
 		coordinator.FreezeLimit + time.Second: true} {
-		d := testDesk(t)
-		if _, _, err := d.c.Rooms().Authority.Freeze(t.Context(), d.state(), history.Salt{1}); err != nil {
+		d := coordinatortest.PoolDesk(t)
+		if _, _, err := d.C.Rooms().Authority.Freeze(t.Context(), d.State(), history.Salt{1}); err != nil {
 			t.Fatal(err)
 		}
-		d.advance(after)
-		d.lapse()
+		d.Advance(after)
+		d.Lapse()
 		tried := 0
-		d.store.intercept(func(tx store.Tx) {
+		d.Store.Intercept(func(tx store.Tx) {
 			if tx.Put[0].Key == election.TermKey || tx.Put[0].Key == election.BeatKey {
 				tried++
 			}
 		})
-		d.c.Rooms().Election.Step(t.Context())
+		d.C.Rooms().Election.Step(t.Context())
 		if tried == 0 {
 			t.Errorf("%v after the freeze it did not try to lead", after)
 		}
-		if _, _, leads := d.c.Rooms().Election.Leading(); leads {
+		if _, _, leads := d.C.Rooms().Election.Leading(); leads {
 			t.Errorf("%v after the freeze it leads", after)
 		}
-		if got := d.c.Rooms().Authority.Unsettled().Load(); got != want {
+		if got := d.C.Rooms().Authority.Unsettled().Load(); got != want {
 			t.Errorf("%v after the freeze it was looked at: %v, want %v", after, got, want)
 		}
 	}
@@ -1038,21 +1040,23 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 // A freeze over a head that cannot be followed keeps no coordinator from starting: it is in
 // recovery mode, and says what is wrong with the history.
 func TestFreezeOverADamagedHead(t *testing.T) {
-	for name, damage := range map[string]func(d *desk, s *authority.State){
-		"no record":   func(d *desk, _ *authority.State) { d.store.write(history.HeadKey, []byte("{")) },
-		"no blob":     func(d *desk, s *authority.State) { d.store.remove(history.BlobKey(s.Head.Hash)) },
-		"a false one": func(d *desk, s *authority.State) { d.store.write(history.BlobKey(s.Head.Hash), []byte("{")) },
+	for name, damage := range map[string]func(d *coordinatortest.Desk, s *authority.State){
+		"no record": func(d *coordinatortest.Desk, _ *authority.State) { d.Store.Write(history.HeadKey, []byte("{")) },
+		"no blob":   func(d *coordinatortest.Desk, s *authority.State) { d.Store.Remove(history.BlobKey(s.Head.Hash)) },
+		"a false one": func(d *coordinatortest.Desk, s *authority.State) {
+			d.Store.Write(history.BlobKey(s.Head.Hash), []byte("{"))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := testDesk(t)
-			s := d.state()
-			if _, _, err := d.c.Rooms().Authority.Freeze(t.Context(), s, history.Salt{1}); err != nil {
+			d := coordinatortest.PoolDesk(t)
+			s := d.State()
+			if _, _, err := d.C.Rooms().Authority.Freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			damage(d, s)
-			d.restart()
-			d.wantPhase(authority.Recovery.String(), "")
-			if d.store.version(record.FreezeKey) == 0 {
+			d.Restart()
+			wantPhase(d, authority.Recovery.String(), "")
+			if d.Store.Version(record.FreezeKey) == 0 {
 				t.Error("the freeze ended, and nobody knows which head it is for")
 			}
 		})
@@ -1063,26 +1067,26 @@ func TestFreezeOverADamagedHead(t *testing.T) {
 // of a coordinator that runs finds it.
 func TestFreezeOfOneThatIsGoneEnds(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	f.member("a")
-	records := f.recordText()
+	f := coordinatortest.ReadyFleet(t, nil)
+	f.Member("a")
+	records := recordText(f)
 	value, err := json.Marshal(coordinator.Frozen{history.Salt{1}, "x", "gone",
-		f.clock().Add(-coordinator.FreezeLimit - time.Second).UTC()})
+		f.Clock().Add(-coordinator.FreezeLimit - time.Second).UTC()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.store.CompareAndSwap(t.Context(), record.FreezeKey, 0, value); err != nil {
+	if _, err := f.Store.CompareAndSwap(t.Context(), record.FreezeKey, 0, value); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); !f.thawed(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !thawed(f); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the records are frozen")
 		}
 	}
-	if got := f.recordText(); got != records {
+	if got := recordText(f); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
 	}
-	f.member("b")
+	f.Member("b")
 }
 
 // All coordinators move the records at once after a reseed. One that finds at any step that
@@ -1090,11 +1094,11 @@ func TestFreezeOfOneThatIsGoneEnds(t *testing.T) {
 func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 	t.Parallel()
 	for first := 0; ; first++ {
-		d := testDesk(t)
-		d.joined("a")
-		d.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		d := coordinatortest.PoolDesk(t)
+		d.Joined("a")
+		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		step, done := 0, false
-		d.store.intercept(func(tx store.Tx) {
+		d.Store.Intercept(func(tx store.Tx) {
 			if !slices.ContainsFunc(tx.If,
 				func(c store.Condition) bool { return c.Key == record.FreezeKey && c.Version != 0 }) ||
 				tx.ID == "another" {
@@ -1105,13 +1109,13 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 			}
 			done = true
 			tx.ID = "another"
-			if _, err := d.store.Commit(t.Context(), tx); err != nil {
+			if _, err := d.Store.Commit(t.Context(), tx); err != nil {
 				t.Error(err)
 			}
 		})
-		err := d.reseed(nil)
-		s := d.state()
-		n := forgedRecords(d.c)
+		err := reseedAt(d, nil)
+		s := d.State()
+		n := forgedRecords(d.C)
 		if err != nil || s.Phase != authority.Ready || s.Head.Kind != history.KindReseed || n != 0 {
 			t.Fatalf("another was first at step %d: %v, %v at %s: %s; %v forgeries", first, err, s.Phase, s.Head.Kind,
 				s.Reason, n)

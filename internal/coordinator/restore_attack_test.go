@@ -10,21 +10,22 @@ import (
 
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 )
 
 // claimRestore puts an intent into the store that nobody signed, to go on from the head
 // that the store shows: whoever can write the store can.
-func (d *desk) claimRestore(t *testing.T) {
+func claimRestore(d *coordinatortest.Desk, t *testing.T) {
 	t.Helper()
-	head, err := d.store.Get(t.Context(), history.HeadKey)
+	head, err := d.Store.Get(t.Context(), history.HeadKey)
 	wantOnly(t, "head", err, "")
 	public, key, err := ed25519.GenerateKey(rand.Reader) // one's own
 	wantOnly(t, "key", err, "")
 	reader, err := age.GenerateX25519Identity()
 	wantOnly(t, "recipient", err, "")
-	header := backup.Header{Cluster: testCluster, CreatedAt: d.clock(), Revision: 1, Head: head.Value,
+	header := backup.Header{Cluster: coordinatortest.Cluster, CreatedAt: d.Clock(), Revision: 1, Head: head.Value,
 		TransactionKey: public}
 	w, err := backup.NewWriter(io.Discard, header, reader.Recipient().String())
 	wantOnly(t, "begin a backup", err, "")
@@ -32,11 +33,11 @@ func (d *desk) claimRestore(t *testing.T) {
 	wantOnly(t, "end the backup", err, "")
 	intent := backup.Intent{
 		Header: header, Trailer: end,
-		Index: uint64(d.clock().Unix()), AuthorityEpoch: uint64(d.clock().Unix()), Floor: 1, At: d.clock(), Whole: true,
+		Index: uint64(d.Clock().Unix()), AuthorityEpoch: uint64(d.Clock().Unix()), Floor: 1, At: d.Clock(), Whole: true,
 	}
 	raw, err := intent.Encode()
 	wantOnly(t, "encode", err, "")
-	d.store.write(backup.IntentKey, raw)
+	d.Store.Write(backup.IntentKey, raw)
 }
 
 // A store that went back, and says that it was restored, takes no coordinator along:
@@ -44,23 +45,24 @@ func (d *desk) claimRestore(t *testing.T) {
 // out, and not one that starts.
 func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	t.Parallel()
-	back := func(t *testing.T) (d *desk, m *machine, seen history.Link) {
-		d = testDesk(t)
-		m = d.joined("a")
-		old := d.store.snapshot()
+	back := func(t *testing.T) (d *coordinatortest.Desk, m *coordinatortest.Machine, seen history.Link) {
+		d = coordinatortest.PoolDesk(t)
+		m = d.Joined("a")
+		old := d.Store.Snapshot()
 		// Authority does not move: the mesh CA key of the older head is at hand.
-		wantOnly(t, "set", d.set(poolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")
-		seen = d.state().Head
-		d.store.revert(old)
-		d.claimRestore(t)
+		wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+			"")
+		seen = d.State().Head
+		d.Store.Revert(old)
+		claimRestore(d, t)
 		return d, m, seen
 	}
-	wantNotBack := func(t *testing.T, d *desk, seen history.Link) {
+	wantNotBack := func(t *testing.T, d *coordinatortest.Desk, seen history.Link) {
 		t.Helper()
-		if s := d.state(); s.Phase == authority.Ready && s.Head.Hash != seen.Hash {
+		if s := d.State(); s.Phase == authority.Ready && s.Head.Hash != seen.Hash {
 			t.Fatalf("it is ready at index %d by %s, after index %d", s.Head.Index, s.Head.Kind, seen.Index)
 		}
-		mark, err := d.c.Rooms().Head.Seen()
+		mark, err := d.C.Rooms().Head.Seen()
 		wantOnly(t, "mark", err, "")
 		if mark.Hash != seen.Hash {
 			t.Errorf("it remembers index %d as the newest, after index %d", mark.Index, seen.Index)
@@ -71,37 +73,37 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	}
 	t.Run("a call finds out", func(t *testing.T) {
 		d, m, seen := back(t)
-		if err := m.renew(); err == nil {
+		if err := m.Renew(); err == nil {
 			t.Error("a member was renewed on a store that went back")
 		}
 		wantNotBack(t, d, seen)
-		d.lookAgain()
+		d.LookAgain()
 		wantNotBack(t, d, seen)
 	})
 	t.Run("the loop finds out", func(t *testing.T) {
 		d, _, seen := back(t)
-		d.lookAgain()
+		d.LookAgain()
 		wantNotBack(t, d, seen)
-		d.wantPhase("recovery", string(explain.RestoreUnfit))
+		wantPhase(d, "recovery", string(explain.RestoreUnfit))
 	})
 	t.Run("it starts", func(t *testing.T) {
 		d, _, seen := back(t)
-		d.restart()
+		d.Restart()
 		wantNotBack(t, d, seen)
 	})
 	// The store shows the intent to who decides whether the mark counts, and hides it
 	// from who asks for signatures.
 	t.Run("the intent vanishes", func(t *testing.T) {
 		d, _, seen := back(t)
-		w, _, err := d.c.Rooms().Authority.Read(t.Context(), d.state())
+		w, _, err := d.C.Rooms().Authority.Read(t.Context(), d.State())
 		wantOnly(t, "read", err, "")
 		if w == nil || w.Restore == nil {
 			t.Fatal("the intent was not read")
 		}
-		d.store.alter(backup.IntentKey, func([]byte) []byte { return nil })
-		release, err := d.c.Rooms().Authority.SettingTurn(t.Context())
+		d.Store.Alter(backup.IntentKey, func([]byte) []byte { return nil })
+		release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
 		wantOnly(t, "turn", err, "")
-		_, err = d.c.Rooms().Authority.GoOn(t.Context(), w)
+		_, err = d.C.Rooms().Authority.GoOn(t.Context(), w)
 		release()
 		if err == nil {
 			t.Error("it went on without a restore transition")

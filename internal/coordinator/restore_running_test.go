@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -123,75 +124,75 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	t.Parallel()
 	old, next := storetest.NewMemory(0).Open(), storetest.NewMemory(0).Open()
 	base := newMovable(old)
-	owners := newPeople(t, "alice")
-	f := newFleetOn(t,
+	owners := coordinatortest.NewPeople(t, "alice")
+	f := coordinatortest.NewFleetOn(t,
 		func() store.Store { return base }, func(c *coordinator.Config) {
 			c.Lease, c.Beat = election.DefaultLease/2,
 				election.DefaultBeat/2
 		})
-	all := []*fleet{f, newReplica(t, f), newReplica(t, f)}
-	if err := f.set(withSeed(f.manifest(""), owners.seed(1, ""))); err != nil {
+	all := []*coordinatortest.Fleet{f, coordinatortest.NewReplica(t, f), coordinatortest.NewReplica(t, f)}
+	if err := f.Set(coordinatortest.WithSeed(f.Manifest(""), owners.Seed(1, ""))); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range all[1:] {
-		r.start()
-		r.awaitHead(f)
+		r.Start()
+		r.AwaitHead(f)
 	}
-	put := func(f *fleet, text string) error {
-		_, err := fealtyv1.NewConfigServiceClient(f.localConn()).PutConfig(f.ctx(), putRequest(text))
+	put := func(f *coordinatortest.Fleet, text string) error {
+		_, err := fealtyv1.NewConfigServiceClient(f.LocalConn()).PutConfig(f.Context(), putRequest(text))
 		return err
 	}
-	f.member("kept")
+	f.Member("kept")
 	wantOnly(t, "put", put(f, "kind: qos\nname: a\npriority: 1\n"), "")
-	b := f.save(owners).signed(f.signer)
+	b := save(f, owners).signed(f.Signer)
 
 	// What the backup does not know: config, a member, a ban, a head.
 	for _, name := range []string{"b", "c", "d"} {
 		wantOnly(t, "put", put(f, "kind: qos\nname: "+name+"\npriority: 1\n"), "")
 	}
-	f.member("lost")
-	f.ban(f.member("banned"))
-	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
-		owners.seed(1, ""))); err != nil {
+	f.Member("lost")
+	banIn(f, f.Member("banned"))
+	if err := f.Set(coordinatortest.WithSeed(f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+		owners.Seed(1, ""))); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range all[1:] {
-		r.awaitHead(f)
+		r.AwaitHead(f)
 	}
 	for _, r := range all {
-		r.awaitTold("data/lost")
+		awaitTold(r, "data/lost")
 	}
 	leader, term, _ := awaitLeader(t, all...)
-	before, was := leader.c.Rooms().Head.State(), leader.c.Rooms().Publication.View()
+	before, was := leader.C.Rooms().Head.State(), leader.C.Rooms().Publication.View()
 	l, err := old.List(t.Context(), "")
 	wantOnly(t, "list", err, "")
 
-	b.planned().signed(f.signer)
-	r, err := backup.Open(bytes.NewReader(b.file), []age.Identity{owners.keys["alice"]})
+	b.planned().signed(f.Signer)
+	r, err := backup.Open(bytes.NewReader(b.file), []age.Identity{owners.Keys["alice"]})
 	wantOnly(t, "open", err, "")
 	_, err = backup.Restore(t.Context(), next, b.plan, r, nil)
 	wantOnly(t, "restore", err, "")
 	// Where the others are nobody knows then, and for a moment nobody says so.
 	for _, r := range all {
-		r.link.lie(hideReplicas)
+		r.Link.Lie(hideReplicas)
 	}
 	base.to(next)
 	for _, r := range all {
-		r.awaitState("the restore, or that nobody has it", func(s *authority.State) bool {
+		r.AwaitState("the restore, or that nobody has it", func(s *authority.State) bool {
 			return s.Phase == authority.Ready && s.LastRestore() != nil || strings.Contains(s.Reason,
 				coordinator.ErrNoPeers.Error())
 		})
 	}
 	for _, r := range all {
-		r.link.lie(nil)
+		r.Link.Lie(nil)
 	}
 	for _, r := range all {
-		r.awaitState("the restore",
+		r.AwaitState("the restore",
 			func(s *authority.State) bool { return s.Phase == authority.Ready && s.LastRestore() != nil })
 	}
-	s := f.c.Rooms().Head.State()
+	s := f.C.Rooms().Head.State()
 	for _, r := range all[1:] {
-		r.awaitHead(f)
+		r.AwaitHead(f)
 	}
 	if s.Head.Index <= before.Head.Index || s.Head.AuthorityEpoch <= before.Head.AuthorityEpoch ||
 		s.HeadVersion <= l.Revision || s.MeshKey == before.MeshKey {
@@ -212,29 +213,29 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	for i, name := range []string{"e", "g", "h"} {
 		wantOnly(t, "put after the restore", put(all[i], "kind: qos\nname: "+name+"\npriority: 1\n"), "")
 	}
-	f.member("new")
+	f.Member("new")
 	for _, r := range all {
-		r.awaitTold("data/new")
-		r.awaitTold("data/kept")
-		p := r.c.Rooms().Publication.View()
+		awaitTold(r, "data/new")
+		awaitTold(r, "data/kept")
+		p := r.C.Rooms().Publication.View()
 		if _, ok := p.Find(publication.RuntimePath("data/lost")); ok {
 			t.Error("members are told of one that the backup does not know")
 		}
 		if p.State.Value.Generation <= was.State.Value.Generation {
 			t.Errorf("generation %d comes after %d", p.State.Value.Generation, was.State.Value.Generation)
 		}
-		set, version, ok := r.c.Rooms().Desired.Configured()
+		set, version, ok := r.C.Rooms().Desired.Configured()
 		e, err := next.Get(t.Context(), desired.StateKey)
 		wantOnly(t, "config", err, "")
 		if !ok || version != e.Version || set.Len() != 4 {
 			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(),
 				e.Version)
 		}
-		if n := forgedRecords(r.c); n != 0 {
+		if n := forgedRecords(r.C); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
-		if r.c.Rooms().Bundle.View().Version <= uint64(b.plan.Floor) {
-			t.Errorf("its trust bundle is of version %d", r.c.Rooms().Bundle.View().Version)
+		if r.C.Rooms().Bundle.View().Version <= uint64(b.plan.Floor) {
+			t.Errorf("its trust bundle is of version %d", r.C.Rooms().Bundle.View().Version)
 		}
 	}
 }

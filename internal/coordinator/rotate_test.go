@@ -13,29 +13,30 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	trustpkg "github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func (d *desk) trustService() fealtyv1.TrustServiceServer {
-	return served[fealtyv1.TrustServiceServer](d.c.Rooms().Trust.RegisterServices)
+func trustService(d *coordinatortest.Desk) fealtyv1.TrustServiceServer {
+	return coordinatortest.Served[fealtyv1.TrustServiceServer](d.C.Rooms().Trust.RegisterServices)
 }
 
-func (d *desk) rotate(deadline time.Duration) *fealtyv1.RotateConfigKeyResponse {
-	d.t.Helper()
-	resp, err := d.trustService().RotateConfigKey(context.Background(),
+func rotate(d *coordinatortest.Desk, deadline time.Duration) *fealtyv1.RotateConfigKeyResponse {
+	d.T.Helper()
+	resp, err := trustService(d).RotateConfigKey(context.Background(),
 		&fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(deadline), Reason: "test"})
 	if err != nil {
-		d.t.Fatalf("rotate: %v", err)
+		d.T.Fatalf("rotate: %v", err)
 	}
 	return resp
 }
 
 // look does what the loops of c do on one round: the trust state, the rotation.
-func (d *desk) look(c *coordinator.Coordinator) error {
-	d.lead(c)
+func look(d *coordinatortest.Desk, c *coordinator.Coordinator) error {
+	d.Lead(c)
 	s := c.Rooms().Head.State()
 	if err := c.Rooms().Bundle.Refresh(context.Background(), s, true); err != nil {
 		return err
@@ -43,20 +44,20 @@ func (d *desk) look(c *coordinator.Coordinator) error {
 	return c.Rooms().Trust.FollowRotation(context.Background(), s)
 }
 
-func (d *desk) mustLook() {
-	d.t.Helper()
-	d.follow(d.c)
-	if err := d.look(d.c); err != nil {
-		d.t.Fatalf("look: %v", err)
+func mustLook(d *coordinatortest.Desk) {
+	d.T.Helper()
+	follow(d, d.C)
+	if err := look(d, d.C); err != nil {
+		d.T.Fatalf("look: %v", err)
 	}
 }
 
 // states returns the config keys by what they do.
-func (d *desk) keyStates() []string {
-	d.t.Helper()
-	resp, err := d.trustService().GetTrust(context.Background(), &fealtyv1.GetTrustRequest{})
+func keyStates(d *coordinatortest.Desk) []string {
+	d.T.Helper()
+	resp, err := trustService(d).GetTrust(context.Background(), &fealtyv1.GetTrustRequest{})
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	var out []string
 	for _, k := range resp.GetTrust().GetConfigKeys() {
@@ -68,28 +69,28 @@ func (d *desk) keyStates() []string {
 // member is a node that keeps what it accepted, as its disk does, and reports it.
 type keeping struct {
 	*reader
-	m    *machine
+	m    *coordinatortest.Machine
 	disk *snapshot.Signed   // its node_runtime
 	v    *snapshot.Verified // what it knows of it
 }
 
-func (d *desk) keeping(name string) *keeping {
-	d.t.Helper()
-	m := d.joined(name)
-	return &keeping{reader: m.reader(), m: m}
+func keepingAt(d *coordinatortest.Desk, name string) *keeping {
+	d.T.Helper()
+	m := d.Joined(name)
+	return &keeping{reader: readerOf(m), m: m}
 }
 
 // fetch takes the newest bundle and then what is published, as a stream delivers it.
-func (k *keeping) fetch(d *desk) error {
+func (k *keeping) fetch(d *coordinatortest.Desk) error {
 	k.follow(d)
 	return k.pull(d)
 }
 
 // pull takes what is published, by the bundle that the member has.
-func (k *keeping) pull(d *desk) error {
-	d.t.Helper()
-	p := d.c.Rooms().Publication.View()
-	i, ok := p.Find(publication.RuntimePath(string(k.m.id.Kind()) + "/" + k.m.id.Name()))
+func (k *keeping) pull(d *coordinatortest.Desk) error {
+	d.T.Helper()
+	p := d.C.Rooms().Publication.View()
+	i, ok := p.Find(publication.RuntimePath(string(k.m.ID.Kind()) + "/" + k.m.ID.Name()))
 	if !ok {
 		return errors.New("nothing is published for it")
 	}
@@ -108,11 +109,11 @@ func (k *keeping) pull(d *desk) error {
 }
 
 // start verifies what is on disk, as after a restart out of all contact.
-func (k *keeping) start(d *desk) error {
+func (k *keeping) start(d *coordinatortest.Desk) error {
 	if k.disk == nil {
 		return nil
 	}
-	v, err := snapshot.Recheck(k.disk, k.trust, k.marks, d.clock())
+	v, err := snapshot.Recheck(k.disk, k.trust, k.marks, d.Clock())
 	if err == nil {
 		k.v = v
 	}
@@ -120,7 +121,7 @@ func (k *keeping) start(d *desk) error {
 }
 
 // report tells a coordinator what the member holds.
-func (k *keeping) report(d *desk, c *coordinator.Coordinator) {
+func (k *keeping) report(d *coordinatortest.Desk, c *coordinator.Coordinator) {
 	h := k.trust.Bundle.Header()
 	held := []*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: h.AuthorityEpoch,
 		ConfigVersion: h.ConfigVersion}}
@@ -128,8 +129,8 @@ func (k *keeping) report(d *desk, c *coordinator.Coordinator) {
 		held = append(held, &fealtyv1.HeldSnapshot{Scope: string(snapshot.ScopeNodeRuntime),
 			Signers: k.v.SignerKeyIDs()})
 	}
-	c.Rooms().Membership.Live().Opened(k.m.id, "")
-	c.Rooms().Membership.Live().Reported(k.m.id, &fealtyv1.ConnectRequest{Held: held}, d.clock())
+	c.Rooms().Membership.Live().Opened(k.m.ID, "")
+	c.Rooms().Membership.Live().Reported(k.m.ID, &fealtyv1.ConnectRequest{Held: held}, d.Clock())
 }
 
 // The old key leaves when every member holds everything under the new one, and not
@@ -137,26 +138,26 @@ func (k *keeping) report(d *desk, c *coordinator.Coordinator) {
 func TestRotation(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		t.Run(fmt.Sprintf("away %v", away), func(t *testing.T) {
-			d := testDesk(t)
-			members := []*keeping{d.keeping("a"), d.keeping("b")}
+			d := coordinatortest.PoolDesk(t)
+			members := []*keeping{keepingAt(d, "a"), keepingAt(d, "b")}
 			b := publication.NewPublisher()
-			d.follow(d.c)
-			d.mustPublish(b)
+			follow(d, d.C)
+			mustPublish(d, b)
 			for _, m := range members {
 				if err := m.fetch(d); err != nil {
 					t.Fatal(err)
 				}
-				m.report(d, d.c)
+				m.report(d, d.C)
 			}
-			resp := d.rotate(time.Hour)
-			if got := d.keyStates(); !slices.Equal(got, []string{"1 leaving", "2 introduced"}) ||
+			resp := rotate(d, time.Hour)
+			if got := keyStates(d); !slices.Equal(got, []string{"1 leaving", "2 introduced"}) ||
 				resp.GetNumber() != 2 {
 				t.Fatalf("keys %v, %v", got, resp)
 			}
-			_, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+			_, err := trustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 			wantOnly(t, "a second rotation", err, explain.TrustRotating)
 			// Who has the bundle of before reads what both keys sign.
-			if n := len(d.mustPublish(b).State.Value.Signatures); n != 2 {
+			if n := len(mustPublish(d, b).State.Value.Signatures); n != 2 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -164,16 +165,16 @@ func TestRotation(t *testing.T) {
 					t.Fatalf("member %d under its old bundle: %v", i, err)
 				}
 			}
-			d.mustLook()
-			if got := d.keyStates(); len(got) != 2 {
+			mustLook(d)
+			if got := keyStates(d); len(got) != 2 {
 				t.Fatalf("nobody confirmed, and the keys are %v", got)
 			}
 			// The bundle alone is not enough: what is on disk has to stand on the new key.
 			half := members[0].trust.Bundle
 			members[0].follow(d)
-			members[0].report(d, d.c)
-			d.mustLook()
-			if got := d.keyStates(); len(got) != 2 {
+			members[0].report(d, d.C)
+			mustLook(d)
+			if got := keyStates(d); len(got) != 2 {
 				t.Fatalf("a member has the bundle alone, and the keys are %v", got)
 			}
 			if half.Header().ConfigVersion >= members[0].trust.Bundle.Header().ConfigVersion {
@@ -186,11 +187,11 @@ func TestRotation(t *testing.T) {
 				if err := m.fetch(d); err != nil {
 					t.Fatal(err)
 				}
-				m.report(d, d.c)
+				m.report(d, d.C)
 			}
-			d.mustLook()
+			mustLook(d)
 			trust := func() *fealtyv1.Trust {
-				resp, err := d.trustService().GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+				resp, err := trustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -203,19 +204,19 @@ func TestRotation(t *testing.T) {
 					!slices.Equal(r.GetMissing(), missing) {
 					t.Fatalf("progress %v", r)
 				}
-				d.advance(time.Hour)
-				d.mustLook()
+				d.Advance(time.Hour)
+				mustLook(d)
 			}
-			if got := d.keyStates(); !slices.Equal(got, []string{"2 signing"}) {
+			if got := keyStates(d); !slices.Equal(got, []string{"2 signing"}) {
 				t.Fatalf("keys %v", got)
 			}
 			if r := trust().GetLastRotation(); r.GetEnded() != how || !slices.Equal(r.GetMissing(), missing) {
 				t.Fatalf("it ended %v", r)
 			}
-			if keys := d.store.keys(trustpkg.RolloutPrefix); len(keys) != 0 {
+			if keys := d.Store.Keys(trustpkg.RolloutPrefix); len(keys) != 0 {
 				t.Errorf("left over: %v", keys)
 			}
-			if n := len(d.mustPublish(b).State.Value.Signatures); n != 1 {
+			if n := len(mustPublish(d, b).State.Value.Signatures); n != 1 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -235,7 +236,7 @@ func TestRotation(t *testing.T) {
 				}
 			}
 			// And once more: numbers are not used again.
-			if n := d.rotate(time.Hour).GetNumber(); n != 3 {
+			if n := rotate(d, time.Hour).GetNumber(); n != 3 {
 				t.Errorf("the next key has number %d", n)
 			}
 		})
@@ -246,42 +247,42 @@ func TestRotation(t *testing.T) {
 // before and later is refused by who has the bundle, and everything is signed again.
 func TestCompromisedKey(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	m := d.keeping("a")
+	d := coordinatortest.PoolDesk(t)
+	m := keepingAt(d, "a")
 	b := publication.NewPublisher()
-	d.follow(d.c)
-	d.mustPublish(b)
+	follow(d, d.C)
+	mustPublish(d, b)
 	if err := m.fetch(d); err != nil {
 		t.Fatal(err)
 	}
-	stolen := d.state().Bundle.KeyID(1)
+	stolen := d.State().Bundle.KeyID(1)
 	compromised := func(key, reason string, dry bool) (*fealtyv1.RotateConfigKeyResponse, error) {
-		return d.trustService().RotateConfigKey(t.Context(),
+		return trustService(d).RotateConfigKey(t.Context(),
 			&fealtyv1.RotateConfigKeyRequest{Compromised: key, Reason: reason, DryRun: dry})
 	}
 	_, err := compromised(stolen, "", false)
 	wantOnly(t, "no reason", err, explain.RequestField)
 	_, err = compromised("0123456789abcdef", "x", false)
 	wantOnly(t, "another key", err, explain.NotFound)
-	_, err = d.trustService().RotateConfigKey(t.Context(),
+	_, err = trustService(d).RotateConfigKey(t.Context(),
 		&fealtyv1.RotateConfigKeyRequest{Compromised: stolen, Reason: "x", Deadline: durationpb.New(time.Hour)})
 	wantOnly(t, "a deadline", err, explain.RequestField)
-	if _, err := compromised(stolen, "stolen", true); err != nil || len(d.keyStates()) != 1 {
-		t.Fatalf("a dry run made the keys %v (%v)", d.keyStates(), err)
+	if _, err := compromised(stolen, "stolen", true); err != nil || len(keyStates(d)) != 1 {
+		t.Fatalf("a dry run made the keys %v (%v)", keyStates(d), err)
 	}
-	before := d.c.Rooms().Publication.View()
+	before := d.C.Rooms().Publication.View()
 	resp, err := compromised(stolen, "stolen", false)
 	if err != nil || resp.GetNumber() != 2 {
 		t.Fatalf("%v (%v)", resp, err)
 	}
-	if got := d.keyStates(); !slices.Equal(got, []string{"1 revoked", "2 signing"}) {
+	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 signing"}) {
 		t.Fatalf("keys %v", got)
 	}
 	again, err := compromised(stolen, "stolen", false)
 	if err != nil || again.GetNumber() != 2 {
 		t.Fatalf("twice: %v (%v)", again, err)
 	}
-	p := d.mustPublish(b)
+	p := mustPublish(d, b)
 	if len(p.State.Value.Signatures) != 1 || p.State.Value.Generation == before.State.Value.Generation {
 		t.Fatal("what was published is not signed again")
 	}
@@ -294,12 +295,12 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	// What the thief signs now: the same tree, in a generation to come.
 	r := snapshot.Record{
-		ClusterID: testCluster, AuthorityEpoch: d.state().Head.AuthorityEpoch,
+		ClusterID: coordinatortest.Cluster, AuthorityEpoch: d.State().Head.AuthorityEpoch,
 		Generation: p.State.Value.Generation + 1000,
-		Root:       p.Tree.Root(), TreeSize: p.Tree.Size(), IssuedAt: d.clock(), FreshUntil: d.clock().Add(time.Hour),
-		Revocations: d.c.Rooms().Bundle.View().Revocations,
+		Root:       p.Tree.Root(), TreeSize: p.Tree.Size(), IssuedAt: d.Clock(), FreshUntil: d.Clock().Add(time.Hour),
+		Revocations: d.C.Rooms().Bundle.View().Revocations,
 	}
-	forged, err := r.Sign(d.state().Secrets.ConfigSigning(1))
+	forged, err := r.Sign(d.State().Secrets.ConfigSigning(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,22 +310,22 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	signed.Publication = forged
-	_, err = snapshot.Verify(signed, m.trust, m.marks, d.clock())
+	_, err = snapshot.Verify(signed, m.trust, m.marks, d.Clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonSigner {
 		t.Fatalf("what the stolen key signed later: %v", err)
 	}
 	// It survives a restart, another replica agrees, and another rotation keeps it.
-	d.restart()
-	d.rotate(time.Hour)
-	if got := d.keyStates(); !slices.Equal(got, []string{"1 revoked", "2 leaving", "3 introduced"}) {
+	d.Restart()
+	rotate(d, time.Hour)
+	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 leaving", "3 introduced"}) {
 		t.Fatalf("keys %v", got)
 	}
 	// Stolen meanwhile: of the two that sign, the other one is left, and the rotation over.
-	if _, err := d.trustService().RotateConfigKey(t.Context(),
-		&fealtyv1.RotateConfigKeyRequest{Compromised: d.state().Bundle.KeyID(2), Reason: "too"}); err != nil {
+	if _, err := trustService(d).RotateConfigKey(t.Context(),
+		&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(2), Reason: "too"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.keyStates(); !slices.Equal(got, []string{"1 revoked", "2 revoked", "3 signing"}) {
+	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 revoked", "3 signing"}) {
 		t.Fatalf("keys %v", got)
 	}
 	m.follow(d)
@@ -333,24 +334,24 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatalf("%d keys in the bundle", n)
 	}
 	for _, k := range content.ConfigKeys {
-		if k.Revoked == (slices.Equal(k.Key, d.state().Bundle.PublicKey(3))) {
+		if k.Revoked == (slices.Equal(k.Key, d.State().Bundle.PublicKey(3))) {
 			t.Errorf("key %s: revoked %v", k.ID(), k.Revoked)
 		}
 	}
 	// At the limit nothing is revoked by halves.
 	for range snapshot.MaxConfigKeys {
-		n, _ := d.c.Rooms().Bundle.View().ConfigKeys[len(d.c.Rooms().Bundle.View().ConfigKeys)-1], 0
-		if _, err = compromised(d.state().Bundle.KeyID(n.Number), "again", false); err != nil {
+		n, _ := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1], 0
+		if _, err = compromised(d.State().Bundle.KeyID(n.Number), "again", false); err != nil {
 			break
 		}
 	}
 	wantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
-	last := d.c.Rooms().Bundle.View().ConfigKeys[len(d.c.Rooms().Bundle.View().ConfigKeys)-1]
-	raw := d.statement(1, func(e *snapshot.Emergency) {
-		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.state().Bundle.PublicKey(last.Number))}
+	last := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1]
+	raw := statement(d, 1, func(e *snapshot.Emergency) {
+		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.State().Bundle.PublicKey(last.Number))}
 	})
-	if _, err := d.trustService().ApplyEmergency(t.Context(),
+	if _, err := trustService(d).ApplyEmergency(t.Context(),
 		&fealtyv1.ApplyEmergencyRequest{Statement: raw}); err != nil {
 		t.Errorf("a statement of the signers, when an admin used up the keys: %v", err)
 	}
@@ -363,43 +364,43 @@ func TestRotationCrashes(t *testing.T) {
 	for _, point := range []string{"rotate.introduce.before-commit", "rotate.introduce.after-commit",
 		"rotate.before-end", "rotate.after-end", "publish.before-commit", "publish.after-commit"} {
 		t.Run(point, func(t *testing.T) {
-			d := testDesk(t)
-			m := d.keeping("a")
-			d.follow(d.c)
-			d.mustPublish(publication.NewPublisher())
+			d := coordinatortest.PoolDesk(t)
+			m := keepingAt(d, "a")
+			follow(d, d.C)
+			mustPublish(d, publication.NewPublisher())
 			if err := m.fetch(d); err != nil {
 				t.Fatal(err)
 			}
 			crash := errors.New("crash")
-			d.faults.FailNext(point, 1, crash)
+			d.Faults.FailNext(point, 1, crash)
 			crashed := false
 			step := func(f func() error) {
 				t.Helper()
 				if err := f(); errors.Is(err, crash) {
 					crashed = true
-					d.restart()
-					d.follow(d.c)
+					d.Restart()
+					follow(d, d.C)
 				} else if err != nil && !errors.Is(err, explain.TrustRotating) {
 					t.Fatal(err)
 				}
 			}
 			for range 4 {
-				if got := d.keyStates(); len(got) == 1 && got[0] == "1 signing" {
+				if got := keyStates(d); len(got) == 1 && got[0] == "1 signing" {
 					step(func() error {
-						_, err := d.trustService().RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+						_, err := trustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 						return err
 					})
 				}
 				for range 2 { // once more, for one that was cut off
-					step(func() error { return d.publishAll(d.c, publication.NewPublisher()) })
+					step(func() error { return publishAll(d, d.C, publication.NewPublisher()) })
 				}
 				if err := m.fetch(d); err != nil {
-					t.Fatalf("keys %v: %v", d.keyStates(), err)
+					t.Fatalf("keys %v: %v", keyStates(d), err)
 				}
-				m.report(d, d.c)
-				step(func() error { return d.look(d.c) })
+				m.report(d, d.C)
+				step(func() error { return look(d, d.C) })
 			}
-			if got := d.keyStates(); !slices.Equal(got, []string{"2 signing"}) || !crashed {
+			if got := keyStates(d); !slices.Equal(got, []string{"2 signing"}) || !crashed {
 				t.Fatalf("keys %v, crashed %v", got, crashed)
 			}
 			if err := m.fetch(d); err != nil {
@@ -412,57 +413,58 @@ func TestRotationCrashes(t *testing.T) {
 // Who confirmed at one replica has confirmed for all, also after a restart, and a
 // replica that lags neither ends a rotation nor publishes under keys of before.
 func TestRotationOfReplicas(t *testing.T) {
-	d := testDesk(t)
-	other, err := d.another("other")
+	d := coordinatortest.PoolDesk(t)
+	other, err := d.Another("other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer other.Close()
 	wantOnly(t,
-		"set", d.set(poolEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
+			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Authority.Look(t.Context())
-	a, b := d.keeping("a"), d.keeping("b")
-	d.follow(d.c)
+	a, b := keepingAt(d, "a"), keepingAt(d, "b")
+	follow(d, d.C)
 	pub := publication.NewPublisher()
-	d.mustPublish(pub)
-	d.follow(other)
-	if err := d.look(other); err != nil {
+	mustPublish(d, pub)
+	follow(d, other)
+	if err := look(d, other); err != nil {
 		t.Fatal(err)
 	}
-	d.rotate(time.Hour)
+	rotate(d, time.Hour)
 	// The other one has not heard of it: what it would publish is void.
-	if err := d.publishAll(other, publication.NewPublisher()); err == nil {
+	if err := publishAll(d, other, publication.NewPublisher()); err == nil {
 		if n := len(other.Rooms().Publication.View().State.Value.Signatures); n != 2 {
 			t.Fatalf("a replica that lags published under %d keys", n)
 		}
 	}
-	d.mustPublish(pub)
+	mustPublish(d, pub)
 	for _, m := range []*keeping{a, b} {
 		if err := m.fetch(d); err != nil {
 			t.Fatal(err)
 		}
 	}
-	a.report(d, d.c)
+	a.report(d, d.C)
 	b.report(d, other)
-	d.mustLook()
-	if got := d.keyStates(); len(got) != 2 {
+	mustLook(d)
+	if got := keyStates(d); len(got) != 2 {
 		t.Fatalf("one of two confirmed here, and the keys are %v", got)
 	}
-	d.restart()
-	d.follow(d.c)
+	d.Restart()
+	follow(d, d.C)
 	for range 2 { // the first look reads that there is a rotation
-		if err := d.look(other); err != nil {
+		if err := look(d, other); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := d.keyStates(); !slices.Equal(got, []string{"2 signing"}) {
+	if got := keyStates(d); !slices.Equal(got, []string{"2 signing"}) {
 		t.Fatalf("each confirmed at one replica, and the keys are %v", got)
 	}
-	if err := d.look(d.c); err != nil {
+	if err := look(d, d.C); err != nil {
 		t.Fatal(err)
 	}
-	if x, y := d.c.Rooms().Bundle.View(), other.Rooms().Bundle.View(); x.Version != y.Version ||
+	if x, y := d.C.Rooms().Bundle.View(), other.Rooms().Bundle.View(); x.Version != y.Version ||
 		x.ContentHash != y.ContentHash {
 		t.Error("the replicas do not agree")
 	}
@@ -471,14 +473,14 @@ func TestRotationOfReplicas(t *testing.T) {
 // A view of the members that was not read yet ends no rotation: it shows nobody who
 // has not confirmed.
 func TestRotationWaitsForTheMembers(t *testing.T) {
-	d := testDesk(t)
-	d.keeping("a")
-	d.rotate(time.Hour)
-	d.restart()
-	if err := d.look(d.c); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	keepingAt(d, "a")
+	rotate(d, time.Hour)
+	d.Restart()
+	if err := look(d, d.C); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.keyStates(); len(got) != 2 {
+	if got := keyStates(d); len(got) != 2 {
 		t.Fatalf("keys %v", got)
 	}
 }
@@ -487,28 +489,28 @@ func TestRotationWaitsForTheMembers(t *testing.T) {
 // stands under the bundle that it has, and when it hears from a coordinator it reads
 // what is published.
 func TestRotationLosesNoConfig(t *testing.T) {
-	if raceDetector {
+	if coordinatortest.RaceDetector {
 		fewerChecks(t, "10")
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		d := readyDesk(rt, "")
-		d.t = rt
-		defer func() { _ = d.c.Close() }()
-		wantOnlyNil(rt, d.set(poolEntries))
+		d := coordinatortest.ReadyDesk(rt, "")
+		d.T = rt
+		defer func() { _ = d.C.Close() }()
+		wantOnlyNil(rt, d.Set(coordinatortest.PoolEntries))
 		var members []*keeping
 		for i := range 3 {
-			members = append(members, d.keeping(string(rune('a'+i))))
+			members = append(members, keepingAt(d, string(rune('a'+i))))
 		}
 		pub := publication.NewPublisher()
-		d.follow(d.c)
-		d.mustPublish(pub)
+		follow(d, d.C)
+		mustPublish(d, pub)
 		for _, m := range members {
 			wantOnlyNil(rt, m.fetch(d))
 		}
 		member := rapid.SampledFrom(members)
 		rt.Repeat(map[string]func(*rapid.T){
 			"rotate": func(rt *rapid.T) {
-				_, err := d.trustService().RotateConfigKey(context.Background(),
+				_, err := trustService(d).RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(time.Duration(rapid.IntRange(1,
 						100).Draw(rt, "minutes")) * time.Minute)})
 				if err != nil && !errors.Is(err, explain.TrustRotating) && !errors.Is(err, explain.TrustFull) {
@@ -516,30 +518,30 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				}
 			},
 			"compromised": func(rt *rapid.T) {
-				keys := d.c.Rooms().Bundle.View().ConfigKeys
+				keys := d.C.Rooms().Bundle.View().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
-				_, err := d.trustService().RotateConfigKey(context.Background(),
-					&fealtyv1.RotateConfigKeyRequest{Compromised: d.state().Bundle.KeyID(k.Number), Reason: "test"})
+				_, err := trustService(d).RotateConfigKey(context.Background(),
+					&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(k.Number), Reason: "test"})
 				if err != nil && !errors.Is(err, explain.TrustFull) {
 					rt.Fatal(err)
 				}
 			},
-			"publish": func(*rapid.T) { d.mustPublish(pub) },
+			"publish": func(*rapid.T) { mustPublish(d, pub) },
 			"comes": func(rt *rapid.T) {
 				m := member.Draw(rt, "member")
 				m.follow(d)
-				d.mustPublish(pub)
+				mustPublish(d, pub)
 				wantOnlyNil(rt, m.pull(d))
 				wantOnlyNil(rt, m.start(d))
-				m.report(d, d.c)
+				m.report(d, d.C)
 			},
-			"look":    func(*rapid.T) { d.mustLook() },
-			"time":    func(rt *rapid.T) { d.advance(time.Duration(rapid.IntRange(1, 60).Draw(rt, "minutes")) * time.Minute) },
-			"restart": func(*rapid.T) { d.restart(); d.follow(d.c); wantOnlyNil(rt, d.look(d.c)) },
+			"look":    func(*rapid.T) { mustLook(d) },
+			"time":    func(rt *rapid.T) { d.Advance(time.Duration(rapid.IntRange(1, 60).Draw(rt, "minutes")) * time.Minute) },
+			"restart": func(*rapid.T) { d.Restart(); follow(d, d.C); wantOnlyNil(rt, look(d, d.C)) },
 			"": func(rt *rapid.T) {
 				signing := 0
-				for _, k := range d.c.Rooms().Bundle.View().ConfigKeys {
-					if k.Signing(d.clock()) {
+				for _, k := range d.C.Rooms().Bundle.View().ConfigKeys {
+					if k.Signing(d.Clock()) {
 						signing++
 					}
 				}
@@ -554,7 +556,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 	})
 }
 
-func wantOnlyNil(t rapidTB, err error) {
+func wantOnlyNil(t coordinatortest.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

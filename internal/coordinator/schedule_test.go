@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/history"
 )
@@ -57,7 +58,7 @@ func TestReplicaSchedules(t *testing.T) {
 type replicaSchedule struct {
 	t      *testing.T
 	rng    *rand.Rand
-	all    []*fleet
+	all    []*coordinatortest.Fleet
 	up     []bool
 	keeper bool
 
@@ -77,15 +78,15 @@ type seenState struct {
 func newReplicaSchedule(t *testing.T, seed uint64) *replicaSchedule {
 	x := &replicaSchedule{t: t, rng: rand.New(rand.NewPCG(seed, 11))}
 	x.keeper = x.rng.IntN(3) == 0
-	f := newFleet(t, func(cfg *coordinator.Config) {
+	f := coordinatortest.NewFleet(t, func(cfg *coordinator.Config) {
 		cfg.SelfHealAfter = 300 * time.Millisecond
 		cfg.Log = slog.New(slog.DiscardHandler)
 	})
-	x.all = []*fleet{f}
+	x.all = []*coordinatortest.Fleet{f}
 	for range 2 {
-		x.all = append(x.all, newReplica(t, f))
+		x.all = append(x.all, coordinatortest.NewReplica(t, f))
 	}
-	f.people = newPeople(t, "alice")
+	f.People = coordinatortest.NewPeople(t, "alice")
 	x.up, x.stops = make([]bool, len(x.all)), make([]func(), len(x.all))
 	x.up[0] = true
 	x.watch(0)
@@ -101,16 +102,16 @@ func newReplicaSchedule(t *testing.T, seed uint64) *replicaSchedule {
 // set asks coordinator i to set a manifest.
 func (x *replicaSchedule) set(i int, extra string) error {
 	r := x.all[i]
-	m := r.manifest(extra)
+	m := r.Manifest(extra)
 	if !x.keeper {
-		m = withSeed(m, x.all[0].people.seed(1, ""))
+		m = coordinatortest.WithSeed(m, x.all[0].People.Seed(1, ""))
 	}
-	return r.set(m)
+	return r.Set(m)
 }
 
 // watch notes every state of coordinator i, until it is stopped.
 func (x *replicaSchedule) watch(i int) {
-	c := x.all[i].c
+	c := x.all[i].C
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -132,7 +133,7 @@ func (x *replicaSchedule) watch(i int) {
 }
 
 func (x *replicaSchedule) start(i int) {
-	x.all[i].start()
+	x.all[i].Start()
 	x.up[i] = true
 	x.watch(i)
 }
@@ -141,13 +142,13 @@ func (x *replicaSchedule) start(i int) {
 func (x *replicaSchedule) kill(i int) {
 	others := x.keeper
 	for j := range x.all {
-		others = others || j != i && x.up[j] && x.all[j].c.Rooms().Head.State().Ready() != nil
+		others = others || j != i && x.up[j] && x.all[j].C.Rooms().Head.State().Ready() != nil
 	}
 	if !x.up[i] || !others {
 		return
 	}
 	x.stops[i]()
-	x.all[i].kill()
+	x.all[i].Kill()
 	x.up[i] = false
 }
 
@@ -177,20 +178,21 @@ func (x *replicaSchedule) step() {
 		points := []string{"set.before-swap", "set.after-swap", "rekey.before-swap", "adopt.begin",
 			"adopt.before-identity", "peer.before-reread", "peer.before-audit"}
 		point := points[x.rng.IntN(len(points))]
-		r.faults.FailNext(point, 1+x.rng.IntN(2), errTestCrash)
+		r.Faults.FailNext(point, 1+x.rng.IntN(2), errTestCrash)
 		_ = x.rekey(i)
 		if x.rng.IntN(2) == 0 {
 			x.kill(i)
 		}
-		r.faults.Disarm(point)
+		r.Faults.Disarm(point)
 	case 8, 9: // the answer of the swap is lost
-		r.link.lose([]lostAnswer{lostApplied, lostDropped, lostForGood, lostForGoodN}[x.rng.IntN(4)])
+		r.Link.Lose([]coordinatortest.LostAnswer{coordinatortest.LostApplied, coordinatortest.LostDropped,
+			coordinatortest.LostForGood, coordinatortest.LostForGoodN}[x.rng.IntN(4)])
 		_ = x.rekey(i)
 		if x.rng.IntN(2) == 0 {
 			x.kill(i)
 		}
-		r.link.lose(answered)
-		r.link.cut(nil)
+		r.Link.Lose(coordinatortest.Answered)
+		r.Link.Cut(nil)
 	case 10:
 		x.kill(i)
 	default:
@@ -200,7 +202,7 @@ func (x *replicaSchedule) step() {
 
 // rekey makes a new mesh CA key at coordinator i, if it is ready.
 func (x *replicaSchedule) rekey(i int) error {
-	c := x.all[i].c
+	c := x.all[i].C
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	release, err := c.Rooms().Authority.SettingTurn(ctx)
@@ -221,15 +223,15 @@ func (x *replicaSchedule) run() {
 		x.step()
 	}
 	for i, r := range x.all {
-		r.link.lose(answered)
-		r.link.cut(nil)
+		r.Link.Lose(coordinatortest.Answered)
+		r.Link.Cut(nil)
 		if !x.up[i] {
 			x.start(i)
 		}
 	}
 	// They come to one head, which no human helps them to.
 	for _, r := range x.all {
-		r.await(authority.Ready)
+		r.Await(authority.Ready)
 	}
 	x.settle()
 	for _, stop := range x.stops {
@@ -242,13 +244,13 @@ func (x *replicaSchedule) run() {
 func (x *replicaSchedule) settle() {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
-		head, _, err := x.all[0].c.Rooms().Head.History().Head(context.Background())
+		head, _, err := x.all[0].C.Rooms().Head.History().Head(context.Background())
 		if err != nil {
 			x.t.Fatal(err)
 		}
 		same := true
 		for _, r := range x.all {
-			s := r.c.Rooms().Head.State()
+			s := r.C.Rooms().Head.State()
 			same = same && s.Phase == authority.Ready && s.Head.Hash == head.Hash
 		}
 		if same {
@@ -256,9 +258,9 @@ func (x *replicaSchedule) settle() {
 		}
 		if time.Now().After(deadline) {
 			for i, r := range x.all {
-				phase, why := r.c.Phase()
+				phase, why := r.C.Phase()
 				x.t.Errorf("coordinator %d is %s at index %d, and the head is %d: %s", i, phase,
-					r.c.Rooms().Head.State().Head.Index, head.Index, why)
+					r.C.Rooms().Head.State().Head.Index, head.Index, why)
 			}
 			x.t.FailNow()
 		}
@@ -268,7 +270,7 @@ func (x *replicaSchedule) settle() {
 
 // check looks at everything that they left.
 func (x *replicaSchedule) check() {
-	t, c := x.t, x.all[0].c
+	t, c := x.t, x.all[0].C
 	v, _, err := c.Rooms().Authority.VerifiedHistory(context.Background(), c.Rooms().Head.State())
 	if err != nil {
 		t.Fatal(err)
@@ -300,16 +302,16 @@ func (x *replicaSchedule) check() {
 	// I8: secrets went to coordinators, and what came from one was given by one.
 	admitted := make(map[string]bool)
 	for _, r := range x.all {
-		admitted[r.c.Rooms().Self.EnrolmentKey()] = true
+		admitted[r.C.Rooms().Self.EnrolmentKey()] = true
 	}
 	given := make(map[string]bool)
-	for _, e := range x.all[0].audited("seed.given") {
+	for _, e := range audited(x.all[0], "seed.given") {
 		if !admitted[e.Fields["key"]] {
 			t.Errorf("the secrets were given to %s", e.Fields["key"])
 		}
 		given[e.Fields["head"]] = true
 	}
-	for _, e := range x.all[0].audited(transition.ActionSeedReceived, transition.ActionMeshReceived) {
+	for _, e := range audited(x.all[0], transition.ActionSeedReceived, transition.ActionMeshReceived) {
 		if e.Fields["via"] == "peer" && (!given[e.Fields["head"]] || !admitted[e.Fields["key"]]) {
 			t.Errorf("%s received what nobody gave: %v", e.Actor, e.Fields)
 		}
@@ -317,7 +319,7 @@ func (x *replicaSchedule) check() {
 			t.Errorf("%s received from a keeper, and there is none", e.Actor)
 		}
 	}
-	for _, e := range x.all[0].audited("seed.created") {
+	for _, e := range audited(x.all[0], "seed.created") {
 		if !strings.HasSuffix(e.Actor, "/coordinator-1") {
 			t.Errorf("%s made a seed", e.Actor)
 		}

@@ -36,6 +36,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -44,36 +45,36 @@ import (
 )
 
 // setupToken reads the setup token that the coordinator wrote.
-func (f *fleet) setupToken() (proof.SetupToken, string) {
-	f.t.Helper()
-	path := filepath.Join(f.dir, "coordinator", authority.SetupTokenFile)
+func setupToken(f *coordinatortest.Fleet) (proof.SetupToken, string) {
+	f.T.Helper()
+	path := filepath.Join(f.Dir, "coordinator", authority.SetupTokenFile)
 	info, err := os.Stat(path)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	if info.Mode().Perm() != 0o600 {
-		f.t.Fatalf("the setup token has mode %v", info.Mode())
+		f.T.Fatalf("the setup token has mode %v", info.Mode())
 	}
 	line, err := os.ReadFile(path)
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	tok, err := proof.ParseSetupToken(string(line))
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return tok, strings.TrimSpace(string(line))
 }
 
 // firstSet sets m with tok over a connection of its own. alter changes the message.
-func (f *fleet) firstSet(tok proof.SetupToken, m []byte, alter func(*fealtyv1.FirstSetRequest)) error {
-	f.t.Helper()
-	conn, err := mesh.DialPinned(f.addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.clock})
+func firstSet(f *coordinatortest.Fleet, tok proof.SetupToken, m []byte, alter func(*fealtyv1.FirstSetRequest)) error {
+	f.T.Helper()
+	conn, err := mesh.DialPinned(f.Addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.Clock})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
+	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.Context())
 	if err != nil {
 		return err
 	}
@@ -107,9 +108,9 @@ func (f *fleet) firstSet(tok proof.SetupToken, m []byte, alter func(*fealtyv1.Fi
 
 func TestFirstSetFromElsewhere(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
-	tok, _ := f.setupToken()
-	m := f.manifest("")
+	f := coordinatortest.NewFleet(t, nil)
+	tok, _ := setupToken(f)
+	m := f.Manifest("")
 	other, err := proof.NewSetupToken(nil, proof.SetupToken{Addresses: tok.Addresses, KeyHash: tok.KeyHash})
 	if err != nil {
 		t.Fatal(err)
@@ -132,54 +133,54 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 		{"no manifest", tok, func(r *fealtyv1.FirstSetRequest) { r.Set = nil }, explain.SetupRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			wantCode(t, f.firstSet(tc.tok, m, tc.alter), tc.want)
-			if phase, _ := f.c.Phase(); phase != "uninitialized" {
+			coordinatortest.WantCode(t, firstSet(f, tc.tok, m, tc.alter), tc.want)
+			if phase, _ := f.C.Phase(); phase != "uninitialized" {
 				t.Fatalf("phase %s", phase)
 			}
 		})
 	}
-	if err := f.firstSet(tok, m, nil); err != nil {
+	if err := firstSet(f, tok, m, nil); err != nil {
 		t.Fatal(err)
 	}
-	if phase, reason := f.c.Phase(); phase != "ready" {
+	if phase, reason := f.C.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if _, err := os.Stat(filepath.Join(f.dir, "coordinator", authority.SetupTokenFile)); !errors.Is(err,
+	if _, err := os.Stat(filepath.Join(f.Dir, "coordinator", authority.SetupTokenFile)); !errors.Is(err,
 		os.ErrNotExist) {
 		t.Errorf("the file of the setup token is still there: %v", err)
 	}
 	// A second use: the certificate that it pins is gone, and the token with it.
-	if err := f.firstSet(tok, m, nil); err == nil {
+	if err := firstSet(f, tok, m, nil); err == nil {
 		t.Fatal("the setup token worked twice")
 	}
-	conn, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+	conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()), mesh.Options{Now: f.Clock})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
+	stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = stream.Recv() // no challenge: nothing is read there any more
-	wantCode(t, err, explain.HistoryInitialized)
+	coordinatortest.WantCode(t, err, explain.HistoryInitialized)
 }
 
 // Before the first manifest every RPC but those that lead to it says so.
 func TestBeforeTheFirstManifest(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
+	f := coordinatortest.NewFleet(t, nil)
 	services, err := authz.Services(coordinator.Services()...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	local, err := mesh.DialLocal(f.c.AdminSocket())
+	local, err := mesh.DialLocal(f.C.AdminSocket())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer local.Close()
-	tok, _ := f.setupToken()
-	stranger, err := mesh.DialPinned(f.addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.clock})
+	tok, _ := setupToken(f)
+	stranger, err := mesh.DialPinned(f.Addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.Clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +195,7 @@ func TestBeforeTheFirstManifest(t *testing.T) {
 			} else if !rule.GetLocal() {
 				continue // needs a certificate, which nobody has yet
 			}
-			err := call(f.ctx(), conn, m, rule.GetBind(), "x")
+			err := call(f.Context(), conn, m, rule.GetBind(), "x")
 			switch m.Name() {
 			case "GetStatus", "FirstSet":
 				if err != nil {
@@ -236,7 +237,7 @@ func probe(t *testing.T, addr, path string) (int, string) {
 func TestProbesAndMetrics(t *testing.T) {
 	t.Parallel()
 	var metrics string
-	f := newFleet(t, func(c *coordinator.Config) {
+	f := coordinatortest.NewFleet(t, func(c *coordinator.Config) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -257,16 +258,16 @@ func TestProbesAndMetrics(t *testing.T) {
 	want("/probe/readiness", 503, "no manifest was set")
 	want("/probe/liveness", 200, "")
 	want("/debug/pprof/heap", 404, "")
-	if err := f.set(f.manifest("")); err != nil {
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
 	want("/probe/readiness", 200, `"store":"ok"`)
-	n := f.member("node-a")
-	if err := n.renew(true); err != nil {
+	n := f.Member("node-a")
+	if err := n.Renew(true); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, f.node().join(identity.Data,
-		proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool",
+	coordinatortest.WantCode(t, f.Node().Join(identity.Data,
+		proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool",
 			Name: "node-a"}))), explain.JoinNameTaken)
 	for _, line := range []string{
 		`fealty_joins_total{outcome="admitted"} 1`, `fealty_joins_total{outcome="` + string(explain.JoinNameTaken) +
@@ -277,28 +278,28 @@ func TestProbesAndMetrics(t *testing.T) {
 		want("/metrics", 200, line)
 	}
 	// A keeper whose key file is gone: not ready, with the reason, and alive.
-	if err := os.Remove(filepath.Join(f.dir, "keeper.key")); err != nil {
+	if err := os.Remove(filepath.Join(f.Dir, "keeper.key")); err != nil {
 		t.Fatal(err)
 	}
-	f.restart()
+	f.Restart()
 	want("/probe/readiness", 503, "keeper.key is missing")
 	want("/probe/liveness", 200, "recovery")
 	want("/metrics", 200, "fealty_coordinator_recovery_mode 1")
-	_, err := f.local().token.CreateToken(f.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
-	wantCode(t, err, explain.RecoveryMode)
+	_, err := f.Local().Token.CreateToken(f.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+	coordinatortest.WantCode(t, err, explain.RecoveryMode)
 }
 
 // Strangers that hold as many joins as they can, and say nothing or nonsense, stop
 // neither renewals nor the joins of others.
 func TestFloodOfJoins(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var idle sync.WaitGroup
 	for range 4 {
-		conn, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+		conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()), mesh.Options{Now: f.Clock})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -317,45 +318,48 @@ func TestFloodOfJoins(t *testing.T) {
 	}
 	idle.Wait()
 	// All joins that are decided are stuck as well.
-	reached, release := f.faults.Block("join.before-commit")
+	reached, release := f.Faults.Block("join.before-commit")
 	defer release()
 	var stuck sync.WaitGroup
 	defer stuck.Wait()
 	defer release()
 	for range admission.JoinsAtOnce {
-		tok := f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		m := f.node()
+		tok := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
+		m := f.Node()
 		stuck.Go(func() {
-			if err := m.join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+			if err := m.Join(identity.Data, proof.NewTokenProver(tok)); err != nil {
 				t.Errorf("a join that was stuck: %v", err)
 			}
 		})
 	}
 	<-reached
-	if err := n.renew(true); err != nil {
+	if err := n.Renew(true); err != nil {
 		t.Fatalf("a renewal under a flood of joins: %v", err)
 	}
 	release()
-	f.faults.Disarm("join.before-commit")
-	f.member("node-b")
+	f.Faults.Disarm("join.before-commit")
+	f.Member("node-b")
 }
 
 func TestJoinsAreLimitedBySource(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, func(c *coordinator.Config) { c.Rates = coordinator.Rates{PerSource: 0.001, SourceBurst: 3} })
-	n := f.member("node-a")
+	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) {
+		c.Rates = coordinator.Rates{PerSource: 0.001,
+			SourceBurst: 3}
+	})
+	n := f.Member("node-a")
 	refused := 0
 	for range 6 {
-		err := f.node().join(identity.Data, proof.NewTokenProver(f.token(&fealtyv1.CreateTokenRequest{Entry: "pool"})))
+		err := f.Node().Join(identity.Data, proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})))
 		if err != nil {
-			wantCode(t, err, explain.RateLimited)
+			coordinatortest.WantCode(t, err, explain.RateLimited)
 			refused++
 		}
 	}
 	if refused != 4 {
 		t.Fatalf("%d of 7 joins were refused, want 4", refused)
 	}
-	if err := n.renew(true); err != nil {
+	if err := n.Renew(true); err != nil {
 		t.Fatalf("renewals are limited as joins: %v", err)
 	}
 }
@@ -364,41 +368,41 @@ func TestJoinsAreLimitedBySource(t *testing.T) {
 // the last key brings its member back, over real connections.
 func TestExpiryAndGrace(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n, late := f.member("node-a"), f.member("node-b")
-	if err := f.set(f.manifest(coordinatorEntry(t, 2))); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	n, late := f.Member("node-a"), f.Member("node-b")
+	if err := f.Set(f.Manifest(coordinatorEntry(t, 2))); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.renew(true); err != nil {
+	if err := n.Renew(true); err != nil {
 		t.Fatalf("an SVID of the epoch before: %v", err)
 	}
-	f.advance(26 * time.Hour)
-	s := f.c.Rooms().Head.State()
-	if err := errors.Join(f.c.Rooms().Bundle.RenewIdentity(f.ctx(), s),
-		f.c.Rooms().Bundle.Refresh(f.ctx(), s, true)); err != nil {
+	f.Advance(26 * time.Hour)
+	s := f.C.Rooms().Head.State()
+	if err := errors.Join(f.C.Rooms().Bundle.RenewIdentity(f.Context(), s),
+		f.C.Rooms().Bundle.Refresh(f.Context(), s, true)); err != nil {
 		t.Fatal(err)
 	}
 	// Its own material is refused before it is dialed with, so ask as a thief would.
-	csr, err := newTestCSR()
+	csr, err := coordinatortest.NewTestCSR()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newClients(f.rawConn(n)).admission.Renew(f.ctx(),
+	if _, err := coordinatortest.NewClients(rawConn(f, n)).Admission.Renew(f.Context(),
 		&fealtyv1.RenewRequest{Name: "node-a", Csr: csr}); err == nil {
 		t.Fatal("an expired SVID was renewed")
 	}
-	if err := n.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.key)); err != nil {
+	if err := n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)); err != nil {
 		t.Fatalf("the last key in grace: %v", err)
 	}
-	if err := n.renew(true); err != nil {
+	if err := n.Renew(true); err != nil {
 		t.Fatalf("after the rejoin: %v", err)
 	}
-	f.advance(8 * 24 * time.Hour)
-	if err := errors.Join(f.c.Rooms().Bundle.RenewIdentity(f.ctx(), s),
-		f.c.Rooms().Bundle.Refresh(f.ctx(), s, true)); err != nil {
+	f.Advance(8 * 24 * time.Hour)
+	if err := errors.Join(f.C.Rooms().Bundle.RenewIdentity(f.Context(), s),
+		f.C.Rooms().Bundle.Refresh(f.Context(), s, true)); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, late.join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.key)),
+	coordinatortest.WantCode(t, late.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-b", late.Key)),
 		explain.RejoinGraceOver)
 }
 
@@ -427,12 +431,12 @@ func until(t *testing.T, stream fealtyv1.AgentService_ConnectClient, scope snaps
 // bundle that it needs.
 func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	f.member("node-b")
-	ctx, cancel := context.WithCancel(f.ctx())
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	f.Member("node-b")
+	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
-	stream, err := newClients(n.conn()).agent.Connect(ctx)
+	stream, err := coordinatortest.NewClients(n.Conn()).Agent.Connect(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,15 +448,15 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 	if len(before) == 0 || before[0] != string(snapshot.ScopeTrustBundle) {
 		t.Fatalf("before the bootstrap came %v", before)
 	}
-	n.grant.NodeBootstrap = boot
-	v, err := n.verifyGrant()
+	n.Grant.NodeBootstrap = boot
+	v, err := n.VerifyGrant()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if boot, ok := v.NodeBootstrap(); !ok || len(boot.Members) != 2 {
 		t.Fatalf("the bootstrap shows %v", boot)
 	}
-	live := f.c.Rooms().Membership.Live().Message(n.id)
+	live := f.C.Rooms().Membership.Live().Message(n.ID)
 	if !live.GetConnected() || !strings.HasPrefix(live.GetLastRefusal(), "b: xxx") || len(live.GetLastRefusal()) > 200 {
 		t.Fatalf("its live state is %v", live)
 	}
@@ -462,9 +466,9 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 // not to who holds it.
 func TestConnectDeliversTheRuntime(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	n := f.member("node-a")
-	bundle, err := n.verifyGrant()
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	bundle, err := n.VerifyGrant()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -473,7 +477,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := snapshot.Verify(signed, n.trust, snapshot.Marks{}, f.clock())
+		v, err := snapshot.Verify(signed, n.Trust, snapshot.Marks{}, f.Clock())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -483,9 +487,9 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 			ConfigVersion: h.ConfigVersion, ContentHash: h.ContentHash[:], Generation: record.Generation}
 	}
 	connect := func(holds ...*fealtyv1.HeldSnapshot) fealtyv1.AgentService_ConnectClient {
-		ctx, cancel := context.WithCancel(f.ctx())
+		ctx, cancel := context.WithCancel(f.Context())
 		t.Cleanup(cancel)
-		stream, err := newClients(n.conn()).agent.Connect(ctx)
+		stream, err := coordinatortest.NewClients(n.Conn()).Agent.Connect(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -501,26 +505,26 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 		t.Fatalf("before the node_runtime came %v", before)
 	}
 	was := held(first)
-	changed := bytes.Replace(f.manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"), 1)
-	if err := f.set(changed); err != nil {
+	changed := bytes.Replace(f.Manifest(""), []byte("roles: [ingress, egress]"), []byte("roles: [ingress]"), 1)
+	if err := f.Set(changed); err != nil {
 		t.Fatal(err)
 	}
 	second, _ := until(t, stream, snapshot.ScopeNodeRuntime)
-	n.trust.Roles = []string{"ingress"}
+	n.Trust.Roles = []string{"ingress"}
 	is := held(second)
 	if is.GetConfigVersion() <= was.GetConfigVersion() || is.GetGeneration() <= was.GetGeneration() {
 		t.Fatalf("after %v came %v", was, is)
 	}
 	// Who holds it is sent the next one alone.
 	stream = connect(is)
-	if err := f.set(f.manifest("")); err != nil {
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
 	third, _ := until(t, stream, snapshot.ScopeNodeRuntime)
 	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
 		t.Fatalf("after %v came %v", is, h)
 	}
-	if live := f.c.Rooms().Membership.Live().Message(n.id); len(live.GetHeld()) == 0 ||
+	if live := f.C.Rooms().Membership.Live().Message(n.ID); len(live.GetHeld()) == 0 ||
 		live.GetHeld()[0].GetGeneration() != is.GetGeneration() {
 		t.Fatalf("the report is kept as %v", live)
 	}
@@ -530,8 +534,8 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 // sent one that was signed since. Who holds a fresh one is sent none.
 func TestConnectRenewsTheBundle(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	trust := f.c.Rooms().Bundle.View()
+	f := coordinatortest.ReadyFleet(t, nil)
+	trust := f.C.Rooms().Bundle.View()
 	for freshness, sent := range map[snapshot.Freshness]bool{"": false, snapshot.Fresh: false, snapshot.Stale: true,
 		snapshot.Degraded: true, snapshot.Expired: true} {
 		held := live.HeldOf([]*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle),
@@ -544,13 +548,13 @@ func TestConnectRenewsTheBundle(t *testing.T) {
 }
 
 // rawConn dials with the node's certificate, whatever its dates say.
-func (f *fleet) rawConn(n *node) grpcConn {
-	f.t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+f.addr, grpc.WithTransportCredentials(rawCredentials(n)))
+func rawConn(f *coordinatortest.Fleet, n *coordinatortest.Node) coordinatortest.Conn {
+	f.T.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+f.Addr, grpc.WithTransportCredentials(coordinatortest.RawCredentials(n)))
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
-	f.t.Cleanup(func() { conn.Close() })
+	f.T.Cleanup(func() { conn.Close() })
 	return conn
 }
 
@@ -602,11 +606,11 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	// Not in parallel: it looks at every goroutine of the process.
 	ignore := goleak.IgnoreCurrent()
 	func() {
-		f := readyFleet(t, nil)
-		n := f.member("node-a")
-		conn := n.conn().(*mesh.Conn)
-		ctx, cancel := context.WithCancel(f.ctx())
-		stream, err := newClients(conn).agent.Connect(ctx)
+		f := coordinatortest.ReadyFleet(t, nil)
+		n := f.Member("node-a")
+		conn := n.Conn().(*mesh.Conn)
+		ctx, cancel := context.WithCancel(f.Context())
+		stream, err := coordinatortest.NewClients(conn).Agent.Connect(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -617,7 +621,8 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			t.Fatal(err)
 		}
 		// A join that hangs, too.
-		stranger, err := mesh.DialPinned(f.addr, credential.RootPin(testCluster, f.pin()), mesh.Options{Now: f.clock})
+		stranger, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()),
+			mesh.Options{Now: f.Clock})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -628,8 +633,8 @@ func TestNothingIsLeftRunning(t *testing.T) {
 		if _, err := hanging.Recv(); err != nil {
 			t.Fatal(err)
 		}
-		f.restart()
-		f.stop()
+		f.Restart()
+		f.Stop()
 		for err == nil {
 			_, err = stream.Recv()
 		}
@@ -639,7 +644,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 		cancel()
 		conn.Close()
 		stranger.Close()
-		for _, c := range f.dialed {
+		for _, c := range f.Dialed {
 			c.Close()
 		}
 	}()
@@ -671,7 +676,7 @@ func TestSecretsStayInside(t *testing.T) {
 	t.Parallel()
 	var out logs
 	var metrics string
-	f := newFleet(t, func(c *coordinator.Config) {
+	f := coordinatortest.NewFleet(t, func(c *coordinator.Config) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -682,15 +687,15 @@ func TestSecretsStayInside(t *testing.T) {
 			slog.NewJSONHandler(out.writer(&out.json), &slog.HandlerOptions{Level: slog.LevelDebug})))
 	})
 	secrets := make(map[string][]byte)
-	setup, setupLine := f.setupToken()
+	setup, setupLine := setupToken(f)
 	secrets["setup token"] = secretOfLine(t, setupLine)
-	if err := f.firstSet(setup, f.manifest(""), nil); err != nil {
+	if err := firstSet(f, setup, f.Manifest(""), nil); err != nil {
 		t.Fatal(err)
 	}
 	var errs strings.Builder
 	fail := func(err error) { fmt.Fprintf(&errs, "%v\n%+v\n%#v\n", err, err, err) }
-	n := f.member("node-a")
-	line, err := f.local().token.CreateToken(f.ctx(), &fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2})
+	n := f.Member("node-a")
+	line, err := f.Local().Token.CreateToken(f.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -699,26 +704,26 @@ func TestSecretsStayInside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.node().join(identity.Data, proof.NewTokenProver(tok)); err != nil {
+	if err := f.Node().Join(identity.Data, proof.NewTokenProver(tok)); err != nil {
 		t.Fatal(err)
 	}
-	fail(f.node().join(identity.Witness, proof.NewTokenProver(tok)))
-	fail(f.firstSet(setup, f.manifest(""), nil))
-	fail(n.renew(true))
-	if err := f.set(f.manifest(coordinatorEntry(t, 2))); err != nil {
+	fail(f.Node().Join(identity.Witness, proof.NewTokenProver(tok)))
+	fail(firstSet(f, setup, f.Manifest(""), nil))
+	fail(n.Renew(true))
+	if err := f.Set(f.Manifest(coordinatorEntry(t, 2))); err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.local().manifest.SetManifest(f.ctx(), &fealtyv1.SetManifestRequest{Manifest: []byte("cluster: [")})
+	_, err = f.Local().Manifest.SetManifest(f.Context(), &fealtyv1.SetManifestRequest{Manifest: []byte("cluster: [")})
 	fail(err)
-	_, err = f.local().member.BanMember(f.ctx(),
+	_, err = f.Local().Member.BanMember(f.Context(),
 		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-a", Reason: "test"})
 	fail(err)
 	collect := func(epoch string) {
-		s := f.c.Rooms().Head.State()
-		thief := steal(s)
+		s := f.C.Rooms().Head.State()
+		thief := coordinatortest.Steal(s)
 		secrets["seed"] = thief.Seed.Reveal()
-		secrets["record MAC key"] = thief.keys.RecordMAC()
-		secrets["store seal key"] = thief.keys.StoreSeal()
+		secrets["record MAC key"] = thief.Keys.RecordMAC()
+		secrets["store seal key"] = thief.Keys.StoreSeal()
 		key := s.MeshCA().Key()
 		raw, err := key.Bytes()
 		if err != nil {
@@ -730,23 +735,23 @@ func TestSecretsStayInside(t *testing.T) {
 		}
 	}
 	collect("epoch 2")
-	for _, v := range []any{f.c.Rooms().Head.State().Secrets, *f.c.Rooms().Head.State().Secrets,
-		f.c.Rooms().Head.State(), f.c.Rooms().Head.State().MeshCA()} {
+	for _, v := range []any{f.C.Rooms().Head.State().Secrets, *f.C.Rooms().Head.State().Secrets,
+		f.C.Rooms().Head.State(), f.C.Rooms().Head.State().MeshCA()} {
 		fmt.Fprintf(&errs, "%v %+v %#v\n", v, v, v)
-		f.c.Log().Info("printed", "value", v)
+		f.C.Log().Info("printed", "value", v)
 	}
 	_, exposed := probe(t, metrics, "/metrics")
-	keeper, err := os.ReadFile(filepath.Join(f.dir, "keeper.key"))
+	keeper, err := os.ReadFile(filepath.Join(f.Dir, "keeper.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if secrets["keeper's key"], err = base64.StdEncoding.DecodeString(strings.Fields(string(keeper))[1]); err != nil {
 		t.Fatal(err)
 	}
-	f.stop()
+	f.Stop()
 	places := map[string][]byte{"text log": out.text.Bytes(), "JSON log": out.json.Bytes(), "metrics": []byte(exposed),
 		"errors and prints": []byte(errs.String())}
-	err = filepath.WalkDir(f.dir, func(path string, e os.DirEntry, err error) error {
+	err = filepath.WalkDir(f.Dir, func(path string, e os.DirEntry, err error) error {
 		if err != nil || e.IsDir() || filepath.Base(path) == "keeper.key" {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -50,9 +51,9 @@ func seedOf(threshold int, people []person, keepers ...string) string {
 
 // open decrypts the shares that were handed out, each by its owner and by nobody
 // else, and compares each with its commitment in the head.
-func (d *desk) openShares(t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
+func openShares(d *coordinatortest.Desk, t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
 	t.Helper()
-	s := d.state()
+	s := d.State()
 	if len(shares) != len(people) || len(s.Head.ShareCommitments) != len(people) {
 		t.Fatalf("%d shares and %d commitments for %d people", len(shares), len(s.Head.ShareCommitments), len(people))
 	}
@@ -73,13 +74,13 @@ func (d *desk) openShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.Cluster != testCluster || f.Owner != p.name || f.SeedEpoch != s.Head.SeedEpoch ||
+			if f.Cluster != coordinatortest.Cluster || f.Owner != p.name || f.SeedEpoch != s.Head.SeedEpoch ||
 				f.Threshold != s.Manifest.Seed.Threshold ||
 				!f.TransactionKey.Equal(s.Secrets.Transaction().Public()) || f.RootPin != s.RootPin ||
 				f.Share.Index() != i+1 {
 				t.Fatalf("the share file of %s says %+v", p.name, f)
 			}
-			if f.Share.Commitment(testCluster, f.SeedEpoch) != s.Head.ShareCommitments[i].Hash {
+			if f.Share.Commitment(coordinatortest.Cluster, f.SeedEpoch) != s.Head.ShareCommitments[i].Hash {
 				t.Fatalf("the share of %s is not the one that the head commits to", p.name)
 			}
 			out = append(out, f.Share)
@@ -90,14 +91,14 @@ func (d *desk) openShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 
 // wantShares checks that any threshold of the shares bring back the seed that is in
 // force, and one less does not.
-func (d *desk) wantShares(t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
+func wantShares(d *coordinatortest.Desk, t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
 	t.Helper()
-	opened := d.openShares(t, people, shares)
-	k := d.state().Manifest.Seed.Threshold
+	opened := openShares(d, t, people, shares)
+	k := d.State().Manifest.Seed.Threshold
 	for i := range opened {
 		some := slices.Concat(opened[i:], opened[:i])[:k]
 		seed, err := keyring.Combine(k, some)
-		if err != nil || !seed.Equal(steal(d.state()).Seed) {
+		if err != nil || !seed.Equal(coordinatortest.Steal(d.State()).Seed) {
 			t.Fatalf("%d shares from %s on do not give the seed: %v", k, people[i].name, err)
 		}
 		if _, err := keyring.Combine(k, some[1:]); err == nil {
@@ -107,9 +108,10 @@ func (d *desk) wantShares(t testing.TB, people []person, shares []*fealtyv1.Seed
 	return opened
 }
 
-func (d *desk) storedShares(t testing.TB) []*fealtyv1.SeedShare {
+func storedShares(d *coordinatortest.Desk, t testing.TB) []*fealtyv1.SeedShare {
 	t.Helper()
-	resp, err := served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).GetSeedShares(
+	resp, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
+		d.C.Rooms().Authority.RegisterServices).GetSeedShares(
 		context.Background(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -126,38 +128,38 @@ func TestFirstSetWithPeople(t *testing.T) {
 		keepers           []string
 	}{{1, 1, nil}, {2, 3, nil}, {3, 3, []string{"host"}}, {1, 2, []string{"host", "other"}}} {
 		t.Run(fmt.Sprintf("%d of %d and %d keepers", tc.threshold, tc.people, len(tc.keepers)), func(t *testing.T) {
-			d := newDesk(t)
+			d := coordinatortest.NewDesk(t)
 			people := newOwners(t, []string{"alice", "bob", "carol"}[:tc.people]...)
-			d.seed = seedOf(tc.threshold, people, tc.keepers...)
-			req := d.request(d.manifest(poolEntries))
+			d.Seed = seedOf(tc.threshold, people, tc.keepers...)
+			req := d.Request(d.Manifest(coordinatortest.PoolEntries))
 			req.DryRun = true
-			if resp, err := d.c.Rooms().Authority.Set(t.Context(), req,
-				true); err != nil || len(resp.GetShares()) > 0 || len(d.store.keys("")) > 0 {
-				t.Fatalf("a dry run: %v, %d shares, and %v in the store", err, len(resp.GetShares()), d.store.keys(""))
+			if resp, err := d.C.Rooms().Authority.Set(t.Context(), req,
+				true); err != nil || len(resp.GetShares()) > 0 || len(d.Store.Keys("")) > 0 {
+				t.Fatalf("a dry run: %v, %d shares, and %v in the store", err, len(resp.GetShares()), d.Store.Keys(""))
 			}
 			req.DryRun = false
-			resp, err := d.c.Rooms().Authority.Set(t.Context(), req, true)
+			resp, err := d.C.Rooms().Authority.Set(t.Context(), req, true)
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.wantShares(t, people, resp.GetShares())
-			d.wantShares(t, people, d.storedShares(t))
-			d.joined("node-a")
-			if n := len(d.store.keys(sealed.Prefix + "seed/")); n != len(tc.keepers) {
+			wantShares(d, t, people, resp.GetShares())
+			wantShares(d, t, people, storedShares(d, t))
+			d.Joined("node-a")
+			if n := len(d.Store.Keys(sealed.Prefix + "seed/")); n != len(tc.keepers) {
 				t.Errorf("%d sealed seeds for %d keepers", n, len(tc.keepers))
 			}
 			// Another manifest of the same owners keeps the shares.
-			if err := d.set(poolEntries + coordinatorEntry(t, 2)); err != nil {
+			if err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2)); err != nil {
 				t.Fatal(err)
 			}
-			d.wantShares(t, people, resp.GetShares())
-			d.wantShares(t, people, d.storedShares(t))
-			d.restart()
+			wantShares(d, t, people, resp.GetShares())
+			wantShares(d, t, people, storedShares(d, t))
+			d.Restart()
 			if len(tc.keepers) > 0 {
-				d.wantPhase("ready", "")
-				d.wantShares(t, people, d.storedShares(t))
+				wantPhase(d, "ready", "")
+				wantShares(d, t, people, storedShares(d, t))
 			} else {
-				d.wantPhase("recovery", "nobody who opens it without owners")
+				wantPhase(d, "recovery", "nobody who opens it without owners")
 			}
 		})
 	}
@@ -169,28 +171,28 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 	t.Parallel()
 	for _, first := range []bool{true, false} {
 		for n := range 12 {
-			for _, how := range losses(n) {
+			for _, how := range coordinatortest.Losses(n) {
 				t.Run(fmt.Sprintf("first %v, write %d, %d", first, n, how), func(t *testing.T) {
-					d := newDesk(t)
+					d := coordinatortest.NewDesk(t)
 					people := newOwners(t, "alice", "bob")
-					d.seed = seedOf(2, people)
+					d.Seed = seedOf(2, people)
 					if !first {
-						wantOnly(t, "first set", d.set(poolEntries), "")
+						wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 					}
-					lost := slices.Repeat([]lostAnswer{answered}, n)
-					d.store.lose(append(lost, how)...)
-					err := d.set(poolEntries + coordinatorEntry(t, 2))
-					d.store.lose()
-					d.c.Rooms().Authority.Look(t.Context())
-					if phase, reason := d.c.Phase(); phase == "recovery" || err == nil && phase != "ready" {
+					lost := slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n)
+					d.Store.Lose(append(lost, how)...)
+					err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
+					d.Store.Lose()
+					d.C.Rooms().Authority.Look(t.Context())
+					if phase, reason := d.C.Phase(); phase == "recovery" || err == nil && phase != "ready" {
 						t.Fatalf("the set: %v; then %s: %s", err, phase, reason)
 					}
-					if d.state().Phase == authority.Ready {
-						d.wantShares(t, people, d.storedShares(t))
-						d.joined("after")
+					if d.State().Phase == authority.Ready {
+						wantShares(d, t, people, storedShares(d, t))
+						d.Joined("after")
 					}
-					if d.c.Rooms().Keys.Undecided() > 0 {
-						t.Errorf("%d moves are kept as if they were undecided", d.c.Rooms().Keys.Undecided())
+					if d.C.Rooms().Keys.Undecided() > 0 {
+						t.Errorf("%d moves are kept as if they were undecided", d.C.Rooms().Keys.Undecided())
 					}
 				})
 			}
@@ -201,27 +203,28 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 // Shares that were exchanged in the store are not handed out.
 func TestForgedShares(t *testing.T) {
 	people := newOwners(t, "alice", "bob")
-	for name, harm := range map[string]func(d *desk){
-		"another file": func(d *desk) {
-			d.store.alter(d.store.keys(coordinator.SharePrefix)[0], func(b []byte) []byte { return append(b, '\n') })
+	for name, harm := range map[string]func(d *coordinatortest.Desk){
+		"another file": func(d *coordinatortest.Desk) {
+			d.Store.Alter(d.Store.Keys(coordinator.SharePrefix)[0], func(b []byte) []byte { return append(b, '\n') })
 		},
-		"another's": func(d *desk) {
-			k := d.store.keys(coordinator.SharePrefix)
-			e := d.store.snapshot()[k[1]].Value
-			d.store.alter(k[0], func([]byte) []byte { return e })
+		"another's": func(d *coordinatortest.Desk) {
+			k := d.Store.Keys(coordinator.SharePrefix)
+			e := d.Store.Snapshot()[k[1]].Value
+			d.Store.Alter(k[0], func([]byte) []byte { return e })
 		},
-		"another index": func(d *desk) {
-			d.store.alter(d.store.keys(coordinator.ShareSetPrefix)[0], func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+		"another index": func(d *coordinatortest.Desk) {
+			d.Store.Alter(d.Store.Keys(coordinator.ShareSetPrefix)[0], func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDesk(t)
-			d.seed = seedOf(2, people)
-			wantOnly(t, "first set", d.set(poolEntries), "")
+			d := coordinatortest.NewDesk(t)
+			d.Seed = seedOf(2, people)
+			wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			harm(d)
-			_, err := served[fealtyv1.ManifestServiceServer](d.c.Rooms().Authority.RegisterServices).GetSeedShares(t.Context(),
+			_, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
+				d.C.Rooms().Authority.RegisterServices).GetSeedShares(t.Context(),
 				&fealtyv1.GetSeedSharesRequest{})
-			wantCode(t, err, explain.StoreForged)
+			coordinatortest.WantCode(t, err, explain.StoreForged)
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -20,17 +21,17 @@ import (
 // after the proof; a part that is not what was proven changes nothing.
 func TestFirstSetInParts(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
-	tok, _ := f.setupToken()
-	m := []byte(string(f.manifest("")) + strings.Repeat("# "+strings.Repeat("x", 97)+"\n", 3000)) // 300 KB
-	wantCode(t, f.firstSet(tok, m, nil), explain.MessageTooLarge)
+	f := coordinatortest.NewFleet(t, nil)
+	tok, _ := setupToken(f)
+	m := []byte(string(f.Manifest("")) + strings.Repeat("# "+strings.Repeat("x", 97)+"\n", 3000)) // 300 KB
+	coordinatortest.WantCode(t, firstSet(f, tok, m, nil), explain.MessageTooLarge)
 	send := func(alter func(parts []*fealtyv1.FirstSetRequest) []*fealtyv1.FirstSetRequest) error {
-		conn, err := mesh.DialPinned(f.addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.clock})
+		conn, err := mesh.DialPinned(f.Addr, credential.LeafPin(tok.KeyHash), mesh.Options{Now: f.Clock})
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.ctx())
+		stream, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.Context())
 		if err != nil {
 			return err
 		}
@@ -84,8 +85,8 @@ func TestFirstSetInParts(t *testing.T) {
 		"an empty part": {func(r requests) requests { r[1].Part = nil; return r[:2] }, explain.RequestField},
 	} {
 		t.Run(what, func(t *testing.T) {
-			wantCode(t, send(tc.alter), tc.want)
-			if phase, _ := f.c.Phase(); phase != "uninitialized" {
+			coordinatortest.WantCode(t, send(tc.alter), tc.want)
+			if phase, _ := f.C.Phase(); phase != "uninitialized" {
 				t.Fatalf("phase %s", phase)
 			}
 		})
@@ -93,10 +94,10 @@ func TestFirstSetInParts(t *testing.T) {
 	if err := send(func(r requests) requests { return r }); err != nil {
 		t.Fatal(err)
 	}
-	if phase, reason := f.c.Phase(); phase != "ready" {
+	if phase, reason := f.C.Phase(); phase != "ready" {
 		t.Fatalf("phase %s: %s", phase, reason)
 	}
-	if got := len(f.c.Rooms().Head.State().Manifest.Bytes()); got != len(m) {
+	if got := len(f.C.Rooms().Head.State().Manifest.Bytes()); got != len(m) {
 		t.Errorf("a manifest of %d bytes is in force, want %d", got, len(m))
 	}
 }
@@ -104,10 +105,10 @@ func TestFirstSetInParts(t *testing.T) {
 // A call of a stranger that finds no place is ended before its request is received.
 func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	answers := make(chan error, coordinator.VerifiersPerSource+1)
 	for range coordinator.VerifiersPerSource + 1 {
-		stream, err := f.stranger().NewStream(f.ctx(), &fealtyv1.VerifyService_ServiceDesc.Streams[0],
+		stream, err := stranger(f).NewStream(f.Context(), &fealtyv1.VerifyService_ServiceDesc.Streams[0],
 			fealtyv1.VerifyService_Verify_FullMethodName)
 		if err != nil {
 			t.Fatal(err)
@@ -115,5 +116,5 @@ func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
 		// Nothing is sent.
 		go func() { answers <- stream.RecvMsg(new(fealtyv1.VerifyResponse)) }()
 	}
-	wantCode(t, <-answers, explain.RateLimited)
+	coordinatortest.WantCode(t, <-answers, explain.RateLimited)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -83,7 +84,7 @@ func (l *liar) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 	if l.last != nil {
 		return l.last(stream)
 	}
-	handed := steal(l.state).Handed
+	handed := coordinatortest.Steal(l.state).Handed
 	if l.handed != nil {
 		l.handed(&handed)
 	}
@@ -186,23 +187,23 @@ func hideReplicas(e store.Entry) store.Entry {
 }
 
 // askOnce asks the peers that are configured, as a coordinator in recovery mode does.
-func (f *fleet) askOnce(loaded *history.History) (*coordinator.Received, error) {
-	f.t.Helper()
-	ctx, cancel := context.WithCancel(f.ctx())
+func askOnce(f *coordinatortest.Fleet, loaded *history.History) (*coordinator.Received, error) {
+	f.T.Helper()
+	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
-	return f.c.Rooms().PeerRecovery.FromPeers(ctx, loaded)
+	return f.C.Rooms().PeerRecovery.FromPeers(ctx, loaded)
 }
 
 // loaded returns the history as the store of f has it.
-func (f *fleet) loaded() *history.History {
-	f.t.Helper()
-	st := f.store
-	if f.first != nil {
-		st = f.first.store
+func loaded(f *coordinatortest.Fleet) *history.History {
+	f.T.Helper()
+	st := f.Store
+	if f.First != nil {
+		st = f.First.Store
 	}
 	h, err := history.New(st).Load(context.Background())
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	return h
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/goldentest"
@@ -289,13 +290,13 @@ func (s traced) Outcome(ctx context.Context, id string) (store.Revision, error) 
 // Raise does as an engine does that begins above a floor; see [store.Raiser].
 func (s traced) Raise(_ context.Context, floor store.Revision) error {
 	s.tr.say(s.who, "raise")
-	m := s.Store.(*memStore)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.entries) > 0 {
+	m := s.Store.(*coordinatortest.MemStore)
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	if len(m.Entries) > 0 {
 		return store.ErrNotEmpty
 	}
-	m.rev = max(m.rev, floor)
+	m.Rev = max(m.Rev, floor)
 	return nil
 }
 
@@ -337,10 +338,10 @@ func (tr *tracing) points(who string) *fault.Points {
 }
 
 // desk returns a desk whose coordinators are traced, before any of them is open.
-func (tr *tracing) desk() *desk {
+func (tr *tracing) desk() *coordinatortest.Desk {
 	tr.Helper()
-	d := unopenedDesk(tr.T)
-	d.alter = func(cfg *coordinator.Config) {
+	d := coordinatortest.UnopenedDesk(tr.T)
+	d.Alter = func(cfg *coordinator.Config) {
 		who := strings.TrimPrefix(cfg.DataDir, "/")
 		cfg.Store, cfg.Faults = traced{cfg.Store, tr, who}, tr.points(who)
 	}
@@ -348,17 +349,17 @@ func (tr *tracing) desk() *desk {
 }
 
 // opens opens the coordinator of d while that is traced.
-func (tr *tracing) opens(d *desk, what string) {
+func (tr *tracing) opens(d *coordinatortest.Desk, what string) {
 	tr.Helper()
 	tr.mu.Lock()
 	clear(tr.open) // the one of before is closed
 	clear(tr.shown)
 	tr.mu.Unlock()
 	tr.during(what, func() error {
-		d.open()
+		d.Open()
 		return nil
 	})
-	tr.follow(d.c)
+	tr.follow(d.C)
 }
 
 func (tr *tracing) wantPhase(c *coordinator.Coordinator, want authority.Phase) {
@@ -371,41 +372,41 @@ func (tr *tracing) wantPhase(c *coordinator.Coordinator, want authority.Phase) {
 func traceStart(tr *tracing) {
 	d := tr.desk()
 	tr.opens(d, "start on an empty store")
-	tr.wantPhase(d.c, authority.Uninitialized)
-	tr.during("first set", func() error { return d.set(poolEntries) })
-	tr.wantPhase(d.c, authority.Ready)
+	tr.wantPhase(d.C, authority.Uninitialized)
+	tr.during("first set", func() error { return d.Set(coordinatortest.PoolEntries) })
+	tr.wantPhase(d.C, authority.Ready)
 	tr.during("a look at the head", func() error {
-		d.lookAgain()
+		d.LookAgain()
 		return nil
 	})
 }
 
 // settled returns a traced desk after its first set, with records of several families. Of
 // those whose keys are random there is one in each, since two would come in any order.
-func (tr *tracing) settled(seed string) *desk {
+func (tr *tracing) settled(seed string) *coordinatortest.Desk {
 	tr.Helper()
 	d := tr.desk()
-	d.seed = seed
-	d.open()
-	wantOnly(tr.T, "first set", d.set(poolEntries), "")
-	d.mustPut("kind: qos\nname: gold\npriority: 1\n")
-	m := d.machine()
-	token := d.token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "a"})
-	wantOnly(tr.T, "join", m.join(identity.Data, proof.NewTokenProver(token)), "")
+	d.Seed = seed
+	d.Open()
+	wantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries), "")
+	mustPut(d, "kind: qos\nname: gold\npriority: 1\n")
+	m := d.Machine()
+	token := d.Token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "a"})
+	wantOnly(tr.T, "join", m.Join(identity.Data, proof.NewTokenProver(token)), "")
 	ban := &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"}
-	_, err := d.members().BanMember(context.Background(), ban)
+	_, err := d.Members().BanMember(context.Background(), ban)
 	wantOnly(tr.T, "ban", err, "")
-	tr.follow(d.c)
+	tr.follow(d.C)
 	return d
 }
 
 func traceRestart(tr *tracing) {
 	d := tr.settled("")
-	head := d.state().Head.Hash
-	tr.during("stop", d.c.Close)
+	head := d.State().Head.Hash
+	tr.during("stop", d.C.Close)
 	tr.opens(d, "start with a keeper")
-	tr.wantPhase(d.c, authority.Ready)
-	if d.state().Head.Hash != head {
+	tr.wantPhase(d.C, authority.Ready)
+	if d.State().Head.Hash != head {
 		tr.Error("a restart changed the head")
 	}
 }
@@ -413,34 +414,34 @@ func traceRestart(tr *tracing) {
 func traceSet(tr *tracing) {
 	d := tr.settled("")
 	tr.during("a set of entries alone", func() error {
-		return d.set(poolEntries + "  - {name: extra, kind: witness, match: [\"token:extra\"]}\n")
+		return d.Set(coordinatortest.PoolEntries + "  - {name: extra, kind: witness, match: [\"token:extra\"]}\n")
 	})
-	before := d.state()
+	before := d.State()
 	tr.during("a set of authority, with a new mesh CA key", func() error {
-		return d.set(poolEntries + coordinatorEntry(tr.T, 2))
+		return d.Set(coordinatortest.PoolEntries + coordinatorEntry(tr.T, 2))
 	})
-	if after := d.state(); after.MeshKey == before.MeshKey {
+	if after := d.State(); after.MeshKey == before.MeshKey {
 		tr.Error("the mesh CA key is that of before")
 	}
 }
 
 func traceReshare(tr *tracing) {
-	p := newPeople(tr.T, "alice", "bob")
-	d := tr.settled(p.seed(2, "file:/keeper/key"))
+	p := coordinatortest.NewPeople(tr.T, "alice", "bob")
+	d := tr.settled(p.Seed(2, "file:/keeper/key"))
 	tr.during("a reshare to other owners", func() error {
-		_, err := d.reshare(p.seed(1, "file:/keeper/key"))
+		_, err := reshare(d, p.Seed(1, "file:/keeper/key"))
 		return err
 	})
 }
 
 func traceRotateMeshKey(tr *tracing) {
 	d := tr.settled("")
-	before := d.state()
+	before := d.State()
 	tr.during("rotate the mesh CA key", func() error {
-		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+		_, err := trustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
-	if after := d.state(); after.MeshKey == before.MeshKey {
+	if after := d.State(); after.MeshKey == before.MeshKey {
 		tr.Error("the mesh CA key is that of before")
 	}
 }
@@ -448,76 +449,78 @@ func traceRotateMeshKey(tr *tracing) {
 func traceReseed(tr *tracing) {
 	d := tr.settled("")
 	ctx := context.Background()
-	salt := d.state().Head.Salt
+	salt := d.State().Head.Salt
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
-		p, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).PrepareReseed(ctx,
+		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).PrepareReseed(
+			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
 		return err
 	})
-	req.Signatures = d.signChange(req.Change)
+	req.Signatures = signChangeAt(d, req.Change)
 	tr.during("commit", func() error {
-		_, err := served[fealtyv1.ReseedServiceServer](d.c.Rooms().Authority.RegisterServices).CommitReseed(ctx, req)
+		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).CommitReseed(
+			ctx, req)
 		return err
 	})
-	tr.wantPhase(d.c, authority.Ready)
-	if d.state().Head.Salt == salt {
+	tr.wantPhase(d.C, authority.Ready)
+	if d.State().Head.Salt == salt {
 		tr.Error("the seed is that of before")
 	}
-	tr.during("stop", d.c.Close)
+	tr.during("stop", d.C.Close)
 	tr.opens(d, "start under the new seed")
-	tr.wantPhase(d.c, authority.Ready)
+	tr.wantPhase(d.C, authority.Ready)
 }
 
 func traceRecoverOwners(tr *tracing) {
-	p := newPeople(tr.T, "alice", "bob", "carol")
-	d := tr.settled(p.seed(2, ""))
-	wantOnly(tr.T, "close", d.c.Close(), "")
+	p := coordinatortest.NewPeople(tr.T, "alice", "bob", "carol")
+	d := tr.settled(p.Seed(2, ""))
+	wantOnly(tr.T, "close", d.C.Close(), "")
 	tr.opens(d, "start without a keeper")
-	tr.wantPhase(d.c, authority.Recovery)
+	tr.wantPhase(d.C, authority.Recovery)
 	tr.during("a look at the head", func() error {
-		d.lookAgain()
+		d.LookAgain()
 		return nil
 	})
 	for _, name := range []string{"alice", "bob"} {
 		tr.during(name+" brings a share", func() error {
-			_, err := d.bring(p.shareFile(d.store, name))
+			_, err := bring(d, p.ShareFile(d.Store, name))
 			return err
 		})
 	}
-	tr.wantPhase(d.c, authority.Ready)
+	tr.wantPhase(d.C, authority.Ready)
 }
 
 // pair returns a traced desk whose seed people own, and the keys of a second replica that
 // its manifest admits.
-func (tr *tracing) pair() *desk {
+func (tr *tracing) pair() *coordinatortest.Desk {
 	tr.Helper()
 	for {
 		d := tr.desk()
-		d.seed = newPeople(tr.T, "alice", "bob").seed(1, "")
-		d.open()
-		second, err := d.another("second")
+		d.Seed = coordinatortest.NewPeople(tr.T, "alice", "bob").Seed(1, "")
+		d.Open()
+		second, err := d.Another("second")
 		wantOnly(tr.T, "make the keys of the second", err, "")
 		wantOnly(tr.T, "close", second.Close(), "")
-		first, other := d.c.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey),
+		first, other := d.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey),
 			second.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)
 		if identity.KeyID(sha256.Sum256(first)).String() > identity.KeyID(sha256.Sum256(other)).String() {
 			continue // the audit log is read in the order of these, so they come in one order
 		}
 		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
 		entry := fmt.Sprintf(admits, second.Rooms().Self.EnrolmentKey())
-		wantOnly(tr.T, "first set", d.set(poolEntries+entry), "")
-		tr.follow(d.c)
+		wantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries+entry), "")
+		tr.follow(d.C)
 		return d
 	}
 }
 
 // recovers opens the second replica of d, which asks d's coordinator at addr.
-func (tr *tracing) recovers(d *desk, addr, own string) *coordinator.Coordinator {
+func (tr *tracing) recovers(d *coordinatortest.Desk, addr, own string) *coordinator.Coordinator {
 	tr.Helper()
-	before := d.alter
-	d.alter = func(cfg *coordinator.Config) {
+	before := d.Alter
+	d.Alter = func(cfg *coordinator.Config) {
 		before(cfg)
 		cfg.Peers = []string{addr}
 		if own != "" {
@@ -526,7 +529,7 @@ func (tr *tracing) recovers(d *desk, addr, own string) *coordinator.Coordinator 
 	}
 	var second *coordinator.Coordinator
 	tr.during("the second starts", func() (err error) {
-		second, err = d.another("second")
+		second, err = d.Another("second")
 		return err
 	})
 	tr.wantPhase(second, authority.Recovery)
@@ -542,8 +545,8 @@ func (tr *tracing) recovers(d *desk, addr, own string) *coordinator.Coordinator 
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
 	second := tr.recovers(d, servePeer(tr.T,
-		served[fealtyv1.PeerServiceServer](d.c.Rooms().PeerRecovery.RegisterServices)), "")
-	if second.Rooms().Head.State().Head.Hash != d.state().Head.Hash {
+		coordinatortest.Served[fealtyv1.PeerServiceServer](d.C.Rooms().PeerRecovery.RegisterServices)), "")
+	if second.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
 		tr.Error("they are at two heads")
 	}
 }
@@ -555,7 +558,7 @@ type lateServer struct {
 }
 
 func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return served[fealtyv1.PeerServiceServer](l.c.Rooms().PeerRecovery.RegisterServices).Prepare(stream)
+	return coordinatortest.Served[fealtyv1.PeerServiceServer](l.c.Rooms().PeerRecovery.RegisterServices).Prepare(stream)
 }
 
 func traceSetWithPeer(tr *tracing) {
@@ -563,11 +566,11 @@ func traceSetWithPeer(tr *tracing) {
 	peer := new(lateServer)
 	own := servePeer(tr.T, peer)
 	peer.c = tr.recovers(d,
-		servePeer(tr.T, served[fealtyv1.PeerServiceServer](d.c.Rooms().PeerRecovery.RegisterServices)), own)
+		servePeer(tr.T, coordinatortest.Served[fealtyv1.PeerServiceServer](d.C.Rooms().PeerRecovery.RegisterServices)), own)
 	tr.during("it says where it is",
 		func() error { return peer.c.Rooms().PeerRecovery.Announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
-		_, err := d.trustService().RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+		_, err := trustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
@@ -575,7 +578,7 @@ func traceSetWithPeer(tr *tracing) {
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)
-	if peer.c.Rooms().Head.State().MeshKey != d.state().MeshKey {
+	if peer.c.Rooms().Head.State().MeshKey != d.State().MeshKey {
 		tr.Error("they have two mesh CA keys")
 	}
 }
@@ -594,39 +597,39 @@ func (b *backupStream) Send(part *fealtyv1.CreateBackupResponse) error {
 }
 
 func traceRestore(tr *tracing) {
-	p := newPeople(tr.T, "alice", "bob")
-	d := tr.settled(p.seed(1, "file:/keeper/key"))
-	head := d.state().Head // its two values in the store come in either order
+	p := coordinatortest.NewPeople(tr.T, "alice", "bob")
+	d := tr.settled(p.Seed(1, "file:/keeper/key"))
+	head := d.State().Head // its two values in the store come in either order
 	tr.call(head.Hash.String(), "head")
 	tr.call(head.Manifest.String(), "manifest")
 	var saved backupStream
 	tr.during("back up", func() error {
-		return coordinator.BackupOf(d.c).CreateBackup(&fealtyv1.CreateBackupRequest{}, &saved)
+		return coordinator.BackupOf(d.C).CreateBackup(&fealtyv1.CreateBackupRequest{}, &saved)
 	})
-	wantOnly(tr.T, "set", d.set(poolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")
-	wantOnly(tr.T, "close", d.c.Close(), "")
+	wantOnly(tr.T, "set", d.Set(coordinatortest.PoolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")
+	wantOnly(tr.T, "close", d.C.Close(), "")
 
-	ids := []age.Identity{p.keys["alice"]}
+	ids := []age.Identity{p.Keys["alice"]}
 	found, err := backup.Check(bytes.NewReader(saved.file.Bytes()), ids)
 	wantOnly(tr.T, "check", err, "")
-	plan, err := backup.Plan(found, d.clock(), "test")
+	plan, err := backup.Plan(found, d.Clock(), "test")
 	wantOnly(tr.T, "plan", err, "")
-	key, err := manifest.NewKey(d.signer.Public().(ed25519.PublicKey))
+	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
 	wantOnly(tr.T, "key", err, "")
-	signed := ed25519.Sign(d.signer, plan.Transition(found.History).Statement())
+	signed := ed25519.Sign(d.Signer, plan.Transition(found.History).Statement())
 	plan.Signatures = append(plan.Signatures, history.Signature{Key: key, Signature: [64]byte(signed)})
-	d.store = newMemStore()
+	d.Store = coordinatortest.NewMemStore()
 	tr.during("restore into an empty store", func() error {
 		r, err := backup.Open(bytes.NewReader(saved.file.Bytes()), ids)
 		if err != nil {
 			return err
 		}
-		_, err = backup.Restore(context.Background(), traced{d.store, tr, "restore"}, plan, r, tr.points("restore"))
+		_, err = backup.Restore(context.Background(), traced{d.Store, tr, "restore"}, plan, r, tr.points("restore"))
 		return err
 	})
 	tr.opens(d, "start on what was restored")
-	tr.wantPhase(d.c, authority.Ready)
-	if s := d.state(); s.Head.Kind != history.KindRestore {
+	tr.wantPhase(d.C, authority.Ready)
+	if s := d.State(); s.Head.Kind != history.KindRestore {
 		tr.Errorf("the head is a %s", s.Head.Kind)
 	}
 }

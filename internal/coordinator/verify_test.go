@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -48,10 +49,10 @@ func verifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Clus
 // by name what is not as expected.
 func TestVerify(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	s := f.c.Rooms().Head.State()
+	f := coordinatortest.ReadyFleet(t, nil)
+	s := f.C.Rooms().Head.State()
 	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
-	got, err := verifyAt(t, f.addr, want)
+	got, err := verifyAt(t, f.Addr, want)
 	wantOnly(t, "verify", err, "")
 	if got.Coordinator != "coordinator-1" || got.History.Current().Hash != s.Head.Hash ||
 		identity.KeyOf(got.Root) != s.RootPin || identity.KeyOf(got.MeshCA) != s.MeshKey {
@@ -60,17 +61,17 @@ func TestVerify(t *testing.T) {
 	first := got.Mark()
 
 	// Another manifest is in force: the tool says since when the expected one is not.
-	if err := f.set(f.manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
+	if err := f.Set(f.Manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
 		t.Fatal(err)
 	}
 	want.Seen = first
-	_, err = verifyAt(t, f.addr, want)
-	wantCode(t, err, explain.VerifyManifest)
+	_, err = verifyAt(t, f.Addr, want)
+	coordinatortest.WantCode(t, err, explain.VerifyManifest)
 	if when := explain.Of(err).Fields["when"]; when != "it was in force until index 2, by set" {
 		t.Errorf("when: %q", when)
 	}
-	want.Manifest = f.c.Rooms().Head.State().Manifest
-	got, err = verifyAt(t, f.addr, want)
+	want.Manifest = f.C.Rooms().Head.State().Manifest
+	got, err = verifyAt(t, f.Addr, want)
 	wantOnly(t, "verify the next", err, "")
 
 	// What was seen binds: an older head, another head at the same place, another root.
@@ -93,13 +94,13 @@ func TestVerify(t *testing.T) {
 		e := want
 		e.Seen = second
 		tc.change(&e)
-		_, err := verifyAt(t, f.addr, e)
+		_, err := verifyAt(t, f.Addr, e)
 		wantOnly(t, name, err, tc.want)
 	}
-	foreign, err := manifest.Parse([]byte(string(f.manifest("")) + "  - {name: x, kind: data, match: [\"token:x\"]}\n"))
+	foreign, err := manifest.Parse([]byte(string(f.Manifest("")) + "  - {name: x, kind: data, match: [\"token:x\"]}\n"))
 	wantOnly(t, "parse", err, "")
-	_, err = verifyAt(t, f.addr, recovery.Expected{Manifest: foreign})
-	wantCode(t, err, explain.VerifyManifest)
+	_, err = verifyAt(t, f.Addr, recovery.Expected{Manifest: foreign})
+	coordinatortest.WantCode(t, err, explain.VerifyManifest)
 	if when := explain.Of(err).Fields["when"]; when != "it was never in force" {
 		t.Errorf("when: %q", when)
 	}
@@ -109,14 +110,14 @@ func TestVerify(t *testing.T) {
 // the one in force nor of one before.
 func TestStrangersSeeNoManifest(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
+	f := coordinatortest.ReadyFleet(t, nil)
 	for _, name := range []string{"confidential-one", "confidential-two"} {
-		if err := f.set(f.manifest("  - {name: " + name + ", kind: data, match: [\"token:" + name +
+		if err := f.Set(f.Manifest("  - {name: " + name + ", kind: data, match: [\"token:" + name +
 			"\"]}\n")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{})
+	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{})
 	wantOnly(t, "dial", err, "")
 	defer conn.Close()
 	stream, err := fealtyv1.NewVerifyServiceClient(conn).Verify(t.Context(),
@@ -166,20 +167,20 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 // goes on from there over three sets and asks the signers that it remembers.
 func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	got, err := verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest})
+	f := coordinatortest.ReadyFleet(t, nil)
+	got, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest})
 	wantOnly(t, "the first look", err, "")
-	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.c.Rooms().Head.State().Manifest.Hash() {
+	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.C.Rooms().Head.State().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
 	first := got.Mark()
 	for i := range 3 {
-		if err := f.set(f.manifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", i,
+		if err := f.Set(f.Manifest(fmt.Sprintf("  - {name: more-%d, kind: data, match: [\"token:more-%d\"]}\n", i,
 			i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, err = verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest, Seen: first})
+	got, err = verifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: first})
 	wantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
 	// showed, as the second does.
@@ -195,18 +196,18 @@ func TestVerifyAfterSets(t *testing.T) {
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	f, _ := ownedFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest}
-	got, err := verifyAt(t, f.addr, want)
+	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
+	got, err := verifyAt(t, f.Addr, want)
 	wantOnly(t, "verify", err, "")
-	f.loseKeeper()
-	_, err = verifyAt(t, f.addr, want)
-	wantCode(t, err, explain.RecoveryMode)
+	loseKeeper(f)
+	_, err = verifyAt(t, f.Addr, want)
+	coordinatortest.WantCode(t, err, explain.RecoveryMode)
 	want.Seen = got.Mark()
-	_, err = verifyAt(t, f.addr, want)
-	wantCode(t, err, explain.RecoveryMode)
+	_, err = verifyAt(t, f.Addr, want)
+	coordinatortest.WantCode(t, err, explain.RecoveryMode)
 	want.Seen.Hash[0]++
-	_, err = verifyAt(t, f.addr, want)
-	wantCode(t, err, explain.HistoryForked)
+	_, err = verifyAt(t, f.Addr, want)
+	coordinatortest.WantCode(t, err, explain.HistoryForked)
 }
 
 // impostor answers who verifies in place of a coordinator.
@@ -252,21 +253,21 @@ func (l *impostor) serve(t *testing.T) string {
 // Each thing that is verified has somebody who lies about it alone.
 func TestVerifyRefusesLiars(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	s := f.c.Rooms().Head.State()
+	f := coordinatortest.ReadyFleet(t, nil)
+	s := f.C.Rooms().Head.State()
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
-	h, _, _, err := f.c.Rooms().Head.ClaimedHistory(t.Context())
+	h, _, _, err := f.C.Rooms().Head.ClaimedHistory(t.Context())
 	wantOnly(t, "history", err, "")
-	genuine, _, err := f.c.VerifyClaim(t.Context(), make([]byte, 32), make([]byte, 32))
+	genuine, _, err := f.C.VerifyClaim(t.Context(), make([]byte, 32), make([]byte, 32))
 	wantOnly(t, "claim", err, "")
 	// by makes a claim by the coordinator's own key, of what change made of the truth.
 	by := func(key ed25519.PrivateKey, change func(*proof.VerifyTranscript)) func(nonce,
 		binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 		return func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
 			tr := proof.VerifyTranscript{
-				Cluster: testCluster, Nonce: nonce, Binding: binding, Head: genuine.GetHead(), Ready: true,
+				Cluster: coordinatortest.Cluster, Nonce: nonce, Binding: binding, Head: genuine.GetHead(), Ready: true,
 				Root: genuine.GetRoot(), MeshCA: genuine.GetMeshCa(), TransactionKey: genuine.GetTransactionKey(),
 			}
 			change(&tr)
@@ -280,9 +281,9 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	}
 	nothing := func(*proof.VerifyTranscript) {}
 	otherMesh, err := ca.NewMeshCA(s.Root, s.Secrets.RootCA(),
-		ca.MeshConfig{Cluster: testCluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, time.Now())
+		ca.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, time.Now())
 	wantOnly(t, "mesh CA", err, "")
-	other := readyFleet(t, nil)
+	other := coordinatortest.ReadyFleet(t, nil)
 	met := make(map[string]bool)
 	for _, tc := range []struct {
 		check, name string
@@ -291,43 +292,43 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	}{
 		{"coordinator", "by nobody's key", explain.VerifyUnproven, by(own, nothing)},
 		{"coordinator", "relayed: over another connection", explain.VerifyUnproven,
-			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
+			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Binding = make([]byte, 32) })},
 		{"coordinator", "replayed: for another nonce", explain.VerifyUnproven,
-			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
+			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Nonce = make([]byte, 32) })},
 		{"coordinator", "of another cluster", explain.VerifyUnproven,
-			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
+			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Cluster = "other.example" })},
 		{"coordinator", "altered on its way", explain.VerifyUnproven,
 			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-				c, h, err := by(f.c.Rooms().Self.PrivateKey(), nothing)(nonce, binding)
+				c, h, err := by(f.C.Rooms().Self.PrivateKey(), nothing)(nonce, binding)
 				c.MeshCa = otherMesh.Certificate().Raw
 				return c, h, err
 			}},
 		{"coordinator", "nothing", explain.VerifyUnproven,
 			func(_, _ []byte) (*fealtyv1.VerifyClaim, *history.History, error) { return nil, h, nil }},
 		{"signing key", "in recovery, of a cluster never seen", explain.RecoveryMode,
-			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
+			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
 				tr.Ready, tr.Root, tr.MeshCA, tr.TransactionKey = false, nil, nil, nil
 			})},
 		{"history", "under another key", explain.VerifyHistory,
-			by(f.c.Rooms().Self.PrivateKey(),
+			by(f.C.Rooms().Self.PrivateKey(),
 				func(tr *proof.VerifyTranscript) { tr.TransactionKey = own.Public().(ed25519.PublicKey) })},
 		{"history", "of another head", explain.VerifyHistory,
-			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
+			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Head = make([]byte, 32) })},
 		{"history", "damaged", explain.VerifyHistory,
 			func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
-				c, h, err := by(f.c.Rooms().Self.PrivateKey(), nothing)(nonce, binding)
+				c, h, err := by(f.C.Rooms().Self.PrivateKey(), nothing)(nonce, binding)
 				cut := *h
 				cut.Links = cut.Links[1:]
 				return c, &cut, err
 			}},
 		{"root", "of another cluster", explain.VerifyAuthority,
-			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
+			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) { tr.Root = tr.MeshCA })},
 		{"mesh CA", "of the same root and epoch, and not of the head", explain.VerifyAuthority,
-			by(f.c.Rooms().Self.PrivateKey(),
+			by(f.C.Rooms().Self.PrivateKey(),
 				func(tr *proof.VerifyTranscript) { tr.MeshCA = otherMesh.Certificate().Raw })},
 		{"mesh CA", "under another root", explain.VerifyAuthority,
-			by(f.c.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
-				tr.MeshCA = other.c.Rooms().Head.State().MeshCA().Certificate().Raw
+			by(f.C.Rooms().Self.PrivateKey(), func(tr *proof.VerifyTranscript) {
+				tr.MeshCA = other.C.Rooms().Head.State().MeshCA().Certificate().Raw
 			})},
 	} {
 		_, err := verifyAt(t, (&impostor{answer: tc.answer}).serve(t), want)
@@ -337,7 +338,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 		met[tc.check] = true
 	}
 	// The harness works, and who holds the coordinator's key is believed.
-	_, err = verifyAt(t, (&impostor{answer: by(f.c.Rooms().Self.PrivateKey(), nothing)}).serve(t), want)
+	_, err = verifyAt(t, (&impostor{answer: by(f.C.Rooms().Self.PrivateKey(), nothing)}).serve(t), want)
 	wantOnly(t, "genuine", err, "")
 	// TestVerify and TestVerifyInRecoveryMode have the others.
 	met["mark"], met["manifest"], met["ready"] = true, true, true
@@ -352,31 +353,31 @@ func TestVerifyRefusesLiars(t *testing.T) {
 // head.
 func TestVerifiersAreBounded(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	want := recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest}
+	f := coordinatortest.ReadyFleet(t, nil)
+	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
 	var place *flowcontrol.Slot
 	for range coordinator.VerifiersPerSource {
 		var err error
-		place, err = f.c.Verifiers().Enter(t.Context(), "127.0.0.1", epoch0)
+		place, err = f.C.Verifiers().Enter(t.Context(), "127.0.0.1", epoch0)
 		wantOnly(t, "enter", err, "")
 	}
-	_, err := verifyAt(t, f.addr, want)
-	wantCode(t, err, explain.RateLimited)
+	_, err := verifyAt(t, f.Addr, want)
+	coordinatortest.WantCode(t, err, explain.RateLimited)
 	place.Leave()
-	_, err = verifyAt(t, f.addr, want)
+	_, err = verifyAt(t, f.Addr, want)
 	wantOnly(t, "verify", err, "")
-	before := f.c.Shown()
-	_, err = f.c.ShowHistory(t.Context())
+	before := f.C.Shown()
+	_, err = f.C.ShowHistory(t.Context())
 	wantOnly(t, "show", err, "")
-	if f.c.Shown() != before {
+	if f.C.Shown() != before {
 		t.Error("the history was read again")
 	}
 	for range 2 * coordinator.VerifyBurst { // it refills meanwhile
-		if _, err = verifyAt(t, f.addr, want); err != nil {
+		if _, err = verifyAt(t, f.Addr, want); err != nil {
 			break
 		}
 	}
-	wantCode(t, err, explain.RateLimited)
+	coordinatortest.WantCode(t, err, explain.RateLimited)
 }
 
 // A restore takes the place of what was seen only with the signatures of the signers of
@@ -385,7 +386,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
 	f, owners := ownedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
-		return verifyAt(t, f.addr, recovery.Expected{Manifest: f.c.Rooms().Head.State().Manifest, Seen: seen})
+		return verifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: seen})
 	}
 	mark := func() recovery.Mark {
 		t.Helper()
@@ -393,42 +394,42 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 		wantOnly(t, "look", err, "")
 		raw, err := json.Marshal(found.Mark())
 		wantOnly(t, "encode", err, "")
-		m, err := recovery.ParseMark(raw, testCluster)
+		m, err := recovery.ParseMark(raw, coordinatortest.Cluster)
 		wantOnly(t, "parse", err, "")
 		return m
 	}
-	b := f.save(owners).signed(f.signer)
-	seed := owners.seed(2, "file:"+filepath.Join(f.dir, "keeper.key"))
-	if err := f.set(withSeed(f.manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+	b := save(f, owners).signed(f.Signer)
+	seed := owners.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key"))
+	if err := f.Set(coordinatortest.WithSeed(f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
 		seed)); err != nil {
 		t.Fatal(err)
 	}
 	same := mark()
-	was, err := manifest.NewKey(f.signer.Public().(ed25519.PublicKey))
+	was, err := manifest.NewKey(f.Signer.Public().(ed25519.PublicKey))
 	wantOnly(t, "key", err, "")
 	public, _, err := ed25519.GenerateKey(rand.Reader)
 	wantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
 	wantOnly(t, "key", err, "")
-	if err := f.set(bytes.Replace(f.c.Rooms().Head.State().Manifest.Bytes(), []byte(was.String()),
+	if err := f.Set(bytes.Replace(f.C.Rooms().Head.State().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
 	}
 	other := mark()
 	b.restore()
 	// Its coordinator forgot what it saw, or helps.
-	if err := os.Remove(filepath.Join(f.dir, "coordinator", authority.MarkFile)); err != nil {
+	if err := os.Remove(filepath.Join(f.Dir, "coordinator", authority.MarkFile)); err != nil {
 		t.Fatal(err)
 	}
-	f.start()
-	f.await(authority.Ready)
+	f.Start()
+	f.Await(authority.Ready)
 	found, err := look(same)
 	wantOnly(t, "seen under the same signers", err, "")
 	if !found.Restored {
 		t.Error("it does not say that a restore took the place of what was seen")
 	}
 	_, err = look(other)
-	wantCode(t, err, explain.HistoryForked)
+	coordinatortest.WantCode(t, err, explain.HistoryForked)
 	other.Signers = nil // of an earlier release, which did not know them
 	_, err = look(other)
 	wantOnly(t, "seen without signers", err, "")

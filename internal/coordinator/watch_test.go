@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
@@ -14,9 +15,9 @@ import (
 // changed meanwhile: who depends on it does not wait for its next poll for ever after.
 func TestWatchResumes(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, nil)
+	f := coordinatortest.NewFleet(t, nil)
 	const key = "watched/key"
-	changed, stop := watch.Key(t.Context(), f.c.Store(), key)
+	changed, stop := watch.Key(t.Context(), f.C.Store(), key)
 	defer stop()
 	told := func(what string) {
 		t.Helper()
@@ -31,16 +32,16 @@ func TestWatchResumes(t *testing.T) {
 	write := func(value string) {
 		t.Helper()
 		var err error
-		if version, err = f.store.CompareAndSwap(t.Context(), key, version, []byte(value)); err != nil {
+		if version, err = f.Store.CompareAndSwap(t.Context(), key, version, []byte(value)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 3 {
 		write(fmt.Sprint("with a connection ", i))
 		told("a change")
-		f.link.cut(errors.New("the connection is gone"))
+		f.Link.Cut(errors.New("the connection is gone"))
 		write(fmt.Sprint("without one ", i))
-		f.link.cut(nil)
+		f.Link.Cut(nil)
 		told("the change while there was no connection")
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/regress"
@@ -32,29 +33,30 @@ func TestPutBackAndGrown(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			f := readyFleet(t, nil)
-			banned := f.member("node-1").id
-			dir, kept := filepath.Join(f.dir, "store"), filepath.Join(f.dir, "kept")
-			f.stop()
+			f := coordinatortest.ReadyFleet(t, nil)
+			banned := f.Member("node-1").ID
+			dir, kept := filepath.Join(f.Dir, "store"), filepath.Join(f.Dir, "kept")
+			f.Stop()
 			wantOnly(t, "copy the store", os.CopyFS(kept, os.DirFS(dir)), "")
-			f.start()
+			f.Start()
 			before := configNames(t, f)
 			if tc.bans {
-				_, err := f.local().member.BanMember(f.ctx(),
+				_, err := f.Local().Member.BanMember(f.Context(),
 					&fealtyv1.BanMemberRequest{Kind: string(banned.Kind()), Name: banned.Name(), Reason: "test"})
 				wantOnly(t, "ban", err, "")
 			} else {
-				_, err := served[fealtyv1.ConfigServiceServer](f.c.Rooms().Desired.RegisterServices).PutConfig(f.ctx(),
+				_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](f.C.Rooms().Desired.RegisterServices).PutConfig(
+					f.Context(),
 					putRequest(qosRecord))
 				wantOnly(t, "put", err, "")
 			}
 			// Many more, so that what a start itself writes is not what passes the revision.
-			scribble(t, f.store, 50)
-			if _, err := f.store.List(f.ctx(), "scribble/"); err != nil {
+			scribble(t, f.Store, 50)
+			if _, err := f.Store.List(f.Context(), "scribble/"); err != nil {
 				t.Fatal(err)
 			}
-			f.stop()
-			seen := f.c.Rooms().StoreGuard.Revision()
+			f.Stop()
+			seen := f.C.Rooms().StoreGuard.Revision()
 
 			wantOnly(t, "remove the store", os.RemoveAll(dir), "")
 			wantOnly(t, "put the store back", os.CopyFS(dir, os.DirFS(kept)), "")
@@ -65,22 +67,23 @@ func TestPutBackAndGrown(t *testing.T) {
 				}
 				wantOnly(t, "close", st.Close(), "")
 			}
-			f.start()
+			f.Start()
 
-			loss := f.c.Rooms().StoreGuard.Lost()
+			loss := f.C.Rooms().StoreGuard.Lost()
 			switch {
 			case tc.want == "" && loss != nil:
 				t.Errorf("it is noticed now that the store %v: say so in the failure model", loss)
 			case tc.want != "" && (loss == nil || loss.Kind != tc.want):
 				t.Errorf("of what is lost it says %v, want %s", loss, tc.want)
 			}
-			if tc.bans && !f.c.Rooms().Bundle.Bans(banned, identity.KeyID{}) {
+			if tc.bans && !f.C.Rooms().Bundle.Bans(banned, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 			if got := configNames(t, f); !tc.bans && len(got) != len(before) {
 				t.Errorf("nothing was lost: %v, and %v before", got, before)
 			}
-			_, err := served[fealtyv1.ConfigServiceServer](f.c.Rooms().Desired.RegisterServices).PutConfig(f.ctx(),
+			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](f.C.Rooms().Desired.RegisterServices).PutConfig(
+				f.Context(),
 				putRequest(qosRecord))
 			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
 				t.Errorf("a change: %v", err)
@@ -100,9 +103,9 @@ func scribble(t *testing.T, st store.Store, n int) (at store.Revision) {
 	return at
 }
 
-func configNames(t *testing.T, f *fleet) (names []string) {
+func configNames(t *testing.T, f *coordinatortest.Fleet) (names []string) {
 	t.Helper()
-	l, err := f.store.List(f.ctx(), desired.Prefix)
+	l, err := f.Store.List(f.Context(), desired.Prefix)
 	wantOnly(t, "list", err, "")
 	for _, e := range l.Entries {
 		names = append(names, e.Key)

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -35,57 +36,58 @@ import (
 )
 
 // copyOf is a copy of a store in memory, which goes back to it.
-func (m *memStore) copyOf() (back func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	rev := m.rev
-	m.mu.Unlock()
-	entries := m.snapshot()
-	m.mu.Lock()
+func copyOf(m *coordinatortest.MemStore) (back func()) {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	rev := m.Rev
+	m.Mu.Unlock()
+	entries := m.Snapshot()
+	m.Mu.Lock()
 	return func() {
-		m.revert(entries)
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.rev = rev
+		m.Revert(entries)
+		m.Mu.Lock()
+		defer m.Mu.Unlock()
+		m.Rev = rev
 	}
 }
 
 // wantWentBack checks that c says that its store went back wherever people look, and
 // changes nothing.
-func (d *desk) wantWentBack(when string) {
-	d.t.Helper()
-	c := d.c
-	if s := d.state(); s.Phase != authority.Ready {
-		d.t.Fatalf("%s: it is %v, %s", when, s.Phase, s.Reason)
+func wantWentBack(d *coordinatortest.Desk, when string) {
+	d.T.Helper()
+	c := d.C
+	if s := d.State(); s.Phase != authority.Ready {
+		d.T.Fatalf("%s: it is %v, %s", when, s.Phase, s.Reason)
 	}
 	st, err := coordinator.StatusOf(c).GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
-		d.t.Fatalf("%s: status: %v", when, err)
+		d.T.Fatalf("%s: status: %v", when, err)
 	}
 	found := false
 	for _, f := range st.GetFindings() {
 		found = found || f.GetCode() == string(explain.StoreWentBack)
 	}
 	if !found {
-		d.t.Errorf("%s: status finds %v", when, st.GetFindings())
+		d.T.Errorf("%s: status finds %v", when, st.GetFindings())
 	}
 	answered := httptest.NewRecorder()
 	c.MetricsHandler(c.Cfg().Registry).ServeHTTP(answered, httptest.NewRequest(http.MethodGet, "/probe/readiness", nil))
 	var a coordinator.ProbeAnswer
 	if err := json.Unmarshal(answered.Body.Bytes(), &a); err != nil || a.Store != "went back" || !a.OK ||
 		!strings.Contains(a.Reason, "the store went back") {
-		d.t.Errorf("%s: readiness says %s", when, answered.Body)
+		d.T.Errorf("%s: readiness says %s", when, answered.Body)
 	}
 	if _, _, leads := c.Rooms().Election.Leading(); leads {
-		d.t.Errorf("%s: it leads", when)
+		d.T.Errorf("%s: it leads", when)
 	}
-	_, err = served[fealtyv1.TokenServiceServer](c.Rooms().Admission.RegisterServices).CreateToken(context.Background(),
+	_, err = coordinatortest.Served[fealtyv1.TokenServiceServer](c.Rooms().Admission.RegisterServices).CreateToken(
+		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	if !errors.Is(err, explain.StoreWentBack) {
-		d.t.Errorf("%s: a token: %v", when, err)
+		d.T.Errorf("%s: a token: %v", when, err)
 	}
-	if err := d.set(d.extra); !errors.Is(err, explain.StoreWentBack) {
-		d.t.Errorf("%s: a set: %v", when, err)
+	if err := d.Set(d.Extra); !errors.Is(err, explain.StoreWentBack) {
+		d.T.Errorf("%s: a set: %v", when, err)
 	}
 }
 
@@ -94,41 +96,41 @@ func (d *desk) wantWentBack(when string) {
 // on it; members are certified by what is known. A restore in place that the signers
 // want is the way on, and a member that knows of the ban brings it back.
 func TestStoreWentBack(t *testing.T) {
-	d := testDesk(t)
-	stays, gone := d.joined("a"), d.joined("b")
-	back := d.store.copyOf()
-	if err := d.banned(gone.id); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	stays, gone := d.Joined("a"), d.Joined("b")
+	back := copyOf(d.Store)
+	if err := bannedAt(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	banned := d.c.Rooms().Bundle.View()
-	key := identity.KeyOf(gone.leaf)
-	d.c.Rooms().StoreGuard.Keep(t.Context())
+	banned := d.C.Rooms().Bundle.View()
+	key := identity.KeyOf(gone.Leaf)
+	d.C.Rooms().StoreGuard.Keep(t.Context())
 	back()
 
 	// While it runs.
-	if err := d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true); !errors.Is(err, explain.StoreWentBack) {
+	if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, explain.StoreWentBack) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
-	d.wantWentBack("while it runs")
-	if forgedRecords(d.c) != 0 {
+	wantWentBack(d, "while it runs")
+	if forgedRecords(d.C) != 0 {
 		t.Error("it says that somebody altered a record")
 	}
-	was := d.store.snapshot()
+	was := d.Store.Snapshot()
 	for _, when := range []string{"while it runs", "after a restart", "after another one"} {
-		if !d.c.Rooms().Bundle.Bans(gone.id, key) || d.c.Rooms().Bundle.View().Version != banned.Version {
-			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.c.Rooms().Bundle.View().Version,
+		if !d.C.Rooms().Bundle.Bans(gone.ID, key) || d.C.Rooms().Bundle.View().Version != banned.Version {
+			t.Errorf("%s: the ban is lifted, by bundle %d after %d", when, d.C.Rooms().Bundle.View().Version,
 				banned.Version)
 		}
-		if chain, err := stays.recertify(); err != nil || len(chain) == 0 {
+		if chain, err := recertify(stays); err != nil || len(chain) == 0 {
 			t.Errorf("%s: a member is not certified again: %v", when, err)
 		}
-		if _, err := gone.recertify(); err == nil {
+		if _, err := recertify(gone); err == nil {
 			t.Errorf("%s: the banned member is certified", when)
 		}
-		d.restart()
-		d.wantWentBack("after a restart")
+		d.Restart()
+		wantWentBack(d, "after a restart")
 	}
-	for key, e := range d.store.snapshot() { // the desk itself makes who starts the leader
+	for key, e := range d.Store.Snapshot() { // the desk itself makes who starts the leader
 		guarded := !slices.ContainsFunc(coordinator.Unguarded, func(family string) bool {
 			return strings.HasPrefix(key,
 				family)
@@ -139,35 +141,35 @@ func TestStoreWentBack(t *testing.T) {
 	}
 
 	// Not by itself, whatever the store shows later.
-	d.store.mu.Lock()
-	d.store.rev += 1000
-	d.store.mu.Unlock()
-	d.restart()
-	d.wantWentBack("once its revisions are above")
+	d.Store.Mu.Lock()
+	d.Store.Rev += 1000
+	d.Store.Mu.Unlock()
+	d.Restart()
+	wantWentBack(d, "once its revisions are above")
 
-	d.restoreInPlace(d.store, d.signer)
-	d.restart()
-	if s := d.state(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
+	restoreInPlace(d, d.Store, d.Signer)
+	d.Restart()
+	if s := d.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
 	}
-	if d.c.Rooms().StoreGuard.Lost() != nil || d.c.Rooms().Bundle.View().Version <= banned.Version {
-		t.Errorf("after the restore: %v, bundle %d", d.c.Rooms().StoreGuard.Lost(), d.c.Rooms().Bundle.View().Version)
+	if d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.View().Version <= banned.Version {
+		t.Errorf("after the restore: %v, bundle %d", d.C.Rooms().StoreGuard.Lost(), d.C.Rooms().Bundle.View().Version)
 	}
-	if n, err := d.c.Rooms().Trust.TakePresented(t.Context(), banned.Signed); err != nil || n == 0 {
+	if n, err := d.C.Rooms().Trust.TakePresented(t.Context(), banned.Signed); err != nil || n == 0 {
 		t.Fatalf("what a member knows of bans: %d, %v", n, err)
 	}
-	if err := d.c.Rooms().Bundle.Apply(t.Context()); err != nil || !d.c.Rooms().Bundle.Bans(gone.id, key) {
+	if err := d.C.Rooms().Bundle.Apply(t.Context()); err != nil || !d.C.Rooms().Bundle.Bans(gone.ID, key) {
 		t.Errorf("the ban is not in force: %v", err)
 	}
-	d.joined("c")
-	if err := d.banned(stays.id); err != nil {
+	d.Joined("c")
+	if err := bannedAt(d, stays.ID); err != nil {
 		t.Error(err)
 	}
-	d.restart()
-	if s := d.state(); s.Phase != authority.Ready || d.c.Rooms().StoreGuard.Lost() != nil ||
-		!d.c.Rooms().Bundle.Bans(gone.id,
-			key) || !d.c.Rooms().Bundle.Bans(stays.id, identity.KeyID{}) {
-		t.Errorf("another start: %v, %v", s.Phase, d.c.Rooms().StoreGuard.Lost())
+	d.Restart()
+	if s := d.State(); s.Phase != authority.Ready || d.C.Rooms().StoreGuard.Lost() != nil ||
+		!d.C.Rooms().Bundle.Bans(gone.ID,
+			key) || !d.C.Rooms().Bundle.Bans(stays.ID, identity.KeyID{}) {
+		t.Errorf("another start: %v, %v", s.Phase, d.C.Rooms().StoreGuard.Lost())
 	}
 }
 
@@ -175,92 +177,92 @@ func TestStoreWentBack(t *testing.T) {
 // seed makes no new key over what is missing, and says what is the matter. It does not
 // look for somebody who wrote at once for ever.
 func TestWentBackWithoutTheMeshKey(t *testing.T) {
-	d := testDesk(t)
-	gone := d.joined("a")
-	back := d.store.copyOf()
-	if err := d.banned(gone.id); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	gone := d.Joined("a")
+	back := copyOf(d.Store)
+	if err := bannedAt(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	d.c.Rooms().StoreGuard.Keep(t.Context())
-	was := d.state()
+	d.C.Rooms().StoreGuard.Keep(t.Context())
+	was := d.State()
 	back()
-	for key := range d.store.snapshot() {
+	for key := range d.Store.Snapshot() {
 		if strings.HasPrefix(key, sealed.Mesh(was.Head.Hash).Under()) {
-			d.store.remove(key)
+			d.Store.Remove(key)
 		}
 	}
-	d.restart()
-	if s := d.state(); s.Phase != authority.Recovery {
+	d.Restart()
+	if s := d.State(); s.Phase != authority.Recovery {
 		t.Fatalf("without the key of the head it is %v", s.Phase)
 	}
-	secrets := d.c.Rooms().Authority.Memory().Secrets(was.Head.Salt)
+	secrets := d.C.Rooms().Authority.Memory().Secrets(was.Head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
-	before, err := d.c.Rooms().Authority.StateBefore(t.Context(), was.Chain, secrets)
+	before, err := d.C.Rooms().Authority.StateBefore(t.Context(), was.Chain, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.c.Rooms().Authority.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
+	if _, err := d.C.Rooms().Authority.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
 		explain.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
-	st, err := coordinator.StatusOf(d.c).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil || !slices.ContainsFunc(st.GetFindings(),
 		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
 		t.Errorf("status finds %v, %v", st.GetFindings(), err)
 	}
 	// Another coordinator asks for the seed, without which it knows of no loss.
-	if _, _, err := d.c.Rooms().PeerRecovery.Greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err,
+	if _, _, err := d.C.Rooms().PeerRecovery.Greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err,
 		explain.RecoveryMode) || !strings.Contains(err.Error(), string(explain.StoreWentBack)) {
 		t.Errorf("who asks for the seed is told: %v", err)
 	}
 
-	d.restoreInPlace(d.store, d.signer)
-	d.restart()
-	s := d.state()
-	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.c.Rooms().StoreGuard.Lost() != nil {
-		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.c.Rooms().StoreGuard.Lost())
+	restoreInPlace(d, d.Store, d.Signer)
+	d.Restart()
+	s := d.State()
+	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.C.Rooms().StoreGuard.Lost() != nil {
+		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.C.Rooms().StoreGuard.Lost())
 	}
 }
 
 // recertify asks for the recorded key again.
-func (m *machine) recertify() ([][]byte, error) { return m.renewWith(m.leaf, m.key) }
+func recertify(m *coordinatortest.Machine) ([][]byte, error) { return m.RenewWith(m.Leaf, m.Key) }
 
 // restoreInPlace does what fealty backup restore --in-place does.
-func (d *desk) restoreInPlace(st store.Store, signer any) {
-	d.t.Helper()
+func restoreInPlace(d *coordinatortest.Desk, st store.Store, signer any) {
+	d.T.Helper()
 	ctx := context.Background()
-	found, err := backup.PlanInPlace(ctx, lifted{d.store}, d.clock(),
+	found, err := backup.PlanInPlace(ctx, lifted{d.Store}, d.Clock(),
 		func(m *manifest.Manifest) (store.Revision, error) { return replicas.SeenIn(ctx, st, m) }, "test", "test")
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	request, err := found.Intent.Request(found.Manifest)
 	if err != nil {
-		d.t.Fatal(err)
+		d.T.Fatal(err)
 	}
 	if signer != nil {
-		f, err := request.Sign(d.signer)
+		f, err := request.Sign(d.Signer)
 		if err != nil {
-			d.t.Fatal(err)
+			d.T.Fatal(err)
 		}
 		found.Intent.Signatures = append(found.Intent.Signatures, f.Signature)
 	}
-	if err := backup.RestoreInPlace(ctx, lifted{d.store}, found, nil); err != nil {
-		d.t.Fatal(err)
+	if err := backup.RestoreInPlace(ctx, lifted{d.Store}, found, nil); err != nil {
+		d.T.Fatal(err)
 	}
 }
 
 // lifted is a memStore whose revisions can be raised.
-type lifted struct{ *memStore }
+type lifted struct{ *coordinatortest.MemStore }
 
 func (l lifted) Raise(context.Context, store.Revision) error { return store.ErrNotEmpty }
 
 func (l lifted) Lift(_ context.Context, floor store.Revision) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.rev = max(l.rev, floor)
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
+	l.Rev = max(l.Rev, floor)
 	return nil
 }
 
@@ -268,32 +270,32 @@ func (l lifted) Lift(_ context.Context, floor store.Revision) error {
 // record whole, in writes of their own: the ban stays in force, on the coordinator that
 // runs and on one that starts.
 func TestTrustPutBack(t *testing.T) {
-	d := testDesk(t)
-	d.joined("a")
-	gone := d.joined("b")
-	before := d.store.snapshot()
-	if err := d.banned(gone.id); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	gone := d.Joined("b")
+	before := d.Store.Snapshot()
+	if err := bannedAt(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	d.c.Rooms().StoreGuard.Keep(t.Context())
-	version := d.c.Rooms().Bundle.View().Version
-	for key := range d.store.snapshot() {
+	d.C.Rooms().StoreGuard.Keep(t.Context())
+	version := d.C.Rooms().Bundle.View().Version
+	for key := range d.Store.Snapshot() {
 		if !strings.HasPrefix(key, bundle.Prefix) {
 			continue
 		}
 		if e, ok := before[key]; ok {
-			d.store.write(key, e.Value)
+			d.Store.Write(key, e.Value)
 		} else {
-			d.store.alter(key, func([]byte) []byte { return nil })
+			d.Store.Alter(key, func([]byte) []byte { return nil })
 		}
 	}
 	for range 2 {
-		_ = d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true)
-		d.wantWentBack("with trust/* put back")
-		if !d.c.Rooms().Bundle.Bans(gone.id, identity.KeyOf(gone.leaf)) || d.c.Rooms().Bundle.View().Version != version {
+		_ = d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true)
+		wantWentBack(d, "with trust/* put back")
+		if !d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyOf(gone.Leaf)) || d.C.Rooms().Bundle.View().Version != version {
 			t.Fatal("the ban is lifted")
 		}
-		d.restart()
+		d.Restart()
 	}
 }
 
@@ -302,24 +304,24 @@ func TestTrustPutBack(t *testing.T) {
 func TestBanWithoutUnban(t *testing.T) {
 	for name, unban := range map[string]bool{"no unban": false, "an unban of an older ban": true} {
 		t.Run(name, func(t *testing.T) {
-			d := testDesk(t)
-			gone := d.joined("b")
-			if err := d.banned(gone.id); err != nil {
+			d := coordinatortest.PoolDesk(t)
+			gone := d.Joined("b")
+			if err := bannedAt(d, gone.ID); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := d.members().UnbanMember(t.Context(),
+			if _, err := d.Members().UnbanMember(t.Context(),
 				&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 				t.Fatal(err)
 			}
-			if d.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) || d.c.Rooms().StoreGuard.Lost() != nil {
-				t.Fatalf("a ban that a person lifted: %v", d.c.Rooms().StoreGuard.Lost())
+			if d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) || d.C.Rooms().StoreGuard.Lost() != nil {
+				t.Fatalf("a ban that a person lifted: %v", d.C.Rooms().StoreGuard.Lost())
 			}
-			if err := d.banned(gone.id); err != nil {
+			if err := bannedAt(d, gone.ID); err != nil {
 				t.Fatal(err)
 			}
 			// As a coordinator writes it that does not know of the ban.
-			s := d.state()
-			in, err := d.c.Rooms().Bundle.Read(t.Context(), s)
+			s := d.State()
+			in, err := d.C.Rooms().Bundle.Read(t.Context(), s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -334,15 +336,15 @@ func TestBanWithoutUnban(t *testing.T) {
 			}
 			next := in.State.Value
 			next.Change++
-			left := in.With(bundle.Delta{Unban: []identity.ID{gone.id}}, next)
+			left := in.With(bundle.Delta{Unban: []identity.ID{gone.ID}}, next)
 			next.Bans = left.Sum()
 			ch.Put(bundle.StateKey, in.State.Version, next)
 			if _, err := ch.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			_ = d.c.Rooms().Bundle.Refresh(t.Context(), s, true)
-			d.wantWentBack("after a ban went without an unban")
-			if !d.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) {
+			_ = d.C.Rooms().Bundle.Refresh(t.Context(), s, true)
+			wantWentBack(d, "after a ban went without an unban")
+			if !d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
 				t.Error("the ban is lifted")
 			}
 		})
@@ -353,13 +355,13 @@ func TestBanWithoutUnban(t *testing.T) {
 // that release saw of it stands nowhere: it is taken over without an alarm, and from then
 // on it is watched.
 func TestTakesOverStoreOfBefore(t *testing.T) {
-	d := testDesk(t)
-	gone := d.joined("b")
-	if err := d.banned(gone.id); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	gone := d.Joined("b")
+	if err := bannedAt(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	s := d.state()
-	in, err := d.c.Rooms().Bundle.Read(t.Context(), s)
+	s := d.State()
+	in, err := d.C.Rooms().Bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -375,28 +377,28 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-	back := d.store.copyOf()
-	if s := d.state(); s.Phase != authority.Ready || d.c.Rooms().StoreGuard.Lost() != nil ||
-		!d.c.Rooms().Bundle.Bans(gone.id,
+	forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+	back := copyOf(d.Store)
+	if s := d.State(); s.Phase != authority.Ready || d.C.Rooms().StoreGuard.Lost() != nil ||
+		!d.C.Rooms().Bundle.Bans(gone.ID,
 			identity.KeyID{}) {
-		t.Fatalf("it is %v, %v", s.Phase, d.c.Rooms().StoreGuard.Lost())
+		t.Fatalf("it is %v, %v", s.Phase, d.C.Rooms().StoreGuard.Lost())
 	}
-	if _, err := d.members().UnbanMember(t.Context(),
+	if _, err := d.Members().UnbanMember(t.Context(),
 		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Fatal(err)
 	}
-	if d.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) || d.c.Rooms().StoreGuard.Lost() != nil {
-		t.Errorf("its ban cannot be lifted: %v", d.c.Rooms().StoreGuard.Lost())
+	if d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) || d.C.Rooms().StoreGuard.Lost() != nil {
+		t.Errorf("its ban cannot be lifted: %v", d.C.Rooms().StoreGuard.Lost())
 	}
 	back()
-	_ = d.c.Rooms().Bundle.Refresh(t.Context(), d.state(), true)
-	d.wantWentBack("after it was taken over")
+	_ = d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true)
+	wantWentBack(d, "after it was taken over")
 }
 
-// banned bans a member.
-func (d *desk) banned(id identity.ID) error {
-	_, err := d.members().BanMember(context.Background(),
+// bannedAt bans a member.
+func bannedAt(d *coordinatortest.Desk, id identity.ID) error {
+	_, err := d.Members().BanMember(context.Background(),
 		&fealtyv1.BanMemberRequest{Kind: string(id.Kind()), Name: id.Name(), Reason: "test"})
 	return err
 }
@@ -405,19 +407,19 @@ func (d *desk) banned(id identity.ID) error {
 // cluster signed. A number is told to people with the name of who says it, and holds up
 // nothing.
 func TestPeersProve(t *testing.T) {
-	d := testDesk(t)
-	gone := d.joined("b")
-	back := d.store.copyOf()
-	if err := d.banned(gone.id); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	gone := d.Joined("b")
+	back := copyOf(d.Store)
+	if err := bannedAt(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	proof := d.c.Rooms().Bundle.View()
+	proof := d.C.Rooms().Bundle.View()
 	back()
-	d.forgets(storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-	if d.c.Rooms().StoreGuard.Lost() != nil || d.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", d.c.Rooms().StoreGuard.Lost())
+	forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+	if d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", d.C.Rooms().StoreGuard.Lost())
 	}
-	s := d.state()
+	s := d.State()
 	other := *proof
 	for name, c := range map[string]struct {
 		seen  *fealtyv1.GetSeenResponse
@@ -431,24 +433,25 @@ func TestPeersProve(t *testing.T) {
 			"forged": {&fealtyv1.GetSeenResponse{TrustBundle: &fealtyv1.SignedSnapshot{Envelope: append([]byte(nil),
 			other.Signed[:len(other.Signed)-2]...)}}, ""},
 	} {
-		claim, err := d.c.Rooms().Peers.Compare(t.Context(), s, "x", c.seen)
+		claim, err := d.C.Rooms().Peers.Compare(t.Context(), s, "x", c.seen)
 		if err != nil || !strings.Contains(claim, c.claim) || c.claim == "" && claim != "" {
 			t.Errorf("who says %s: %q, %v", name, claim, err)
 		}
-		if loss := d.c.Rooms().StoreGuard.Lost(); loss != nil {
+		if loss := d.C.Rooms().StoreGuard.Lost(); loss != nil {
 			t.Fatalf("who says %s holds it up: %v", name, loss)
 		}
 	}
-	if _, err := (served[fealtyv1.TokenServiceServer](d.c.Rooms().Admission.RegisterServices)).CreateToken(t.Context(),
+	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
+		d.C.Rooms().Admission.RegisterServices)).CreateToken(t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 		t.Errorf("a token: %v", err)
 	}
-	if claim, err := d.c.Rooms().Peers.Compare(t.Context(), s, "x",
+	if claim, err := d.C.Rooms().Peers.Compare(t.Context(), s, "x",
 		&fealtyv1.GetSeenResponse{TrustBundle: proof.Message()}); err != nil || claim != "" {
 		t.Errorf("the bundle that the cluster signed: %q, %v", claim, err)
 	}
-	d.wantWentBack("after another one proved it")
-	if loss := d.c.Rooms().StoreGuard.Lost(); loss.From != "coordinator x" {
+	wantWentBack(d, "after another one proved it")
+	if loss := d.C.Rooms().StoreGuard.Lost(); loss.From != "coordinator x" {
 		t.Errorf("nobody is named: %+v", loss)
 	}
 }
@@ -457,14 +460,14 @@ func TestPeersProve(t *testing.T) {
 // named, and delays no bundle, ban, term or version of others.
 func TestMemberThatClaims(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	r := newReplica(t, f)
-	if err := f.set(f.manifest("")); err != nil {
+	f := coordinatortest.ReadyFleet(t, nil)
+	r := coordinatortest.NewReplica(t, f)
+	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	r.start()
-	r.awaitHead(f)
-	liar, honest, other := f.member("liar"), f.member("honest"), f.member("other")
+	r.Start()
+	r.AwaitHead(f)
+	liar, honest, other := f.Member("liar"), f.Member("honest"), f.Member("other")
 	_, term, _ := awaitLeader(t, f, r)
 	const most = 1<<53 - 1
 	said := &fealtyv1.ConnectRequest{Name: "liar"}
@@ -472,10 +475,10 @@ func TestMemberThatClaims(t *testing.T) {
 		said.Held = append(said.Held, &fealtyv1.HeldSnapshot{Scope: string(scope), AuthorityEpoch: most,
 			ConfigVersion: most, Generation: most})
 	}
-	connect := func(n *node, req *fealtyv1.ConnectRequest) fealtyv1.AgentService_ConnectClient {
-		ctx, cancel := context.WithCancel(f.ctx())
+	connect := func(n *coordinatortest.Node, req *fealtyv1.ConnectRequest) fealtyv1.AgentService_ConnectClient {
+		ctx, cancel := context.WithCancel(f.Context())
 		t.Cleanup(cancel)
-		stream, err := newClients(n.conn()).agent.Connect(ctx)
+		stream, err := coordinatortest.NewClients(n.Conn()).Agent.Connect(ctx)
 		if err == nil {
 			err = stream.Send(req)
 		}
@@ -488,31 +491,31 @@ func TestMemberThatClaims(t *testing.T) {
 	// It is sent what there is like anybody.
 	until(t, lies, snapshot.ScopeTrustBundle)
 	until(t, hears, snapshot.ScopeTrustBundle)
-	f.ban(other)
-	l, err := f.store.List(f.ctx(), bundle.StateKey)
+	banIn(f, other)
+	l, err := f.Store.List(f.Context(), bundle.StateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
 		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.c.Rooms().Head.State().Bundle.Open(sent.GetEnvelope())
+		bundle, h, err := f.C.Rooms().Head.State().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.ConfigVersion > uint64(l.Revision) || !slices.Contains(bundle.BannedIDs, other.id) {
+		if h.ConfigVersion > uint64(l.Revision) || !slices.Contains(bundle.BannedIDs, other.ID) {
 			t.Errorf("%s is sent version %d, and the store is at %d; it bans %v", name, h.ConfigVersion, l.Revision,
 				bundle.BannedIDs)
 		}
 	}
-	f.member("late")
-	for _, c := range []*fleet{f, r} {
-		c.awaitTold("data/late")
+	f.Member("late")
+	for _, c := range []*coordinatortest.Fleet{f, r} {
+		awaitTold(c, "data/late")
 		time.Sleep(peers.Fresh) // what was said before is not fresh any more
-		st, named := c.getStatus(), 0
+		st, named := getStatus(c), 0
 		for _, finding := range st.GetFindings() {
 			switch {
 			case finding.GetCode() == string(explain.StoreWentBack):
-				t.Errorf("%s: it is believed: %v", c.dir, finding)
+				t.Errorf("%s: it is believed: %v", c.Dir, finding)
 			case finding.GetCode() == string(explain.StoreClaimed):
 				named++
 				if !strings.Contains(finding.GetSummary(), "data/liar") {
@@ -523,8 +526,8 @@ func TestMemberThatClaims(t *testing.T) {
 		if named != 1 {
 			t.Errorf("%d findings name it: %v", named, st.GetFindings())
 		}
-		if c.c.Rooms().StoreGuard.Lost() != nil {
-			t.Errorf("it holds up a coordinator: %v", c.c.Rooms().StoreGuard.Lost())
+		if c.C.Rooms().StoreGuard.Lost() != nil {
+			t.Errorf("it holds up a coordinator: %v", c.C.Rooms().StoreGuard.Lost())
 		}
 	}
 	if _, now, _ := awaitLeader(t, f, r); now >= most || now < term {
@@ -533,27 +536,27 @@ func TestMemberThatClaims(t *testing.T) {
 }
 
 // forgets starts the coordinator again without these files of its data directory.
-func (d *desk) forgets(names ...string) {
-	d.t.Helper()
-	if err := d.c.Close(); err != nil {
-		d.t.Fatal(err)
+func forgets(d *coordinatortest.Desk, names ...string) {
+	d.T.Helper()
+	if err := d.C.Close(); err != nil {
+		d.T.Fatal(err)
 	}
 	for _, name := range names {
-		if err := d.disk.FS().Remove("/coordinator/" + name); err != nil {
-			d.t.Fatal(err)
+		if err := d.Disk.FS().Remove("/coordinator/" + name); err != nil {
+			d.T.Fatal(err)
 		}
 	}
-	d.open()
+	d.Open()
 }
 
 // A member shows the trust bundle that the cluster signed, and that its store does not
 // have any more, to a coordinator that saw nothing of it. Anything else is refused.
 func TestMemberProves(t *testing.T) {
 	t.Parallel()
-	f := readyFleet(t, nil)
-	gone := f.member("gone")
-	f.stop()
-	file, was := filepath.Join(f.dir, "store", "db"), filepath.Join(t.TempDir(), "db")
+	f := coordinatortest.ReadyFleet(t, nil)
+	gone := f.Member("gone")
+	f.Stop()
+	file, was := filepath.Join(f.Dir, "store", "db"), filepath.Join(t.TempDir(), "db")
 	copyFile := func(from, to string) {
 		t.Helper()
 		raw, err := os.ReadFile(from)
@@ -565,11 +568,11 @@ func TestMemberProves(t *testing.T) {
 		}
 	}
 	copyFile(file, was)
-	f.start()
-	f.awaitPhase(authority.Ready)
-	f.ban(gone)
-	proof := f.c.Rooms().Bundle.View().Signed
-	f.stop()
+	f.Start()
+	awaitPhase(f, authority.Ready)
+	banIn(f, gone)
+	proof := f.C.Rooms().Bundle.View().Signed
+	f.Stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
@@ -577,33 +580,33 @@ func TestMemberProves(t *testing.T) {
 	}
 	copyFile(was, file)
 	for _, name := range []string{storeguard.StoreSeenFile, storeguard.TrustSeenFile} {
-		if err := os.Remove(filepath.Join(f.dir, "coordinator", name)); err != nil {
+		if err := os.Remove(filepath.Join(f.Dir, "coordinator", name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.start()
-	f.awaitPhase(authority.Ready)
-	if f.c.Rooms().StoreGuard.Lost() != nil || f.c.Rooms().Bundle.Bans(gone.id, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", f.c.Rooms().StoreGuard.Lost())
+	f.Start()
+	awaitPhase(f, authority.Ready)
+	if f.C.Rooms().StoreGuard.Lost() != nil || f.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
+		t.Fatalf("it knows by itself: %v", f.C.Rooms().StoreGuard.Lost())
 	}
-	other := readyFleet(t, nil)
+	other := coordinatortest.ReadyFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"altered": append(bytes.Clone(proof[:len(proof)-1]),
-			proof[len(proof)-1]^1), "of another cluster": other.c.Rooms().Bundle.View().Signed, "its " +
-			"own": f.c.Rooms().Bundle.View().Signed,
+			proof[len(proof)-1]^1), "of another cluster": other.C.Rooms().Bundle.View().Signed, "its " +
+			"own": f.C.Rooms().Bundle.View().Signed,
 	} {
-		if _, _, err := f.present(raw); name != "its own" && err == nil {
+		if _, _, err := present(f, raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
 		}
-		if loss := f.c.Rooms().StoreGuard.Lost(); loss != nil {
+		if loss := f.C.Rooms().StoreGuard.Lost(); loss != nil {
 			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
 		}
 	}
-	first, _, err := f.present(proof)
+	first, _, err := present(f, proof)
 	if err != nil || !first.GetCompares() {
 		t.Errorf("presented: %v, %v", first, err)
 	}
-	if loss := f.c.Rooms().StoreGuard.Lost(); loss == nil || loss.From == "" {
+	if loss := f.C.Rooms().StoreGuard.Lost(); loss == nil || loss.From == "" {
 		t.Errorf("what the cluster signed is no proof: %v", loss)
 	}
 }
@@ -611,34 +614,34 @@ func TestMemberProves(t *testing.T) {
 // A bundle of the time in which bans ended without a record proves nothing of bans:
 // whoever kept one cannot hold up a cluster by showing it.
 func TestOldBundleProvesNoBan(t *testing.T) {
-	d := testDesk(t)
-	gone := d.joined("b")
-	if err := d.banned(gone.id); err != nil {
+	d := coordinatortest.PoolDesk(t)
+	gone := d.Joined("b")
+	if err := bannedAt(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
-	old := d.c.Rooms().Bundle.View()
-	s := d.state()
+	old := d.C.Rooms().Bundle.View()
+	s := d.State()
 	// As an earlier release lifts it, and this one takes over.
-	in, err := d.c.Rooms().Bundle.Read(t.Context(), s)
+	in, err := d.C.Rooms().Bundle.Read(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := in.State.Value
 	next.Change, next.UnbansFrom = next.Change+1, 0
-	next.Bans = in.With(bundle.Delta{Unban: []identity.ID{gone.id}}, next).Sum()
+	next.Bans = in.With(bundle.Delta{Unban: []identity.ID{gone.ID}}, next).Sum()
 	ch := s.Records.NewChange(s.HeadVersion)
-	ch.Delete(record.BanIDKey("data", "b"), d.store.version(record.BanIDKey("data", "b")))
+	ch.Delete(record.BanIDKey("data", "b"), d.Store.Version(record.BanIDKey("data", "b")))
 	ch.Put(bundle.StateKey, in.State.Version, next)
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.Rooms().Bundle.Refresh(t.Context(), s, true); err != nil {
+	if err := d.C.Rooms().Bundle.Refresh(t.Context(), s, true); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.c.Rooms().Trust.Proven(t.Context(), "somebody",
-		old.Signed); err != nil || d.c.Rooms().StoreGuard.Lost() != nil || d.c.Rooms().Bundle.Bans(gone.id,
+	if err := d.C.Rooms().Trust.Proven(t.Context(), "somebody",
+		old.Signed); err != nil || d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.Bans(gone.ID,
 		identity.KeyID{}) {
-		t.Errorf("it ended with %v, and %v is lost", err, d.c.Rooms().StoreGuard.Lost())
+		t.Errorf("it ended with %v, and %v is lost", err, d.C.Rooms().StoreGuard.Lost())
 	}
 }
 
@@ -646,20 +649,20 @@ func TestOldBundleProvesNoBan(t *testing.T) {
 // as a ready one: what it read on the way there counts.
 func TestWentBackAfterTheStart(t *testing.T) {
 	t.Parallel()
-	d := testDesk(t)
-	d.joined("a")
-	wantOnlyNil(t, d.c.Close())
-	back := d.store.copyOf()
-	d.store.write("member/data/b", nil) // of another coordinator, and gone with the store of now
-	d.store.remove("member/data/b")
-	d.open()
-	if loss := d.c.Rooms().StoreGuard.Lost(); d.state().Phase != authority.Ready || loss != nil {
-		t.Fatalf("it is %v, and %v is lost", d.state().Phase, loss)
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	wantOnlyNil(t, d.C.Close())
+	back := copyOf(d.Store)
+	d.Store.Write("member/data/b", nil) // of another coordinator, and gone with the store of now
+	d.Store.Remove("member/data/b")
+	d.Open()
+	if loss := d.C.Rooms().StoreGuard.Lost(); d.State().Phase != authority.Ready || loss != nil {
+		t.Fatalf("it is %v, and %v is lost", d.State().Phase, loss)
 	}
 	back()
-	_, err := d.c.Store().List(t.Context(), record.MemberPrefix)
+	_, err := d.C.Store().List(t.Context(), record.MemberPrefix)
 	wantOnlyNil(t, err)
-	if d.c.Rooms().StoreGuard.Lost() == nil {
+	if d.C.Rooms().StoreGuard.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
 	}
 }

@@ -21,6 +21,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -62,26 +63,26 @@ func uriNames(uris ...string) func(*x509.Certificate) {
 func TestX509JoinAdmitsByPattern(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
-	f := newFleet(t, nil)
-	if err := f.set(f.manifest(corpEntries(pki))); err != nil {
+	f := coordinatortest.NewFleet(t, nil)
+	if err := f.Set(f.Manifest(corpEntries(pki))); err != nil {
 		t.Fatal(err)
 	}
-	n := f.node()
-	if err := n.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	n := f.Node()
+	if err := n.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
-	if want := "spiffe://" + testCluster + "/data/c"; n.id.String() != want ||
-		n.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
-		t.Fatalf("%s, %v; want %s, admitted", n.id, n.grant.GetOutcome(), want)
+	if want := "spiffe://" + coordinatortest.Cluster + "/data/c"; n.ID.String() != want ||
+		n.Grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED {
+		t.Fatalf("%s, %v; want %s, admitted", n.ID, n.Grant.GetOutcome(), want)
 	}
-	resp, err := f.local().member.GetMember(f.ctx(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "c"})
+	resp, err := f.Local().Member.GetMember(f.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if m := resp.GetMember(); m.GetEntry() != "racks" || m.GetJoinedBy() != "x509:subject:CN=node-c" {
 		t.Errorf("the record says %v", m)
 	}
-	if err := n.renew(true); err != nil {
+	if err := n.Renew(true); err != nil {
 		t.Errorf("renewal: %v", err)
 	}
 	// Other types of keys that PKIs hand out.
@@ -90,7 +91,7 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, key := range map[string]crypto.Signer{"node-p384": p384, "node-ed25519": identitytest.NewEd25519Key(t)} {
-		if err := f.node().join(identity.Data, proverOf(pki.Issue(t, key, commonName(name)), key)); err != nil {
+		if err := f.Node().Join(identity.Data, proverOf(pki.Issue(t, key, commonName(name)), key)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -100,37 +101,37 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 // key; it keeps its record.
 func TestX509RejoinKeepsTheRecord(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := readyDesk(t, corpEntries(pki))
-	m := d.machine()
-	if err := m.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	d := coordinatortest.ReadyDesk(t, corpEntries(pki))
+	m := d.Machine()
+	if err := m.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
-	before := d.record(identity.Data, "c")
+	before := d.Record(identity.Data, "c")
 	for range 2 {
-		d.advance(time.Hour)
-		again := d.machine()
-		if err := again.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+		d.Advance(time.Hour)
+		again := d.Machine()
+		if err := again.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
 			t.Fatal(err)
 		}
-		if got := again.grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER ||
-			again.id != m.id {
-			t.Fatalf("outcome %v as %s, want ALREADY_MEMBER as %s", got, again.id, m.id)
+		if got := again.Grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER ||
+			again.ID != m.ID {
+			t.Fatalf("outcome %v as %s, want ALREADY_MEMBER as %s", got, again.ID, m.ID)
 		}
-		after := d.record(identity.Data, "c")
-		if !after.Value.JoinedAt.Equal(before.Value.JoinedAt) || after.Value.Key != keyOf(t, again.key) ||
+		after := d.Record(identity.Data, "c")
+		if !after.Value.JoinedAt.Equal(before.Value.JoinedAt) || after.Value.Key != coordinatortest.KeyOf(t, again.Key) ||
 			after.Value.Key == before.Value.Key || after.Value.ProofType != proof.TypeX509 {
 			t.Fatalf("record %+v, was %+v", after.Value, before.Value)
 		}
 	}
 	// Long after the grace for the last key is over too: that needs no human.
-	d.advance(30 * 24 * time.Hour)
-	fresh := identitytest.NewPKI(t, "corp", d.clock)
+	d.Advance(30 * 24 * time.Hour)
+	fresh := identitytest.NewPKI(t, "corp", d.Clock)
 	fresh.Root, fresh.Intermediate = pki.Root, pki.Intermediate
-	if err := d.machine().join(identity.Data, corpProver(t, fresh, commonName("node-c"))); err != nil {
+	if err := d.Machine().Join(identity.Data, corpProver(t, fresh, commonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	// Another certificate that gives the same name is somebody else.
-	wantCode(t, d.machine().join(identity.Data,
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
 		corpProver(t, fresh,
 			func(c *x509.Certificate) { c.DNSNames = []string{"c.nodes.example"} })), explain.JoinNameTaken)
 }
@@ -138,7 +139,7 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 // Each of these is refused, and nothing changes.
 func TestX509Refusals(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := readyDesk(t, corpEntries(pki))
+	d := coordinatortest.ReadyDesk(t, corpEntries(pki))
 	stranger := identitytest.NewPKI(t, "corp", nil)
 	key := identitytest.NewKey(t)
 	for _, tc := range []struct {
@@ -183,19 +184,19 @@ func TestX509Refusals(t *testing.T) {
 			explain.ProofOtherSession, "binding of this TLS session"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			before := d.store.snapshot()
-			err := d.machine().join(tc.kind, tc.prover)
-			wantCode(t, err, tc.want)
+			before := d.Store.Snapshot()
+			err := d.Machine().Join(tc.kind, tc.prover)
+			coordinatortest.WantCode(t, err, tc.want)
 			if !strings.Contains(explain.Of(err).Error(), tc.says) {
 				t.Errorf("the candidate is told %v, want %q in it", err, tc.says)
 			}
-			if after := d.store.snapshot(); !reflect.DeepEqual(after, before) {
+			if after := d.Store.Snapshot(); !reflect.DeepEqual(after, before) {
 				t.Errorf("the store changed: %d entries, were %d", len(after), len(before))
 			}
 		})
 	}
 	// The same with one URI, so that the rows above show something.
-	if err := d.machine().join(identity.Witness,
+	if err := d.Machine().Join(identity.Witness,
 		corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1"))); err != nil {
 		t.Fatal(err)
 	}
@@ -205,21 +206,21 @@ func TestX509Refusals(t *testing.T) {
 // root of the same name as its issuer, nor of entries and members.
 func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := readyDesk(t, corpEntries(pki))
-	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	d := coordinatortest.ReadyDesk(t, corpEntries(pki))
+	if err := d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	// A root of this very name is in the manifest: whether that is so must not show.
 	same, other := identitytest.NewPKI(t, "corp", nil), identitytest.NewPKI(t, "elsewhere", nil)
 	var told [2]string
 	for i, stranger := range []*identitytest.PKI{same, other} {
-		err := explain.Of(d.machine().join(identity.Data, corpProver(t, stranger, commonName("node-c"))))
+		err := explain.Of(d.Machine().Join(identity.Data, corpProver(t, stranger, commonName("node-c"))))
 		told[i] = strings.ReplaceAll(err.Error(), stranger.Root.Cert.Subject.String(), "OWN ISSUER")
 	}
 	if told[0] != told[1] {
 		t.Errorf("with a root's name: %s\nwith another: %s", told[0], told[1])
 	}
-	if err := d.machine().join(identity.Data,
+	if err := d.Machine().Join(identity.Data,
 		corpProver(t, pki, commonName("printer-7"))); strings.Contains(explain.Of(err).Error(), "node-") {
 		t.Errorf("it is told of an entry: %v", err)
 	}
@@ -228,10 +229,10 @@ func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
 // Who says that it is a member already becomes that one or nobody.
 func TestX509ClaimedMember(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := readyDesk(t, corpEntries(pki))
-	join := func(name string) *machine {
-		m := d.machine()
-		if err := m.join(identity.Data, corpProver(t, pki, commonName("node-"+name))); err != nil {
+	d := coordinatortest.ReadyDesk(t, corpEntries(pki))
+	join := func(name string) *coordinatortest.Machine {
+		m := d.Machine()
+		if err := m.Join(identity.Data, corpProver(t, pki, commonName("node-"+name))); err != nil {
 			t.Fatal(err)
 		}
 		return m
@@ -248,23 +249,23 @@ func TestX509ClaimedMember(t *testing.T) {
 		{"a name that nobody has, by a proof that gives another", "nobody", "member", func() { join("member") },
 			explain.JoinOtherMember},
 		{"one that was removed", "removed", "removed",
-			func() { join("removed"); d.remove(t, identity.Data, "removed") }, explain.JoinOtherMember},
+			func() { join("removed"); remove(d, t, identity.Data, "removed") }, explain.JoinOtherMember},
 		{"one that never was", "new", "new", func() {}, explain.JoinOtherMember},
 		{"one that was replaced", "replaced", "replaced",
-			func() { join("replaced"); d.replace(t, identity.Data, "replaced") }, explain.JoinOtherMember},
-		{"one that is banned", "banned", "banned", func() { join("banned"); d.ban(t, identity.Data, "banned") },
+			func() { join("replaced"); replace(d, t, identity.Data, "replaced") }, explain.JoinOtherMember},
+		{"one that is banned", "banned", "banned", func() { join("banned"); banAt(d, t, identity.Data, "banned") },
 			explain.JoinBanned},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.prepare()
-			before := d.store.snapshot()
-			was := d.record(identity.Data, tc.shows).Value
-			m := d.machine()
-			m.claims = tc.claims
-			err := m.join(identity.Data, corpProver(t, pki, commonName("node-"+tc.shows)))
+			before := d.Store.Snapshot()
+			was := d.Record(identity.Data, tc.shows).Value
+			m := d.Machine()
+			m.Claims = tc.claims
+			err := m.Join(identity.Data, corpProver(t, pki, commonName("node-"+tc.shows)))
 			if tc.want != "" {
-				wantCode(t, err, tc.want)
-				if after := d.store.snapshot(); !reflect.DeepEqual(after, before) {
+				coordinatortest.WantCode(t, err, tc.want)
+				if after := d.Store.Snapshot(); !reflect.DeepEqual(after, before) {
 					t.Error("the store changed")
 				}
 				return
@@ -272,11 +273,11 @@ func TestX509ClaimedMember(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			is := d.record(identity.Data, tc.shows).Value
-			if m.grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER ||
-				!is.JoinedAt.Equal(was.JoinedAt) || is.Incarnation != keyOf(t, m.key) ||
+			is := d.Record(identity.Data, tc.shows).Value
+			if m.Grant.GetOutcome() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER ||
+				!is.JoinedAt.Equal(was.JoinedAt) || is.Incarnation != coordinatortest.KeyOf(t, m.Key) ||
 				is.Incarnation == was.Incarnation {
-				t.Errorf("outcome %v, record %+v, was %+v", m.grant.GetOutcome(), is, was)
+				t.Errorf("outcome %v, record %+v, was %+v", m.Grant.GetOutcome(), is, was)
 			}
 		})
 	}
@@ -285,24 +286,25 @@ func TestX509ClaimedMember(t *testing.T) {
 // A banned member does not come back by its certificate, also when grace and the ban of
 // its keys are long over.
 func TestX509BannedForGood(t *testing.T) {
-	d := readyDesk(t, poolEntries)
-	pki := identitytest.NewPKI(t, "corp", d.clock)
-	if err := d.set(corpEntries(pki)); err != nil {
+	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
+	pki := identitytest.NewPKI(t, "corp", d.Clock)
+	if err := d.Set(corpEntries(pki)); err != nil {
 		t.Fatal(err)
 	}
-	m := d.machine()
-	if err := m.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	m := d.Machine()
+	if err := m.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
-	d.ban(t, identity.Data, "c")
-	d.advance(60 * 24 * time.Hour)
-	if err := d.c.PruneOnce(t.Context(), d.state(), d.clock()); err != nil {
+	banAt(d, t, identity.Data, "c")
+	d.Advance(60 * 24 * time.Hour)
+	if err := d.C.PruneOnce(t.Context(), d.State(), d.Clock()); err != nil {
 		t.Fatal(err)
 	}
-	again := d.machine()
-	again.claims = "c"
-	wantCode(t, again.join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.JoinBanned)
-	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.JoinBanned)
+	again := d.Machine()
+	again.Claims = "c"
+	coordinatortest.WantCode(t, again.Join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.JoinBanned)
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-c"))),
+		explain.JoinBanned)
 }
 
 // Whoever holds a certificate and its key is whom the manifest admits. What takes an
@@ -312,30 +314,34 @@ func TestX509WhatKeepsACertificateOut(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	for _, tc := range []struct {
 		name string
-		act  func(d *desk)
+		act  func(d *coordinatortest.Desk)
 		want explain.Code // "" for in again
 	}{
-		{"nothing", func(*desk) {}, ""},
-		{"remove", func(d *desk) { d.remove(t, identity.Data, "c") }, ""},
-		{"replace", func(d *desk) { d.replace(t, identity.Data, "c") }, ""},
-		{"ban", func(d *desk) { d.ban(t, identity.Data, "c") }, explain.JoinBanned},
-		{"ban and remove", func(d *desk) { d.ban(t, identity.Data, "c"); d.remove(t, identity.Data, "c") },
+		{"nothing", func(*coordinatortest.Desk) {}, ""},
+		{"remove", func(d *coordinatortest.Desk) { remove(d, t, identity.Data, "c") }, ""},
+		{"replace", func(d *coordinatortest.Desk) { replace(d, t, identity.Data, "c") }, ""},
+		{"ban", func(d *coordinatortest.Desk) { banAt(d, t, identity.Data, "c") }, explain.JoinBanned},
+		{"ban and remove", func(d *coordinatortest.Desk) {
+			banAt(d, t, identity.Data, "c")
+			remove(d, t, identity.Data,
+				"c")
+		},
 			explain.JoinBanned},
-		{"no entry for the name", func(d *desk) {
-			wantOnly(t, "set", d.set(strings.ReplaceAll(corpEntries(pki), "CN=node-*", "CN=rack-*")), "")
+		{"no entry for the name", func(d *coordinatortest.Desk) {
+			wantOnly(t, "set", d.Set(strings.ReplaceAll(corpEntries(pki), "CN=node-*", "CN=rack-*")), "")
 		}, explain.JoinUnauthorized},
-		{"another root", func(d *desk) {
-			wantOnly(t, "set", d.set(corpEntries(identitytest.NewPKI(t, "corp", nil))), "")
+		{"another root", func(d *coordinatortest.Desk) {
+			wantOnly(t, "set", d.Set(corpEntries(identitytest.NewPKI(t, "corp", nil))), "")
 		}, explain.JoinCertificateForeign},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := readyDesk(t, corpEntries(pki))
+			d := coordinatortest.ReadyDesk(t, corpEntries(pki))
 			stolen := corpProver(t, pki, commonName("node-c"))
-			node, thief := d.machine(), d.machine()
-			wantOnly(t, "join", node.join(identity.Data, stolen), "")
+			node, thief := d.Machine(), d.Machine()
+			wantOnly(t, "join", node.Join(identity.Data, stolen), "")
 			tc.act(d)
-			wantOnly(t, "the thief's join", thief.join(identity.Data, stolen), tc.want)
-			if tc.want == "" && node.renew() == nil {
+			wantOnly(t, "the thief's join", thief.Join(identity.Data, stolen), tc.want)
+			if tc.want == "" && node.Renew() == nil {
 				t.Error("two machines hold the identity")
 			}
 		})
@@ -353,42 +359,44 @@ func (e elsewhere) Prove(ctx context.Context, t proof.Transcript) (proof.Evidenc
 // Without roots in the manifest the type is not known; taking them away sticks.
 func TestX509NeedsRootsInTheManifest(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := readyDesk(t, poolEntries)
-	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.ProofUnknownType)
-	if err := d.set(corpEntries(pki)); err != nil {
+	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-c"))),
+		explain.ProofUnknownType)
+	if err := d.Set(corpEntries(pki)); err != nil {
 		t.Fatal(err)
 	}
-	m := d.machine()
-	if err := m.join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	m := d.Machine()
+	if err := m.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
-	d.restart()
-	if err := d.machine().join(identity.Data, corpProver(t, pki, commonName("node-d"))); err != nil {
+	d.Restart()
+	if err := d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-d"))); err != nil {
 		t.Fatalf("after a restart: %v", err)
 	}
 	other := identitytest.NewPKI(t, "corp", nil)
-	if err := d.set(corpEntries(other)); err != nil {
+	if err := d.Set(corpEntries(other)); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, d.machine().join(identity.Data, corpProver(t, pki, commonName("node-e"))),
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-e"))),
 		explain.JoinCertificateForeign)
-	if err := d.set(poolEntries); err != nil {
+	if err := d.Set(coordinatortest.PoolEntries); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, d.machine().join(identity.Data, corpProver(t, other, commonName("node-e"))), explain.ProofUnknownType)
-	wantCode(t, m.renew(), explain.RenewEntryGone)
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, other, commonName("node-e"))),
+		explain.ProofUnknownType)
+	coordinatortest.WantCode(t, m.Renew(), explain.RenewEntryGone)
 }
 
 // What a relay passes on is bound to the candidate's session with the relay.
 func TestRelayedX509ProofIsRefused(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
-	f := newFleet(t, nil)
-	if err := f.set(f.manifest(corpEntries(pki))); err != nil {
+	f := coordinatortest.NewFleet(t, nil)
+	if err := f.Set(f.Manifest(corpEntries(pki))); err != nil {
 		t.Fatal(err)
 	}
 	prover := corpProver(t, pki, commonName("node-c"))
-	before := f.catalog()
+	before := f.Catalog()
 	relay := newRelay(t, f)
 	conn, err := grpc.NewClient("passthrough:///"+relay.addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
@@ -397,21 +405,21 @@ func TestRelayedX509ProofIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	wantCode(t, careless{f.node()}.join(conn, prover), explain.ProofOtherSession)
+	coordinatortest.WantCode(t, careless{f.Node()}.join(conn, prover), explain.ProofOtherSession)
 	if !relay.forwarded() {
 		t.Fatal("the relay forwarded nothing: the test proves nothing")
 	}
-	if f.catalog() != before {
+	if f.Catalog() != before {
 		t.Fatal("the catalog changed")
 	}
-	pinned := f.node()
-	pinned.dialer.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
+	pinned := f.Node()
+	pinned.Dialer.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", relay.addr)
 	}
-	if err := pinned.join(identity.Data, prover); err == nil {
+	if err := pinned.Join(identity.Data, prover); err == nil {
 		t.Fatal("a pinned candidate spoke to the relay")
 	}
-	if err := f.node().join(identity.Data, prover); err != nil {
+	if err := f.Node().Join(identity.Data, prover); err != nil {
 		t.Fatalf("the same certificate over one session: %v", err)
 	}
 }

@@ -51,6 +51,8 @@ var secretRooms = []struct {
 	{"internal/recovery", shares, "it says which of them bring a seed back"},
 	{"internal/devcluster", seeds, "it plays a thief"},
 	{"internal/devcluster", shares, "it plays the owners"},
+	{"internal/coordinator/coordinatortest", seeds, "it plays a thief"},
+	{"internal/coordinator/coordinatortest", shares, "it plays the owners"},
 	{"internal/coordinator/authority", seeds, "the one part of a coordinator that holds them"},
 	{"internal/coordinator/authority", shares, "it makes them, and a seed of them"},
 	{"internal/coordinator/transition", shares, "it splits a seed among its owners, and seals each share"},

@@ -1,4 +1,4 @@
-package coordinator_test
+package coordinatortest
 
 import (
 	"context"
@@ -20,7 +20,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// newReplica returns one more coordinator on the store of f, with a data directory,
+// NewReplica returns one more coordinator on the store of f, with a data directory,
 // listeners, faults and a link to the store of its own; signer, clock and config
 // are those of f. It has its enrolment key, so that f.manifest admits it, as
 // coordinator-2 and so on, and is not running:
@@ -29,18 +29,18 @@ import (
 //	f.set(f.manifest(""))
 //	r.start()
 //	r.await(phaseReady)
-func newReplica(t testing.TB, f *fleet) *fleet {
+func NewReplica(t testing.TB, f *Fleet) *Fleet {
 	t.Helper()
-	if f.first != nil {
-		f = f.first
+	if f.First != nil {
+		f = f.First
 	}
-	name := fmt.Sprintf("replica-%d", len(f.replicas)+2)
-	r := &fleet{
-		t: t, dir: filepath.Join(f.dir, name), addr: "127.0.0.1:0", faults: new(fault.Points), signer: f.signer,
-		config: f.config,
-		first:  f, link: new(storeLink), open: f.open, stopC: func() {},
+	name := fmt.Sprintf("replica-%d", len(f.Replicas)+2)
+	r := &Fleet{
+		T: t, Dir: filepath.Join(f.Dir, name), Addr: "127.0.0.1:0", Faults: new(fault.Points), Signer: f.Signer,
+		Config: f.Config,
+		First:  f, Link: new(StoreLink), open: f.open, StopC: func() {},
 	}
-	files, folder := durable.OS(), filepath.Join(r.dir, "coordinator")
+	files, folder := durable.OS(), filepath.Join(r.Dir, "coordinator")
 	if err := files.MkdirAll(folder); err != nil {
 		t.Fatal(err)
 	}
@@ -52,47 +52,47 @@ func newReplica(t testing.TB, f *fleet) *fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.enrolment, r.key = public.String(), key
-	f.replicas = append(f.replicas, r)
-	t.Cleanup(func() { r.stop() })
+	r.Enrolment, r.Key = public.String(), key
+	f.Replicas = append(f.Replicas, r)
+	t.Cleanup(func() { r.Stop() })
 	return r
 }
 
-// errKilled is what the store answers to a coordinator that was killed.
-var errKilled = errors.New("the process was killed")
+// ErrKilled is what the store answers to a coordinator that was killed.
+var ErrKilled = errors.New("the process was killed")
 
-// kill ends the coordinator without a chance to write or hand over anything: what
+// Kill ends the coordinator without a chance to write or hand over anything: what
 // it does from now on reaches no store. start brings it back.
-func (f *fleet) kill() {
-	f.t.Helper()
-	f.link.cut(errKilled)
-	f.stop()
-	f.link.cut(nil)
+func (f *Fleet) Kill() {
+	f.T.Helper()
+	f.Link.Cut(ErrKilled)
+	f.Stop()
+	f.Link.Cut(nil)
 }
 
-// await waits until the coordinator is in phase p.
-func (f *fleet) await(p authority.Phase) {
-	f.t.Helper()
-	f.awaitState("phase "+p.String(), func(s *authority.State) bool { return s.Phase == p })
+// Await waits until the coordinator is in phase p.
+func (f *Fleet) Await(p authority.Phase) {
+	f.T.Helper()
+	f.AwaitState("phase "+p.String(), func(s *authority.State) bool { return s.Phase == p })
 }
 
-// awaitHead waits until the coordinator is ready at the head that g is ready at.
-func (f *fleet) awaitHead(g *fleet) {
-	f.t.Helper()
-	want := g.c.Rooms().Head.State().Head
-	f.awaitState(fmt.Sprintf("head %d", want.Index),
+// AwaitHead waits until the coordinator is ready at the head that g is ready at.
+func (f *Fleet) AwaitHead(g *Fleet) {
+	f.T.Helper()
+	want := g.C.Rooms().Head.State().Head
+	f.AwaitState(fmt.Sprintf("head %d", want.Index),
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.Head.Hash == want.Hash })
 }
 
-// awaitSameHead waits until both are ready at one head, whichever that is, and returns
+// AwaitSameHead waits until both are ready at one head, whichever that is, and returns
 // the state of the first.
-func awaitSameHead(t testing.TB, a, b *fleet) *authority.State {
+func AwaitSameHead(t testing.TB, a, b *Fleet) *authority.State {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		newsA, newsB := a.c.Rooms().Head.Changed(), b.c.Rooms().Head.Changed()
-		x, y := a.c.Rooms().Head.State(), b.c.Rooms().Head.State()
+		newsA, newsB := a.C.Rooms().Head.Changed(), b.C.Rooms().Head.Changed()
+		x, y := a.C.Rooms().Head.State(), b.C.Rooms().Head.State()
 		if x.Phase == authority.Ready && y.Phase == authority.Ready && x.Head.Hash == y.Head.Hash {
 			return x
 		}
@@ -106,49 +106,50 @@ func awaitSameHead(t testing.TB, a, b *fleet) *authority.State {
 	}
 }
 
-func (f *fleet) awaitState(what string, want func(*authority.State) bool) {
-	f.t.Helper()
+// AwaitState waits until the coordinator is in a state that want takes.
+func (f *Fleet) AwaitState(what string, want func(*authority.State) bool) {
+	f.T.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	for {
-		changed := f.c.Rooms().Head.Changed()
-		s := f.c.Rooms().Head.State()
+		changed := f.C.Rooms().Head.Changed()
+		s := f.C.Rooms().Head.State()
 		if want(s) {
 			return
 		}
 		select {
 		case <-changed:
 		case <-deadline.C:
-			f.t.Fatalf("%s did not come: the coordinator is in phase %s at index %d: %s", what, s.Phase, s.Head.Index,
+			f.T.Fatalf("%s did not come: the coordinator is in phase %s at index %d: %s", what, s.Phase, s.Head.Index,
 				s.Reason)
 		}
 	}
 }
 
-// storeLink is the way of one coordinator to the store: it can be cut, and what
+// StoreLink is the way of one coordinator to the store: it can be cut, and what
 // comes over it can be altered, for this coordinator alone. The zero value does
 // neither.
-type storeLink struct {
+type StoreLink struct {
 	deaf atomic.Bool
 
 	mu   sync.Mutex
-	down error                         // guarded by mu
-	get  func(store.Entry) store.Entry // guarded by mu
-	way  func(store.Tx) error          // guarded by mu
-	lost lostAnswer                    // of the next swap of the head; guarded by mu
-	news chan struct{}                 // closed when down is set; guarded by mu
+	down error                         // guarded by Mu
+	get  func(store.Entry) store.Entry // guarded by Mu
+	way  func(store.Tx) error          // guarded by Mu
+	lost LostAnswer                    // of the next swap of the head; guarded by Mu
+	news chan struct{}                 // closed when down is set; guarded by Mu
 }
 
 // linked is a store over a link.
 type linked struct {
 	store.Store
-	link *storeLink
+	link *StoreLink
 }
 
-func (l *storeLink) to(s store.Store) store.Store { return linked{s, l} }
+func (l *StoreLink) to(s store.Store) store.Store { return linked{s, l} }
 
-// cut makes every call fail with err, those that wait too; nil mends the link.
-func (l *storeLink) cut(err error) {
+// Cut makes every call fail with err, those that wait too; nil mends the link.
+func (l *StoreLink) Cut(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.down = err
@@ -158,48 +159,48 @@ func (l *storeLink) cut(err error) {
 	}
 }
 
-// deafen makes watches tell nothing, or lets them tell again.
-func (l *storeLink) deafen(deaf bool) { l.deaf.Store(deaf) }
+// Deafen makes watches tell nothing, or lets them tell again.
+func (l *StoreLink) Deafen(deaf bool) { l.deaf.Store(deaf) }
 
-// hold calls f with every commit before it goes on its way, for as long as f likes;
+// Hold calls f with every commit before it goes on its way, for as long as f likes;
 // an error of f is what comes back instead. Nil ends that for what comes then.
-func (l *storeLink) hold(f func(store.Tx) error) {
+func (l *StoreLink) Hold(f func(store.Tx) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.way = f
 }
 
-func (l *storeLink) held() func(store.Tx) error {
+func (l *StoreLink) held() func(store.Tx) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.way
 }
 
-// lie passes what is read through f, until it is given nil.
-func (l *storeLink) lie(f func(store.Entry) store.Entry) {
+// Lie passes what is read through f, until it is given nil.
+func (l *StoreLink) Lie(f func(store.Entry) store.Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.get = f
 }
 
-// lose makes the answer of the next swap of the head get lost. With lostForGood and
+// Lose makes the answer of the next swap of the head get lost. With lostForGood and
 // lostForGoodN the link is cut too, so that reading does not settle what happened.
-func (l *storeLink) lose(how lostAnswer) {
+func (l *StoreLink) Lose(how LostAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lost = how
 }
 
 // takeLost returns what happens to a swap, once.
-func (l *storeLink) takeLost() lostAnswer {
+func (l *StoreLink) takeLost() LostAnswer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	how := l.lost
-	l.lost = answered
+	l.lost = Answered
 	return how
 }
 
-func (l *storeLink) state() (lie func(store.Entry) store.Entry, cut <-chan struct{}, down error) {
+func (l *StoreLink) state() (lie func(store.Entry) store.Entry, cut <-chan struct{}, down error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.news == nil {
@@ -251,14 +252,14 @@ func (l linked) CompareAndSwap(ctx context.Context, key string, old store.Revisi
 	how := l.link.takeLost()
 	var version store.Revision
 	var err error
-	if how == answered || how == lostApplied || how == lostForGood {
+	if how == Answered || how == LostApplied || how == LostForGood {
 		version, err = l.Store.CompareAndSwap(ctx, key, old, value)
 	}
 	switch {
-	case how == answered:
+	case how == Answered:
 		return version, err
-	case how == lostForGood, how == lostForGoodN:
-		l.link.cut(errKilled)
+	case how == LostForGood, how == LostForGoodN:
+		l.link.Cut(ErrKilled)
 	}
 	return 0, fmt.Errorf("%w: the answer was lost", store.ErrUnknownOutcome)
 }
@@ -293,7 +294,7 @@ func (l linked) Changes(ctx context.Context, prefix string, after store.Revision
 }
 
 // overLink ends what watches when the link is cut.
-func overLink[T any](ctx context.Context, link *storeLink,
+func overLink[T any](ctx context.Context, link *StoreLink,
 	watch func(context.Context) iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)

@@ -1,4 +1,4 @@
-package coordinator_test
+package coordinatortest
 
 import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -9,7 +9,7 @@ import (
 // stolen are the secrets of a coordinator as a thief has them.
 type stolen struct {
 	keyring.Handed
-	keys keyring.Keys
+	Keys keyring.Keys
 }
 
 // handedOver has s seal its secrets to a recipient of this process.
@@ -26,8 +26,8 @@ func handedOver(s *authority.State) (recipient *keyring.EphemeralRecipient, h ke
 	return recipient, h, sealed
 }
 
-// steal takes the secrets of s, as whoever holds one of its keepers can.
-func steal(s *authority.State) stolen {
+// Steal takes the secrets of s, as whoever holds one of its keepers can.
+func Steal(s *authority.State) stolen {
 	recipient, h, sealed := handedOver(s)
 	handed, err := recipient.TakeOver(h, sealed)
 	if err != nil {
@@ -40,8 +40,8 @@ func steal(s *authority.State) stolen {
 	return stolen{handed, keys}
 }
 
-// brought are the secrets of s as they come to another coordinator: without derived keys.
-func brought(s *authority.State) (*authority.Secrets, *authority.MeshKey) {
+// Brought are the secrets of s as they come to another coordinator: without derived keys.
+func Brought(s *authority.State) (*authority.Secrets, *authority.MeshKey) {
 	secrets, mesh, err := authority.TakeOver(handedOver(s))
 	if err != nil {
 		panic(err)
@@ -49,8 +49,8 @@ func brought(s *authority.State) (*authority.Secrets, *authority.MeshKey) {
 	return secrets, mesh
 }
 
-// secretsOf are those of a seed that a test knows.
-func secretsOf(seed keyring.Seed, salt history.Salt) *authority.Secrets {
+// SecretsOf are those of a seed that a test knows.
+func SecretsOf(seed keyring.Seed, salt history.Salt) *authority.Secrets {
 	shares, err := keyring.Split(seed, 2, 2)
 	if err != nil {
 		panic(err)

@@ -1,8 +1,8 @@
 //go:build race
 
-package coordinator_test
+package coordinatortest
 
-// raceDetector says that the race detector is in this build. Tests of many rounds that
+// RaceDetector says that the race detector is in this build. Tests of many rounds that
 // are a single goroutine each do fewer of them under it, and tools/test.sh runs these
 // tests whole in another build; so it does with those that are in norace_test.go alone.
-const raceDetector = true
+const RaceDetector = true

@@ -1,4 +1,4 @@
-package coordinator_test
+package coordinatortest
 
 import (
 	"context"
@@ -16,49 +16,50 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// people are owners with keys of their own.
-type people struct {
-	t     rapidTB
-	names []string
-	keys  map[string]*age.X25519Identity
+// People are owners with keys of their own.
+type People struct {
+	t     TB
+	Names []string
+	Keys  map[string]*age.X25519Identity
 }
 
-func newPeople(t rapidTB, names ...string) *people {
+// NewPeople returns owners of these names with new keys.
+func NewPeople(t TB, names ...string) *People {
 	t.Helper()
-	p := &people{t: t, names: names, keys: make(map[string]*age.X25519Identity)}
+	p := &People{t: t, Names: names, Keys: make(map[string]*age.X25519Identity)}
 	for _, n := range names {
 		key, err := age.GenerateX25519Identity()
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.keys[n] = key
+		p.Keys[n] = key
 	}
 	return p
 }
 
-// seed returns the seed section of a manifest: these people with a threshold, and
+// Seed returns the seed section of a manifest: these people with a threshold, and
 // a keeper if one is named.
-func (p *people) seed(threshold int, keeper string) string {
+func (p *People) Seed(threshold int, keeper string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed:\n  threshold: %d\n  owners:\n", threshold)
 	if keeper != "" {
 		fmt.Fprintf(&b, "    - {name: host, keeper: %q}\n", keeper)
 	}
-	for _, n := range p.names {
-		fmt.Fprintf(&b, "    - {name: %s, recipient: %s}\n", n, p.keys[n].Recipient())
+	for _, n := range p.Names {
+		fmt.Fprintf(&b, "    - {name: %s, recipient: %s}\n", n, p.Keys[n].Recipient())
 	}
 	return b.String()
 }
 
-// withSeed returns the manifest m with another seed section.
-func withSeed(m []byte, seed string) []byte {
+// WithSeed returns the manifest m with another seed section.
+func WithSeed(m []byte, seed string) []byte {
 	before, rest, _ := strings.Cut(string(m), "seed:\n")
 	_, after, _ := strings.Cut(rest, "signers:\n")
 	return []byte(before + seed + "signers:\n" + after)
 }
 
-// shareFile opens the newest share file of a person that the store holds.
-func (p *people) shareFile(st store.Store, name string) keyring.ShareFile {
+// ShareFile opens the newest share file of a person that the store holds.
+func (p *People) ShareFile(st store.Store, name string) keyring.ShareFile {
 	p.t.Helper()
 	l, err := st.List(context.Background(), "seed/share/")
 	if err != nil {
@@ -70,20 +71,21 @@ func (p *people) shareFile(st store.Store, name string) keyring.ShareFile {
 			newest = e
 		}
 	}
-	file, err := keyring.OpenShare([]age.Identity{p.keys[name]}, newest.Value)
+	file, err := keyring.OpenShare([]age.Identity{p.Keys[name]}, newest.Value)
 	if err != nil {
 		p.t.Fatalf("the share file of %s: %v", name, err)
 	}
 	return file
 }
 
-// bring brings a share to the fleet's coordinator, as an owner's tool does.
-func (f *fleet) bring(file keyring.ShareFile, opts recovery.Options) (recovery.Progress, error) {
-	f.t.Helper()
-	return bringTo(f.t, f.addr, file, opts)
+// Bring brings a share to the fleet's coordinator, as an owner's tool does.
+func (f *Fleet) Bring(file keyring.ShareFile, opts recovery.Options) (recovery.Progress, error) {
+	f.T.Helper()
+	return BringTo(f.T, f.Addr, file, opts)
 }
 
-func bringTo(t rapidTB, addr string, file keyring.ShareFile, opts recovery.Options) (recovery.Progress, error) {
+// BringTo brings a share to the coordinator at addr, as an owner's tool does.
+func BringTo(t TB, addr string, file keyring.ShareFile, opts recovery.Options) (recovery.Progress, error) {
 	t.Helper()
 	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{})
 	if err != nil {
@@ -95,17 +97,17 @@ func bringTo(t rapidTB, addr string, file keyring.ShareFile, opts recovery.Optio
 	return recovery.Bring(ctx, conn, file, opts)
 }
 
-// bringRaw sends what alter makes of the request of a careless tool that verifies
+// BringRaw sends what alter makes of the request of a careless tool that verifies
 // nothing.
-func (f *fleet) bringRaw(file keyring.ShareFile,
+func (f *Fleet) BringRaw(file keyring.ShareFile,
 	alter func(*fealtyv1.RecoveryOffer, *fealtyv1.RecoverRequest)) (*fealtyv1.RecoveryProgress, error) {
-	f.t.Helper()
-	conn, err := mesh.DialPinned(f.addr, credential.Unproven(), mesh.Options{})
+	f.T.Helper()
+	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{})
 	if err != nil {
-		f.t.Fatal(err)
+		f.T.Fatal(err)
 	}
 	defer conn.Close()
-	stream, err := fealtyv1.NewRecoveryServiceClient(conn).Recover(f.ctx())
+	stream, err := fealtyv1.NewRecoveryServiceClient(conn).Recover(f.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +126,7 @@ func (f *fleet) bringRaw(file keyring.ShareFile,
 	}
 	offer := first.GetOffer()
 	req := &fealtyv1.RecoverRequest{Attempt: offer.GetAttempt(), Owner: file.Owner,
-		Share: sentShare(f.t, offer.GetRecipient(), offer.GetAttempt(), file.Cluster, file.Owner, file.Share)}
+		Share: SentShare(f.T, offer.GetRecipient(), offer.GetAttempt(), file.Cluster, file.Owner, file.Share)}
 	if alter != nil {
 		alter(offer, req)
 	}
@@ -135,7 +137,8 @@ func (f *fleet) bringRaw(file keyring.ShareFile,
 	return answer.GetProgress(), err
 }
 
-func sentShare(t rapidTB, recipient string, attempt []byte, cluster, owner string, share keyring.Share) []byte {
+// SentShare seals a share to the recipient of an attempt.
+func SentShare(t TB, recipient string, attempt []byte, cluster, owner string, share keyring.Share) []byte {
 	t.Helper()
 	sent, err := keyring.SendShare(recipient,
 		keyring.Attempt{ID: recovery.ID(attempt).String(), Cluster: cluster, Owner: owner}, share)
@@ -145,13 +148,13 @@ func sentShare(t rapidTB, recipient string, attempt []byte, cluster, owner strin
 	return sent
 }
 
-// ownedDesk returns a desk whose seed people hold, 2 of 3, beside a keeper if one
+// OwnedDesk returns a desk whose seed people hold, 2 of 3, beside a keeper if one
 // is named.
-func ownedDesk(t rapidTB, keeper string) (*desk, *people) {
+func OwnedDesk(t TB, keeper string) (*Desk, *People) {
 	t.Helper()
-	d, p := newDesk(t), newPeople(t, "alice", "bob", "carol")
-	d.seed = p.seed(2, keeper)
-	if err := d.set(poolEntries); err != nil {
+	d, p := NewDesk(t), NewPeople(t, "alice", "bob", "carol")
+	d.Seed = p.Seed(2, keeper)
+	if err := d.Set(PoolEntries); err != nil {
 		t.Fatalf("first set: %v", err)
 	}
 	return d, p

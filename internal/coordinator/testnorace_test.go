@@ -1,5 +1,0 @@
-//go:build !race
-
-package coordinator_test
-
-const raceDetector = false
