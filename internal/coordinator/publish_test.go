@@ -560,7 +560,7 @@ func TestRepairInTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer other.Close()
+	defer func() { other.Close() }()
 	wantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
@@ -569,9 +569,11 @@ func TestRepairInTurn(t *testing.T) {
 	const n = 2*publication.MaxPublished + 7
 	crowd(d, n)
 	follow(d, other)
-	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
-		other: publication.NewPublisher()}
-	for c, b := range publishers {
+	publishers := func() map[*coordinator.Coordinator]*publication.Publisher {
+		return map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
+			other: publication.NewPublisher()}
+	}
+	for c, b := range publishers() {
 		if err := publishAll(d, c, b); err != nil {
 			t.Fatal(err)
 		}
@@ -580,10 +582,17 @@ func TestRepairInTurn(t *testing.T) {
 		if !d.Store.Alter(key, func([]byte) []byte { return nil }) {
 			t.Fatal("there is no such key")
 		}
-		d.C.Rooms().Publication.Serve(nil) // what is in memory is not read again
-		other.Rooms().Publication.Serve(nil)
+		// What is in memory is not read again, so they start again.
+		d.Restart()
+		wantOnlyNil(t, other.Close())
+		if other, err = d.Another("other"); err != nil {
+			t.Fatal(err)
+		}
+		follow(d, d.C)
+		follow(d, other)
+		both := publishers()
 		for range 8 {
-			for c, b := range publishers {
+			for c, b := range both {
 				d.Lead(c)
 				if _, err := c.Rooms().Publication.Publish(t.Context(), c.Rooms().Head.State(), b); err != nil {
 					t.Fatal(err)
@@ -809,7 +818,7 @@ func TestLatePublication(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer other.Close()
+	defer func() { other.Close() }()
 	wantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",

@@ -5,9 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
-	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -168,18 +169,23 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		m, other := d.Joined("a"), d.Joined("b")
-		p := *mustPublish(d, publication.NewPublisher())
-		i, _ := p.Find(publication.RuntimePath("data/a"))
-		large := bytes.Repeat([]byte("0123456789abcdef"), 200<<10/16+1)
-		sum := sha256.Sum256(large)
-		p.Headers = slices.Clone(p.Headers)
-		p.Headers[i].Header.Content = snapshot.Digest(sum).String()
-		p.Contents = maps.Clone(p.Contents)
-		p.Contents[snapshot.Digest(sum).String()] = large
-		d.C.Rooms().Publication.Serve(&p)
+		long, addresses := strings.Repeat("x", 60), make([]string, 60)
+		for i := range addresses {
+			addresses[i] = fmt.Sprintf("%q", fmt.Sprintf("h%d.%s.%s.%s.example:1", i, long, long, long))
+		}
+		var records []string
+		for i := range 20 {
+			records = append(records, fmt.Sprintf("kind: peer\nname: p%d\nmember: data/a\naddresses: [%s]\nclass: bootstrap",
+				i, strings.Join(addresses, ", ")))
+		}
+		mustPut(d, strings.Join(records, "\n---\n"))
+		p := mustPublish(d, publication.NewPublisher())
+		sum := given(t, d, p, "a")[snapshot.ScopePeerDirectory].ContentHash
+		large := p.Contents[sum.String()]
+		chunks := (len(large) + 16<<10 - 1) / (16 << 10) // 16 KiB each
 
 		got := &pulled{ctx: as(t.Context(), m)}
-		if err := pull(m, got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != 13 {
+		if err := pull(m, got, sum[:]); err != nil || !bytes.Equal(got.got, large) || got.chunks != chunks || chunks < 13 {
 			t.Fatalf("%d bytes in %d parts, %v", len(got.got), got.chunks, err)
 		}
 
@@ -194,7 +200,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 		}
 		synctest.Wait()
 		coordinatortest.WantCode(t, pull(m, &pulled{ctx: as(t.Context(), m)}, sum[:]), explain.RateLimited)
-		hash, _ := contentOf(&p, "data/b")
+		hash, _ := contentOf(p, "data/b")
 		if err := pull(other, &pulled{ctx: as(t.Context(), other)}, hash); err != nil {
 			t.Errorf("a slow member holds up another one: %v", err)
 		}

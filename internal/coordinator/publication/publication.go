@@ -125,8 +125,8 @@ func New(cfg Config) *Publication {
 // View returns what is served; nil before it was read.
 func (c *Publication) View() *View { return c.publication.Load() }
 
-// Serve serves p from now on; nil has it read again.
-func (c *Publication) Serve(p *View) {
+// serve serves p from now on; nil has it read again.
+func (c *Publication) serve(p *View) {
 	c.publication.Store(p)
 	c.publicationChanged.Notify()
 }

@@ -250,7 +250,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 	}
 	after.State.Version = rev
 	after.Strays = slices.DeleteFunc(slices.Clone(p.Strays[min(len(p.Strays), MaxPublished):]), after.uses)
-	c.Serve(after)
+	c.serve(after)
 	c.publishedAll(ctx, b, w)
 	c.cfg.Log.LogAttrs(ctx, slog.LevelDebug, "published", slog.Uint64("generation", after.State.Value.Generation),
 		slog.Int("headers", len(after.Headers)), slog.Int("changed", len(w.put)), slog.Int("dropped", len(w.drop)))
@@ -273,7 +273,7 @@ func (c *Publication) current(ctx context.Context, s *authority.State) (*View, e
 		return nil, err
 	}
 	if p.State.Exists() {
-		c.Serve(p)
+		c.serve(p)
 	}
 	return p, nil
 }
