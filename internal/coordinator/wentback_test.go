@@ -254,7 +254,7 @@ func restoreInPlace(d *coordinatortest.Desk, st store.Store, signer any) {
 	}
 }
 
-// lifted is a memStore whose revisions can be raised.
+// lifted is a MemStore whose revisions can be raised.
 type lifted struct{ *coordinatortest.MemStore }
 
 func (l lifted) Raise(context.Context, store.Revision) error { return store.ErrNotEmpty }

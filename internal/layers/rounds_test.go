@@ -75,10 +75,14 @@ func roundsOf(t *testing.T, script []byte) (*regexp.Regexp, []string) {
 
 // lessUnderDetector returns the tests that do less under the race detector, by folder: those
 // that are not built with it, and those that name the constant raceDetector, or a function
-// that does.
+// that does, of their package or of harness.
 func lessUnderDetector(t *testing.T, root string) map[string][]string {
 	t.Helper()
 	found := make(map[string][]string)
+	ofHarness := make(map[string]bool)
+	for name := range lessNames(t, filepath.Join(root, harness), "*.go", map[string]bool{"RaceDetector": true}) {
+		ofHarness["."+name] = true // as those that import it name it
+	}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
 			return err
@@ -87,7 +91,7 @@ func lessUnderDetector(t *testing.T, root string) map[string][]string {
 			return filepath.SkipDir
 		}
 		rel, err := filepath.Rel(root, path)
-		if tests := lessIn(t, path); len(tests) > 0 {
+		if tests := lessIn(t, path, ofHarness); len(tests) > 0 {
 			found[filepath.ToSlash(rel)] = tests
 		}
 		return err
@@ -98,14 +102,26 @@ func lessUnderDetector(t *testing.T, root string) map[string][]string {
 	return found
 }
 
-func lessIn(t *testing.T, dir string) []string {
+// harness is the package whose constant and functions tests of several others use.
+const harness = "internal/coordinator/coordinatortest"
+
+func lessIn(t *testing.T, dir string, ofHarness map[string]bool) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	less := maps.Clone(ofHarness)
+	less["raceDetector"] = true
+	less = lessNames(t, dir, "*_test.go", less)
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(less)), func(n string) bool { return !strings.HasPrefix(n, "Test") })
+}
+
+// lessNames returns less, with the functions of some files that do less because they name
+// what is in it; a method has a dot before its name.
+func lessNames(t *testing.T, dir, pattern string, less map[string]bool) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := make(map[string][]string) // what each function names
-	less := map[string]bool{"raceDetector": true}
 	for _, path := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 		if err != nil {
@@ -135,7 +151,7 @@ func lessIn(t *testing.T, dir string) []string {
 			}
 		}
 	}
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(less)), func(n string) bool { return !strings.HasPrefix(n, "Test") })
+	return less
 }
 
 // named returns the functions and constants that body names, and methods with a dot
@@ -156,7 +172,7 @@ func named(body *ast.BlockStmt) (all []string) {
 			return false
 		case *ast.Ident:
 			// The parser knows what is declared in the function, by what it is.
-			if n.Obj == nil || n.Obj.Kind == ast.Fun || n.Name == "raceDetector" {
+			if n.Obj == nil || n.Obj.Kind == ast.Fun || strings.EqualFold(n.Name, "raceDetector") {
 				all = append(all, n.Name)
 			}
 		}
