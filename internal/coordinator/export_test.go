@@ -31,16 +31,99 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// StatusOf is the service that c registers.
+type (
+	Asking         = asking
+	ClaimedHead    = claimedHead
+	Frozen         = frozen
+	Greeted        = greeted
+	Health         = health
+	Ledger         = ledger
+	Own            = own
+	PeerError      = peerError
+	PeerStep       = peerStep
+	Preparing      = preparing
+	ProbeAnswer    = probeAnswer
+	Received       = received
+	ShareSetRecord = shareSetRecord
+	Yields         = yields
+)
 
+const (
+	AuditRetention      = auditRetention
+	DefaultMaxHeadAge   = defaultMaxHeadAge
+	FreezeLimit         = freezeLimit
+	HeadPollPause       = headPollPause
+	LastLook            = lastLook
+	LedgerPrefix        = ledgerPrefix
+	MaxPeers            = maxPeers
+	MaxRecipients       = maxRecipients
+	MaxStrangerBytes    = maxStrangerBytes
+	OpenPrefix          = openPrefix
+	PeerBurst           = peerBurst
+	PeersDialed         = peersDialed
+	PreparedLife        = preparedLife
+	RecoveriesAtOnce    = recoveriesAtOnce
+	RecoveriesPerSource = recoveriesPerSource
+	RecoveryBurst       = recoveryBurst
+	RecoveryPrefix      = recoveryPrefix
+	ReplicaRetention    = replicaRetention
+	RequestTimeout      = requestTimeout
+	ReseedPrefix        = reseedPrefix
+	SharePrefix         = sharePrefix
+	ShareSetPrefix      = shareSetPrefix
+	StaleAfter          = staleAfter
+	StepAnswer          = stepAnswer
+	StepHistory         = stepHistory
+	StepLoad            = stepLoad
+	StepManifest        = stepManifest
+	StepMesh            = stepMesh
+	StepProof           = stepProof
+	StuckAfter          = stuckAfter
+	VerifiersPerSource  = verifiersPerSource
+	VerifyBurst         = verifyBurst
+)
+
+var (
+	Assemble      = assemble
+	Ed25519Public = ed25519Public
+	ErrNoPeers    = errNoPeers
+	Findings      = findings
+	Lost          = lost
+	OpenKey       = openKey
+	RecoveryKey   = recoveryKey
+	SendHistory   = sendHistory
+	SinceNow      = sinceNow
+	Unguarded     = unguarded
+	Unreadable    = unreadable
+)
+
+// StatusOf is the service that c registers.
 func StatusOf(c *Coordinator) fealtyv1.StatusServiceServer { return statusServer{c: c} }
 
 // BackupOf is the service that c registers.
-
 func BackupOf(c *Coordinator) fealtyv1.BackupServiceServer { return backupServer{c: c} }
 
-// EnrolledAs returns c's enrolment with another key or certificate.
+// ReadRequest reads the one request of a stream, and returns once nothing is left running.
+func ReadRequest(s grpc.ServerStream, into any, settle func()) error {
+	c := &Coordinator{readers: new(flowcontrol.Readers)}
+	err := oneRequest{s, c}.RecvMsg(into)
+	settle()
+	c.readers.Wait()
+	return err
+}
 
+func FirstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context.Context, A) (R, bool)) ([]R, int) {
+	return firstOf(ctx, atOnce, all, do)
+}
+
+// Limit sets limits that no operator sets; 0 is the usual one.
+func (c *Config) Limit(listed, joins, sourceJoins int) {
+	c.knobs = knobs{maxListed: listed, maxJoins: joins, maxSourceJoins: sourceJoins}
+}
+
+func (x Config) WithDefaults() Config { return x.withDefaults() }
+
+// EnrolledAs returns c's enrolment with another key or certificate.
 func (c *Coordinator) EnrolledAs(key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
 	return authority.NewEnrolment(authority.EnrolmentConfig{
 		FS: c.fs, Log: c.log, Now: c.now, DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin,
@@ -49,7 +132,6 @@ func (c *Coordinator) EnrolledAs(key ed25519.PrivateKey, cert *enrolment.Certifi
 }
 
 // WithPeers returns c's recovery by its peers, with other peers.
-
 func (c *Coordinator) WithPeers(addrs ...string) *PeerRecovery {
 	cfg := c.rooms.PeerRecovery.cfg
 	cfg.Peers = addrs
@@ -59,42 +141,106 @@ func (c *Coordinator) WithPeers(addrs ...string) *PeerRecovery {
 }
 
 // Coordinators reads what coordinators say of themselves.
-
 func (c *Coordinator) Coordinators() *replicas.Directory {
 	return &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
 }
 
 // SetNow exchanges the clock of what the coordinator itself does.
-
 func (c *Coordinator) SetNow(now func() time.Time) { c.now = now }
 
 // SetVerifiers exchanges the places of those that verify.
-
 func (c *Coordinator) SetVerifiers(g *flowcontrol.Limiter) { c.verifiers = g }
 
-// SetPeerCalls exchanges the places of coordinators that come back.
+func (x *Coordinator) Addresses() []string { return x.addresses() }
 
-func (c *PeerRecovery) SetPeerCalls(g *flowcontrol.Limiter) { c.peerCalls = g }
-
-// Limit sets limits that no operator sets; 0 is the usual one.
-
-func (c *Config) Limit(listed, joins, sourceJoins int) {
-	c.knobs = knobs{maxListed: listed, maxJoins: joins, maxSourceJoins: sourceJoins}
+func (x *Coordinator) BackupHead(s *authority.State, l store.Listing, owners []string) (*fealtyv1.BackupHead,
+	[]store.Entry, error) {
+	return x.backupHead(s, l, owners)
 }
 
-// ReadRequest reads the one request of a stream, and returns once nothing is left running.
+func (x *Coordinator) CheckSelf() { x.checkSelf() }
 
-func ReadRequest(s grpc.ServerStream, into any, settle func()) error {
-	c := &Coordinator{readers: new(flowcontrol.Readers)}
-	err := oneRequest{s, c}.RecvMsg(into)
-	settle()
-	c.readers.Wait()
-	return err
+func (x *Coordinator) DropAudit(ctx context.Context, s *authority.State, now time.Time) error {
+	return x.dropAudit(ctx, s, now)
 }
+
+func (x *Coordinator) FollowState(ctx context.Context) error { return x.followState(ctx) }
+
+func (x *Coordinator) GrpcServer(gate *authz.Authorizer, opts ...grpc.ServerOption) (*grpc.Server, error) {
+	return x.grpcServer(gate, opts...)
+}
+
+func (x *Coordinator) Health() health { return x.health() }
+
+func (x *Coordinator) Locks() []sync.Locker { return x.locks() }
+
+func (x *Coordinator) MetricsHandler(reg *prometheus.Registry) http.Handler {
+	return x.metricsHandler(reg)
+}
+
+func (x *Coordinator) PruneOnce(ctx context.Context, s *authority.State, now time.Time) error {
+	return x.pruneOnce(ctx, s, now)
+}
+
+func (x *Coordinator) PruneWhileLeading(ctx context.Context, s *authority.State, ended <-chan struct{}) error {
+	return x.pruneWhileLeading(ctx, s, ended)
+}
+
+func (x *Coordinator) Pulse(ctx context.Context) error { return x.pulse(ctx) }
+
+func (x *Coordinator) ShowHistory(ctx context.Context) (*shown, error) { return x.showHistory(ctx) }
+
+func (x *Coordinator) VerifyClaim(ctx context.Context, nonce []byte, binding []byte) (*fealtyv1.VerifyClaim,
+	*history.History, error) {
+	return x.verifyClaim(ctx, nonce, binding)
+}
+
+func (x *Coordinator) Word(ctx context.Context, method string, err error) error {
+	return x.word(ctx, method, err)
+}
+
+func (x *Coordinator) WordStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
+	return x.wordStream(srv, stream, info, handler)
+}
+
+func (x *Coordinator) BackingUp() chan struct{} { return x.backingUp }
+
+func (x *Coordinator) Cfg() *Config { return &x.cfg }
+
+func (x *Coordinator) Failures() *flowcontrol.LogSampler { return x.failures }
+
+func (x *Coordinator) Faults() *fault.Points { return x.faults }
+
+func (x *Coordinator) Log() *slog.Logger { return x.log }
+
+func (x *Coordinator) Metrics() *metrics { return x.metrics }
+
+func (x *Coordinator) Now() func() time.Time { return x.now }
+
+func (x *Coordinator) Pulsed() *instant.Last { return &x.pulsed }
+
+func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
+
+func (x *Coordinator) Registry() *prometheus.Registry { return x.registry }
+
+func (x *Coordinator) Serving() *atomic.Bool { return &x.serving }
+
+func (x *Coordinator) Shown() *shown { return x.shown }
+
+func (x *Coordinator) Stopping() chan struct{} { return x.stopping }
+
+func (x *Coordinator) Store() store.Store { return x.store }
+
+func (x *Coordinator) Verifiers() *flowcontrol.Limiter { return x.verifiers }
+
+func (x health) Liveness() probeAnswer { return x.liveness() }
+
+func (x health) Readiness() probeAnswer { return x.readiness() }
+
+func (x health) Startup() probeAnswer { return x.startup() }
 
 func (x *Authority) Adopt(ctx context.Context, s *authority.State) error { return x.adopt(ctx, s) }
-
-func (x *Authority) CheckHead(ctx context.Context) (time.Duration, bool) { return x.Look(ctx) }
 
 func (x *Authority) DropSecrets(ctx context.Context, s *authority.State) error {
 	return x.dropSecrets(ctx, s)
@@ -154,79 +300,14 @@ func (x *Authority) WriteSecrets(ctx context.Context, mv *transition.Move) error
 	return x.writeSecrets(ctx, mv)
 }
 
-func (x *Coordinator) Addresses() []string { return x.addresses() }
+func (x *Authority) Cfg() *authorityConfig { return &x.cfg }
 
-func (x *Coordinator) BackupHead(s *authority.State, l store.Listing, owners []string) (*fealtyv1.BackupHead,
-	[]store.Entry, error) {
-	return x.backupHead(s, l, owners)
-}
+func (x *Authority) Pushed() *atomic.Bool { return &x.pushed }
 
-func (x *Coordinator) CheckSelf() { x.checkSelf() }
+func (x *Authority) Unsettled() *atomic.Bool { return &x.unsettled }
 
-func (x *Coordinator) DropAudit(ctx context.Context, s *authority.State, now time.Time) error {
-	return x.dropAudit(ctx, s, now)
-}
-
-func (x *Coordinator) FollowState(ctx context.Context) error { return x.followState(ctx) }
-
-func (x *Coordinator) GrpcServer(gate *authz.Authorizer, opts ...grpc.ServerOption) (*grpc.Server, error) {
-	return x.grpcServer(gate, opts...)
-}
-
-func (x *Coordinator) Health() health { return x.health() }
-
-func (x *Coordinator) Locks() []sync.Locker { return x.locks() }
-
-func (x *Coordinator) MetricsHandler(reg *prometheus.Registry) http.Handler {
-	return x.metricsHandler(reg)
-}
-
-func (x *Coordinator) PruneOnce(ctx context.Context, s *authority.State, now time.Time) error {
-	return x.pruneOnce(ctx, s, now)
-}
-
-func (x *Coordinator) PruneWhileLeading(ctx context.Context, s *authority.State, ended <-chan struct{}) error {
-	return x.pruneWhileLeading(ctx, s, ended)
-}
-
-func (x *Coordinator) Pulse(ctx context.Context) error { return x.pulse(ctx) }
-
-func (x *Coordinator) ShowHistory(ctx context.Context) (*shown, error) { return x.showHistory(ctx) }
-
-func (x *Coordinator) VerifyClaim(ctx context.Context, nonce []byte, binding []byte) (*fealtyv1.VerifyClaim,
-	*history.History, error) {
-	return x.verifyClaim(ctx, nonce, binding)
-}
-
-func (x *Coordinator) Word(ctx context.Context, method string, err error) error {
-	return x.word(ctx, method, err)
-}
-
-func (x *Coordinator) WordStream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
-	handler grpc.StreamHandler) error {
-	return x.wordStream(srv, stream, info, handler)
-}
-
-func (x *OwnerRecovery) Bring(ctx context.Context, req *fealtyv1.RecoverRequest,
-	proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
-	return x.bring(ctx, req, proves)
-}
-
-func (x *OwnerRecovery) DropGathered(ctx context.Context, s *authority.State) error {
-	return x.dropGathered(ctx, s)
-}
-
-func (x *OwnerRecovery) Gathered(ctx context.Context, g *gathering) ([]string, []keyring.Share, error) {
-	return x.gathered(ctx, g)
-}
-
-func (x *OwnerRecovery) GoOnGathering(ctx context.Context) error { return x.goOnGathering(ctx) }
-
-func (x *OwnerRecovery) OpenGathering(ctx context.Context) (*gathering, error) {
-	return x.openGathering(ctx)
-}
-
-func (x *OwnerRecovery) RecoveryText(s *authority.State) string { return x.recoveryText(s) }
+// SetPeerCalls exchanges the places of coordinators that come back.
+func (c *PeerRecovery) SetPeerCalls(g *flowcontrol.Limiter) { c.peerCalls = g }
 
 func (x *PeerRecovery) Announce(ctx context.Context, stopped bool) error {
 	return x.announce(ctx, stopped)
@@ -262,190 +343,49 @@ func (x *PeerRecovery) TakeKey(g *greeted, p *fealtyv1.PeerCandidate,
 	return x.takeKey(g, p, recipient)
 }
 
+func (x *PeerRecovery) Cfg() *peerRecoveryConfig { return &x.cfg }
+
+func (x *PeerRecovery) PeerCalls() *flowcontrol.Limiter { return x.peerCalls }
+
 func (x *asking) Ask(ctx context.Context) (*received, error) { return x.ask(ctx) }
 
 func (x *asking) Verify(ctx context.Context, r *received, mesh *authority.MeshKey, given *fealtyv1.PeerSecrets) error {
 	return x.verify(ctx, r, mesh, given)
 }
 
-func (x *gathering) Open(owner string, data []byte) (keyring.Share, error) {
-	return x.open(owner, data)
-}
-
 func (x *preparing) Bring(ctx context.Context, addr string) error { return x.bring(ctx, addr) }
-
-func (x *recoveries) Current() *gathering { return x.current() }
-
-func (x *recoveries) Progress() (*fealtyv1.RecoveryProgress, []string) { return x.progress() }
 
 func (x *yields) Begin(ctx context.Context) (context.Context, context.CancelFunc) {
 	return x.begin(ctx)
 }
 
-type Asking = asking
-
-var Assemble = assemble
-
-const AuditRetention = auditRetention
-
-func (x *Authority) Cfg() *authorityConfig { return &x.cfg }
-
-func (x *Authority) Pushed() *atomic.Bool { return &x.pushed }
-
-func (x *Authority) Unsettled() *atomic.Bool { return &x.unsettled }
-
-type ClaimedHead = claimedHead
-
-func (x Config) WithDefaults() Config { return x.withDefaults() }
-
-func (x *Coordinator) BackingUp() chan struct{} { return x.backingUp }
-
-func (x *Coordinator) Cfg() *Config { return &x.cfg }
-
-func (x *Coordinator) Failures() *flowcontrol.LogSampler { return x.failures }
-
-func (x *Coordinator) Faults() *fault.Points { return x.faults }
-
-func (x *Coordinator) Log() *slog.Logger { return x.log }
-
-func (x *Coordinator) Metrics() *metrics { return x.metrics }
-
-func (x *Coordinator) Now() func() time.Time { return x.now }
-
-func (x *Coordinator) Pulsed() *instant.Last { return &x.pulsed }
-
-func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
-
-func (x *Coordinator) Registry() *prometheus.Registry { return x.registry }
-
-func (x *Coordinator) Serving() *atomic.Bool { return &x.serving }
-
-func (x *Coordinator) Shown() *shown { return x.shown }
-
-func (x *Coordinator) Stopping() chan struct{} { return x.stopping }
-
-func (x *Coordinator) Store() store.Store { return x.store }
-
-func (x *Coordinator) Verifiers() *flowcontrol.Limiter { return x.verifiers }
-
-const DefaultMaxHeadAge = defaultMaxHeadAge
-
-var Ed25519Public = ed25519Public
-
-var ErrNoPeers = errNoPeers
-
-var Findings = findings
-
-func FirstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context.Context, A) (R, bool)) ([]R, int) {
-	return firstOf(ctx, atOnce, all, do)
+func (x *OwnerRecovery) Bring(ctx context.Context, req *fealtyv1.RecoverRequest,
+	proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
+	return x.bring(ctx, req, proves)
 }
 
-const FreezeLimit = freezeLimit
+func (x *OwnerRecovery) DropGathered(ctx context.Context, s *authority.State) error {
+	return x.dropGathered(ctx, s)
+}
 
-type Frozen = frozen
+func (x *OwnerRecovery) Gathered(ctx context.Context, g *gathering) ([]string, []keyring.Share, error) {
+	return x.gathered(ctx, g)
+}
 
-type Greeted = greeted
+func (x *OwnerRecovery) GoOnGathering(ctx context.Context) error { return x.goOnGathering(ctx) }
 
-const HeadPollPause = headPollPause
+func (x *OwnerRecovery) OpenGathering(ctx context.Context) (*gathering, error) {
+	return x.openGathering(ctx)
+}
 
-type Health = health
-
-const LastLook = lastLook
-
-type Ledger = ledger
-
-const LedgerPrefix = ledgerPrefix
-
-var Lost = lost
-
-const MaxPeers = maxPeers
-
-const MaxRecipients = maxRecipients
-
-const MaxStrangerBytes = maxStrangerBytes
-
-var OpenKey = openKey
-
-const OpenPrefix = openPrefix
-
-type Own = own
+func (x *OwnerRecovery) RecoveryText(s *authority.State) string { return x.recoveryText(s) }
 
 func (x *OwnerRecovery) Recoveries() *recoveries { return x.recoveries }
 
-const PeerBurst = peerBurst
+func (x *recoveries) Current() *gathering { return x.current() }
 
-type PeerError = peerError
+func (x *recoveries) Progress() (*fealtyv1.RecoveryProgress, []string) { return x.progress() }
 
-func (x *PeerRecovery) Cfg() *peerRecoveryConfig { return &x.cfg }
-
-func (x *PeerRecovery) PeerCalls() *flowcontrol.Limiter { return x.peerCalls }
-
-type PeerStep = peerStep
-
-const PeersDialed = peersDialed
-
-const PreparedLife = preparedLife
-
-type Preparing = preparing
-
-type ProbeAnswer = probeAnswer
-
-type Received = received
-
-const RecoveriesAtOnce = recoveriesAtOnce
-
-const RecoveriesPerSource = recoveriesPerSource
-
-const RecoveryBurst = recoveryBurst
-
-var RecoveryKey = recoveryKey
-
-const RecoveryPrefix = recoveryPrefix
-
-const ReplicaRetention = replicaRetention
-
-const RequestTimeout = requestTimeout
-
-const ReseedPrefix = reseedPrefix
-
-var SendHistory = sendHistory
-
-const SharePrefix = sharePrefix
-
-const ShareSetPrefix = shareSetPrefix
-
-type ShareSetRecord = shareSetRecord
-
-var SinceNow = sinceNow
-
-const StaleAfter = staleAfter
-
-const StepAnswer = stepAnswer
-
-const StepHistory = stepHistory
-
-const StepLoad = stepLoad
-
-const StepManifest = stepManifest
-
-const StepMesh = stepMesh
-
-const StepProof = stepProof
-
-const StuckAfter = stuckAfter
-
-var Unguarded = unguarded
-
-var Unreadable = unreadable
-
-const VerifiersPerSource = verifiersPerSource
-
-const VerifyBurst = verifyBurst
-
-type Yields = yields
-
-func (x health) Liveness() probeAnswer { return x.liveness() }
-
-func (x health) Readiness() probeAnswer { return x.readiness() }
-
-func (x health) Startup() probeAnswer { return x.startup() }
+func (x *gathering) Open(owner string, data []byte) (keyring.Share, error) {
+	return x.open(owner, data)
+}
