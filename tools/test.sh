@@ -16,7 +16,8 @@
 #   - what rapid checks for a hundred random courses of events (properties);
 #   - one goroutine that goes up to a bound of content, bans or entries (much);
 #   - what type-checks the whole module (typed).
-# Under the detector these do fewer rounds, by a constant raceDetector of their packages;
+# Under the detector these do fewer rounds, by a constant raceDetector of their packages, or
+# RaceDetector of coordinatortest;
 # most of much, TestFleetSchedulesNoticeBugs and the last kind are in the first run alone.
 # Where there is no detector, one run does all of everything. A test in internal/layers
 # holds that what does less under the detector is named here.
@@ -69,7 +70,7 @@ damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestP
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublicationsRace|TestAdmissionModel'
 properties+='|TestConcurrentAppends'
 much='Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestRepairInTurn|TestOutdatedManifest'
-typed='TestRooms|TestSecretsStayInTheirRooms'
+typed='TestRooms(AreForTests)?|TestSecretsStayInTheirRooms'
 rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
 first=(./internal/devcluster ./internal/coordinator/... ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty

@@ -115,7 +115,7 @@ func given(t testing.TB, d *coordinatortest.Desk, p *publication.View, name stri
 	return out
 }
 
-// header parses header i, which has to be what its record says.
+// headerAt parses header i, which has to be what its record says.
 func headerAt(t testing.TB, p *publication.View, i int) snapshot.Header {
 	t.Helper()
 	h := p.Headers[i].Header

@@ -152,7 +152,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	f.Await(authority.Ready)
 }
 
-// reseedDesk gives the desk a new seed under the manifest m; nil: the one in force.
+// reseedAt gives the desk a new seed under the manifest m; nil: the one in force.
 func reseedAt(d *coordinatortest.Desk, m []byte) error {
 	d.T.Helper()
 	ctx := context.Background()

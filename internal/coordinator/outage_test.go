@@ -130,7 +130,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	before, head := d.Store.Snapshot(), d.State().Head.Hash
 	began := time.Now()
 	o.begin(d.Store)
-	for _, until := range []time.Duration{time.Minute, 3 * time.Minute, 6 * time.Minute, 10 * time.Minute} {
+	for _, until := range []time.Duration{time.Minute, 3 * time.Minute, 6 * time.Minute, 10 * time.Minute, 0} {
 		for _, m := range known {
 			code(t, m.ID.Name()+" with a new key", m.Renew(), o.code)
 			if err := againOf(m); err != nil {

@@ -66,7 +66,7 @@ func (h health) startup() probeAnswer {
 }
 
 // readiness: a manifest is in force, the state in memory is the head of the history,
-// and the store said so within maxHeadAge. One that takes no writes says so too.
+// and the store said so within MaxHeadAge. One that takes no writes says so too.
 func (h health) readiness() probeAnswer {
 	if h.Phase != authority.Ready {
 		a := h.answer(h.Reason)

@@ -585,9 +585,11 @@ func TestRepairInTurn(t *testing.T) {
 		// What is in memory is not read again, so they start again.
 		d.Restart()
 		wantOnlyNil(t, other.Close())
-		if other, err = d.Another("other"); err != nil {
+		again, err := d.Another("other")
+		if err != nil {
 			t.Fatal(err)
 		}
+		other = again
 		follow(d, d.C)
 		follow(d, other)
 		both := publishers()

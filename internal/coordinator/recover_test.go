@@ -81,7 +81,7 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 	coordinatortest.WantCode(t, err, explain.RecoveryNotNeeded)
 }
 
-// other returns a share of the same shape that nobody committed to.
+// otherShare returns one of the same shape that nobody committed to.
 func otherShare(t coordinatortest.TB, share keyring.Share) keyring.Share {
 	t.Helper()
 	s, err := keyring.ShareFrom(share.Index(), share.Set(), keyring.NewSeed().Reveal())

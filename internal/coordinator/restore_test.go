@@ -86,7 +86,7 @@ func inStore(f *coordinatortest.Fleet, do func(st *sqlite.Store) error) {
 	}
 }
 
-// restoreTo stops the coordinator, throws its store away and restores b into a new one.
+// restore stops the coordinator, throws its store away and restores b into a new one.
 func (b *saved) restore() {
 	f := b.f
 	f.T.Helper()

@@ -49,7 +49,7 @@ func seedOf(threshold int, people []person, keepers ...string) string {
 	return fmt.Sprintf("seed: {threshold: %d, owners: [%s]}\n", threshold, strings.Join(owners, ", "))
 }
 
-// open decrypts the shares that were handed out, each by its owner and by nobody
+// openShares decrypts the shares that were handed out, each by its owner and by nobody
 // else, and compares each with its commitment in the head.
 func openShares(d *coordinatortest.Desk, t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
 	t.Helper()

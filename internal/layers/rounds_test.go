@@ -81,7 +81,7 @@ func lessUnderDetector(t *testing.T, root string) map[string][]string {
 	found := make(map[string][]string)
 	ofHarness := make(map[string]bool)
 	for name := range lessNames(t, filepath.Join(root, harness), "*.go", map[string]bool{"RaceDetector": true}) {
-		ofHarness["."+name] = true // as those that import it name it
+		ofHarness["."+strings.TrimPrefix(name, ".")] = true // as those that import it name it
 	}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {

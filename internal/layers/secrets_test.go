@@ -429,3 +429,27 @@ func (m *MeshCA) Cert() []byte { return nil }
 		})
 	}
 }
+
+// The parts of a coordinator are for tests: whoever else took one would go past what the
+// coordinator says of itself, and past its order of starting and ending.
+func TestRoomsAreForTests(t *testing.T) {
+	const rooms = "(*" + module + "/internal/coordinator.Coordinator).Rooms"
+	there := false
+	for _, s := range allSources(t) {
+		for _, o := range s.info.Defs {
+			f, ok := o.(*types.Func)
+			there = there || ok && f.FullName() == rooms
+		}
+		if testPackage(s.path) {
+			continue
+		}
+		for id, o := range s.info.Uses {
+			if f, ok := o.(*types.Func); ok && f.FullName() == rooms {
+				t.Errorf("%s: only tests reach into a coordinator: let it say what is asked of it", s.fset.Position(id.Pos()))
+			}
+		}
+	}
+	if !there {
+		t.Errorf("there is no %s: this test looks for nothing", rooms)
+	}
+}

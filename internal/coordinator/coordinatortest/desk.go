@@ -111,7 +111,7 @@ func UnopenedDesk(t TB) *Desk {
 // usual ones.
 func ReadyDesk(t TB, extra string) *Desk { return ReadyDeskWith(t, extra, nil) }
 
-// ReadyDeskWith is readyDesk, with a config that alter changes.
+// ReadyDeskWith is [ReadyDesk], with a config that alter changes.
 func ReadyDeskWith(t TB, extra string, alter func(*coordinator.Config)) *Desk {
 	t.Helper()
 	d := UnopenedDesk(t)
@@ -145,7 +145,7 @@ func (d *Desk) Lead(c *coordinator.Coordinator) {
 	}
 }
 
-// tryLead is lead where the store may be away, or have lost something.
+// tryLead is [Desk.Lead] where the store may be away, or have lost something.
 func (d *Desk) tryLead(c *coordinator.Coordinator) bool {
 	if c.Rooms().Head.State().Phase != authority.Ready {
 		return false
@@ -165,7 +165,7 @@ func (d *Desk) tryLead(c *coordinator.Coordinator) bool {
 	return leads()
 }
 
-// Lapse has the lease of whoever leads end: nobody leads until lead or a step says so.
+// Lapse has the lease of whoever leads end: nobody leads until [Desk.Lead] or a step says so.
 func (d *Desk) Lapse() { d.Pass(leadership.MaxLease) }
 
 // Pass has some time pass on the clock that only goes forward.
@@ -290,9 +290,9 @@ type Machine struct {
 	Leaf  *x509.Certificate
 	Mesh  *x509.Certificate // that signed leaf
 	Older []*ecdsa.PrivateKey
-	// claims is the member that it says it is already; "" for none.
+	// Claims is the member that it says it is already; "" for none.
 	Claims string
-	// leaves are all certificates that it ever got.
+	// Leaves are all certificates that it ever got.
 	Leaves []*x509.Certificate
 	Grant  *fealtyv1.JoinGrant
 }

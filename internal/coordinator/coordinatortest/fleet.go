@@ -43,7 +43,7 @@ import (
 // Cluster is the name of all clusters of these tests.
 const Cluster = "test.example"
 
-// Fleet is one coordinator on a real store behind real listeners. With newReplica
+// Fleet is one coordinator on a real store behind real listeners. With [NewReplica]
 // there are more of them on that store, each a fleet too.
 type Fleet struct {
 	T      testing.TB
@@ -60,20 +60,20 @@ type Fleet struct {
 
 	First    *Fleet   // of a replica: the one that it was made for
 	Replicas []*Fleet // of the first: the others, in the order in which they were made
-	People   *People  // who own the seed, of a fleet that peerFleet made
+	People   *People  // who own the seed, of a fleet whose seed they own
 	Link     *StoreLink
 	// open opens a handle of the store, one for each coordinator; nil: all share one of
 	// SQLite.
 	open func() store.Store
-	// enrolment is the key of a replica, "ed25519:…", which it has before it starts.
+	// Enrolment is the key of a replica, "ed25519:…", which it has before it starts.
 	Enrolment string
 	Key       ed25519.PrivateKey // its private half
 
 	mu  sync.Mutex
-	now time.Duration // offset of the fleet's clock; guarded by Mu
+	now time.Duration // offset of the fleet's clock; guarded by mu
 }
 
-// Clock is the coordinator's clock: the real one, moved by advance.
+// Clock is the coordinator's clock: the real one, moved by [Fleet.Advance].
 func (f *Fleet) Clock() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -93,7 +93,7 @@ func NewFleet(t testing.TB, config func(*coordinator.Config)) *Fleet {
 	return NewFleetOn(t, nil, config)
 }
 
-// NewFleetOn is newFleet on the store that open opens; nil for SQLite.
+// NewFleetOn is [NewFleet] on the store that open opens; nil for SQLite.
 func NewFleetOn(t testing.TB, open func() store.Store, config func(*coordinator.Config)) *Fleet {
 	t.Helper()
 	_, signer, err := ed25519.GenerateKey(rand.Reader)
@@ -337,7 +337,7 @@ type Node struct {
 	Chain    []*x509.Certificate // leaf, mesh CA
 	ID       identity.ID
 	Grant    *fealtyv1.JoinGrant
-	Trust    snapshot.Trust              // by verifyGrant
+	Trust    snapshot.Trust              // by VerifyGrant
 	Believes *identity.Bundle            // nil: what the coordinator believes now
 	Cluster  string                      // asked for; empty: the test cluster
 	Dialer   mesh.Options                // how it reaches the seed
@@ -525,7 +525,7 @@ func WantCode(t testing.TB, err error, want explain.Code) {
 	}
 }
 
-// trustBundle verifies the node's grant as a node would, and returns its bundle.
+// VerifyGrant verifies the node's grant as a node would, and returns its bundle.
 func (n *Node) VerifyGrant() (*snapshot.Verified, error) {
 	root, err := x509.ParseCertificate(n.Grant.GetChain()[2])
 	if err != nil {

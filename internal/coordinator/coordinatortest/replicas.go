@@ -22,13 +22,13 @@ import (
 
 // NewReplica returns one more coordinator on the store of f, with a data directory,
 // listeners, faults and a link to the store of its own; signer, clock and config
-// are those of f. It has its enrolment key, so that f.manifest admits it, as
+// are those of f. It has its enrolment key, so that [Fleet.Manifest] admits it, as
 // coordinator-2 and so on, and is not running:
 //
-//	r := newReplica(t, f)
-//	f.set(f.manifest(""))
-//	r.start()
-//	r.await(phaseReady)
+//	r := coordinatortest.NewReplica(t, f)
+//	f.Set(f.Manifest(""))
+//	r.Start()
+//	r.Await(authority.Ready)
 func NewReplica(t testing.TB, f *Fleet) *Fleet {
 	t.Helper()
 	if f.First != nil {
@@ -62,7 +62,7 @@ func NewReplica(t testing.TB, f *Fleet) *Fleet {
 var ErrKilled = errors.New("the process was killed")
 
 // Kill ends the coordinator without a chance to write or hand over anything: what
-// it does from now on reaches no store. start brings it back.
+// it does from now on reaches no store. [Fleet.Start] brings it back.
 func (f *Fleet) Kill() {
 	f.T.Helper()
 	f.Link.Cut(ErrKilled)
@@ -133,11 +133,11 @@ type StoreLink struct {
 	deaf atomic.Bool
 
 	mu   sync.Mutex
-	down error                         // guarded by Mu
-	get  func(store.Entry) store.Entry // guarded by Mu
-	way  func(store.Tx) error          // guarded by Mu
-	lost LostAnswer                    // of the next swap of the head; guarded by Mu
-	news chan struct{}                 // closed when down is set; guarded by Mu
+	down error                         // guarded by mu
+	get  func(store.Entry) store.Entry // guarded by mu
+	way  func(store.Tx) error          // guarded by mu
+	lost LostAnswer                    // of the next swap of the head; guarded by mu
+	news chan struct{}                 // closed when down is set; guarded by mu
 }
 
 // linked is a store over a link.
@@ -183,8 +183,8 @@ func (l *StoreLink) Lie(f func(store.Entry) store.Entry) {
 	l.get = f
 }
 
-// Lose makes the answer of the next swap of the head get lost. With lostForGood and
-// lostForGoodN the link is cut too, so that reading does not settle what happened.
+// Lose makes the answer of the next swap of the head get lost. With LostForGood and
+// LostForGoodN the link is cut too, so that reading does not settle what happened.
 func (l *StoreLink) Lose(how LostAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

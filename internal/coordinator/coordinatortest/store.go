@@ -141,7 +141,7 @@ func InTurn[T any](n int, all ...T) []T {
 }
 
 // EveryNth returns by how much to go on with what is counted up, call by call: by one, or
-// by n under the race detector, as with inTurn.
+// by n under the race detector, as with [InTurn].
 func EveryNth(n int) int {
 	if RaceDetector {
 		return n

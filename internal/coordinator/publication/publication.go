@@ -125,7 +125,7 @@ func New(cfg Config) *Publication {
 // View returns what is served; nil before it was read.
 func (c *Publication) View() *View { return c.publication.Load() }
 
-// serve serves p from now on; nil has it read again.
+// serve serves p from now on.
 func (c *Publication) serve(p *View) {
 	c.publication.Store(p)
 	c.publicationChanged.Notify()
