@@ -33,7 +33,7 @@ type way struct {
 	seen     history.SeenHead   // what the history must lead through (I11)
 	last     *authority.State   // the last ready state; nil if there was none
 	admitted bool               // manifest admits this coordinator
-	Restore  *backup.Intent     // what is to follow claimed: the store was restored; nil: it was not
+	restore  *backup.Intent     // what is to follow claimed: the store was restored; nil: it was not
 }
 
 // wayTo returns the way to the head of loaded.
@@ -178,7 +178,7 @@ func (c *Authority) ownersTurn(ctx context.Context) (release func(), err error) 
 func (c *Authority) verify(ctx context.Context, w *way, secrets *authority.Secrets) (*history.Verified,
 	*x509.Certificate, error) {
 	verified, err := history.Verify(w.loaded, secrets.TransactionKey())
-	if err == nil && w.Restore == nil { // of a restored history it is the transition to come that has to
+	if err == nil && w.restore == nil { // of a restored history it is the transition to come that has to
 		_, err = w.seen.Accepts(verified)
 	}
 	if err != nil {
@@ -190,7 +190,7 @@ func (c *Authority) verify(ctx context.Context, w *way, secrets *authority.Secre
 
 // fromMemory comes back with what is here.
 func (c *Authority) fromMemory(ctx context.Context, w *way) (*authority.State, error) {
-	if w.Restore != nil { // no mark vouches for this head, and the signers have not yet
+	if w.restore != nil { // no mark vouches for this head, and the signers have not yet
 		return nil, errors.New("the store says that it was restored: the transition of that comes first")
 	}
 	m := c.memory()

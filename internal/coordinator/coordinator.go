@@ -326,7 +326,7 @@ func assemble(cfg Config, o own) (*Coordinator, error) {
 	}
 	var err error
 	c.guard, err = mesh.NewGuard(mesh.GuardConfig{
-		Source: o.Source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
+		Source: o.source, SendRoot: true, Local: mesh.OwnUser, Now: c.now,
 		OnFailure: c.handshakeFailed, OnRefused: c.connectionRefused, OnCut: c.connectionCut,
 	})
 	if err != nil {
@@ -338,19 +338,19 @@ func assemble(cfg Config, o own) (*Coordinator, error) {
 // open is the part of New that must give the lock back if it fails.
 func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) (*Coordinator, error) {
 	var err error
-	if o.Key, err = authority.LoadEnrolmentKey(cfg.FS, cfg.DataDir); err != nil {
+	if o.key, err = authority.LoadEnrolmentKey(cfg.FS, cfg.DataDir); err != nil {
 		return nil, err
 	}
 	ephemeral, err := credential.NewEphemeral(cfg.Now)
 	if err != nil {
 		return nil, fmt.Errorf("make the ephemeral certificate: %w", err)
 	}
-	o.Source = credential.NewIssued(ephemeral)
+	o.source = credential.NewIssued(ephemeral)
 	c, err := assemble(cfg, o)
 	if err != nil {
 		return nil, err
 	}
-	public := identity.KeyID(sha256.Sum256(o.Key.Public().(ed25519.PublicKey)))
+	public := identity.KeyID(sha256.Sum256(o.key.Public().(ed25519.PublicKey)))
 	if err = c.rooms.Auditing.Open(public.String()[:16]); err != nil {
 		return nil, err
 	}
@@ -506,7 +506,7 @@ func (c *Coordinator) handshakeFailed(err *mesh.HandshakeError) {
 // connectionRefused counts a connection that was refused for want of a place, or
 // on the local socket for its user, and says so.
 func (c *Coordinator) connectionRefused(err error) {
-	c.metrics.Refused.Inc()
+	c.metrics.refused.Inc()
 	c.refusals.Log(context.Background(), c.log, slog.LevelWarn, "a connection was refused", slog.Any("err", err))
 }
 

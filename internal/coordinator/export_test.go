@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
@@ -38,7 +39,6 @@ type (
 	Greeted        = greeted
 	Health         = health
 	Ledger         = ledger
-	Own            = own
 	PeerError      = peerError
 	PeerStep       = peerStep
 	Preparing      = preparing
@@ -84,7 +84,6 @@ const (
 )
 
 var (
-	Assemble      = assemble
 	Ed25519Public = ed25519Public
 	ErrNoPeers    = errNoPeers
 	Findings      = findings
@@ -103,6 +102,14 @@ func StatusOf(c *Coordinator) fealtyv1.StatusServiceServer { return statusServer
 // BackupOf is the service that c registers.
 func BackupOf(c *Coordinator) fealtyv1.BackupServiceServer { return backupServer{c: c} }
 
+// Assemble makes a coordinator that opened nothing.
+func Assemble(cfg Config, key ed25519.PrivateKey, source *credential.Issued) (*Coordinator, error) {
+	return assemble(cfg.withDefaults(), own{key: key, source: source})
+}
+
+// Restores reports whether it leads through a restore that is not finished.
+func (w *way) Restores() bool { return w.restore != nil }
+
 // ReadRequest reads the one request of a stream, and returns once nothing is left running.
 func ReadRequest(s grpc.ServerStream, into any, settle func()) error {
 	c := &Coordinator{readers: new(flowcontrol.Readers)}
@@ -116,12 +123,16 @@ func FirstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context
 	return firstOf(ctx, atOnce, all, do)
 }
 
+// Places are those of owners that bring their shares.
+func (c *OwnerRecovery) Places() *flowcontrol.Limiter { return c.recoveries.owners }
+
+// SetPlaces exchanges them.
+func (c *OwnerRecovery) SetPlaces(l *flowcontrol.Limiter) { c.recoveries.owners = l }
+
 // Limit sets limits that no operator sets; 0 is the usual one.
 func (c *Config) Limit(listed, joins, sourceJoins int) {
 	c.knobs = knobs{maxListed: listed, maxJoins: joins, maxSourceJoins: sourceJoins}
 }
-
-func (x Config) WithDefaults() Config { return x.withDefaults() }
 
 // EnrolledAs returns c's enrolment with another key or certificate.
 func (c *Coordinator) EnrolledAs(key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
@@ -213,8 +224,6 @@ func (x *Coordinator) Failures() *flowcontrol.LogSampler { return x.failures }
 func (x *Coordinator) Faults() *fault.Points { return x.faults }
 
 func (x *Coordinator) Log() *slog.Logger { return x.log }
-
-func (x *Coordinator) Metrics() *metrics { return x.metrics }
 
 func (x *Coordinator) Now() func() time.Time { return x.now }
 

@@ -63,7 +63,7 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	}
 	c.cfg.Claimed(&w.claimed)
 	if intent != nil && !carriedOut(intent, loaded) {
-		w.Restore = intent
+		w.restore = intent
 	}
 	return w, nil, nil
 }
@@ -76,7 +76,7 @@ func (c *Authority) loadFirst(ctx context.Context) (*authority.State, error) {
 	if w == nil {
 		return s, err
 	}
-	if w.Restore != nil {
+	if w.restore != nil {
 		s, err = c.goOn(ctx, w)
 	} else {
 		s, err = c.fromKeepers(ctx, w)
@@ -95,7 +95,7 @@ func (c *Authority) load(ctx context.Context, last *authority.State) (s *authori
 	if w == nil {
 		return s, 0, err
 	}
-	if w.Restore != nil {
+	if w.restore != nil {
 		if s, err = c.goOn(ctx, w); err != nil {
 			return authority.Recovering(last, err), 0, ctx.Err()
 		}

@@ -32,7 +32,7 @@ const followTries = 8
 // no state from giving way.
 func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
 	s := c.cfg.Head.State()
-	if s.Phase != authority.Ready || w.Restore != nil {
+	if s.Phase != authority.Ready || w.restore != nil {
 		return 0
 	}
 	c.cfg.Head.FallBehind(s)

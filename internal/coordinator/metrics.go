@@ -16,7 +16,7 @@ import (
 type metrics struct {
 	handshakes *prometheus.CounterVec
 	cuts       *prometheus.CounterVec
-	Refused    prometheus.Counter
+	refused    prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -29,13 +29,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "fealty_connections_cut_total",
 			Help: "Connections that were ended because the peer's certificate expired or was banned.",
 		}, []string{"reason"}),
-		Refused: prometheus.NewCounter(prometheus.CounterOpts{
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fealty_connections_refused_total",
 			Help: "Connections that were refused because a limit was reached or, on the local socket, " +
 				"for their user.",
 		}),
 	}
-	reg.MustRegister(m.handshakes, m.cuts, m.Refused)
+	reg.MustRegister(m.handshakes, m.cuts, m.refused)
 	return m
 }
 
@@ -51,7 +51,7 @@ func Metrics() (prometheus.Collector, error) {
 		return nil, err
 	}
 	c, err := assemble(Config{}.withDefaults(), own{
-		Key: key, certificate: new(enrolment.Certificate), Source: credential.NewIssued(ephemeral),
+		key: key, certificate: new(enrolment.Certificate), source: credential.NewIssued(ephemeral),
 	})
 	if err != nil {
 		return nil, err

@@ -77,8 +77,7 @@ func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := coordinator.Assemble(coordinator.Config{Log: log}.WithDefaults(),
-		coordinator.Own{Key: coordinatortest.NewTestKey(t), Source: credential.NewIssued(ephemeral)})
+	c, err := coordinator.Assemble(coordinator.Config{Log: log}, coordinatortest.NewTestKey(t), credential.NewIssued(ephemeral))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,8 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 			f, p := ownedFleet(t, nil)
 			alice := p.ShareFile(f.Store, "alice")
 			loseKeeper(f)
-			f.C.Rooms().OwnerRecovery.Recoveries().Owners = withMost(f.C.Rooms().OwnerRecovery.Recoveries().Owners, crowd.most)
+			owners := f.C.Rooms().OwnerRecovery
+			owners.SetPlaces(withMost(owners.Places(), crowd.most))
 			for i := range crowd.addresses {
 				client := fealtyv1.NewRecoveryServiceClient(strangerFrom(f, i))
 				for range crowd.calls {

@@ -43,9 +43,9 @@ type health struct {
 	Reason     string          // why it is not ready
 	HeadAge    time.Duration   // since the store showed our head
 	MaxHeadAge time.Duration
-	store      string        // how the store takes no writes, in a word; empty if it does
-	refuses    string        // the same as a sentence
-	lost       string        // how the store went back; empty if it did not
+	Store      string        // how the store takes no writes, in a word; empty if it does
+	Refuses    string        // the same as a sentence
+	Lost       string        // how the store went back; empty if it did not
 	PulseAge   time.Duration // since the self-check last came through
 	Strict     bool          // the store counts for liveness
 }
@@ -75,13 +75,13 @@ func (h health) readiness() probeAnswer {
 	}
 	a := h.answer("")
 	a.Store = "ok"
-	if h.store != "" {
+	if h.Store != "" {
 		// What needs no write goes on, and restarting it mends nothing.
-		a.Store, a.Reason = h.store, h.refuses
+		a.Store, a.Reason = h.Store, h.Refuses
 	}
-	if h.lost != "" {
+	if h.Lost != "" {
 		// What needs no write goes on, and restarting it brings nothing back.
-		a.Store, a.Reason = "went back", h.lost
+		a.Store, a.Reason = "went back", h.Lost
 	}
 	if h.HeadAge > authority.DegradedAfter {
 		a.Store = "degraded"
@@ -116,7 +116,7 @@ func (c *Coordinator) health() health {
 	return health{
 		Serving: c.serving.Load(), Tried: c.rooms.Authority.tried.Load(), Phase: s.Phase, Reason: reason,
 		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.MaxHeadAge,
-		store: word, refuses: refuses, lost: c.rooms.StoreGuard.LostReason(),
+		Store: word, Refuses: refuses, Lost: c.rooms.StoreGuard.LostReason(),
 		PulseAge: c.pulsed.Age(now), Strict: c.cfg.LivenessStore,
 	}
 }

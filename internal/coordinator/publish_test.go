@@ -582,7 +582,7 @@ func TestRepairInTurn(t *testing.T) {
 		if !d.Store.Alter(key, func([]byte) []byte { return nil }) {
 			t.Fatal("there is no such key")
 		}
-		// What is in memory is not read again, so they start again.
+		// A publication in memory is not read again, so they start again.
 		d.Restart()
 		wantOnlyNil(t, other.Close())
 		again, err := d.Another("other")

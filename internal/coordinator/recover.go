@@ -83,9 +83,9 @@ type recoveries struct {
 	changed watch.Signal // an attempt was opened
 
 	mu  sync.Mutex
-	Now *gathering // nil: none is open; guarded by mu
+	now *gathering // nil: none is open; guarded by mu
 
-	Owners *flowcontrol.Limiter // of their streams; who brought a share has proven itself
+	owners *flowcontrol.Limiter // of their streams; who brought a share has proven itself
 
 	// What the head of the history in the store says of the shares of its seed.
 	needed int      // guarded by mu
@@ -94,7 +94,7 @@ type recoveries struct {
 
 func newRecoveries() *recoveries {
 	return &recoveries{opening: make(chan struct{}, 1),
-		Owners: flowcontrol.New(flowcontrol.Limits{
+		owners: flowcontrol.New(flowcontrol.Limits{
 			What: "recoveries", PerSecond: recoveryRate, Burst: recoveryBurst,
 			Most: recoveriesAtOnce, PerSource: recoveriesPerSource, Patience: historyPatience,
 			PerHolder: recoveriesPerOwner,
@@ -109,9 +109,9 @@ func (r *recoveries) over() { r.end(nil) }
 func (r *recoveries) end(g *gathering) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.Now != nil && (g == nil || r.Now == g) {
-		r.Now.Recipient.Wipe()
-		r.Now = nil
+	if r.now != nil && (g == nil || r.now == g) {
+		r.now.Recipient.Wipe()
+		r.now = nil
 	}
 }
 
@@ -119,7 +119,7 @@ func (r *recoveries) end(g *gathering) {
 func (r *recoveries) current() *gathering {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.Now
+	return r.now
 }
 
 // expect notes whose shares would bring the seed of a head back, as the store has it.
@@ -138,12 +138,12 @@ func (r *recoveries) progress() (p *fealtyv1.RecoveryProgress, missing []string)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
-	case r.Now == nil && len(r.all) == 0:
+	case r.now == nil && len(r.all) == 0:
 		return nil, nil
-	case r.Now == nil:
+	case r.now == nil:
 		return &fealtyv1.RecoveryProgress{Needed: uint32(r.needed)}, slices.Clone(r.all)
 	}
-	return progressOf(r.Now.Attempt), r.Now.Attempt.Missing()
+	return progressOf(r.now.Attempt), r.now.Attempt.Missing()
 }
 
 func progressOf(a *recovery.Attempt) *fealtyv1.RecoveryProgress {
@@ -188,7 +188,7 @@ func (c *OwnerRecovery) registerServices(to grpc.ServiceRegistrar) {
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
-	slot, err := r.c.recoveries.Owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.cfg.Now())
+	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.cfg.Now())
 	if err != nil {
 		return err
 	}
@@ -298,10 +298,10 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	}
 	r := c.recoveries
 	r.mu.Lock()
-	g := r.Now
+	g := r.now
 	if g != nil && !g.Attempt.Serves(c.cfg.Now(), head.Hash) {
 		g.Recipient.Wipe()
-		r.Now, g = nil, nil
+		r.now, g = nil, nil
 	}
 	r.mu.Unlock()
 	if g != nil {
@@ -316,7 +316,7 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	}
 	g.openedAt = g.toldAt
 	r.mu.Lock()
-	r.Now = g
+	r.now = g
 	r.mu.Unlock()
 	// It may have become ready, and ended what was open, just before that.
 	if err := c.recoverable(); err != nil {
@@ -502,7 +502,7 @@ func (c *OwnerRecovery) takesNow(req *fealtyv1.RecoverRequest, owner string) (*g
 func (c *OwnerRecovery) taking(id []byte, owner string) (*gathering, error) {
 	c.recoveries.mu.Lock()
 	defer c.recoveries.mu.Unlock()
-	g := c.recoveries.Now
+	g := c.recoveries.now
 	if g == nil {
 		return nil, explain.New(explain.RecoveryOver, "owner", owner, "problem", "no attempt is open any more")
 	}
@@ -631,7 +631,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 		return nil
 	}
 	w, _, err := c.cfg.Authority.read(ctx, c.cfg.Head.State().Ready())
-	if err != nil || w == nil || w.claimed.Hash != g.Head.Hash || w.Restore != nil {
+	if err != nil || w == nil || w.claimed.Hash != g.Head.Hash || w.restore != nil {
 		return nil
 	}
 	looking, cancel := context.WithTimeout(ctx, lastLook) // a person waits

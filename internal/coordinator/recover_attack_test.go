@@ -288,7 +288,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	f, p := ownedFleet(t, nil)
 	alice := p.ShareFile(f.Store, "alice")
 	loseKeeper(f)
-	r := f.C.Rooms().OwnerRecovery.Recoveries().Owners
+	r := f.C.Rooms().OwnerRecovery.Places()
 	var held []*flowcontrol.Slot
 	for range coordinator.RecoveriesPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", epoch0)

@@ -519,7 +519,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	}
 	_, err = bring(d, file(1))
 	wantOnly(t, "bring", err, explain.RecoverySeedRefused)
-	if d.C.Rooms().OwnerRecovery.Recoveries().Now != nil || len(d.Store.Keys(coordinator.RecoveryPrefix)) > 0 {
+	if d.C.Rooms().OwnerRecovery.Recoveries().Current() != nil || len(d.Store.Keys(coordinator.RecoveryPrefix)) > 0 {
 		t.Error("something of the attempt is left")
 	}
 	wantPhase(d, "recovery", "")

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -36,7 +34,7 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(time.Minute); testutil.ToFloat64(f.C.Metrics().Refused) == 0; {
+	for deadline := time.Now().Add(time.Minute); coordinatortest.CounterOf(f.C.Registry(), "fealty_connections_refused_total") == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("no refusal was counted")
 		}

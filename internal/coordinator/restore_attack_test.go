@@ -97,7 +97,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		d, _, seen := back(t)
 		w, _, err := d.C.Rooms().Authority.Read(t.Context(), d.State())
 		wantOnly(t, "read", err, "")
-		if w == nil || w.Restore == nil {
+		if w == nil || !w.Restores() {
 			t.Fatal("the intent was not read")
 		}
 		d.Store.Alter(backup.IntentKey, func([]byte) []byte { return nil })

@@ -249,9 +249,9 @@ var recordFamilies = families{
 
 // own is what is this coordinator's own, whatever the store holds.
 type own struct {
-	Key         ed25519.PrivateKey
+	key         ed25519.PrivateKey
 	certificate *enrolment.Certificate // nil: none
-	Source      *credential.Issued     // what the listener presents and believes
+	source      *credential.Issued     // what the listener presents and believes
 	outside     durable.FS             // of what others read
 }
 
@@ -274,7 +274,7 @@ func (c *Coordinator) wire(o own) error {
 	r.Auditing = auditing.New(auditing.Config{Store: c.store, Now: c.now, Log: c.log})
 	r.Self = authority.NewEnrolment(authority.EnrolmentConfig{
 		FS: c.fs, Log: c.log, Now: c.now,
-		DataDir: cfg.DataDir, Addresses: c.addresses(), Pin: cfg.Pin, Key: o.Key, Certificate: o.certificate,
+		DataDir: cfg.DataDir, Addresses: c.addresses(), Pin: cfg.Pin, Key: o.key, Certificate: o.certificate,
 	})
 	r.Head = authority.NewHead(authority.HeadConfig{
 		Self: r.Self, StoreGuard: r.StoreGuard, History: history.New(c.store), Store: c.store, FS: c.fs,
@@ -328,7 +328,7 @@ func (c *Coordinator) wire(o own) error {
 		Peers:        func() peerSecrets { return r.PeerRecovery },
 	})
 	r.Bundle = trustbundle.New(trustbundle.Config{
-		Self: r.Self, Head: r.Head, StoreGuard: r.StoreGuard, Guard: c.guard, Source: o.Source,
+		Self: r.Self, Head: r.Head, StoreGuard: r.StoreGuard, Guard: c.guard, Source: o.source,
 		Log: c.log, Now: c.now, MaxListed: cfg.knobs.maxListed,
 		Begin: func(ctx context.Context, ch *record.Change, in bundle.State) error {
 			return r.Desired.Begin(ctx, ch, in)

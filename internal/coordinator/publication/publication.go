@@ -162,7 +162,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_compile_removed_total",
-			Help: "What records of the config ask for and is not given, each once until it is mended, " +
+			Help: "Parts of config records that are not given, each counted once until it is mended, " +
 				"by scope and reason.",
 		}, []string{"scope", "reason"}),
 		mirrors: prometheus.NewCounterVec(prometheus.CounterOpts{
