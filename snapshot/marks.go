@@ -87,7 +87,7 @@ func (m Marks) Get(scope Scope, subject Subject) (Mark, bool) {
 
 // All returns the marks, sorted by scope, then subject.
 func (m Marks) All() []Mark {
-	return slices.SortedFunc(maps.Values(m.m), compareMarks)
+	return slices.SortedStableFunc(maps.Values(m.m), compareMarks)
 }
 
 func compareMarks(a, b Mark) int {

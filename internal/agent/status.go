@@ -132,6 +132,6 @@ func (s *condition) refusals() []refusal {
 func (s *condition) refusalsAt() ([]refusal, uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := slices.SortedFunc(maps.Values(s.refusal), func(a, b refusal) int { return strings.Compare(a.Scope, b.Scope) })
+	out := slices.SortedStableFunc(maps.Values(s.refusal), func(a, b refusal) int { return strings.Compare(a.Scope, b.Scope) })
 	return out, s.changes
 }

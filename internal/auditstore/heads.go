@@ -120,6 +120,6 @@ func remembered(ctx context.Context, st store.Store, h *auditlog.Heads, heads []
 		}
 		heads = append(heads, head{chain: chain, Head: is, problem: "the note of how far it is behind a checkpoint is gone"})
 	}
-	slices.SortFunc(heads, func(a, b head) int { return strings.Compare(a.chain, b.chain) })
+	slices.SortStableFunc(heads, func(a, b head) int { return strings.Compare(a.chain, b.chain) })
 	return heads, nil
 }

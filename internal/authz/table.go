@@ -111,7 +111,7 @@ func (t *Table) Rows() []Rule {
 		r.Kinds = slices.Clone(r.Kinds)
 		rows = append(rows, r)
 	}
-	slices.SortFunc(rows, func(a, b Rule) int { return cmp.Compare(a.Method, b.Method) })
+	slices.SortStableFunc(rows, func(a, b Rule) int { return cmp.Compare(a.Method, b.Method) })
 	return rows
 }
 
@@ -141,7 +141,7 @@ func (t *Table) CheckServer(server interface {
 		}
 	}
 	if len(problems) > 0 {
-		slices.SortFunc(problems, func(a, b Problem) int { return cmp.Compare(a.Method, b.Method) })
+		slices.SortStableFunc(problems, func(a, b Problem) int { return cmp.Compare(a.Method, b.Method) })
 		return &TableError{problems}
 	}
 	return nil

@@ -382,6 +382,6 @@ func (c *Compiler) degradedModePolicy(s *subject) *snapshot.DegradedModePolicy {
 	for scope, d := range trials {
 		p.Trials = append(p.Trials, snapshot.Trial{Scope: scope, Duration: d})
 	}
-	slices.SortFunc(p.Trials, func(a, b snapshot.Trial) int { return cmp.Compare(a.Scope, b.Scope) })
+	slices.SortStableFunc(p.Trials, func(a, b snapshot.Trial) int { return cmp.Compare(a.Scope, b.Scope) })
 	return p
 }

@@ -452,7 +452,7 @@ func object(fields []field) *node {
 			out.Fields = append(out.Fields, document.Field{Name: f.name, Value: v})
 		}
 	}
-	slices.SortFunc(out.Fields, func(a, b document.Field) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(out.Fields, func(a, b document.Field) int { return cmp.Compare(a.Name, b.Name) })
 	return out
 }
 
@@ -514,7 +514,7 @@ func parameters(v *[]Parameter) value {
 				}
 				*v = append(*v, Parameter{field.Name, f.read(d, field.Value, name)})
 			}
-			slices.SortFunc(*v, func(a, b Parameter) int { return cmp.Compare(a.Name, b.Name) })
+			slices.SortStableFunc(*v, func(a, b Parameter) int { return cmp.Compare(a.Name, b.Name) })
 		},
 		write: func() *node {
 			if len(*v) == 0 {
@@ -542,7 +542,7 @@ func trials(v *[]Trial) value {
 				}})
 			}
 			d.Object(n, path, scopes...)
-			slices.SortFunc(*v, func(a, b Trial) int { return cmp.Compare(a.Scope, b.Scope) })
+			slices.SortStableFunc(*v, func(a, b Trial) int { return cmp.Compare(a.Scope, b.Scope) })
 		},
 		write: func() *node {
 			if len(*v) == 0 {
@@ -589,7 +589,7 @@ func issuers(v *[]Issuer) value {
 				}
 				*v = append(*v, i)
 			})
-			slices.SortFunc(*v, func(a, b Issuer) int { return cmp.Compare(a.Name, b.Name) })
+			slices.SortStableFunc(*v, func(a, b Issuer) int { return cmp.Compare(a.Name, b.Name) })
 		},
 		write: func() *node {
 			if len(*v) == 0 {

@@ -266,7 +266,7 @@ func (t *Transition) Encode() ([]byte, error) {
 	for _, c := range t.ShareCommitments {
 		w.ShareCommitments = append(w.ShareCommitments, wireCommitment(c))
 	}
-	sorted := slices.SortedFunc(slices.Values(t.Signatures), func(a, b Signature) int { return bytes.Compare(a.Key[:], b.Key[:]) })
+	sorted := slices.SortedStableFunc(slices.Values(t.Signatures), func(a, b Signature) int { return bytes.Compare(a.Key[:], b.Key[:]) })
 	for i, s := range sorted {
 		if i > 0 && s.Key == sorted[i-1].Key {
 			return nil, fmt.Errorf("%w: key %v signed twice: a key counts once, keep one signature", ErrEncoding, s.Key)

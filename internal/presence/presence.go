@@ -122,7 +122,7 @@ func (w *Watch) Missed(now time.Duration) []Missed {
 			out = append(out, Missed{Coordinator: o.Coordinator, For: now - o.heard, Ever: o.ever, Writes: now-o.wrote < Writes})
 		}
 	}
-	slices.SortFunc(out, func(a, b Missed) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Key, b.Key)) })
+	slices.SortStableFunc(out, func(a, b Missed) int { return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Key, b.Key)) })
 	return out
 }
 

@@ -125,8 +125,8 @@ func (a *Authority) Compile(in Input) snapshot.TrustBundle {
 	slices.SortFunc(b.BannedIDs, identity.ID.Compare)
 	slices.SortFunc(b.BannedKeys, compareKeys)
 	slices.SortFunc(b.MeshKeys, compareKeys)
-	slices.SortFunc(b.ConfigKeys, func(a, b snapshot.ConfigKey) int { return bytes.Compare(a.Key, b.Key) })
-	slices.SortFunc(b.Signers.Keys, func(a, b snapshot.SignerKey) int { return bytes.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(b.ConfigKeys, func(a, b snapshot.ConfigKey) int { return bytes.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(b.Signers.Keys, func(a, b snapshot.SignerKey) int { return bytes.Compare(a.Key, b.Key) })
 	return b
 }
 

@@ -174,7 +174,7 @@ func (p *Peers) toldNow() []told {
 			out = append(out, t)
 		}
 	}
-	slices.SortFunc(out, func(a, b told) int { return strings.Compare(a.name, b.name) })
+	slices.SortStableFunc(out, func(a, b told) int { return strings.Compare(a.name, b.name) })
 	return out
 }
 

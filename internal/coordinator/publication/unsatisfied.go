@@ -100,7 +100,7 @@ func (c *Publication) report(ctx context.Context, b *Publisher) {
 	for g := range found {
 		b.found.told[g] = true
 	}
-	slices.SortFunc(r.gaps, func(a, b compiler.Removed) int {
+	slices.SortStableFunc(r.gaps, func(a, b compiler.Removed) int {
 		return cmp.Or(cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Reason, b.Reason), a.Record.Compare(b.Record))
 	})
 	c.compileReport.Store(r)

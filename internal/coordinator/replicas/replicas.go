@@ -203,7 +203,7 @@ func newest(all []Record) []Record {
 		return all
 	}
 	byWord := slices.Clone(all)
-	slices.SortFunc(byWord, func(a, b Record) int {
+	slices.SortStableFunc(byWord, func(a, b Record) int {
 		switch {
 		case a.Stopped == b.Stopped:
 			return cmp.Compare(b.Version, a.Version)
@@ -240,7 +240,7 @@ func (d *Directory) All(ctx context.Context, m *manifest.Manifest) ([]Record, er
 		r.Name, r.Version = found.Name, e.Version
 		out = append(out, r)
 	}
-	slices.SortFunc(out, func(a, b Record) int {
+	slices.SortStableFunc(out, func(a, b Record) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Key, b.Key))
 	})
 	return out, nil

@@ -198,6 +198,6 @@ func overlay(all []item, told *store.Change) []item {
 	for _, e := range told.Put {
 		all = append(all, item{entry: e})
 	}
-	slices.SortFunc(all, func(a, b item) int { return strings.Compare(a.entry.Key, b.entry.Key) })
+	slices.SortStableFunc(all, func(a, b item) int { return strings.Compare(a.entry.Key, b.entry.Key) })
 	return all
 }
