@@ -28,8 +28,8 @@ func TestTokensNameAllCoordinators(t *testing.T) {
 	}
 	r.Start()
 	r.AwaitHead(f)
-	awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
-	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+	coordinatortest.AwaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	coordinatortest.AwaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	for _, made := range []struct{ at, other *coordinatortest.Fleet }{{f, r}, {r, f}} {
 		tok := made.at.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		if !slices.Equal(tok.Addresses, []string{made.at.Addr, made.other.Addr}) {

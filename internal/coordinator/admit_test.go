@@ -32,41 +32,30 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// wantOnly fails unless err is of code, or nil for "".
-func wantOnly(t *testing.T, what string, err error, code explain.Code) {
-	t.Helper()
-	switch {
-	case code == "" && err != nil:
-		t.Fatalf("%s: %v, want success", what, err)
-	case code != "" && !errors.Is(err, code):
-		t.Fatalf("%s: %v, want %s", what, err, code)
-	}
-}
-
 func banAt(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
 	_, err := d.Members().BanMember(t.Context(),
 		&fealtyv1.BanMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
-	wantOnly(t, "ban", err, "")
+	coordinatortest.WantOnly(t, "ban", err, "")
 }
 
 func unban(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
 	_, err := d.Members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: string(kind), Name: name})
-	wantOnly(t, "unban", err, "")
+	coordinatortest.WantOnly(t, "unban", err, "")
 }
 
 func replace(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
 	_, err := d.Members().ReplaceMember(t.Context(),
 		&fealtyv1.ReplaceMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
-	wantOnly(t, "replace", err, "")
+	coordinatortest.WantOnly(t, "replace", err, "")
 }
 
 func remove(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(kind), Name: name})
-	wantOnly(t, "remove", err, "")
+	coordinatortest.WantOnly(t, "remove", err, "")
 }
 
 // byToken is a join of machine m with a new token.
@@ -109,7 +98,7 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.JoinKindMismatch},
 		{"token of an entry that is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
-			wantOnly(t, "set", d.Set(entriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return d.Machine().Join(identity.Data, proof.NewTokenProver(tok))
 			}
@@ -144,7 +133,7 @@ func TestAdmissionCases(t *testing.T) {
 		{"replaced, an older key of the old machine", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			first := m.Key
-			wantOnly(t, "renew", m.Renew(), "")
+			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			replace(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { m.Key = first; return byToken(d, m, named) }
 		}, explain.JoinBanned},
@@ -171,32 +160,39 @@ func TestAdmissionCases(t *testing.T) {
 		{"removed, ban of the key forgotten, the spent token again", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(29 * 24 * time.Hour)})
 			m := d.Machine()
-			wantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
+			coordinatortest.WantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
 			remove(d, t, identity.Data, m.ID.Name())
 			d.Advance(10 * 24 * time.Hour)
-			wantOnly(t, "prune", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-			wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+			coordinatortest.WantOnly(t, "prune", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+			coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 			if n := len(d.Store.Keys(record.BanKeyPrefix)); n != 0 {
 				t.Fatalf("%d banned keys after ten days", n)
 			}
-			return func(*testing.T, *coordinatortest.Desk) error { return m.Join(identity.Data, proof.NewTokenProver(tok)) }
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return m.Join(identity.Data, proof.NewTokenProver(
+					tok))
+			}
 		}, explain.TokenSpent},
 		{"lost grant, the token revoked since", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
 			m := d.Machine()
-			wantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
-			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).RevokeToken(
+			coordinatortest.WantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+				d.C.Rooms().Admission.RegisterServices).RevokeToken(
 				t.Context(),
 				&fealtyv1.RevokeTokenRequest{Id: tok.ID})
-			wantOnly(t, "revoke", err, "")
-			return func(*testing.T, *coordinatortest.Desk) error { return m.Join(identity.Data, proof.NewTokenProver(tok)) }
+			coordinatortest.WantOnly(t, "revoke", err, "")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				return m.Join(identity.Data, proof.NewTokenProver(
+					tok))
+			}
 		}, explain.TokenRevoked},
 		{"lost grant, renewed since", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
 			m := d.Machine()
-			wantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
+			coordinatortest.WantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
 			first := m.Key
-			wantOnly(t, "renew", m.Renew(), "")
+			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				m.Key = first
 				return m.Join(identity.Data, proof.NewTokenProver(tok))
@@ -219,7 +215,7 @@ func TestAdmissionCases(t *testing.T) {
 		{"rejoin by an older key, in grace", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			first := m.Key
-			wantOnly(t, "renew", m.Renew(), "")
+			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			d.Advance(26 * time.Hour)
 			return func(*testing.T, *coordinatortest.Desk) error { m.Key = first; return m.Rejoin() }
 		}, explain.JoinClone},
@@ -231,30 +227,32 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.JoinKindMismatch},
 		{"rejoin, the entry is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			wantOnly(t, "set", d.Set(entriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.JoinUnauthorized},
 		{"renewal, the entry is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			wantOnly(t, "set", d.Set(entriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.RenewEntryGone},
 		{"rejoin, the entry is of another kind now", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "{name: pool, kind: data",
+			coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
+				"{name: pool, kind: data",
 				"{name: pool, kind: witness", 1)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.JoinKindMismatch},
 		{"renewal, the entry is of another kind now", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "{name: pool, kind: data",
+			coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
+				"{name: pool, kind: data",
 				"{name: pool, kind: witness", 1)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.JoinKindMismatch},
 		{"renewal by an older certificate", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			leaf := m.Leaf
-			wantOnly(t, "renew", m.Renew(), "")
+			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			return func(t *testing.T, d *coordinatortest.Desk) error {
 				next, _ := coordinatortest.NewKey()
 				_, err := m.RenewWith(leaf, next)
@@ -264,7 +262,7 @@ func TestAdmissionCases(t *testing.T) {
 		{"renewal to an older key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			first := m.Key
-			wantOnly(t, "renew", m.Renew(), "")
+			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			return func(*testing.T, *coordinatortest.Desk) error { _, err := m.RenewWith(m.Leaf, first); return err }
 		}, explain.RenewOlderKey},
 		{"renewal, answer lost, same new key", func(t *testing.T, d *coordinatortest.Desk) step {
@@ -278,17 +276,22 @@ func TestAdmissionCases(t *testing.T) {
 		{"renewal to a banned key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m, other := d.Joined("a"), d.Joined("b")
 			banAt(d, t, identity.Data, "b")
-			return func(*testing.T, *coordinatortest.Desk) error { _, err := m.RenewWith(m.Leaf, other.Key); return err }
+			return func(*testing.T, *coordinatortest.Desk) error {
+				_, err := m.RenewWith(m.Leaf,
+					other.Key)
+				return err
+			}
 		}, explain.JoinBanned},
 		{"renewal of a person's session", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Machine()
-			wantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+			coordinatortest.WantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.RenewEntryGone},
 		{"rejoin to a new key, proven by a key that is banned under another name",
 			func(t *testing.T, d *coordinatortest.Desk) step {
 				m := d.Joined("a")
-				wantOnly(t, "join as b", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "pool", Name: "b"}), "")
+				coordinatortest.WantOnly(t, "join as b", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "pool",
+					Name: "b"}), "")
 				banAt(d, t, identity.Data, "a")
 				next, _ := coordinatortest.NewKey()
 				return func(*testing.T, *coordinatortest.Desk) error {
@@ -306,13 +309,14 @@ func TestAdmissionCases(t *testing.T) {
 		{"too many renewals", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			for range record.MaxLiveKeys {
-				wantOnly(t, "renew", m.Renew(), "")
+				coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			}
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.RateLimited},
 		{"entry full", func(t *testing.T, d *coordinatortest.Desk) step {
 			for range 2 {
-				wantOnly(t, "join", byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
+				coordinatortest.WantOnly(t, "join", byToken(d, d.Machine(),
+					&fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
@@ -322,7 +326,7 @@ func TestAdmissionCases(t *testing.T) {
 			var m *coordinatortest.Machine
 			for range 2 {
 				m = d.Machine()
-				wantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
+				coordinatortest.WantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
 			remove(d, t, identity.Data, m.ID.Name())
 			return func(*testing.T, *coordinatortest.Desk) error {
@@ -332,32 +336,35 @@ func TestAdmissionCases(t *testing.T) {
 		{"entry got its maximum after its members", func(t *testing.T, d *coordinatortest.Desk) step {
 			d.Joined("a")
 			d.Joined("b")
-			wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "{name: pool,", "{name: pool, max_members: 2,",
+			coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "{name: pool,",
+				"{name: pool, max_members: 2,",
 				1)), "")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 			}
 		}, explain.JoinEntryFull},
-		{"entry lost and regained its maximum, members left in between", func(t *testing.T, d *coordinatortest.Desk) step {
+		{"entry lost and regained its maximum, members left in between", func(t *testing.T,
+			d *coordinatortest.Desk) step {
 			limited := strings.Replace(coordinatortest.PoolEntries, "{name: pool,", "{name: pool, max_members: 1,", 1)
-			wantOnly(t, "set", d.Set(limited), "")
+			coordinatortest.WantOnly(t, "set", d.Set(limited), "")
 			d.Joined("a")
-			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries), "")
 			remove(d, t, identity.Data, "a")
-			wantOnly(t, "set", d.Set(limited), "")
+			coordinatortest.WantOnly(t, "set", d.Set(limited), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
 		{"session that is over, in what would be grace", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Machine()
-			wantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+			coordinatortest.WantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
 			d.Advance(8*time.Hour + time.Second)
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.RejoinGraceOver},
 		{"name of a session that is over", func(t *testing.T, d *coordinatortest.Desk) step {
 			ops := &fealtyv1.CreateTokenRequest{Entry: "ops", Name: "alice", Ttl: durationpb.New(24 * time.Hour)}
-			wantOnly(t, "join", byToken(d, d.Machine(), ops), "")
+			coordinatortest.WantOnly(t, "join", byToken(d, d.Machine(), ops), "")
 			tok := d.Token(ops)
-			wantOnly(t, "early", d.Machine().Join(identity.Admin, proof.NewTokenProver(tok)), explain.JoinNameTaken)
+			coordinatortest.WantOnly(t, "early", d.Machine().Join(identity.Admin, proof.NewTokenProver(tok)),
+				explain.JoinNameTaken)
 			d.Advance(8*time.Hour + time.Second)
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return d.Machine().Join(identity.Admin, proof.NewTokenProver(tok))
@@ -366,17 +373,19 @@ func TestAdmissionCases(t *testing.T) {
 		{"leave by an older certificate", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			leaf := m.Leaf
-			wantOnly(t, "renew", m.Renew(), "")
+			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 			return func(t *testing.T, d *coordinatortest.Desk) error {
 				ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.ID, Leaf: leaf, Key: identity.KeyOf(leaf)})
-				_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Leave(ctx,
+				_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](
+					d.C.Rooms().Admission.RegisterServices).Leave(ctx,
 					&fealtyv1.LeaveRequest{Name: "a"})
 				return err
 			}
 		}, explain.RenewOlderKey},
 		{"token with the name of another entry", func(t *testing.T, d *coordinatortest.Desk) step {
 			return func(t *testing.T, d *coordinatortest.Desk) error {
-				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+					d.C.Rooms().Admission.RegisterServices).CreateToken(
 					t.Context(),
 					&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "small"})
 				return err
@@ -395,7 +404,7 @@ func TestAdmissionCases(t *testing.T) {
 			do := tc.prepare(t, d)
 			before := d.Store.Snapshot()
 			err := do(t, d)
-			wantOnly(t, tc.name, err, tc.want)
+			coordinatortest.WantOnly(t, tc.name, err, tc.want)
 			if tc.want == "" {
 				return
 			}
@@ -426,7 +435,8 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	binding := make([]byte, 32)
 	rand.Read(binding)
 	ch := challenge.New(binding)
-	req := coordinatortest.JoinRequest(t, ch, owner.Key, identity.Data, proof.NewSVIDProver(identity.Data, "a", owner.Key))
+	req := coordinatortest.JoinRequest(t, ch, owner.Key, identity.Data, proof.NewSVIDProver(identity.Data, "a",
+		owner.Key))
 	proven := 0
 	d.C.Faults().Arm("join.proven", func() error {
 		if proven++; proven == 1 {
@@ -435,7 +445,7 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 		return nil
 	})
 	_, err := d.C.Rooms().Admission.Join(t.Context(), ch, req)
-	wantOnly(t, "the proof of before", err, explain.JoinClone)
+	coordinatortest.WantOnly(t, "the proof of before", err, explain.JoinClone)
 	if proven != 1 {
 		t.Errorf("it was decided %d times", proven)
 	}
@@ -458,21 +468,23 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 			for _, key := range d.Store.Keys(prefix) {
 				d.Store.Alter(key, func([]byte) []byte { return nil })
 			}
-			wantOnly(t, "rejoin", m.Rejoin(), explain.JoinBanned)
+			coordinatortest.WantOnly(t, "rejoin", m.Rejoin(), explain.JoinBanned)
 			next, _ := coordinatortest.NewKey()
-			_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t, m.Key)},
+			_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t,
+				m.Key)},
 				mustCSR(t, next))
-			wantOnly(t, "renew", err, explain.JoinBanned)
-			wantOnly(t, "renewal of another member", other.Renew(), "")
+			coordinatortest.WantOnly(t, "renew", err, explain.JoinBanned)
+			coordinatortest.WantOnly(t, "renewal of another member", other.Renew(), "")
 			if err := d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
 				t.Errorf("a bundle of what is left: %v", err)
 			}
-			if v := d.C.Rooms().Bundle.View(); v.Version != version || !v.Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
+			if v := d.C.Rooms().Bundle.View(); v.Version != version || !v.Bundle.Banned(m.ID, coordinatortest.KeyOf(t,
+				m.Key)) {
 				t.Error("the bundle in force changed")
 			}
 			_, err = d.Members().BanMember(t.Context(),
 				&fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
-			wantOnly(t, "a ban on top of it", err, explain.StoreForged)
+			coordinatortest.WantOnly(t, "a ban on top of it", err, explain.StoreForged)
 			d.Restart()
 			wantPhase(d, "recovery", "trust state")
 		})
@@ -485,12 +497,13 @@ func TestNameGivenToAnotherKey(t *testing.T) {
 	m := d.Joined("a")
 	rec := d.Record(identity.Data, "a")
 	public, _, err := ed25519.GenerateKey(nil)
-	wantOnly(t, "generate", err, "")
+	coordinatortest.WantOnly(t, "generate", err, "")
 	k, err := manifest.NewKey(public)
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	rec.Value.ProofType, rec.Value.Selectors = proof.TypeKey, []string{"key:" + k.String()}
 	named := func(name string) { // the manifest calls that key name
-		wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf("  - {name: %s, kind: data, match: [\"key:%s\"]}\n",
+		coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
+			"  - {name: %s, kind: data, match: [\"key:%s\"]}\n",
 			name,
 			k)), "")
 	}
@@ -498,12 +511,12 @@ func TestNameGivenToAnotherKey(t *testing.T) {
 	ch := d.State().Records.NewChange(d.State().HeadVersion)
 	ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
 	_, err = ch.Commit(t.Context())
-	wantOnly(t, "put", err, "")
-	wantOnly(t, "rejoin", m.Rejoin(), "")
-	wantOnly(t, "renew", m.Renew(), "")
+	coordinatortest.WantOnly(t, "put", err, "")
+	coordinatortest.WantOnly(t, "rejoin", m.Rejoin(), "")
+	coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 	named("c")
-	wantOnly(t, "rejoin by the old name", m.Rejoin(), explain.JoinUnauthorized)
-	wantOnly(t, "renewal of the old name", m.Renew(), explain.RenewEntryGone)
+	coordinatortest.WantOnly(t, "rejoin by the old name", m.Rejoin(), explain.JoinUnauthorized)
+	coordinatortest.WantOnly(t, "renewal of the old name", m.Renew(), explain.RenewEntryGone)
 }
 
 // A ban that is committed between the look at the records and the transaction
@@ -517,7 +530,7 @@ func TestBanWinsTheRace(t *testing.T) {
 				m := d.Machine()
 				tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
 				if act != "join" {
-					wantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
+					coordinatortest.WantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
 				}
 				next, err := coordinatortest.NewKey()
 				if err != nil {
@@ -546,7 +559,7 @@ func TestBanWinsTheRace(t *testing.T) {
 				case "renew":
 					_, err = m.RenewWith(m.Leaf, next)
 				}
-				wantOnly(t, act, err, explain.JoinBanned)
+				coordinatortest.WantOnly(t, act, err, explain.JoinBanned)
 			})
 		}
 	}
@@ -564,7 +577,7 @@ func TestReplaceKeepsDomains(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
-	wantOnly(t, "remove", err, explain.MemberOwnsDomains)
+	coordinatortest.WantOnly(t, "remove", err, explain.MemberOwnsDomains)
 	replace(d, t, identity.Data, "a")
 	next := d.Joined("a")
 	after := d.Record(identity.Data, "a").Value
@@ -576,7 +589,10 @@ func TestReplaceKeepsDomains(t *testing.T) {
 // Many removals in a day do not fill the bundle: they are put off while there is
 // still room for bans, and a ban gets through even when there is none.
 func TestBundleKeepsRoomForBans(t *testing.T) {
-	d := coordinatortest.ReadyDeskWith(t, coordinatortest.PoolEntries, func(c *coordinator.Config) { c.Limit(100, 0, 0) })
+	d := coordinatortest.ReadyDeskWith(t, coordinatortest.PoolEntries, func(c *coordinator.Config) {
+		c.Limit(100, 0,
+			0)
+	})
 	victim, spare := d.Joined("victim"), d.Joined("spare")
 	have := 0
 	fill := func(n int) {
@@ -598,17 +614,17 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	}
 	fill(75)
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "spare"})
-	wantOnly(t, "a removal without room", err, explain.RateLimited)
+	coordinatortest.WantOnly(t, "a removal without room", err, explain.RateLimited)
 	fill(100)
 	banAt(d, t, identity.Data, "victim")
 	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the ban is not in force")
 	}
 	_, err = d.Members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "victim"})
-	wantOnly(t, "lifting a ban whose keys have no room", err, explain.RateLimited)
+	coordinatortest.WantOnly(t, "lifting a ban whose keys have no room", err, explain.RateLimited)
 	// A day later the fillers' certificates have ended.
 	d.Advance(21 * time.Hour)
-	wantOnly(t, "refresh", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	coordinatortest.WantOnly(t, "refresh", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 	unban(d, t, identity.Data, "victim")
 	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
@@ -653,10 +669,10 @@ func TestBundleVersions(t *testing.T) {
 	for range 12 {
 		d.Advance(20 * time.Hour)
 		look("wait")
-		wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+		coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 		look("prune")
 	}
-	wantOnly(t, "set", d.Set(entriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
 	look("set")
 	if n := len(d.Store.Keys(record.BanKeyPrefix)); n != 0 {
 		t.Fatalf("%d banned keys are kept after ten days", n)
@@ -695,9 +711,9 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 		}
 		versions[h.Version] = true
 	}
-	wantOnly(t, "set", d.Set(entriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
 	_, err = d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
-	wantOnly(t, "without an entry", err, explain.RenewEntryGone)
+	coordinatortest.WantOnly(t, "without an entry", err, explain.RenewEntryGone)
 }
 
 // A store that is out of reach: calls fail with the reason, and nothing is
@@ -722,7 +738,8 @@ func TestStoreOutage(t *testing.T) {
 			return err
 		},
 		"token": func() error {
-			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+				d.C.Rooms().Admission.RegisterServices).CreateToken(
 				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
@@ -759,5 +776,5 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s was written", k)
 		}
 	}
-	wantOnly(t, "renew afterwards", m.Renew(), "")
+	coordinatortest.WantOnly(t, "renew afterwards", m.Renew(), "")
 }

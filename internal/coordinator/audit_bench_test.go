@@ -91,7 +91,7 @@ func (s *switched) Stamp(ctx context.Context, entries []record.AuditEntry) (*aud
 // share of the minute.
 func BenchmarkJoinsWithChains(b *testing.B) {
 	const batch = 24
-	f, replicas := peerFleet(b, 2, func(cfg *coordinator.Config) {
+	f, replicas := coordinatortest.NewPeerFleet(b, 2, func(cfg *coordinator.Config) {
 		cfg.Rates = coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6}
 		cfg.Log = slog.New(slog.DiscardHandler)
 	})

@@ -37,13 +37,13 @@ func auditReport(t coordinatortest.TB, c *coordinator.Coordinator, st store.Stor
 	t.Helper()
 	s, view := c.Rooms().Head.State(), c.Rooms().Bundle.View()
 	bundle, _, err := s.Bundle.Open(view.Signed)
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)
 	_, err = auditstore.Read(context.Background(), st, time.Time{}, c.Now()(), func(i auditstore.Item) error {
 		v.Add(i.Key, i.Value)
 		return nil
 	})
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	return v.Close()
 }
 
@@ -51,8 +51,8 @@ func auditReport(t coordinatortest.TB, c *coordinator.Coordinator, st store.Stor
 func checkpointed(d *coordinatortest.Desk) *auditlog.Report {
 	d.T.Helper()
 	d.Lead(d.C)
-	wantOnlyNil(d.T, d.C.Rooms().Audit.Look(context.Background(), d.State()))
-	wantOnlyNil(d.T, d.C.Rooms().Audit.Checkpoint(context.Background(), d.State(), 0))
+	coordinatortest.WantOnlyNil(d.T, d.C.Rooms().Audit.Look(context.Background(), d.State()))
+	coordinatortest.WantOnlyNil(d.T, d.C.Rooms().Audit.Checkpoint(context.Background(), d.State(), 0))
 	return auditReport(d.T, d.C, d.Store)
 }
 
@@ -118,7 +118,10 @@ func TestAuditAltered(t *testing.T) {
 			d.Joined("b")
 			d.Store.Remove(keys[len(keys)-1])
 		}},
-		{"a checkpoint is removed", func(d *coordinatortest.Desk, _ []string) { d.Store.Remove(auditlog.CheckpointKey(2)) }},
+		{"a checkpoint is removed", func(d *coordinatortest.Desk, _ []string) {
+			d.Store.Remove(auditlog.CheckpointKey(
+				2))
+		}},
 		{"the last checkpoint is removed, and the note says so", func(d *coordinatortest.Desk, _ []string) {
 			last := d.C.Rooms().Audit.Last(d.State())
 			d.Store.Remove(auditlog.CheckpointKey(last.Number))
@@ -181,13 +184,19 @@ func TestAuditNoteAltered(t *testing.T) {
 		}},
 		{"it names another entry", func(d *coordinatortest.Desk, note string, _ []byte) {
 			d.Store.Alter(note,
-				func(v []byte) []byte { return []byte(strings.Replace(string(v), `"hash":"`, `"hash":"00`, 1)[:len(v)]) })
+				func(v []byte) []byte {
+					return []byte(strings.Replace(string(v), `"hash":"`, `"hash":"00`,
+						1)[:len(v)])
+				})
 		}},
 		{"it says that the chain is broken", func(d *coordinatortest.Desk, note string, _ []byte) {
 			d.Store.Alter(note,
 				func(v []byte) []byte { return []byte(strings.Replace(string(v), "{", `{"broken":true,`, 1)) })
 		}},
-		{"it cannot be read", func(d *coordinatortest.Desk, note string, _ []byte) { d.Store.Write(note, []byte("{")) }},
+		{"it cannot be read", func(d *coordinatortest.Desk, note string, _ []byte) {
+			d.Store.Write(note,
+				[]byte("{"))
+		}},
 	} {
 		for _, restarts := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, and the leader starts anew %v", tc.name, restarts), func(t *testing.T) {
@@ -203,7 +212,7 @@ func TestAuditNoteAltered(t *testing.T) {
 				tc.edit(d, note, before)
 				if restarts {
 					d.Restart()
-					wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
+					coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
 				}
 				r := checkpointed(d)
 				if got := brokenBy(d); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
@@ -235,10 +244,10 @@ func TestAuditNotesForgotten(t *testing.T) {
 		d.Advance(14 * time.Hour)
 		d.Restart()
 		d.Lead(d.C)
-		wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+		coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		wantWhole(t, d.Store, checkpointed(d))
-		wantOnly(t, "drop what is over", d.C.DropAudit(t.Context(), d.State(), d.Clock()), "")
+		coordinatortest.WantOnly(t, "drop what is over", d.C.DropAudit(t.Context(), d.State(), d.Clock()), "")
 		wantWhole(t, d.Store, checkpointed(d))
 	}
 	if n := len(d.Store.Keys(auditlog.HeadPrefix)); n > 2 {
@@ -255,7 +264,7 @@ func TestAuditWhole(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	ctx := t.Context()
-	wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
+	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
 	seed := mathrand.Uint64()
 	t.Logf("seed %d", seed)
 	random := mathrand.New(mathrand.NewPCG(seed, 1))
@@ -294,11 +303,12 @@ func TestAuditWhole(t *testing.T) {
 	}
 	drain := func() {
 		for d.C.Rooms().Auditing.Waiting() > 0 {
-			wantOnly(t, "write the queue", d.C.Rooms().Auditing.Write(ctx), "")
+			coordinatortest.WantOnly(t, "write the queue", d.C.Rooms().Auditing.Write(ctx), "")
 		}
 	}
 	lost := [][]coordinatortest.LostAnswer{{coordinatortest.LostApplied}, {coordinatortest.LostDropped},
-		{coordinatortest.LostForGood, coordinatortest.Answered}, {coordinatortest.LostForGoodN, coordinatortest.Answered}}
+		{coordinatortest.LostForGood, coordinatortest.Answered}, {coordinatortest.LostForGoodN,
+			coordinatortest.Answered}}
 	for step := range 400 {
 		switch random.IntN(12) {
 		default:
@@ -325,7 +335,7 @@ func TestAuditWhole(t *testing.T) {
 			if random.IntN(8) == 0 {
 				drain()
 				d.Restart()
-				wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
+				coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(ctx, d.State(), true), "")
 			}
 		}
 	}
@@ -368,20 +378,22 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	})
 	done := make(chan error, 1)
 	go func() {
-		_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+		_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+			d.C.Rooms().Admission.RegisterServices).CreateToken(
 			context.Background(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
 		done <- err
 	}()
 	<-held
 	for range 3 {
-		_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+		_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+			d.C.Rooms().Admission.RegisterServices).CreateToken(
 			t.Context(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		wantOnly(t, "a token while another one is being made", err, "")
+		coordinatortest.WantOnly(t, "a token while another one is being made", err, "")
 	}
 	close(release)
-	wantOnly(t, "the one that was held", <-done, "")
+	coordinatortest.WantOnly(t, "the one that was held", <-done, "")
 	d.Store.Intercept(nil)
 	r := checkpointed(d)
 	wantWhole(t, d.Store, r)
@@ -399,7 +411,8 @@ func TestAuditDoesNotQueue(t *testing.T) {
 type joinCost struct{ transactions, trips, operations, bytes, logBytes int }
 
 // joinsCounted has machines join at three coordinators in turn, and then some at one of them at once, and publishes
-// what they are told, with entries in chains or as a release before chains wrote them. Round trips are those of the joins.
+// what they are told, with entries in chains or as a release before chains wrote them. Round trips are those of the
+// joins.
 func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Desk) {
 	t.Helper()
 	const inTurn, atOnce = 90, 32
@@ -407,13 +420,13 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 	entries, all := coordinatortest.PoolEntries, []*coordinator.Coordinator{d.C}
 	for i := range 2 {
 		c, err := d.Another(fmt.Sprint("replica-", i))
-		wantOnly(t, "another coordinator", err, "")
+		coordinatortest.WantOnly(t, "another coordinator", err, "")
 		t.Cleanup(func() { c.Close() })
 		all = append(all, c)
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
 			c.Rooms().Self.EnrolmentKey())
 	}
-	wantOnly(t, "set", d.Set(entries), "")
+	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	for _, c := range all {
 		c.Rooms().Authority.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
@@ -474,7 +487,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 	mustPublish(d, publication.NewPublisher())
 	d.Store.Follow(nil)
 	for _, a := range slices.Concat(joins, together) {
-		wantOnly(t, "join", a.err, "")
+		coordinatortest.WantOnly(t, "join", a.err, "")
 	}
 	if len(written) != inTurn+atOnce {
 		t.Errorf("%d joins wrote %d entries", inTurn+atOnce, len(written))
@@ -502,7 +515,7 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 	entries := len(d.Store.Keys(auditlog.ChainPrefix))
 	chains, before, made := len(d.Store.Keys(auditlog.HeadPrefix)), d.Store.Calls(), 0
 	d.Store.Follow(func(store.Tx) { made++ })
-	wantOnlyNil(t, d.C.Rooms().Audit.Checkpoint(t.Context(), d.State(), 0))
+	coordinatortest.WantOnlyNil(t, d.C.Rooms().Audit.Checkpoint(t.Context(), d.State(), 0))
 	d.Store.Follow(nil)
 	calls := d.Store.Calls() - before
 	t.Logf("a checkpoint over %d entries in %d chains: %d calls", entries, chains, calls)
@@ -520,10 +533,10 @@ func TestAuditOverMoves(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	last := func() auditlog.Last {
 		last, err := auditstore.Last(f.Context(), f.Store)
-		wantOnly(t, "read the last checkpoint", err, "")
+		coordinatortest.WantOnly(t, "read the last checkpoint", err, "")
 		return last
 	}
-	wantOnly(t, "set", f.Set(f.Manifest(coordinatorEntry(t, 2))), "")
+	coordinatortest.WantOnly(t, "set", f.Set(f.Manifest(coordinatorEntry(t, 2))), "")
 	before := last()
 	if before.Number == 0 {
 		t.Fatal("no checkpoint came before the head moved")
@@ -565,7 +578,7 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := auditDesk(t)
-		wantOnlyNil(t, reseedAt(d, nil))
+		coordinatortest.WantOnlyNil(t, reseedAt(d, nil))
 		s := d.State()
 		late := &lateTrust{d.C.Rooms().Bundle, false, make(chan struct{})}
 		trail := audit.New(audit.Config{
@@ -581,7 +594,7 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 		synctest.Wait()
 		last := func() uint64 {
 			last, err := auditstore.Last(t.Context(), d.Store)
-			wantOnlyNil(t, err)
+			coordinatortest.WantOnlyNil(t, err)
 			return last.Number
 		}
 		before := last()
@@ -638,11 +651,11 @@ func TestAuditRetention(t *testing.T) {
 	d.Advance(coordinator.AuditRetention - time.Hour)
 	d.Restart() // as the certificates and keys are over, and chains begin anew
 	d.Lead(d.C)
-	wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	wantWhole(t, d.Store, checkpointed(d))
 	d.Advance(2 * time.Hour)
-	wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 	d.Lead(d.C)
 	for n := 1; ; n += coordinatortest.EveryNth(5) {
 		d.Store.FailAfter(n)
@@ -680,18 +693,18 @@ func TestGetAudit(t *testing.T) {
 		Value: fmt.Appendf(nil, `{"at":%q,"actor":"old","action":"member.ban","target":"data/old"}`,
 			f.Clock().Add(-48*time.Hour).UTC().Format(time.RFC3339)),
 	}}})
-	wantOnly(t, "write an old entry", err, "")
+	coordinatortest.WantOnly(t, "write an old entry", err, "")
 	f.Member("n1")
 	read := func(req *fealtyv1.GetAuditRequest) (out []*fealtyv1.AuditEntry) {
 		t.Helper()
 		stream, err := fealtyv1.NewAuditServiceClient(f.LocalConn()).GetAudit(f.Context(), req)
-		wantOnly(t, "ask", err, "")
+		coordinatortest.WantOnly(t, "ask", err, "")
 		for {
 			part, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
 				return out
 			}
-			wantOnly(t, "read", err, "")
+			coordinatortest.WantOnly(t, "read", err, "")
 			if e := part.GetEntry(); e != nil {
 				out = append(out, e)
 			}
@@ -743,11 +756,11 @@ func TestGetAudit(t *testing.T) {
 	defer cancel()
 	stream, err := fealtyv1.NewAuditServiceClient(f.LocalConn()).GetAudit(ctx,
 		&fealtyv1.GetAuditRequest{Follow: true, Action: "token.create"})
-	wantOnly(t, "follow", err, "")
+	coordinatortest.WantOnly(t, "follow", err, "")
 	seen := 0
 	for following := false; !following; {
 		part, err := stream.Recv()
-		wantOnly(t, "read", err, "")
+		coordinatortest.WantOnly(t, "read", err, "")
 		following = part.GetFollowing() != nil
 		if part.GetEntry() != nil {
 			seen++
@@ -762,7 +775,7 @@ func TestGetAudit(t *testing.T) {
 	}
 	for len(got) < len(want) {
 		part, err := stream.Recv()
-		wantOnly(t, "read", err, "")
+		coordinatortest.WantOnly(t, "read", err, "")
 		if e := part.GetEntry(); e != nil {
 			got = append(got, e.GetTarget())
 		}

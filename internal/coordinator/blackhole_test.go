@@ -58,7 +58,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { wantOnlyNil(t, direct.Close()) }()
+	defer func() { coordinatortest.WantOnlyNil(t, direct.Close()) }()
 	open := func() store.Store {
 		// A machine that is busy with other tests may take longer to connect than a call of
 		// this store may.
@@ -124,7 +124,8 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	for _, k := range known {
 		k.awaitProbe(t)
-		if s := k.n.Fleet.C.Rooms().Head.State(); s.Phase != authority.Ready || s.Secrets == nil || s.Head.Hash != head.Hash {
+		if s := k.n.Fleet.C.Rooms().Head.State(); s.Phase != authority.Ready || s.Secrets == nil ||
+			s.Head.Hash != head.Hash {
 			t.Errorf("after the outage it is %v at %d, and was at %d: %s", s.Phase, s.Head.Index, head.Index, s.Reason)
 		}
 		if err := k.n.Renew(true); err != nil {
@@ -322,7 +323,8 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 		t.Errorf("readiness: %+v, want %v and the store %v", a, ok, stores)
 	}
 	// A clock that was moved counts as a stuck one until the next pulse.
-	for end := time.Now().Add(leadPatience); !k.n.Fleet.C.Health().Liveness().OK; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(coordinatortest.LeadPatience); !k.n.Fleet.C.Health().Liveness().OK; time.Sleep(
+		5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Errorf("liveness: %+v", k.n.Fleet.C.Health().Liveness())
 			return
@@ -337,7 +339,7 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 func (k *swallowed) awaitProbe(t *testing.T) {
 	t.Helper()
 	var a coordinator.ProbeAnswer
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(coordinatortest.LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if a = k.n.Fleet.C.Health().Readiness(); a.OK && a.Store == "ok" {
 			return
 		}
@@ -348,7 +350,7 @@ func (k *swallowed) awaitProbe(t *testing.T) {
 // awaitAudit waits until the store has what was certified without it.
 func (k *swallowed) awaitAudit(t *testing.T, st store.Store) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), leadPatience)
+	ctx, cancel := context.WithTimeout(t.Context(), coordinatortest.LeadPatience)
 	defer cancel()
 	for ctx.Err() == nil {
 		now, err := st.List(ctx, auditlog.Prefix)

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
+	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -355,8 +356,8 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 // askPeers comes back with what another coordinator gives. While there are others, a
 // new mesh CA key is not made at once.
 func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, decide.Found, error) {
-	r, err := c.cfg.Peers().fromPeers(ctx, w.loaded)
-	if errors.Is(err, errNoPeers) {
+	r, err := c.cfg.Peers.FromPeers(ctx, w.loaded)
+	if errors.Is(err, peerrecovery.ErrNoPeers) {
 		// A backup holds no word of where coordinators are: whoever wrote this very head
 		// says so soon.
 		if w.claimed.Kind == history.KindRestore && len(recovery.Coordinators(w.manifest)) > 1 {
@@ -371,25 +372,15 @@ func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, dec
 		r.Secrets.Wipe()
 		r.Secrets = have
 	}
-	s, err := c.newState(r.verified, r.Secrets, r.Root, r.Mesh)
+	s, err := c.newState(r.Verified, r.Secrets, r.Root, r.Mesh)
 	if err != nil {
 		if !c.cfg.Keys.Holds(r.Secrets, c.cfg.Head.State()) {
-			r.wipe()
+			r.Wipe()
 		}
 		return nil, decide.Nothing, err
 	}
-	c.untold = append(c.untold, r.audit()...)
+	c.untold = append(c.untold, r.Audit()...)
 	// If somebody moves the head on before this one is adopted, the key that came is here.
-	c.cfg.Keys.Prepare(keychain.Prepared{Link: *r.verified.Current(), Mesh: r.Mesh})
+	c.cfg.Keys.Prepare(keychain.Prepared{Link: *r.Verified.Current(), Mesh: r.Mesh})
 	return s, decide.Nothing, nil
-}
-
-// peerSecrets hand over the secrets of a head, and take those of the next.
-type peerSecrets interface {
-	// fromPeers asks the other coordinators for the secrets of the head of loaded, which
-	// nothing vouches for yet. The error is errNoPeers if nobody is known.
-	fromPeers(ctx context.Context, loaded *history.History) (*received, error)
-	// prepare brings the mesh CA key of mv to others before the head moves, and returns those
-	// that took it.
-	prepare(ctx context.Context, mv *transition.Move) (took []string)
 }

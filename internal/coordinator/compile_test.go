@@ -390,7 +390,7 @@ func TestBases(t *testing.T) {
 		_, last = at()
 	})
 	t.Run("a new epoch begins without", func(t *testing.T) {
-		wantOnly(t, "set", d.Set(tenantEntries+coordinatorEntry(t, 2)), "")
+		coordinatortest.WantOnly(t, "set", d.Set(tenantEntries+coordinatorEntry(t, 2)), "")
 		follow(d, d.C)
 		p, next := at()
 		if next.AuthorityEpoch != last.AuthorityEpoch+1 || next.Base != nil || next.ContentHash != last.ContentHash {
@@ -535,7 +535,8 @@ func TestForgedConfigKeepsTheLast(t *testing.T) {
 			if restart {
 				d.Restart()
 				b = publication.NewPublisher()
-			} else if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
+			} else if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(
+				err, store.ErrForged) {
 				t.Fatalf("the config is believed: %v", err)
 			}
 			p := mustPublish(d, b)
@@ -610,7 +611,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t,
+	coordinatortest.WantOnly(t,
 		"set", d.Set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Authority.Look(t.Context())
@@ -780,7 +781,7 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 	d := tenants(t)
 	b := publication.NewPublisher()
 	was := mustPublish(d, b)
-	wantOnly(t, "set", d.Set(strings.Replace(tenantEntries,
+	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(tenantEntries,
 		`["token:globex"], roles: [egress], organizations: [globex]`,
 		`["token:globex"], roles: [egress], organizations: [acme]`, 1)), "")
 	follow(d, d.C)
@@ -811,7 +812,7 @@ func TestMemberChangesItsOrganization(t *testing.T) {
 	}
 	t.Run("while its new assignment does not compile", func(t *testing.T) {
 		d.Faults.Fail("publish.compile.data/globex.service_assignment", errors.New("broken"))
-		wantOnly(t, "set", d.Set(tenantEntries), "")
+		coordinatortest.WantOnly(t, "set", d.Set(tenantEntries), "")
 		follow(d, d.C)
 		p := mustPublish(d, b)
 		if h := given(t, d, p, "globex"); h[snapshot.ScopeServiceAssignment].ConfigVersion != 0 {
@@ -839,7 +840,8 @@ func TestRenewalsConcernNoGroup(t *testing.T) {
 	concerned := func() []string {
 		follow(d, d.C)
 		p := d.C.Rooms().Publication.View()
-		b.Collect(d.C.Rooms().Publication, d.State(), d.C.Rooms().Bundle.View(), p, p.State.Value.Addresses(), d.Clock())
+		b.Collect(d.C.Rooms().Publication, d.State(), d.C.Rooms().Bundle.View(), p, p.State.Value.Addresses(),
+			d.Clock())
 		return b.Concerned()
 	}
 	if err := m.Renew(); err != nil {

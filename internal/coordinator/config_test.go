@@ -143,7 +143,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 
 	_, err = configAt(d).DeleteConfig(t.Context(),
 		&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
-	wantOnly(t, "delete of what is in use", err, explain.ConfigInUse)
+	coordinatortest.WantOnly(t, "delete of what is in use", err, explain.ConfigInUse)
 	if !strings.Contains(err.Error(), "service/web") {
 		t.Errorf("%v does not name who refers to it", err)
 	}
@@ -158,7 +158,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 	}
 	all.ExpectedVersion = 0
 	_, err = configAt(d).DeleteConfig(t.Context(), all)
-	wantOnly(t, "delete again", err, explain.NotFound)
+	coordinatortest.WantOnly(t, "delete again", err, explain.NotFound)
 }
 
 func TestConfigRefusals(t *testing.T) {
@@ -237,7 +237,7 @@ func TestConfigRefusals(t *testing.T) {
 	} {
 		before := d.Store.Snapshot()
 		err := tt.call()
-		wantOnly(t, tt.name, err, tt.code)
+		coordinatortest.WantOnly(t, tt.name, err, tt.code)
 		if strings.Contains(err.Error(), "AKIA") {
 			t.Errorf("%s: the secret is shown: %v", tt.name, err)
 		}
@@ -257,7 +257,7 @@ func TestConfigWriters(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t,
+	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
@@ -269,7 +269,8 @@ func TestConfigWriters(t *testing.T) {
 		go func() {
 			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
-			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices).PutConfig(
+			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
+				c.Rooms().Desired.RegisterServices).PutConfig(
 				context.Background(),
 				req)
 			results <- err
@@ -290,7 +291,8 @@ func TestConfigWriters(t *testing.T) {
 	for i, c := range writers {
 		go func() {
 			for n := range each {
-				if _, err := (coordinatortest.Served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices)).PutConfig(
+				if _, err := (coordinatortest.Served[fealtyv1.ConfigServiceServer](
+					c.Rooms().Desired.RegisterServices)).PutConfig(
 					context.Background(),
 					putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
@@ -307,7 +309,8 @@ func TestConfigWriters(t *testing.T) {
 		}
 	}
 	for _, c := range writers {
-		list, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](c.Rooms().Desired.RegisterServices).ListConfig(
+		list, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
+			c.Rooms().Desired.RegisterServices).ListConfig(
 			t.Context(),
 			&fealtyv1.ListConfigRequest{})
 		if err != nil || len(list.GetRecords()) != 1+each*len(writers) {
@@ -337,7 +340,7 @@ func TestConfigWriteInBetween(t *testing.T) {
 		mustPut(d, "kind: qos\nname: again\n")
 	})
 	_, err = configAt(d).PutConfig(t.Context(), req)
-	wantOnly(t, "the late one", err, explain.ConfigStale)
+	coordinatortest.WantOnly(t, "the late one", err, explain.ConfigStale)
 }
 
 // Config of another head, an older one too, is nobody's doing: a store that is restored
@@ -347,7 +350,7 @@ func TestConfigOfAnOlderHead(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		mustPut(d, qosRecord)
 		was := d.Store.Snapshot()
-		wantOnlyNil(t, d.Set(coordinatortest.PoolEntries+"# again\n"))
+		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries+"# again\n"))
 		mustPut(d, "kind: qos\nname: more\n")
 		for _, key := range []string{history.HeadKey, desired.StateKey,
 			desired.KeyOf(config.Key{Kind: "qos", Name: "more"})} {
@@ -382,15 +385,17 @@ func TestConfigUnknownOutcome(t *testing.T) {
 		"it did not":  {[]coordinatortest.LostAnswer{coordinatortest.LostDropped}, ""},
 		"nobody can tell": {[]coordinatortest.LostAnswer{coordinatortest.LostForGood, coordinatortest.Answered},
 			explain.StoreOutcomeUnknown},
-		"nobody can tell, it not": {[]coordinatortest.LostAnswer{coordinatortest.LostForGoodN, coordinatortest.Answered},
+		"nobody can tell, it not": {[]coordinatortest.LostAnswer{coordinatortest.LostForGoodN,
+			coordinatortest.Answered},
 			explain.StoreOutcomeUnknown},
-		"it did not, three in row": {[]coordinatortest.LostAnswer{coordinatortest.LostDropped, coordinatortest.LostDropped,
+		"it did not, three in row": {[]coordinatortest.LostAnswer{coordinatortest.LostDropped,
+			coordinatortest.LostDropped,
 			coordinatortest.LostDropped}, ""},
 	} {
 		d := coordinatortest.PoolDesk(t)
 		d.Store.Lose(tt.lost...)
 		_, err := putAt(d, qosRecord)
-		wantOnly(t, name, err, tt.code)
+		coordinatortest.WantOnly(t, name, err, tt.code)
 		// What happened or not, the same again leads there, and nothing is double.
 		mustPut(d, qosRecord)
 		if entries, _ := audits(d, "config.put"); len(entries) != 1 {
@@ -462,9 +467,9 @@ func TestConfigAltered(t *testing.T) {
 				t.Error("after a start there is a config")
 			}
 			_, err := putAt(d, qosRecord)
-			wantOnly(t, "put", err, explain.StoreForged)
+			coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
 			_, err = configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
-			wantOnly(t, "list", err, explain.StoreForged)
+			coordinatortest.WantOnly(t, "list", err, explain.StoreForged)
 		})
 	}
 }
@@ -477,7 +482,7 @@ func TestConfigRolledBack(t *testing.T) {
 	version := mustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
 	d.Store.Revert(old)
 	_, err := putAt(d, "kind: qos\nname: silver\n")
-	wantOnly(t, "put", err, explain.StoreForged)
+	coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
 	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}
@@ -499,7 +504,7 @@ func TestConfigWrittenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := putAt(d, "kind: qos\nname: silver\n")
-	wantOnly(t, "put", err, explain.StoreForged)
+	coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
 	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
 	}

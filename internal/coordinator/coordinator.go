@@ -38,6 +38,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -175,6 +176,8 @@ type knobs struct {
 	maxJoins  int // that wait for their candidate's answer
 	// maxSourceJoins is how many of those may come from one address.
 	maxSourceJoins int
+	maxAsking      int  // coordinators that ask for secrets, and have proven nothing yet
+	earlier        bool // it plays a release that reads no later field of a manifest
 }
 
 // Coordinator is one replica. Make it with [New], run it with [Coordinator.Run].
@@ -233,12 +236,12 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 		return nil, fmt.Errorf("coordinator: Config.SelfHealAfter is %v, want at most %v", cfg.SelfHealAfter,
 			MaxSelfHealAfter)
 	}
-	if len(cfg.Peers) > maxPeers {
+	if len(cfg.Peers) > peerrecovery.MaxPeers {
 		return nil, fmt.Errorf("coordinator: Config.Peers has %d elements, at most %d are asked", len(cfg.Peers),
-			maxPeers)
+			peerrecovery.MaxPeers)
 	}
 	for _, p := range cfg.Peers {
-		if problem := CheckPeer(p); problem != "" {
+		if problem := peerrecovery.CheckPeer(p); problem != "" {
 			return nil, fmt.Errorf("coordinator: Config.Peers: %q: %s", p, problem)
 		}
 	}
@@ -280,6 +283,9 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
+// CheckPeer says what is wrong with an element of [Config.Peers], or "".
+func CheckPeer(text string) string { return peerrecovery.CheckPeer(text) }
+
 // withDefaults returns it with what it leaves open; the file system of what others read is
 // [own.outside].
 func (cfg Config) withDefaults() Config {
@@ -304,6 +310,9 @@ func (cfg Config) withDefaults() Config {
 	}
 	if cfg.knobs.maxListed == 0 {
 		cfg.knobs.maxListed = snapshot.MaxBans
+	}
+	if cfg.knobs.maxAsking == 0 {
+		cfg.knobs.maxAsking = peerrecovery.MaxAsking
 	}
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
@@ -393,6 +402,9 @@ func unreadable(ctx context.Context, err error) error {
 // Rooms are its parts, for tests of them.
 func (c *Coordinator) Rooms() *Rooms { return &c.rooms }
 
+// Registry takes its metrics: [Config.Registry], or its own.
+func (c *Coordinator) Registry() *prometheus.Registry { return c.registry }
+
 // Serves reports whether all of its ports take connections.
 func (c *Coordinator) Serves() bool { return c.serving.Load() }
 
@@ -434,7 +446,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	g.Go(func() error { return c.rooms.Election.Run(ctx) })
 	g.Go(func() error {
-		return c.forever(ctx, "replica", func() error { return c.rooms.PeerRecovery.followReplica(ctx, stop) })
+		return c.forever(ctx, "replica", func() error { return c.rooms.Announcement.Follow(ctx, stop) })
 	})
 	g.Go(func() error {
 		return c.forever(ctx, "keepers", func() error { return c.rooms.Keepers.Follow(ctx) })

@@ -46,7 +46,8 @@ func process(ctx context.Context, d *coordinatortest.Desk, m *coordinatortest.Ma
 
 func (p *processOf) connect(streams *sync.WaitGroup, at *coordinator.Coordinator) *processOf {
 	streams.Go(func() {
-		p.ended <- coordinatortest.Served[fealtyv1.AgentServiceServer](at.Rooms().Delivery.RegisterServices).Connect(p.listen)
+		p.ended <- coordinatortest.Served[fealtyv1.AgentServiceServer](at.Rooms().Delivery.RegisterServices).Connect(
+			p.listen)
 	})
 	return p
 }
@@ -64,12 +65,12 @@ func copyDesk(t *testing.T, fn func(t *testing.T, d *coordinatortest.Desk, ctx c
 		d.Mu.Lock()
 		d.Now = time.Time{}
 		d.Mu.Unlock()
-		wantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
+		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
 		d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
 		stop := runs(d, t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var streams sync.WaitGroup
-		defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.C.Close()) }()
+		defer func() { cancel(); streams.Wait(); stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 		fn(t, d, ctx, &streams, d.Joined("a"))
 	})
 }
@@ -121,7 +122,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 	copyDesk(t, func(t *testing.T, d *coordinatortest.Desk, ctx context.Context, streams *sync.WaitGroup,
 		_ *coordinatortest.Machine) {
 		// With certificates of an hour it may renew every other minute.
-		wantOnlyNil(t,
+		coordinatortest.WantOnlyNil(t,
 			d.Set("  - {name: pool, kind: data, match: [\"token:pool\"], svid_ttl: 1h}\ndegraded: {max: 10m}\n"))
 		a := d.Joined("hourly")
 		run, connects := 1, 1000
@@ -134,13 +135,14 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 				run++ // its process was restarted
 			case n%10 == 5:
 				time.Sleep(2 * time.Minute)
-				wantOnlyNil(t, a.Renew())
+				coordinatortest.WantOnlyNil(t, a.Renew())
 			case n%11 == 6: // what another coordinator tells of it
-				_, err := coordinatortest.Served[fealtyv1.LiveServiceServer](d.C.Rooms().Membership.RegisterServices).NoteStreams(
+				_, err := coordinatortest.Served[fealtyv1.LiveServiceServer](
+					d.C.Rooms().Membership.RegisterServices).NoteStreams(
 					ctx,
 					&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: "data/hourly",
 						Run: fmt.Sprintf("%032x", run)}}})
-				wantOnlyNil(t, err)
+				coordinatortest.WantOnlyNil(t, err)
 			}
 			p := process(ctx, d, a, run).connect(streams, d.C)
 			synctest.Wait()
@@ -167,13 +169,13 @@ func TestOlderKeyIsRefused(t *testing.T) {
 				identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
 		}
 		first := *a
-		wantOnlyNil(t, presents(a))
+		coordinatortest.WantOnlyNil(t, presents(a))
 		time.Sleep(30 * time.Minute)
-		wantOnlyNil(t, a.Renew())
+		coordinatortest.WantOnlyNil(t, a.Renew())
 		// Nobody has seen the newer key: its answer may be lost.
-		wantOnlyNil(t, presents(&first))
-		wantOnlyNil(t, presents(a))
-		wantOnlyNil(t, presents(&first)) // it was on its way
+		coordinatortest.WantOnlyNil(t, presents(&first))
+		coordinatortest.WantOnlyNil(t, presents(a))
+		coordinatortest.WantOnlyNil(t, presents(&first)) // it was on its way
 		if alarms(d) != 0 {
 			t.Fatal("an alarm of a renewal")
 		}
@@ -182,11 +184,11 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		if err := <-p.ended; !errors.Is(err, explain.RenewOlderKey) || alarms(d) != 1 {
 			t.Fatalf("the stream of a copy: %v, %d alarms", err, alarms(d))
 		}
-		wantOnlyNil(t, presents(a))
+		coordinatortest.WantOnlyNil(t, presents(a))
 
 		// Two renewals behind, at a coordinator that never saw the newer keys in use.
 		time.Sleep(30 * time.Minute)
-		wantOnlyNil(t, a.Renew())
+		coordinatortest.WantOnlyNil(t, a.Renew())
 		d.C.Rooms().Membership.Live().Forget(a.ID)
 		if err := presents(&first); !errors.Is(err, explain.RenewOlderKey) || alarms(d) != 2 {
 			t.Errorf("a key two renewals behind: %v, %d alarms", err, alarms(d))
@@ -199,7 +201,7 @@ func TestOlderKeyIsRefused(t *testing.T) {
 		rec, _ := d.C.Rooms().Membership.Roster().Find("data/a")
 		rec.Key, rec.Older = identity.KeyID{1}, nil
 		d.C.Rooms().Membership.Roster().Put(rec, 1<<40)
-		wantOnlyNil(t, presents(&stranger))
+		coordinatortest.WantOnlyNil(t, presents(&stranger))
 		d.Store.SetDown(nil)
 	})
 }
@@ -211,10 +213,11 @@ func TestStreamsGiveWayElsewhere(t *testing.T) {
 		a *coordinatortest.Machine) {
 		note := func(member, run string) {
 			t.Helper()
-			_, err := coordinatortest.Served[fealtyv1.LiveServiceServer](d.C.Rooms().Membership.RegisterServices).NoteStreams(
+			_, err := coordinatortest.Served[fealtyv1.LiveServiceServer](
+				d.C.Rooms().Membership.RegisterServices).NoteStreams(
 				ctx,
 				&fealtyv1.NoteStreamsRequest{Streams: []*fealtyv1.OpenedStream{{Member: member, Run: run}}})
-			wantOnlyNil(t, err)
+			coordinatortest.WantOnlyNil(t, err)
 			synctest.Wait()
 		}
 		p := process(ctx, d, a, 1).connect(streams, d.C)

@@ -27,7 +27,7 @@ func drain(d *coordinatortest.Desk, t *testing.T, name string) *fealtyv1.DrainMe
 	t.Helper()
 	resp, err := d.Members().DrainMember(t.Context(),
 		&fealtyv1.DrainMemberRequest{Kind: "data", Name: name, Reason: "old rack"})
-	wantOnly(t, "drain", err, "")
+	coordinatortest.WantOnly(t, "drain", err, "")
 	return resp
 }
 
@@ -40,7 +40,7 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 
 	dry, err := d.Members().DrainMember(t.Context(),
 		&fealtyv1.DrainMemberRequest{Kind: "data", Name: "a", DryRun: true})
-	wantOnly(t, "dry run", err, "")
+	coordinatortest.WantOnly(t, "dry run", err, "")
 	if !dry.GetChanged() || dry.GetMember().GetState() != record.Draining ||
 		d.Record(identity.Data, "a").Value.State != record.Active {
 		t.Fatalf("a dry run answered %v and left %s", dry, d.Record(identity.Data, "a").Value.State)
@@ -67,9 +67,9 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 			t.Fatalf("%s: state %s, mark %+v, domains %v", when, rec.State, rec.Drain, rec.Domains)
 		}
 	}
-	wantOnly(t, "renew", a.Renew(), "")
+	coordinatortest.WantOnly(t, "renew", a.Renew(), "")
 	draining("renewed")
-	wantOnly(t, "rejoin", a.Rejoin(), "")
+	coordinatortest.WantOnly(t, "rejoin", a.Rejoin(), "")
 	draining("rejoined")
 	d.Restart()
 	draining("restarted")
@@ -81,7 +81,7 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 	draining("replaced")
 
 	un, err := d.Members().UndrainMember(t.Context(), &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
-	wantOnly(t, "undrain", err, "")
+	coordinatortest.WantOnly(t, "undrain", err, "")
 	if m := un.GetMember(); !un.GetChanged() || m.GetState() != record.Active || m.GetDrainingSince() != nil {
 		t.Fatalf("undrain answered %v", un)
 	}
@@ -95,7 +95,7 @@ func TestDrainRefusals(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
 	person := d.Machine()
-	wantOnly(t, "login", byToken(d, person, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+	coordinatortest.WantOnly(t, "login", byToken(d, person, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
 	for name, tc := range map[string]struct {
 		req  *fealtyv1.DrainMemberRequest
 		want explain.Code
@@ -108,7 +108,7 @@ func TestDrainRefusals(t *testing.T) {
 	} {
 		before := d.Store.Snapshot()
 		_, err := d.Members().DrainMember(t.Context(), tc.req)
-		wantOnly(t, name, err, tc.want)
+		coordinatortest.WantOnly(t, name, err, tc.want)
 		if !maps.EqualFunc(before, d.Store.Snapshot(), func(a, b store.Entry) bool { return a.Version == b.Version }) {
 			t.Errorf("%s: something was written", name)
 		}
@@ -211,7 +211,8 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			_ *coordinatortest.Machine) {
 			d.C.Rooms().Membership.Listens(d.Clock())
 		}, false, explain.MemberInContact},
-		{"coordinator just started, member expired", func(_ *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine) {
+		{"coordinator just started, member expired", func(_ *testing.T, d *coordinatortest.Desk,
+			_ *coordinatortest.Machine) {
 			d.Advance(26 * time.Hour)
 			d.C.Rooms().Membership.Listens(d.Clock())
 		}, false, ""},
@@ -242,13 +243,13 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 			req := &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: tc.force,
 				Reason: "rack burnt", DryRun: true}
 			_, err := d.Members().RemoveMember(t.Context(), req)
-			wantOnly(t, "dry run", err, tc.want)
+			coordinatortest.WantOnly(t, "dry run", err, tc.want)
 			if !d.Record(identity.Data, "a").Exists() {
 				t.Fatal("a dry run removed it")
 			}
 			req.DryRun = false
 			_, err = d.Members().RemoveMember(t.Context(), req)
-			wantOnly(t, "remove", err, tc.want)
+			coordinatortest.WantOnly(t, "remove", err, tc.want)
 			if gone := !d.Record(identity.Data, "a").Exists(); gone != (tc.want == "") {
 				t.Fatalf("the record is gone: %v", gone)
 			}
@@ -260,10 +261,10 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true})
-	wantOnly(t, "force without a reason", err, explain.RequestField)
+	coordinatortest.WantOnly(t, "force without a reason", err, explain.RequestField)
 	_, err = d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true,
 		Reason: strings.Repeat("x", record.MaxReasonBytes+1)})
-	wantOnly(t, "force with a book of words", err, explain.RequestField)
+	coordinatortest.WantOnly(t, "force with a book of words", err, explain.RequestField)
 	if !d.Record(identity.Data, "a").Exists() {
 		t.Fatal("a refused removal removed it")
 	}
@@ -272,7 +273,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 // outage puts the coordinator into recovery mode for as long, and lets it find back.
 func outage(t *testing.T, d *coordinatortest.Desk, lasts time.Duration) {
 	t.Helper()
-	wantOnly(t, "recovery mode", d.C.Rooms().Authority.Adopt(t.Context(),
+	coordinatortest.WantOnly(t, "recovery mode", d.C.Rooms().Authority.Adopt(t.Context(),
 		authority.Recovering(d.State(), errors.New("the keeper is away"))), "")
 	d.Advance(lasts)
 	d.C.Rooms().Authority.Look(t.Context())
@@ -345,7 +346,8 @@ func lifeCalls() []lifeCall {
 				_, err := d.Members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
 				return err
 			}},
-		{"renew", certify, func(_ *coordinatortest.Desk, m *coordinatortest.Machine, _, next coordinatortest.Machine) error {
+		{"renew", certify, func(_ *coordinatortest.Desk, m *coordinatortest.Machine, _,
+			next coordinatortest.Machine) error {
 			_, err := m.RenewWith(m.Leaf, next.Key)
 			return err
 		}},
@@ -381,7 +383,8 @@ func TestRacesOverAMember(t *testing.T) {
 			if first.name == "rejoin" && second.name == "rejoin" {
 				continue // joins of one member wait for each other on a replica
 			}
-			for _, from := range coordinatortest.InTurn(i+j, lifeState{}, lifeState{contact: true}, lifeState{draining: true},
+			for _, from := range coordinatortest.InTurn(i+j, lifeState{}, lifeState{contact: true},
+				lifeState{draining: true},
 				lifeState{draining: true, contact: true}) {
 				t.Run(fmt.Sprintf("%s overtaken by %s, draining %v, contact %v", first.name, second.name, from.draining,
 					from.contact), func(t *testing.T) {
@@ -423,7 +426,8 @@ func TestRacesOverAMember(t *testing.T) {
 						t.Fatal(err)
 					}
 					got := lifeState{exists: rec.Exists(), draining: !rec.Value.Drain.At.IsZero(),
-						vacant: rec.Value.State == record.Replacing, banned: ban.Exists(), contact: from.contact, key: rec.Value.Key}
+						vacant: rec.Value.State == record.Replacing, banned: ban.Exists(), contact: from.contact,
+						key: rec.Value.Key}
 					ab, okA := first.spec(from, keyOwn, keyA)
 					ab, okB := second.spec(ab, keyOwn, keyB)
 					ba, okB2 := second.spec(from, keyOwn, keyB)

@@ -26,9 +26,9 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 	for _, r := range []*coordinatortest.Fleet{b, gone} {
 		r.Start()
 		r.AwaitHead(f)
-		awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+		coordinatortest.AwaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
-	awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	coordinatortest.AwaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
 	open := func(name string, at *coordinatortest.Fleet) {
 		t.Helper()
 		n := f.Member(name)

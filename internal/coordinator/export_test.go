@@ -20,30 +20,19 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
-	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/keyring"
-	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 type (
-	Asking         = asking
-	ClaimedHead    = claimedHead
 	Frozen         = frozen
-	Greeted        = greeted
 	Health         = health
 	Ledger         = ledger
-	PeerError      = peerError
-	PeerStep       = peerStep
-	Preparing      = preparing
 	ProbeAnswer    = probeAnswer
-	Received       = received
 	ShareSetRecord = shareSetRecord
 	Yields         = yields
 )
@@ -55,29 +44,19 @@ const (
 	HeadPollPause       = headPollPause
 	LastLook            = lastLook
 	LedgerPrefix        = ledgerPrefix
-	MaxPeers            = maxPeers
 	MaxRecipients       = maxRecipients
 	MaxStrangerBytes    = maxStrangerBytes
 	OpenPrefix          = openPrefix
-	PeerBurst           = peerBurst
-	PeersDialed         = peersDialed
 	PreparedLife        = preparedLife
 	RecoveriesAtOnce    = recoveriesAtOnce
 	RecoveriesPerSource = recoveriesPerSource
 	RecoveryBurst       = recoveryBurst
 	RecoveryPrefix      = recoveryPrefix
-	ReplicaRetention    = replicaRetention
 	RequestTimeout      = requestTimeout
 	ReseedPrefix        = reseedPrefix
 	SharePrefix         = sharePrefix
 	ShareSetPrefix      = shareSetPrefix
 	StaleAfter          = staleAfter
-	StepAnswer          = stepAnswer
-	StepHistory         = stepHistory
-	StepLoad            = stepLoad
-	StepManifest        = stepManifest
-	StepMesh            = stepMesh
-	StepProof           = stepProof
 	StuckAfter          = stuckAfter
 	VerifiersPerSource  = verifiersPerSource
 	VerifyBurst         = verifyBurst
@@ -85,7 +64,6 @@ const (
 
 var (
 	Ed25519Public = ed25519Public
-	ErrNoPeers    = errNoPeers
 	Findings      = findings
 	Lost          = lost
 	OpenKey       = openKey
@@ -119,10 +97,6 @@ func ReadRequest(s grpc.ServerStream, into any, settle func()) error {
 	return err
 }
 
-func FirstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context.Context, A) (R, bool)) ([]R, int) {
-	return firstOf(ctx, atOnce, all, do)
-}
-
 // Places are those of owners that bring their shares.
 func (c *OwnerRecovery) Places() *flowcontrol.Limiter { return c.recoveries.owners }
 
@@ -134,22 +108,11 @@ func (c *Config) Limit(listed, joins, sourceJoins int) {
 	c.knobs = knobs{maxListed: listed, maxJoins: joins, maxSourceJoins: sourceJoins}
 }
 
-// EnrolledAs returns c's enrolment with another key or certificate.
-func (c *Coordinator) EnrolledAs(key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
-	return authority.NewEnrolment(authority.EnrolmentConfig{
-		FS: c.fs, Log: c.log, Now: c.now, DataDir: c.cfg.DataDir, Addresses: c.addresses(), Pin: c.cfg.Pin,
-		Key: key, Certificate: cert,
-	})
-}
+// LimitPeers sets how many coordinators may ask at once before they proved that they are.
+func (c *Config) LimitPeers(n int) { c.knobs.maxAsking = n }
 
-// WithPeers returns c's recovery by its peers, with other peers.
-func (c *Coordinator) WithPeers(addrs ...string) *PeerRecovery {
-	cfg := c.rooms.PeerRecovery.cfg
-	cfg.Peers = addrs
-	p := newPeerRecovery(cfg)
-	p.metrics = c.rooms.PeerRecovery.metrics
-	return p
-}
+// Earlier plays a release that reads no later field of a manifest.
+func (c *Config) Earlier(release string) { c.Release, c.knobs.earlier = release, true }
 
 // Coordinators reads what coordinators say of themselves.
 func (c *Coordinator) Coordinators() *replicas.Directory {
@@ -230,8 +193,6 @@ func (x *Coordinator) Now() func() time.Time { return x.now }
 func (x *Coordinator) Pulsed() *instant.Last { return &x.pulsed }
 
 func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
-
-func (x *Coordinator) Registry() *prometheus.Registry { return x.registry }
 
 func (x *Coordinator) Serving() *atomic.Bool { return &x.serving }
 
@@ -314,55 +275,6 @@ func (x *Authority) Cfg() *authorityConfig { return &x.cfg }
 func (x *Authority) Pushed() *atomic.Bool { return &x.pushed }
 
 func (x *Authority) Unsettled() *atomic.Bool { return &x.unsettled }
-
-// SetPeerCalls exchanges the places of coordinators that come back.
-func (c *PeerRecovery) SetPeerCalls(g *flowcontrol.Limiter) { c.peerCalls = g }
-
-func (x *PeerRecovery) Announce(ctx context.Context, stopped bool) error {
-	return x.announce(ctx, stopped)
-}
-
-func (x *PeerRecovery) DialPeer(addr string) (*mesh.Conn, error) { return x.dialPeer(addr) }
-
-func (x *PeerRecovery) DropReplicas(ctx context.Context, s *authority.State, now time.Time) error {
-	return x.dropReplicas(ctx, s, now)
-}
-
-func (x *PeerRecovery) FromPeers(ctx context.Context, loaded *history.History) (*received, error) {
-	return x.fromPeers(ctx, loaded)
-}
-
-func (x *PeerRecovery) Greet(ctx context.Context, purpose proof.PeerPurpose, h *fealtyv1.PeerHello,
-	recipient string) (*greeted, *fealtyv1.PeerChallenge, error) {
-	return x.greet(ctx, purpose, h, recipient)
-}
-
-func (x *PeerRecovery) Peers(ctx context.Context, m *manifest.Manifest) ([]string, peersError) {
-	return x.peers(ctx, m)
-}
-
-func (x *PeerRecovery) Prepare(ctx context.Context, mv *transition.Move) []string {
-	return x.prepare(ctx, mv)
-}
-
-func (x *PeerRecovery) RegisterServices(to grpc.ServiceRegistrar) { x.registerServices(to) }
-
-func (x *PeerRecovery) TakeKey(g *greeted, p *fealtyv1.PeerCandidate,
-	recipient *keyring.EphemeralRecipient) (keychain.Prepared, error) {
-	return x.takeKey(g, p, recipient)
-}
-
-func (x *PeerRecovery) Cfg() *peerRecoveryConfig { return &x.cfg }
-
-func (x *PeerRecovery) PeerCalls() *flowcontrol.Limiter { return x.peerCalls }
-
-func (x *asking) Ask(ctx context.Context) (*received, error) { return x.ask(ctx) }
-
-func (x *asking) Verify(ctx context.Context, r *received, mesh *authority.MeshKey, given *fealtyv1.PeerSecrets) error {
-	return x.verify(ctx, r, mesh, given)
-}
-
-func (x *preparing) Bring(ctx context.Context, addr string) error { return x.bring(ctx, addr) }
 
 func (x *yields) Begin(ctx context.Context) (context.Context, context.CancelFunc) {
 	return x.begin(ctx)

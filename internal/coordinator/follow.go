@@ -214,6 +214,28 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 	return failed
 }
 
+// auditOrigin writes down what brought s about and where its secrets came from, now
+// that it is ready. What the store does not take, or not while another one moves the
+// head, waits until it does: nobody else wrote down what owners or a keeper brought.
+func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
+	if len(c.untold) == 0 {
+		return
+	}
+	ch := s.Records.NewChange(s.HeadVersion)
+	for _, e := range c.untold {
+		if e.Actor == "" {
+			e.Actor = c.cfg.Self.OwnID(s)
+		}
+		ch.Audit(c.cfg.Now(), e)
+	}
+	if _, err := ch.Commit(ctx); err != nil {
+		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+			"where the secrets came from is not in the audit log yet", slog.Any("err", err))
+		c.cfg.Auditing.Again(ch)
+	}
+	c.untold = nil
+}
+
 // becomeReady puts bundle and own identity of s into force.
 func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.cfg.Faults.Hit("adopt.begin"); err != nil {

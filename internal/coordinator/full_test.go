@@ -29,7 +29,7 @@ import (
 func seal(d *coordinatortest.Desk, t *testing.T, key string, value any) store.Write {
 	t.Helper()
 	w, err := d.State().Records.Seal(key, value)
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	return w
 }
 
@@ -46,7 +46,8 @@ func TestFullStoreIsObeyed(t *testing.T) {
 			d.Store.Write(w.Key, w.Value)
 		}, explain.JoinBanned},
 		{"its key is banned", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
-			w := seal(d, t, record.BanKeyKey(coordinatortest.KeyOf(t, m.Key)), record.Ban{Reason: "x", By: "y", At: d.Clock()})
+			w := seal(d, t, record.BanKeyKey(coordinatortest.KeyOf(t, m.Key)), record.Ban{Reason: "x", By: "y",
+				At: d.Clock()})
 			d.Store.Write(w.Key, w.Value)
 		}, explain.JoinBanned},
 		{"it was removed", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
@@ -55,7 +56,7 @@ func TestFullStoreIsObeyed(t *testing.T) {
 		{"it was renewed elsewhere", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
 			rec := d.Record(identity.Data, "a").Value
 			next, err := coordinatortest.NewKey()
-			wantOnlyNil(t, err)
+			coordinatortest.WantOnlyNil(t, err)
 			rec.Rekey(coordinatortest.KeyOf(t, next), d.Clock().Add(time.Hour), d.Clock(), time.Hour)
 			w := seal(d, t, record.MemberKey(identity.Data, "a"), rec)
 			d.Store.Write(w.Key, w.Value)
@@ -68,9 +69,9 @@ func TestFullStoreIsObeyed(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			m := d.Joined("a")
 			d.Store.SetFull(true)
-			wantOnlyNil(t, againOf(m))
+			coordinatortest.WantOnlyNil(t, againOf(m))
 			tt.change(t, d, m)
-			wantOnly(t, "its recorded key", past(d, m), tt.want)
+			coordinatortest.WantOnly(t, "its recorded key", past(d, m), tt.want)
 		})
 	}
 }
@@ -84,7 +85,10 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 		value any // nil: what is there, under another version
 		want  explain.Code
 	}{
-		"its identity is banned": {func(*coordinatortest.Machine) string { return record.BanIDKey(identity.Data, "a") }, ban,
+		"its identity is banned": {func(*coordinatortest.Machine) string {
+			return record.BanIDKey(identity.Data,
+				"a")
+		}, ban,
 			explain.JoinBanned},
 		"its key is banned": {func(m *coordinatortest.Machine) string {
 			return record.BanKeyKey(coordinatortest.KeyOf(m.Desk.T, m.Key))
@@ -92,7 +96,10 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 			explain.JoinBanned},
 		"another head is in force": {func(*coordinatortest.Machine) string { return history.HeadKey }, nil,
 			explain.StoreBusy},
-		"its record is another one": {func(*coordinatortest.Machine) string { return record.MemberKey(identity.Data, "a") },
+		"its record is another one": {func(*coordinatortest.Machine) string {
+			return record.MemberKey(identity.Data,
+				"a")
+		},
 			nil,
 			explain.StoreBusy},
 	} {
@@ -106,7 +113,7 @@ func TestFullStoreIsLookedAtLast(t *testing.T) {
 			}
 			d.Store.SetFull(true)
 			d.Store.WhenFull(func() { d.Store.Write(key, value) })
-			wantOnly(t, "its recorded key", past(d, m), tt.want)
+			coordinatortest.WantOnly(t, "its recorded key", past(d, m), tt.want)
 		})
 	}
 }
@@ -140,7 +147,7 @@ func TestFullStoreLasts(t *testing.T) {
 	}
 	d.Advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.Clock()))
 	d.C.Rooms().Authority.Look(t.Context())
-	wantOnly(t, "for longer than that", past(d, m), explain.StoreFull)
+	coordinatortest.WantOnly(t, "for longer than that", past(d, m), explain.StoreFull)
 }
 
 // That the store is full is told by status, readiness, a metric and the log, and is over
@@ -154,7 +161,8 @@ func TestFullStoreIsTold(t *testing.T) {
 		metric := "# HELP fealty_store_full 1 while the store refuses writes, because it has no space left or was " +
 			"made read-only.\n# TYPE fealty_store_full gauge\nfealty_store_full " +
 			map[bool]string{false: "0", true: "1"}[want] + "\n"
-		if err := testutil.GatherAndCompare(d.C.Registry(), strings.NewReader(metric), "fealty_store_full"); err != nil {
+		if err := testutil.GatherAndCompare(d.C.Registry(), strings.NewReader(metric),
+			"fealty_store_full"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 		if got := len(findings(d, t, explain.StoreFull)) == 1; got != want {
@@ -171,18 +179,18 @@ func TestFullStoreIsTold(t *testing.T) {
 	told("before", false)
 	d.Store.SetFull(true)
 	told("before anybody wrote", false)
-	wantOnly(t, "a new key", m.Renew(), explain.StoreFull)
+	coordinatortest.WantOnly(t, "a new key", m.Renew(), explain.StoreFull)
 	told("after a write", true)
 	d.Advance(time.Hour)
 	d.C.Rooms().Authority.Look(t.Context())
 	told("an hour later, when nobody wrote since", true)
 	d.Store.SetFull(false)
-	wantOnlyNil(t, m.Renew())
+	coordinatortest.WantOnlyNil(t, m.Renew())
 	told("after one that was taken", false)
 
 	// A store with space for little: beats are taken, and what is large is not.
 	d.Store.SetFull(true)
-	wantOnly(t, "a new key", m.Renew(), explain.StoreFull)
+	coordinatortest.WantOnly(t, "a new key", m.Renew(), explain.StoreFull)
 	d.Store.SetFull(false)
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
@@ -221,7 +229,7 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 		t.Errorf("it is %v at %v", s.Phase, s.Head.Hash)
 	}
 	d.Store.SetFull(false)
-	wantOnlyNil(t, d.Set(coordinatortest.PoolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"))
+	coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"))
 }
 
 // Why a store that is read takes no writes is told by readiness, by a finding, to who
@@ -270,7 +278,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	for d.Clock().Before(end.Add(time.Hour)) {
 		d.Advance(20 * time.Minute)
 		d.C.Rooms().Authority.Look(t.Context())
-		wantOnlyNil(t, againOf(m)) // for longer than in an outage: what is read is so
+		coordinatortest.WantOnlyNil(t, againOf(m)) // for longer than in an outage: what is read is so
 	}
 	if m.Leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
 		t.Errorf("it is certified until %v, and its record ends at %v", m.Leaf.NotAfter, end)

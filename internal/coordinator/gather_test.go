@@ -106,22 +106,23 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	if _, err := three.Rooms().OwnerRecovery.OpenGathering(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantOnly(t, "go on", three.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", three.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	wantPhaseOf(t, three, "recovery")
-	wantOnly(t, "go on", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	wantPhase(d, "ready", "")
 	if got := d.State().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
 		t.Errorf("the head is %+v", got)
 	}
 	for _, c := range others {
-		owners, shares, err := c.Rooms().OwnerRecovery.Gathered(t.Context(), c.Rooms().OwnerRecovery.Recoveries().Current())
+		owners, shares, err := c.Rooms().OwnerRecovery.Gathered(t.Context(),
+			c.Rooms().OwnerRecovery.Recoveries().Current())
 		if err != nil || !slices.Contains(owners, "alice") {
 			t.Errorf("%s has the shares of %v (%v)", c.Cfg().DataDir, owners, err)
 		}
 		for _, s := range shares {
 			s.Wipe()
 		}
-		wantOnly(t, "go on", c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		coordinatortest.WantOnly(t, "go on", c.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 		if got := mustHead(t, d); got.AuthorityEpoch != epoch+1 {
 			t.Fatalf("%s wrote epoch %d", c.Cfg().DataDir, got.AuthorityEpoch)
 		}
@@ -129,7 +130,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	wantOneKeyPerEpoch(t, d)
 	// Their own attempts at the head of before are over, and what they left goes.
 	d.Lead(d.C)
-	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	if left := d.Store.Keys(coordinator.RecoveryPrefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
@@ -165,7 +166,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 		return nil
 	})
 	_, err := bring(d, p.ShareFile(d.Store, "bob"))
-	wantOnly(t, "bring", err, explain.RecoveryOver)
+	coordinatortest.WantOnly(t, "bring", err, explain.RecoveryOver)
 	wantPhaseOf(t, two, "ready")
 	wantPhase(d, "recovery", "")
 	if got := mustHead(t, d).AuthorityEpoch; got != epoch+1 {
@@ -191,14 +192,15 @@ func TestGatheringCutOff(t *testing.T) {
 				epoch := mustHead(t, d).AuthorityEpoch
 				ask := func(c *coordinator.Coordinator, file keyring.ShareFile) {
 					_, err := bringAt(t, c, file)
-					for _, fine := range []error{nil, explain.RecoveryOver, explain.RecoveryNotNeeded, errTestCrash} {
+					for _, fine := range []error{nil, explain.RecoveryOver, explain.RecoveryNotNeeded,
+						coordinatortest.ErrCrash} {
 						if errors.Is(err, fine) {
 							return
 						}
 					}
 					t.Fatalf("the share of %s: %v", file.Owner, err)
 				}
-				d.Faults.FailNext(point, 1, errTestCrash)
+				d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
 				ask(d.C, alice)
 				ask(two, bob)
 				_, _ = d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()),
@@ -219,7 +221,8 @@ func TestGatheringCutOff(t *testing.T) {
 					}
 					ask(d.C, alice)
 					ask(two, bob)
-					_, _ = d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), two.Rooms().OwnerRecovery.GoOnGathering(t.Context())
+					_, _ = d.C.Rooms().OwnerRecovery.GoOnGathering(
+						t.Context()), two.Rooms().OwnerRecovery.GoOnGathering(t.Context())
 					d.C.Rooms().Authority.Look(t.Context())
 					two.Rooms().Authority.Look(t.Context())
 				}
@@ -246,16 +249,16 @@ func TestSwappedGatheredShares(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
 	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	other, err := two.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	if _, err := bringAt(t, two, p.ShareFile(d.Store, "bob")); err != nil {
 		t.Fatal(err)
 	}
 	mine, theirs := coordinator.RecoveryKey(g.ID, "bob"), coordinator.RecoveryKey(other.ID, "bob")
 	valueOf := func(key string) []byte {
 		e, err := d.Store.Get(t.Context(), key)
-		wantOnly(t, "get "+key, err, "")
+		coordinatortest.WantOnly(t, "get "+key, err, "")
 		return e.Value
 	}
 	good := valueOf(mine)
@@ -273,16 +276,17 @@ func TestSwappedGatheredShares(t *testing.T) {
 	} {
 		value := harm()
 		d.Store.Alter(mine, func([]byte) []byte { return value })
-		wantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		coordinatortest.WantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 		if got := d.C.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); len(got) > 0 {
 			t.Fatalf("%s: it counted as the share of %v", name, got)
 		}
 		if slices.Contains(d.Store.Keys(mine), mine) {
 			t.Errorf("%s: it is still there", name)
 		}
-		wantOnly(t, name, two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
-		wantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
-		if got := d.C.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got, []string{"bob"}) {
+		coordinatortest.WantOnly(t, name, two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		coordinatortest.WantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		if got := d.C.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got,
+			[]string{"bob"}) {
 			t.Fatalf("%s: after it was passed on again: %v", name, got)
 		}
 	}
@@ -301,28 +305,28 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
 	_, thief, err := ed25519.GenerateKey(rand.Reader)
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	mine, err := keyring.NewEphemeral()
-	wantOnly(t, "recipient", err, "")
+	coordinatortest.WantOnly(t, "recipient", err, "")
 	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	id := recovery.ID{7}
 	stolen := func() []string {
 		return slices.DeleteFunc(gatheredIn(t, d.Store),
 			func(k string) bool { return !strings.HasPrefix(k, coordinator.RecoveryPrefix+id.String()) })
 	}
 	place, err := coordinator.OpenKey(two.Rooms().Self.EnrolmentKey())
-	wantOnly(t, "place", err, "")
+	coordinatortest.WantOnly(t, "place", err, "")
 	good := recovery.Open{Attempt: id, Cluster: coordinatortest.Cluster, Head: g.Head.Hash, Recipient: mine.Public(),
 		Ends: d.Clock().Add(recovery.Life)}
 	put := func(key string, value []byte) {
 		t.Helper()
 		_, err := d.C.Rooms().Head.Overwrite(t.Context(), key, value)
-		wantOnly(t, "put", err, "")
+		coordinatortest.WantOnly(t, "put", err, "")
 	}
 	signed := func(o recovery.Open, by ed25519.PrivateKey) []byte {
 		raw, err := o.Sign(by, nil)
-		wantOnly(t, "sign", err, "")
+		coordinatortest.WantOnly(t, "sign", err, "")
 		return raw
 	}
 	if _, err := bring(d, p.ShareFile(d.Store, "alice")); err != nil {
@@ -338,7 +342,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"of a coordinator, with the recipient of a thief": func() []byte {
 			o := good
 			theirs, err := keyring.NewEphemeral()
-			wantOnly(t, "recipient", err, "")
+			coordinatortest.WantOnly(t, "recipient", err, "")
 			o.Recipient = theirs.Public()
 			return []byte(strings.Replace(string(signed(o, two.Rooms().Self.PrivateKey())), theirs.Public(),
 				mine.Public(),
@@ -359,7 +363,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"of another coordinator": func() []byte { return signed(good, others[1].Rooms().Self.PrivateKey()) },
 	} {
 		put(place, value())
-		wantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+		coordinatortest.WantOnly(t, name, d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 		if got := stolen(); len(got) > 0 {
 			t.Fatalf("%s: %v", name, got)
 		}
@@ -368,27 +372,27 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	// looked at.
 	for i := range 300 {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
-		wantOnly(t, "key", err, "")
+		coordinatortest.WantOnly(t, "key", err, "")
 		own, err := coordinator.OpenKey(keyOfClaim(key))
-		wantOnly(t, "place", err, "")
+		coordinatortest.WantOnly(t, "place", err, "")
 		put(own, signed(good, key))
 		put(fmt.Sprintf("%sx%d", coordinator.OpenPrefix, i), signed(good, key))
 	}
 	d.Store.Alter(place, func([]byte) []byte { return nil })
-	wantOnly(t, "endless", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	coordinatortest.WantOnly(t, "endless", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	if got := stolen(); len(got) > 0 {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
 	put(place, signed(good, two.Rooms().Self.PrivateKey()))
-	wantOnly(t, "genuine", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	coordinatortest.WantOnly(t, "genuine", d.C.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{coordinator.RecoveryKey(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)
 	}
 	e, err := d.Store.Get(t.Context(), coordinator.RecoveryKey(id, "alice"))
-	wantOnly(t, "get", err, "")
+	coordinatortest.WantOnly(t, "get", err, "")
 	share, err := mine.Open(keyring.Attempt{ID: id.String(), Cluster: coordinatortest.Cluster, Owner: "alice"}, e.Value)
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	share.Wipe()
 }
 
@@ -417,7 +421,7 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Lead(d.C)
-	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	got := gatheredIn(t, d.Store)
 	want := []string{coordinator.RecoveryKey(others[0].Rooms().OwnerRecovery.Recoveries().Current().ID, "alice")}
 	if !slices.Equal(got, want) || slices.Contains(got, coordinator.RecoveryKey(third, "alice")) {
@@ -428,7 +432,7 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	}
 	d.Advance(recovery.Life)
 	d.Lead(d.C)
-	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	if left := d.Store.Keys(coordinator.RecoveryPrefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}

@@ -16,7 +16,7 @@ import (
 // is asked.
 func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	t.Parallel()
-	f, rs := peerFleet(t, 2, func(c *coordinator.Config) {
+	f, rs := coordinatortest.NewPeerFleet(t, 2, func(c *coordinator.Config) {
 		c.SelfHealAfter = 2 * time.Second
 		c.Log = slog.New(slog.DiscardHandler)
 	})
@@ -27,9 +27,9 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	before := f.C.Rooms().Head.State().Head
 	// Nobody can be prepared, and it dies right after the swap.
 	for _, r := range rs {
-		r.Faults.Fail("peer.before-reread", errTestCrash)
+		r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash)
 	}
-	f.Faults.FailNext("set.after-swap", 1, errTestCrash)
+	f.Faults.FailNext("set.after-swap", 1, coordinatortest.ErrCrash)
 	release, err := f.C.Rooms().Authority.SettingTurn(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -53,7 +53,7 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		s.MeshKey != s.Head.MeshCAKey {
 		t.Errorf("they met at %+v", s.Head)
 	}
-	if n := len(audited(rs[0], "seed.created")); n != 1 {
+	if n := len(coordinatortest.Audited(rs[0], "seed.created")); n != 1 {
 		t.Errorf("%d seeds were made", n)
 	}
 	// The one that died comes back to them, from a peer.

@@ -187,7 +187,7 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 	_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
 		t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
-	wantOnly(t, "token", err, explain.TokenRequest)
+	coordinatortest.WantOnly(t, "token", err, explain.TokenRequest)
 	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "acme", Name: "other"})
 	rename := func(prefix, field, from, to string) {
 		t.Helper()
@@ -213,7 +213,8 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 		}
 	}
 	rename(admission.TokenPrefix, "name", "other", name) // as an earlier release made it
-	wantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)), explain.JoinUnauthorized)
+	coordinatortest.WantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)),
+		explain.JoinUnauthorized)
 	if _, ok := d.Store.Snapshot()[record.MemberKey(identity.Data, name)]; ok {
 		t.Fatal("it is a member")
 	}

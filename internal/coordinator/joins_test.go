@@ -187,11 +187,11 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		_, err := d.C.Rooms().Admission.Join(ctx, a.ch, a.req)
 		cancel()
-		wantOnly(t, "a join beside one that is certified", err, "")
+		coordinatortest.WantOnly(t, "a join beside one that is certified", err, "")
 	}
 	release()
 	all.Wait()
-	wantOnly(t, "the join that was held", held.err, "")
+	coordinatortest.WantOnly(t, "the join that was held", held.err, "")
 }
 
 // Joins of one batch that are refused are told each its own reason, and the others are
@@ -226,7 +226,7 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	}
 	allAtOnce(d, t, joins)
 	for i, a := range joins {
-		wantOnly(t, fmt.Sprintf("join %d", i), a.err, want[i])
+		coordinatortest.WantOnly(t, fmt.Sprintf("join %d", i), a.err, want[i])
 	}
 	// Of two with one name, of two with the last use, and of more than there is room for, some
 	// win.
@@ -260,7 +260,7 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 		if a.err == nil {
 			won++
 		} else {
-			wantOnly(t, "no room", a.err, explain.JoinEntryFull)
+			coordinatortest.WantOnly(t, "no room", a.err, explain.JoinEntryFull)
 		}
 	}
 	if won != 1 { // 4 and 2 are in
@@ -275,7 +275,8 @@ func TestLostAnswerOfABatch(t *testing.T) {
 	for what, how := range map[string][]coordinatortest.LostAnswer{
 		"applied": {coordinatortest.LostApplied}, "not applied": {coordinatortest.LostDropped},
 		"applied, for good": {coordinatortest.LostForGood,
-			coordinatortest.Answered}, "not applied, for good": {coordinatortest.LostForGoodN, coordinatortest.Answered},
+			coordinatortest.Answered}, "not applied, for good": {coordinatortest.LostForGoodN,
+			coordinatortest.Answered},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -298,7 +299,7 @@ func TestLostAnswerOfABatch(t *testing.T) {
 				if unknown(a.err) {
 					unknowns++
 				} else {
-					wantOnly(t, "join", a.err, "")
+					coordinatortest.WantOnly(t, "join", a.err, "")
 				}
 			}
 			if want := map[int]int{1: 0, 2: 9}[len(how)]; unknowns != want {
@@ -351,7 +352,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		entries += fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", i+2,
 			c.Rooms().Self.EnrolmentKey())
 	}
-	wantOnly(t, "set", d.Set(entries), "")
+	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	for _, c := range replicas {
 		c.Rooms().Authority.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {

@@ -56,7 +56,10 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 	}
 	told := func(x *coordinatortest.Fleet, opens bool) {
 		t.Helper()
-		awaitReplica(x, func(rec replicas.Record) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens == opens })
+		coordinatortest.AwaitReplica(x, func(rec replicas.Record) bool {
+			return len(rec.Keepers) == 1 &&
+				rec.Keepers[0].Opens == opens
+		})
 	}
 	told(f, true)
 	told(r, false)
@@ -80,7 +83,7 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 		t.Errorf("shown is %q", got)
 	}
 	// What it seals under that key stands beside the other copy.
-	wantOnly(t, "set", r.Set(machineManifest(r, someEntry)), "")
+	coordinatortest.WantOnly(t, "set", r.Set(machineManifest(r, someEntry)), "")
 	if now := keyIDs(t, f.C); len(now) != 2 || !slices.Contains(now, ids[0]) {
 		t.Errorf("sealed under %v, it was %v", now, ids)
 	}
@@ -98,7 +101,10 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	t.Parallel()
 	f, r := twoMachines(t)
-	awaitReplica(f, func(rec replicas.Record) bool { return len(rec.Keepers) == 1 && rec.Keepers[0].Opens })
+	coordinatortest.AwaitReplica(f, func(rec replicas.Record) bool {
+		return len(rec.Keepers) == 1 &&
+			rec.Keepers[0].Opens
+	})
 	id := keyIDs(t, f.C)[0]
 	for _, key := range []string{"", "fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"} {
 		what := "no key"
@@ -121,7 +127,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	var olds []history.Salt
 	for n := range 2 {
 		// A copy of each machine, and one in the old place.
-		wantOnly(t,
+		coordinatortest.WantOnly(t,
 			"set on the second machine", r.Set(machineManifest(r, fmt.Sprintf("  - {name: more-%d, kind: data, match: "+
 				"[\"token:more-%d\"]}\n", n, n))), "")
 		f.AwaitHead(r)
@@ -129,9 +135,9 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		olds = append(olds, s.Head.Salt)
 		of := sealed.Seed(&s.Head.Transition)
 		e, err := f.Store.Get(t.Context(), of.Key("host", id))
-		wantOnly(t, "read a copy", err, "")
+		coordinatortest.WantOnly(t, "read a copy", err, "")
 		_, err = f.Store.CompareAndSwap(t.Context(), of.FormerKey("host"), 0, e.Value)
-		wantOnly(t, "write it in the old place", err, "")
+		coordinatortest.WantOnly(t, "write it in the old place", err, "")
 		reseedIn(f)
 		r.AwaitHead(f)
 		if now := keyIDs(t, f.C); !slices.Equal(now, []keyring.KeyID{id}) {
@@ -139,7 +145,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		}
 	}
 	l, err := f.Store.List(t.Context(), sealed.Prefix)
-	wantOnly(t, "list", err, "")
+	coordinatortest.WantOnly(t, "list", err, "")
 	for _, e := range l.Entries {
 		for _, salt := range olds {
 			if strings.Contains(e.Key, fmt.Sprintf("%x", salt[:])) {
@@ -156,14 +162,17 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 func reseedAt(d *coordinatortest.Desk, m []byte) error {
 	d.T.Helper()
 	ctx := context.Background()
-	p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).PrepareReseed(
+	p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
+		d.C.Rooms().Authority.RegisterServices).PrepareReseed(
 		ctx,
 		&fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
-	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).CommitReseed(ctx,
-		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: signChangeAt(d, p.GetChange())})
+	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).CommitReseed(
+		ctx,
+		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: signChangeAt(d,
+			p.GetChange())})
 	return err
 }
 
@@ -193,7 +202,8 @@ func opensAnything(d *coordinatortest.Desk, owner, file string) (opened []string
 		_, of, _ := sealed.Parse(e)
 		for name := range strings.SplitSeq("host "+owner, " ") {
 			if _, err := keyring.OpenSeed(context.Background(), k,
-				keyring.Place{Cluster: coordinatortest.Cluster, Owner: name, SeedEpoch: of.SeedEpoch}, e.Value); err == nil {
+				keyring.Place{Cluster: coordinatortest.Cluster, Owner: name,
+					SeedEpoch: of.SeedEpoch}, e.Value); err == nil {
 				opened = append(opened, key)
 			}
 		}
@@ -212,18 +222,18 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 			t.Parallel()
 			d := coordinatortest.NewDesk(t)
 			d.Seed = seedOf(1, nil, "host", "leaves")
-			wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 1 {
 				t.Fatalf("before, it opens %v", opened)
 			}
 			old := d.State().Head
 			if point != "" {
-				d.Faults.FailNext(point, 1, errTestCrash)
+				d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
 			}
 			d.Seed = seedOf(1, nil, "host")
 			err := reseedAt(d, d.Manifest(coordinatortest.PoolEntries))
 			if point == "" {
-				wantOnly(t, "reseed", err, "")
+				coordinatortest.WantOnly(t, "reseed", err, "")
 			} else {
 				d.Faults.Disarm(point)
 				d.Restart()
@@ -285,7 +295,7 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	if ids := keyIDs(t, d.C); !slices.Equal(ids, []keyring.KeyID{id}) {
 		t.Errorf("the former copy is of %v, want %v", ids, id)
 	}
-	wantOnly(t, "set", d.Set(entriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
 	of := sealed.Seed(&d.State().Head.Transition)
 	if keys := d.Store.Keys(of.Under()); !slices.Equal(keys, []string{of.FormerKey("host"), of.Key("host", id)}) {
 		t.Errorf("after a set there are %v", keys)
@@ -299,14 +309,14 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	}
 	// Another key on the machine takes the place of neither.
 	key, err := d.Disk.FS().ReadSecret("/keeper/key", 1<<10)
-	wantOnly(t, "read", err, "")
+	coordinatortest.WantOnly(t, "read", err, "")
 	d.Disk.Put("/keeper/key", []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
 	d.Disk.Chmod("/keeper/key", 0o600)
-	wantOnly(t, "set with another key", d.Set(coordinatortest.PoolEntries), "")
+	coordinatortest.WantOnly(t, "set with another key", d.Set(coordinatortest.PoolEntries), "")
 	if keys := d.Store.Keys(of.Under()); len(keys) != 3 {
 		t.Errorf("with another key there are %v", keys)
 	}
-	wantOnly(t, "put back", d.Disk.FS().WriteFile("/keeper/key", key), "")
+	coordinatortest.WantOnly(t, "put back", d.Disk.FS().WriteFile("/keeper/key", key), "")
 	d.Restart()
 	d.LookAgain() // the mesh CA key is sealed under the other key, which costs a rekey
 	d.Lead(d.C)
@@ -314,9 +324,9 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	// With the keeper they all go.
 	d.Seed = seedOf(1, nil, "else")
 	_, err = reshare(d, d.Seed)
-	wantOnly(t, "reshare", err, "")
+	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
-	wantOnly(t, "drop", d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()), "")
 	for _, k := range d.Store.Keys(sealed.Prefix) {
 		if strings.Contains(k, "/host") {
 			t.Errorf("%s is left of the keeper that was dismissed", k)
@@ -336,22 +346,22 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
-	wantOnly(t, "forget the last copy", err, explain.KeeperLastCopy)
+	coordinatortest.WantOnly(t, "forget the last copy", err, explain.KeeperLastCopy)
 	_, err = forget("0123", false)
-	wantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
+	coordinatortest.WantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
 	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
 		d.C.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
-	wantOnly(t, "forget a keeper that is none", err, explain.NotFound)
+	coordinatortest.WantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 
-	wantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
-	wantOnly(t, "set without the key", d.Set(entriesOf(false)), "")
+	coordinatortest.WantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
+	coordinatortest.WantOnly(t, "set without the key", d.Set(entriesOf(false)), "")
 	if _, err := d.Disk.FS().ReadFile("/keeper/key", 1<<10); err == nil {
 		t.Error("a set made another key in the place of one that was backed up")
 	}
 	status := func() string {
 		st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
-		wantOnly(t, "status", err, "")
+		coordinatortest.WantOnly(t, "status", err, "")
 		return keeperFinding(st.GetFindings(), explain.KeeperUnopened)
 	}
 	if got := status(); !strings.Contains(got, "keeper host") || !strings.Contains(got, string(id)) ||
@@ -360,17 +370,17 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 		t.Errorf("shown is %q", got)
 	}
 	_, err = forget(id, true)
-	wantOnly(t, "dry run", err, "")
+	coordinatortest.WantOnly(t, "dry run", err, "")
 	if ids := keyIDs(t, d.C); len(ids) != 1 {
 		t.Errorf("a dry run left %v", ids)
 	}
 	out, err := forget(id, false)
-	wantOnly(t, "forget", err, "")
+	coordinatortest.WantOnly(t, "forget", err, "")
 	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(keyIDs(t, d.C)) != 0 {
 		t.Errorf("%v is left, and the answer is %v", keyIDs(t, d.C), out)
 	}
 	resp, err := d.C.Rooms().Authority.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
-	wantOnly(t, "set", err, "")
+	coordinatortest.WantOnly(t, "set", err, "")
 	made := resp.GetKeysMade()
 	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" ||
 		made[0].GetCoordinator() != "coordinator-1" || made[0].GetKeyId() == string(id) {
@@ -394,19 +404,20 @@ func TestLateSealIsRefused(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.NewDesk(t)
 	d.Seed = seedOf(1, nil, "host", "leaves")
-	wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+	coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 	old := d.State()
 	d.Seed = seedOf(1, nil, "host")
 	_, err := reshare(d, d.Seed)
-	wantOnly(t, "reshare", err, "")
+	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
-	wantOnly(t, "drop", d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()), "")
 	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
 	mv := &transition.Move{From: old, Manifest: old.Manifest, Link: old.Head, Secrets: old.Secrets}
-	wantOnly(t, "look", d.C.Rooms().Authority.LookAtKeepers(t.Context(), mv), "")
-	wantOnly(t, "seal for a head of before", d.C.Rooms().Authority.WriteSecrets(t.Context(), mv), explain.ManifestStale)
+	coordinatortest.WantOnly(t, "look", d.C.Rooms().Authority.LookAtKeepers(t.Context(), mv), "")
+	coordinatortest.WantOnly(t, "seal for a head of before", d.C.Rooms().Authority.WriteSecrets(t.Context(), mv),
+		explain.ManifestStale)
 	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Errorf("it opens %v", opened)
 	}
@@ -436,14 +447,14 @@ func TestProgramsWithoutAnID(t *testing.T) {
 			fmt.Sprintf("seed:\n  threshold: 1\n  owners: [{name: host, keeper: \"exec:%s\"}]\n", program))
 	}
 	key("of the first machine")
-	wantOnly(t, "first set", f.Set(m("")), "")
+	coordinatortest.WantOnly(t, "first set", f.Set(m("")), "")
 	r.Start()
 	r.AwaitHead(f)
 	of := sealed.Seed(&f.C.Rooms().Head.State().Head.Transition)
 	sealedBy, err := f.Store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
-	wantOnly(t, "read", err, "")
+	coordinatortest.WantOnly(t, "read", err, "")
 	key("of the second machine")
-	wantOnly(t, "set on the second machine", r.Set(m(someEntry)), "")
+	coordinatortest.WantOnly(t, "set on the second machine", r.Set(m(someEntry)), "")
 	now, err := f.Store.Get(t.Context(), of.Key("host", keyring.ProgramKey))
 	if err != nil || now.Version != sealedBy.Version {
 		t.Errorf("the copy of the first machine was written again, at %d: %v", now.Version, err)

@@ -125,24 +125,24 @@ func TestMembersHaveLabelsOfTheirEntry(t *testing.T) {
 	entry := func(labels string) []byte {
 		return f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [" + labels + "]}\n")
 	}
-	wantOnly(t, "set", f.Set(entry("rack=r1, dc=west")), "")
+	coordinatortest.WantOnly(t, "set", f.Set(entry("rack=r1, dc=west")), "")
 	a, b := f.Node(), f.Node()
-	wantOnly(t, "join", a.Join(identity.Data,
+	coordinatortest.WantOnly(t, "join", a.Join(identity.Data,
 		proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "racks"}))), "")
-	wantOnly(t, "join", b.Join(identity.Data,
+	coordinatortest.WantOnly(t, "join", b.Join(identity.Data,
 		proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "racks", Labels: []string{"rack=r9",
 			"x=y"}}))), "")
 	members := f.Local().Member
 	labels := func(n *coordinatortest.Node) []string {
 		t.Helper()
 		resp, err := members.GetMember(f.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: n.ID.Name()})
-		wantOnly(t, "show", err, "")
+		coordinatortest.WantOnly(t, "show", err, "")
 		return resp.GetMember().GetLabels()
 	}
 	found := func(label string) (names []string) {
 		t.Helper()
 		resp, err := members.ListMembers(f.Context(), &fealtyv1.ListMembersRequest{Labels: []string{label}})
-		wantOnly(t, "list", err, "")
+		coordinatortest.WantOnly(t, "list", err, "")
 		for _, m := range resp.GetMembers() {
 			names = append(names, m.GetName())
 		}
@@ -160,8 +160,8 @@ func TestMembersHaveLabelsOfTheirEntry(t *testing.T) {
 	if got := found("dc=west"); len(got) != 2 {
 		t.Errorf("dc=west finds %q", got)
 	}
-	wantOnly(t, "set", f.Set(entry("rack=r2")), "")
-	wantOnly(t, "renew", a.Renew(true), "")
+	coordinatortest.WantOnly(t, "set", f.Set(entry("rack=r2")), "")
+	coordinatortest.WantOnly(t, "renew", a.Renew(true), "")
 	if got := labels(a); !slices.Equal(got, []string{"rack=r2"}) {
 		t.Errorf("after the change: %q", got)
 	}
@@ -173,13 +173,11 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.NewFleet(t, nil)
 	r := coordinatortest.NewReplica(t, f)
-	wantOnly(t, "set", f.Set(f.Manifest("")), "")
-	r.Made = func(c *coordinator.Coordinator) {
-		c.Rooms().PeerRecovery.Cfg().Reads, c.Rooms().PeerRecovery.Cfg().Release = nil, "0.1.0"
-	}
+	coordinatortest.WantOnly(t, "set", f.Set(f.Manifest("")), "")
+	r.Config = func(cfg *coordinator.Config) { cfg.Earlier("0.1.0") }
 	r.Start()
 	r.AwaitHead(f)
-	awaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
+	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
 	with := f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"], labels: [rack=r2]}\n")
 	before := f.C.Rooms().Head.State().Head.Hash
 	err := f.Set(with)
@@ -197,7 +195,8 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 		t.Error("the head moved")
 	}
 	// A manifest that it can read is set.
-	wantOnly(t, "without the field", f.Set(f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"]}\n")), "")
+	coordinatortest.WantOnly(t, "without the field",
+		f.Set(f.Manifest("  - {name: racks, kind: data, match: [\"token:racks\"]}\n")), "")
 	r.AwaitHead(f)
 	dismissed := strings.Replace(string(with), "name: coordinator-2, kind: coordinator, match: [\"key:"+r.Enrolment,
 		"name: coordinator-2, kind: coordinator, match: [\""+"key:"+newClaim(t), 1)
@@ -206,29 +205,29 @@ func TestSetWaitsForEarlierReleases(t *testing.T) {
 	}
 	r.Kill()
 	// Upgraded, it holds up nothing.
-	r.Made = nil
+	r.Config = nil
 	r.Start()
 	r.AwaitHead(f)
-	awaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
-	wantOnly(t, "after the upgrade", f.Set(with), "")
+	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" && len(x.Reads) > 0 })
+	coordinatortest.WantOnly(t, "after the upgrade", f.Set(with), "")
 	r.AwaitHead(f)
 	// The field is there already: an earlier one that comes is not what a set waits for.
 	r.Kill()
-	r.Made = func(c *coordinator.Coordinator) { c.Rooms().PeerRecovery.Cfg().Reads = nil }
+	r.Config = func(cfg *coordinator.Config) { cfg.Earlier("test") }
 	r.Start()
-	awaitReplica(r, func(x replicas.Record) bool { return len(x.Reads) == 0 })
-	wantOnly(t, "another entry", f.Set(append(with,
+	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return len(x.Reads) == 0 })
+	coordinatortest.WantOnly(t, "another entry", f.Set(append(with,
 		"  - {name: more, kind: data, match: [\"token:more\"], labels: [a=b]}\n"...)), "")
 	// Without labels again, and then it is no coordinator of the manifest that has them.
-	wantOnly(t, "without again", f.Set(f.Manifest("")), "")
+	coordinatortest.WantOnly(t, "without again", f.Set(f.Manifest("")), "")
 	coordinatortest.WantCode(t, f.Set(with), explain.ManifestFieldUnread)
-	wantOnly(t, "without that coordinator", f.Set([]byte(dismissed)), "")
+	coordinatortest.WantOnly(t, "without that coordinator", f.Set([]byte(dismissed)), "")
 	// One that is admitted and was stopped in order is not waited for.
-	wantOnly(t, "with it again", f.Set(f.Manifest("")), "")
+	coordinatortest.WantOnly(t, "with it again", f.Set(f.Manifest("")), "")
 	r.AwaitHead(f)
 	r.Stop()
-	awaitReplica(f, func(x replicas.Record) bool { return x.Phase == "ready" })
-	wantOnly(t, "after it stopped", f.Set(with), "")
+	coordinatortest.AwaitReplica(f, func(x replicas.Record) bool { return x.Phase == "ready" })
+	coordinatortest.WantOnly(t, "after it stopped", f.Set(with), "")
 }
 
 func newClaim(t *testing.T) string {

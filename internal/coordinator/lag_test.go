@@ -270,7 +270,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	}
 	// What was done is told once, by whoever did it.
 	moves := make(map[string]int)
-	for _, e := range audited(a, "manifest.set") {
+	for _, e := range coordinatortest.Audited(a, "manifest.set") {
 		moves[e.Target]++
 	}
 	if len(moves) != 2 || moves[a.C.Rooms().Head.State().Head.Hash.String()] != 1 {
@@ -309,7 +309,7 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-adopting
-	if err := a.Set(a.Manifest(moreCoordinators(t))); err != nil {
+	if err := a.Set(a.Manifest(coordinatortest.MoreCoordinators(t))); err != nil {
 		t.Fatal(err)
 	}
 	c.AwaitHead(a)
@@ -339,13 +339,13 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	t.Parallel()
 	fell := newFalls(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	log := slog.New(fell)
-	a, rs := peerFleet(t, 1, func(cfg *coordinator.Config) { cfg.Log = log })
+	a, rs := coordinatortest.NewPeerFleet(t, 1, func(cfg *coordinator.Config) { cfg.Log = log })
 	b := rs[0]
 	b.Start()
 	b.AwaitHead(a)
 	fell.n.Store(0)
 	before := b.C.Rooms().Head.State()
-	b.Faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
+	b.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it is not prepared
 	asked := make(chan struct{}, 64)
 	a.Faults.Arm("peer.before-reread", func() error {
 		asked <- struct{}{}
@@ -353,7 +353,7 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	})
 	adopting, goOn := stops(t, a, 1)
 	set := make(chan error, 1)
-	go func() { set <- setPeople(a, moreCoordinators(t)) }()
+	go func() { set <- coordinatortest.SetPeople(a, coordinatortest.MoreCoordinators(t)) }()
 	<-adopting
 	<-asked
 	<-asked // once more: nobody had it before
@@ -372,24 +372,24 @@ func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 // setter that dies right after the swap of a head costs nothing.
 func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 	t.Parallel()
-	a, rs := peerFleet(t, 1, nil)
+	a, rs := coordinatortest.NewPeerFleet(t, 1, nil)
 	b := rs[0]
 	b.Start()
 	b.AwaitHead(a)
-	awaitReplica(b, func(r replicas.Record) bool { return r.Phase == "ready" })
+	coordinatortest.AwaitReplica(b, func(r replicas.Record) bool { return r.Phase == "ready" })
 	b.Link.Hold(func(tx store.Tx) error {
 		for _, w := range tx.Put {
 			if strings.HasPrefix(w.Key, replicas.Prefix) {
-				return errTestCrash
+				return coordinatortest.ErrCrash
 			}
 		}
 		return nil
 	})
-	if err := setPeople(a, "  - {name: second, kind: witness, match: [\"token:second\"]}\n"); err != nil {
+	if err := coordinatortest.SetPeople(a, "  - {name: second, kind: witness, match: [\"token:second\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
 	b.AwaitHead(a)
-	mv := candidate(a, moreCoordinators(t), nil)
+	mv := coordinatortest.Candidate(a, coordinatortest.MoreCoordinators(t), nil)
 	if took := a.C.Rooms().PeerRecovery.Prepare(a.Context(),
 		mv); len(took) != 1 || !slices.Contains(b.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Errorf("prepared for the next head: %v", took)
@@ -421,7 +421,7 @@ func TestSetterIsOvertaken(t *testing.T) {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
 	targets := make(map[string]int)
-	for _, e := range audited(a, "manifest.set", transition.ActionMeshMade) {
+	for _, e := range coordinatortest.Audited(a, "manifest.set", transition.ActionMeshMade) {
 		targets[e.Action+" "+e.Target+e.Fields["head"]]++
 	}
 	for what, n := range targets {
@@ -429,7 +429,7 @@ func TestSetterIsOvertaken(t *testing.T) {
 			t.Errorf("%s is told %d times", what, n)
 		}
 	}
-	if n := len(audited(a, "manifest.set")); n != 2 {
+	if n := len(coordinatortest.Audited(a, "manifest.set")); n != 2 {
 		t.Errorf("%d sets are told of, want 2", n)
 	}
 }
@@ -440,15 +440,15 @@ func TestOvertakenPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := coordinatortest.NewDesk(t)
 		other, err := d.Another("other")
-		wantOnlyNil(t, err)
-		defer func() { wantOnlyNil(t, other.Close()) }()
+		coordinatortest.WantOnlyNil(t, err)
+		defer func() { coordinatortest.WantOnlyNil(t, other.Close()) }()
 		both := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), `match: ["key:`,
 			fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
 		_, err = d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(both)), true)
-		wantOnlyNil(t, err)
+		coordinatortest.WantOnlyNil(t, err)
 		other.Rooms().Authority.Look(t.Context())
 		_, err = d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(both+"# again\n")), true)
-		wantOnlyNil(t, err)
+		coordinatortest.WantOnlyNil(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		var at []time.Time

@@ -93,10 +93,6 @@ func openOn(t testing.TB, engine string) (database func(testing.TB) func() store
 	return nil
 }
 
-// leadPatience is how long tests wait for what is to happen, on a machine as busy as it
-// may be.
-const leadPatience = time.Minute
-
 // coordinators returns three that are ready, one of which leads.
 func coordinators(t testing.TB, open func() store.Store) []*coordinatortest.Fleet {
 	t.Helper()
@@ -135,10 +131,11 @@ func coordinatorsWith(t testing.TB, open func() store.Store,
 func awaitLeader(t testing.TB, fs ...*coordinatortest.Fleet) (leader *coordinatortest.Fleet, term uint64,
 	others []*coordinatortest.Fleet) {
 	t.Helper()
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(coordinatortest.LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		for _, f := range fs {
 			if term, _, ok := f.C.Rooms().Election.Leading(); ok {
-				return f, term, slices.DeleteFunc(slices.Clone(fs), func(o *coordinatortest.Fleet) bool { return o == f })
+				return f, term, slices.DeleteFunc(slices.Clone(fs),
+					func(o *coordinatortest.Fleet) bool { return o == f })
 			}
 		}
 	}
@@ -149,7 +146,7 @@ func awaitLeader(t testing.TB, fs ...*coordinatortest.Fleet) (leader *coordinato
 // awaitSeen waits until f knows this of who leads.
 func awaitSeen(f *coordinatortest.Fleet, want func(*fealtyv1.Leader) bool) *fealtyv1.Leader {
 	f.T.Helper()
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(coordinatortest.LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if l := f.C.Rooms().Election.Message(); want(l) {
 			return l
 		}
@@ -162,7 +159,7 @@ func awaitSeen(f *coordinatortest.Fleet, want func(*fealtyv1.Leader) bool) *feal
 // that comes after this one.
 func awaitAgreed(t testing.TB, after uint64, fs ...*coordinatortest.Fleet) {
 	t.Helper()
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(coordinatortest.LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		terms, selves := make(map[uint64]bool), 0
 		for _, f := range fs {
 			l := f.C.Rooms().Election.Message()
@@ -203,7 +200,7 @@ func leaderClient(f *coordinatortest.Fleet) fealtyv1.LeaderServiceClient {
 // awaitTold waits until the members of f are told something of this member.
 func awaitTold(f *coordinatortest.Fleet, member string) {
 	f.T.Helper()
-	for end := time.Now().Add(leadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(coordinatortest.LeadPatience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if p := f.C.Rooms().Publication.View(); p.Serves() {
 			if _, ok := p.Find(publication.RuntimePath(member)); ok {
 				return
@@ -309,7 +306,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					c.Store = seenReads{c.Store, election.Prefix, func() { reads.Add(1); at("reads") }}
 				}
 				d.Open()
-				wantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
+				coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
 				d.Store.Intercept(func(tx store.Tx) {
 					if tx.Put[0].Key == election.BeatKey && at("beats") {
 						d.C.Rooms().Head.Put(d.C.Rooms().Head.State(), time.Time{})
@@ -323,7 +320,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					if err := <-ended; !errors.Is(err, context.Canceled) {
 						t.Error(err)
 					}
-					wantOnlyNil(t, d.C.Close())
+					coordinatortest.WantOnlyNil(t, d.C.Close())
 				}()
 				time.Sleep(time.Minute)
 				synctest.Wait()
@@ -445,7 +442,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	select {
 	case w := <-caught:
 		leader, late = w.of, w.tx
-	case <-time.After(leadPatience):
+	case <-time.After(coordinatortest.LeadPatience):
 		t.Fatal("the leader published nothing")
 	}
 	others = slices.DeleteFunc(slices.Clone(all), func(f *coordinatortest.Fleet) bool { return f == leader })
@@ -494,7 +491,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 				s)
 		},
 	}
-	wantOnly(t, "rotate", func() error { rotate(d, time.Hour); return nil }(), "")
+	coordinatortest.WantOnly(t, "rotate", func() error { rotate(d, time.Hour); return nil }(), "")
 	follow(d, d.C)
 	for name, write := range writes {
 		t.Run(name, func(t *testing.T) {
@@ -551,7 +548,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		return entry.Name
 	}
 	for _, f := range all {
-		awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+		coordinatortest.AwaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	// A dry run changes nothing.
 	resp, err := leaderClient(asked).TransferLeader(t.Context(),
@@ -611,7 +608,7 @@ func testNobodyLeadsInAnOutage(t *testing.T, open func() store.Store) {
 	for _, f := range all {
 		f.Link.Cut(errors.New("no route to the store"))
 	}
-	end := time.Now().Add(leadPatience)
+	end := time.Now().Add(coordinatortest.LeadPatience)
 	for _, f := range all {
 		for _, _, ok := f.C.Rooms().Election.Leading(); ok; _, _, ok = f.C.Rooms().Election.Leading() {
 			if time.Now().After(end) {
@@ -668,7 +665,8 @@ func TestForgedLeader(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := uint64(0)
-			for end := time.Now().Add(leadPatience); next <= uint64(at); time.Sleep(5 * time.Millisecond) {
+			for end := time.Now().Add(coordinatortest.LeadPatience); next <= uint64(at); time.Sleep(
+				5 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatal("nobody leads any more")
 				}
@@ -695,7 +693,8 @@ func TestWallClocksElectNobody(t *testing.T) {
 	leader, term, others := awaitLeader(t, all...)
 	stands := func(when string) {
 		t.Helper()
-		for end := time.Now().Add(election.DefaultLease); time.Now().Before(end); time.Sleep(election.DefaultBeat / 10) {
+		for end := time.Now().Add(election.DefaultLease); time.Now().Before(end); time.Sleep(
+			election.DefaultBeat / 10) {
 			if now, _, ok := leader.C.Rooms().Election.Leading(); !ok || now != term {
 				t.Fatalf("%s: it leads under %d (%v), after %d", when, now, ok, term)
 			}
@@ -778,7 +777,7 @@ func TestNobodyLeadsIsAFinding(t *testing.T) {
 	wants("for longer", "none that is ready can reach the store")
 	d.Store.SetDown(nil)
 	w, err := d.State().Records.Seal(election.TermKey, election.Record{Replica: "another", Nonce: "n", Lease: 60e3})
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	d.Store.Write(election.TermKey, w.Value)
 	for range 8 { // the store is asked again once it may be back
 		d.Pass(election.DefaultLease)

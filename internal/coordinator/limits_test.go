@@ -33,7 +33,8 @@ import (
 
 func stranger(f *coordinatortest.Fleet) coordinatortest.Conn {
 	f.T.Helper()
-	conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()), mesh.Options{Now: f.Clock})
+	conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()),
+		mesh.Options{Now: f.Clock})
 	if err != nil {
 		f.T.Fatal(err)
 	}
@@ -131,14 +132,14 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
 	f := coordinatortest.NewFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
-	if err := f.Set(f.Manifest(corpEntries(pki))); err != nil {
+	if err := f.Set(f.Manifest(coordinatortest.CorpEntries(pki))); err != nil {
 		t.Fatal(err)
 	}
 	for name, prover := range map[string]proof.Prover{
-		"certificate": corpProver(t, pki, commonName("node-c")),
+		"certificate": corpProver(t, pki, coordinatortest.CommonName("node-c")),
 		"token whose grant was lost": proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool",
 			Name: "node-d"})),
-		"certificate of a person": corpProver(t, pki, commonName("alice")),
+		"certificate of a person": corpProver(t, pki, coordinatortest.CommonName("alice")),
 	} {
 		kind := identity.Data
 		if name == "certificate of a person" {

@@ -75,7 +75,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.rooms.Bundle.RegisterMetrics(reg)
 	c.rooms.Election.RegisterMetrics(reg)
 	c.rooms.Audit.RegisterMetrics(reg)
-	c.rooms.PeerRecovery.registerMetrics(reg)
+	c.rooms.PeerRecovery.RegisterMetrics(reg)
 	c.rooms.OwnerRecovery.registerMetrics(reg)
 	c.rooms.Peers.RegisterMetrics(reg)
 	c.rooms.Membership.RegisterMetrics(reg)

@@ -53,7 +53,7 @@ var inRecovery = map[string]struct{ far, local explain.Code }{
 func TestEveryMethodInRecoveryMode(t *testing.T) {
 	t.Parallel()
 	services, err := authz.Services(coordinator.Services()...)
-	wantOnly(t, "services", err, "")
+	coordinatortest.WantOnly(t, "services", err, "")
 	for name := range inRecovery {
 		service, method, _ := strings.Cut(name, ".")
 		if !slices.ContainsFunc(services, func(s protoreflect.ServiceDescriptor) bool {
@@ -125,8 +125,8 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 	t.Run("never ready", func(t *testing.T) {
 		f, _ := ownedFleet(t, nil)
 		loseKeeper(f)
-		stranger, err := f.C.Rooms().PeerRecovery.DialPeer(f.Addr)
-		wantOnly(t, "dial", err, "")
+		stranger, err := coordinatortest.DialUnproven(f.Addr)
+		coordinatortest.WantOnly(t, "dial", err, "")
 		defer stranger.Close()
 		walk(t, f, []caller{{name: "no client certificate", conn: stranger},
 			{name: "local", conn: f.LocalConn()}}, true)
@@ -136,14 +136,14 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 		callers := append(callers(f), caller{name: "local", conn: f.LocalConn()})
 		// One server more, behind an authorizer that takes every identity of the cluster.
 		table, err := authz.NewTable(services...)
-		wantOnly(t, "table", err, "")
+		coordinatortest.WantOnly(t, "table", err, "")
 		gate, err := authz.New(table, authz.Options{Logger: f.C.Log(),
 			ClusterID: func() string { return coordinatortest.Cluster }})
-		wantOnly(t, "gate", err, "")
+		coordinatortest.WantOnly(t, "gate", err, "")
 		server, err := f.C.GrpcServer(gate)
-		wantOnly(t, "server", err, "")
+		coordinatortest.WantOnly(t, "server", err, "")
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		wantOnly(t, "listen", err, "")
+		coordinatortest.WantOnly(t, "listen", err, "")
 		done := make(chan error, 1)
 		go func() { done <- server.Serve(l) }()
 		defer func() { server.Stop(); <-done }()
@@ -161,7 +161,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 				grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 					Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13,
 				})))
-			wantOnly(t, "dial", err, "")
+			coordinatortest.WantOnly(t, "dial", err, "")
 			defer conn.Close()
 			behind = append(behind, caller{name: cl.name + " past the authorizer", conn: conn, kind: cl.kind,
 				bound: cl.bound, past: true})
@@ -188,7 +188,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 func wantExchanges(t *testing.T, f *coordinatortest.Fleet) {
 	t.Helper()
 	st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
-	wantOnly(t, "status", err, "")
+	coordinatortest.WantOnly(t, "status", err, "")
 	if st.GetPhase() != "recovery" || st.GetPhaseReason() == "" || st.GetClusterId() != "" ||
 		len(st.GetMembers()) > 0 || len(st.GetRootPin()) > 0 {
 		t.Errorf("status says %+v", st)
@@ -196,17 +196,17 @@ func wantExchanges(t *testing.T, f *coordinatortest.Fleet) {
 	_, err = f.Local().Manifest.SetManifest(f.Context(), &fealtyv1.SetManifestRequest{Manifest: f.Manifest("")})
 	coordinatortest.WantCode(t, err, explain.RecoveryMode)
 
-	conn, err := f.C.Rooms().PeerRecovery.DialPeer(f.Addr)
-	wantOnly(t, "dial", err, "")
+	conn, err := coordinatortest.DialUnproven(f.Addr)
+	coordinatortest.WantOnly(t, "dial", err, "")
 	defer conn.Close()
 	first, err := fealtyv1.NewManifestServiceClient(conn).FirstSet(f.Context())
-	wantOnly(t, "first set", err, "")
+	coordinatortest.WantOnly(t, "first set", err, "")
 	_, err = first.Recv()
 	coordinatortest.WantCode(t, err, explain.HistoryInitialized)
 
 	shown, err := fealtyv1.NewVerifyServiceClient(conn).Verify(f.Context(),
 		&fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
-	wantOnly(t, "verify", err, "")
+	coordinatortest.WantOnly(t, "verify", err, "")
 	if answer, err := shown.Recv(); err == nil {
 		if c := answer.GetClaim(); c.GetReady() || len(c.GetRoot()) > 0 || len(c.GetMeshCa()) > 0 ||
 			len(c.GetTransactionKey()) > 0 {
@@ -226,7 +226,7 @@ func decided(t *testing.T, s store.Store) string {
 		record.CountPrefix,
 		bundle.Prefix, sealed.Prefix, desired.Prefix, "seed/", coordinator.ReseedPrefix, trust.RolloutPrefix} {
 		l, err := s.List(t.Context(), prefix)
-		wantOnly(t, "list", err, "")
+		coordinatortest.WantOnly(t, "list", err, "")
 		for _, e := range l.Entries {
 			fmt.Fprintf(&b, "%s %d\n", e.Key, e.Version)
 		}

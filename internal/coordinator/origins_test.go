@@ -31,7 +31,7 @@ func wantOrigins(t *testing.T, f *coordinatortest.Fleet, names ...string) {
 	t.Helper()
 	s := f.C.Rooms().Head.State()
 	v, _, err := f.C.Rooms().Authority.VerifiedHistory(t.Context(), s)
-	wantOnly(t, "history", err, "")
+	coordinatortest.WantOnly(t, "history", err, "")
 	seedOf := make(map[string]history.Salt) // by head
 	for _, l := range v.Links() {
 		seedOf[l.Hash.String()] = l.Salt
@@ -56,14 +56,14 @@ func wantOrigins(t *testing.T, f *coordinatortest.Fleet, names ...string) {
 	created := make(map[history.Salt]bool)
 	// Who made a seed says so once its head is in force: a keeper may have opened it for
 	// another one by then.
-	for _, e := range audited(f, transition.ActionSeedCreated) {
+	for _, e := range coordinatortest.Audited(f, transition.ActionSeedCreated) {
 		h := held{by(e), seedOf[e.Fields["head"]]}
 		if created[h.seed] {
 			t.Errorf("a seed was made twice: %+v", e)
 		}
 		created[h.seed], holds[h] = true, true
 	}
-	for _, e := range audited(f, transition.ActionSeedReceived) {
+	for _, e := range coordinatortest.Audited(f, transition.ActionSeedReceived) {
 		h := held{by(e), seedOf[e.Fields["head"]]}
 		if !created[h.seed] {
 			t.Errorf("a seed was received that nobody made, or at no head of the history: %+v", e)
@@ -91,7 +91,8 @@ func wantOrigins(t *testing.T, f *coordinatortest.Fleet, names ...string) {
 		}
 	}
 	made, has := make(map[string]int), make(map[string]bool)
-	for _, e := range audited(f, transition.ActionMeshMade, transition.ActionMeshReceived, "mesh.prepared") {
+	for _, e := range coordinatortest.Audited(f, transition.ActionMeshMade, transition.ActionMeshReceived,
+		"mesh.prepared") {
 		key := e.Fields["mesh_ca_key"]
 		if e.Action == transition.ActionMeshMade {
 			if made[key]++; !holds[held{by(e), seedOf[e.Fields["head"]]}] {
@@ -134,7 +135,8 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	r.Await(authority.Ready)
 	f.AwaitHead(r)
 	wantOrigins(t, f, names...)
-	if e := audited(f, transition.ActionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor, "/coordinator-2") {
+	if e := coordinatortest.Audited(f, transition.ActionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor,
+		"/coordinator-2") {
 		t.Errorf("the seed was made by %+v", e)
 	}
 
@@ -145,14 +147,15 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	r.Start()
 	r.AwaitHead(f)
 	wantOrigins(t, f, names...)
-	if !slices.ContainsFunc(audited(f, transition.ActionSeedReceived), func(e record.AuditEntry) bool {
+	if !slices.ContainsFunc(coordinatortest.Audited(f, transition.ActionSeedReceived), func(e record.AuditEntry) bool {
 		return e.Fields["via"] == "keeper" && e.Fields["from"] == "host" && strings.HasSuffix(e.Actor, "/coordinator-1")
 	}) {
 		t.Error("nothing shows that the keeper opened the seed")
 	}
 
 	before := f.C.Rooms().Head.State().MeshKey
-	if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
+	if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](
+		f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
 		f.Context(),
 		&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 		t.Fatal(err)
@@ -167,7 +170,8 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	f.Await(authority.Ready)
 	r.AwaitHead(f)
 	wantOrigins(t, f, names...)
-	if e := audited(f, transition.ActionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor, "/coordinator-1") {
+	if e := coordinatortest.Audited(f, transition.ActionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor,
+		"/coordinator-1") {
 		t.Errorf("the seeds were made by %+v", e)
 	}
 }
@@ -250,7 +254,10 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			done := false
 			d.Store.Intercept(func(tx store.Tx) {
 				if !done && slices.ContainsFunc(tx.Put,
-					func(w store.Write) bool { return strings.Contains(string(w.Value), transition.ActionSeedCreated) }) {
+					func(w store.Write) bool {
+						return strings.Contains(string(w.Value),
+							transition.ActionSeedCreated)
+					}) {
 					done = true
 					harm(d)
 				}
@@ -263,7 +270,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			d.Store.Lose()
 			d.LookAgain()
 			wantPhase(d, "ready", "")
-			wantOnly(t, "write what waits", d.C.Rooms().Auditing.Write(t.Context()), "")
+			coordinatortest.WantOnly(t, "write what waits", d.C.Rooms().Auditing.Write(t.Context()), "")
 			for _, action := range []string{transition.ActionSeedCreated, transition.ActionMeshMade} {
 				if found, _ := audits(d, action); len(found) != 1 ||
 					found[0].Fields["head"] != d.State().Head.Hash.String() || found[0].Actor == "" ||

@@ -58,7 +58,8 @@ func TestOthersAreHeard(t *testing.T) {
 				t.Errorf("%s finds %v", name, finding)
 			}
 		}
-		m, err := asked.Local().Member.GetMember(asked.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "node-a"})
+		m, err := asked.Local().Member.GetMember(asked.Context(), &fealtyv1.GetMemberRequest{Kind: "data",
+			Name: "node-a"})
 		if err != nil || len(m.GetMember().GetLive().GetDegradedPeriods()) != 1 {
 			t.Errorf("%s shows %v, %v", name, m, err)
 		}
@@ -105,7 +106,7 @@ func TestOthersAreHeardAtAnyAddress(t *testing.T) {
 	}
 	r.Start()
 	r.AwaitHead(f)
-	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+	coordinatortest.AwaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	f.C.Rooms().Peers.Hear(f.Context(), f.C.Rooms().Head.State())
 	if quiet, lost := f.C.Rooms().Peers.Unanswered(); lost || len(quiet) > 0 {
 		t.Errorf("%v did not say what it hears", quiet)
@@ -127,7 +128,7 @@ func TestOthersAreHeardThemselves(t *testing.T) {
 	shared.Start()
 	shared.AwaitHead(f)
 	for _, r := range []*coordinatortest.Fleet{r, shared} {
-		awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+		coordinatortest.AwaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	f.C.Rooms().Peers.Hear(f.Context(), f.C.Rooms().Head.State())
 	if quiet, _ := f.C.Rooms().Peers.MayHear(); !slices.Equal(quiet, []string{"coordinator-3"}) {

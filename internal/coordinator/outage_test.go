@@ -76,7 +76,10 @@ func TestOutage(t *testing.T) {
 			code: explain.StoreUnreachable, store: "degraded", members: 6, removed: explain.JoinBanned,
 			older: explain.RenewOlderKey},
 		"hangs": {begin: func(m *coordinatortest.MemStore) { m.SetHanging(true); m.SetDown(coordinatortest.ErrDown) },
-			end: func(m *coordinatortest.MemStore) { m.SetDown(nil) }, code: explain.StoreUnreachable, store: "degraded",
+			end: func(m *coordinatortest.MemStore) {
+				m.SetDown(
+					nil)
+			}, code: explain.StoreUnreachable, store: "degraded",
 			members: 6,
 			removed: explain.JoinBanned, older: explain.RenewOlderKey},
 		"full": {begin: func(m *coordinatortest.MemStore) { m.SetFull(true) },
@@ -84,7 +87,10 @@ func TestOutage(t *testing.T) {
 			code: explain.StoreFull, store: "full", members: 5, removed: explain.RenewEntryGone,
 			older: explain.StoreBusy, read: true},
 		"gone": {begin: func(m *coordinatortest.MemStore) { m.SetRefusing(coordinatortest.RefusedFor(store.FileGone)) },
-			end: func(m *coordinatortest.MemStore) { m.SetRefusing(nil) }, code: explain.StoreRefuses, store: "file-gone",
+			end: func(m *coordinatortest.MemStore) {
+				m.SetRefusing(
+					nil)
+			}, code: explain.StoreRefuses, store: "file-gone",
 			members: 5,
 			removed: explain.RenewEntryGone, older: explain.StoreBusy, read: true},
 	} {
@@ -115,15 +121,16 @@ func testOutage(t *testing.T, o storeOutage) {
 	}
 	d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
 	stop := runs(d, t)
-	defer func() { stop(); wantOnlyNil(t, d.C.Close()) }()
+	defer func() { stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 	known := []*coordinatortest.Machine{d.Joined("a"), d.Joined("b"), d.Joined("c")}
-	wantOnlyNil(t, known[1].Renew())
+	coordinatortest.WantOnlyNil(t, known[1].Renew())
 	banned, removed, clone := d.Joined("banned"), d.Joined("removed"), d.Joined("cloned")
 	copied := *clone
-	wantOnlyNil(t, clone.Renew())
+	coordinatortest.WantOnlyNil(t, clone.Renew())
 	banAt(d, t, identity.Data, "banned")
 	remove(d, t, identity.Data, "removed")
-	wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false)) // as the trust loop goes on trying
+	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(),
+		false)) // as the trust loop goes on trying
 	spare := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	time.Sleep(time.Minute)
 
@@ -141,10 +148,10 @@ func testOutage(t *testing.T, o storeOutage) {
 			}
 		}
 		wantCut(t, "a banned member", againOf(banned))
-		wantOnly(t, "a banned member past the guard", past(d, banned), explain.JoinBanned)
+		coordinatortest.WantOnly(t, "a banned member past the guard", past(d, banned), explain.JoinBanned)
 		wantCut(t, "a removed member", againOf(removed))
-		wantOnly(t, "a removed member past the guard", past(d, removed), o.removed)
-		wantOnly(t, "an older key", againOf(&copied), o.older)
+		coordinatortest.WantOnly(t, "a removed member past the guard", past(d, removed), o.removed)
+		coordinatortest.WantOnly(t, "an older key", againOf(&copied), o.older)
 		code(t, "a join", d.Machine().Join(identity.Data, proof.NewTokenProver(spare)), o.code)
 		code(t, "a return", known[0].Rejoin(), o.code)
 		code(t, "a manifest", d.Set(coordinatortest.PoolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), o.code)
@@ -208,7 +215,7 @@ func testOutage(t *testing.T, o storeOutage) {
 		t.Errorf("%d audit entries of the outage: %v", len(entries), entries[:min(1, len(entries))])
 	}
 	for _, m := range known {
-		wantOnlyNil(t, m.Renew())
+		coordinatortest.WantOnlyNil(t, m.Renew())
 	}
 	if err := d.Machine().Join(identity.Data, proof.NewTokenProver(spare)); err != nil {
 		t.Errorf("a join after the outage: %v", err)
@@ -240,7 +247,8 @@ func recordedEnd(d *coordinatortest.Desk, m *coordinatortest.Machine) time.Time 
 // because the store went away under it.
 func code(t *testing.T, what string, err error, want explain.Code) {
 	t.Helper()
-	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err, coordinatortest.ErrDown) &&
+	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err,
+		coordinatortest.ErrDown) &&
 		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%s: %v, want %s", what, err, want)
 	}
@@ -257,8 +265,8 @@ func TestOutageTellsWhoWasRemoved(t *testing.T) {
 		d.C.Rooms().Membership.Roster().Remove(path, d.Store.Version(history.HeadKey)+1<<40)
 	}
 	d.Store.SetDown(coordinatortest.ErrDown)
-	wantOnly(t, "a removed member", past(d, removed), explain.JoinBanned)
-	wantOnly(t, "one that is not known here", past(d, other), explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "a removed member", past(d, removed), explain.JoinBanned)
+	coordinatortest.WantOnly(t, "one that is not known here", past(d, other), explain.StoreUnreachable)
 }
 
 // After max_head_age nothing is certified and nothing is read, until the store is back.
@@ -267,22 +275,22 @@ func TestOutageEnds(t *testing.T) {
 	a := d.Joined("a")
 	d.Store.SetDown(coordinatortest.ErrDown)
 	d.Advance(coordinator.DefaultMaxHeadAge)
-	wantOnlyNil(t, againOf(a))
+	coordinatortest.WantOnlyNil(t, againOf(a))
 	d.Advance(time.Second)
-	wantOnly(t, "too late", againOf(a), explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "too late", againOf(a), explain.StoreUnreachable)
 	_, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
-	wantOnly(t, "members, too late", err, explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "members, too late", err, explain.StoreUnreachable)
 	_, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
-	wantOnly(t, "a member, too late", err, explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "a member, too late", err, explain.StoreUnreachable)
 	_, err = configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
-	wantOnly(t, "config, too late", err, explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "config, too late", err, explain.StoreUnreachable)
 	st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != 0 || st.GetBaseline() != nil {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
 	d.Store.SetDown(nil)
 	d.C.Rooms().Authority.Look(t.Context())
-	wantOnlyNil(t, a.Renew())
+	coordinatortest.WantOnlyNil(t, a.Renew())
 }
 
 // A banned key is listed for as long as a certificate over it can be valid that an
@@ -293,14 +301,15 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d.Advance(a.Leaf.NotAfter.Sub(d.Clock()) - time.Minute) // about to end
 	d.C.Rooms().Authority.Look(t.Context())
 	d.Store.SetDown(coordinatortest.ErrDown)
-	wantOnlyNil(t, againOf(a))
+	coordinatortest.WantOnlyNil(t, againOf(a))
 	d.Advance(coordinator.DefaultMaxHeadAge)
-	wantOnlyNil(t, againOf(a))
+	coordinatortest.WantOnlyNil(t, againOf(a))
 	end := a.Leaf.NotAfter
 	d.Store.SetDown(nil)
 	d.C.Rooms().Authority.Look(t.Context())
 	remove(d, t, identity.Data, "a")
-	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(coordinatortest.KeyOf(t, a.Key)))
+	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(coordinatortest.KeyOf(t,
+		a.Key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
 		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, end, err)
 	}
@@ -319,7 +328,8 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 		t.Fatal("it is not known")
 	}
 	// Until then the other one certifies it, asked a minute before the record says that it ends.
-	until := stale.NotAfter.Add(min(time.Hour-time.Minute, coordinator.DefaultMaxHeadAge, lifetimes.StretchOf(time.Hour)))
+	until := stale.NotAfter.Add(min(time.Hour-time.Minute, coordinator.DefaultMaxHeadAge, lifetimes.StretchOf(
+		time.Hour)))
 	refused := 0
 	for d.Advance(time.Minute); d.Clock().Before(until.Add(-2 * time.Minute)); d.Advance(time.Minute) {
 		switch err := a.Renew(); {
@@ -345,26 +355,26 @@ func TestRecordedKeyAfterLostAnswer(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
 	next, err := coordinatortest.NewKey()
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	d.Store.Lose(coordinatortest.LostForGood, coordinatortest.Answered)
 	if _, err := a.RenewWith(a.Leaf, next); !errors.Is(err, explain.StoreOutcomeUnknown) {
 		t.Fatalf("a lost answer: %v", err)
 	}
-	wantOnly(t, "the key of before", againOf(a), explain.StoreBusy)
+	coordinatortest.WantOnly(t, "the key of before", againOf(a), explain.StoreBusy)
 	if n := counted(t, d, "fealty_clone_alarms_total"); n != 0 {
 		t.Errorf("%v alarms of a clone", n)
 	}
 	chain, err := a.RenewWith(a.Leaf, next)
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	a.Key = next
-	wantOnlyNil(t, a.Adopt(chain))
-	wantOnlyNil(t, againOf(a)) // with the store in reach it is a renewal like any other
+	coordinatortest.WantOnlyNil(t, a.Adopt(chain))
+	coordinatortest.WantOnlyNil(t, againOf(a)) // with the store in reach it is a renewal like any other
 }
 
 func counted(t *testing.T, d *coordinatortest.Desk, name string) float64 {
 	t.Helper()
 	families, err := d.C.Registry().Gather()
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	for _, f := range families {
 		if f.GetName() == name {
 			return f.GetMetric()[0].GetCounter().GetValue()
@@ -394,7 +404,8 @@ func TestOutageInTheMiddle(t *testing.T) {
 			return m.Rejoin()
 		}},
 		{"token", func(t *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
-			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+				d.C.Rooms().Admission.RegisterServices).CreateToken(
 				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
@@ -416,7 +427,8 @@ func TestOutageInTheMiddle(t *testing.T) {
 		}},
 		{"leave", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, _ proof.JoinToken) error {
 			ctx := identity.NewContext(t.Context(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
-			_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Leave(ctx,
+			_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](
+				d.C.Rooms().Admission.RegisterServices).Leave(ctx,
 				&fealtyv1.LeaveRequest{Name: m.ID.Name()})
 			return err
 		}},
@@ -501,9 +513,9 @@ func TestOutageBehindABan(t *testing.T) {
 			t.Errorf("remove %v: its member is certified again: %v", remove, err)
 		}
 		code(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
-		wantOnlyNil(t, againOf(b))
+		coordinatortest.WantOnlyNil(t, againOf(b))
 		d.Store.SetDown(nil)
-		wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
+		coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
 		if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
 			t.Errorf("remove %v: after the outage it is not in the bundle", remove)
 		}
@@ -517,7 +529,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 	a := d.Joined("a")
 	d.Store.Intercept(func(store.Tx) {
 		d.Store.Intercept(nil)
-		wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
+		coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
 		d.Store.FailAfter(1) // the commit is the last answer
 	})
 	if _, err := d.Members().BanMember(t.Context(),
@@ -528,7 +540,7 @@ func TestOutageBehindABanUnderWay(t *testing.T) {
 		t.Errorf("a member whose ban is durable is certified again: %v", err)
 	}
 	d.Store.SetDown(nil)
-	wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
+	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
 	if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
 		t.Error("after the outage it is not in the bundle")
 	}

@@ -27,7 +27,7 @@ import (
 // mends it. Nothing new of the kind is taken.
 func TestOutdatedManifest(t *testing.T) {
 	t.Parallel()
-	corp := corpEntries(identitytest.NewPKI(t, "corp", nil))
+	corp := coordinatortest.CorpEntries(identitytest.NewPKI(t, "corp", nil))
 	outdated := map[string]string{
 		"a filler in a comment":  "  - {name: root, kind: admin, match: [\"key:KEY\"]} # ro\u3164ot\n",
 		"a tag in a comment":     "  - {name: root, kind: admin, match: [\"key:KEY\"]} # \U000e0041\n",
@@ -120,8 +120,8 @@ func TestOutdatedMember(t *testing.T) {
 	d.C.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
 	pki := identitytest.NewPKI(t, "corp", d.Clock)
 	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
-	entry := strings.Replace(corpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)
-	wantOnlyNil(t, d.Set(pool+entry))
+	entry := strings.Replace(coordinatortest.CorpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)
+	coordinatortest.WantOnlyNil(t, d.Set(pool+entry))
 	m := d.Joined("a")
 	rec := d.Record(identity.Data, "a")
 	rec.Value.Entry, rec.Value.ProofType, rec.Value.Token = "racks", proof.TypeX509, ""
@@ -140,11 +140,13 @@ func TestOutdatedMember(t *testing.T) {
 		}
 	}
 	renew("after the upgrade")
-	if err := d.Machine().Join(identity.Data, corpProver(t, pki, commonName("no\u3164de-2"))); !errors.Is(err,
+	if err := d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName(
+		"no\u3164de-2"))); !errors.Is(
+		err,
 		explain.JoinUnauthorized) {
 		t.Errorf("a join by a name that hides a character: %v", err)
 	}
-	wantOnlyNil(t, d.Set(pool+strings.Replace(entry, "no\u3164de-*", "node-*", 1)))
+	coordinatortest.WantOnlyNil(t, d.Set(pool+strings.Replace(entry, "no\u3164de-*", "node-*", 1)))
 	if found := findings(d, t, explain.ManifestOutdated); len(found) != 0 {
 		t.Errorf("still told: %v", found)
 	}

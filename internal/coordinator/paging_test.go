@@ -64,13 +64,13 @@ func TestMembersComeInPages(t *testing.T) {
 	list := func(size uint32, token string) ([]*fealtyv1.Member, string) {
 		resp, err := d.Members().ListMembers(t.Context(),
 			&fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
-		wantOnly(t, "list", err, "")
+		coordinatortest.WantOnly(t, "list", err, "")
 		return resp.GetMembers(), resp.GetNextPageToken()
 	}
 	status := func(size uint32, token string) ([]*fealtyv1.Member, string) {
 		resp, err := coordinator.StatusOf(d.C).GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
-		wantOnly(t, "status", err, "")
+		coordinatortest.WantOnly(t, "status", err, "")
 		if first := token == ""; first != (resp.GetBaseline() != nil) || !first && len(resp.GetFindings()) > 0 {
 			t.Fatalf("page after %q has baseline %v and %d findings", token, resp.GetBaseline(),
 				len(resp.GetFindings()))
@@ -107,10 +107,11 @@ func TestMembersComeInPages(t *testing.T) {
 			strings.Repeat("x", 4096)},
 	} {
 		_, err := d.Members().ListMembers(t.Context(), tc)
-		wantOnly(t, fmt.Sprintf("size %d, token %.20q", tc.GetPageSize(), tc.GetPageToken()), err, explain.RequestField)
+		coordinatortest.WantOnly(t, fmt.Sprintf("size %d, token %.20q", tc.GetPageSize(), tc.GetPageToken()), err,
+			explain.RequestField)
 		_, err = coordinator.StatusOf(d.C).GetStatus(t.Context(),
 			&fealtyv1.GetStatusRequest{PageSize: tc.GetPageSize(), PageToken: tc.GetPageToken()})
-		wantOnly(t, "the same of a status", err, explain.RequestField)
+		coordinatortest.WantOnly(t, "the same of a status", err, explain.RequestField)
 	}
 }
 
@@ -263,7 +264,7 @@ func TestReportsAreBounded(t *testing.T) {
 	version := d.Record(identity.Data, "a").Version
 	d.C.Rooms().Membership.Live().Reported(a.ID, report, d.Clock())
 	resp, err := d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
-	wantOnly(t, "get", err, "")
+	coordinatortest.WantOnly(t, "get", err, "")
 	live := resp.GetMember().GetLive()
 	if len(live.GetHeld()) != livepkg.MaxHeldReported || len(live.GetRelease()) != livepkg.MaxReleaseBytes ||
 		len(live.GetAutonomyLimit()) > livepkg.MaxReleaseBytes ||
@@ -282,7 +283,7 @@ func TestReportsAreBounded(t *testing.T) {
 	report.AutonomousUntil, report.AutonomyLimit = timestamppb.New(d.Clock().Add(time.Hour)), "degraded.max"
 	d.C.Rooms().Membership.Live().Reported(a.ID, report, d.Clock())
 	resp, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
-	wantOnly(t, "get", err, "")
+	coordinatortest.WantOnly(t, "get", err, "")
 	if l := resp.GetMember().GetLive(); !l.GetAutonomousUntil().AsTime().Equal(d.Clock().Add(time.Hour)) ||
 		l.GetAutonomyLimit() != "degraded.max" {
 		t.Errorf("what it said within its certificate was changed: %v", l)
@@ -343,13 +344,13 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 			"ListMembers": func(token string) ([]*fealtyv1.Member, string) {
 				resp, err := d.Members().ListMembers(t.Context(),
 					&fealtyv1.ListMembersRequest{PageSize: size, PageToken: token})
-				wantOnly(t, "list", err, "")
+				coordinatortest.WantOnly(t, "list", err, "")
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 			"GetStatus": func(token string) ([]*fealtyv1.Member, string) {
 				resp, err := coordinator.StatusOf(d.C).GetStatus(t.Context(),
 					&fealtyv1.GetStatusRequest{PageSize: size, PageToken: token})
-				wantOnly(t, "status", err, "")
+				coordinatortest.WantOnly(t, "status", err, "")
 				return resp.GetMembers(), resp.GetNextPageToken()
 			},
 		} {
@@ -374,13 +375,13 @@ func TestPagesReadEachRecordOnce(t *testing.T) {
 	}
 	// A page of a walk that another coordinator began is of no earlier time than that.
 	resp, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{PageSize: 1})
-	wantOnly(t, "list", err, "")
+	coordinatortest.WantOnly(t, "list", err, "")
 	first, _, _ := strings.Cut(resp.GetNextPageToken(), "@")
 	enter(d, "witness/late")
 	late := d.Store.Version(record.MemberKey(identity.Witness, "late"))
 	resp, err = d.Members().ListMembers(t.Context(),
 		&fealtyv1.ListMembersRequest{Kind: "witness", PageToken: fmt.Sprintf("%s@%d", first, late)})
-	wantOnly(t, "list", err, "")
+	coordinatortest.WantOnly(t, "list", err, "")
 	if got := paths(resp.GetMembers()); !slices.Equal(got, []string{"witness/late"}) {
 		t.Errorf("a page of the time at which it was a member shows %v", got)
 	}

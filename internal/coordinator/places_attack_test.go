@@ -62,7 +62,7 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 				}
 			}
 			_, err := f.Bring(alice, recovery.Options{})
-			wantOnly(t, "an owner among strangers", err, "")
+			coordinatortest.WantOnly(t, "an owner among strangers", err, "")
 		})
 	}
 }
@@ -97,7 +97,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 		}
 	}
 	_, err := verifyAt(t, f.Addr, want)
-	wantOnly(t, "a data owner among strangers", err, "")
+	coordinatortest.WantOnly(t, "a data owner among strangers", err, "")
 	v := f.C.Verifiers()
 	none := func() bool { return v.InUse() == 0 }
 	for deadline := time.Now().Add(time.Minute); !none(); time.Sleep(5 * time.Millisecond) {
@@ -113,8 +113,7 @@ func TestStrangersHoldUpNoCoordinator(t *testing.T) {
 	t.Parallel()
 	for name, crowd := range crowds {
 		t.Run(name, func(t *testing.T) {
-			f, rs := peerFleet(t, 1, nil)
-			f.C.Rooms().PeerRecovery.SetPeerCalls(withMost(f.C.Rooms().PeerRecovery.PeerCalls(), crowd.most))
+			f, rs := coordinatortest.NewPeerFleet(t, 1, func(cfg *coordinator.Config) { cfg.LimitPeers(crowd.most) })
 			r := rs[0]
 			for i := range crowd.addresses {
 				client := fealtyv1.NewPeerServiceClient(strangerFrom(f, i))

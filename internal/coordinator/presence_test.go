@@ -47,7 +47,7 @@ func newTogether(t *testing.T, n int) *together {
 		r.AwaitHead(f)
 	}
 	for _, r := range x.all {
-		awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+		coordinatortest.AwaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
 	}
 	x.ask(x.all...) // they know each other
 	x.pass(presence.Settle)
@@ -117,7 +117,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	if leader, _, _ := awaitLeader(t, x.all...); leader != first {
 		_, err := leaderClient(leader).TransferLeader(t.Context(),
 			&fealtyv1.TransferLeaderRequest{To: "coordinator-1"})
-		wantOnlyNil(t, err)
+		coordinatortest.WantOnlyNil(t, err)
 	}
 	first.Kill() // it led
 	x.unheard(second, third)
@@ -130,7 +130,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 
 	first.Start()
 	first.Await(authority.Ready)
-	awaitReplica(first, func(r replicas.Record) bool { return r.Phase == "ready" && !r.Stopped })
+	coordinatortest.AwaitReplica(first, func(r replicas.Record) bool { return r.Phase == "ready" && !r.Stopped })
 	until := time.Now().Add(time.Minute)
 	silent := func() bool {
 		x.ask(second, third)
@@ -186,7 +186,8 @@ func TestForgetCoordinator(t *testing.T) {
 			&fealtyv1.ForgetCoordinatorRequest{Name: name, Reason: "its machine burned", DryRun: dry})
 	}
 	for name, want := range map[string]explain.Code{
-		"coordinator-1": explain.CoordinatorHeard, "coordinator-2": explain.CoordinatorHeard, "nobody": explain.NotFound,
+		"coordinator-1": explain.CoordinatorHeard, "coordinator-2": explain.CoordinatorHeard,
+		"nobody": explain.NotFound,
 	} {
 		if _, err := forget(first, name, false); !errors.Is(explain.Of(err), want) {
 			t.Errorf("forget %s: %v; want %s", name, err, want)
@@ -206,14 +207,14 @@ func TestForgetCoordinator(t *testing.T) {
 	x.ask(first)
 	finds(t, first, ofCoordinators)
 	finds(t, third, ofCoordinators)
-	if got := audited(first, "coordinator.forget"); len(got) != 1 || got[0].Target != "coordinator-2" ||
+	if got := coordinatortest.Audited(first, "coordinator.forget"); len(got) != 1 || got[0].Target != "coordinator-2" ||
 		got[0].Reason != "its machine burned" {
 		t.Errorf("the audit log has %v", got)
 	}
 
 	second.Start()
 	second.Await(authority.Ready)
-	awaitReplica(second, func(r replicas.Record) bool { return r.Phase == "ready" })
+	coordinatortest.AwaitReplica(second, func(r replicas.Record) bool { return r.Phase == "ready" })
 	second.Kill()
 	x.ask(first)
 	x.unheard(first)

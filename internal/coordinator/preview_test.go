@@ -29,7 +29,8 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 		t.Fatalf("of the manifest in force: %v", r)
 	}
 	before := d.Store.Keys("")
-	without := strings.Replace(strings.Replace(coordinatortest.PoolEntries, "token:pool", "token:puddle", 1), "name: pool",
+	without := strings.Replace(strings.Replace(coordinatortest.PoolEntries, "token:pool", "token:puddle", 1),
+		"name: pool",
 		"name: puddle", 1)
 	without = strings.Replace(without, `  - {name: small, kind: data, match: ["token:small"], max_members: 2}`+"\n",
 		"", 1)
@@ -42,7 +43,7 @@ func TestPreviewTellsWhoIsCutOff(t *testing.T) {
 		t.Errorf("a preview wrote %d records", len(now)-len(before))
 	}
 	for _, m := range []*coordinatortest.Machine{stays, goes} {
-		wantOnly(t, "renew", m.Renew(), "")
+		coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 	}
 	if err := d.Set(without); err != nil {
 		t.Fatal(err)

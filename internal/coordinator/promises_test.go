@@ -6,9 +6,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,12 +13,10 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -44,11 +39,12 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				f.People = coordinatortest.NewPeople(t, "alice", "bob")
 				before := f.C.Rooms().Head.State()
 				if !first {
-					wantOnly(t, "first set", setPeople(f, ""), "")
+					coordinatortest.WantOnly(t, "first set", coordinatortest.SetPeople(f, ""), "")
 					before = f.C.Rooms().Head.State()
 				}
 				f.Link.Lose(how)
-				coordinatortest.WantCode(t, setPeople(f, moreCoordinators(t)), explain.StoreOutcomeUnknown)
+				coordinatortest.WantCode(t, coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)),
+					explain.StoreOutcomeUnknown)
 				if got := f.C.Rooms().Head.State(); got != before {
 					t.Fatalf("before anybody could tell it went to phase %s, index %d", got.Phase, got.Head.Index)
 				}
@@ -57,8 +53,12 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				if how == coordinatortest.LostForGoodN {
 					// Nothing came, and the next set goes on from where it was.
 					f.AwaitState("the head of before",
-						func(s *authority.State) bool { return s.Phase == before.Phase && s.Head.Hash == before.Head.Hash })
-					wantOnly(t, "set again", setPeople(f, moreCoordinators(t)), "")
+						func(s *authority.State) bool {
+							return s.Phase == before.Phase &&
+								s.Head.Hash == before.Head.Hash
+						})
+					coordinatortest.WantOnly(t, "set again", coordinatortest.SetPeople(f,
+						coordinatortest.MoreCoordinators(t)), "")
 				}
 				f.Await(authority.Ready)
 				f.AwaitState("the head", func(s *authority.State) bool {
@@ -71,7 +71,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 				}
 				f.Member("after")
 				wantOrigins(t, f, "coordinator-1")
-				if got := len(loaded(f).Links); got != int(s.Head.Index) {
+				if got := len(coordinatortest.Loaded(f).Links); got != int(s.Head.Index) {
 					t.Errorf("the history has %d transitions", got)
 				}
 			})
@@ -84,12 +84,12 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 // for it is wiped.
 func TestCandidatesWaitForTheirHead(t *testing.T) {
 	t.Parallel()
-	f, _ := peerFleet(t, 1, nil)
+	f, _ := coordinatortest.NewPeerFleet(t, 1, nil)
 	release, err := f.C.Rooms().Authority.SettingTurn(f.Context())
-	wantOnly(t, "turn", err, "")
+	coordinatortest.WantOnly(t, "turn", err, "")
 	defer release()
 	s := f.C.Rooms().Head.State()
-	mv := candidate(f, moreCoordinators(t), nil)
+	mv := coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)
 	seed := keyring.NewSeed()
 	mv.NewSeed, mv.Secrets, mv.Link.Salt = true, coordinatortest.SecretsOf(seed, history.Salt{1}), history.Salt{1}
 	f.C.Rooms().Keys.Pend(mv)
@@ -154,7 +154,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 // then on.
 func TestOnTheWayNothingIsDecided(t *testing.T) {
 	t.Parallel()
-	f, rs := peerFleet(t, 1, nil)
+	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
 	r := rs[0]
 	var later atomic.Int64
 	config, sinceStart := f.Config, coordinator.SinceNow()
@@ -169,21 +169,21 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	r.AwaitHead(f)
 	before := r.C.Rooms().Head.State()
 	seen, err := verifyAt(t, r.Addr, recovery.Expected{Manifest: before.Manifest})
-	wantOnly(t, "verify", err, "")
+	coordinatortest.WantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(answer) })
 	t.Cleanup(goOn)
 	f.Faults.Arm("peer.before-reread", func() error {
 		asked <- struct{}{}
 		<-answer
-		return errTestCrash
+		return coordinatortest.ErrCrash
 	})
-	r.Faults.Fail("peer.before-reread", errTestCrash) // it is not prepared
+	r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it is not prepared
 
 	// As long as it cannot even look, it says that it is behind to who verifies it.
 	release, err := r.C.Rooms().Authority.SettingTurn(r.Context())
-	wantOnly(t, "turn", err, "")
-	wantOnly(t, "set", setPeople(f, moreCoordinators(t)), "")
+	coordinatortest.WantOnly(t, "turn", err, "")
+	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)), "")
 	if s := r.C.Rooms().Head.State(); s != before {
 		t.Fatalf("it is at index %d", s.Head.Index)
 	}
@@ -225,7 +225,7 @@ func TestOwnersBringNoOlderHistoryBack(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
 	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 	old := d.Store.Snapshot()
-	wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 	newest := d.Store.Snapshot()
 	d.Store.Revert(old)
 	d.Restart()
@@ -235,7 +235,7 @@ func TestOwnersBringNoOlderHistoryBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := bring(d, bob)
-	wantOnly(t, "bring", err, explain.HistoryInvalid)
+	coordinatortest.WantOnly(t, "bring", err, explain.HistoryInvalid)
 	if !errors.Is(err, history.ErrRollback) {
 		t.Errorf("refused for another reason: %v", err)
 	}
@@ -250,70 +250,20 @@ func TestOwnersBringNoOlderHistoryBack(t *testing.T) {
 	wantOneKeyPerEpoch(t, d)
 }
 
-// The mark in memory refuses what went back where the one on disk is lost.
-func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
-	t.Parallel()
-	f, rs := peerFleet(t, 2, nil)
-	r, evil := rs[0], rs[1]
-	old, loaded := f.C.Rooms().Head.State(), loaded(f)
-	wantOnly(t, "set", setPeople(f, moreCoordinators(t)), "")
-	r.Start()
-	r.AwaitHead(f)
-	r.Link.Lie(hideReplicas) // it is the liar alone that is asked
-	wantOnly(t, "remove", os.Remove(filepath.Join(r.Dir, "coordinator", authority.MarkFile)), "")
-	_, err := r.C.WithPeers(servePeer(t, &liar{key: evil.Key, state: old})).FromPeers(r.Context(), loaded)
-	if failed := wantStep(t, err, coordinator.StepHistory, "coordinator-3"); !errors.Is(failed.Err, history.ErrRollback) {
-		t.Errorf("going back failed for another reason: %v", failed.Err)
-	}
-}
-
 // A coordinator that is not admitted by the manifest of the head gathers no shares.
 func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
 	t.Parallel()
-	f, rs := peerFleet(t, 1, nil)
+	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
 	r := rs[0]
 	f.Replicas = nil
-	wantOnly(t, "set", setPeople(f, ""), "")
+	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, ""), "")
 	f.Replicas = rs
 	r.Start()
 	r.Await(authority.Recovery)
 	_, err := r.C.Rooms().OwnerRecovery.OpenGathering(r.Context())
-	wantOnly(t, "open", err, explain.ManifestLeavesOut)
-	if got := keys(f, coordinator.RecoveryPrefix); len(got) > 0 {
+	coordinatortest.WantOnly(t, "open", err, explain.ManifestLeavesOut)
+	if got := coordinatortest.Keys(f, coordinator.RecoveryPrefix); len(got) > 0 {
 		t.Errorf("an attempt is open: %v", got)
-	}
-}
-
-// A mesh CA key that a peer brings is kept only once the audit log has the hand-over.
-func TestPreparedKeyIsAuditedFirst(t *testing.T) {
-	t.Parallel()
-	f, rs := peerFleet(t, 1, nil)
-	r := rs[0]
-	r.Start()
-	r.AwaitHead(f)
-	bring := func(mv *transition.Move) error {
-		return (&coordinator.Preparing{C: f.C.WithPeers(), Move: mv}).Bring(f.Context(), r.Addr)
-	}
-	mv := candidate(f, moreCoordinators(t), nil)
-	r.Link.Hold(func(tx store.Tx) error {
-		for _, w := range tx.Put {
-			if strings.HasPrefix(w.Key, auditlog.Prefix) {
-				return errors.New("no space for it")
-			}
-		}
-		return nil
-	})
-	if err := bring(mv); err == nil {
-		t.Error("it was taken")
-	}
-	if slices.Contains(r.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
-		t.Error("a key is kept of which the audit log knows nothing")
-	}
-	r.Link.Hold(nil)
-	wantOnly(t, "bring", bring(candidate(f, moreCoordinators(t), nil)), "")
-	if got := audited(r, "mesh.prepared"); len(got) != 1 ||
-		got[0].Fields["key"] != proof.KeyClaim(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)) {
-		t.Errorf("the audit log says %+v", got)
 	}
 }
 
@@ -324,16 +274,16 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	old := f.C.Rooms().Head.State()
-	former, oldHistory := keep(f), loaded(f)
+	former, oldHistory := keep(f), coordinatortest.Loaded(f)
 	found, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: old.Manifest})
-	wantOnly(t, "verify", err, "")
+	coordinatortest.WantOnly(t, "verify", err, "")
 	reseedIn(f)
 	f.AwaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
 	s := f.C.Rooms().Head.State()
 	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
 	now, err := verifyAt(t, f.Addr, seen)
-	wantOnly(t, "verify after the reseed", err, "")
+	coordinatortest.WantOnly(t, "verify after the reseed", err, "")
 	if got := now.Mark(); got.Root != s.RootPin || string(got.TransactionKey) == string(seen.Seen.TransactionKey) {
 		t.Errorf("the mark is %+v", got)
 	}
@@ -354,8 +304,8 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	}
 	underOld, err := ca.RenewMeshCA(old.Root, former.keys.RootCA(), s.MeshCA(), coordinatortest.Cluster, time.Hour,
 		f.Clock())
-	wantOnly(t, "certify", err, "")
-	oldRoot := claim(loaded(f), func(tr *proof.VerifyTranscript) {
+	coordinatortest.WantOnly(t, "certify", err, "")
+	oldRoot := claim(coordinatortest.Loaded(f), func(tr *proof.VerifyTranscript) {
 		tr.Root, tr.MeshCA = old.Root.Raw,
 			underOld.Certificate().Raw
 	})
@@ -368,7 +318,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 			t.Errorf("the root of before, %s: %v", name, err)
 		}
 	}
-	oldKey := claim(loaded(f), func(tr *proof.VerifyTranscript) {
+	oldKey := claim(coordinatortest.Loaded(f), func(tr *proof.VerifyTranscript) {
 		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
 	})
 	_, err = verifyAt(t, oldKey, seen)
@@ -381,7 +331,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: now.Mark()})
 	coordinatortest.WantCode(t, err, explain.VerifyHistory)
 	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()})
-	wantOnly(t, "who saw no more", err, "")
-	_, err = verifyAt(t, claim(loaded(f), func(*proof.VerifyTranscript) {}), seen)
-	wantOnly(t, "the truth", err, "")
+	coordinatortest.WantOnly(t, "who saw no more", err, "")
+	_, err = verifyAt(t, claim(coordinatortest.Loaded(f), func(*proof.VerifyTranscript) {}), seen)
+	coordinatortest.WantOnly(t, "the truth", err, "")
 }

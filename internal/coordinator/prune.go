@@ -84,7 +84,7 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *authority.State, now tim
 	if err := c.rooms.OwnerRecovery.dropGathered(ctx, s); err != nil {
 		return err
 	}
-	if err := c.rooms.PeerRecovery.dropReplicas(ctx, s, now); err != nil {
+	if err := c.rooms.Announcement.Drop(ctx, s, now); err != nil {
 		return err
 	}
 	return c.dropAudit(ctx, s, now)

@@ -45,7 +45,7 @@ func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]stri
 	login := func(name string) string {
 		t.Helper()
 		m := d.Machine()
-		wantOnly(t, "log in", m.Join(identity.Admin,
+		coordinatortest.WantOnly(t, "log in", m.Join(identity.Admin,
 			proof.NewTokenProver(d.Token(&fealtyv1.CreateTokenRequest{Entry: "ops", Name: name}))), "")
 		return record.MemberKey(identity.Admin, name)
 	}
@@ -55,7 +55,7 @@ func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]stri
 	token := func(end time.Duration) string {
 		t.Helper()
 		tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 2, Ttl: durationpb.New(time.Hour)})
-		wantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)), "")
+		coordinatortest.WantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)), "")
 		until(at.Add(end))
 		return tok.ID
 	}
@@ -95,7 +95,7 @@ func TestPruning(t *testing.T) {
 			t.Fatalf("%s: %s is not there", name, key)
 		}
 	}
-	wantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 	term, condition, ok := d.C.Rooms().Election.Leading()
 	if !ok {
 		t.Fatal("it does not lead")
@@ -104,11 +104,11 @@ func TestPruning(t *testing.T) {
 	// Who was deposed, and does not know, deletes nothing: the store refuses it.
 	e := d.Store.Snapshot()[election.TermKey]
 	d.Store.Write(election.TermKey, e.Value)
-	wantOnly(t, "prune when deposed", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	coordinatortest.WantOnly(t, "prune when deposed", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	// Who knows does not ask the store.
 	d.C.Rooms().Election.Deposed(store.Revision(term))
 	d.Store.Intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
-	wantOnly(t, "prune when not leading", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	coordinatortest.WantOnly(t, "prune when not leading", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	d.Store.Intercept(nil)
 	for name, key := range over {
 		if !has(key) {
@@ -125,7 +125,7 @@ func TestPruning(t *testing.T) {
 			t.Errorf("%v is deleted on the conditions %v", tx.Delete, tx.If)
 		}
 	})
-	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	d.Store.Intercept(nil)
 	for name, key := range over {
 		if has(key) {

@@ -144,7 +144,8 @@ const poolScopes = 3
 func TestPublish(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	b := publication.NewPublisher()
-	if p := mustPublish(d, b); p.Serves() || coordinatortest.CounterOf(d.C.Registry(), "fealty_snapshot_uncompiled") != 0 {
+	if p := mustPublish(d, b); p.Serves() || coordinatortest.CounterOf(d.C.Registry(),
+		"fealty_snapshot_uncompiled") != 0 {
 		t.Fatal("a record over no header")
 	}
 	a, z := d.Joined("a"), d.Joined("z")
@@ -227,7 +228,9 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("the manifest changes", func(t *testing.T) {
-		wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [thin]",
+		coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
+			"roles: [ingress, egress]",
+			"roles: [thin]",
 			1)), "")
 		ra.follow(d)
 		p := mustPublish(d, b)
@@ -274,7 +277,8 @@ func TestPublish(t *testing.T) {
 		}
 	})
 	t.Run("no entry covers it any more", func(t *testing.T) {
-		wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, `name: pool, kind: data, match: ["token:pool"]`,
+		coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
+			`name: pool, kind: data, match: ["token:pool"]`,
 			`name: other, kind: data, match: ["token:other"]`, 1)), "")
 		if p := mustPublish(d, b); p.Serves() || len(p.Headers) != 0 ||
 			len(d.Store.Keys(publication.ContentPrefix)) != 0 {
@@ -326,9 +330,11 @@ func TestPublicationIsRepaired(t *testing.T) {
 				publication.RuntimePath("data/a"))
 		}, gone,
 			false},
-		{"content altered", func(d *coordinatortest.Desk) string { return d.Store.Keys(publication.ContentPrefix)[0] }, flip,
+		{"content altered", func(d *coordinatortest.Desk) string { return d.Store.Keys(publication.ContentPrefix)[0] },
+			flip,
 			true},
-		{"content deleted", func(d *coordinatortest.Desk) string { return d.Store.Keys(publication.ContentPrefix)[0] }, gone,
+		{"content deleted", func(d *coordinatortest.Desk) string { return d.Store.Keys(publication.ContentPrefix)[0] },
+			gone,
 			false},
 		{"record altered", func(*coordinatortest.Desk) string { return publication.StateKey }, flip, true},
 		{"record deleted", func(*coordinatortest.Desk) string { return publication.StateKey }, gone, false},
@@ -449,7 +455,8 @@ func TestMemberThatDoesNotCompile(t *testing.T) {
 	was := a.mustRead(d, mustPublish(d, b))
 	d.Faults.Fail("publish.compile.data/a", errors.New("broken"))
 	z := readerOf(d.Joined("z"))
-	wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]",
+		"roles: [ingress]",
 		1)), "")
 	a.follow(d)
 	z.follow(d)
@@ -483,7 +490,11 @@ func TestContestedMember(t *testing.T) {
 		do   func(d *coordinatortest.Desk, a *coordinatortest.Machine)
 	}{
 		{"altered", func(d *coordinatortest.Desk, _ *coordinatortest.Machine) { alter(d) }},
-		{"altered, and then a start", func(d *coordinatortest.Desk, _ *coordinatortest.Machine) { alter(d); d.Restart() }},
+		{"altered, and then a start", func(d *coordinatortest.Desk, _ *coordinatortest.Machine) {
+			alter(
+				d)
+			d.Restart()
+		}},
 		{"it renews all the time", func(d *coordinatortest.Desk, a *coordinatortest.Machine) {
 			d.Faults.Arm("publish.before-commit", a.Renew)
 		}},
@@ -492,7 +503,9 @@ func TestContestedMember(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			a, z := d.Joined("a"), readerOf(d.Joined("z"))
 			z.mustRead(d, mustPublish(d, publication.NewPublisher()))
-			wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+			coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
+				"roles: [ingress, egress]",
+				"roles: [ingress]",
 				1)), "")
 			z.follow(d)
 			tc.do(d, a)
@@ -561,7 +574,7 @@ func TestRepairInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { other.Close() }()
-	wantOnly(t,
+	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
@@ -584,7 +597,7 @@ func TestRepairInTurn(t *testing.T) {
 		}
 		// A publication in memory is not read again, so they start again.
 		d.Restart()
-		wantOnlyNil(t, other.Close())
+		coordinatortest.WantOnlyNil(t, other.Close())
 		again, err := d.Another("other")
 		if err != nil {
 			t.Fatal(err)
@@ -616,7 +629,8 @@ func crowd(d *coordinatortest.Desk, n int) {
 	for i := range n {
 		r := record.Member{Kind: identity.Data, Name: fmt.Sprintf("n%04d", i), State: record.Active,
 			Organizations: []string{"acme"}}
-		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = record.Active, "pool", []string{"token:pool"}, testKey(i),
+		r.State, r.Entry, r.Selectors, r.Incarnation, r.NarrowTo = record.Active, "pool", []string{"token:pool"},
+			testKey(i),
 			[]string{fmt.Sprintf("none-%d", i)}
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(record.MemberKey(r.Kind, r.Name), 0, r)
@@ -658,7 +672,8 @@ func TestPublicationIsBounded(t *testing.T) {
 	if !slices.Equal(sizes, []int{publication.MaxPublished - 1, 2 * (publication.MaxPublished - 1), n + poolScopes}) {
 		t.Fatalf("generations of %v headers", sizes)
 	}
-	wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+	coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]",
+		"roles: [ingress]",
 		1)), "")
 	p := mustPublish(d, b)
 	if got, _ := runtimes(p); got != n || len(p.Contents) == 0 || largest > store.MaxTxOps ||
@@ -695,7 +710,7 @@ func TestNamesOfEntries(t *testing.T) {
 				}
 				return
 			}
-			wantOnly(t, "set", err, "")
+			coordinatortest.WantOnly(t, "set", err, "")
 			a := readerOf(d.Joined("a"))
 			a.mustRead(d, mustPublish(d, publication.NewPublisher()))
 		})
@@ -821,7 +836,7 @@ func TestLatePublication(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { other.Close() }()
-	wantOnly(t,
+	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
@@ -914,7 +929,9 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		before := d.State()
-		wantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries, "roles: [ingress, egress]", "roles: [ingress]",
+		coordinatortest.WantOnly(t, "set", d.Set(strings.Replace(coordinatortest.PoolEntries,
+			"roles: [ingress, egress]",
+			"roles: [ingress]",
 			1)), "")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)

@@ -107,13 +107,13 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				d.Mu.Lock()
 				d.Now = time.Time{} // the bubble's
 				d.Mu.Unlock()
-				wantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
+				coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
 				d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
 				stop := runs(d, t)
 				ctx, cancel := context.WithCancel(t.Context())
 				var streams sync.WaitGroup
 				streams.Go(func() { _ = d.C.Rooms().Admission.FollowRecalls(ctx) })
-				defer func() { cancel(); streams.Wait(); stop(); wantOnlyNil(t, d.C.Close()) }()
+				defer func() { cancel(); streams.Wait(); stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 				var waiting []*coordinatortest.Machine
 				for _, name := range []string{"a", "b", "c"} {
 					waiting = append(waiting, d.Joined(name))
@@ -126,7 +126,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				var all []*listening
 				for _, m := range waiting {
 					code(t, "a new key", m.Renew(), o.code)
-					wantOnlyNil(t, againOf(m))
+					coordinatortest.WantOnlyNil(t, againOf(m))
 					all = append(all, listens(ctx, d, &streams, m, m.Leaf))
 				}
 				calm := listens(ctx, d, &streams, other, other.Leaf)
@@ -144,7 +144,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 							waiting[i].ID.Name(), l.times(), l.end())
 					}
 				}
-				wantOnlyNil(t, errors.Join(waiting[0].Renew(), againOf(waiting[1])))
+				coordinatortest.WantOnlyNil(t, errors.Join(waiting[0].Renew(), againOf(waiting[1])))
 				time.Sleep(3*admission.RecallAgain + time.Second)
 				if a, b, c := all[0].times(), all[1].times(), all[2].times(); a != 1 || b != 1 || c < 3 || c > 4 {
 					t.Errorf("asked %d and %d times after they renewed, and %d times who did not", a, b, c)
@@ -166,10 +166,10 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		d.Mu.Lock()
 		d.Now = time.Time{}
 		d.Mu.Unlock()
-		wantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
+		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries))
 		d.C.Rooms().Membership.Listens(d.Clock().Add(-replicas.SilentAfter))
 		stop := runs(d, t)
-		defer func() { stop(); wantOnlyNil(t, d.C.Close()) }()
+		defer func() { stop(); coordinatortest.WantOnlyNil(t, d.C.Close()) }()
 		m := d.Joined("a")
 		time.Sleep(time.Minute)
 		d.Store.SetHanging(true)
@@ -177,7 +177,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		var waits []time.Duration
 		for range 3 {
 			began := time.Now()
-			wantOnlyNil(t, againOf(m))
+			coordinatortest.WantOnlyNil(t, againOf(m))
 			waits = append(waits, time.Since(began))
 		}
 		if waits[0] > authority.StorePatience || waits[1] > authority.StoreImpatience ||

@@ -49,6 +49,8 @@ const (
 	// the share.
 	recoverTimeout  = 2 * time.Minute
 	historyPatience = 30 * time.Second
+	// lastLook bounds the round with the peers that a person waits for.
+	lastLook = 3 * time.Second
 )
 
 // recoveryPrefix is where shares gather, each encrypted to a key that is in this

@@ -7,8 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/base64"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"net"
@@ -111,11 +109,11 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	trueManifest := f.C.Rooms().Head.State().Manifest
 	loseKeeper(f)
 	g, err := f.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	_, own, err := ed25519.GenerateKey(rand.Reader)
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	mine, err := keyring.NewEphemeral()
-	wantOnly(t, "recipient", err, "")
+	coordinatortest.WantOnly(t, "recipient", err, "")
 
 	// offerBy is an offer for h, proven over binding by key, to the thief's recipient.
 	offerBy := func(key ed25519.PrivateKey, cluster string, head history.Hash, binding []byte) *fealtyv1.RecoveryOffer {
@@ -150,7 +148,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		text := bytes.ReplaceAll(trueManifest.Bytes(), []byte(f.C.Rooms().Self.EnrolmentKey()),
 			[]byte(proof.KeyClaim(own.Public().(ed25519.PublicKey))))
 		m, err := manifest.Parse(text)
-		wantOnly(t, "parse", err, "")
+		coordinatortest.WantOnly(t, "parse", err, "")
 		tr := history.Genesis(m)
 		tr.MeshCAKey, tr.Salt = [32]byte{1}, history.Salt{1}
 		for _, o := range m.Seed.People() {
@@ -159,9 +157,9 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 		}
 		st := coordinatortest.NewMemStore()
 		_, err = history.New(st).Append(t.Context(), nil, tr, m, key)
-		wantOnly(t, "append", err, "")
+		coordinatortest.WantOnly(t, "append", err, "")
 		h, err := history.New(st).Load(t.Context())
-		wantOnly(t, "load", err, "")
+		coordinatortest.WantOnly(t, "load", err, "")
 		if after != nil {
 			h.Head = after.Head // the true one's signature, over another link
 		}
@@ -204,7 +202,8 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"coordinator's key over another head", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, history.Hash{1}, b), g.History, nil
+				return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, history.Hash{1},
+					b), g.History, nil
 			}},
 		{"history of the thief's own seed", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
@@ -218,7 +217,8 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"history without links", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, coordinatortest.Cluster, g.Head.Hash, b), &history.History{Head: g.History.Head}, nil
+				return offerBy(own, coordinatortest.Cluster, g.Head.Hash,
+					b), &history.History{Head: g.History.Head}, nil
 			}},
 		{"history without manifests", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
@@ -266,7 +266,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	}}
 	_, err = coordinatortest.BringTo(t, honest.serve(t), alice,
 		recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
-	wantOnly(t, "bring to who has the key", err, "")
+	coordinatortest.WantOnly(t, "bring to who has the key", err, "")
 	if len(honest.stolen) != 1 {
 		t.Fatalf("%d requests", len(honest.stolen))
 	}
@@ -292,7 +292,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	var held []*flowcontrol.Slot
 	for range coordinator.RecoveriesPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", epoch0)
-		wantOnly(t, "enter", err, "")
+		coordinatortest.WantOnly(t, "enter", err, "")
 		held = append(held, place)
 	}
 	_, err := f.Bring(alice, recovery.Options{})
@@ -301,7 +301,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 		place.Leave()
 	}
 	_, err = f.Bring(alice, recovery.Options{})
-	wantOnly(t, "bring", err, "")
+	coordinatortest.WantOnly(t, "bring", err, "")
 	// A stream gives its place back a moment after its caller has the answer.
 	none := func() bool { return r.InUse() == 0 }
 	for deadline := time.Now().Add(time.Minute); !none(); time.Sleep(5 * time.Millisecond) {
@@ -321,7 +321,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 // errors hold seed, shares, derived keys or mesh CA key in any usual form.
 func TestRecoveryLeaksNothing(t *testing.T) {
 	t.Parallel()
-	var log syncBuffer
+	var log coordinatortest.SyncBuffer
 	f, p := ownedFleet(t, func(c *coordinator.Config) {
 		c.Log = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
@@ -338,10 +338,10 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	say(f.BringRaw(wrong, nil))
 	say(f.BringRaw(files["alice"], func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Owner = "bob" }))
 	say(f.Bring(files["alice"], recovery.Options{}))
-	f.Faults.FailNext("rekey.before-swap", 1, errTestCrash)
+	f.Faults.FailNext("rekey.before-swap", 1, coordinatortest.ErrCrash)
 	say(f.Bring(files["carol"], recovery.Options{}))
 	gathered, err := f.Store.List(t.Context(), "")
-	wantOnly(t, "list", err, "")
+	coordinatortest.WantOnly(t, "list", err, "")
 	// It may be back by itself before that: the shares are in.
 	progress, err := f.Bring(files["carol"], recovery.Options{})
 	say(progress, err)
@@ -360,7 +360,7 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 
 	s := f.C.Rooms().Head.State()
 	mesh, err := s.MeshCA().Key().Bytes()
-	wantOnly(t, "mesh key", err, "")
+	coordinatortest.WantOnly(t, "mesh key", err, "")
 	thief := coordinatortest.Steal(s)
 	secrets := map[string][]byte{
 		"seed": thief.Seed.Reveal(), "mesh CA key": mesh, "record MAC key": thief.Keys.RecordMAC(), "store " +
@@ -374,13 +374,13 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 		secrets["key of "+n] = []byte(k.String())
 	}
 	after, err := f.Store.List(t.Context(), "")
-	wantOnly(t, "list", err, "")
+	coordinatortest.WantOnly(t, "list", err, "")
 	places := map[string][]byte{"log": log.Bytes(), "errors and answers": said.Bytes()}
 	for _, e := range slices.Concat(gathered.Entries, after.Entries) {
 		places["store "+e.Key] = append(places["store "+e.Key], e.Value...)
 	}
 	families, err := f.C.Registry().Gather()
-	wantOnly(t, "gather", err, "")
+	coordinatortest.WantOnly(t, "gather", err, "")
 	places["metrics"] = []byte(fmt.Sprint(families))
 	if !bytes.Contains(places["metrics"], []byte("fealty_recovery_shares_total")) ||
 		!bytes.Contains(places["log"], []byte("recovered by its owners")) {
@@ -389,57 +389,15 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	found := 0
 	for where, text := range places {
 		for what, secret := range secrets {
-			if leaked := formOf(text, secret); leaked != "" {
+			if leaked := coordinatortest.FormOf(text, secret); leaked != "" {
 				t.Errorf("%s holds the %s in %s", where, what, leaked)
 			}
 		}
-		if formOf(text, []byte("fealty")) != "" {
+		if coordinatortest.FormOf(text, []byte("fealty")) != "" {
 			found++
 		}
 	}
 	if found == 0 {
 		t.Error("the scan finds nothing at all")
 	}
-}
-
-// formOf returns the form in which text holds secret, or "".
-func formOf(text, secret []byte) string {
-	lower := bytes.ToLower(text)
-	switch {
-	case bytes.Contains(text, secret):
-		return "raw"
-	case bytes.Contains(lower, []byte(hex.EncodeToString(secret))):
-		return "hex"
-	case bytes.Contains(text, []byte(fmt.Sprint(secret))):
-		return "decimal"
-	}
-	// In base64 at any of the three alignments; the characters at the ends depend on
-	// the neighbours.
-	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		for pad := range 3 {
-			coded := enc.EncodeToString(append(make([]byte, pad), secret...))
-			if bytes.Contains(text, []byte(coded[(pad*4+2)/3:len(coded)-1])) {
-				return "base64"
-			}
-		}
-	}
-	return ""
-}
-
-// syncBuffer is a buffer that several goroutines write to.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) Bytes() []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return bytes.Clone(s.b.Bytes())
 }

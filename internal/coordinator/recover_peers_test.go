@@ -3,10 +3,12 @@ package coordinator_test
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -22,10 +24,10 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 	t.Parallel()
 	for name, force := range map[string]bool{"asked": false, "overridden": true} {
 		t.Run(name, func(t *testing.T) {
-			f, rs := peerFleet(t, 1, nil)
+			f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
 			r := rs[0]
 			before := f.C.Rooms().Head.State().Head
-			f.Faults.Fail("peer.before-reread", errTestCrash) // it gives nothing yet
+			f.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it gives nothing yet
 			r.Start()
 			r.Await(authority.Recovery)
 			// From here on it would. What looks for peers by itself waits for the share.
@@ -33,17 +35,18 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 				f.Faults.Disarm("peer.before-reread")
 				return nil
 			})
-			got, err := coordinatortest.BringTo(t, r.Addr, f.People.ShareFile(f.Store, "alice"), recovery.Options{Force: force})
-			wantOnly(t, "bring", err, "")
+			got, err := coordinatortest.BringTo(t, r.Addr, f.People.ShareFile(f.Store, "alice"),
+				recovery.Options{Force: force})
+			coordinatortest.WantOnly(t, "bring", err, "")
 			s := r.C.Rooms().Head.State()
 			if !got.Recovered || s.Phase != authority.Ready || got.Head != s.Head.Hash {
 				t.Fatalf("%+v, and it is %v", got, s.Phase)
 			}
 			via := func(how string) int {
-				return len(slices.DeleteFunc(audited(f, transition.ActionSeedReceived),
+				return len(slices.DeleteFunc(coordinatortest.Audited(f, transition.ActionSeedReceived),
 					func(e record.AuditEntry) bool { return e.Fields["via"] != how }))
 			}
-			given := len(audited(f, "seed.given"))
+			given := len(coordinatortest.Audited(f, "seed.given"))
 			if !force && (s.Head.Hash != before.Hash || given != 1 || via("peer") != 1 || via("owners") != 0) {
 				t.Errorf("the head is %d by %s, the seed was given %d times, and came %d times from a peer and %d "+
 					"times from owners", s.Head.Index, s.Head.Kind, given, via("peer"), via("owners"))
@@ -86,7 +89,7 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 		for owner, want := range map[string]explain.Code{"alice": explain.ShareOld, "bob": explain.ShareOld,
 			"carol": explain.ShareNoOwner} {
 			_, err := bringAt(t, c, old[owner])
-			wantOnly(t, owner, err, want)
+			coordinatortest.WantOnly(t, owner, err, want)
 			if got := explain.Of(err).Fields["owner"]; got != owner {
 				t.Errorf("%s refused the share of %q, which was that of %s", c.Cfg().DataDir, got, owner)
 			}
@@ -101,9 +104,10 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	if got, err := bringAt(t, d.C, next.ShareFile(d.Store, "alice")); err != nil || got.GetRecovered() {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
-	wantOnly(t, "go on", two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
 	wantPhaseOf(t, two, "recovery")
-	if got := two.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got, []string{"alice"}) {
+	if got := two.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got,
+		[]string{"alice"}) {
 		t.Errorf("after an old share was put beside it: %v", got)
 	}
 	if got, err := bringAt(t, two, next.ShareFile(d.Store, "dave")); err != nil || !got.GetRecovered() {
@@ -114,4 +118,38 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 		t.Errorf("the head is %+v", got)
 	}
 	wantOneKeyPerEpoch(t, d)
+}
+
+// An owner who brings the share that is missing does not wait until a round of asking
+// peers, all of which swallow everything, is over.
+func TestOwnersDoNotWaitForPeers(t *testing.T) {
+	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
+	r := rs[0]
+	file := f.People.ShareFile(f.Store, "alice")
+	holes, reached := coordinatortest.BlackHoles(t, peerrecovery.MaxPeers)
+	r.Link.Lie(coordinatortest.HideReplicas)
+	r.Config = func(c *coordinator.Config) { c.Peers = holes }
+	f.Stop()
+	r.Start()
+	<-reached // a round has begun
+	began := time.Now()
+	got, err := coordinatortest.BringTo(t, r.Addr, file, recovery.Options{})
+	coordinatortest.WantOnly(t, "bring", err, "")
+	if took := time.Since(began); !got.Recovered || took > coordinator.LastLook+3*time.Second {
+		t.Errorf("recovered is %v, after %v", got.Recovered, took)
+	}
+}
+
+// What was asked under is over with the asking: a search goes on for as long as the
+// coordinator is in recovery mode, and must not gather a context for each step.
+func TestAskingEnds(t *testing.T) {
+	y := new(coordinator.Yields)
+	asking, asked := y.Begin(t.Context())
+	if asking.Err() != nil {
+		t.Fatal("it ended before an owner came")
+	}
+	asked()
+	if asking.Err() == nil {
+		t.Error("what was asked under goes on after it")
+	}
 }

@@ -108,13 +108,13 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	foreign := save(foreignFleet, foreignOwners).signed(foreignFleet.Signer)
 	goOnFrom(foreignFleet, foreignOwners)
 	_, stranger, err := ed25519.GenerateKey(rand.Reader)
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	strangerKey, err := manifest.NewKey(stranger.Public().(ed25519.PublicKey))
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	intentOf := func(i backup.Intent) []byte {
 		i.Whole = true
 		raw, err := i.Encode()
-		wantOnlyNil(t, err)
+		coordinatortest.WantOnlyNil(t, err)
 		return raw
 	}
 	signed := func(key ed25519.PrivateKey) *saved {
@@ -146,7 +146,7 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	unfinished := *good.plan
 	unfinished.Whole = false
 	cut, err := unfinished.Encode()
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	for name, row := range map[string]struct {
 		mark recovery.Mark
 		v    *history.Verified
@@ -192,7 +192,7 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 
 	// Over the wire the refusal is the one of the mark, and says what is missing.
 	signed(stranger).restore()
-	wantOnlyNil(t, os.Remove(filepath.Join(f.Dir, "keeper.key")))
+	coordinatortest.WantOnlyNil(t, os.Remove(filepath.Join(f.Dir, "keeper.key")))
 	f.Start()
 	_, err = f.Bring(owners.ShareFile(f.Store, "alice"), recovery.Options{Expect: recovery.Expect{Seen: seen}})
 	if !errors.Is(err, explain.HistoryWentBack) || !strings.Contains(err.Error(), "0 of 1") ||
@@ -211,7 +211,8 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	}
 	f.Stop()
 	f.Start()
-	for what, text := range map[string]string{"status": f.C.Rooms().OwnerRecovery.RecoveryText(f.C.Rooms().Head.State()),
+	for what, text := range map[string]string{"status": f.C.Rooms().OwnerRecovery.RecoveryText(
+		f.C.Rooms().Head.State()),
 		"readiness": f.C.Health().Readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
 			strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {

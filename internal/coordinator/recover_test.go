@@ -60,7 +60,7 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 	alice := p.ShareFile(f.Store, "alice")
 	file := filepath.Join(f.Dir, "keeper.key")
 	key, err := os.ReadFile(file)
-	wantOnly(t, "read the keeper", err, "")
+	coordinatortest.WantOnly(t, "read the keeper", err, "")
 	loseKeeper(f)
 	f.Faults.Arm("recover.before-taking", func() error {
 		if err := os.WriteFile(file, key, 0o600); err != nil {
@@ -146,12 +146,14 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 			alter: func(_ *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) { r.Attempt = nil }},
 		{name: "encrypted for another attempt", file: files["alice"], coord: explain.RecoveryOver,
 			alter: func(o *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) {
-				r.Share = coordinatortest.SentShare(t, o.GetRecipient(), make([]byte, 16), coordinatortest.Cluster, "alice",
+				r.Share = coordinatortest.SentShare(t, o.GetRecipient(), make([]byte, 16), coordinatortest.Cluster,
+					"alice",
 					files["alice"].Share)
 			}},
 		{name: "encrypted to another recipient", file: files["alice"], coord: explain.RecoveryOver,
 			alter: func(o *fealtyv1.RecoveryOffer, r *fealtyv1.RecoverRequest) {
-				r.Share = coordinatortest.SentShare(t, p.Keys["bob"].Recipient().String(), o.GetAttempt(), coordinatortest.Cluster,
+				r.Share = coordinatortest.SentShare(t, p.Keys["bob"].Recipient().String(), o.GetAttempt(),
+					coordinatortest.Cluster,
 					"alice", files["alice"].Share)
 			}},
 	} {
@@ -229,8 +231,8 @@ func TestOwnersBringTheSeedBack(t *testing.T) {
 	}
 	_, err = f.Local().Manifest.ForgetKeeperKey(f.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(lost[0])})
-	wantOnly(t, "forget", err, "")
-	wantOnly(t, "set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
+	coordinatortest.WantOnly(t, "forget", err, "")
+	coordinatortest.WantOnly(t, "set", f.Set(coordinatortest.WithSeed(f.Manifest(""),
 		p.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key")))), "")
 	after = f.C.Rooms().Head.State()
 	f.Restart()
@@ -257,8 +259,6 @@ func wantProgress(t testing.TB, p recovery.Progress, err error, recovered bool, 
 	}
 }
 
-var errTestCrash = errors.New("crash")
-
 // Wherever a recovery is cut off, the next one works, nothing is doubled, and no
 // authority epoch ever has two mesh CA keys in use (I9).
 func TestRecoveryCutOff(t *testing.T) {
@@ -279,7 +279,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					if _, err := bring(d, alice); err != nil {
 						t.Fatal(err)
 					}
-					d.Faults.FailNext(point, 1, errTestCrash)
+					d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
 					_, err := bring(d, bob)
 					if err == nil {
 						t.Fatal("the fault did not show")
@@ -296,7 +296,7 @@ func TestRecoveryCutOff(t *testing.T) {
 						t.Errorf("the epoch moved by %d", moved)
 					}
 					wantOneKeyPerEpoch(t, d)
-					wantOnly(t, "renew", m.Renew(), "")
+					coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 					// A head that was written and whose key was lost is followed by one more.
 					want := uint64(1)
 					if crash && slices.Contains([]string{"set.after-swap", "adopt.begin", "adopt.before-identity"},
@@ -419,10 +419,10 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 	head := d.State().Head
 	key, err := d.Disk.FS().ReadSecret("/keeper/key", 1<<10)
-	wantOnly(t, "read", err, "")
+	coordinatortest.WantOnly(t, "read", err, "")
 	loseDeskKeeper(d, "file:/keeper/key")
 	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	if _, err := bring(d, alice); err != nil {
 		t.Fatal(err)
 	}
@@ -431,11 +431,11 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	d.C.Rooms().Authority.Look(t.Context())
 	wantPhase(d, "ready", "")
 	_, err = bring(d, bob)
-	wantOnly(t, "bring", err, explain.RecoveryNotNeeded)
+	coordinatortest.WantOnly(t, "bring", err, explain.RecoveryNotNeeded)
 	sent := coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:], coordinatortest.Cluster, "bob", bob.Share)
 	_, err = d.C.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.ID[:], Owner: "bob",
 		Share: sent}, anyOwner)
-	wantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
+	coordinatortest.WantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
 	if _, err := g.Open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
 		t.Errorf("the key of the attempt still opens: %v", err)
 	}
@@ -452,11 +452,11 @@ func TestConcurrentRecoveries(t *testing.T) {
 	epoch := d.State().Head.AuthorityEpoch
 	loseDeskKeeper(d, "")
 	key, err := d.Disk.FS().ReadSecret("/coordinator/"+authority.EnrolmentKeyFile, 4<<10)
-	wantOnly(t, "read", err, "")
+	coordinatortest.WantOnly(t, "read", err, "")
 	d.Disk.Put("/twin/"+authority.EnrolmentKeyFile, key)
 	d.Disk.Chmod("/twin/"+authority.EnrolmentKeyFile, 0o600)
 	twin, err := d.Another("twin")
-	wantOnly(t, "start", err, "")
+	coordinatortest.WantOnly(t, "start", err, "")
 	for _, c := range []*coordinator.Coordinator{d.C, twin} {
 		if _, err := bringAt(t, c, alice); err != nil {
 			t.Fatal(err)
@@ -470,7 +470,7 @@ func TestConcurrentRecoveries(t *testing.T) {
 		return nil
 	})
 	_, err = bring(d, bob)
-	wantOnly(t, "bring", err, explain.RecoveryOver)
+	coordinatortest.WantOnly(t, "bring", err, explain.RecoveryOver)
 	if phase, _ := twin.Phase(); phase != "ready" {
 		t.Fatalf("the twin is %s", phase)
 	}
@@ -480,7 +480,7 @@ func TestConcurrentRecoveries(t *testing.T) {
 	}
 	// The loser starts over, at the new head.
 	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	if g.Head.Hash != twin.Rooms().Head.State().Head.Hash {
 		t.Error("the next attempt is not at the new head")
 	}
@@ -493,22 +493,22 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	d.Restart()
 	seed := keyring.NewSeed()
 	forged, err := keyring.Split(seed, 2, 3)
-	wantOnly(t, "split", err, "")
+	coordinatortest.WantOnly(t, "split", err, "")
 	head, _, err := d.C.Rooms().Head.History().Head(t.Context())
-	wantOnly(t, "head", err, "")
+	coordinatortest.WantOnly(t, "head", err, "")
 	var tr *history.Transition
 	d.Store.Alter(history.BlobKey(head.Hash), func(raw []byte) []byte {
 		tr, err = history.Decode(raw)
-		wantOnly(t, "decode", err, "")
+		coordinatortest.WantOnly(t, "decode", err, "")
 		return raw
 	})
 	for i := range tr.ShareCommitments {
 		tr.ShareCommitments[i].Hash = forged[i].Commitment(coordinatortest.Cluster, 1)
 	}
 	raw, err := tr.Encode()
-	wantOnly(t, "encode", err, "")
+	coordinatortest.WantOnly(t, "encode", err, "")
 	_, err = d.Store.CompareAndSwap(t.Context(), history.BlobKey(sha256.Sum256(raw)), 0, raw)
-	wantOnly(t, "put", err, "")
+	coordinatortest.WantOnly(t, "put", err, "")
 	head.Hash = sha256.Sum256(raw)
 	d.Store.Alter(history.HeadKey, func([]byte) []byte { return head.Encode() })
 	file := func(i int) keyring.ShareFile {
@@ -518,7 +518,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = bring(d, file(1))
-	wantOnly(t, "bring", err, explain.RecoverySeedRefused)
+	coordinatortest.WantOnly(t, "bring", err, explain.RecoverySeedRefused)
 	if d.C.Rooms().OwnerRecovery.Recoveries().Current() != nil || len(d.Store.Keys(coordinator.RecoveryPrefix)) > 0 {
 		t.Error("something of the attempt is left")
 	}
@@ -532,10 +532,10 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 	d.Restart()
 	first, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	d.Advance(recovery.Life * 3 / 4)
 	second, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	if first == second {
 		t.Error("an attempt without a share was not made anew in time")
 	}
@@ -550,7 +550,7 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 	_, err = d.C.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.ID[:], Owner: "bob",
 		Share: coordinatortest.SentShare(t, second.Recipient.Public(), second.ID[:], coordinatortest.Cluster, "bob",
 			bob.Share)}, anyOwner)
-	wantOnly(t, "bring", err, explain.RecoveryOver)
+	coordinatortest.WantOnly(t, "bring", err, explain.RecoveryOver)
 	progress, err := bring(d, bob)
 	if err != nil || !slices.Equal(progress.GetBrought(), []string{"bob"}) {
 		t.Errorf("the next attempt begins with %v (%v)", progress.GetBrought(), err)
@@ -567,7 +567,7 @@ func TestForgedGatheredShares(t *testing.T) {
 	alice, bob, carol := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob"), p.ShareFile(d.Store, "carol")
 	d.Restart()
 	g, err := d.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	put := func(owner string, value []byte) {
 		t.Helper()
 		e, err := d.Store.Get(t.Context(), coordinator.RecoveryKey(g.ID, owner))
@@ -575,7 +575,7 @@ func TestForgedGatheredShares(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = d.Store.CompareAndSwap(t.Context(), coordinator.RecoveryKey(g.ID, owner), e.Version, value)
-		wantOnly(t, "put", err, "")
+		coordinatortest.WantOnly(t, "put", err, "")
 	}
 	put("mallory", []byte("nobody asked"))
 	for name, value := range map[string][]byte{
@@ -609,7 +609,7 @@ func TestKeeperThatStaysGone(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "file:/keeper/key")
 	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 	backup, err := d.Disk.FS().ReadSecret("/keeper/key", 1<<10)
-	wantOnly(t, "read", err, "")
+	coordinatortest.WantOnly(t, "read", err, "")
 	d.Disk.Put("/keeper/key", []byte("garbage"))
 	d.Restart()
 	wantPhase(d, "recovery", "keeper host")
@@ -617,7 +617,7 @@ func TestKeeperThatStaysGone(t *testing.T) {
 	status := func() string {
 		t.Helper()
 		st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
-		wantOnly(t, "status", err, "")
+		coordinatortest.WantOnly(t, "status", err, "")
 		var b strings.Builder
 		for _, f := range st.GetFindings() {
 			b.WriteString(f.GetCode() + " " + f.GetSummary() + "\n")
@@ -633,12 +633,13 @@ func TestKeeperThatStaysGone(t *testing.T) {
 		}
 	}
 	shown("is no key file of a keeper")
-	wantOnly(t, "set with a damaged file", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
-	wantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
-	wantOnly(t, "set without the file", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 3)), "")
+	coordinatortest.WantOnly(t, "set with a damaged file", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)),
+		"")
+	coordinatortest.WantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
+	coordinatortest.WantOnly(t, "set without the file", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 3)), "")
 	shown("/keeper/key is missing")
-	wantOnly(t, "restore", d.Disk.FS().WriteFile("/keeper/key", backup), "")
-	wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	coordinatortest.WantOnly(t, "restore", d.Disk.FS().WriteFile("/keeper/key", backup), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 	if s := status(); strings.Contains(s, "keeper host") {
 		t.Errorf("status still shows the keeper:\n%s", s)
 	}
@@ -664,7 +665,7 @@ func TestLeftSharesArePruned(t *testing.T) {
 	d.Lead(d.C)
 	before := len(d.Store.Keys(""))
 	left := len(d.Store.Keys(coordinator.RecoveryPrefix))
-	wantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 	if n := len(d.Store.Keys(coordinator.RecoveryPrefix)); n != 0 || left != 3 || len(d.Store.Keys("")) != before-left {
 		t.Errorf("%d of %d left records are there", n, left)
 	}
@@ -689,7 +690,8 @@ func TestSharesInRecovery(t *testing.T) {
 	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.Context(), &fealtyv1.GetSeedSharesRequest{})
 	coordinatortest.WantCode(t, err, explain.Unauthenticated)
 	// Whoever came over TLS, as who it may be.
-	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](f.C.Rooms().Authority.RegisterServices).GetSeedShares(
+	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
+		f.C.Rooms().Authority.RegisterServices).GetSeedShares(
 		t.Context(),
 		&fealtyv1.GetSeedSharesRequest{})
 	coordinatortest.WantCode(t, err, explain.RecoveryMode)

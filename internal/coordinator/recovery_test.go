@@ -54,7 +54,7 @@ func coordinatorEntry(t coordinatortest.TB, n int) string {
 func TestRestartWithKeeper(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
-	wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 	before := d.State()
 	version := d.C.Rooms().Bundle.View().Version
 	d.Restart()
@@ -70,7 +70,7 @@ func TestRestartWithKeeper(t *testing.T) {
 		t.Fatalf("a restart moved the trust bundle from version %d to %d", version, got)
 	}
 	// Its SVID is of the epoch before.
-	wantOnly(t, "renew", m.Renew(), "")
+	coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 }
 
 // What stands between a coordinator and its keys or its history is recovery mode
@@ -95,7 +95,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		reason string
 	}{
 		{"keeper's key file missing", func(d *coordinatortest.Desk) {
-			wantOnly(t, "remove",
+			coordinatortest.WantOnly(t, "remove",
 				d.Disk.FS().Remove("/keeper/key"), "")
 		},
 			"/keeper/key is missing"},
@@ -106,7 +106,10 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		}, "sealed under"},
 		{"keeper's key file garbage", func(d *coordinatortest.Desk) { d.Disk.Put("/keeper/key", []byte("garbage")) },
 			"no key file"},
-		{"sealed seed altered", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Prefix+"seed/"), flip(-5)) },
+		{"sealed seed altered", func(d *coordinatortest.Desk) {
+			d.Store.Alter(key(d, sealed.Prefix+"seed/"),
+				flip(-5))
+		},
 			"keeper host"},
 		{"sealed seed missing", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Prefix+"seed/"), gone) },
 			"keeper host"},
@@ -117,32 +120,39 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		{"sealed mesh CA key of another head", func(d *coordinatortest.Desk) {
 			old := key(d, sealed.Prefix+"mesh/")
 			e, err := d.Store.Get(t.Context(), old)
-			wantOnly(t, "get", err, "")
-			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			coordinatortest.WantOnly(t, "get", err, "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 			d.Store.Alter(key(d, sealed.Mesh(d.State().Head.Hash).Under()), func([]byte) []byte { return e.Value })
 		}, "sealed for head"},
 		{"sealed mesh CA key missing",
 			func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Mesh(d.State().Head.Hash).Under()), gone) },
 			"sealed mesh CA key"},
-		{"root certificate altered", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Prefix+"root/"), flip(-1)) },
+		{"root certificate altered", func(d *coordinatortest.Desk) {
+			d.Store.Alter(key(d, sealed.Prefix+"root/"),
+				flip(-1))
+		},
 			"root certificate"},
-		{"root certificate missing", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, sealed.Prefix+"root/"), gone) },
+		{"root certificate missing", func(d *coordinatortest.Desk) {
+			d.Store.Alter(key(d, sealed.Prefix+"root/"),
+				gone)
+		},
 			"root certificate"},
 		{"root certificate of another cluster", func(d *coordinatortest.Desk) {
 			other := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
 			d.Store.Alter(key(d, sealed.Prefix+"root/"), func([]byte) []byte { return other.State().Root.Raw })
 		}, "root certificate is not that of the seed"},
-		{"head record altered", func(d *coordinatortest.Desk) { d.Store.Alter(history.HeadKey, flip(-3)) }, "malformed"},
+		{"head record altered", func(d *coordinatortest.Desk) { d.Store.Alter(history.HeadKey, flip(-3)) },
+			"malformed"},
 		{"head record missing", func(d *coordinatortest.Desk) { d.Store.Alter(history.HeadKey, gone) },
 			"another store, or it was emptied"},
 		{"head record of another cluster", func(d *coordinatortest.Desk) {
 			other := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
 			for _, k := range append(other.Store.Keys("history/blob/"), history.HeadKey) {
 				e, err := other.Store.Get(t.Context(), k)
-				wantOnly(t, "get", err, "")
+				coordinatortest.WantOnly(t, "get", err, "")
 				if !d.Store.Alter(k, func([]byte) []byte { return e.Value }) {
 					_, err = d.Store.CompareAndSwap(t.Context(), k, 0, e.Value)
-					wantOnly(t, "put", err, "")
+					coordinatortest.WantOnly(t, "put", err, "")
 				}
 			}
 		}, "keeper"},
@@ -151,36 +161,43 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 				flip(20))
 		},
 			"was altered"},
-		{"transition missing", func(d *coordinatortest.Desk) { d.Store.Alter(history.BlobKey(d.State().Head.Hash), gone) },
+		{"transition missing", func(d *coordinatortest.Desk) {
+			d.Store.Alter(history.BlobKey(d.State().Head.Hash),
+				gone)
+		},
 			"is missing"},
 		{"manifest altered", func(d *coordinatortest.Desk) {
 			d.Store.Alter(history.BlobKey(d.State().Manifest.Hash()),
 				flip(20))
 		},
 			"was altered"},
-		{"trust state altered", func(d *coordinatortest.Desk) { d.Store.Alter(bundle.StateKey, flip(-1)) }, "trust state"},
+		{"trust state altered", func(d *coordinatortest.Desk) { d.Store.Alter(bundle.StateKey, flip(-1)) },
+			"trust state"},
 		{"a ban altered", func(d *coordinatortest.Desk) { d.Store.Alter(key(d, record.BanIDPrefix), flip(-1)) },
 			"trust state"},
 		{"its memory of the head altered",
-			func(d *coordinatortest.Desk) { d.Disk.Put("/coordinator/"+authority.MarkFile, []byte("{")) }, authority.MarkFile},
+			func(d *coordinatortest.Desk) {
+				d.Disk.Put("/coordinator/"+authority.MarkFile,
+					[]byte("{"))
+			}, authority.MarkFile},
 		{"store rolled back by one set", func(d *coordinatortest.Desk) {
 			before := d.Store.Snapshot()
-			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 			d.Store.Revert(before)
 		}, "history went back"},
 		{"store forked", func(d *coordinatortest.Desk) {
 			before := d.Store.Snapshot()
-			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 			d.Store.Revert(before)
 			// The same disk, less its memory of the head, makes another child.
 			seen, err := d.Disk.FS().ReadFile("/coordinator/"+authority.MarkFile, authority.MaxMarkFile)
-			wantOnly(t, "read", err, "")
+			coordinatortest.WantOnly(t, "read", err, "")
 			forgets(d, authority.MarkFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-			wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 3)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 3)), "")
 			d.Disk.Put("/coordinator/"+authority.MarkFile, seen)
 		}, "history was forked"},
 		{"its own enrolment key lost", func(d *coordinatortest.Desk) {
-			wantOnly(t, "remove", d.Disk.FS().Remove("/coordinator/"+authority.EnrolmentKeyFile), "")
+			coordinatortest.WantOnly(t, "remove", d.Disk.FS().Remove("/coordinator/"+authority.EnrolmentKeyFile), "")
 		}, "does not admit"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -193,12 +210,13 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			spoiled := d.Store.Snapshot()
 			d.Restart()
 			wantPhase(d, "recovery", tc.reason)
-			wantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)), explain.RecoveryMode)
+			coordinatortest.WantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)),
+				explain.RecoveryMode)
 			next, _ := coordinatortest.NewKey()
 			_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID, Leaf: m.Leaf,
 				Key: coordinatortest.KeyOf(t, m.Key)},
 				mustCSR(t, next))
-			wantOnly(t, "renew", err, explain.RecoveryMode)
+			coordinatortest.WantOnly(t, "renew", err, explain.RecoveryMode)
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
 			}
@@ -217,7 +235,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 					t.Errorf("it came back at %+v", s.Head)
 				}
 				wantOneKeyPerEpoch(t, d)
-				wantOnly(t, "renew afterwards", m.Renew(), "")
+				coordinatortest.WantOnly(t, "renew afterwards", m.Renew(), "")
 				d.Restart()
 				wantPhase(d, "ready", "")
 				return
@@ -239,7 +257,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			}
 			d.LookAgain()
 			wantPhase(d, "ready", "")
-			wantOnly(t, "renew afterwards", m.Renew(), "")
+			coordinatortest.WantOnly(t, "renew afterwards", m.Renew(), "")
 		})
 	}
 }
@@ -267,13 +285,13 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			tc.spoil(d)
 			d.C.Rooms().Authority.Look(t.Context())
 			wantPhase(d, "recovery", "")
-			wantOnly(t, "renew", m.Renew(), explain.RecoveryMode)
+			coordinatortest.WantOnly(t, "renew", m.Renew(), explain.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
-			wantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
+			coordinatortest.WantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
 			d.Store.Revert(good)
 			d.C.Rooms().Authority.Look(t.Context())
 			wantPhase(d, "ready", "")
-			wantOnly(t, "renew", m.Renew(), "")
+			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 		})
 	}
 	// A coordinator that runs stays at its head, of which it may hold the only mesh CA
@@ -283,7 +301,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		m := d.Joined("a")
 		old := d.Store.Snapshot()
-		wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+		coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 		now, good := d.State(), d.Store.Snapshot()
 		d.Store.Revert(old)
 		for range 2 {
@@ -291,11 +309,12 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			if d.State() != now {
 				t.Fatal("an older head in the store changed the state")
 			}
-			wantOnly(t, "renew", m.Renew(), explain.HistoryInvalid)
-			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+			coordinatortest.WantOnly(t, "renew", m.Renew(), explain.HistoryInvalid)
+			_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+				d.C.Rooms().Admission.RegisterServices).CreateToken(
 				t.Context(),
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
-			wantOnly(t, "token", err, explain.HistoryInvalid)
+			coordinatortest.WantOnly(t, "token", err, explain.HistoryInvalid)
 		}
 		if err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 3)); err == nil {
 			t.Error("a set after a head that the store does not show was made")
@@ -305,7 +324,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 		if d.State() != now {
 			t.Error("the state is another one")
 		}
-		wantOnly(t, "renew", m.Renew(), "")
+		coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 		d.Store.Revert(old)
 		d.Restart()
 		wantPhase(d, "recovery", "history went back")
@@ -326,7 +345,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 			t.Run(fmt.Sprintf("first %v, at %s", first, point), func(t *testing.T) {
 				d := coordinatortest.NewDesk(t)
 				if !first {
-					wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+					coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 				}
 				d.Faults.FailNext(point, 1, crash)
 				err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
@@ -343,7 +362,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 				t.Run(fmt.Sprintf("first %v, write %d, %d", first, n, how), func(t *testing.T) {
 					d := coordinatortest.NewDesk(t)
 					if !first {
-						wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+						coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 					}
 					before := d.State().Head.Hash
 					lost := slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n)
@@ -364,7 +383,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 			t.Run(fmt.Sprintf("first %v, store gone at write %d", first, n), func(t *testing.T) {
 				d := coordinatortest.NewDesk(t)
 				if !first {
-					wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+					coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 				}
 				before := d.State().Head.Hash
 				count := 0
@@ -394,7 +413,7 @@ func afterCrash(d *coordinatortest.Desk, t *testing.T, first, moved bool) {
 	switch {
 	case first && !moved:
 		wantPhase(d, "uninitialized", "")
-		wantOnly(t, "another first set", d.Set(coordinatortest.PoolEntries), "")
+		coordinatortest.WantOnly(t, "another first set", d.Set(coordinatortest.PoolEntries), "")
 		d.Restart()
 	case moved && !first && d.State().Head.Index != 2, moved && first && d.State().Head.Index != 1, !moved && !first &&
 		d.State().Head.Index != 1:
@@ -408,7 +427,7 @@ func afterCrash(d *coordinatortest.Desk, t *testing.T, first, moved bool) {
 		t.Fatal("the bundle does not accept the mesh CA key in force")
 	}
 	m := d.Joined("after")
-	wantOnly(t, "renew", m.Renew(), "")
+	coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 	// I9: each mesh CA key under one epoch.
 	epochs := make(map[identity.KeyID]uint64)
 	for _, k := range d.State().Chain.MeshCAKeys() {
@@ -477,7 +496,7 @@ func TestTwoReplicas(t *testing.T) {
 	entries := coordinatortest.PoolEntries + fmt.Sprintf(
 		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 		other.Rooms().Self.EnrolmentKey())
-	wantOnly(t, "set", d.Set(entries), "")
+	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	other.Rooms().Authority.Look(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
@@ -489,24 +508,25 @@ func TestTwoReplicas(t *testing.T) {
 		defer func() { d.C = here }()
 		return f()
 	}
-	wantOnly(t, "renew at the other", at(other, m.Renew), "")
+	coordinatortest.WantOnly(t, "renew at the other", at(other, m.Renew), "")
 
 	// A replica that lags does not decide under its old manifest: it catches up
 	// first, and then refuses.
-	wantOnly(t, "set", d.Set(entriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
-	wantOnly(t, "renew at the one that lags", at(other, m.Renew), explain.RenewEntryGone)
+	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
+	coordinatortest.WantOnly(t, "renew at the one that lags", at(other, m.Renew), explain.RenewEntryGone)
 	if other.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
 		t.Fatal("the other replica did not catch up")
 	}
-	wantOnly(t, "set", d.Set(entries), "")
+	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	other.Rooms().Authority.Look(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
 	banAt(d, t, identity.Data, "a")
 	next, _ := coordinatortest.NewKey()
-	_, err = coordinatortest.RenewOver(t.Context(), other, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t, m.Key)},
+	_, err = coordinatortest.RenewOver(t.Context(), other, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t,
+		m.Key)},
 		mustCSR(t, next))
-	wantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
+	coordinatortest.WantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
 	if err := other.Rooms().Bundle.Refresh(t.Context(), other.Rooms().Head.State(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -552,9 +572,10 @@ func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 func TestSetsThatWouldStopTheCluster(t *testing.T) {
 	t.Run("renaming this coordinator", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
-		m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "{name: coordinator-1,", "{name: renamed,", 1)
+		m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "{name: coordinator-1,",
+			"{name: renamed,", 1)
 		_, err := d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(m)), false)
-		wantOnly(t, "set", err, explain.RequestField)
+		coordinatortest.WantOnly(t, "set", err, explain.RequestField)
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
@@ -572,11 +593,12 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		wantOnly(t, "a set that moves authority", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)),
+		coordinatortest.WantOnly(t, "a set that moves authority", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t,
+			2)),
 			explain.RateLimited)
-		wantOnly(t, "a set that does not", d.Set(entriesOf(false)), "")
+		coordinatortest.WantOnly(t, "a set that does not", d.Set(entriesOf(false)), "")
 		d.Advance(time.Hour)
-		wantOnly(t, "an hour later", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+		coordinatortest.WantOnly(t, "an hour later", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 	})
 }
 
@@ -598,8 +620,8 @@ func testClockThatJumps(t *testing.T, bans bool) {
 	}
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
 		d.Advance(jump)
-		wantOnly(t, "trust", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-		wantOnly(t, "identity", d.C.Rooms().Bundle.RenewIdentity(t.Context(), d.State()), "")
+		coordinatortest.WantOnly(t, "trust", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
+		coordinatortest.WantOnly(t, "identity", d.C.Rooms().Bundle.RenewIdentity(t.Context(), d.State()), "")
 		v := d.C.Rooms().Bundle.View()
 		if age := d.Clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
 			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)

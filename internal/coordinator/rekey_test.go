@@ -28,7 +28,7 @@ func TestRekey(t *testing.T) {
 	m := d.Joined("a")
 	before := d.State()
 	after, err := rekey(d)
-	wantOnly(t, "rekey", err, "")
+	coordinatortest.WantOnly(t, "rekey", err, "")
 	switch {
 	case after != d.State() || after.Phase != authority.Ready:
 		t.Fatal("what it returned is not the state")
@@ -40,7 +40,7 @@ func TestRekey(t *testing.T) {
 	case after.MeshKey == before.MeshKey || after.MeshKey != after.Head.MeshCAKey:
 		t.Error("the mesh CA key is not a new one, or not the head's")
 	}
-	wantOnly(t, "renew", m.Renew(), "")
+	coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 	d.Restart() // the keeper has the new key
 	wantPhase(d, "ready", "")
 	if d.State().Head.Hash != after.Head.Hash || d.State().MeshKey != after.MeshKey {
@@ -53,13 +53,13 @@ func TestRekey(t *testing.T) {
 func TestRekeyAfterAnOldHead(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	old := d.State()
-	wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
 	now := d.State()
 	release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
-	wantOnly(t, "turn", err, "")
+	coordinatortest.WantOnly(t, "turn", err, "")
 	_, err = d.C.Rooms().Authority.Rekey(t.Context(), old, "test", "test", nil)
 	release()
-	wantOnly(t, "rekey", err, explain.HistoryInvalid)
+	coordinatortest.WantOnly(t, "rekey", err, explain.HistoryInvalid)
 	d.C.Rooms().Authority.Look(t.Context())
 	if d.State() != now {
 		t.Error("the state is another one")
@@ -75,7 +75,7 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			before := d.State().Head
-			d.Faults.FailNext(point, 1, errTestCrash)
+			d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
 			if _, err := rekey(d); err == nil {
 				t.Fatal("the fault did not show")
 			}
@@ -104,7 +104,7 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 				return nil
 			})
 			s, err := rekey(d)
-			wantOnly(t, "rekey", err, "")
+			coordinatortest.WantOnly(t, "rekey", err, "")
 			if s.Head.Previous != before.Hash {
 				t.Errorf("the head is %+v", s.Head)
 			}
@@ -117,10 +117,10 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 func TestRekeyWantsAdmission(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	stranger, err := d.Another("stranger")
-	wantOnly(t, "start", err, "")
+	coordinatortest.WantOnly(t, "start", err, "")
 	defer stranger.Close()
 	_, err = stranger.Rooms().Authority.Rekey(t.Context(), d.State(), "test", "test", nil)
-	wantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
+	coordinatortest.WantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
 	d.C.Rooms().Authority.Look(t.Context())
 	wantPhase(d, "ready", "")
 }
@@ -130,14 +130,14 @@ func TestRekeyWantsAdmission(t *testing.T) {
 func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	t.Parallel()
 	d, _ := coordinatortest.OwnedDesk(t, "")
-	d.Faults.Fail("adopt.begin", errTestCrash)
+	d.Faults.Fail("adopt.begin", coordinatortest.ErrCrash)
 	var last history.Record
 	for range 3 {
 		release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
-		wantOnly(t, "turn", err, "")
+		coordinatortest.WantOnly(t, "turn", err, "")
 		_, err = d.C.Rooms().Authority.Rekey(t.Context(), d.State().Ready(), "test", "test", nil)
 		release()
-		wantOnly(t, "rekey", err, explain.DoneNotInForce)
+		coordinatortest.WantOnly(t, "rekey", err, explain.DoneNotInForce)
 		last = mustHead(t, d)
 		d.LookAgain()
 	}

@@ -37,12 +37,13 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
 	const agents = "asked of an agent, on its own socket"
 	prepared := func(d *coordinatortest.Desk) *fealtyv1.CommitReseedRequest {
-		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).PrepareReseed(
+		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
+			d.C.Rooms().Authority.RegisterServices).PrepareReseed(
 			ctx,
 			&fealtyv1.PrepareReseedRequest{})
-		wantOnly(t, "prepare", err, "")
+		coordinatortest.WantOnly(t, "prepare", err, "")
 		key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-		wantOnly(t, "key", err, "")
+		coordinatortest.WantOnly(t, "key", err, "")
 		return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
 			Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
 				{Key: key.String(), Signature: ed25519.Sign(d.Signer,
@@ -58,7 +59,8 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ManifestService.SetManifest", "refused: it names the head that it follows",
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := d.C.Rooms().Authority.Set(ctx, d.Request(d.Manifest(coordinatortest.PoolEntries+coordinatorEntry(t, 2))),
+					_, err := d.C.Rooms().Authority.Set(ctx,
+						d.Request(d.Manifest(coordinatortest.PoolEntries+coordinatorEntry(t, 2))),
 						true)
 					return err
 				}
@@ -108,21 +110,23 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			raw := statement(d, 1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
 			return func() error { _, err := apply(d, raw, false); return err }
 		}},
-		{"LeaderService.TransferLeader", "the next leader is sent away too", func(d *coordinatortest.Desk) func() error {
-			ledByAnother(d)
-			return func() error {
-				soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
-				defer cancel()
-				_, err := coordinatortest.Served[fealtyv1.LeaderServiceServer](
-					d.C.Rooms().Election.RegisterServices).TransferLeader(soon,
-					&fealtyv1.TransferLeaderRequest{})
-				return err
-			}
-		}},
+		{"LeaderService.TransferLeader", "the next leader is sent away too",
+			func(d *coordinatortest.Desk) func() error {
+				ledByAnother(d)
+				return func() error {
+					soon, cancel := context.WithTimeout(ctx, time.Second) // nobody takes over here
+					defer cancel()
+					_, err := coordinatortest.Served[fealtyv1.LeaderServiceServer](
+						d.C.Rooms().Election.RegisterServices).TransferLeader(soon,
+						&fealtyv1.TransferLeaderRequest{})
+					return err
+				}
+			}},
 		{"TokenService.CreateToken", "another token, and the first one nobody knows",
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
+					_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+						d.C.Rooms().Admission.RegisterServices).CreateToken(
 						ctx,
 						&fealtyv1.CreateTokenRequest{Entry: "pool"})
 					return err
@@ -131,7 +135,8 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"TokenService.RevokeToken", "nothing: it is revoked for good", func(d *coordinatortest.Desk) func() error {
 			id := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}).ID
 			return func() error {
-				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).RevokeToken(
+				_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](
+					d.C.Rooms().Admission.RegisterServices).RevokeToken(
 					ctx,
 					&fealtyv1.RevokeTokenRequest{Id: id})
 				return err
@@ -202,10 +207,11 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 					return err
 				}
 			}},
-		{"AdmissionService.Join", "the same member: it proves the same key", func(d *coordinatortest.Desk) func() error {
-			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
-			return func() error { return d.Machine().Join(identity.Data, proof.NewTokenProver(tok)) }
-		}},
+		{"AdmissionService.Join", "the same member: it proves the same key",
+			func(d *coordinatortest.Desk) func() error {
+				tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: "a"})
+				return func() error { return d.Machine().Join(identity.Data, proof.NewTokenProver(tok)) }
+			}},
 		{"AdmissionService.Renew", "another certificate over the same key", func(d *coordinatortest.Desk) func() error {
 			m := d.Joined("a")
 			return m.Renew
@@ -214,7 +220,8 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			m := d.Joined("a")
 			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
 			return func() error {
-				_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Leave(
+				_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](
+					d.C.Rooms().Admission.RegisterServices).Leave(
 					identity.NewContext(ctx, peer),
 					&fealtyv1.LeaveRequest{})
 				return err
@@ -265,7 +272,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	}
 	// Whatever the API has that can change something has a row.
 	services, err := authz.Services(authz.APIServices()...)
-	wantOnly(t, "services", err, "")
+	coordinatortest.WantOnly(t, "services", err, "")
 	for _, s := range services {
 		for i := range s.Methods().Len() {
 			name := string(s.Methods().Get(i).Name())
@@ -291,8 +298,8 @@ func loseAfterChange(d *coordinatortest.Desk) *bool {
 			return
 		}
 		*lost = true
-		d.Faults.Fail("adopt.begin", errTestCrash)
-		d.C.Rooms().Head.Put(authority.Recovering(d.State(), errTestCrash), time.Time{})
+		d.Faults.Fail("adopt.begin", coordinatortest.ErrCrash)
+		d.C.Rooms().Head.Put(authority.Recovering(d.State(), coordinatortest.ErrCrash), time.Time{})
 	})
 	return lost
 }
@@ -306,7 +313,7 @@ func ledByAnother(d *coordinatortest.Desk) {
 		d.T.Fatal(err)
 	}
 	d.Store.Write(election.TermKey, w.Value)
-	if err := d.C.Rooms().PeerRecovery.Announce(context.Background(), false); err != nil {
+	if err := d.C.Rooms().Announcement.Announce(context.Background(), false); err != nil {
 		d.T.Fatal(err)
 	}
 }

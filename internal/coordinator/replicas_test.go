@@ -1,7 +1,6 @@
 package coordinator_test
 
 import (
-	"context"
 	"crypto/ed25519"
 	"encoding/json"
 	"fmt"
@@ -13,44 +12,12 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/announcement"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-// awaitReplica waits until the record of r's coordinator is as want says.
-func awaitReplica(f *coordinatortest.Fleet, want func(replicas.Record) bool) replicas.Record {
-	f.T.Helper()
-	key, err := replicas.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	st := f.Store
-	if f.First != nil {
-		st = f.First.Store
-	}
-	var last replicas.Record
-	for e, err := range st.Watch(ctx, key) {
-		if err != nil {
-			f.T.Fatalf("the record did not come: %v; last was %+v", err, last)
-		}
-		if e.Version == 0 {
-			continue
-		}
-		if last, err = replicas.Open(e); err != nil {
-			f.T.Fatal(err)
-		}
-		if want(last) {
-			return last
-		}
-	}
-	f.T.Fatalf("the record did not come; last was %+v", last)
-	return last
-}
 
 func getStatus(f *coordinatortest.Fleet) *fealtyv1.GetStatusResponse {
 	f.T.Helper()
@@ -75,8 +42,8 @@ func TestReplicasTellEachOther(t *testing.T) {
 		head := f.C.Rooms().Head.State().Head.Hash
 		return func(r replicas.Record) bool { return r.Phase == "ready" && r.Head == head }
 	}
-	awaitReplica(f, at(f))
-	told := awaitReplica(r, at(f))
+	coordinatortest.AwaitReplica(f, at(f))
+	told := coordinatortest.AwaitReplica(r, at(f))
 	if told.Name != "coordinator-2" || !slices.Equal(told.Addresses, []string{r.Addr}) || told.Index != 2 ||
 		told.Release != "test" {
 		t.Errorf("coordinator-2 says it is %+v", told)
@@ -93,14 +60,17 @@ func TestReplicasTellEachOther(t *testing.T) {
 	if err := f.Set(f.Manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
 		t.Fatal(err)
 	}
-	awaitReplica(f, at(f))
+	coordinatortest.AwaitReplica(f, at(f))
 	r.Kill()
 	f.Stop()
 	if err := moveAway(f); err != nil {
 		t.Fatal(err)
 	}
 	r.Start()
-	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "recovery" && r.Head.IsZero() && r.Index == 0 })
+	coordinatortest.AwaitReplica(r, func(r replicas.Record) bool {
+		return r.Phase == "recovery" && r.Head.IsZero() &&
+			r.Index == 0
+	})
 	if all := getStatus(r).GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" ||
 		all[0].GetPhase() != "ready" {
 		t.Errorf("in recovery mode it shows %v", all)
@@ -117,34 +87,34 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 	}
 	r.Start()
 	r.AwaitHead(f)
-	awaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
-	awaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" && r.Index == 2 })
+	coordinatortest.AwaitReplica(r, func(r replicas.Record) bool { return r.Phase == "ready" })
+	coordinatortest.AwaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" && r.Index == 2 })
 	r.Kill()
 	mine, err := replicas.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	its, err := replicas.Key(r.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	genuine, err := f.Store.Get(t.Context(), its)
-	wantOnly(t, "read", err, "")
+	coordinatortest.WantOnly(t, "read", err, "")
 	_, stranger, err := ed25519.GenerateKey(nil)
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	strangers, err := replicas.Key(stranger.Public().(ed25519.PublicKey))
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	again := func(change func(*replicas.Record), key ed25519.PrivateKey) []byte {
 		var signed replicas.Signed
 		var rec replicas.Record
-		wantOnly(t, "decode", json.Unmarshal(genuine.Value, &signed), "")
-		wantOnly(t, "decode", json.Unmarshal(signed.Record, &rec), "")
+		coordinatortest.WantOnly(t, "decode", json.Unmarshal(genuine.Value, &signed), "")
+		coordinatortest.WantOnly(t, "decode", json.Unmarshal(signed.Record, &rec), "")
 		change(&rec)
 		raw, err := json.Marshal(rec)
-		wantOnly(t, "encode", err, "")
+		coordinatortest.WantOnly(t, "encode", err, "")
 		out, err := json.Marshal(replicas.Signed{Record: raw, Signature: proof.SignReplica(key, raw)})
-		wantOnly(t, "encode", err, "")
+		coordinatortest.WantOnly(t, "encode", err, "")
 		return out
 	}
 	names := func() string {
 		all, err := f.C.Coordinators().Newest(t.Context(), f.C.Rooms().Head.State().Manifest)
-		wantOnly(t, "replicas", err, "")
+		coordinatortest.WantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
 			out = append(out, r.Name)
@@ -204,18 +174,19 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		stranger))
 	put(replicas.Prefix+"rubbish", []byte("rubbish"))
 	s := f.C.Rooms().Head.State()
-	wantOnly(t, "prune", f.C.Rooms().PeerRecovery.DropReplicas(t.Context(), s, f.Clock()), "")
-	if got := keys(f, replicas.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine, its}))) {
+	coordinatortest.WantOnly(t, "prune", f.C.Rooms().Announcement.Drop(t.Context(), s, f.Clock()), "")
+	if got := coordinatortest.Keys(f, replicas.Prefix); !slices.Equal(got, slices.Sorted(slices.Values([]string{mine,
+		its}))) {
 		t.Errorf("left are %v", got)
 	}
-	week := f.Clock().Add(coordinator.ReplicaRetention + time.Hour)
-	wantOnly(t, "prune", f.C.Rooms().PeerRecovery.DropReplicas(t.Context(), s, week), "")
-	if got := keys(f, replicas.Prefix); len(got) != 2 {
+	week := f.Clock().Add(announcement.Retention + time.Hour)
+	coordinatortest.WantOnly(t, "prune", f.C.Rooms().Announcement.Drop(t.Context(), s, week), "")
+	if got := coordinatortest.Keys(f, replicas.Prefix); len(got) != 2 {
 		t.Errorf("of those that died a week ago %v are left", got)
 	}
 	put(its, again(func(r *replicas.Record) { r.Stopped = true }, r.C.Rooms().Self.PrivateKey()))
-	wantOnly(t, "prune", f.C.Rooms().PeerRecovery.DropReplicas(t.Context(), s, week), "")
-	if got := keys(f, replicas.Prefix); !slices.Equal(got, []string{mine}) {
+	coordinatortest.WantOnly(t, "prune", f.C.Rooms().Announcement.Drop(t.Context(), s, week), "")
+	if got := coordinatortest.Keys(f, replicas.Prefix); !slices.Equal(got, []string{mine}) {
 		t.Errorf("a week after one stopped %v are left", got)
 	}
 }
@@ -228,7 +199,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	var entries strings.Builder
 	for i := range keys {
 		_, key, err := ed25519.GenerateKey(nil)
-		wantOnly(t, "key", err, "")
+		coordinatortest.WantOnly(t, "key", err, "")
 		keys[i] = key
 		fmt.Fprintf(&entries, "  - {name: other-%02d, kind: coordinator, match: [\"key:%s\"]}\n", i,
 			proof.KeyClaim(key.Public().(ed25519.PublicKey)))
@@ -240,13 +211,13 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 		raw, err := json.Marshal(replicas.Record{Key: proof.KeyClaim(public), Addresses: []string{"127.0.0.1:1"},
 			Phase: "ready", Stopped: stopped,
 			At: d.Clock().Add(-time.Duration(i) * time.Hour)}) // the clock of the last one is the most behind
-		wantOnly(t, "encode", err, "")
+		coordinatortest.WantOnly(t, "encode", err, "")
 		value, err := json.Marshal(replicas.Signed{Record: raw, Signature: proof.SignReplica(keys[i], raw)})
-		wantOnly(t, "encode", err, "")
+		coordinatortest.WantOnly(t, "encode", err, "")
 		at, err := replicas.Key(public)
-		wantOnly(t, "key", err, "")
+		coordinatortest.WantOnly(t, "key", err, "")
 		_, err = d.Store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: at, Value: value}}})
-		wantOnly(t, "write", err, "")
+		coordinatortest.WantOnly(t, "write", err, "")
 	}
 	for i := range keys {
 		write(i, false)
@@ -254,7 +225,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
 	all, err := d.C.Coordinators().Newest(t.Context(), d.State().Manifest)
-	wantOnly(t, "replicas", err, "")
+	coordinatortest.WantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
 		names = append(names, r.Name)
@@ -281,27 +252,14 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 }
 
-func keys(f *coordinatortest.Fleet, prefix string) []string {
-	f.T.Helper()
-	l, err := f.Store.List(context.Background(), prefix)
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	var out []string
-	for _, e := range l.Entries {
-		out = append(out, e.Key)
-	}
-	return out
-}
-
 // Without a manifest there is nothing to be a replica of.
 func TestNoReplicaRecordBeforeAManifest(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.NewFleet(t, nil)
-	if err := f.C.Rooms().PeerRecovery.Announce(t.Context(), false); err != nil {
+	if err := f.C.Rooms().Announcement.Announce(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	if got := keys(f, ""); len(got) > 0 {
+	if got := coordinatortest.Keys(f, ""); len(got) > 0 {
 		t.Errorf("an uninitialized coordinator wrote %v", got)
 	}
 }

@@ -51,7 +51,7 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 			}
 			records := recordText(f)
 			oldAlice, oldBob := p.ShareFile(f.Store, "alice"), p.ShareFile(f.Store, "bob")
-			f.Faults.Fail(tc.point, errTestCrash)
+			f.Faults.Fail(tc.point, coordinatortest.ErrCrash)
 			_, _ = reseedClient(f).CommitReseed(f.Context(), prepare(f, nil))
 			newAlice, newBob := p.ShareFile(f.Store, "alice"), p.ShareFile(f.Store, "bob")
 			f.Stop()
@@ -97,8 +97,8 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	f.Member("a")
 	records := recordText(f)
-	f.Faults.Fail("set.after-swap", errTestCrash)
-	f.Faults.Fail("adopt.begin", errTestCrash) // of whoever follows the head too
+	f.Faults.Fail("set.after-swap", coordinatortest.ErrCrash)
+	f.Faults.Fail("adopt.begin", coordinatortest.ErrCrash) // of whoever follows the head too
 	if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil)); err == nil {
 		t.Fatal("the crash was survived")
 	}
@@ -140,8 +140,8 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept := []store.Write{{Key: a.Key, Value: a.Value}}
-	f.Faults.Fail("set.after-swap", errTestCrash)
-	f.Faults.Fail("adopt.begin", errTestCrash) // of whoever follows the head too
+	f.Faults.Fail("set.after-swap", coordinatortest.ErrCrash)
+	f.Faults.Fail("adopt.begin", coordinatortest.ErrCrash) // of whoever follows the head too
 	if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil)); err == nil {
 		t.Fatal("the crash was survived")
 	}

@@ -88,7 +88,7 @@ func TestReshare(t *testing.T) {
 			t.Error("the head commits to a share of before")
 		}
 	}
-	wantOnly(t, "renew", node.Renew(), "")
+	coordinatortest.WantOnly(t, "renew", node.Renew(), "")
 	d.Lead(d.C)
 	if err := d.C.Rooms().Authority.DropSecrets(t.Context(), s); err != nil {
 		t.Fatal(err)
@@ -142,10 +142,12 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 		seed, extra    string
 		want           explain.Code
 	}{
-		"a set of other owners": {history.KindSet, history.KindSet, seedOf(1, people, "host"), coordinatortest.PoolEntries,
+		"a set of other owners": {history.KindSet, history.KindSet, seedOf(1, people, "host"),
+			coordinatortest.PoolEntries,
 			explain.ManifestOtherKind},
 		"a reshare with an entry more": {history.KindReshare, history.KindReshare, seedOf(1, people, "host"),
-			coordinatortest.PoolEntries + "  - {name: more, kind: data, match: [\"token:more\"]}\n", explain.ManifestOtherKind},
+			coordinatortest.PoolEntries + "  - {name: more, kind: data, match: [\"token:more\"]}\n",
+			explain.ManifestOtherKind},
 		"a reshare of nothing": {history.KindReshare, history.KindReshare, seedOf(1, nil, "host"),
 			coordinatortest.PoolEntries, explain.ManifestOtherKind},
 		"another keeper of the same name": {history.KindReshare, history.KindReshare,
@@ -163,10 +165,11 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.NewDesk(t)
 			d.Seed = seedOf(1, nil, "host")
-			wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			keys := d.Store.Keys("")
 			d.Seed = tc.seed
-			_, err := d.C.Rooms().Authority.Set(t.Context(), asking(d, tc.kind, tc.signedAs, d.Manifest(tc.extra)), false)
+			_, err := d.C.Rooms().Authority.Set(t.Context(), asking(d, tc.kind, tc.signedAs, d.Manifest(tc.extra)),
+				false)
 			coordinatortest.WantCode(t, err, tc.want)
 			if now := d.Store.Keys(""); !slices.Equal(now, keys) {
 				t.Errorf("it left %v", now)
@@ -190,7 +193,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 	start := func(t *testing.T) (d *coordinatortest.Desk, from history.Hash) {
 		d = coordinatortest.NewDesk(t)
 		d.Seed = seedOf(2, before, "host", "gone")
-		wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+		coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 		return d, d.State().Head.Hash
 	}
 	settled := func(t *testing.T, d *coordinatortest.Desk, from history.Hash, failed error) {
@@ -252,7 +255,7 @@ func TestSetAndReshareHaveOneWinner(t *testing.T) {
 	d := coordinatortest.NewDesk(t)
 	people := newOwners(t, "alice", "bob")
 	d.Seed = seedOf(1, people[:1], "host")
-	wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+	coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 	set := asking(d, history.KindSet, history.KindSet, d.Manifest(coordinatortest.PoolEntries+coordinatorEntry(t, 2)))
 	d.Seed = seedOf(2, people, "host")
 	share := asking(d, history.KindReshare, history.KindReshare, d.Manifest(coordinatortest.PoolEntries))

@@ -20,23 +20,23 @@ import (
 func claimRestore(d *coordinatortest.Desk, t *testing.T) {
 	t.Helper()
 	head, err := d.Store.Get(t.Context(), history.HeadKey)
-	wantOnly(t, "head", err, "")
+	coordinatortest.WantOnly(t, "head", err, "")
 	public, key, err := ed25519.GenerateKey(rand.Reader) // one's own
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	reader, err := age.GenerateX25519Identity()
-	wantOnly(t, "recipient", err, "")
+	coordinatortest.WantOnly(t, "recipient", err, "")
 	header := backup.Header{Cluster: coordinatortest.Cluster, CreatedAt: d.Clock(), Revision: 1, Head: head.Value,
 		TransactionKey: public}
 	w, err := backup.NewWriter(io.Discard, header, reader.Recipient().String())
-	wantOnly(t, "begin a backup", err, "")
+	coordinatortest.WantOnly(t, "begin a backup", err, "")
 	end, err := w.Close(key)
-	wantOnly(t, "end the backup", err, "")
+	coordinatortest.WantOnly(t, "end the backup", err, "")
 	intent := backup.Intent{
 		Header: header, Trailer: end,
 		Index: uint64(d.Clock().Unix()), AuthorityEpoch: uint64(d.Clock().Unix()), Floor: 1, At: d.Clock(), Whole: true,
 	}
 	raw, err := intent.Encode()
-	wantOnly(t, "encode", err, "")
+	coordinatortest.WantOnly(t, "encode", err, "")
 	d.Store.Write(backup.IntentKey, raw)
 }
 
@@ -50,7 +50,8 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		m = d.Joined("a")
 		old := d.Store.Snapshot()
 		// Authority does not move: the mesh CA key of the older head is at hand.
-		wantOnly(t, "set", d.Set(coordinatortest.PoolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+		coordinatortest.WantOnly(t, "set", d.Set(
+			coordinatortest.PoolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
 			"")
 		seen = d.State().Head
 		d.Store.Revert(old)
@@ -63,7 +64,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 			t.Fatalf("it is ready at index %d by %s, after index %d", s.Head.Index, s.Head.Kind, seen.Index)
 		}
 		mark, err := d.C.Rooms().Head.Seen()
-		wantOnly(t, "mark", err, "")
+		coordinatortest.WantOnly(t, "mark", err, "")
 		if mark.Hash != seen.Hash {
 			t.Errorf("it remembers index %d as the newest, after index %d", mark.Index, seen.Index)
 		}
@@ -96,13 +97,13 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	t.Run("the intent vanishes", func(t *testing.T) {
 		d, _, seen := back(t)
 		w, _, err := d.C.Rooms().Authority.Read(t.Context(), d.State())
-		wantOnly(t, "read", err, "")
+		coordinatortest.WantOnly(t, "read", err, "")
 		if w == nil || !w.Restores() {
 			t.Fatal("the intent was not read")
 		}
 		d.Store.Alter(backup.IntentKey, func([]byte) []byte { return nil })
 		release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
-		wantOnly(t, "turn", err, "")
+		coordinatortest.WantOnly(t, "turn", err, "")
 		_, err = d.C.Rooms().Authority.GoOn(t.Context(), w)
 		release()
 		if err == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
@@ -143,12 +144,12 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		return err
 	}
 	f.Member("kept")
-	wantOnly(t, "put", put(f, "kind: qos\nname: a\npriority: 1\n"), "")
+	coordinatortest.WantOnly(t, "put", put(f, "kind: qos\nname: a\npriority: 1\n"), "")
 	b := save(f, owners).signed(f.Signer)
 
 	// What the backup does not know: config, a member, a ban, a head.
 	for _, name := range []string{"b", "c", "d"} {
-		wantOnly(t, "put", put(f, "kind: qos\nname: "+name+"\npriority: 1\n"), "")
+		coordinatortest.WantOnly(t, "put", put(f, "kind: qos\nname: "+name+"\npriority: 1\n"), "")
 	}
 	f.Member("lost")
 	banIn(f, f.Member("banned"))
@@ -165,22 +166,22 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	leader, term, _ := awaitLeader(t, all...)
 	before, was := leader.C.Rooms().Head.State(), leader.C.Rooms().Publication.View()
 	l, err := old.List(t.Context(), "")
-	wantOnly(t, "list", err, "")
+	coordinatortest.WantOnly(t, "list", err, "")
 
 	b.planned().signed(f.Signer)
 	r, err := backup.Open(bytes.NewReader(b.file), []age.Identity{owners.Keys["alice"]})
-	wantOnly(t, "open", err, "")
+	coordinatortest.WantOnly(t, "open", err, "")
 	_, err = backup.Restore(t.Context(), next, b.plan, r, nil)
-	wantOnly(t, "restore", err, "")
+	coordinatortest.WantOnly(t, "restore", err, "")
 	// Where the others are nobody knows then, and for a moment nobody says so.
 	for _, r := range all {
-		r.Link.Lie(hideReplicas)
+		r.Link.Lie(coordinatortest.HideReplicas)
 	}
 	base.to(next)
 	for _, r := range all {
 		r.AwaitState("the restore, or that nobody has it", func(s *authority.State) bool {
 			return s.Phase == authority.Ready && s.LastRestore() != nil || strings.Contains(s.Reason,
-				coordinator.ErrNoPeers.Error())
+				peerrecovery.ErrNoPeers.Error())
 		})
 	}
 	for _, r := range all {
@@ -211,7 +212,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	}
 	// All of them compile of what was restored, and take what is new.
 	for i, name := range []string{"e", "g", "h"} {
-		wantOnly(t, "put after the restore", put(all[i], "kind: qos\nname: "+name+"\npriority: 1\n"), "")
+		coordinatortest.WantOnly(t, "put after the restore", put(all[i], "kind: qos\nname: "+name+"\npriority: 1\n"),
+			"")
 	}
 	f.Member("new")
 	for _, r := range all {
@@ -226,7 +228,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		}
 		set, version, ok := r.C.Rooms().Desired.Configured()
 		e, err := next.Get(t.Context(), desired.StateKey)
-		wantOnly(t, "config", err, "")
+		coordinatortest.WantOnly(t, "config", err, "")
 		if !ok || version != e.Version || set.Len() != 4 {
 			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(),
 				e.Version)

@@ -51,7 +51,7 @@ func TestRevoke(t *testing.T) {
 			"x"}, {"coordinator", "c1", "x"}, {"service", strings.Repeat("a", snapshot.MaxRevokedName+1), "x"},
 	} {
 		_, err := revoke(tc.kind, tc.name, tc.reason, false)
-		wantOnly(t, fmt.Sprintf("%.20v", tc), err, explain.RequestField)
+		coordinatortest.WantOnly(t, fmt.Sprintf("%.20v", tc), err, explain.RequestField)
 	}
 	if resp, err := revoke("service", "web", "it leaked", true); err != nil || !resp.GetChanged() ||
 		len(bundleAt(d).Revoked) != 0 {
@@ -102,7 +102,7 @@ func TestRevoke(t *testing.T) {
 		}
 		_, err = full.Revoke(d.Clock(), "x", "x", part.room,
 			snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "one-more"})
-		wantOnly(t, "one above the limit", err, explain.TrustFull)
+		coordinatortest.WantOnly(t, "one above the limit", err, explain.TrustFull)
 		if len(full.Revoked) != part.most {
 			t.Errorf("%d are revoked", len(full.Revoked))
 		}
@@ -228,7 +228,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		}},
 	} {
 		_, err := apply(d, tc.raw(), false)
-		wantOnly(t, tc.name, err, explain.EmergencyRefused)
+		coordinatortest.WantOnly(t, tc.name, err, explain.EmergencyRefused)
 	}
 	if d.C.Rooms().Bundle.View().Version != version {
 		t.Error("a statement that was refused made another bundle")

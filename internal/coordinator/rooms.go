@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"net"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
+	"github.com/fealty-io/fealty/internal/coordinator/announcement"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/keepers"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
+	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -53,6 +54,7 @@ type authorityConfig struct {
 	Keys       *keychain.Keychain
 	StoreGuard *storeguard.Guard
 	Auditing   *auditing.Queue
+	Peers      *peerrecovery.PeerRecovery
 	Store      store.Store
 	FS         durable.FS
 	Faults     *fault.Points
@@ -87,7 +89,6 @@ type authorityConfig struct {
 	BeforeMove func(ctx context.Context, from *authority.State)
 	// LeaderChange begins a change that only who leads can commit.
 	LeaderChange func(s *authority.State) *record.Change
-	Peers        func() peerSecrets
 }
 
 // Authority brings a head into force, and its keys: it sets, follows and comes back (I8, I9).
@@ -117,56 +118,6 @@ func newAuthority(cfg authorityConfig) *Authority {
 		cfg: cfg, setting: make(chan struct{}, 1), firstSets: newFirstSets(),
 		search: decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64},
 	}
-}
-
-// peerRecoveryConfig is what a PeerRecovery is made of.
-type peerRecoveryConfig struct {
-	Self       *authority.Enrolment
-	Head       *authority.Head
-	Replicas   *replicas.Directory
-	Keys       *keychain.Keychain
-	Keepers    *keepers.Keepers
-	Election   *election.Election
-	StoreGuard *storeguard.Guard
-	Store      store.Store
-	Faults     *fault.Points
-	Readers    *flowcontrol.Readers
-	Refusals   *flowcontrol.LogSampler
-	Failures   *flowcontrol.LogSampler
-	Log        *slog.Logger
-	Now        func() time.Time
-	Elapsed    func() time.Duration
-
-	// Reads are the later fields of manifests that this release reads: all of them, but
-	// where a test plays an earlier release.
-	Reads      []string
-	StartedAt  time.Time
-	Release    string   // that it reports
-	Addresses  []string // that others are told; shared
-	ListensAt  string   // its own address, which it never asks
-	Peers      []string // see [Config]
-	LookupHost func(ctx context.Context, name string) ([]string, error)
-	Dial       func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
-	// Silence is for how long the coordinator with the key was not heard, and whether it is
-	// expected.
-	Silence func(key string) (since time.Duration, expected bool)
-	// HeadIfFree returns the state to answer a peer with that is at another head. It does not
-	// wait for who changes the head: two coordinators that prepare each other would wait for
-	// each other.
-	HeadIfFree func(ctx context.Context) (*authority.State, error)
-}
-
-// PeerRecovery hands the secrets of the head from one coordinator to another.
-type PeerRecovery struct {
-	cfg     peerRecoveryConfig
-	metrics *peerRecoveryMetrics
-
-	peerCalls *flowcontrol.Limiter
-	silent    atomic.Pointer[map[string]bool] // peers by address: what they proved nothing when they were asked last
-}
-
-func newPeerRecovery(cfg peerRecoveryConfig) *PeerRecovery {
-	return &PeerRecovery{cfg: cfg, peerCalls: newPeerCalls()}
 }
 
 // ownerRecoveryConfig is what an OwnerRecovery is made of.
@@ -217,7 +168,8 @@ type Rooms struct {
 	Bundle        *trustbundle.Current
 	Election      *election.Election
 	Audit         *audit.Trail
-	PeerRecovery  *PeerRecovery
+	Announcement  *announcement.Announcer
+	PeerRecovery  *peerrecovery.PeerRecovery
 	OwnerRecovery *OwnerRecovery
 	Peers         *peers.Peers
 	Membership    *membership.Membership
@@ -289,9 +241,17 @@ func (c *Coordinator) wire(o own) error {
 		Log: c.log, Now: c.now,
 	})
 	r.Keys = new(keychain.Keychain)
+	r.PeerRecovery = peerrecovery.New(peerrecovery.Config{
+		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Keys, Faults: c.faults, Readers: c.readers,
+		Refusals: c.refusals, Failures: c.failures, Log: c.log, Now: c.now,
+		Addresses: c.addresses(), ListensAt: c.Addr(),
+		Peers: cfg.Peers, LookupHost: cfg.LookupHost, Dial: cfg.Dial, MaxAsking: cfg.knobs.maxAsking,
+		HeadIfFree: func(ctx context.Context) (*authority.State, error) { return r.Authority.headIfFree(ctx) },
+	})
 	r.Authority = newAuthority(authorityConfig{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Keepers: r.Keepers, Keys: r.Keys,
-		StoreGuard: r.StoreGuard, Auditing: r.Auditing, Store: c.store, FS: c.fs, Faults: c.faults,
+		StoreGuard: r.StoreGuard, Auditing: r.Auditing, Peers: r.PeerRecovery, Store: c.store, FS: c.fs,
+		Faults:  c.faults,
 		Limiter: c.limiter, Readers: c.readers, Refusals: c.refusals, Failures: c.failures, Log: c.log,
 		Now: c.now, Elapsed: c.elapsed,
 		SelfHealAfter: cfg.SelfHealAfter, Parse: manifest.Parse,
@@ -325,7 +285,6 @@ func (c *Coordinator) wire(o own) error {
 		},
 		BeforeMove:   func(ctx context.Context, from *authority.State) { r.Audit.BeforeMove(ctx, from) },
 		LeaderChange: func(s *authority.State) *record.Change { return r.Election.NewChange(s) },
-		Peers:        func() peerSecrets { return r.PeerRecovery },
 	})
 	r.Bundle = trustbundle.New(trustbundle.Config{
 		Self: r.Self, Head: r.Head, StoreGuard: r.StoreGuard, Guard: c.guard, Source: o.source,
@@ -347,14 +306,15 @@ func (c *Coordinator) wire(o own) error {
 		Store: c.store, Losses: r.StoreGuard, Authority: r.Head, Trust: r.Bundle,
 		Lead: r.Election, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
 	})
-	r.PeerRecovery = newPeerRecovery(peerRecoveryConfig{
-		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Keys, Keepers: r.Keepers,
-		Election: r.Election, StoreGuard: r.StoreGuard, Store: c.store, Faults: c.faults, Readers: c.readers,
-		Refusals: c.refusals, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
-		StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(), ListensAt: c.Addr(),
-		Peers: cfg.Peers, LookupHost: cfg.LookupHost, Dial: cfg.Dial,
+	reads := manifest.LaterFields()
+	if cfg.knobs.earlier {
+		reads = nil
+	}
+	r.Announcement = announcement.New(announcement.Config{
+		Self: r.Self, Head: r.Head, Keepers: r.Keepers, Election: r.Election, StoreGuard: r.StoreGuard,
+		Replicas: coordinators, Store: c.store, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
+		Reads: reads, StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(),
 		Silence: func(key string) (time.Duration, bool) { return r.Peers.Silent(key) },
-		Reads:   manifest.LaterFields(), HeadIfFree: r.Authority.headIfFree,
 	})
 	r.OwnerRecovery = newOwnerRecovery(ownerRecoveryConfig{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Keys, Authority: r.Authority,

@@ -155,7 +155,7 @@ func TestRotation(t *testing.T) {
 				t.Fatalf("keys %v, %v", got, resp)
 			}
 			_, err := trustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
-			wantOnly(t, "a second rotation", err, explain.TrustRotating)
+			coordinatortest.WantOnly(t, "a second rotation", err, explain.TrustRotating)
 			// Who has the bundle of before reads what both keys sign.
 			if n := len(mustPublish(d, b).State.Value.Signatures); n != 2 {
 				t.Fatalf("%d signatures", n)
@@ -261,12 +261,12 @@ func TestCompromisedKey(t *testing.T) {
 			&fealtyv1.RotateConfigKeyRequest{Compromised: key, Reason: reason, DryRun: dry})
 	}
 	_, err := compromised(stolen, "", false)
-	wantOnly(t, "no reason", err, explain.RequestField)
+	coordinatortest.WantOnly(t, "no reason", err, explain.RequestField)
 	_, err = compromised("0123456789abcdef", "x", false)
-	wantOnly(t, "another key", err, explain.NotFound)
+	coordinatortest.WantOnly(t, "another key", err, explain.NotFound)
 	_, err = trustService(d).RotateConfigKey(t.Context(),
 		&fealtyv1.RotateConfigKeyRequest{Compromised: stolen, Reason: "x", Deadline: durationpb.New(time.Hour)})
-	wantOnly(t, "a deadline", err, explain.RequestField)
+	coordinatortest.WantOnly(t, "a deadline", err, explain.RequestField)
 	if _, err := compromised(stolen, "stolen", true); err != nil || len(keyStates(d)) != 1 {
 		t.Fatalf("a dry run made the keys %v (%v)", keyStates(d), err)
 	}
@@ -345,7 +345,7 @@ func TestCompromisedKey(t *testing.T) {
 			break
 		}
 	}
-	wantOnly(t, "a full list", err, explain.TrustFull)
+	coordinatortest.WantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
 	last := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1]
 	raw := statement(d, 1, func(e *snapshot.Emergency) {
@@ -419,7 +419,7 @@ func TestRotationOfReplicas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	wantOnly(t,
+	coordinatortest.WantOnly(t,
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
@@ -496,7 +496,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 		d := coordinatortest.ReadyDesk(rt, "")
 		d.T = rt
 		defer func() { _ = d.C.Close() }()
-		wantOnlyNil(rt, d.Set(coordinatortest.PoolEntries))
+		coordinatortest.WantOnlyNil(rt, d.Set(coordinatortest.PoolEntries))
 		var members []*keeping
 		for i := range 3 {
 			members = append(members, keepingAt(d, string(rune('a'+i))))
@@ -505,7 +505,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 		follow(d, d.C)
 		mustPublish(d, pub)
 		for _, m := range members {
-			wantOnlyNil(rt, m.fetch(d))
+			coordinatortest.WantOnlyNil(rt, m.fetch(d))
 		}
 		member := rapid.SampledFrom(members)
 		rt.Repeat(map[string]func(*rapid.T){
@@ -531,13 +531,16 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				m := member.Draw(rt, "member")
 				m.follow(d)
 				mustPublish(d, pub)
-				wantOnlyNil(rt, m.pull(d))
-				wantOnlyNil(rt, m.start(d))
+				coordinatortest.WantOnlyNil(rt, m.pull(d))
+				coordinatortest.WantOnlyNil(rt, m.start(d))
 				m.report(d, d.C)
 			},
-			"look":    func(*rapid.T) { mustLook(d) },
-			"time":    func(rt *rapid.T) { d.Advance(time.Duration(rapid.IntRange(1, 60).Draw(rt, "minutes")) * time.Minute) },
-			"restart": func(*rapid.T) { d.Restart(); follow(d, d.C); wantOnlyNil(rt, look(d, d.C)) },
+			"look": func(*rapid.T) { mustLook(d) },
+			"time": func(rt *rapid.T) {
+				d.Advance(time.Duration(rapid.IntRange(1, 60).Draw(rt,
+					"minutes")) * time.Minute)
+			},
+			"restart": func(*rapid.T) { d.Restart(); follow(d, d.C); coordinatortest.WantOnlyNil(rt, look(d, d.C)) },
 			"": func(rt *rapid.T) {
 				signing := 0
 				for _, k := range d.C.Rooms().Bundle.View().ConfigKeys {
@@ -549,16 +552,9 @@ func TestRotationLosesNoConfig(t *testing.T) {
 					rt.Fatalf("%d keys sign", signing)
 				}
 				for _, m := range members {
-					wantOnlyNil(rt, m.start(d))
+					coordinatortest.WantOnlyNil(rt, m.start(d))
 				}
 			},
 		})
 	})
-}
-
-func wantOnlyNil(t coordinatortest.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

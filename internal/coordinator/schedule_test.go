@@ -178,7 +178,7 @@ func (x *replicaSchedule) step() {
 		points := []string{"set.before-swap", "set.after-swap", "rekey.before-swap", "adopt.begin",
 			"adopt.before-identity", "peer.before-reread", "peer.before-audit"}
 		point := points[x.rng.IntN(len(points))]
-		r.Faults.FailNext(point, 1+x.rng.IntN(2), errTestCrash)
+		r.Faults.FailNext(point, 1+x.rng.IntN(2), coordinatortest.ErrCrash)
 		_ = x.rekey(i)
 		if x.rng.IntN(2) == 0 {
 			x.kill(i)
@@ -305,13 +305,13 @@ func (x *replicaSchedule) check() {
 		admitted[r.C.Rooms().Self.EnrolmentKey()] = true
 	}
 	given := make(map[string]bool)
-	for _, e := range audited(x.all[0], "seed.given") {
+	for _, e := range coordinatortest.Audited(x.all[0], "seed.given") {
 		if !admitted[e.Fields["key"]] {
 			t.Errorf("the secrets were given to %s", e.Fields["key"])
 		}
 		given[e.Fields["head"]] = true
 	}
-	for _, e := range audited(x.all[0], transition.ActionSeedReceived, transition.ActionMeshReceived) {
+	for _, e := range coordinatortest.Audited(x.all[0], transition.ActionSeedReceived, transition.ActionMeshReceived) {
 		if e.Fields["via"] == "peer" && (!given[e.Fields["head"]] || !admitted[e.Fields["key"]]) {
 			t.Errorf("%s received what nobody gave: %v", e.Actor, e.Fields)
 		}
@@ -319,7 +319,7 @@ func (x *replicaSchedule) check() {
 			t.Errorf("%s received from a keeper, and there is none", e.Actor)
 		}
 	}
-	for _, e := range audited(x.all[0], "seed.created") {
+	for _, e := range coordinatortest.Audited(x.all[0], "seed.created") {
 		if !strings.HasSuffix(e.Actor, "/coordinator-1") {
 			t.Errorf("%s made a seed", e.Actor)
 		}

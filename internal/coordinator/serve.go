@@ -192,7 +192,7 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 	c.rooms.Authority.RegisterServices(services)
 	c.rooms.Election.RegisterServices(services)
 	c.rooms.Audit.RegisterServices(services)
-	c.rooms.PeerRecovery.registerServices(services)
+	c.rooms.PeerRecovery.RegisterServices(services)
 	c.rooms.OwnerRecovery.registerServices(services)
 	c.rooms.Peers.RegisterServices(services)
 	c.rooms.Membership.RegisterServices(services)

@@ -344,7 +344,7 @@ func (c *Authority) swap(ctx context.Context, mv *transition.Move) (inUse bool, 
 				result = decide.Failed
 			}
 		case decide.Prepare:
-			if took := c.cfg.Peers().prepare(ctx, mv); len(took) > 0 {
+			if took := c.cfg.Peers.Prepare(ctx, mv); len(took) > 0 {
 				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head",
 					slog.Any("peers", took), slog.String("head", mv.Link.Hash.String()))
 			}

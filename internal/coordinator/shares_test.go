@@ -177,7 +177,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 					people := newOwners(t, "alice", "bob")
 					d.Seed = seedOf(2, people)
 					if !first {
-						wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+						coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 					}
 					lost := slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n)
 					d.Store.Lose(append(lost, how)...)
@@ -213,13 +213,14 @@ func TestForgedShares(t *testing.T) {
 			d.Store.Alter(k[0], func([]byte) []byte { return e })
 		},
 		"another index": func(d *coordinatortest.Desk) {
-			d.Store.Alter(d.Store.Keys(coordinator.ShareSetPrefix)[0], func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
+			d.Store.Alter(d.Store.Keys(coordinator.ShareSetPrefix)[0],
+				func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.NewDesk(t)
 			d.Seed = seedOf(2, people)
-			wantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
+			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			harm(d)
 			_, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
 				d.C.Rooms().Authority.RegisterServices).GetSeedShares(t.Context(),

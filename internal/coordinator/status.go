@@ -59,7 +59,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	}
 	if req.GetPageToken() == "" && s.Phase != authority.Uninitialized {
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
-		out.Replicas = c.rooms.PeerRecovery.replicaMessages(reading, s)
+		out.Replicas = c.rooms.Announcement.Messages(reading, s)
 		cancel()
 	}
 	first := c.headFindings(s) // said whatever else is found

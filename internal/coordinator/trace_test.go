@@ -388,14 +388,14 @@ func (tr *tracing) settled(seed string) *coordinatortest.Desk {
 	d := tr.desk()
 	d.Seed = seed
 	d.Open()
-	wantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries), "")
+	coordinatortest.WantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries), "")
 	mustPut(d, "kind: qos\nname: gold\npriority: 1\n")
 	m := d.Machine()
 	token := d.Token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "a"})
-	wantOnly(tr.T, "join", m.Join(identity.Data, proof.NewTokenProver(token)), "")
+	coordinatortest.WantOnly(tr.T, "join", m.Join(identity.Data, proof.NewTokenProver(token)), "")
 	ban := &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "test"}
 	_, err := d.Members().BanMember(context.Background(), ban)
-	wantOnly(tr.T, "ban", err, "")
+	coordinatortest.WantOnly(tr.T, "ban", err, "")
 	tr.follow(d.C)
 	return d
 }
@@ -452,7 +452,8 @@ func traceReseed(tr *tracing) {
 	salt := d.State().Head.Salt
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
-		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).PrepareReseed(
+		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
+			d.C.Rooms().Authority.RegisterServices).PrepareReseed(
 			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
@@ -460,7 +461,8 @@ func traceReseed(tr *tracing) {
 	})
 	req.Signatures = signChangeAt(d, req.Change)
 	tr.during("commit", func() error {
-		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).CommitReseed(
+		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
+			d.C.Rooms().Authority.RegisterServices).CommitReseed(
 			ctx, req)
 		return err
 	})
@@ -476,7 +478,7 @@ func traceReseed(tr *tracing) {
 func traceRecoverOwners(tr *tracing) {
 	p := coordinatortest.NewPeople(tr.T, "alice", "bob", "carol")
 	d := tr.settled(p.Seed(2, ""))
-	wantOnly(tr.T, "close", d.C.Close(), "")
+	coordinatortest.WantOnly(tr.T, "close", d.C.Close(), "")
 	tr.opens(d, "start without a keeper")
 	tr.wantPhase(d.C, authority.Recovery)
 	tr.during("a look at the head", func() error {
@@ -501,8 +503,8 @@ func (tr *tracing) pair() *coordinatortest.Desk {
 		d.Seed = coordinatortest.NewPeople(tr.T, "alice", "bob").Seed(1, "")
 		d.Open()
 		second, err := d.Another("second")
-		wantOnly(tr.T, "make the keys of the second", err, "")
-		wantOnly(tr.T, "close", second.Close(), "")
+		coordinatortest.WantOnly(tr.T, "make the keys of the second", err, "")
+		coordinatortest.WantOnly(tr.T, "close", second.Close(), "")
 		first, other := d.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey),
 			second.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)
 		if identity.KeyID(sha256.Sum256(first)).String() > identity.KeyID(sha256.Sum256(other)).String() {
@@ -510,7 +512,7 @@ func (tr *tracing) pair() *coordinatortest.Desk {
 		}
 		const admits = "  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n"
 		entry := fmt.Sprintf(admits, second.Rooms().Self.EnrolmentKey())
-		wantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries+entry), "")
+		coordinatortest.WantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries+entry), "")
 		tr.follow(d.C)
 		return d
 	}
@@ -544,7 +546,7 @@ func (tr *tracing) recovers(d *coordinatortest.Desk, addr, own string) *coordina
 
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
-	second := tr.recovers(d, servePeer(tr.T,
+	second := tr.recovers(d, coordinatortest.ServePeer(tr.T,
 		coordinatortest.Served[fealtyv1.PeerServiceServer](d.C.Rooms().PeerRecovery.RegisterServices)), "")
 	if second.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
 		tr.Error("they are at two heads")
@@ -564,11 +566,12 @@ func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 func traceSetWithPeer(tr *tracing) {
 	d := tr.pair()
 	peer := new(lateServer)
-	own := servePeer(tr.T, peer)
+	own := coordinatortest.ServePeer(tr.T, peer)
 	peer.c = tr.recovers(d,
-		servePeer(tr.T, coordinatortest.Served[fealtyv1.PeerServiceServer](d.C.Rooms().PeerRecovery.RegisterServices)), own)
+		coordinatortest.ServePeer(tr.T, coordinatortest.Served[fealtyv1.PeerServiceServer](
+			d.C.Rooms().PeerRecovery.RegisterServices)), own)
 	tr.during("it says where it is",
-		func() error { return peer.c.Rooms().PeerRecovery.Announce(context.Background(), false) })
+		func() error { return peer.c.Rooms().Announcement.Announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
 		_, err := trustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
@@ -606,16 +609,17 @@ func traceRestore(tr *tracing) {
 	tr.during("back up", func() error {
 		return coordinator.BackupOf(d.C).CreateBackup(&fealtyv1.CreateBackupRequest{}, &saved)
 	})
-	wantOnly(tr.T, "set", d.Set(coordinatortest.PoolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")
-	wantOnly(tr.T, "close", d.C.Close(), "")
+	coordinatortest.WantOnly(tr.T, "set", d.Set(
+		coordinatortest.PoolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")
+	coordinatortest.WantOnly(tr.T, "close", d.C.Close(), "")
 
 	ids := []age.Identity{p.Keys["alice"]}
 	found, err := backup.Check(bytes.NewReader(saved.file.Bytes()), ids)
-	wantOnly(tr.T, "check", err, "")
+	coordinatortest.WantOnly(tr.T, "check", err, "")
 	plan, err := backup.Plan(found, d.Clock(), "test")
-	wantOnly(tr.T, "plan", err, "")
+	coordinatortest.WantOnly(tr.T, "plan", err, "")
 	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-	wantOnly(tr.T, "key", err, "")
+	coordinatortest.WantOnly(tr.T, "key", err, "")
 	signed := ed25519.Sign(d.Signer, plan.Transition(found.History).Statement())
 	plan.Signatures = append(plan.Signatures, history.Signature{Key: key, Signature: [64]byte(signed)})
 	d.Store = coordinatortest.NewMemStore()

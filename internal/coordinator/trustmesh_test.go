@@ -56,7 +56,7 @@ func TestTrustMesh(t *testing.T) {
 			t.Errorf("set %d: the member is not asked to renew", i)
 		}
 		if i == 0 {
-			wantOnlyNil(t, a.Renew())
+			coordinatortest.WantOnlyNil(t, a.Renew())
 			if d.C.Rooms().Delivery.Outdated(a.Leaf) {
 				t.Error("the renewed member is asked to renew again")
 			}
@@ -71,11 +71,11 @@ func TestTrustMesh(t *testing.T) {
 	s := d.State()
 	other, err := ca.NewMeshCA(s.Root, s.Secrets.RootCA(), ca.MeshConfig{Cluster: coordinatortest.Cluster,
 		Epoch: s.Head.AuthorityEpoch, Validity: 100 * time.Hour}, d.Clock())
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	issuer, err := ca.NewIssuer(other, coordinatortest.Cluster)
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	leaf, err := issuer.Issue(ca.Request{PublicKey: a.Key.Public(), ID: a.ID, TTL: time.Hour}, d.Clock())
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	if _, err := d.C.Rooms().Bundle.View().Bundle.Verify([]*x509.Certificate{leaf, other.Certificate()},
 		d.Clock()); err == nil {
 		t.Error("a chain over a mesh CA key of no head is believed")
@@ -83,7 +83,7 @@ func TestTrustMesh(t *testing.T) {
 	// When what the old keys signed has ended, they are accepted no more.
 	d.Advance(s.Manifest.LongestSVIDTTL() + time.Minute)
 	d.C.Rooms().Authority.Look(t.Context())
-	wantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
+	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
 	if left := bundleAt(d).MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
 	}
@@ -105,7 +105,7 @@ func TestRotateMeshKey(t *testing.T) {
 	}
 	_, err = trustService(d).RotateMeshKey(t.Context(),
 		&fealtyv1.RotateMeshKeyRequest{Reason: string(make([]byte, record.MaxReasonBytes+1))})
-	wantOnly(t, "a long reason", err, explain.RequestField)
+	coordinatortest.WantOnly(t, "a long reason", err, explain.RequestField)
 	gone, cancel := context.WithCancel(t.Context())
 	d.Faults.Arm("rekey.before-swap", func() error { cancel(); return nil }) // whoever asked hangs up
 	resp, err := trustService(d).RotateMeshKey(gone, &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
@@ -133,9 +133,9 @@ func TestRotateMeshKey(t *testing.T) {
 		}
 	}
 	want(0, "[data/a data/b]")
-	wantOnlyNil(t, a.Renew())
+	coordinatortest.WantOnlyNil(t, a.Renew())
 	want(1, "[data/b]")
-	wantOnlyNil(t, b.Rejoin())
+	coordinatortest.WantOnlyNil(t, b.Rejoin())
 	want(2, "[]")
 	wantOneKeyPerEpoch(t, d)
 	if found, _ := audits(d, "manifest.rekey"); len(found) != 1 {

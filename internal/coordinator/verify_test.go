@@ -53,7 +53,7 @@ func TestVerify(t *testing.T) {
 	s := f.C.Rooms().Head.State()
 	want := recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin}
 	got, err := verifyAt(t, f.Addr, want)
-	wantOnly(t, "verify", err, "")
+	coordinatortest.WantOnly(t, "verify", err, "")
 	if got.Coordinator != "coordinator-1" || got.History.Current().Hash != s.Head.Hash ||
 		identity.KeyOf(got.Root) != s.RootPin || identity.KeyOf(got.MeshCA) != s.MeshKey {
 		t.Fatalf("verified %+v", got)
@@ -72,7 +72,7 @@ func TestVerify(t *testing.T) {
 	}
 	want.Manifest = f.C.Rooms().Head.State().Manifest
 	got, err = verifyAt(t, f.Addr, want)
-	wantOnly(t, "verify the next", err, "")
+	coordinatortest.WantOnly(t, "verify the next", err, "")
 
 	// What was seen binds: an older head, another head at the same place, another root.
 	second := got.Mark()
@@ -84,7 +84,11 @@ func TestVerify(t *testing.T) {
 			explain.HistoryWentBack},
 		"fork": {func(e *recovery.Expected) { e.Seen.Hash[0]++ }, explain.HistoryForked},
 		"another " +
-			"key": {func(e *recovery.Expected) { e.Seen.TransactionKey = make([]byte, 32); e.Seen.TransactionKey[0] = 2 },
+			"key": {func(e *recovery.Expected) {
+			e.Seen.TransactionKey = make([]byte,
+				32)
+			e.Seen.TransactionKey[0] = 2
+		},
 			explain.VerifyHistory},
 		"another root":  {func(e *recovery.Expected) { e.Seen.Root[0]++ }, explain.VerifyAuthority},
 		"another pin":   {func(e *recovery.Expected) { e.Pin[0]++ }, explain.VerifyAuthority},
@@ -95,10 +99,10 @@ func TestVerify(t *testing.T) {
 		e.Seen = second
 		tc.change(&e)
 		_, err := verifyAt(t, f.Addr, e)
-		wantOnly(t, name, err, tc.want)
+		coordinatortest.WantOnly(t, name, err, tc.want)
 	}
 	foreign, err := manifest.Parse([]byte(string(f.Manifest("")) + "  - {name: x, kind: data, match: [\"token:x\"]}\n"))
-	wantOnly(t, "parse", err, "")
+	coordinatortest.WantOnly(t, "parse", err, "")
 	_, err = verifyAt(t, f.Addr, recovery.Expected{Manifest: foreign})
 	coordinatortest.WantCode(t, err, explain.VerifyManifest)
 	if when := explain.Of(err).Fields["when"]; when != "it was never in force" {
@@ -118,20 +122,20 @@ func TestStrangersSeeNoManifest(t *testing.T) {
 		}
 	}
 	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{})
-	wantOnly(t, "dial", err, "")
+	coordinatortest.WantOnly(t, "dial", err, "")
 	defer conn.Close()
 	stream, err := fealtyv1.NewVerifyServiceClient(conn).Verify(t.Context(),
 		&fealtyv1.VerifyRequest{Nonce: make([]byte, proof.NonceBytes)})
-	wantOnly(t, "verify", err, "")
+	coordinatortest.WantOnly(t, "verify", err, "")
 	links := 0
 	for {
 		m, err := stream.Recv()
 		if err == io.EOF {
 			break
 		}
-		wantOnly(t, "receive", err, "")
+		coordinatortest.WantOnly(t, "receive", err, "")
 		raw, err := goproto.Marshal(m)
-		wantOnly(t, "encode", err, "")
+		coordinatortest.WantOnly(t, "encode", err, "")
 		if n := len(m.GetHistory().GetManifests()); n > 0 || bytes.Contains(raw, []byte("confidential")) {
 			t.Errorf("a stranger is shown %d manifests in %d bytes", n, len(raw))
 		}
@@ -169,7 +173,7 @@ func TestVerifyAfterSets(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	got, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest})
-	wantOnly(t, "the first look", err, "")
+	coordinatortest.WantOnly(t, "the first look", err, "")
 	if got.History.Unsigned() != 0 || got.Manifest.Hash() != f.C.Rooms().Head.State().Manifest.Hash() {
 		t.Errorf("the first look found %d unchecked links", got.History.Unsigned())
 	}
@@ -181,7 +185,7 @@ func TestVerifyAfterSets(t *testing.T) {
 		}
 	}
 	got, err = verifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: first})
-	wantOnly(t, "the second look", err, "")
+	coordinatortest.WantOnly(t, "the second look", err, "")
 	// The first set has the signers of the mark; the third follows a manifest that nobody
 	// showed, as the second does.
 	if got.History.Unsigned() != 2 || len(got.History.Links()) != 4 || got.Restored {
@@ -198,7 +202,7 @@ func TestVerifyInRecoveryMode(t *testing.T) {
 	f, _ := ownedFleet(t, nil)
 	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
 	got, err := verifyAt(t, f.Addr, want)
-	wantOnly(t, "verify", err, "")
+	coordinatortest.WantOnly(t, "verify", err, "")
 	loseKeeper(f)
 	_, err = verifyAt(t, f.Addr, want)
 	coordinatortest.WantCode(t, err, explain.RecoveryMode)
@@ -237,11 +241,11 @@ func (l *impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifySer
 func (l *impostor) serve(t *testing.T) string {
 	t.Helper()
 	material, err := credential.NewEphemeral(nil)
-	wantOnly(t, "certificate", err, "")
+	coordinatortest.WantOnly(t, "certificate", err, "")
 	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.NewIssued(material)})
-	wantOnly(t, "guard", err, "")
+	coordinatortest.WantOnly(t, "guard", err, "")
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	wantOnly(t, "listen", err, "")
+	coordinatortest.WantOnly(t, "listen", err, "")
 	server := grpc.NewServer(grpc.Creds(guard.Credentials()))
 	fealtyv1.RegisterVerifyServiceServer(server, l)
 	done := make(chan error, 1)
@@ -257,11 +261,11 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	s := f.C.Rooms().Head.State()
 	want := recovery.Expected{Manifest: s.Manifest}
 	_, own, err := ed25519.GenerateKey(rand.Reader)
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	h, _, _, err := f.C.Rooms().Head.ClaimedHistory(t.Context())
-	wantOnly(t, "history", err, "")
+	coordinatortest.WantOnly(t, "history", err, "")
 	genuine, _, err := f.C.VerifyClaim(t.Context(), make([]byte, 32), make([]byte, 32))
-	wantOnly(t, "claim", err, "")
+	coordinatortest.WantOnly(t, "claim", err, "")
 	// by makes a claim by the coordinator's own key, of what change made of the truth.
 	by := func(key ed25519.PrivateKey, change func(*proof.VerifyTranscript)) func(nonce,
 		binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
@@ -282,7 +286,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	nothing := func(*proof.VerifyTranscript) {}
 	otherMesh, err := ca.NewMeshCA(s.Root, s.Secrets.RootCA(),
 		ca.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: s.Head.AuthorityEpoch, Validity: time.Hour}, time.Now())
-	wantOnly(t, "mesh CA", err, "")
+	coordinatortest.WantOnly(t, "mesh CA", err, "")
 	other := coordinatortest.ReadyFleet(t, nil)
 	met := make(map[string]bool)
 	for _, tc := range []struct {
@@ -339,7 +343,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	}
 	// The harness works, and who holds the coordinator's key is believed.
 	_, err = verifyAt(t, (&impostor{answer: by(f.C.Rooms().Self.PrivateKey(), nothing)}).serve(t), want)
-	wantOnly(t, "genuine", err, "")
+	coordinatortest.WantOnly(t, "genuine", err, "")
 	// TestVerify and TestVerifyInRecoveryMode have the others.
 	met["mark"], met["manifest"], met["ready"] = true, true, true
 	for _, c := range recovery.VerifyChecks() {
@@ -359,16 +363,16 @@ func TestVerifiersAreBounded(t *testing.T) {
 	for range coordinator.VerifiersPerSource {
 		var err error
 		place, err = f.C.Verifiers().Enter(t.Context(), "127.0.0.1", epoch0)
-		wantOnly(t, "enter", err, "")
+		coordinatortest.WantOnly(t, "enter", err, "")
 	}
 	_, err := verifyAt(t, f.Addr, want)
 	coordinatortest.WantCode(t, err, explain.RateLimited)
 	place.Leave()
 	_, err = verifyAt(t, f.Addr, want)
-	wantOnly(t, "verify", err, "")
+	coordinatortest.WantOnly(t, "verify", err, "")
 	before := f.C.Shown()
 	_, err = f.C.ShowHistory(t.Context())
-	wantOnly(t, "show", err, "")
+	coordinatortest.WantOnly(t, "show", err, "")
 	if f.C.Shown() != before {
 		t.Error("the history was read again")
 	}
@@ -391,11 +395,11 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	mark := func() recovery.Mark {
 		t.Helper()
 		found, err := look(recovery.Mark{})
-		wantOnly(t, "look", err, "")
+		coordinatortest.WantOnly(t, "look", err, "")
 		raw, err := json.Marshal(found.Mark())
-		wantOnly(t, "encode", err, "")
+		coordinatortest.WantOnly(t, "encode", err, "")
 		m, err := recovery.ParseMark(raw, coordinatortest.Cluster)
-		wantOnly(t, "parse", err, "")
+		coordinatortest.WantOnly(t, "parse", err, "")
 		return m
 	}
 	b := save(f, owners).signed(f.Signer)
@@ -406,11 +410,11 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	}
 	same := mark()
 	was, err := manifest.NewKey(f.Signer.Public().(ed25519.PublicKey))
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	public, _, err := ed25519.GenerateKey(rand.Reader)
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	next, err := manifest.NewKey(public)
-	wantOnly(t, "key", err, "")
+	coordinatortest.WantOnly(t, "key", err, "")
 	if err := f.Set(bytes.Replace(f.C.Rooms().Head.State().Manifest.Bytes(), []byte(was.String()),
 		[]byte(next.String()), 1)); err != nil {
 		t.Fatal(err)
@@ -424,7 +428,7 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	f.Start()
 	f.Await(authority.Ready)
 	found, err := look(same)
-	wantOnly(t, "seen under the same signers", err, "")
+	coordinatortest.WantOnly(t, "seen under the same signers", err, "")
 	if !found.Restored {
 		t.Error("it does not say that a restore took the place of what was seen")
 	}
@@ -432,5 +436,5 @@ func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	coordinatortest.WantCode(t, err, explain.HistoryForked)
 	other.Signers = nil // of an earlier release, which did not know them
 	_, err = look(other)
-	wantOnly(t, "seen without signers", err, "")
+	coordinatortest.WantOnly(t, "seen without signers", err, "")
 }

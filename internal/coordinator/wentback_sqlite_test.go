@@ -37,18 +37,19 @@ func TestPutBackAndGrown(t *testing.T) {
 			banned := f.Member("node-1").ID
 			dir, kept := filepath.Join(f.Dir, "store"), filepath.Join(f.Dir, "kept")
 			f.Stop()
-			wantOnly(t, "copy the store", os.CopyFS(kept, os.DirFS(dir)), "")
+			coordinatortest.WantOnly(t, "copy the store", os.CopyFS(kept, os.DirFS(dir)), "")
 			f.Start()
 			before := configNames(t, f)
 			if tc.bans {
 				_, err := f.Local().Member.BanMember(f.Context(),
 					&fealtyv1.BanMemberRequest{Kind: string(banned.Kind()), Name: banned.Name(), Reason: "test"})
-				wantOnly(t, "ban", err, "")
+				coordinatortest.WantOnly(t, "ban", err, "")
 			} else {
-				_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](f.C.Rooms().Desired.RegisterServices).PutConfig(
+				_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
+					f.C.Rooms().Desired.RegisterServices).PutConfig(
 					f.Context(),
 					putRequest(qosRecord))
-				wantOnly(t, "put", err, "")
+				coordinatortest.WantOnly(t, "put", err, "")
 			}
 			// Many more, so that what a start itself writes is not what passes the revision.
 			scribble(t, f.Store, 50)
@@ -58,14 +59,14 @@ func TestPutBackAndGrown(t *testing.T) {
 			f.Stop()
 			seen := f.C.Rooms().StoreGuard.Revision()
 
-			wantOnly(t, "remove the store", os.RemoveAll(dir), "")
-			wantOnly(t, "put the store back", os.CopyFS(dir, os.DirFS(kept)), "")
+			coordinatortest.WantOnly(t, "remove the store", os.RemoveAll(dir), "")
+			coordinatortest.WantOnly(t, "put the store back", os.CopyFS(dir, os.DirFS(kept)), "")
 			if tc.above {
 				st, err := sqlite.Open(t.Context(), filepath.Join(dir, "db"), sqlite.Options{})
-				wantOnly(t, "open", err, "")
+				coordinatortest.WantOnly(t, "open", err, "")
 				for at := scribble(t, st, 1); uint64(at) <= seen; at = scribble(t, st, 1) {
 				}
-				wantOnly(t, "close", st.Close(), "")
+				coordinatortest.WantOnly(t, "close", st.Close(), "")
 			}
 			f.Start()
 
@@ -82,7 +83,8 @@ func TestPutBackAndGrown(t *testing.T) {
 			if got := configNames(t, f); !tc.bans && len(got) != len(before) {
 				t.Errorf("nothing was lost: %v, and %v before", got, before)
 			}
-			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](f.C.Rooms().Desired.RegisterServices).PutConfig(
+			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
+				f.C.Rooms().Desired.RegisterServices).PutConfig(
 				f.Context(),
 				putRequest(qosRecord))
 			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
@@ -98,7 +100,7 @@ func scribble(t *testing.T, st store.Store, n int) (at store.Revision) {
 	for range n {
 		var err error
 		at, err = st.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: "scribble/x", Value: []byte("x")}}})
-		wantOnly(t, "write", err, "")
+		coordinatortest.WantOnly(t, "write", err, "")
 	}
 	return at
 }
@@ -106,7 +108,7 @@ func scribble(t *testing.T, st store.Store, n int) (at store.Revision) {
 func configNames(t *testing.T, f *coordinatortest.Fleet) (names []string) {
 	t.Helper()
 	l, err := f.Store.List(f.Context(), desired.Prefix)
-	wantOnly(t, "list", err, "")
+	coordinatortest.WantOnly(t, "list", err, "")
 	for _, e := range l.Entries {
 		names = append(names, e.Key)
 	}

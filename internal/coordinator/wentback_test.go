@@ -28,7 +28,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -213,8 +212,17 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 		t.Errorf("status finds %v, %v", st.GetFindings(), err)
 	}
 	// Another coordinator asks for the seed, without which it knows of no loss.
-	if _, _, err := d.C.Rooms().PeerRecovery.Greet(t.Context(), proof.Recover, &fealtyv1.PeerHello{}, ""); !errors.Is(err,
-		explain.RecoveryMode) || !strings.Contains(err.Error(), string(explain.StoreWentBack)) {
+	asked := coordinatortest.ServePeer(t, coordinatortest.Served[fealtyv1.PeerServiceServer](
+		d.C.Rooms().PeerRecovery.RegisterServices))
+	conn, err := coordinatortest.DialUnproven(asked)
+	coordinatortest.WantOnlyNil(t, err)
+	defer conn.Close()
+	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(t.Context())
+	coordinatortest.WantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, stream.Send(&fealtyv1.PeerServiceRecoverRequest{
+		Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: &fealtyv1.PeerHello{}}}))
+	if _, err := stream.Recv(); !errors.Is(explain.Of(err), explain.RecoveryMode) ||
+		!strings.Contains(err.Error(), string(explain.StoreWentBack)) {
 		t.Errorf("who asks for the seed is told: %v", err)
 	}
 
@@ -292,7 +300,8 @@ func TestTrustPutBack(t *testing.T) {
 	for range 2 {
 		_ = d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true)
 		wantWentBack(d, "with trust/* put back")
-		if !d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyOf(gone.Leaf)) || d.C.Rooms().Bundle.View().Version != version {
+		if !d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyOf(gone.Leaf)) ||
+			d.C.Rooms().Bundle.View().Version != version {
 			t.Fatal("the ban is lifted")
 		}
 		d.Restart()
@@ -651,7 +660,7 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
-	wantOnlyNil(t, d.C.Close())
+	coordinatortest.WantOnlyNil(t, d.C.Close())
 	back := copyOf(d.Store)
 	d.Store.Write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.Store.Remove("member/data/b")
@@ -661,7 +670,7 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	}
 	back()
 	_, err := d.C.Store().List(t.Context(), record.MemberPrefix)
-	wantOnlyNil(t, err)
+	coordinatortest.WantOnlyNil(t, err)
 	if d.C.Rooms().StoreGuard.Lost() == nil {
 		t.Error("nobody noticed that the store went back")
 	}

@@ -14,8 +14,8 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 		s := d.State()
 		mv := &transition.Move{From: s, Manifest: s.Manifest, Secrets: s.Secrets, Root: s.Root, Actor: "test"}
 		next, _ := s.Chain.Next(history.KindRekey, s.Manifest)
-		wantOnly(t, "mesh", mv.NewMesh(next, d.Clock()), "")
-		wantOnly(t, "seal", mv.Seal(next), "")
+		coordinatortest.WantOnly(t, "mesh", mv.NewMesh(next, d.Clock()), "")
+		coordinatortest.WantOnly(t, "seal", mv.Seal(next), "")
 		return mv
 	}
 	gone := func(mv *transition.Move) bool {
@@ -25,7 +25,7 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 	t.Run("not swapped", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		mv := rekeyed(d)
-		d.Faults.FailNext("set.before-swap", 1, errTestCrash)
+		d.Faults.FailNext("set.before-swap", 1, coordinatortest.ErrCrash)
 		if _, err := d.C.Rooms().Authority.Swap(t.Context(), mv); err == nil || !gone(mv) {
 			t.Errorf("%v, and the key is gone: %v", err, gone(mv))
 		}
@@ -55,7 +55,7 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 	})
 	t.Run("the same key", func(t *testing.T) { // of a set that begins no epoch
 		d := coordinatortest.PoolDesk(t)
-		d.Faults.FailNext("set.before-swap", 1, errTestCrash)
+		d.Faults.FailNext("set.before-swap", 1, coordinatortest.ErrCrash)
 		if err := d.Set(coordinatortest.PoolEntries + "  - {name: more, kind: data, match: [\"token:more\"]}\n"); err == nil {
 			t.Fatal("the fault did not show")
 		}

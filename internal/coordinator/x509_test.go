@@ -26,17 +26,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
-// corpEntries admit by the names of an operator's PKI.
-func corpEntries(pki *identitytest.PKI) string {
-	return `  - {name: racks, kind: data, match: ["x509:subject:CN=node-*", "x509:dns:*.nodes.example"], organizations: [acme]}
-  - {name: watchers, kind: witness, match: ["x509:uri:spiffe://corp.example/watcher/*"]}
-  - {name: alice, kind: admin, match: ["x509:subject:CN=alice"]}
-proofs:
-  x509:
-    roots_pem: |
-      ` + strings.ReplaceAll(strings.TrimSpace(string(identitytest.PEM(pki.Root.Cert))), "\n", "\n      ") + "\n"
-}
-
 // corpProver returns a prover of a certificate with what edit puts into it.
 func corpProver(t testing.TB, pki *identitytest.PKI, edit func(*x509.Certificate)) proof.Prover {
 	t.Helper()
@@ -50,10 +39,6 @@ func proverOf(chain []*x509.Certificate, key crypto.Signer) proof.Prover {
 	})
 }
 
-func commonName(name string) func(*x509.Certificate) {
-	return func(c *x509.Certificate) { c.Subject.CommonName = name }
-}
-
 func uriNames(uris ...string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.ExtraExtensions = []pkix.Extension{identitytest.AltNames(uris...)} }
 }
@@ -64,11 +49,11 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
 	f := coordinatortest.NewFleet(t, nil)
-	if err := f.Set(f.Manifest(corpEntries(pki))); err != nil {
+	if err := f.Set(f.Manifest(coordinatortest.CorpEntries(pki))); err != nil {
 		t.Fatal(err)
 	}
 	n := f.Node()
-	if err := n.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	if err := n.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	if want := "spiffe://" + coordinatortest.Cluster + "/data/c"; n.ID.String() != want ||
@@ -91,7 +76,8 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, key := range map[string]crypto.Signer{"node-p384": p384, "node-ed25519": identitytest.NewEd25519Key(t)} {
-		if err := f.Node().Join(identity.Data, proverOf(pki.Issue(t, key, commonName(name)), key)); err != nil {
+		if err := f.Node().Join(identity.Data, proverOf(pki.Issue(t, key, coordinatortest.CommonName(name)),
+			key)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -101,16 +87,16 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 // key; it keeps its record.
 func TestX509RejoinKeepsTheRecord(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := coordinatortest.ReadyDesk(t, corpEntries(pki))
+	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	m := d.Machine()
-	if err := m.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	before := d.Record(identity.Data, "c")
 	for range 2 {
 		d.Advance(time.Hour)
 		again := d.Machine()
-		if err := again.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+		if err := again.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 			t.Fatal(err)
 		}
 		if got := again.Grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER ||
@@ -118,7 +104,8 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 			t.Fatalf("outcome %v as %s, want ALREADY_MEMBER as %s", got, again.ID, m.ID)
 		}
 		after := d.Record(identity.Data, "c")
-		if !after.Value.JoinedAt.Equal(before.Value.JoinedAt) || after.Value.Key != coordinatortest.KeyOf(t, again.Key) ||
+		if !after.Value.JoinedAt.Equal(before.Value.JoinedAt) || after.Value.Key != coordinatortest.KeyOf(t,
+			again.Key) ||
 			after.Value.Key == before.Value.Key || after.Value.ProofType != proof.TypeX509 {
 			t.Fatalf("record %+v, was %+v", after.Value, before.Value)
 		}
@@ -127,7 +114,7 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 	d.Advance(30 * 24 * time.Hour)
 	fresh := identitytest.NewPKI(t, "corp", d.Clock)
 	fresh.Root, fresh.Intermediate = pki.Root, pki.Intermediate
-	if err := d.Machine().Join(identity.Data, corpProver(t, fresh, commonName("node-c"))); err != nil {
+	if err := d.Machine().Join(identity.Data, corpProver(t, fresh, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	// Another certificate that gives the same name is somebody else.
@@ -139,7 +126,7 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 // Each of these is refused, and nothing changes.
 func TestX509Refusals(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := coordinatortest.ReadyDesk(t, corpEntries(pki))
+	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	stranger := identitytest.NewPKI(t, "corp", nil)
 	key := identitytest.NewKey(t)
 	for _, tc := range []struct {
@@ -149,28 +136,30 @@ func TestX509Refusals(t *testing.T) {
 		want   explain.Code
 		says   string // in what the candidate is told
 	}{
-		{"wrong CA", identity.Data, corpProver(t, stranger, commonName("node-c")), explain.JoinCertificateForeign,
+		{"wrong CA", identity.Data, corpProver(t, stranger, coordinatortest.CommonName("node-c")),
+			explain.JoinCertificateForeign,
 			"CN=corp root,O=acme"},
 		{"expired", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
-			commonName("node-c")(c)
+			coordinatortest.CommonName("node-c")(c)
 			c.NotAfter = time.Now().Add(-time.Minute)
 		}), explain.JoinCertificateExpired, "at the coordinator"},
 		{"not yet valid", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
-			commonName("node-c")(c)
+			coordinatortest.CommonName("node-c")(c)
 			c.NotBefore = time.Now().Add(time.Hour)
 		}), explain.JoinCertificateExpired, "at the coordinator"},
 		{"for servers only", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
-			commonName("node-c")(c)
+			coordinatortest.CommonName("node-c")(c)
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 		}), explain.JoinCertificateUnfit, "rule extended-key-usage (RFC 5280 §4.2.1.12)"},
 		{"the CA itself", identity.Data, proverOf([]*x509.Certificate{pki.Intermediate.Cert}, pki.Intermediate.Key),
 			explain.JoinCertificateUnfit, "rule not-a-ca"},
-		{"foreign name", identity.Data, corpProver(t, pki, commonName("printer-7")), explain.JoinUnauthorized,
+		{"foreign name", identity.Data, corpProver(t, pki, coordinatortest.CommonName("printer-7")),
+			explain.JoinUnauthorized,
 			"x509:subject:CN=printer-7"},
 		{"no name", identity.Data, corpProver(t, pki, nil), explain.JoinUnauthorized, "nothing that an entry matches"},
-		{"a name that captures more", identity.Data, corpProver(t, pki, commonName("node-a/b")),
+		{"a name that captures more", identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-a/b")),
 			explain.JoinUnauthorized, ""},
-		{"a name with a line break", identity.Data, corpProver(t, pki, commonName("node-a\nb")),
+		{"a name with a line break", identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-a\nb")),
 			explain.JoinUnauthorized, ""},
 		{"two URIs, one of which is admitted", identity.Witness,
 			corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
@@ -178,9 +167,14 @@ func TestX509Refusals(t *testing.T) {
 		{"two URIs, both admitted", identity.Witness,
 			corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
 				"spiffe://corp.example/watcher/2")), explain.JoinUnauthorized, ""},
-		{"another kind", identity.Admin, corpProver(t, pki, commonName("node-c")), explain.JoinKindMismatch, ""},
-		{"a coordinator", identity.Coordinator, corpProver(t, pki, commonName("node-c")), explain.JoinKindMismatch, ""},
-		{"for another channel", identity.Data, elsewhere{proverOf(pki.Issue(t, key, commonName("node-c")), key)},
+		{"another kind", identity.Admin, corpProver(t, pki, coordinatortest.CommonName("node-c")),
+			explain.JoinKindMismatch,
+			""},
+		{"a coordinator", identity.Coordinator, corpProver(t, pki, coordinatortest.CommonName("node-c")),
+			explain.JoinKindMismatch, ""},
+		{"for another channel", identity.Data, elsewhere{proverOf(pki.Issue(t, key, coordinatortest.CommonName(
+			"node-c")),
+			key)},
 			explain.ProofOtherSession, "binding of this TLS session"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -206,22 +200,24 @@ func TestX509Refusals(t *testing.T) {
 // root of the same name as its issuer, nor of entries and members.
 func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := coordinatortest.ReadyDesk(t, corpEntries(pki))
-	if err := d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
+	if err := d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	// A root of this very name is in the manifest: whether that is so must not show.
 	same, other := identitytest.NewPKI(t, "corp", nil), identitytest.NewPKI(t, "elsewhere", nil)
 	var told [2]string
 	for i, stranger := range []*identitytest.PKI{same, other} {
-		err := explain.Of(d.Machine().Join(identity.Data, corpProver(t, stranger, commonName("node-c"))))
+		err := explain.Of(d.Machine().Join(identity.Data, corpProver(t, stranger, coordinatortest.CommonName(
+			"node-c"))))
 		told[i] = strings.ReplaceAll(err.Error(), stranger.Root.Cert.Subject.String(), "OWN ISSUER")
 	}
 	if told[0] != told[1] {
 		t.Errorf("with a root's name: %s\nwith another: %s", told[0], told[1])
 	}
 	if err := d.Machine().Join(identity.Data,
-		corpProver(t, pki, commonName("printer-7"))); strings.Contains(explain.Of(err).Error(), "node-") {
+		corpProver(t, pki, coordinatortest.CommonName("printer-7"))); strings.Contains(
+		explain.Of(err).Error(), "node-") {
 		t.Errorf("it is told of an entry: %v", err)
 	}
 }
@@ -229,10 +225,10 @@ func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
 // Who says that it is a member already becomes that one or nobody.
 func TestX509ClaimedMember(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
-	d := coordinatortest.ReadyDesk(t, corpEntries(pki))
+	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	join := func(name string) *coordinatortest.Machine {
 		m := d.Machine()
-		if err := m.Join(identity.Data, corpProver(t, pki, commonName("node-"+name))); err != nil {
+		if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-"+name))); err != nil {
 			t.Fatal(err)
 		}
 		return m
@@ -262,7 +258,7 @@ func TestX509ClaimedMember(t *testing.T) {
 			was := d.Record(identity.Data, tc.shows).Value
 			m := d.Machine()
 			m.Claims = tc.claims
-			err := m.Join(identity.Data, corpProver(t, pki, commonName("node-"+tc.shows)))
+			err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-"+tc.shows)))
 			if tc.want != "" {
 				coordinatortest.WantCode(t, err, tc.want)
 				if after := d.Store.Snapshot(); !reflect.DeepEqual(after, before) {
@@ -288,11 +284,11 @@ func TestX509ClaimedMember(t *testing.T) {
 func TestX509BannedForGood(t *testing.T) {
 	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
 	pki := identitytest.NewPKI(t, "corp", d.Clock)
-	if err := d.Set(corpEntries(pki)); err != nil {
+	if err := d.Set(coordinatortest.CorpEntries(pki)); err != nil {
 		t.Fatal(err)
 	}
 	m := d.Machine()
-	if err := m.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	banAt(d, t, identity.Data, "c")
@@ -302,8 +298,10 @@ func TestX509BannedForGood(t *testing.T) {
 	}
 	again := d.Machine()
 	again.Claims = "c"
-	coordinatortest.WantCode(t, again.Join(identity.Data, corpProver(t, pki, commonName("node-c"))), explain.JoinBanned)
-	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-c"))),
+	coordinatortest.WantCode(t, again.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))),
+		explain.JoinBanned)
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName(
+		"node-c"))),
 		explain.JoinBanned)
 }
 
@@ -328,19 +326,21 @@ func TestX509WhatKeepsACertificateOut(t *testing.T) {
 		},
 			explain.JoinBanned},
 		{"no entry for the name", func(d *coordinatortest.Desk) {
-			wantOnly(t, "set", d.Set(strings.ReplaceAll(corpEntries(pki), "CN=node-*", "CN=rack-*")), "")
+			coordinatortest.WantOnly(t, "set", d.Set(strings.ReplaceAll(coordinatortest.CorpEntries(pki), "CN=node-*",
+				"CN=rack-*")), "")
 		}, explain.JoinUnauthorized},
 		{"another root", func(d *coordinatortest.Desk) {
-			wantOnly(t, "set", d.Set(corpEntries(identitytest.NewPKI(t, "corp", nil))), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.CorpEntries(identitytest.NewPKI(t, "corp", nil))),
+				"")
 		}, explain.JoinCertificateForeign},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			d := coordinatortest.ReadyDesk(t, corpEntries(pki))
-			stolen := corpProver(t, pki, commonName("node-c"))
+			d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
+			stolen := corpProver(t, pki, coordinatortest.CommonName("node-c"))
 			node, thief := d.Machine(), d.Machine()
-			wantOnly(t, "join", node.Join(identity.Data, stolen), "")
+			coordinatortest.WantOnly(t, "join", node.Join(identity.Data, stolen), "")
 			tc.act(d)
-			wantOnly(t, "the thief's join", thief.Join(identity.Data, stolen), tc.want)
+			coordinatortest.WantOnly(t, "the thief's join", thief.Join(identity.Data, stolen), tc.want)
 			if tc.want == "" && node.Renew() == nil {
 				t.Error("two machines hold the identity")
 			}
@@ -360,29 +360,32 @@ func (e elsewhere) Prove(ctx context.Context, t proof.Transcript) (proof.Evidenc
 func TestX509NeedsRootsInTheManifest(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
-	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-c"))),
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName(
+		"node-c"))),
 		explain.ProofUnknownType)
-	if err := d.Set(corpEntries(pki)); err != nil {
+	if err := d.Set(coordinatortest.CorpEntries(pki)); err != nil {
 		t.Fatal(err)
 	}
 	m := d.Machine()
-	if err := m.Join(identity.Data, corpProver(t, pki, commonName("node-c"))); err != nil {
+	if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	d.Restart()
-	if err := d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-d"))); err != nil {
+	if err := d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-d"))); err != nil {
 		t.Fatalf("after a restart: %v", err)
 	}
 	other := identitytest.NewPKI(t, "corp", nil)
-	if err := d.Set(corpEntries(other)); err != nil {
+	if err := d.Set(coordinatortest.CorpEntries(other)); err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, commonName("node-e"))),
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName(
+		"node-e"))),
 		explain.JoinCertificateForeign)
 	if err := d.Set(coordinatortest.PoolEntries); err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, other, commonName("node-e"))),
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, other, coordinatortest.CommonName(
+		"node-e"))),
 		explain.ProofUnknownType)
 	coordinatortest.WantCode(t, m.Renew(), explain.RenewEntryGone)
 }
@@ -392,10 +395,10 @@ func TestRelayedX509ProofIsRefused(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
 	f := coordinatortest.NewFleet(t, nil)
-	if err := f.Set(f.Manifest(corpEntries(pki))); err != nil {
+	if err := f.Set(f.Manifest(coordinatortest.CorpEntries(pki))); err != nil {
 		t.Fatal(err)
 	}
-	prover := corpProver(t, pki, commonName("node-c"))
+	prover := corpProver(t, pki, coordinatortest.CommonName("node-c"))
 	before := f.Catalog()
 	relay := newRelay(t, f)
 	conn, err := grpc.NewClient("passthrough:///"+relay.addr,

@@ -102,6 +102,7 @@ var levels = []struct {
 	{"internal/coordinator/peerrecovery", 10, "secrets of the head, to and from a keychain"},
 	{"internal/coordinator/ownerrecovery", 10, "shares of the seed, for the head that they bring back"},
 	{"internal/coordinator/transition", 8, "the next link of the history, as keepers seal it"},
+	{"internal/coordinator/announcement", 8, "what this coordinator says of itself, and who drops what others said"},
 	{"internal/coordinator/peers", 8, "the other coordinators, and the bundle by which they are believed"},
 	{"internal/coordinator/keychain", 9, "secrets of moves"},
 	{"internal/coordinator/membership", 9, "who is a member, as the other coordinators hear it too"},

@@ -72,6 +72,14 @@ var secretReaches = map[string]map[kind][]string{
 			"CLI.recover",
 		},
 	},
+	"internal/coordinator/peerrecovery": {
+		shares: {
+			"PeerRecovery.takeKey",
+			"asking.askSecrets",
+			"asking.steps",
+			"peerServer.Prepare",
+		},
+	},
 	"internal/coordinator": {
 		shares: {
 			"OwnerRecovery.bring",
@@ -95,12 +103,8 @@ var secretReaches = map[string]map[kind][]string{
 			"OwnerRecovery.tellAttempt",
 			"OwnerRecovery.verifyRecovered",
 			"OwnerRecovery.watchGathering",
-			"PeerRecovery.takeKey",
-			"asking.askSecrets",
-			"asking.steps",
 			"gathering",
 			"gathering.open",
-			"peerServer.Prepare",
 			"recoveries",
 			"recoveries.current",
 			"recoveries.end",

@@ -1,10 +1,9 @@
-package coordinator_test
+package peerrecovery_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -13,53 +12,16 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 )
-
-// blackHoles returns n addresses that take a connection and then swallow all that is
-// said, and what is sent on for each connection.
-func blackHoles(t testing.TB, n int) (addrs []string, reached <-chan struct{}) {
-	t.Helper()
-	seen := make(chan struct{}, 1024)
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		var conns []net.Conn
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				conns = append(conns, c)
-				select {
-				case seen <- struct{}{}:
-				default:
-				}
-			}
-		})
-		t.Cleanup(func() {
-			l.Close()
-			wg.Wait()
-			for _, c := range conns {
-				c.Close()
-			}
-		})
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs, seen
-}
 
 // A ready peer behind many that swallow everything is reached, wherever it stands among
 // them; and the next round reaches it first.
 func TestReadyPeerBehindBlackHoles(t *testing.T) {
-	f, rs := peerFleet(t, 1, nil)
+	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
 	r := rs[0]
-	holes, _ := blackHoles(t, 20)
-	r.Link.Lie(hideReplicas) // it is known by configuration alone
+	holes, _ := coordinatortest.BlackHoles(t, 20)
+	r.Link.Lie(coordinatortest.HideReplicas) // it is known by configuration alone
 	r.Config = func(c *coordinator.Config) { c.Peers = append(holes, f.Addr) }
 	began := time.Now()
 	r.Start()
@@ -69,10 +31,10 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	}
 	peers, failed := r.C.Rooms().PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
 	if len(failed) > 0 || len(peers) != 21 || peers[0] == holes[0] ||
-		slices.Index(peers, f.Addr) > 20-coordinator.PeersDialed {
+		slices.Index(peers, f.Addr) > 20-peerrecovery.PeersDialed {
 		t.Errorf("next time it would ask %v (%v)", peers, failed)
 	}
-	if n := len(audited(f, "seed.given")); n != 1 {
+	if n := len(coordinatortest.Audited(f, "seed.given")); n != 1 {
 		t.Errorf("the seed was given %d times", n)
 	}
 }
@@ -80,35 +42,15 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 // Who said that it is ready is asked before those that are configured and swallow
 // everything.
 func TestReadyPeerIsAskedFirst(t *testing.T) {
-	f, rs := peerFleet(t, 1, nil)
+	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
 	r := rs[0]
-	holes, _ := blackHoles(t, 1)
+	holes, _ := coordinatortest.BlackHoles(t, 1)
 	r.Config = func(c *coordinator.Config) { c.Peers = holes }
 	r.Start()
 	r.AwaitHead(f)
 	peers, _ := r.C.Rooms().PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
 	if !slices.Equal(peers, []string{f.Addr, holes[0]}) {
 		t.Errorf("it asks %v", peers)
-	}
-}
-
-// An owner who brings the share that is missing does not wait until a round of asking
-// peers, all of which swallow everything, is over.
-func TestOwnersDoNotWaitForPeers(t *testing.T) {
-	f, rs := peerFleet(t, 1, nil)
-	r := rs[0]
-	file := f.People.ShareFile(f.Store, "alice")
-	holes, reached := blackHoles(t, coordinator.MaxPeers)
-	r.Link.Lie(hideReplicas)
-	r.Config = func(c *coordinator.Config) { c.Peers = holes }
-	f.Stop()
-	r.Start()
-	<-reached // a round has begun
-	began := time.Now()
-	got, err := coordinatortest.BringTo(t, r.Addr, file, recovery.Options{})
-	wantOnly(t, "bring", err, "")
-	if took := time.Since(began); !got.Recovered || took > coordinator.LastLook+3*time.Second {
-		t.Errorf("recovered is %v, after %v", got.Recovered, took)
 	}
 }
 
@@ -135,7 +77,7 @@ func TestFirstOf(t *testing.T) {
 			most = max(most, now)
 		}
 		began := time.Now()
-		results, found = coordinator.FirstOf(t.Context(), 4, all, func(ctx context.Context, who int) (answer, bool) {
+		results, found = peerrecovery.FirstOf(t.Context(), 4, all, func(ctx context.Context, who int) (answer, bool) {
 			count(1)
 			defer count(-1)
 			if who == good {
@@ -173,19 +115,5 @@ func TestFirstOf(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// What was asked under is over with the asking: a search goes on for as long as the
-// coordinator is in recovery mode, and must not gather a context for each step.
-func TestAskingEnds(t *testing.T) {
-	y := new(coordinator.Yields)
-	asking, asked := y.Begin(t.Context())
-	if asking.Err() != nil {
-		t.Fatal("it ended before an owner came")
-	}
-	asked()
-	if asking.Err() == nil {
-		t.Error("what was asked under goes on after it")
 	}
 }

@@ -1,4 +1,4 @@
-package coordinator
+package peerrecovery
 
 import (
 	"context"
@@ -30,9 +30,9 @@ import (
 
 // Bounds on what strangers can make a coordinator do as a peer.
 const (
-	// peersAtOnce bounds the exchanges under way with who has proven nothing yet,
+	// MaxAsking bounds the exchanges under way with who has proven nothing yet,
 	// peersPerSource those with one address, and peersPerKey those with one coordinator.
-	peersAtOnce    = 512
+	MaxAsking      = 512
 	peersPerSource = 8
 	peersPerKey    = 4
 	// peerRate and peerBurst bound the exchanges that one address begins, per second.
@@ -41,10 +41,10 @@ const (
 )
 
 // newPeerCalls bounds the coordinators that ask.
-func newPeerCalls() *flowcontrol.Limiter {
+func newPeerCalls(most int) *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{
 		What: "calls of coordinators", PerSecond: peerRate, Burst: peerBurst,
-		Most: peersAtOnce, PerSource: peersPerSource, Patience: peerTimeout, PerHolder: peersPerKey,
+		Most: most, PerSource: peersPerSource, Patience: peerTimeout, PerHolder: peersPerKey,
 	})
 }
 
@@ -54,18 +54,18 @@ type peerServer struct {
 	c *PeerRecovery
 }
 
-// registerServices registers the service that other coordinators ask for secrets.
-func (c *PeerRecovery) registerServices(to grpc.ServiceRegistrar) {
+// RegisterServices registers the service that other coordinators ask for secrets.
+func (c *PeerRecovery) RegisterServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterPeerServiceServer(to, peerServer{c: c})
 }
 
 // greeted is an exchange whose asker was answered, and has proven nothing yet.
 type greeted struct {
-	State      *authority.State // that it is decided on
-	Transcript proof.PeerTranscript
+	state      *authority.State // that it is decided on
+	transcript proof.PeerTranscript
 	asker      manifest.Match    // its entry in the manifest in force here, by what it claims
-	Key        string            // the enrolment key that it claims
-	Shown      proof.Coordinator // what it claims; what it proved, after proven
+	key        string            // the enrolment key that it claims
+	shown      proof.Coordinator // what it claims; what it proved, after proven
 }
 
 func (g *greeted) name() string { return string(identity.Coordinator) + "/" + g.asker.Name }
@@ -83,22 +83,22 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
-	g := &greeted{State: s, Key: h.GetKey()}
-	if g.Shown, err = proof.ClaimedCoordinator(g.Key, h.GetCertificates()); err != nil {
+	g := &greeted{state: s, key: h.GetKey()}
+	if g.shown, err = proof.ClaimedCoordinator(g.key, h.GetCertificates()); err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
-	if _, unknown := g.Shown.Match(s.Manifest,
+	if _, unknown := g.shown.Match(s.Manifest,
 		c.cfg.Now()); unknown == nil && string(h.GetHead()) != string(s.Head.Hash[:]) {
 		// It may have seen a newer head than this one has.
 		if s, err = c.cfg.HeadIfFree(ctx); err != nil {
 			return nil, nil, err
 		}
-		g.State = s
+		g.state = s
 	}
 	if h.GetCluster() != s.Manifest.Cluster {
 		return nil, nil, refusedPeer(strangerThere)
 	}
-	if g.asker, err = g.Shown.Match(s.Manifest, c.cfg.Now()); err != nil {
+	if g.asker, err = g.shown.Match(s.Manifest, c.cfg.Now()); err != nil {
 		return nil, nil, refusedPeer(err.Error())
 	}
 	cs, ok := mesh.ConnectionState(ctx)
@@ -114,12 +114,12 @@ func (c *PeerRecovery) greet(ctx context.Context, purpose proof.PeerPurpose, h *
 	if recipient == "" {
 		recipient = h.GetRecipient()
 	}
-	g.Transcript = proof.PeerTranscript{
+	g.transcript = proof.PeerTranscript{
 		Purpose: purpose, Cluster: s.Manifest.Cluster, Head: h.GetHead(), AskerNonce: h.GetNonce(), GiverNonce: nonce,
 		Binding: binding, Recipient: recipient, AskerKey: key,
 		GiverKey: c.cfg.Self.PrivateKey().Public().(ed25519.PublicKey),
 	}
-	evidence, vouch, err := c.provePeer(proof.Giver, g.Transcript)
+	evidence, vouch, err := c.provePeer(proof.Giver, g.transcript)
 	if err != nil {
 		return nil, nil, refusedPeer(err.Error()) // of what it sent
 	}
@@ -138,8 +138,8 @@ func refusedPeer(problem string) error {
 // or here is not the head.
 func (c *PeerRecovery) behind(g *greeted, problem string) error {
 	c.cfg.Head.LookAgain() // one of the two is behind; it may be this one
-	return explain.New(explain.PeerBehind, "peer", c.cfg.Self.NameIn(g.State.Manifest),
-		"asked", transition.ShortHex(g.Transcript.Head),
+	return explain.New(explain.PeerBehind, "peer", c.cfg.Self.NameIn(g.state.Manifest),
+		"asked", transition.ShortHex(g.transcript.Head),
 		"problem", problem)
 }
 
@@ -150,11 +150,11 @@ func (c *PeerRecovery) behind(g *greeted, problem string) error {
 // The peer may prove less than it claimed, and another certificate: what it proved is
 // matched.
 func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch []byte) error {
-	shown, err := provenPeer(proof.Asker, g.Transcript, evidence, vouch)
+	shown, err := provenPeer(proof.Asker, g.transcript, evidence, vouch)
 	if err != nil {
 		return refusedPeer(err.Error())
 	}
-	g.Shown = shown
+	g.shown = shown
 	if err := c.cfg.Faults.Hit("peer.before-reread"); err != nil {
 		return err
 	}
@@ -162,16 +162,16 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 	if err != nil {
 		return c.cfg.Head.StoreError("read the head of the history", err)
 	}
-	asker, stranger := g.Shown.Match(g.State.Manifest, c.cfg.Now())
+	asker, stranger := g.shown.Match(g.state.Manifest, c.cfg.Now())
 	g.asker = asker
-	asked := history.Hash(g.Transcript.Head)
-	switch answer := decide.Give(c.cfg.Keys.Memory(g.State), head.Hash, asked, stranger == nil); {
+	asked := history.Hash(g.transcript.Head)
+	switch answer := decide.Give(c.cfg.Keys.Memory(g.state), head.Hash, asked, stranger == nil); {
 	case answer == decide.Stranger:
 		return refusedPeer(stranger.Error())
 	case answer == decide.OtherHead:
-		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.State.Head.Hash.String()[:16],
-			g.State.Head.Index))
-	case answer != decide.Given, c.cfg.Head.State() != g.State, version != g.State.HeadVersion:
+		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.state.Head.Hash.String()[:16],
+			g.state.Head.Index))
+	case answer != decide.Given, c.cfg.Head.State() != g.state, version != g.state.HeadVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet",
 			head.Index))
 	}
@@ -206,7 +206,7 @@ func (p peerServer) admit(ctx context.Context, purpose proof.PeerPurpose,
 	c.metrics.peerCalls.WithLabelValues(string(purpose), label).Inc()
 	attrs := []slog.Attr{slog.String("remote", addr), slog.String("purpose", string(purpose))}
 	if g != nil {
-		attrs = append(attrs, slog.String("peer", g.name()), slog.String("key", g.Key))
+		attrs = append(attrs, slog.String("peer", g.name()), slog.String("key", g.key))
 	}
 	if err != nil {
 		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn, "a coordinator was refused",
@@ -243,7 +243,7 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 		if err := g.proven(ctx, c, req.GetEvidence(), req.GetX509()); err != nil {
 			return g, err
 		}
-		if err := slot.Prove(g.Key); err != nil {
+		if err := slot.Prove(g.key); err != nil {
 			return g, err
 		}
 		secrets, err := c.give(ctx, g, req.GetEvidence(), req.GetX509())
@@ -258,13 +258,13 @@ func (p peerServer) Recover(stream fealtyv1.PeerService_RecoverServer) error {
 // give seals the secrets of the state for who proved itself. The audit entry is durable
 // before they leave; that it is written says too that the head is still the one.
 func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []byte) (*fealtyv1.PeerSecrets, error) {
-	mesh, err := g.State.FreshMeshCA(c.cfg.Now())
+	mesh, err := g.state.FreshMeshCA(c.cfg.Now())
 	if err != nil {
 		return nil, err
 	}
-	sealed, err := g.State.Secrets.HandOver(g.Transcript.Recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: g.Transcript.Cluster, From: c.cfg.Self.EnrolmentKey(), To: g.Key,
-		Head: g.State.Head.Hash,
+	sealed, err := g.state.Secrets.HandOver(g.transcript.Recipient, keyring.Handover{
+		Purpose: string(proof.Recover), Cluster: g.transcript.Cluster, From: c.cfg.Self.EnrolmentKey(), To: g.key,
+		Head: g.state.Head.Hash,
 	}, mesh)
 	if err != nil {
 		return nil, refusedPeer("nothing can be sealed to its recipient")
@@ -275,29 +275,29 @@ func (c *PeerRecovery) give(ctx context.Context, g *greeted, evidence, vouch []b
 	if err := c.auditHandover(ctx, g, evidence, vouch, record.AuditEntry{Action: "seed.given", Target: g.name(),
 		Fields: map[string]string{
 			"to": g.asker.Name, "mesh_ca_key": mesh.KeyID().String(),
-			"head": g.State.Head.Hash.String(), "index": fmt.Sprint(g.State.Head.Index),
+			"head": g.state.Head.Hash.String(), "index": fmt.Sprint(g.state.Head.Index),
 		}}); err != nil {
 		return nil, err
 	}
-	return &fealtyv1.PeerSecrets{Sealed: sealed, Root: g.State.Root.Raw, MeshCa: mesh.Certificate().Raw,
-		Manifest: g.State.Manifest.Bytes()}, nil
+	return &fealtyv1.PeerSecrets{Sealed: sealed, Root: g.state.Root.Raw, MeshCa: mesh.Certificate().Raw,
+		Manifest: g.state.Manifest.Bytes()}, nil
 }
 
 // auditHandover writes down what is handed over with the proof for it: the key, its
 // signature, and the digest that was signed. It fails if the head moved.
 func (c *PeerRecovery) auditHandover(ctx context.Context, g *greeted, evidence, vouch []byte,
 	e record.AuditEntry) error {
-	digest, err := g.Transcript.Digest(proof.Asker)
+	digest, err := g.transcript.Digest(proof.Asker)
 	if err != nil {
 		return err
 	}
-	e.Actor = c.cfg.Self.OwnID(g.State)
-	e.Fields["key"], e.Fields["proof"] = g.Key, base64.StdEncoding.EncodeToString(evidence)
+	e.Actor = c.cfg.Self.OwnID(g.state)
+	e.Fields["key"], e.Fields["proof"] = g.key, base64.StdEncoding.EncodeToString(evidence)
 	e.Fields["transcript"] = base64.StdEncoding.EncodeToString(digest[:])
 	if g.asker.Entry != nil && !strings.HasPrefix(g.asker.Selector, "key:") {
 		e.Fields["shown"], e.Fields["x509"] = g.asker.Selector, base64.StdEncoding.EncodeToString(vouch)
 	}
-	ch := g.State.Records.NewChange(g.State.HeadVersion)
+	ch := g.state.Records.NewChange(g.state.HeadVersion)
 	ch.Audit(c.cfg.Now(), e)
 	if _, err := ch.Commit(ctx); err != nil {
 		var conflict *store.ConflictError

@@ -1,4 +1,4 @@
-package coordinator
+package peerrecovery
 
 import (
 	"cmp"
@@ -31,14 +31,14 @@ const (
 	prepareAtOnce  = 16
 )
 
-// prepare hands the new mesh CA key of mv to the ready peers that are coordinators
+// Prepare hands the new mesh CA key of mv to the ready peers that are coordinators
 // before and after it, all at once, so that a crash right after the swap costs nothing.
 // It returns the names of those that took it. It is best effort: who has not got the
 // key recovers from one that has.
 //
 // A move that makes no mesh CA key needs none of this, and one that makes a seed hands
 // that to nobody before it is in force.
-func (c *PeerRecovery) prepare(ctx context.Context, mv *transition.Move) []string {
+func (c *PeerRecovery) Prepare(ctx context.Context, mv *transition.Move) []string {
 	if mv.From == nil || mv.NewSeed || mv.Mesh.KeyID() == mv.From.MeshKey {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (c *PeerRecovery) prepare(ctx context.Context, mv *transition.Move) []strin
 	g.SetLimit(prepareAtOnce)
 	for _, addr := range targets {
 		g.Go(func() error {
-			p := &preparing{C: c, Move: mv}
+			p := &preparing{c: c, move: mv}
 			if err := p.bring(ctx, addr); err != nil {
 				c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn,
 					"a peer was not prepared for the next head; it asks for its key when the head appears",
@@ -93,18 +93,18 @@ func (c *PeerRecovery) preparable(ctx context.Context, mv *transition.Move) []st
 			out = append(out, r.Addresses[0])
 		}
 	}
-	return out[:min(len(out), maxPeers)]
+	return out[:min(len(out), MaxPeers)]
 }
 
 // preparing is the bringing of one key to one peer.
 type preparing struct {
-	C    *PeerRecovery
-	Move *transition.Move
+	c    *PeerRecovery
+	move *transition.Move
 	name string // of the peer, once it has proven it
 }
 
 func (p *preparing) bring(ctx context.Context, addr string) error {
-	conn, err := p.C.dialPeer(addr)
+	conn, err := p.c.dialPeer(addr)
 	if err != nil {
 		return err
 	}
@@ -115,8 +115,8 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	from := p.Move.From
-	x := &exchange{c: p.C, t: proof.PeerTranscript{Purpose: proof.Prepare, Cluster: from.Manifest.Cluster,
+	from := p.move.From
+	x := &exchange{c: p.c, t: proof.PeerTranscript{Purpose: proof.Prepare, Cluster: from.Manifest.Cluster,
 		Head: from.Head.Hash[:]}}
 	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
 		return stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Hello{
@@ -127,31 +127,31 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	}); err != nil {
 		return err
 	}
-	_, before := x.giver.Match(from.Manifest, p.C.cfg.Now())
-	found, after := x.giver.Match(p.Move.Manifest, p.C.cfg.Now())
+	_, before := x.giver.Match(from.Manifest, p.c.cfg.Now())
+	found, after := x.giver.Match(p.move.Manifest, p.c.cfg.Now())
 	if !decide.Prepares(before == nil, after == nil) {
 		return fmt.Errorf("it is no coordinator both before and after the change: %w", cmp.Or(before, after))
 	}
 	p.name = found.Name
-	evidence, vouch, err := p.C.provePeer(proof.Asker, x.t)
+	evidence, vouch, err := p.c.provePeer(proof.Asker, x.t)
 	if err != nil {
 		return err
 	}
 	sealed, err := authority.HandOverMesh(x.t.Recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.C.cfg.Self.EnrolmentKey(),
-		To: proof.KeyClaim(x.t.GiverKey), Head: p.Move.Link.Hash,
-	}, p.Move.Mesh)
+		Purpose: string(proof.Prepare), Cluster: from.Manifest.Cluster, From: p.c.cfg.Self.EnrolmentKey(),
+		To: proof.KeyClaim(x.t.GiverKey), Head: p.move.Link.Hash,
+	}, p.move.Mesh)
 	if err != nil {
 		return err
 	}
-	raw, err := p.Move.Link.Encode()
+	raw, err := p.move.Link.Encode()
 	if err != nil {
 		return err
 	}
 	if err := stream.Send(&fealtyv1.PeerServicePrepareRequest{Step: &fealtyv1.PeerServicePrepareRequest_Candidate{
 		Candidate: &fealtyv1.PeerCandidate{
-			Evidence: evidence, Transition: raw, Manifest: p.Move.Manifest.Bytes(), Sealed: sealed,
-			MeshCa: p.Move.Mesh.Certificate().Raw, X509: vouch,
+			Evidence: evidence, Transition: raw, Manifest: p.move.Manifest.Bytes(), Sealed: sealed,
+			MeshCa: p.move.Mesh.Certificate().Raw, X509: vouch,
 		}}}); err != nil && stream.Context().Err() != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err := g.proven(ctx, c, candidate.GetEvidence(), candidate.GetX509()); err != nil {
 			return g, err
 		}
-		if err := slot.Prove(g.Key); err != nil {
+		if err := slot.Prove(g.key); err != nil {
 			return g, err
 		}
 		k, err := c.takeKey(g, candidate, recipient)
@@ -202,7 +202,7 @@ func (p peerServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
 		if err := c.auditHandover(ctx, g, candidate.GetEvidence(), candidate.GetX509(),
 			record.AuditEntry{Action: "mesh.prepared", Target: k.Link.Hash.String(), Fields: map[string]string{
 				"from": g.asker.Name, "mesh_ca_key": k.Mesh.KeyID().String(),
-				"head": g.State.Head.Hash.String(), "index": fmt.Sprint(k.Link.Index),
+				"head": g.state.Head.Hash.String(), "index": fmt.Sprint(k.Link.Index),
 			}}); err != nil {
 			authority.WipeMesh(k.Mesh)
 			return g, err
@@ -221,38 +221,38 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 	if err != nil {
 		return keychain.Prepared{}, err
 	}
-	m := g.State.Manifest
+	m := g.state.Manifest
 	if t.Manifest != m.Hash() {
 		if m, err = manifest.ParseAccepted(p.GetManifest()); err != nil {
 			return keychain.Prepared{}, err
 		}
 	}
-	next, err := g.State.Chain.Extend(t, m)
+	next, err := g.state.Chain.Extend(t, m)
 	if err != nil {
 		return keychain.Prepared{}, err
 	}
 	link := *next.Current()
-	_, stranger := g.Shown.Match(g.State.Manifest, c.cfg.Now())
-	if answer := decide.Take(c.cfg.Keys.Memory(g.State), decide.HeadOf(&link),
+	_, stranger := g.shown.Match(g.state.Manifest, c.cfg.Now())
+	if answer := decide.Take(c.cfg.Keys.Memory(g.state), decide.HeadOf(&link),
 		stranger == nil); answer != decide.Given {
 		return keychain.Prepared{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
 	switch _, err := c.cfg.Self.Admits(m); {
 	case err != nil:
 		return keychain.Prepared{}, err
-	case link.Salt != g.State.Head.Salt || !next.TransactionKey().Equal(g.State.Secrets.TransactionKey()):
+	case link.Salt != g.state.Head.Salt || !next.TransactionKey().Equal(g.state.Secrets.TransactionKey()):
 		return keychain.Prepared{}, errors.New("it brings another seed into force")
-	case link.MeshCAKey == g.State.MeshKey:
+	case link.MeshCAKey == g.state.MeshKey:
 		return keychain.Prepared{}, errors.New("it makes no mesh CA key")
 	}
 	key, err := authority.TakeMesh(recipient, keyring.Handover{
-		Purpose: string(proof.Prepare), Cluster: g.Transcript.Cluster, From: g.Key, To: c.cfg.Self.EnrolmentKey(),
+		Purpose: string(proof.Prepare), Cluster: g.transcript.Cluster, From: g.key, To: c.cfg.Self.EnrolmentKey(),
 		Head: link.Hash,
 	}, p.GetSealed())
 	if err != nil {
 		return keychain.Prepared{}, err
 	}
-	mesh, err := key.Load(g.State.Root, p.GetMeshCa(), m.Cluster, link.AuthorityEpoch)
+	mesh, err := key.Load(g.state.Root, p.GetMeshCa(), m.Cluster, link.AuthorityEpoch)
 	if err == nil && mesh.KeyID() != link.MeshCAKey {
 		err = errors.New("the mesh CA key is not the one of the transition")
 	}

@@ -1,4 +1,4 @@
-package coordinator_test
+package peerrecovery_test
 
 import (
 	"io"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
 
@@ -16,10 +17,10 @@ import (
 // peer gave: the store and the peer are on this machine.
 func BenchmarkPeerRecovery(b *testing.B) {
 	quiet := func(c *coordinator.Config) { c.Log = slog.New(slog.NewTextHandler(io.Discard, nil)) }
-	f, rs := peerFleet(b, 1, quiet)
-	limits := f.C.Rooms().PeerRecovery.PeerCalls().Limits()
-	limits.PerSecond, limits.Burst = 1e6, 1e6 // more often than anybody starts
-	f.C.Rooms().PeerRecovery.SetPeerCalls(flowcontrol.New(limits))
+	f, rs := coordinatortest.NewPeerFleet(b, 1, quiet)
+	f.C.Rooms().PeerRecovery.SetLimits(func(l *flowcontrol.Limits) {
+		l.PerSecond, l.Burst = 1e6, 1e6 // more often than anybody starts
+	})
 	r := rs[0]
 	var took []time.Duration
 	for b.Loop() {

@@ -1,4 +1,4 @@
-package coordinator
+package peerrecovery
 
 import (
 	"bytes"
@@ -41,10 +41,10 @@ import (
 
 // Bounds of asking peers.
 const (
-	// maxPeers bounds the peers that are asked in one round.
-	maxPeers = 64
+	// MaxPeers bounds the peers that are asked in one round.
+	MaxPeers = 64
 	// peerTimeout bounds one exchange with one peer, as the peer that is asked sees it.
-	// Who asks gives it peerGreeting, from the dialing on, to prove itself, and
+	// The one that asks gives it peerGreeting, from the dialing on, to prove itself, and
 	// peerAnswer then: one that is gone must not hold up the next. peersDialed are
 	// greeted at once.
 	peerTimeout  = 5 * time.Second
@@ -53,10 +53,8 @@ const (
 	peersDialed  = 16
 	// resolveTimeout bounds the look-up of all names of peers.
 	resolveTimeout = 2 * time.Second
-	// peerRound bounds a round with all of them, and lastLook the one that a person
-	// waits for.
+	// peerRound bounds a round with all of them.
 	peerRound = 20 * time.Second
-	lastLook  = 3 * time.Second
 	// maxPeerError is how much of a peer's error is shown.
 	maxPeerError = 300
 )
@@ -84,44 +82,44 @@ func CheckPeer(text string) string {
 	return ""
 }
 
-// peerStep is a step of peer recovery: each verifies more of what a peer says.
-type peerStep int
+// Step is a step of peer recovery: each verifies more of what a peer says.
+type Step int
 
 const (
-	stepLoad     peerStep = iota + 1 // the head's manifest, unverified, from the store
-	stepProof                        // dial, and proofs in both directions
-	stepAnswer                       // the peer gives, or says why not
-	stepManifest                     // its manifest is the loaded one, byte for byte
-	stepHistory                      // the whole history, under the received seed
-	stepMesh                         // mesh CA key and root are those of the head, which is still there
+	StepLoad     Step = iota + 1 // the head's manifest, unverified, from the store
+	StepProof                    // dial, and proofs in both directions
+	StepAnswer                   // the peer gives, or says why not
+	StepManifest                 // its manifest is the loaded one, byte for byte
+	StepHistory                  // the whole history, under the received seed
+	StepMesh                     // mesh CA key and root are those of the head, which is still there
 )
 
-func (s peerStep) String() string {
+func (s Step) String() string {
 	switch s {
-	case stepLoad:
+	case StepLoad:
 		return "load"
-	case stepProof:
+	case StepProof:
 		return "proof"
-	case stepAnswer:
+	case StepAnswer:
 		return "answer"
-	case stepManifest:
+	case StepManifest:
 		return "manifest"
-	case stepHistory:
+	case StepHistory:
 		return "history"
-	case stepMesh:
+	case StepMesh:
 		return "mesh"
 	}
 	return "invalid step"
 }
 
-// peerError says at which step the recovery from a peer failed.
-type peerError struct {
+// Error says at which step the recovery from a peer failed.
+type Error struct {
 	Peer string // its address, with its name once it is proven; empty if it is about none
-	Step peerStep
+	Step Step
 	Err  error
 }
 
-func (e *peerError) Error() string {
+func (e *Error) Error() string {
 	of := ""
 	if e.Peer != "" {
 		of = " with peer " + e.Peer
@@ -130,7 +128,7 @@ func (e *peerError) Error() string {
 		flowcontrol.Clip(bare(e.Err), maxPeerError))
 }
 
-func (e *peerError) Unwrap() error { return e.Err }
+func (e *Error) Unwrap() error { return e.Err }
 
 // bare is the text of err, without the dressing of gRPC.
 func bare(err error) string {
@@ -143,10 +141,10 @@ func bare(err error) string {
 	return err.Error()
 }
 
-// peersError is what came of every peer of a round.
-type peersError []*peerError
+// Errors is what came of every peer of a round.
+type Errors []*Error
 
-func (e peersError) Error() string {
+func (e Errors) Error() string {
 	texts := make([]string, len(e))
 	for i, x := range e {
 		texts[i] = x.Error()
@@ -154,7 +152,7 @@ func (e peersError) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-func (e peersError) Unwrap() []error {
+func (e Errors) Unwrap() []error {
 	out := make([]error, len(e))
 	for i, x := range e {
 		out[i] = x
@@ -162,66 +160,44 @@ func (e peersError) Unwrap() []error {
 	return out
 }
 
-// errNoPeers says that there is nobody to ask.
-var errNoPeers = errors.New("no peer is known: none is configured, and no other coordinator said where it is")
+// ErrNoPeers says that there is nobody to ask.
+var ErrNoPeers = errors.New("no peer is known: none is configured, and no other coordinator said where it is")
 
-// received is what a peer gave, verified: see fromPeers.
-type received struct {
-	verified *history.Verified
+// Received is what a peer gave, verified: see FromPeers.
+type Received struct {
+	Verified *history.Verified
 	Secrets  *authority.Secrets
 	Root     *x509.Certificate
 	Mesh     *ca.MeshCA
 	Peer     string // the name of its entry in the manifest
-	key      string // its enrolment key
+	Key      string // its enrolment key
 }
 
-// wipe overwrites the secrets, if nobody uses them.
-func (r *received) wipe() {
+// Wipe overwrites the secrets, if nobody uses them.
+func (r *Received) Wipe() {
 	r.Secrets.Wipe()
 	authority.WipeMesh(r.Mesh)
 }
 
-// audit says what was received, and from whom.
-func (r *received) audit() []record.AuditEntry {
-	from := map[string]string{"via": "peer", "from": r.Peer, "key": r.key, "head": r.verified.Current().Hash.String()}
+// Audit says what was received, and from whom.
+func (r *Received) Audit() []record.AuditEntry {
+	from := map[string]string{"via": "peer", "from": r.Peer, "key": r.Key, "head": r.Verified.Current().Hash.String()}
 	mesh := maps.Clone(from)
 	mesh["mesh_ca_key"] = r.Mesh.KeyID().String()
 	return []record.AuditEntry{
-		{Action: transition.ActionSeedReceived, Target: r.verified.Manifest().Cluster, Fields: from},
-		{Action: transition.ActionMeshReceived, Target: r.verified.Manifest().Cluster, Fields: mesh},
+		{Action: transition.ActionSeedReceived, Target: r.Verified.Manifest().Cluster, Fields: from},
+		{Action: transition.ActionMeshReceived, Target: r.Verified.Manifest().Cluster, Fields: mesh},
 	}
-}
-
-// auditOrigin writes down what brought s about and where its secrets came from, now
-// that it is ready. What the store does not take, or not while another one moves the
-// head, waits until it does: nobody else wrote down what owners or a keeper brought.
-func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
-	if len(c.untold) == 0 {
-		return
-	}
-	ch := s.Records.NewChange(s.HeadVersion)
-	for _, e := range c.untold {
-		if e.Actor == "" {
-			e.Actor = c.cfg.Self.OwnID(s)
-		}
-		ch.Audit(c.cfg.Now(), e)
-	}
-	if _, err := ch.Commit(ctx); err != nil {
-		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
-			"where the secrets came from is not in the audit log yet", slog.Any("err", err))
-		c.cfg.Auditing.Again(ch)
-	}
-	c.untold = nil
 }
 
 // claimedHead is the head of a history that nobody vouches for.
 type claimedHead struct {
-	History  *history.History
-	Link     history.Link
-	Manifest *manifest.Manifest
+	history  *history.History
+	link     history.Link
+	manifest *manifest.Manifest
 }
 
-// fromPeers asks peers for the secrets of the head that loaded claims: all of peer recovery
+// FromPeers asks peers for the secrets of the head that loaded claims: all of peer recovery
 // but the swap. All that it returns was verified, and is the caller's.
 //
 // Several are greeted at once, since some may be gone without a trace. But one at a time
@@ -231,22 +207,22 @@ type claimedHead struct {
 // can so name its own coordinators, whose seed then vouches for its own history; what
 // stands against that is the mark of a head that was seen before, and Config.Pin.
 //
-// The error is [errNoPeers] or holds one [*peerError] for each peer that was asked.
-func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (*received, error) {
+// The error is [ErrNoPeers] or holds one [*Error] for each peer that was asked.
+func (c *PeerRecovery) FromPeers(ctx context.Context, loaded *history.History) (*Received, error) {
 	head, err := c.claim(loaded)
 	if err != nil {
-		c.metrics.peers.WithLabelValues(stepLoad.String()).Inc()
-		return nil, peersError{{Step: stepLoad, Err: err}}
+		c.metrics.peers.WithLabelValues(StepLoad.String()).Inc()
+		return nil, Errors{{Step: StepLoad, Err: err}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, peerRound)
 	defer cancel()
-	peers, failed := c.peers(ctx, head.Manifest)
+	peers, failed := c.peers(ctx, head.manifest)
 	for _, f := range failed {
 		c.peerFailed(ctx, f)
 	}
 	turn := make(chan struct{}, 1)
 	results, found := firstOf(ctx, peersDialed, peers, func(round context.Context, addr string) (asked, bool) {
-		a := &asking{C: c, Head: head, Peer: addr, Turn: turn}
+		a := &asking{c: c, head: head, peer: addr, turn: turn}
 		r, err := a.ask(round)
 		return asked{addr, a, r, err, round.Err() != nil}, err == nil
 	})
@@ -261,12 +237,12 @@ func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (
 	}
 	for _, x := range results {
 		if !x.cut {
-			silent[x.addr] = x.err != nil && x.Step == stepProof
+			silent[x.addr] = x.err != nil && x.step == StepProof
 		}
 		if x.err == nil || x.cut && found >= 0 {
 			continue
 		}
-		f := &peerError{Peer: x.Peer, Step: x.Step, Err: x.err}
+		f := &Error{Peer: x.peer, Step: x.step, Err: x.err}
 		c.peerFailed(ctx, f)
 		failed = append(failed, f)
 	}
@@ -275,11 +251,11 @@ func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (
 	case found >= 0:
 		x := results[found]
 		c.metrics.peers.WithLabelValues("received").Inc()
-		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.Peer),
-			slog.Uint64("index", head.Link.Index), slog.String("head", head.Link.Hash.String()))
+		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a peer gave the secrets of the head", slog.String("peer", x.peer),
+			slog.Uint64("index", head.link.Index), slog.String("head", head.link.Hash.String()))
 		return x.received, nil
 	case len(failed) == 0:
-		return nil, errNoPeers
+		return nil, ErrNoPeers
 	}
 	return nil, failed
 }
@@ -288,7 +264,7 @@ func (c *PeerRecovery) fromPeers(ctx context.Context, loaded *history.History) (
 type asked struct {
 	addr string
 	*asking
-	received *received
+	received *Received
 	err      error
 	cut      bool // the round was over: another one was first, or it took too long
 }
@@ -337,7 +313,7 @@ func firstOf[A, R any](ctx context.Context, atOnce int, all []A, do func(context
 }
 
 // peerFailed counts and logs what came of one peer.
-func (c *PeerRecovery) peerFailed(ctx context.Context, f *peerError) {
+func (c *PeerRecovery) peerFailed(ctx context.Context, f *Error) {
 	c.metrics.peers.WithLabelValues(f.Step.String()).Inc()
 	c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer),
 		slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
@@ -372,16 +348,16 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 // they are ready, then those that are configured, then the others that said where they
 // are; and after all of these who proved nothing when it was asked last. What could not
 // be resolved is a failure of its own.
-func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed peersError) {
+func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed Errors) {
 	own := append(slices.Clone(c.cfg.Addresses), c.cfg.ListensAt)
 	add := func(addr string) {
-		if len(out) < 2*maxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
+		if len(out) < 2*MaxPeers && !slices.Contains(out, addr) && !slices.Contains(own, addr) {
 			out = append(out, addr)
 		}
 	}
 	others, err := c.cfg.Replicas.Newest(ctx, m)
 	if err != nil {
-		failed = append(failed, &peerError{Step: stepLoad, Err: fmt.Errorf("read the replica records: %w", err)})
+		failed = append(failed, &Error{Step: StepLoad, Err: fmt.Errorf("read the replica records: %w", err)})
 	}
 	announced := func(ready bool) {
 		for _, r := range others {
@@ -406,7 +382,7 @@ func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []s
 	_ = g.Wait()
 	for i, p := range c.cfg.Peers {
 		if err := found[i].err; err != nil {
-			failed = append(failed, &peerError{Peer: p, Step: stepProof, Err: err})
+			failed = append(failed, &Error{Peer: p, Step: StepProof, Err: err})
 		}
 		for _, a := range found[i].addrs {
 			add(a)
@@ -424,7 +400,7 @@ func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []s
 			return 1
 		})
 	}
-	return out[:min(len(out), maxPeers)], failed
+	return out[:min(len(out), MaxPeers)], failed
 }
 
 // peerAddrs is where an element of [Config.Peers] leads.
@@ -462,11 +438,11 @@ func (c *PeerRecovery) resolve(ctx context.Context, name string) ([]string, erro
 
 // asking is one exchange with one peer.
 type asking struct {
-	C    *PeerRecovery
-	Head *claimedHead
-	Peer string        // its address, then with the name that it proved
-	Step peerStep      // that is under way
-	Turn chan struct{} // held by who asks for secrets; capacity 1
+	c    *PeerRecovery
+	head *claimedHead
+	peer string        // its address, then with the name that it proved
+	step Step          // that is under way
+	turn chan struct{} // held by who asks for secrets; capacity 1
 }
 
 // dialPeer returns a connection to whoever answers at addr, who proves himself later.
@@ -481,22 +457,22 @@ func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 
 // ask runs steps 2 to 6. What the peer answers instead of secrets is step 3, unless
 // it is that it does not take our proof.
-func (a *asking) ask(ctx context.Context) (*received, error) {
+func (a *asking) ask(ctx context.Context) (*Received, error) {
 	r, err := a.exchange(ctx)
 	if errors.As(err, new(*explain.Error)) {
 		return nil, err // our own
 	}
 	if e, ok := explain.FromStatus(err); ok {
-		a.Step = stepAnswer
+		a.step = StepAnswer
 		if e.Code == explain.PeerRefused {
-			a.Step = stepProof
+			a.step = StepProof
 		}
 		err = e
 	}
 	return r, err
 }
 
-func (a *asking) exchange(ctx context.Context) (*received, error) {
+func (a *asking) exchange(ctx context.Context) (*Received, error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	// It may have proven itself, and stop there: each part has its own time.
@@ -514,9 +490,9 @@ var errNoAnswer = fmt.Errorf("no answer within %v, or %v after it proved itself:
 	context.DeadlineExceeded)
 
 // steps runs them; timer ends the part that is under way.
-func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error) {
-	a.Step = stepProof
-	conn, err := a.C.dialPeer(a.Peer)
+func (a *asking) steps(ctx context.Context, timer *time.Timer) (*Received, error) {
+	a.step = StepProof
+	conn, err := a.c.dialPeer(a.peer)
 	if err != nil {
 		return nil, err
 	}
@@ -530,8 +506,8 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 	if err != nil {
 		return nil, err
 	}
-	x := &exchange{c: a.C, t: proof.PeerTranscript{Purpose: proof.Recover, Cluster: a.Head.Manifest.Cluster,
-		Head: a.Head.Link.Hash[:], Recipient: recipient.Public()}}
+	x := &exchange{c: a.c, t: proof.PeerTranscript{Purpose: proof.Recover, Cluster: a.head.manifest.Cluster,
+		Head: a.head.link.Hash[:], Recipient: recipient.Public()}}
 	if err := x.open(stream.Context, func(h *fealtyv1.PeerHello) error {
 		return stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{
 			Hello: h}})
@@ -541,33 +517,33 @@ func (a *asking) steps(ctx context.Context, timer *time.Timer) (*received, error
 	}); err != nil {
 		return nil, err
 	}
-	found, err := x.giver.Match(a.Head.Manifest, a.C.cfg.Now())
+	found, err := x.giver.Match(a.head.manifest, a.c.cfg.Now())
 	if err != nil {
 		return nil, fmt.Errorf("what it proved is not in the manifest of the head: %w", err)
 	}
-	a.Peer = fmt.Sprintf("%s (%s)", found.Name, a.Peer)
-	evidence, vouch, err := a.C.provePeer(proof.Asker, x.t)
+	a.peer = fmt.Sprintf("%s (%s)", found.Name, a.peer)
+	evidence, vouch, err := a.c.provePeer(proof.Asker, x.t)
 	if err != nil {
 		return nil, err
 	}
-	a.Step = stepAnswer
+	a.step = StepAnswer
 	timer.Reset(peerTimeout)
 	select {
-	case a.Turn <- struct{}{}:
+	case a.turn <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	timer.Reset(peerAnswer)
 	r, err := a.askSecrets(ctx, stream, x, recipient, found.Name, evidence, vouch)
 	if err != nil {
-		<-a.Turn // who got them leaves nothing to ask for
+		<-a.turn // who got them leaves nothing to ask for
 	}
 	return r, err
 }
 
 // askSecrets shows the proof of this side, and takes what comes for it.
 func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_RecoverClient, x *exchange,
-	recipient *keyring.EphemeralRecipient, peer string, evidence, vouch []byte) (*received, error) {
+	recipient *keyring.EphemeralRecipient, peer string, evidence, vouch []byte) (*Received, error) {
 	if err := stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{
 		Evidence: evidence}, X509: vouch}); err != nil && stream.Context().Err() != nil {
 		return nil, err // otherwise the answer says why
@@ -581,13 +557,13 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 		return nil, errors.New("its answer holds no secrets")
 	}
 	secrets, mesh, err := authority.TakeOver(recipient, keyring.Handover{
-		Purpose: string(proof.Recover), Cluster: a.Head.Manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey),
-		To: a.C.cfg.Self.EnrolmentKey(), Head: a.Head.Link.Hash,
+		Purpose: string(proof.Recover), Cluster: a.head.manifest.Cluster, From: proof.KeyClaim(x.t.GiverKey),
+		To: a.c.cfg.Self.EnrolmentKey(), Head: a.head.link.Hash,
 	}, given.GetSealed())
 	if err != nil {
 		return nil, err
 	}
-	r := &received{Secrets: secrets, Peer: peer, key: proof.KeyClaim(x.t.GiverKey)}
+	r := &Received{Secrets: secrets, Peer: peer, Key: proof.KeyClaim(x.t.GiverKey)}
 	if err := a.verify(ctx, r, mesh, given); err != nil {
 		secrets.Wipe()
 		mesh.Wipe()
@@ -597,67 +573,67 @@ func (a *asking) askSecrets(ctx context.Context, stream fealtyv1.PeerService_Rec
 }
 
 // verify is steps 4 to 6. It fills in r, whose secrets are the caller's to wipe.
-func (a *asking) verify(ctx context.Context, r *received, mesh *authority.MeshKey, given *fealtyv1.PeerSecrets) error {
-	a.Step = stepManifest
-	if !bytes.Equal(given.GetManifest(), a.Head.Manifest.Bytes()) {
+func (a *asking) verify(ctx context.Context, r *Received, mesh *authority.MeshKey, given *fealtyv1.PeerSecrets) error {
+	a.step = StepManifest
+	if !bytes.Equal(given.GetManifest(), a.head.manifest.Bytes()) {
 		return fmt.Errorf("its manifest, %.16x, is not the one that the store has for the head, %s",
-			sha256.Sum256(given.GetManifest()), a.Head.Manifest.Hash().String()[:32])
+			sha256.Sum256(given.GetManifest()), a.head.manifest.Hash().String()[:32])
 	}
 
-	a.Step = stepHistory
+	a.step = StepHistory
 	var err error
-	if err := r.Secrets.Derive(a.Head.Link.Salt); err != nil {
+	if err := r.Secrets.Derive(a.head.link.Salt); err != nil {
 		return err
 	}
 	public := r.Secrets.TransactionKey()
-	if r.verified, err = history.Verify(a.Head.History, public); err != nil {
+	if r.Verified, err = history.Verify(a.head.history, public); err != nil {
 		return err
 	}
-	if !r.verified.TransactionKey().Equal(public) {
+	if !r.Verified.TransactionKey().Equal(public) {
 		return errors.New("its seed is one that was replaced")
 	}
-	seen, err := a.C.cfg.Head.Seen()
+	seen, err := a.c.cfg.Head.Seen()
 	if err != nil {
 		return err
 	}
-	if _, err := seen.Accepts(r.verified); err != nil {
+	if _, err := seen.Accepts(r.Verified); err != nil {
 		return err
 	}
-	if last := a.C.cfg.Head.State().Ready(); last != nil {
-		if _, err := last.Chain.Seen().Accepts(r.verified); err != nil {
+	if last := a.c.cfg.Head.State().Ready(); last != nil {
+		if _, err := last.Chain.Seen().Accepts(r.Verified); err != nil {
 			return err
 		}
 	}
 
-	a.Step = stepMesh
+	a.step = StepMesh
 	if r.Root, err = x509.ParseCertificate(given.GetRoot()); err != nil {
 		return errors.New("its root certificate does not parse")
 	}
-	again, err := ca.Root(r.Secrets.RootCA(), a.Head.Manifest.Cluster, r.Root.NotBefore)
+	again, err := ca.Root(r.Secrets.RootCA(), a.head.manifest.Cluster, r.Root.NotBefore)
 	if err != nil {
 		return err
 	}
 	if !again.Equal(r.Root) {
 		return errors.New("its root certificate is not that of the seed")
 	}
-	if err := a.C.cfg.Self.CheckPin(r.Root); err != nil {
+	if err := a.c.cfg.Self.CheckPin(r.Root); err != nil {
 		return err
 	}
-	if r.Mesh, err = mesh.Load(r.Root, given.GetMeshCa(), a.Head.Manifest.Cluster,
-		r.verified.Current().AuthorityEpoch); err != nil {
+	if r.Mesh, err = mesh.Load(r.Root, given.GetMeshCa(), a.head.manifest.Cluster,
+		r.Verified.Current().AuthorityEpoch); err != nil {
 		return err
 	}
-	if want := r.verified.Current().MeshCAKey; r.Mesh.KeyID() != want {
+	if want := r.Verified.Current().MeshCAKey; r.Mesh.KeyID() != want {
 		return fmt.Errorf("its mesh CA key, %s, is not the one of the head, %s", r.Mesh.KeyID(), want)
 	}
-	if err := a.C.cfg.Faults.Hit("peer.before-head"); err != nil {
+	if err := a.c.cfg.Faults.Hit("peer.before-head"); err != nil {
 		return err
 	}
-	now, version, err := a.C.cfg.Head.History().Head(ctx)
+	now, version, err := a.c.cfg.Head.History().Head(ctx)
 	switch {
 	case err != nil:
 		return err
-	case now.Hash != a.Head.Link.Hash || version != a.Head.History.Version:
+	case now.Hash != a.head.link.Hash || version != a.head.history.Version:
 		return fmt.Errorf("the history moved on to index %d meanwhile", now.Index)
 	}
 	return nil
@@ -739,14 +715,14 @@ func provenPeer(role proof.PeerRole, t proof.PeerTranscript, evidence, vouch []b
 	return proof.ProvenCoordinator(selector, said, vouch)
 }
 
-// peerRecoveryMetrics are what PeerRecovery counts.
-type peerRecoveryMetrics struct {
+// metrics are what PeerRecovery counts.
+type metrics struct {
 	peers     *prometheus.CounterVec
 	peerCalls *prometheus.CounterVec
 }
 
-func newPeerRecoveryMetrics(reg prometheus.Registerer) *peerRecoveryMetrics {
-	m := &peerRecoveryMetrics{
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
 		peers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_peer_recoveries_total",
 			Help: "Exchanges in which this coordinator asked a peer for the secrets of the head, by " +
@@ -762,7 +738,7 @@ func newPeerRecoveryMetrics(reg prometheus.Registerer) *peerRecoveryMetrics {
 	return m
 }
 
-// registerMetrics registers what it counts.
-func (c *PeerRecovery) registerMetrics(reg prometheus.Registerer) {
-	c.metrics = newPeerRecoveryMetrics(reg)
+// RegisterMetrics registers what it counts.
+func (c *PeerRecovery) RegisterMetrics(reg prometheus.Registerer) {
+	c.metrics = newMetrics(reg)
 }

@@ -1,0 +1,258 @@
+package coordinatortest
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/mesh"
+	"google.golang.org/grpc"
+)
+
+// MoreCoordinators is an entry that moves authority: another epoch, and mesh CA key.
+func MoreCoordinators(t testing.TB) string {
+	return "  - {name: more, kind: coordinator, match: [\"key:" +
+		proof.KeyClaim(NewTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"
+}
+
+// peerFleet returns a ready coordinator whose seed no keeper holds, and n replicas that
+// the manifest admits and that never ran.
+func NewPeerFleet(t testing.TB, n int, config func(*coordinator.Config)) (*Fleet,
+	[]*Fleet) {
+	t.Helper()
+	f := NewFleet(t, config)
+	for range n {
+		NewReplica(t, f)
+	}
+	f.People = NewPeople(t, "alice", "bob")
+	if err := SetPeople(f, ""); err != nil {
+		t.Fatal(err)
+	}
+	AwaitReplica(f, func(r replicas.Record) bool { return r.Phase == "ready" })
+	return f, f.Replicas
+}
+
+// SetPeople sets a manifest whose seed people own alone.
+func SetPeople(f *Fleet, extra string) error {
+	f.T.Helper()
+	first := f
+	if f.First != nil {
+		first = f.First
+	}
+	return f.Set(WithSeed(f.Manifest(extra), first.People.Seed(1, "")))
+}
+
+// Audited returns the audit entries of these actions, oldest first.
+func Audited(f *Fleet, actions ...string) []record.AuditEntry {
+	f.T.Helper()
+	st := f.Store
+	if f.First != nil {
+		st = f.First.Store
+	}
+	l, err := st.List(context.Background(), auditlog.Prefix)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	var out []record.AuditEntry
+	for _, e := range l.Entries {
+		var entry record.AuditEntry
+		if err := json.Unmarshal(e.Value, &entry); err != nil {
+			f.T.Fatal(err)
+		}
+		if slices.Contains(actions, entry.Action) {
+			out = append(out, entry)
+		}
+	}
+	slices.SortStableFunc(out,
+		func(a, b record.AuditEntry) int { return a.At.Compare(b.At) }) // each process has chains of its own
+	return out
+}
+
+// Candidate returns a move of f to a manifest with more coordinators, signed, that was
+// not written.
+func Candidate(f *Fleet, extra string, alter func(*history.Transition)) *transition.Move {
+	f.T.Helper()
+	s := f.C.Rooms().Head.State()
+	m, err := manifest.Parse(WithSeed(f.Manifest(extra), f.People.Seed(1, "")))
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	mv := &transition.Move{From: s, Manifest: m, Secrets: s.Secrets, Root: s.Root, Mesh: s.MeshCA()}
+	t, moves := s.Chain.Next(history.KindSet, m)
+	t.Reason = "test"
+	if moves {
+		if err := mv.NewMesh(t, f.Clock()); err != nil {
+			f.T.Fatal(err)
+		}
+	}
+	key, err := manifest.NewKey(f.Signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	t.Signatures = []history.Signature{{Key: key,
+		Signature: [64]byte(ed25519.Sign(f.Signer, history.SetStatement(m.Hash(), s.Head.Hash)))}}
+	if alter != nil {
+		alter(t)
+	}
+	if err := mv.Seal(t); err != nil {
+		f.T.Fatal(err)
+	}
+	return mv
+}
+
+// AwaitReplica waits until the record of r's coordinator is as want says.
+func AwaitReplica(f *Fleet, want func(replicas.Record) bool) replicas.Record {
+	f.T.Helper()
+	key, err := replicas.Key(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey))
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	st := f.Store
+	if f.First != nil {
+		st = f.First.Store
+	}
+	var last replicas.Record
+	for e, err := range st.Watch(ctx, key) {
+		if err != nil {
+			f.T.Fatalf("the record did not come: %v; last was %+v", err, last)
+		}
+		if e.Version == 0 {
+			continue
+		}
+		if last, err = replicas.Open(e); err != nil {
+			f.T.Fatal(err)
+		}
+		if want(last) {
+			return last
+		}
+	}
+	f.T.Fatalf("the record did not come; last was %+v", last)
+	return last
+}
+
+func Keys(f *Fleet, prefix string) []string {
+	f.T.Helper()
+	l, err := f.Store.List(context.Background(), prefix)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	var out []string
+	for _, e := range l.Entries {
+		out = append(out, e.Key)
+	}
+	return out
+}
+
+// ServePeer serves s over TLS of its own, and returns its address.
+func ServePeer(t testing.TB, s fealtyv1.PeerServiceServer) string {
+	t.Helper()
+	material, err := credential.NewEphemeral(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.NewIssued(material)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(grpc.Creds(guard.Credentials()), grpc.WaitForHandlers(true))
+	fealtyv1.RegisterPeerServiceServer(server, s)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	return l.Addr().String()
+}
+
+// HideReplicas makes the store tell a coordinator of no other.
+func HideReplicas(e store.Entry) store.Entry {
+	if strings.HasPrefix(e.Key, replicas.Prefix) {
+		e.Value = nil
+	}
+	return e
+}
+
+// Loaded returns the history as the store of f has it.
+func Loaded(f *Fleet) *history.History {
+	f.T.Helper()
+	st := f.Store
+	if f.First != nil {
+		st = f.First.Store
+	}
+	h, err := history.New(st).Load(context.Background())
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return h
+}
+
+// DialUnproven returns a connection to whoever answers at addr, without a certificate.
+func DialUnproven(addr string) (*mesh.Conn, error) {
+	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{})
+}
+
+// Coordinators reads what coordinators say of themselves in the store of f.
+func Coordinators(f *Fleet) *replicas.Directory {
+	return &replicas.Directory{Store: f.Store, Failures: flowcontrol.NewLogSampler(),
+		Log: slog.New(slog.DiscardHandler), Now: f.Clock}
+}
+
+// BlackHoles returns n addresses that take a connection and then swallow all that is
+// said, and what is sent on for each connection.
+func BlackHoles(t testing.TB, n int) (addrs []string, reached <-chan struct{}) {
+	t.Helper()
+	seen := make(chan struct{}, 1024)
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conns []net.Conn
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				conns = append(conns, c)
+				select {
+				case seen <- struct{}{}:
+				default:
+				}
+			}
+		})
+		t.Cleanup(func() {
+			l.Close()
+			wg.Wait()
+			for _, c := range conns {
+				c.Close()
+			}
+		})
+		addrs = append(addrs, l.Addr().String())
+	}
+	return addrs, seen
+}

@@ -1,0 +1,254 @@
+package peerrecovery_test
+
+import (
+	"crypto/ed25519"
+	"crypto/x509"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
+	"github.com/fealty-io/fealty/internal/enrolment"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// A stranger that shows anything else than a certificate that the manifest admits, proven
+// over this very channel, is given nothing.
+func TestSeedGoesToNoOtherCertificate(t *testing.T) {
+	t.Parallel()
+	pki, f, rs, files := coordinatortest.CorpFleet(t, 1)
+	r := rs[0]
+	r.Link.Lie(coordinatortest.HideReplicas)
+	files[1].Write(pki, "node-b") // so that it gets nothing by itself
+	r.Start()
+	foreign := identitytest.NewPKI(t, "corp", nil) // of the same names
+	certificate := func(pki *identitytest.PKI, edit func(*x509.Certificate)) *enrolment.Certificate {
+		own := coordinatortest.NewCorpFiles(t, pki, "x")
+		own.Edit(pki, edit)
+		return own.Certificate()
+	}
+	ask := func(c *enrolment.Certificate) error {
+		_, err := askAs(f, r, coordinatortest.NewTestKey(t),
+			func(a *peerrecovery.Asking) { a.By(coordinatortest.EnrolledAs(r, a.Key(), c)) })
+		return err
+	}
+	// A certificate of an entry is enough, under a key that no manifest names.
+	if err := ask(certificate(pki, coordinatortest.CommonName("coordinator-z"))); err != nil {
+		t.Fatalf("with a certificate of an entry: %v", err)
+	}
+	if got := coordinatortest.Audited(f, "seed.given"); len(got) != 1 || got[0].Fields["to"] != "z" {
+		t.Fatalf("given: %+v", got)
+	}
+	for _, tc := range []struct {
+		name string
+		cert *enrolment.Certificate
+		says string
+	}{
+		{"none", nil, "names its key"},
+		{"of another CA of the same name", certificate(foreign, coordinatortest.CommonName("coordinator-b")),
+			"no root of the manifest vouches for its certificate"},
+		{"of another name", certificate(pki, coordinatortest.CommonName("node-b")), "x509:subject:CN=node-b"},
+		{"with two names", certificate(pki, func(c *x509.Certificate) {
+			c.Subject.ExtraNames = append(c.Subject.ExtraNames, coordinatortest.TwoNames("coordinator-b",
+				"coordinator-a")...)
+		}), "nor what its certificate shows"},
+	} {
+		err := ask(tc.cert)
+		if !errors.Is(err, explain.PeerRefused) || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want %s that says %q", tc.name, err, explain.PeerRefused, tc.says)
+		}
+	}
+
+	// Over the wire, with the certificate of another coordinator, which is no secret.
+	of := files[0].Certificate()
+	theirs := of.Certificates("")
+	key := coordinatortest.NewTestKey(t)
+	claim := proof.KeyClaim(key.Public().(ed25519.PublicKey))
+	var earlier []byte // made for another exchange of the same holder
+	rawAsk := func(certificates [][]byte, vouch func(said [64]byte) []byte) error {
+		return coordinatortest.AskRaw(f, r, key, certificates, vouch)
+	}
+	coordinatortest.WantOnlyNil(t, rawAsk(theirs, func(said [64]byte) []byte {
+		v, err := of.Vouch(claim, said)
+		coordinatortest.WantOnlyNil(t, err)
+		earlier = v
+		return v
+	}))
+	before := len(coordinatortest.Audited(f, "seed.given"))
+	mine := identitytest.NewKey(t)
+	for _, tc := range []struct {
+		name         string
+		certificates [][]byte
+		vouch        func(said [64]byte) []byte
+	}{
+		{"claimed and not proven", theirs, func([64]byte) []byte { return nil }},
+		{"proven by another key", theirs, func(said [64]byte) []byte {
+			return coordinatortest.VouchBy(t, of, mine, claim,
+				said)
+		}},
+		{"proven over another channel", theirs, func([64]byte) []byte { return earlier }},
+		{"proven for another enrolment key", theirs, func(said [64]byte) []byte {
+			v, err := of.Vouch(proof.KeyClaim(r.Key.Public().(ed25519.PublicKey)), said)
+			coordinatortest.WantOnlyNil(t, err)
+			return v
+		}},
+		{"one claimed, another proven", theirs, func(said [64]byte) []byte {
+			v, err := certificate(pki, coordinatortest.CommonName("node-b")).Vouch(claim, said)
+			coordinatortest.WantOnlyNil(t, err)
+			return v
+		}},
+		{"garbage proven", theirs, func([64]byte) []byte { return []byte{1, 0, 9, 'x'} }},
+		{"garbage claimed", [][]byte{[]byte("x")}, nil},
+		{"too many claimed", [][]byte{theirs[0], theirs[0], theirs[0], theirs[0], theirs[0], theirs[0]}, nil},
+	} {
+		if err := rawAsk(tc.certificates, tc.vouch); !errors.Is(err, explain.PeerRefused) {
+			t.Errorf("%s: %v, want %s", tc.name, err, explain.PeerRefused)
+		}
+	}
+	if got := coordinatortest.Audited(f, "seed.given"); len(got) != before {
+		t.Errorf("the seed was given: %+v", got[before:])
+	}
+}
+
+// A recovering coordinator takes nothing from who proves a certificate of another CA,
+// whatever that one would give.
+func TestSeedComesFromNoOtherCertificate(t *testing.T) {
+	t.Parallel()
+	pki, f, rs, files := coordinatortest.CorpFleet(t, 1)
+	r := rs[0]
+	files[1].Write(pki, "node-b")
+	r.Start() // it is in recovery mode: no entry admits it
+	for _, tc := range []struct {
+		name string
+		cert *enrolment.Certificate
+		says string
+	}{
+		{"of another CA", coordinatortest.NewCorpFiles(t, identitytest.NewPKI(t, "corp", nil),
+			"coordinator-a").Certificate(),
+			"no root of the manifest vouches"},
+		{"of another name", coordinatortest.NewCorpFiles(t, pki, "node-a").Certificate(), "x509:subject:CN=node-a"},
+		{"none", nil, "names its key"},
+		{"of an entry", f.C.Rooms().Self.Certificate(), ""},
+	} {
+		giver := f.C.Rooms().PeerRecovery.WithPeers()
+		giver.Cfg().Self = coordinatortest.EnrolledAs(f, f.C.Rooms().Self.PrivateKey(), tc.cert)
+		at := coordinatortest.ServePeer(t, coordinatortest.Served[fealtyv1.PeerServiceServer](giver.RegisterServices))
+		_, err := askAs(f, r, coordinatortest.NewTestKey(t), func(a *peerrecovery.Asking) {
+			a.Of(at)
+			a.By(coordinatortest.EnrolledAs(r, a.Key(), coordinatortest.NewCorpFiles(t, pki,
+				"coordinator-b").Certificate()))
+		})
+		if tc.says == "" && err == nil {
+			continue // what the others are refused for is their certificate
+		}
+		if err == nil || !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v, want one that says %q", tc.name, err, tc.says)
+		}
+		if got := coordinatortest.Audited(f, "seed.given"); len(got) > 0 {
+			t.Errorf("%s: the seed was given: %+v", tc.name, got)
+		}
+	}
+}
+
+// A certificate that ended: its coordinator goes on and says so, others neither give it
+// anything nor take anything from it, and it is not forgotten.
+func TestCoordinatorCertificateEnds(t *testing.T) {
+	t.Parallel()
+	_, f, rs, _ := coordinatortest.CorpFleet(t, 1)
+	r := rs[0]
+	r.Start()
+	r.AwaitHead(f)
+	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
+	r.Stop()
+	m := f.C.Rooms().Head.State().Manifest
+	f.Advance(25 * time.Hour)
+	all, err := coordinatortest.Coordinators(f).Newest(f.Context(), m)
+	if err != nil || len(all) != 2 {
+		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
+	}
+	if _, err := f.C.Rooms().Self.Admits(m); err != nil {
+		t.Errorf("it does not go on: %v", err)
+	}
+	resp, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
+	coordinatortest.WantOnlyNil(t, err)
+	if len(resp.GetFindings()) == 0 || resp.GetFindings()[0].GetCode() != string(explain.CredentialExpired) {
+		t.Errorf("status says %v", resp.GetFindings())
+	}
+	given := len(coordinatortest.Audited(f, "seed.given"))
+	_, err = askAs(f, r, coordinatortest.NewTestKey(t), func(a *peerrecovery.Asking) {
+		a.At(f.Clock)
+	})
+	if !errors.Is(err, explain.PeerRefused) || !strings.Contains(err.Error(), "out of date") {
+		t.Errorf("it is given something: %v", err)
+	}
+	if got := len(coordinatortest.Audited(f, "seed.given")); got != given {
+		t.Error("the seed was given")
+	}
+}
+
+// The mark in memory refuses what went back where the one on disk is lost.
+func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
+	t.Parallel()
+	f, rs := coordinatortest.NewPeerFleet(t, 2, nil)
+	r, evil := rs[0], rs[1]
+	old, loaded := f.C.Rooms().Head.State(), coordinatortest.Loaded(f)
+	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)), "")
+	r.Start()
+	r.AwaitHead(f)
+	r.Link.Lie(coordinatortest.HideReplicas) // it is the liar alone that is asked
+	coordinatortest.WantOnly(t, "remove", os.Remove(filepath.Join(r.Dir, "coordinator", authority.MarkFile)), "")
+	_, err := r.C.Rooms().PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
+		state: old})).FromPeers(r.Context(), loaded)
+	if failed := wantStep(t, err, peerrecovery.StepHistory, "coordinator-3"); !errors.Is(failed.Err,
+		history.ErrRollback) {
+		t.Errorf("going back failed for another reason: %v", failed.Err)
+	}
+}
+
+// A mesh CA key that a peer brings is kept only once the audit log has the hand-over.
+func TestPreparedKeyIsAuditedFirst(t *testing.T) {
+	t.Parallel()
+	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
+	r := rs[0]
+	r.Start()
+	r.AwaitHead(f)
+	bring := func(mv *transition.Move) error {
+		return f.C.Rooms().PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr)
+	}
+	mv := coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)
+	r.Link.Hold(func(tx store.Tx) error {
+		for _, w := range tx.Put {
+			if strings.HasPrefix(w.Key, auditlog.Prefix) {
+				return errors.New("no space for it")
+			}
+		}
+		return nil
+	})
+	if err := bring(mv); err == nil {
+		t.Error("it was taken")
+	}
+	if slices.Contains(r.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
+		t.Error("a key is kept of which the audit log knows nothing")
+	}
+	r.Link.Hold(nil)
+	coordinatortest.WantOnly(t, "bring", bring(coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)),
+		"")
+	if got := coordinatortest.Audited(r, "mesh.prepared"); len(got) != 1 ||
+		got[0].Fields["key"] != proof.KeyClaim(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)) {
+		t.Errorf("the audit log says %+v", got)
+	}
+}
