@@ -486,7 +486,7 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 				&fealtyv1.BanMemberRequest{Kind: "data", Name: "b", Reason: "test"})
 			coordinatortest.WantOnly(t, "a ban on top of it", err, explain.StoreForged)
 			d.Restart()
-			wantPhase(d, "recovery", "trust state")
+			coordinatortest.WantPhase(d, "recovery", "trust state")
 		})
 	}
 }
@@ -766,7 +766,7 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
-	d.C.Rooms().Authority.Look(context.Background())
+	d.C.Rooms().Succession.Look(context.Background())
 	if phase, _ := d.C.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)
 	}

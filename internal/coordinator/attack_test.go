@@ -464,7 +464,10 @@ func TestBadSets(t *testing.T) {
 		}), explain.ManifestInvalid},
 		{"unsigned", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures = nil }), explain.ManifestUnsigned},
 		{"signature over another manifest",
-			signed(func(r *fealtyv1.SetManifestRequest) { r.Manifest = append(r.Manifest, '\n') }), explain.ManifestMissigned},
+			signed(func(r *fealtyv1.SetManifestRequest) {
+				r.Manifest = append(r.Manifest,
+					'\n')
+			}), explain.ManifestMissigned},
 		{"flipped signature", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures[0].Signature[3] ^= 1 }),
 			explain.ManifestMissigned},
 		{"foreign signer", signed(func(r *fealtyv1.SetManifestRequest) {
@@ -476,7 +479,8 @@ func TestBadSets(t *testing.T) {
 		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }),
 			explain.HistoryInitialized},
 		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
-			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.C.Rooms().Self.EnrolmentKey(), foreignKey.String(),
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.C.Rooms().Self.EnrolmentKey(),
+				foreignKey.String(),
 				1))
 		}), explain.ManifestLeavesOut},
 		{"another cluster", signed(func(r *fealtyv1.SetManifestRequest) {
@@ -626,7 +630,7 @@ func TestSetThatDiedAfterTheSwap(t *testing.T) {
 		key))); err == nil {
 		t.Fatal("the set did not die")
 	}
-	f.C.Rooms().Authority.Look(f.Context())
+	f.C.Rooms().Succession.Look(f.Context())
 	s := f.C.Rooms().Head.State()
 	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
 		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,

@@ -146,7 +146,8 @@ func TestAuditAltered(t *testing.T) {
 			if len(brokenBy(d)) != 1 {
 				t.Errorf("the leader found %v", brokenBy(d))
 			}
-			status, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+			status, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(
+				t.Context(), &fealtyv1.GetStatusRequest{})
 			if err != nil || !slices.ContainsFunc(status.GetFindings(), func(f *fealtyv1.Finding) bool {
 				return f.GetCode() == string(explain.AuditBroken)
 			}) {
@@ -428,7 +429,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	for _, c := range all {
-		c.Rooms().Authority.Look(t.Context())
+		c.Rooms().Succession.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
@@ -536,7 +537,7 @@ func TestAuditOverMoves(t *testing.T) {
 		coordinatortest.WantOnly(t, "read the last checkpoint", err, "")
 		return last
 	}
-	coordinatortest.WantOnly(t, "set", f.Set(f.Manifest(coordinatorEntry(t, 2))), "")
+	coordinatortest.WantOnly(t, "set", f.Set(f.Manifest(coordinatortest.CoordinatorEntry(t, 2))), "")
 	before := last()
 	if before.Number == 0 {
 		t.Fatal("no checkpoint came before the head moved")

@@ -54,7 +54,7 @@ func backUp(f *coordinatortest.Fleet, req *fealtyv1.CreateBackupRequest) (*fealt
 
 func TestBackup(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	f.Member("data")
 	f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 5})
 	dry, _, err := backUp(f, &fealtyv1.CreateBackupRequest{DryRun: true})

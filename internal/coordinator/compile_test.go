@@ -390,7 +390,7 @@ func TestBases(t *testing.T) {
 		_, last = at()
 	})
 	t.Run("a new epoch begins without", func(t *testing.T) {
-		coordinatortest.WantOnly(t, "set", d.Set(tenantEntries+coordinatorEntry(t, 2)), "")
+		coordinatortest.WantOnly(t, "set", d.Set(tenantEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 		follow(d, d.C)
 		p, next := at()
 		if next.AuthorityEpoch != last.AuthorityEpoch+1 || next.Base != nil || next.ContentHash != last.ContentHash {
@@ -614,7 +614,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 	coordinatortest.WantOnly(t,
 		"set", d.Set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Authority.Look(t.Context())
+	other.Rooms().Succession.Look(t.Context())
 	joinedAs(d, "acme", "acme")
 	joinedAs(d, "globex", "globex")
 	mustPut(d, "kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: "+
@@ -691,7 +691,8 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 
 func findings(d *coordinatortest.Desk, t testing.TB, code explain.Code) (out []*fealtyv1.Finding) {
 	t.Helper()
-	st, err := coordinator.StatusOf(d.C).GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(
+		context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

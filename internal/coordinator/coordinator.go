@@ -38,6 +38,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
@@ -48,13 +49,13 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
+	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Pauses of the loops. None of them is what makes a decision right.
 const (
-	headPollPause      = 5 * time.Second
 	lockFile           = "lock"
 	adminSocketDefault = "admin.sock"
 )
@@ -176,8 +177,11 @@ type knobs struct {
 	maxJoins  int // that wait for their candidate's answer
 	// maxSourceJoins is how many of those may come from one address.
 	maxSourceJoins int
-	maxAsking      int  // coordinators that ask for secrets, and have proven nothing yet
-	earlier        bool // it plays a release that reads no later field of a manifest
+	maxBringing    int // owners that have brought no share yet
+	// parse reads a manifest that is to be set.
+	parse     func([]byte) (*manifest.Manifest, error)
+	maxAsking int  // coordinators that ask for secrets, and have proven nothing yet
+	earlier   bool // it plays a release that reads no later field of a manifest
 }
 
 // Coordinator is one replica. Make it with [New], run it with [Coordinator.Run].
@@ -311,6 +315,12 @@ func (cfg Config) withDefaults() Config {
 	if cfg.knobs.maxListed == 0 {
 		cfg.knobs.maxListed = snapshot.MaxBans
 	}
+	if cfg.knobs.maxBringing == 0 {
+		cfg.knobs.maxBringing = ownerrecovery.MaxBringing
+	}
+	if cfg.knobs.parse == nil {
+		cfg.knobs.parse = manifest.Parse
+	}
 	if cfg.knobs.maxAsking == 0 {
 		cfg.knobs.maxAsking = peerrecovery.MaxAsking
 	}
@@ -366,18 +376,16 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 	c.pulsed.Set(cfg.Now())
 	c.registerMetrics(cfg.Registry, reloads)
 	c.rooms.StoreGuard.Load()
-	s, err := c.rooms.Authority.loadFirst(ctx)
+	s, err := c.rooms.Succession.Load(ctx)
 	if err != nil {
 		return nil, unreadable(ctx, err)
 	}
-	// Else the loop that follows the head tries the other ways.
-	c.rooms.Authority.tried.Store(s.Phase != authority.Recovery)
 	if s.Phase == authority.Uninitialized {
 		if err := c.rooms.Self.OfferSetup(ephemeral.Pin()); err != nil {
 			return nil, err
 		}
 	}
-	_ = c.rooms.Authority.adopt(ctx, s) // a failure is logged, and is the state then
+	_ = c.rooms.Succession.Adopt(ctx, s) // a failure is logged, and is the state then
 	return c, ctx.Err()
 }
 
@@ -417,8 +425,8 @@ func (c *Coordinator) Close() error {
 
 // wipe overwrites the secrets, when nobody uses them any more.
 func (c *Coordinator) wipe() {
-	c.rooms.OwnerRecovery.recoveries.over()
-	c.rooms.Authority.dropPrepared()
+	c.rooms.OwnerRecovery.End()
+	c.rooms.Manifests.Wipe()
 	c.rooms.Keys.Wipe(c.rooms.Head.State())
 	if s := c.rooms.Head.State().Ready(); s != nil {
 		s.Secrets.Wipe()
@@ -439,10 +447,10 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
-	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.rooms.Authority.followHead(ctx) }) })
+	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.rooms.Succession.Follow(ctx) }) })
 	if files := c.rooms.Self.Certificate().Files(); files != nil {
 		g.Go(func() error { return files.Run(ctx) })
-		g.Go(func() error { return c.rooms.Authority.followCertificate(ctx) })
+		g.Go(func() error { return c.rooms.Succession.FollowCertificate(ctx) })
 	}
 	g.Go(func() error { return c.rooms.Election.Run(ctx) })
 	g.Go(func() error {
@@ -569,14 +577,14 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		}
 		if s.Phase == authority.Recovery {
 			g.Go(func() error {
-				return c.forever(run, "peers", func() error { return c.rooms.Authority.watchPeers(run) })
+				return c.forever(run, "peers", func() error { return c.rooms.Succession.WatchPeers(run) })
 			})
 			g.Go(func() error {
-				return c.forever(run, "recovery", func() error { return c.rooms.OwnerRecovery.followGathering(run) })
+				return c.forever(run, "recovery", func() error { return c.rooms.OwnerRecovery.Follow(run) })
 			})
 			g.Go(func() error {
 				return c.forever(run,
-					"gathered shares", func() error { return c.rooms.OwnerRecovery.watchGathering(run) })
+					"gathered shares", func() error { return c.rooms.OwnerRecovery.Watch(run) })
 			})
 		}
 		select {
@@ -603,19 +611,6 @@ func (c *Coordinator) forever(ctx context.Context, what string, f func() error) 
 			return err
 		}
 	}
-}
-
-// headMoved follows the head that came before a transaction. While the store shows an
-// older one nothing can be decided again.
-func (c *Authority) headMoved(ctx context.Context, _ *store.ConflictError) (again bool) {
-	c.leaveHead(ctx)
-	return c.cfg.Head.OlderHeadError() == nil
-}
-
-// recordsFrozen waits until a reseed is over that freezes the records.
-func (c *Authority) recordsFrozen(ctx context.Context, _ *store.ConflictError) (again bool) {
-	c.awaitThaw(ctx)
-	return true
 }
 
 // sinceNow returns a clock that only goes forward, whatever is done to the wall's.

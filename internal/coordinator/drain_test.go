@@ -13,7 +13,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -123,7 +122,8 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	}
 	status := func() *fealtyv1.GetStatusResponse {
 		t.Helper()
-		st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(t.Context(),
+			&fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,11 +273,11 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 // outage puts the coordinator into recovery mode for as long, and lets it find back.
 func outage(t *testing.T, d *coordinatortest.Desk, lasts time.Duration) {
 	t.Helper()
-	coordinatortest.WantOnly(t, "recovery mode", d.C.Rooms().Authority.Adopt(t.Context(),
+	coordinatortest.WantOnly(t, "recovery mode", d.C.Rooms().Succession.Adopt(t.Context(),
 		authority.Recovering(d.State(), errors.New("the keeper is away"))), "")
 	d.Advance(lasts)
-	d.C.Rooms().Authority.Look(t.Context())
-	wantPhase(d, "ready", "")
+	d.C.Rooms().Succession.Look(t.Context())
+	coordinatortest.WantPhase(d, "ready", "")
 }
 
 // reported opens a stream of id, reports on it, and ends it.

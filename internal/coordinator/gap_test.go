@@ -67,7 +67,7 @@ func banIn(f *coordinatortest.Fleet, n *coordinatortest.Node) {
 // that says so; who shows it is of no matter, and nothing else is believed.
 func TestPresented(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a, lost := f.Member("a"), f.Member("b")
 	atBackup := f.C.Rooms().Bundle.View().Signed
 	b := save(f, owners).signed(f.Signer)
@@ -83,7 +83,7 @@ func TestPresented(t *testing.T) {
 	if f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
-	other, _ := ownedFleet(t, nil)
+	other, _ := coordinatortest.NewOwnedFleet(t, nil)
 	for name, raw := range map[string][]byte{
 		"nothing": nil, "no bundle": []byte("x"), "altered": append(bytes.Clone(banned[:len(banned)-1]),
 			banned[len(banned)-1]^1),
@@ -123,11 +123,12 @@ func TestPresented(t *testing.T) {
 // accepted again, and none is said to be of the epoch of the bundle that names them all (I9).
 func TestPresentedMeshKeys(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	f.Member("a")
 	b := save(f, owners).signed(f.Signer)
 	for range 2 {
-		if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
+		if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](
+			f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
 			f.Context(),
 			&fealtyv1.RotateMeshKeyRequest{}); err != nil {
 			t.Fatal(err)
@@ -161,7 +162,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 // between the backup and the restore.
 func renewedInGap(t *testing.T) (*coordinatortest.Fleet, *coordinatortest.Node) {
 	t.Helper()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a := f.Member("a")
 	b := save(f, owners)
 	f.Advance(time.Minute)
@@ -215,7 +216,7 @@ func TestRenewAfterRestoreInFullStore(t *testing.T) {
 // A node follows the restore by the links that the coordinator gives for what it knows.
 func TestLinks(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	b := save(f, owners).signed(f.Signer)
 	start := f.C.Rooms().Head.State()
 	if err := f.Set(start.Manifest.Bytes()); err != nil {

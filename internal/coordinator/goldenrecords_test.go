@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -25,6 +24,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/reseal"
+	"github.com/fealty-io/fealty/internal/coordinator/seedshares"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
@@ -40,19 +41,19 @@ var storedTypes = map[string]any{
 	"ban":              record.Ban{},
 	"config-state":     desired.State{},
 	"entry-count":      record.EntryCount{},
-	"freeze":           coordinator.Frozen{},
+	"freeze":           reseal.Frozen{},
 	"head-seen":        history.SeenHead{},
 	"header":           publication.HeaderRecord{},
 	"leader":           election.Record{},
 	"leader-beat":      election.Beat{},
-	"ledger":           coordinator.Ledger{},
+	"ledger":           reseal.Ledger{},
 	"member":           record.Member{},
 	"publication":      publication.Record{},
 	"replica":          replicas.Record{},
 	"replica-signed":   replicas.Signed{},
 	"restore-gap":      authority.RestoreWindow{},
 	"rollout":          trust.RolloutRecord{},
-	"share-set":        coordinator.ShareSetRecord{},
+	"share-set":        seedshares.SetRecord{},
 	"store-seen":       regress.Record{},
 	"token":            admission.Token{},
 	"token-use":        admission.TokenUse{},

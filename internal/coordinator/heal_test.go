@@ -30,11 +30,11 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash)
 	}
 	f.Faults.FailNext("set.after-swap", 1, coordinatortest.ErrCrash)
-	release, err := f.C.Rooms().Authority.SettingTurn(t.Context())
+	release, err := f.C.Rooms().Turn.Take(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.C.Rooms().Authority.Rekey(t.Context(), f.C.Rooms().Head.State(), "test", "test", nil)
+	_, err = f.C.Rooms().Succession.Rekey(t.Context(), f.C.Rooms().Head.State(), "test", "test", nil)
 	f.Link.Cut(coordinatortest.ErrKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {

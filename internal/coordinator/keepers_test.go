@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -24,33 +23,13 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func keeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
-	for _, f := range findings {
-		if f.GetCode() == string(code) {
-			return f.GetSummary() + " | " + f.GetRemedy()
-		}
-	}
-	return ""
-}
-
-// keyIDs returns the ids of the keys under which the keeper host has the seed in force.
-func keyIDs(t testing.TB, c *coordinator.Coordinator) []keyring.KeyID {
-	t.Helper()
-	copies, err := sealed.Copies(context.Background(), c.Store(),
-		sealed.Seed(&c.Rooms().Head.State().Head.Transition), "host")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return sealed.IDs(copies)
-}
-
 // A machine without the key that opens the seed is shown by every coordinator, with the
 // key that would, until the file is there. Its own key seals a copy of its own when a
 // manifest is set, and takes no other one's place.
 func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 	t.Parallel()
 	f, r := twoMachines(t)
-	ids := keyIDs(t, f.C)
+	ids := coordinatortest.KeyIDs(t, f.C, f.Store)
 	if len(ids) != 1 {
 		t.Fatalf("sealed under %v", ids)
 	}
@@ -64,34 +43,38 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 	told(f, true)
 	told(r, false)
 	for _, x := range []*coordinatortest.Fleet{f, r} {
-		got := keeperFinding(getStatus(x).GetFindings(), explain.KeeperElsewhere)
+		got := coordinatortest.KeeperFinding(coordinatortest.GetStatus(x).GetFindings(), explain.KeeperElsewhere)
 		if !strings.Contains(got, "coordinator-2 does not open") || !strings.Contains(got, string(ids[0])) ||
 			!strings.Contains(got, "has no key") {
 			t.Errorf("shown is %q", got)
 		}
-		if got := keeperFinding(getStatus(x).GetFindings(), explain.KeeperUnopened); got != "" {
+		if got := coordinatortest.KeeperFinding(coordinatortest.GetStatus(x).GetFindings(),
+			explain.KeeperUnopened); got != "" {
 			t.Errorf("shown is %q, and coordinator-1 opens it", got)
 		}
 	}
-	if k := getStatus(r).GetReplicas()[0].GetKeepers(); len(k) != 1 || !k[0].GetOpens() ||
+	if k := coordinatortest.GetStatus(r).GetReplicas()[0].GetKeepers(); len(k) != 1 || !k[0].GetOpens() ||
 		k[0].GetKeyId() != string(ids[0]) {
 		t.Errorf("of coordinator-1 is shown %v", k)
 	}
 	// The file of another cluster is none that helps, and is told from none.
 	putKeyFile(r, []byte("fealty-keeper-key-v1 "+strings.Repeat("A", 43)+"=\n"))
-	if got := keeperFinding(getStatus(r).GetFindings(), explain.KeeperElsewhere); !strings.Contains(got, "has key ") {
+	if got := coordinatortest.KeeperFinding(coordinatortest.GetStatus(r).GetFindings(),
+		explain.KeeperElsewhere); !strings.Contains(got, "has key ") {
 		t.Errorf("shown is %q", got)
 	}
 	// What it seals under that key stands beside the other copy.
 	coordinatortest.WantOnly(t, "set", r.Set(machineManifest(r, someEntry)), "")
-	if now := keyIDs(t, f.C); len(now) != 2 || !slices.Contains(now, ids[0]) {
+	if now := coordinatortest.KeyIDs(t, f.C, f.Store); len(now) != 2 || !slices.Contains(now, ids[0]) {
 		t.Errorf("sealed under %v, it was %v", now, ids)
 	}
-	if got := keeperFinding(getStatus(r).GetFindings(), explain.KeeperElsewhere); got != "" {
+	if got := coordinatortest.KeeperFinding(coordinatortest.GetStatus(r).GetFindings(),
+		explain.KeeperElsewhere); got != "" {
 		t.Errorf("it opens its own copy, and shown is %q", got)
 	}
 	putKeyFile(r, readKeyFile(f))
-	if got := keeperFinding(getStatus(r).GetFindings(), explain.KeeperElsewhere); got != "" {
+	if got := coordinatortest.KeeperFinding(coordinatortest.GetStatus(r).GetFindings(),
+		explain.KeeperElsewhere); got != "" {
 		t.Errorf("with the file there, shown is %q", got)
 	}
 }
@@ -105,7 +88,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		return len(rec.Keepers) == 1 &&
 			rec.Keepers[0].Opens
 	})
-	id := keyIDs(t, f.C)[0]
+	id := coordinatortest.KeyIDs(t, f.C, f.Store)[0]
 	for _, key := range []string{"", "fealty-keeper-key-v1 " + strings.Repeat("A", 43) + "=\n"} {
 		what := "no key"
 		if key != "" {
@@ -140,7 +123,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		coordinatortest.WantOnly(t, "write it in the old place", err, "")
 		reseedIn(f)
 		r.AwaitHead(f)
-		if now := keyIDs(t, f.C); !slices.Equal(now, []keyring.KeyID{id}) {
+		if now := coordinatortest.KeyIDs(t, f.C, f.Store); !slices.Equal(now, []keyring.KeyID{id}) {
 			t.Errorf("the new seed is sealed under %v, want %v", now, id)
 		}
 	}
@@ -163,13 +146,13 @@ func reseedAt(d *coordinatortest.Desk, m []byte) error {
 	d.T.Helper()
 	ctx := context.Background()
 	p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-		d.C.Rooms().Authority.RegisterServices).PrepareReseed(
+		d.C.Rooms().Manifests.RegisterServices).PrepareReseed(
 		ctx,
 		&fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
-	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Authority.RegisterServices).CommitReseed(
+	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Manifests.RegisterServices).CommitReseed(
 		ctx,
 		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: signChangeAt(d,
 			p.GetChange())})
@@ -238,7 +221,7 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 				d.Faults.Disarm(point)
 				d.Restart()
 				d.LookAgain()
-				wantPhase(d, "ready", "")
+				coordinatortest.WantPhase(d, "ready", "")
 			}
 			moved := d.State().Head.SeedEpoch > old.SeedEpoch
 			for _, key := range opensAnything(d, "leaves", "/leaves/key") {
@@ -281,18 +264,18 @@ func formerLayout(d *coordinatortest.Desk) (moved []string) {
 func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
-	id := keyIDs(t, d.C)[0]
+	id := coordinatortest.KeyIDs(t, d.C, d.Store)[0]
 	former := formerLayout(d)
 	if len(former) != 2 {
 		t.Fatalf("of the former layout are %v", former)
 	}
 	head := d.State().Head
 	d.Restart()
-	wantPhase(d, "ready", "")
+	coordinatortest.WantPhase(d, "ready", "")
 	if d.State().Head.Hash != head.Hash {
 		t.Error("the mesh CA key did not open: a transition was written")
 	}
-	if ids := keyIDs(t, d.C); !slices.Equal(ids, []keyring.KeyID{id}) {
+	if ids := coordinatortest.KeyIDs(t, d.C, d.Store); !slices.Equal(ids, []keyring.KeyID{id}) {
 		t.Errorf("the former copy is of %v, want %v", ids, id)
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
@@ -304,7 +287,7 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 		before := d.Store.Snapshot()
 		d.Store.Alter(lost, func([]byte) []byte { return nil })
 		d.Restart()
-		wantPhase(d, "ready", "")
+		coordinatortest.WantPhase(d, "ready", "")
 		d.Store.Revert(before)
 	}
 	// Another key on the machine takes the place of neither.
@@ -320,13 +303,13 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	d.Restart()
 	d.LookAgain() // the mesh CA key is sealed under the other key, which costs a rekey
 	d.Lead(d.C)
-	wantPhase(d, "ready", "")
+	coordinatortest.WantPhase(d, "ready", "")
 	// With the keeper they all go.
 	d.Seed = seedOf(1, nil, "else")
-	_, err = reshare(d, d.Seed)
+	_, err = coordinatortest.Reshare(d, d.Seed)
 	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Shares.Drop(t.Context(), d.State()), "")
 	for _, k := range d.Store.Keys(sealed.Prefix) {
 		if strings.Contains(k, "/host") {
 			t.Errorf("%s is left of the keeper that was dismissed", k)
@@ -339,10 +322,10 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 func TestForgetAKeyThatIsLost(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
-	id := keyIDs(t, d.C)[0]
+	id := coordinatortest.KeyIDs(t, d.C, d.Store)[0]
 	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
 		return coordinatortest.Served[fealtyv1.ManifestServiceServer](
-			d.C.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
+			d.C.Rooms().Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
 			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
@@ -350,7 +333,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	_, err = forget("0123", false)
 	coordinatortest.WantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
 	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
-		d.C.Rooms().Authority.RegisterServices).ForgetKeeperKey(t.Context(),
+		d.C.Rooms().Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
 	coordinatortest.WantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 
@@ -360,9 +343,10 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 		t.Error("a set made another key in the place of one that was backed up")
 	}
 	status := func() string {
-		st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+		st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(t.Context(),
+			&fealtyv1.GetStatusRequest{})
 		coordinatortest.WantOnly(t, "status", err, "")
-		return keeperFinding(st.GetFindings(), explain.KeeperUnopened)
+		return coordinatortest.KeeperFinding(st.GetFindings(), explain.KeeperUnopened)
 	}
 	if got := status(); !strings.Contains(got, "keeper host") || !strings.Contains(got, string(id)) ||
 		!strings.Contains(got, "/keeper/key is missing") ||
@@ -371,22 +355,23 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	}
 	_, err = forget(id, true)
 	coordinatortest.WantOnly(t, "dry run", err, "")
-	if ids := keyIDs(t, d.C); len(ids) != 1 {
+	if ids := coordinatortest.KeyIDs(t, d.C, d.Store); len(ids) != 1 {
 		t.Errorf("a dry run left %v", ids)
 	}
 	out, err := forget(id, false)
 	coordinatortest.WantOnly(t, "forget", err, "")
-	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(keyIDs(t, d.C)) != 0 {
-		t.Errorf("%v is left, and the answer is %v", keyIDs(t, d.C), out)
+	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(coordinatortest.KeyIDs(t, d.C, d.Store)) != 0 {
+		t.Errorf("%v is left, and the answer is %v", coordinatortest.KeyIDs(t, d.C, d.Store), out)
 	}
-	resp, err := d.C.Rooms().Authority.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
+	resp, err := d.C.Rooms().Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
 	coordinatortest.WantOnly(t, "set", err, "")
 	made := resp.GetKeysMade()
 	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" ||
 		made[0].GetCoordinator() != "coordinator-1" || made[0].GetKeyId() == string(id) {
 		t.Fatalf("made was %v", made)
 	}
-	if ids := keyIDs(t, d.C); !slices.Equal(ids, []keyring.KeyID{keyring.KeyID(made[0].GetKeyId())}) {
+	if ids := coordinatortest.KeyIDs(t, d.C, d.Store); !slices.Equal(ids, []keyring.KeyID{keyring.KeyID(
+		made[0].GetKeyId())}) {
 		t.Errorf("sealed under %v, and made was %v", ids, made)
 	}
 	if got := status(); got != "" {
@@ -396,7 +381,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 		t.Errorf("%d audit entries", len(entries))
 	}
 	d.Restart()
-	wantPhase(d, "ready", "")
+	coordinatortest.WantPhase(d, "ready", "")
 }
 
 // Who is late seals nothing any more: what the head dismissed meanwhile stays away.
@@ -407,16 +392,17 @@ func TestLateSealIsRefused(t *testing.T) {
 	coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 	old := d.State()
 	d.Seed = seedOf(1, nil, "host")
-	_, err := reshare(d, d.Seed)
+	_, err := coordinatortest.Reshare(d, d.Seed)
 	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Shares.Drop(t.Context(), d.State()), "")
 	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
 	mv := &transition.Move{From: old, Manifest: old.Manifest, Link: old.Head, Secrets: old.Secrets}
-	coordinatortest.WantOnly(t, "look", d.C.Rooms().Authority.LookAtKeepers(t.Context(), mv), "")
-	coordinatortest.WantOnly(t, "seal for a head of before", d.C.Rooms().Authority.WriteSecrets(t.Context(), mv),
+	mv.Sealing = mv.Seals()
+	coordinatortest.WantOnly(t, "look", d.C.Rooms().Keepers.Look(t.Context(), &mv.Sealing), "")
+	coordinatortest.WantOnly(t, "seal for a head of before", d.C.Rooms().Succession.WriteSecrets(t.Context(), mv),
 		explain.ManifestStale)
 	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Errorf("it opens %v", opened)

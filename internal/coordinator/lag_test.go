@@ -404,7 +404,7 @@ func TestSetterIsOvertaken(t *testing.T) {
 	a, b := all[0], all[1]
 	adopting, goOn := stops(t, a, 1)
 	set := make(chan error, 1)
-	more := coordinatorEntry(t, 9) // with it comes a new mesh CA key
+	more := coordinatortest.CoordinatorEntry(t, 9) // with it comes a new mesh CA key
 	m, local := a.Manifest(more), a.Local()
 	go func() { set <- setAs(a, local, m) }()
 	<-adopting
@@ -444,10 +444,10 @@ func TestOvertakenPauses(t *testing.T) {
 		defer func() { coordinatortest.WantOnlyNil(t, other.Close()) }()
 		both := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), `match: ["key:`,
 			fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
-		_, err = d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(both)), true)
+		_, err = d.C.Rooms().Manifests.Set(t.Context(), d.Request([]byte(both)), true)
 		coordinatortest.WantOnlyNil(t, err)
-		other.Rooms().Authority.Look(t.Context())
-		_, err = d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(both+"# again\n")), true)
+		other.Rooms().Succession.Look(t.Context())
+		_, err = d.C.Rooms().Manifests.Set(t.Context(), d.Request([]byte(both+"# again\n")), true)
 		coordinatortest.WantOnlyNil(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -458,7 +458,7 @@ func TestOvertakenPauses(t *testing.T) {
 			}
 			return store.ErrConflict
 		})
-		if err := other.Rooms().Authority.FollowHead(ctx); !errors.Is(err, context.Canceled) {
+		if err := other.Rooms().Succession.Follow(ctx); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		d.Faults.Disarm("adopt.begin")

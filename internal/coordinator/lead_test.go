@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -478,7 +479,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 	if !ok || condition != (store.Condition{Key: election.TermKey, Version: store.Revision(term)}) {
 		t.Fatalf("it leads: %t, under %d, on %v", ok, term, condition)
 	}
-	gather := func() { d.Store.Write(coordinator.RecoveryPrefix+"a/b", []byte("share")) }
+	gather := func() { d.Store.Write(ownerrecovery.Prefix+"a/b", []byte("share")) }
 	writes := map[string]func(ctx context.Context) error{
 		"publication": func(ctx context.Context) error {
 			_, err := d.C.Rooms().Publication.Publish(ctx, s, publication.NewPublisher())
@@ -487,7 +488,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		"end of a rotation": func(ctx context.Context) error { return d.C.Rooms().Trust.FollowRotation(ctx, s) },
 		"gathered shares": func(ctx context.Context) error {
 			gather()
-			return d.C.Rooms().OwnerRecovery.DropGathered(ctx,
+			return d.C.Rooms().OwnerRecovery.Drop(ctx,
 				s)
 		},
 	}

@@ -76,7 +76,7 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.rooms.Election.RegisterMetrics(reg)
 	c.rooms.Audit.RegisterMetrics(reg)
 	c.rooms.PeerRecovery.RegisterMetrics(reg)
-	c.rooms.OwnerRecovery.registerMetrics(reg)
+	c.rooms.OwnerRecovery.RegisterMetrics(reg)
 	c.rooms.Peers.RegisterMetrics(reg)
 	c.rooms.Membership.RegisterMetrics(reg)
 	c.rooms.Admission.RegisterMetrics(reg)

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/reseal"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -123,8 +124,8 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 	}
 
 	t.Run("never ready", func(t *testing.T) {
-		f, _ := ownedFleet(t, nil)
-		loseKeeper(f)
+		f, _ := coordinatortest.NewOwnedFleet(t, nil)
+		coordinatortest.LoseKeeper(f)
 		stranger, err := coordinatortest.DialUnproven(f.Addr)
 		coordinatortest.WantOnly(t, "dial", err, "")
 		defer stranger.Close()
@@ -132,7 +133,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			{name: "local", conn: f.LocalConn()}}, true)
 	})
 	t.Run("was ready", func(t *testing.T) {
-		f, _ := ownedFleet(t, nil)
+		f, _ := coordinatortest.NewOwnedFleet(t, nil)
 		callers := append(callers(f), caller{name: "local", conn: f.LocalConn()})
 		// One server more, behind an authorizer that takes every identity of the cluster.
 		table, err := authz.NewTable(services...)
@@ -224,7 +225,7 @@ func decided(t *testing.T, s store.Store) string {
 	var b strings.Builder
 	for _, prefix := range []string{"history/", record.MemberPrefix, admission.TokenPrefix, admission.TokenUsePrefix,
 		record.CountPrefix,
-		bundle.Prefix, sealed.Prefix, desired.Prefix, "seed/", coordinator.ReseedPrefix, trust.RolloutPrefix} {
+		bundle.Prefix, sealed.Prefix, desired.Prefix, "seed/", reseal.Prefix, trust.RolloutPrefix} {
 		l, err := s.List(t.Context(), prefix)
 		coordinatortest.WantOnly(t, "list", err, "")
 		for _, e := range l.Entries {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -21,102 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-// wantOrigins shows from audit entries and history alone that every coordinator with a
-// name made the seed, or received it from owners or a keeper of the manifest, or from a
-// coordinator that held it (docs/explanation/threat-model.md); that each mesh CA
-// key in the history was made once, by one that held the seed of its head; and that each
-// coordinator with a name made that of the newest head, or received it.
-func wantOrigins(t *testing.T, f *coordinatortest.Fleet, names ...string) {
-	t.Helper()
-	s := f.C.Rooms().Head.State()
-	v, _, err := f.C.Rooms().Authority.VerifiedHistory(t.Context(), s)
-	coordinatortest.WantOnly(t, "history", err, "")
-	seedOf := make(map[string]history.Salt) // by head
-	for _, l := range v.Links() {
-		seedOf[l.Hash.String()] = l.Salt
-	}
-	people, keepers := make(map[string]bool), make(map[string]bool)
-	for _, o := range s.Manifest.Seed.People() {
-		people[o.Name] = true
-	}
-	for _, o := range s.Manifest.Seed.Keepers() {
-		keepers[o.Name] = true
-	}
-	nameOf := func(key string) string {
-		found, _ := s.Manifest.Match(identity.Coordinator, []string{"key:" + key})
-		return found.Name
-	}
-	by := func(e record.AuditEntry) string { return e.Actor[strings.LastIndexByte(e.Actor, '/')+1:] }
-	type held struct {
-		name string
-		seed history.Salt
-	}
-	holds := make(map[held]bool)
-	created := make(map[history.Salt]bool)
-	// Who made a seed says so once its head is in force: a keeper may have opened it for
-	// another one by then.
-	for _, e := range coordinatortest.Audited(f, transition.ActionSeedCreated) {
-		h := held{by(e), seedOf[e.Fields["head"]]}
-		if created[h.seed] {
-			t.Errorf("a seed was made twice: %+v", e)
-		}
-		created[h.seed], holds[h] = true, true
-	}
-	for _, e := range coordinatortest.Audited(f, transition.ActionSeedReceived) {
-		h := held{by(e), seedOf[e.Fields["head"]]}
-		if !created[h.seed] {
-			t.Errorf("a seed was received that nobody made, or at no head of the history: %+v", e)
-		}
-		switch via := e.Fields["via"]; {
-		case via == "owners":
-			from := strings.Split(e.Fields["from"], ", ")
-			if len(from) < s.Manifest.Seed.Threshold || slices.ContainsFunc(from,
-				func(o string) bool { return !people[o] }) {
-				t.Errorf("%s received the seed from %v", h.name, from)
-			}
-		case via == "peer":
-			if giver := nameOf(e.Fields["key"]); !holds[held{giver, h.seed}] {
-				t.Errorf("%s received the seed from %q, who did not hold it: %+v", h.name, giver, e)
-			}
-		case via == "keeper" && keepers[e.Fields["from"]]:
-		default:
-			t.Errorf("an origin that is none: %+v", e)
-		}
-		holds[h] = true
-	}
-	for _, name := range names {
-		if !holds[held{name, s.Head.Salt}] {
-			t.Errorf("nothing shows where %s has the seed from", name)
-		}
-	}
-	made, has := make(map[string]int), make(map[string]bool)
-	for _, e := range coordinatortest.Audited(f, transition.ActionMeshMade, transition.ActionMeshReceived,
-		"mesh.prepared") {
-		key := e.Fields["mesh_ca_key"]
-		if e.Action == transition.ActionMeshMade {
-			if made[key]++; !holds[held{by(e), seedOf[e.Fields["head"]]}] {
-				t.Errorf("a mesh CA key by who did not hold the seed: %+v", e)
-			}
-		}
-		if giver := nameOf(e.Fields["key"]); e.Fields["via"] == "peer" && giver == "" {
-			t.Errorf("a mesh CA key from who is no coordinator: %+v", e)
-		}
-		if key == s.MeshKey.String() {
-			has[by(e)] = true
-		}
-	}
-	for _, k := range v.MeshCAKeys() {
-		if made[k.Key.String()] != 1 {
-			t.Errorf("the mesh CA key of epoch %d was made %d times", k.AuthorityEpoch, made[k.Key.String()])
-		}
-	}
-	for _, name := range names {
-		if !has[name] {
-			t.Errorf("nothing shows where %s has the mesh CA key from", name)
-		}
-	}
-}
 
 // The second coordinator sets the first manifest, all start anew with their keeper, the
 // mesh CA key is rotated, and the seed replaced: after each the audit log shows whence
@@ -134,7 +37,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	names := []string{"coordinator-1", "coordinator-2"}
 	r.Await(authority.Ready)
 	f.AwaitHead(r)
-	wantOrigins(t, f, names...)
+	coordinatortest.WantOrigins(t, f, names...)
 	if e := coordinatortest.Audited(f, transition.ActionSeedCreated); len(e) != 1 || !strings.HasSuffix(e[0].Actor,
 		"/coordinator-2") {
 		t.Errorf("the seed was made by %+v", e)
@@ -146,7 +49,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	f.Await(authority.Ready)
 	r.Start()
 	r.AwaitHead(f)
-	wantOrigins(t, f, names...)
+	coordinatortest.WantOrigins(t, f, names...)
 	if !slices.ContainsFunc(coordinatortest.Audited(f, transition.ActionSeedReceived), func(e record.AuditEntry) bool {
 		return e.Fields["via"] == "keeper" && e.Fields["from"] == "host" && strings.HasSuffix(e.Actor, "/coordinator-1")
 	}) {
@@ -161,7 +64,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.AwaitHead(f)
-	wantOrigins(t, f, names...)
+	coordinatortest.WantOrigins(t, f, names...)
 	if f.C.Rooms().Head.State().MeshKey == before {
 		t.Error("the mesh CA key is the one of before")
 	}
@@ -169,7 +72,7 @@ func TestOriginsOfKeepersRotationsAndReseeds(t *testing.T) {
 	reseedIn(f)
 	f.Await(authority.Ready)
 	r.AwaitHead(f)
-	wantOrigins(t, f, names...)
+	coordinatortest.WantOrigins(t, f, names...)
 	if e := coordinatortest.Audited(f, transition.ActionSeedCreated); len(e) != 2 || !strings.HasSuffix(e[1].Actor,
 		"/coordinator-1") {
 		t.Errorf("the seeds were made by %+v", e)
@@ -192,7 +95,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		r.AwaitHead(f)
 	}
 	names := []string{"coordinator-1", "coordinator-2", "coordinator-3"}
-	wantOrigins(t, f, names...)
+	coordinatortest.WantOrigins(t, f, names...)
 	files := map[string]keyring.ShareFile{}
 	for _, n := range p.Names {
 		files[n] = p.ShareFile(f.Store, n)
@@ -231,7 +134,7 @@ func TestOwnersBringAllReplicasBack(t *testing.T) {
 		if s.Head.AuthorityEpoch != epoch+1 || s.Head.Reason != fmt.Sprintf("recovered by %s, %s", pair[0], pair[1]) {
 			t.Fatalf("round %d: epoch %d after %d: %s", round, s.Head.AuthorityEpoch, epoch, s.Head.Reason)
 		}
-		wantOrigins(t, f, names...)
+		coordinatortest.WantOrigins(t, f, names...)
 	}
 }
 
@@ -269,7 +172,7 @@ func TestOriginsWaitForTheStore(t *testing.T) {
 			d.Store.SetDown(nil)
 			d.Store.Lose()
 			d.LookAgain()
-			wantPhase(d, "ready", "")
+			coordinatortest.WantPhase(d, "ready", "")
 			coordinatortest.WantOnly(t, "write what waits", d.C.Rooms().Auditing.Write(t.Context()), "")
 			for _, action := range []string{transition.ActionSeedCreated, transition.ActionMeshMade} {
 				if found, _ := audits(d, action); len(found) != 1 ||

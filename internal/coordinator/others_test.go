@@ -47,7 +47,7 @@ func TestOthersAreHeard(t *testing.T) {
 
 	for name, asked := range map[string]*coordinatortest.Fleet{"the one that hears": f, "the other one": r} {
 		time.Sleep(peers.Fresh) // what was said before the member came is not fresh any more
-		st := getStatus(asked)
+		st := coordinatortest.GetStatus(asked)
 		i := slices.IndexFunc(st.GetMembers(), func(m *fealtyv1.Member) bool { return m.GetName() == "node-a" })
 		if i < 0 || !st.GetMembers()[i].GetLive().GetConnected() ||
 			st.GetMembers()[i].GetLive().GetRelease() != "its own" {

@@ -53,7 +53,7 @@ func againOf(m *coordinatortest.Machine) error {
 func runs(d *coordinatortest.Desk, t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context) error{d.C.FollowState, d.C.Rooms().Authority.FollowHead,
+	for _, loop := range []func(context.Context) error{d.C.FollowState, d.C.Rooms().Succession.Follow,
 		d.C.Rooms().Auditing.Run, d.C.Pulse} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
@@ -192,7 +192,8 @@ func testOutage(t *testing.T, o storeOutage) {
 	if !o.read {
 		code(t, "a member that is not known", err, o.code)
 	}
-	st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(t.Context(),
+		&fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != o.members || (st.GetStoreLatency() != nil) != o.read ||
 		!slices.ContainsFunc(st.GetFindings(),
 			func(f *fealtyv1.Finding) bool { return f.GetCode() == string(o.code) }) {
@@ -284,12 +285,13 @@ func TestOutageEnds(t *testing.T) {
 	coordinatortest.WantOnly(t, "a member, too late", err, explain.StoreUnreachable)
 	_, err = configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	coordinatortest.WantOnly(t, "config, too late", err, explain.StoreUnreachable)
-	st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(t.Context(),
+		&fealtyv1.GetStatusRequest{})
 	if err != nil || len(st.GetMembers()) != 0 || st.GetBaseline() != nil {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
 	d.Store.SetDown(nil)
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	coordinatortest.WantOnlyNil(t, a.Renew())
 }
 
@@ -299,14 +301,14 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
 	d.Advance(a.Leaf.NotAfter.Sub(d.Clock()) - time.Minute) // about to end
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	d.Store.SetDown(coordinatortest.ErrDown)
 	coordinatortest.WantOnlyNil(t, againOf(a))
 	d.Advance(coordinator.DefaultMaxHeadAge)
 	coordinatortest.WantOnlyNil(t, againOf(a))
 	end := a.Leaf.NotAfter
 	d.Store.SetDown(nil)
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	remove(d, t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(coordinatortest.KeyOf(t,
 		a.Key)))
@@ -463,7 +465,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.Store.SetDown(nil)
-				d.C.Rooms().Authority.Look(t.Context())
+				d.C.Rooms().Succession.Look(t.Context())
 				if phase := d.State().Phase; phase != authority.Ready {
 					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.State().Reason)
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -53,7 +54,7 @@ func TestOutdatedManifest(t *testing.T) {
 	for name, entry := range outdated {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := coordinatortest.NewDesk(t)
+			d := earlierDesk(t)
 			public, _, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
 				t.Fatal(err)
@@ -63,7 +64,6 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			entry := strings.NewReplacer("KEY", key.String(), "MEASURED", strings.Repeat("ab", 48)).Replace(entry)
-			d.C.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
 			pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 			if err := d.Set(pool + entry); err != nil {
 				t.Fatal(err)
@@ -98,7 +98,7 @@ func TestOutdatedManifest(t *testing.T) {
 			}
 
 			again := d.Request(d.Manifest(pool + "  # another\n" + entry))
-			if _, err := d.C.Rooms().Authority.Set(context.Background(), again, false); !errors.Is(err,
+			if _, err := d.C.Rooms().Manifests.Set(context.Background(), again, false); !errors.Is(err,
 				explain.ManifestInvalid) {
 				t.Fatalf("set once more = %v, want %v", err, explain.ManifestInvalid)
 			}
@@ -116,8 +116,7 @@ func TestOutdatedManifest(t *testing.T) {
 // is renewed, also under the manifest that mends it. Nobody joins by such a certificate.
 func TestOutdatedMember(t *testing.T) {
 	t.Parallel()
-	d := coordinatortest.NewDesk(t)
-	d.C.Rooms().Authority.Cfg().Parse = manifest.ParseAccepted
+	d := earlierDesk(t)
 	pki := identitytest.NewPKI(t, "corp", d.Clock)
 	pool := "  - {name: pool, kind: data, match: [\"token:pool\"]}\n"
 	entry := strings.Replace(coordinatortest.CorpEntries(pki), "CN=node-*", "CN=no\u3164de-*", 1)
@@ -154,4 +153,14 @@ func TestOutdatedMember(t *testing.T) {
 	if rec := d.Record(identity.Data, "a"); rec.Value.Entry != "racks" {
 		t.Errorf("its entry is %s", rec.Value.Entry)
 	}
+}
+
+// earlierDesk returns a desk of a release that sets every manifest that this one accepts. Once it
+// restarts it is of this one.
+func earlierDesk(t coordinatortest.TB) *coordinatortest.Desk {
+	d := coordinatortest.UnopenedDesk(t)
+	d.Alter = func(cfg *coordinator.Config) { cfg.ParseBy(manifest.ParseAccepted) }
+	d.Open()
+	d.Alter = nil
+	return d
 }

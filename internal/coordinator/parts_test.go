@@ -23,8 +23,6 @@ func testKey(n int) identity.KeyID {
 	return identity.KeyID(sha256.Sum256(fmt.Appendf(nil, "key %d", n)))
 }
 
-var epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-
 func TestRenewEvery(t *testing.T) {
 	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour,
 		72 * time.Hour, manifest.MaxSVIDTTL} {
@@ -61,8 +59,9 @@ func TestManySigners(t *testing.T) {
 		}
 		fmt.Fprintf(&list, ", {name: signer-%d, key: %q}", i, key)
 	}
-	m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "\"}]\nadmit", "\"}"+list.String()+"]\nadmit", 1)
-	if _, err := d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(m)), true); err != nil {
+	m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "\"}]\nadmit",
+		"\"}"+list.String()+"]\nadmit", 1)
+	if _, err := d.C.Rooms().Manifests.Set(t.Context(), d.Request([]byte(m)), true); err != nil {
 		t.Fatal(err)
 	}
 	if phase, reason := d.C.Phase(); phase != "ready" {
@@ -77,7 +76,8 @@ func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := coordinator.Assemble(coordinator.Config{Log: log}, coordinatortest.NewTestKey(t), credential.NewIssued(ephemeral))
+	c, err := coordinator.Assemble(coordinator.Config{Log: log}, coordinatortest.NewTestKey(t), credential.NewIssued(
+		ephemeral))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -37,8 +38,8 @@ func strangerFrom(f *coordinatortest.Fleet, i int) *mesh.Conn {
 // crowds of strangers: from how many addresses they come, how many calls each of these
 // begins, and how many places there are.
 var crowds = map[string]struct{ addresses, calls, most int }{
-	"8 addresses":                      {8, coordinator.RecoveriesPerSource + 1, coordinator.RecoveriesAtOnce},
-	"64 addresses":                     {64, 1, coordinator.RecoveriesAtOnce},
+	"8 addresses":                      {8, ownerrecovery.MaxPerSource + 1, ownerrecovery.MaxBringing},
+	"64 addresses":                     {64, 1, ownerrecovery.MaxBringing},
 	"64 addresses that take all there": {64, 1, 24},
 }
 
@@ -47,11 +48,9 @@ func TestStrangersHoldUpNoOwner(t *testing.T) {
 	t.Parallel()
 	for name, crowd := range crowds {
 		t.Run(name, func(t *testing.T) {
-			f, p := ownedFleet(t, nil)
+			f, p := coordinatortest.NewOwnedFleet(t, func(cfg *coordinator.Config) { cfg.LimitOwners(crowd.most) })
 			alice := p.ShareFile(f.Store, "alice")
-			loseKeeper(f)
-			owners := f.C.Rooms().OwnerRecovery
-			owners.SetPlaces(withMost(owners.Places(), crowd.most))
+			coordinatortest.LoseKeeper(f)
 			for i := range crowd.addresses {
 				client := fealtyv1.NewRecoveryServiceClient(strangerFrom(f, i))
 				for range crowd.calls {
@@ -151,11 +150,4 @@ func TestStrangersHoldUpNoJoin(t *testing.T) {
 		}
 	}
 	f.Member("node-a")
-}
-
-// withMost returns a limiter like l for most calls of strangers.
-func withMost(l *flowcontrol.Limiter, most int) *flowcontrol.Limiter {
-	limits := l.Limits()
-	limits.Most = most
-	return flowcontrol.New(limits)
 }

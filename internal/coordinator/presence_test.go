@@ -81,7 +81,7 @@ func (x *together) unheard(some ...*coordinatortest.Fleet) {
 func finds(t *testing.T, f *coordinatortest.Fleet, prefix string, want ...[2]string) {
 	t.Helper()
 	var got []string
-	for _, x := range getStatus(f).GetFindings() {
+	for _, x := range coordinatortest.GetStatus(f).GetFindings() {
 		if strings.HasPrefix(x.GetCode(), prefix) {
 			got = append(got, x.GetCode()+" "+x.GetSummary())
 		}
@@ -123,7 +123,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	x.unheard(second, third)
 	finds(t, second, ofCoordinators, missing("coordinator-1"))
 	finds(t, third, ofCoordinators, missing("coordinator-1"))
-	if got := getStatus(second).GetReplicas(); got[0].GetUnheardFor().AsDuration() < presence.After ||
+	if got := coordinatortest.GetStatus(second).GetReplicas(); got[0].GetUnheardFor().AsDuration() < presence.After ||
 		got[1].GetUnheardFor() != nil || got[2].GetUnheardFor().AsDuration() >= presence.After {
 		t.Errorf("the coordinators are shown as %v", got)
 	}
@@ -146,7 +146,7 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	x.unheard(first, second)
 	x.pass(time.Hour)
 	finds(t, second, ofCoordinators)
-	if r := getStatus(second).GetReplicas()[2]; !r.GetStopped() || r.GetUnheardFor() != nil {
+	if r := coordinatortest.GetStatus(second).GetReplicas()[2]; !r.GetStopped() || r.GetUnheardFor() != nil {
 		t.Errorf("who stopped is shown as %v", r)
 	}
 }
@@ -234,7 +234,7 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	found := func(f *coordinatortest.Fleet) []*fealtyv1.Finding {
-		return slices.DeleteFunc(getStatus(f).GetFindings(),
+		return slices.DeleteFunc(coordinatortest.GetStatus(f).GetFindings(),
 			func(x *fealtyv1.Finding) bool { return x.GetCode() != string(explain.ConfigNotGiven) })
 	}
 	// The time that passed ended the first lease: whoever leads now finds it by itself.
@@ -290,7 +290,7 @@ func TestContactOfMembers(t *testing.T) {
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
 		t.Helper()
 		time.Sleep(peers.Fresh) // what was said before is not fresh any more
-		st := getStatus(first)
+		st := coordinatortest.GetStatus(first)
 		var got []string
 		for _, m := range st.GetMembers() {
 			got = append(got, m.GetContact())

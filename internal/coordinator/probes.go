@@ -111,10 +111,10 @@ func (c *Coordinator) health() health {
 	word, refuses := c.rooms.StoreGuard.Refusing()
 	reason := s.Reason
 	if s.Phase == authority.Recovery {
-		reason = c.rooms.OwnerRecovery.recoveryText(s)
+		reason = c.rooms.OwnerRecovery.Text(s)
 	}
 	return health{
-		Serving: c.serving.Load(), Tried: c.rooms.Authority.tried.Load(), Phase: s.Phase, Reason: reason,
+		Serving: c.serving.Load(), Tried: c.rooms.Succession.Tried(), Phase: s.Phase, Reason: reason,
 		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.MaxHeadAge,
 		Store: word, Refuses: refuses, Lost: c.rooms.StoreGuard.LostReason(),
 		PulseAge: c.pulsed.Age(now), Strict: c.cfg.LivenessStore,
@@ -173,7 +173,7 @@ func (c *Coordinator) checkSelf() {
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		&c.rooms.OwnerRecovery.recoveries.mu,
+		c.rooms.OwnerRecovery.Alive(),
 	}
 }
 

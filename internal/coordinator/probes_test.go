@@ -89,7 +89,8 @@ func TestHealth(t *testing.T) {
 			coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
 		{"stuck", coordinator.Health.Liveness, with(
 			func(h *coordinator.Health) { h.PulseAge = coordinator.StuckAfter + time.Second }),
-			coordinator.ProbeAnswer{Phase: "ready", Reason: "it is stuck: a lock that every call takes was not free for 31s"}},
+			coordinator.ProbeAnswer{Phase: "ready",
+				Reason: "it is stuck: a lock that every call takes was not free for 31s"}},
 		{"stuck in recovery mode", coordinator.Health.Liveness,
 			with(func(h *coordinator.Health) { h.Phase, h.PulseAge = authority.Recovery, time.Hour }),
 			coordinator.ProbeAnswer{Phase: "recovery",
@@ -101,7 +102,8 @@ func TestHealth(t *testing.T) {
 			h.Strict,
 				h.HeadAge = true, time.Minute
 		}),
-			coordinator.ProbeAnswer{Phase: "ready", Reason: "the store was last read 1m0s ago, and --liveness-store is set"}},
+			coordinator.ProbeAnswer{Phase: "ready",
+				Reason: "the store was last read 1m0s ago, and --liveness-store is set"}},
 		{"strict, in recovery mode without a store", coordinator.Health.Liveness,
 			with(func(h *coordinator.Health) { h.Phase, h.Strict, h.HeadAge = authority.Recovery, true, time.Hour }),
 			coordinator.ProbeAnswer{OK: true, Phase: "recovery"}},
@@ -156,7 +158,7 @@ func TestProbes(t *testing.T) {
 	d.Store.SetDown(errors.New("down"))
 	d.Advance(coordinator.DefaultMaxHeadAge)
 	d.C.Pulsed().Set(d.Clock())
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
 		t.Errorf("readiness in an outage: %+v", a)
@@ -167,10 +169,10 @@ func TestProbes(t *testing.T) {
 	d.Advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
 	d.Store.SetDown(nil)
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	want("after the outage", 200, 200, 200, 0)
 	d.Advance(coordinator.StuckAfter + time.Second)
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	want("stuck", 200, 200, 503, 0)
 
 	// A keeper that is gone.
@@ -180,7 +182,7 @@ func TestProbes(t *testing.T) {
 	d.Restart()
 	d.C.Serving().Store(true)
 	want("before anybody was asked for the keys", 503, 503, 200, 1)
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)

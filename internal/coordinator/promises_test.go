@@ -70,7 +70,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 					t.Errorf("it is at index %d by %s, with mesh CA key %s", s.Head.Index, s.Head.Kind, s.MeshKey)
 				}
 				f.Member("after")
-				wantOrigins(t, f, "coordinator-1")
+				coordinatortest.WantOrigins(t, f, "coordinator-1")
 				if got := len(coordinatortest.Loaded(f).Links); got != int(s.Head.Index) {
 					t.Errorf("the history has %d transitions", got)
 				}
@@ -85,7 +85,7 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 func TestCandidatesWaitForTheirHead(t *testing.T) {
 	t.Parallel()
 	f, _ := coordinatortest.NewPeerFleet(t, 1, nil)
-	release, err := f.C.Rooms().Authority.SettingTurn(f.Context())
+	release, err := f.C.Rooms().Turn.Take(f.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
 	defer release()
 	s := f.C.Rooms().Head.State()
@@ -94,7 +94,8 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	mv.NewSeed, mv.Secrets, mv.Link.Salt = true, coordinatortest.SecretsOf(seed, history.Salt{1}), history.Salt{1}
 	f.C.Rooms().Keys.Pend(mv)
 	f.C.Rooms().Keys.Settle(s.Head)
-	if m := f.C.Rooms().Authority.Memory(); m.Mesh(mv.Link.MeshCAKey) == nil || m.Secrets(mv.Link.Salt) == nil ||
+	if m := f.C.Rooms().Keys.Memory(f.C.Rooms().Head.State()); m.Mesh(mv.Link.MeshCAKey) == nil ||
+		m.Secrets(mv.Link.Salt) == nil ||
 		!mv.Secrets.Same(coordinatortest.SecretsOf(seed, history.Salt{1})) {
 		t.Error("the keys of a head that may come are gone")
 	}
@@ -102,7 +103,8 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	other.Hash[0] ^= 1
 	other.Salt = s.Head.Salt
 	f.C.Rooms().Keys.Settle(other)
-	if m := f.C.Rooms().Authority.Memory(); m.Mesh(mv.Link.MeshCAKey) != nil || m.Secrets(mv.Link.Salt) != nil ||
+	if m := f.C.Rooms().Keys.Memory(f.C.Rooms().Head.State()); m.Mesh(mv.Link.MeshCAKey) != nil ||
+		m.Secrets(mv.Link.Salt) != nil ||
 		!mv.Secrets.Gone() {
 		t.Error("the keys of a head that cannot come any more are kept")
 	}
@@ -138,7 +140,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 				s.MeshKey == before.MeshKey || s.MeshKey != s.Head.MeshCAKey || s.RootPin != before.RootPin {
 				t.Errorf("it came back at index %d by %s, epoch %d", s.Head.Index, s.Head.Kind, s.Head.AuthorityEpoch)
 			}
-			wantOrigins(t, f, "coordinator-1")
+			coordinatortest.WantOrigins(t, f, "coordinator-1")
 			f.Member("after")
 			// What was sealed with the new head brings it back without a transition.
 			f.Restart()
@@ -181,7 +183,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it is not prepared
 
 	// As long as it cannot even look, it says that it is behind to who verifies it.
-	release, err := r.C.Rooms().Authority.SettingTurn(r.Context())
+	release, err := r.C.Rooms().Turn.Take(r.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
 	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)), "")
 	if s := r.C.Rooms().Head.State(); s != before {
@@ -225,46 +227,29 @@ func TestOwnersBringNoOlderHistoryBack(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
 	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 	old := d.Store.Snapshot()
-	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 	newest := d.Store.Snapshot()
 	d.Store.Revert(old)
 	d.Restart()
-	wantPhase(d, "recovery", "")
-	head := mustHead(t, d)
-	if _, err := bring(d, alice); err != nil {
+	coordinatortest.WantPhase(d, "recovery", "")
+	head := coordinatortest.MustHead(t, d)
+	if _, err := coordinatortest.BringShare(d, alice); err != nil {
 		t.Fatal(err)
 	}
-	_, err := bring(d, bob)
+	_, err := coordinatortest.BringShare(d, bob)
 	coordinatortest.WantOnly(t, "bring", err, explain.HistoryInvalid)
 	if !errors.Is(err, history.ErrRollback) {
 		t.Errorf("refused for another reason: %v", err)
 	}
-	wantPhase(d, "recovery", "")
-	if now := mustHead(t, d); now.Hash != head.Hash {
+	coordinatortest.WantPhase(d, "recovery", "")
+	if now := coordinatortest.MustHead(t, d); now.Hash != head.Hash {
 		t.Errorf("the head moved to index %d", now.Index)
 	}
 	// The store shows the newest again: the same owners bring it back.
 	d.Store.Revert(newest)
 	d.LookAgain()
-	bringBoth(t, d, alice, bob)
-	wantOneKeyPerEpoch(t, d)
-}
-
-// A coordinator that is not admitted by the manifest of the head gathers no shares.
-func TestDismissedCoordinatorGathersNoShares(t *testing.T) {
-	t.Parallel()
-	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)
-	r := rs[0]
-	f.Replicas = nil
-	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, ""), "")
-	f.Replicas = rs
-	r.Start()
-	r.Await(authority.Recovery)
-	_, err := r.C.Rooms().OwnerRecovery.OpenGathering(r.Context())
-	coordinatortest.WantOnly(t, "open", err, explain.ManifestLeavesOut)
-	if got := coordinatortest.Keys(f, coordinator.RecoveryPrefix); len(got) > 0 {
-		t.Errorf("an attempt is open: %v", got)
-	}
+	coordinatortest.BringBoth(t, d, alice, bob)
+	coordinatortest.WantOneKeyPerEpoch(t, d)
 }
 
 // A data owner who saw a cluster before its seed was replaced goes on from there by the

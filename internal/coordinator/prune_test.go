@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -80,7 +81,7 @@ func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]stri
 	kept["audit entry"] = audit(coordinator.AuditRetention - time.Second)
 	over["coordinator's word of itself"] = replicas.Prefix + "rubbish"
 	d.Store.Write(over["coordinator's word of itself"], []byte("rubbish"))
-	over["gathered share"] = coordinator.RecoveryPrefix + "a/b"
+	over["gathered share"] = ownerrecovery.Prefix + "a/b"
 	d.Store.Write(over["gathered share"], []byte("share"))
 	return d, over, kept
 }

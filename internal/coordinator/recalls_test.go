@@ -12,11 +12,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/coordinator/succession"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -137,7 +137,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 					}
 				}
 				o.end(d.Store)
-				time.Sleep(2*coordinator.HeadPollPause + 2*admission.RecallPause)
+				time.Sleep(2*succession.PollPause + 2*admission.RecallPause)
 				for i, l := range all {
 					if l.times() != 1 {
 						t.Errorf("%s was asked %d times right after the outage; its stream ended: %v",
@@ -186,7 +186,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		}
 		d.Store.SetHanging(false)
 		d.Store.SetDown(nil)
-		time.Sleep(authority.StorePatience + 2*coordinator.HeadPollPause)
+		time.Sleep(authority.StorePatience + 2*succession.PollPause)
 		if !d.C.Rooms().Head.StoreAnswers() {
 			t.Error("it is impatient although the store answers")
 		}

@@ -40,7 +40,7 @@ func goOnFrom(f *coordinatortest.Fleet, owners *coordinatortest.People) {
 // signers signed, once they agreed to it, and for nothing else; the members follow.
 func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a := f.Member("a")
 	b := save(f, owners).signed(f.Signer)
 	goOnFrom(f, owners)
@@ -69,7 +69,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	if _, err := f.Bring(alice, other); err == nil {
 		t.Error("who agreed to another restore sends a share for this one")
 	}
-	if p, _ := f.C.Rooms().OwnerRecovery.Recoveries().Progress(); len(p.GetBrought()) != 0 {
+	if p, _ := f.C.Rooms().OwnerRecovery.Progress(); len(p.GetBrought()) != 0 {
 		t.Fatalf("in are %v", p.GetBrought())
 	}
 	var told *recovery.Restore
@@ -99,12 +99,12 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 // What a store claims of a restore takes no owner back behind the mark.
 func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	b := save(f, owners)
 	goOnFrom(f, owners)
 	later := save(f, owners).signed(f.Signer)
 	seen := seenBy(f)
-	foreignFleet, foreignOwners := ownedFleet(t, nil)
+	foreignFleet, foreignOwners := coordinatortest.NewOwnedFleet(t, nil)
 	foreign := save(foreignFleet, foreignOwners).signed(foreignFleet.Signer)
 	goOnFrom(foreignFleet, foreignOwners)
 	_, stranger, err := ed25519.GenerateKey(rand.Reader)
@@ -211,7 +211,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	}
 	f.Stop()
 	f.Start()
-	for what, text := range map[string]string{"status": f.C.Rooms().OwnerRecovery.RecoveryText(
+	for what, text := range map[string]string{"status": f.C.Rooms().OwnerRecovery.Text(
 		f.C.Rooms().Head.State()),
 		"readiness": f.C.Health().Readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
@@ -222,7 +222,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	if _, err := f.Bring(p.ShareFile(f.Store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.C.Rooms().OwnerRecovery.RecoveryText(f.C.Rooms().Head.State()); !strings.HasPrefix(text,
+	if text := f.C.Rooms().OwnerRecovery.Text(f.C.Rooms().Head.State()); !strings.HasPrefix(text,
 		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}

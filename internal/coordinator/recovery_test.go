@@ -2,8 +2,6 @@ package coordinator_test
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -25,40 +23,16 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 )
-
-// wantPhase fails unless the coordinator is in the phase, for a reason that holds
-// the text.
-func wantPhase(d *coordinatortest.Desk, phase, reason string) {
-	d.T.Helper()
-	got, why := d.C.Phase()
-	if got != phase || !strings.Contains(why, reason) {
-		d.T.Fatalf("phase %s (%s), want %s (… %s …)", got, why, phase, reason)
-	}
-}
-
-// coordinatorEntry is an entry for another coordinator: setting it moves authority.
-func coordinatorEntry(t coordinatortest.TB, n int) string {
-	pub, _, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := manifest.NewKey(pub)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", n, key)
-}
 
 func TestRestartWithKeeper(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
-	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 	before := d.State()
 	version := d.C.Rooms().Bundle.View().Version
 	d.Restart()
-	wantPhase(d, "ready", "")
+	coordinatortest.WantPhase(d, "ready", "")
 	after := d.State()
 	if after.Head.Hash != before.Head.Hash || after.Head.AuthorityEpoch != 2 || after.RootPin != before.RootPin ||
 		after.MeshKey != before.MeshKey {
@@ -121,7 +95,8 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			old := key(d, sealed.Prefix+"mesh/")
 			e, err := d.Store.Get(t.Context(), old)
 			coordinatortest.WantOnly(t, "get", err, "")
-			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
+				2)), "")
 			d.Store.Alter(key(d, sealed.Mesh(d.State().Head.Hash).Under()), func([]byte) []byte { return e.Value })
 		}, "sealed for head"},
 		{"sealed mesh CA key missing",
@@ -182,18 +157,21 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			}, authority.MarkFile},
 		{"store rolled back by one set", func(d *coordinatortest.Desk) {
 			before := d.Store.Snapshot()
-			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
+				2)), "")
 			d.Store.Revert(before)
 		}, "history went back"},
 		{"store forked", func(d *coordinatortest.Desk) {
 			before := d.Store.Snapshot()
-			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
+				2)), "")
 			d.Store.Revert(before)
 			// The same disk, less its memory of the head, makes another child.
 			seen, err := d.Disk.FS().ReadFile("/coordinator/"+authority.MarkFile, authority.MaxMarkFile)
 			coordinatortest.WantOnly(t, "read", err, "")
 			forgets(d, authority.MarkFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 3)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
+				3)), "")
 			d.Disk.Put("/coordinator/"+authority.MarkFile, seen)
 		}, "history was forked"},
 		{"its own enrolment key lost", func(d *coordinatortest.Desk) {
@@ -209,7 +187,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			tc.spoil(d)
 			spoiled := d.Store.Snapshot()
 			d.Restart()
-			wantPhase(d, "recovery", tc.reason)
+			coordinatortest.WantPhase(d, "recovery", tc.reason)
 			coordinatortest.WantOnly(t, "join", d.Machine().Join(identity.Data, proof.NewTokenProver(tok)),
 				explain.RecoveryMode)
 			next, _ := coordinatortest.NewKey()
@@ -220,7 +198,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
 			}
-			_, err = d.C.Rooms().Authority.Set(t.Context(),
+			_, err = d.C.Rooms().Manifests.Set(t.Context(),
 				&fealtyv1.SetManifestRequest{Manifest: d.Manifest(coordinatortest.PoolEntries)},
 				true)
 			if !errors.Is(err, explain.RecoveryMode) && !errors.Is(err, explain.ManifestLeavesOut) {
@@ -230,19 +208,19 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 				// The seed opens, and nobody else is there to have the key: a new one is made.
 				head := d.State().Ready()
 				d.LookAgain()
-				wantPhase(d, "ready", "")
+				coordinatortest.WantPhase(d, "ready", "")
 				if s := d.State(); head != nil || s.Head.Kind != history.KindRekey || s.Head.AuthorityEpoch < 2 {
 					t.Errorf("it came back at %+v", s.Head)
 				}
-				wantOneKeyPerEpoch(t, d)
+				coordinatortest.WantOneKeyPerEpoch(t, d)
 				coordinatortest.WantOnly(t, "renew afterwards", m.Renew(), "")
 				d.Restart()
-				wantPhase(d, "ready", "")
+				coordinatortest.WantPhase(d, "ready", "")
 				return
 			}
 			// Trying again does not change the answer, and writes nothing.
 			d.LookAgain()
-			wantPhase(d, "recovery", tc.reason)
+			coordinatortest.WantPhase(d, "recovery", tc.reason)
 			for k, e := range d.Store.Snapshot() {
 				if e.Version != spoiled[k].Version {
 					t.Errorf("%s was written in recovery mode", k)
@@ -256,7 +234,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 				return
 			}
 			d.LookAgain()
-			wantPhase(d, "ready", "")
+			coordinatortest.WantPhase(d, "ready", "")
 			coordinatortest.WantOnly(t, "renew afterwards", m.Renew(), "")
 		})
 	}
@@ -283,14 +261,14 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			m := d.Joined("a")
 			good := d.Store.Snapshot()
 			tc.spoil(d)
-			d.C.Rooms().Authority.Look(t.Context())
-			wantPhase(d, "recovery", "")
+			d.C.Rooms().Succession.Look(t.Context())
+			coordinatortest.WantPhase(d, "recovery", "")
 			coordinatortest.WantOnly(t, "renew", m.Renew(), explain.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
 			coordinatortest.WantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
 			d.Store.Revert(good)
-			d.C.Rooms().Authority.Look(t.Context())
-			wantPhase(d, "ready", "")
+			d.C.Rooms().Succession.Look(t.Context())
+			coordinatortest.WantPhase(d, "ready", "")
 			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 		})
 	}
@@ -301,7 +279,8 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		m := d.Joined("a")
 		old := d.Store.Snapshot()
-		coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+		coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)),
+			"")
 		now, good := d.State(), d.Store.Snapshot()
 		d.Store.Revert(old)
 		for range 2 {
@@ -316,7 +295,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			coordinatortest.WantOnly(t, "token", err, explain.HistoryInvalid)
 		}
-		if err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 3)); err == nil {
+		if err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 3)); err == nil {
 			t.Error("a set after a head that the store does not show was made")
 		}
 		d.Store.Revert(good)
@@ -327,7 +306,7 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 		coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 		d.Store.Revert(old)
 		d.Restart()
-		wantPhase(d, "recovery", "history went back")
+		coordinatortest.WantPhase(d, "recovery", "history went back")
 	})
 }
 
@@ -348,7 +327,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 					coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 				}
 				d.Faults.FailNext(point, 1, crash)
-				err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
+				err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2))
 				if moved := strings.HasPrefix(point, "adopt") || point == "set.after-swap"; !moved &&
 					!errors.Is(err, crash) {
 					t.Fatalf("the set: %v", err)
@@ -367,9 +346,9 @@ func TestSetDiesAnywhere(t *testing.T) {
 					before := d.State().Head.Hash
 					lost := slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n)
 					d.Store.Lose(append(lost, how)...)
-					err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
+					err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2))
 					d.Store.Lose()
-					d.C.Rooms().Authority.Look(t.Context())
+					d.C.Rooms().Succession.Look(t.Context())
 					if err == nil && (d.State().Phase != authority.Ready || d.State().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
@@ -392,7 +371,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 						d.Store.SetDown(crash)
 					}
 				})
-				err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
+				err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2))
 				d.Store.Intercept(nil)
 				d.Store.SetDown(nil)
 				head, _, headErr := d.C.Rooms().Head.History().Head(t.Context())
@@ -412,14 +391,14 @@ func afterCrash(d *coordinatortest.Desk, t *testing.T, first, moved bool) {
 	d.Restart()
 	switch {
 	case first && !moved:
-		wantPhase(d, "uninitialized", "")
+		coordinatortest.WantPhase(d, "uninitialized", "")
 		coordinatortest.WantOnly(t, "another first set", d.Set(coordinatortest.PoolEntries), "")
 		d.Restart()
 	case moved && !first && d.State().Head.Index != 2, moved && first && d.State().Head.Index != 1, !moved && !first &&
 		d.State().Head.Index != 1:
 		t.Fatalf("the head is at index %d (first %v, moved %v)", d.State().Head.Index, first, moved)
 	}
-	wantPhase(d, "ready", "")
+	coordinatortest.WantPhase(d, "ready", "")
 	if s := d.State(); s.MeshCA().KeyID() != s.Head.MeshCAKey || s.Head.AuthorityEpoch != s.Head.Index {
 		t.Fatalf("mesh CA %v under head %d of epoch %d", s.MeshCA().KeyID(), s.Head.Index, s.Head.AuthorityEpoch)
 	}
@@ -458,18 +437,18 @@ func TestTwoFirstSets(t *testing.T) {
 			d.Store.Intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
 					d.Store.Intercept(nil)
-					if _, err := other.Rooms().Authority.Set(context.Background(), req, true); err != nil {
+					if _, err := other.Rooms().Manifests.Set(context.Background(), req, true); err != nil {
 						t.Errorf("the other's set: %v", err)
 					}
 				}
 			})
-			_, err = d.C.Rooms().Authority.Set(t.Context(), req, true)
+			_, err = d.C.Rooms().Manifests.Set(t.Context(), req, true)
 			d.Store.Intercept(nil)
 			if writes > stop && err == nil && stop < 5 {
 				t.Fatal("both won")
 			}
-			d.C.Rooms().Authority.Look(t.Context())
-			other.Rooms().Authority.Look(t.Context())
+			d.C.Rooms().Succession.Look(t.Context())
+			other.Rooms().Succession.Look(t.Context())
 			for name, c := range map[string]*coordinator.Coordinator{"this": d.C, "the other": other} {
 				if phase, reason := c.Phase(); phase != "ready" {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
@@ -480,7 +459,7 @@ func TestTwoFirstSets(t *testing.T) {
 				t.Fatal("the two replicas serve different clusters")
 			}
 			d.Restart()
-			wantPhase(d, "ready", "")
+			coordinatortest.WantPhase(d, "ready", "")
 		})
 	}
 }
@@ -497,7 +476,7 @@ func TestTwoReplicas(t *testing.T) {
 		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 		other.Rooms().Self.EnrolmentKey())
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
-	other.Rooms().Authority.Look(t.Context())
+	other.Rooms().Succession.Look(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
 	}
@@ -518,7 +497,7 @@ func TestTwoReplicas(t *testing.T) {
 		t.Fatal("the other replica did not catch up")
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
-	other.Rooms().Authority.Look(t.Context())
+	other.Rooms().Succession.Look(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
 	banAt(d, t, identity.Data, "a")
@@ -574,7 +553,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "{name: coordinator-1,",
 			"{name: renamed,", 1)
-		_, err := d.C.Rooms().Authority.Set(t.Context(), d.Request([]byte(m)), false)
+		_, err := d.C.Rooms().Manifests.Set(t.Context(), d.Request([]byte(m)), false)
 		coordinatortest.WantOnly(t, "set", err, explain.RequestField)
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
@@ -593,12 +572,14 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		if _, err := ch.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		coordinatortest.WantOnly(t, "a set that moves authority", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t,
-			2)),
+		coordinatortest.WantOnly(t, "a set that moves authority",
+			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
+				2)),
 			explain.RateLimited)
 		coordinatortest.WantOnly(t, "a set that does not", d.Set(entriesOf(false)), "")
 		d.Advance(time.Hour)
-		coordinatortest.WantOnly(t, "an hour later", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+		coordinatortest.WantOnly(t, "an hour later",
+			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 	})
 }
 
@@ -650,5 +631,5 @@ func TestFullDataDirectory(t *testing.T) {
 	if err := d.Set(entriesOf(false)); err != nil {
 		t.Fatal(err)
 	}
-	wantPhase(d, "ready", "")
+	coordinatortest.WantPhase(d, "ready", "")
 }

@@ -15,12 +15,12 @@ import (
 // rekey asks the desk's coordinator for a new mesh CA key.
 func rekey(d *coordinatortest.Desk) (*authority.State, error) {
 	d.T.Helper()
-	release, err := d.C.Rooms().Authority.SettingTurn(context.Background())
+	release, err := d.C.Rooms().Turn.Take(context.Background())
 	if err != nil {
 		d.T.Fatal(err)
 	}
 	defer release()
-	return d.C.Rooms().Authority.Rekey(context.Background(), d.State(), "test", "test", nil)
+	return d.C.Rooms().Succession.Rekey(context.Background(), d.State(), "test", "test", nil)
 }
 
 func TestRekey(t *testing.T) {
@@ -42,25 +42,25 @@ func TestRekey(t *testing.T) {
 	}
 	coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 	d.Restart() // the keeper has the new key
-	wantPhase(d, "ready", "")
+	coordinatortest.WantPhase(d, "ready", "")
 	if d.State().Head.Hash != after.Head.Hash || d.State().MeshKey != after.MeshKey {
 		t.Error("a restart changed head or mesh CA key")
 	}
-	wantOneKeyPerEpoch(t, d)
+	coordinatortest.WantOneKeyPerEpoch(t, d)
 }
 
 // A rekey after a head that is not the newest changes nothing, and says so.
 func TestRekeyAfterAnOldHead(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	old := d.State()
-	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatorEntry(t, 2)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 	now := d.State()
-	release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
+	release, err := d.C.Rooms().Turn.Take(t.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
-	_, err = d.C.Rooms().Authority.Rekey(t.Context(), old, "test", "test", nil)
+	_, err = d.C.Rooms().Succession.Rekey(t.Context(), old, "test", "test", nil)
 	release()
 	coordinatortest.WantOnly(t, "rekey", err, explain.HistoryInvalid)
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	if d.State() != now {
 		t.Error("the state is another one")
 	}
@@ -81,12 +81,12 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 			}
 			d.Faults.Disarm(point)
 			d.Restart()
-			wantPhase(d, "ready", "")
+			coordinatortest.WantPhase(d, "ready", "")
 			moved := point == "set.after-swap" || point == "adopt.begin" || point == "adopt.before-identity"
 			if got := d.State().Head.Hash != before.Hash; got != moved {
 				t.Errorf("the head moved: %v, want %v", got, moved)
 			}
-			wantOneKeyPerEpoch(t, d)
+			coordinatortest.WantOneKeyPerEpoch(t, d)
 		})
 	}
 	for name, how := range map[string]coordinatortest.LostAnswer{"happened": coordinatortest.LostApplied,
@@ -119,10 +119,10 @@ func TestRekeyWantsAdmission(t *testing.T) {
 	stranger, err := d.Another("stranger")
 	coordinatortest.WantOnly(t, "start", err, "")
 	defer stranger.Close()
-	_, err = stranger.Rooms().Authority.Rekey(t.Context(), d.State(), "test", "test", nil)
+	_, err = stranger.Rooms().Succession.Rekey(t.Context(), d.State(), "test", "test", nil)
 	coordinatortest.WantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
-	d.C.Rooms().Authority.Look(t.Context())
-	wantPhase(d, "ready", "")
+	d.C.Rooms().Succession.Look(t.Context())
+	coordinatortest.WantPhase(d, "ready", "")
 }
 
 // A head that was written, and could not be adopted, keeps its mesh CA key until it can,
@@ -133,17 +133,17 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	d.Faults.Fail("adopt.begin", coordinatortest.ErrCrash)
 	var last history.Record
 	for range 3 {
-		release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
+		release, err := d.C.Rooms().Turn.Take(t.Context())
 		coordinatortest.WantOnly(t, "turn", err, "")
-		_, err = d.C.Rooms().Authority.Rekey(t.Context(), d.State().Ready(), "test", "test", nil)
+		_, err = d.C.Rooms().Succession.Rekey(t.Context(), d.State().Ready(), "test", "test", nil)
 		release()
 		coordinatortest.WantOnly(t, "rekey", err, explain.DoneNotInForce)
-		last = mustHead(t, d)
+		last = coordinatortest.MustHead(t, d)
 		d.LookAgain()
 	}
 	d.Faults.Disarm("adopt.begin")
 	d.LookAgain()
-	wantPhase(d, "ready", "")
+	coordinatortest.WantPhase(d, "ready", "")
 	if s := d.State(); s.Head.Hash != last.Hash || s.Head.Index != 4 {
 		t.Errorf("it came back at index %d by %q, after index %d", s.Head.Index, s.Head.Reason, last.Index)
 	}

@@ -19,15 +19,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-func getStatus(f *coordinatortest.Fleet) *fealtyv1.GetStatusResponse {
-	f.T.Helper()
-	st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	return st
-}
-
 // Every coordinator says at every change what it is; all of them show all of them.
 func TestReplicasTellEachOther(t *testing.T) {
 	t.Parallel()
@@ -49,7 +40,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 		t.Errorf("coordinator-2 says it is %+v", told)
 	}
 	for i, asked := range []*coordinatortest.Fleet{f, r} {
-		all := getStatus(asked).GetReplicas()
+		all := coordinatortest.GetStatus(asked).GetReplicas()
 		if len(all) != 2 || all[0].GetName() != "coordinator-1" || all[1].GetName() != "coordinator-2" ||
 			!all[i].GetSelf() || all[1-i].GetSelf() || all[1].GetEnrolmentKey() != r.Enrolment {
 			t.Errorf("coordinator-%d shows %v", i+1, all)
@@ -71,7 +62,7 @@ func TestReplicasTellEachOther(t *testing.T) {
 		return r.Phase == "recovery" && r.Head.IsZero() &&
 			r.Index == 0
 	})
-	if all := getStatus(r).GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" ||
+	if all := coordinatortest.GetStatus(r).GetReplicas(); len(all) != 2 || all[1].GetPhase() != "recovery" ||
 		all[0].GetPhase() != "ready" {
 		t.Errorf("in recovery mode it shows %v", all)
 	}

@@ -11,11 +11,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/reseal"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -68,7 +68,7 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 				t.Error("a share of the other seed was taken")
 			}
 			_, err := f.BringRaw(void, nil)
-			wantNamed(t, err, "alice")
+			coordinatortest.WantNamed(t, err, "alice")
 			if _, err := f.Bring(alice, recovery.Options{}); err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +113,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 	f.Faults.Disarm("adopt.begin")
 	for range 3 {
-		f.C.Rooms().Authority.Look(t.Context())
+		f.C.Rooms().Succession.Look(t.Context())
 	}
 	if thawed(f) {
 		t.Error("the freeze ended though the trust state was not moved")
@@ -146,7 +146,7 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 		t.Fatal("the crash was survived")
 	}
 	f.Restart()
-	l, err := f.Store.List(t.Context(), coordinator.ReseedPrefix)
+	l, err := f.Store.List(t.Context(), reseal.Prefix)
 	if err != nil || len(l.Entries) != 2 {
 		t.Fatalf("%d keys of the reseed, %v", len(l.Entries), err)
 	}

@@ -1,7 +1,6 @@
 package coordinator_test
 
 import (
-	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,39 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/sealed"
-	"github.com/fealty-io/fealty/manifest"
 )
-
-// asking returns a request for a transition of kind, signed as one of signedAs.
-func asking(d *coordinatortest.Desk, kind, signedAs history.Kind, m []byte) *fealtyv1.SetManifestRequest {
-	d.T.Helper()
-	parsed, err := manifest.Parse(m)
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	head := d.State().Head.Hash
-	return &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test", Kind: string(kind), CurrentTransition: head[:],
-		Signatures: []*fealtyv1.ManifestSignature{
-			{Key: key.String(), Signature: ed25519.Sign(d.Signer, history.StatementOf(signedAs, parsed.Hash(), head))},
-		}}
-}
-
-// reshare gives the seed other owners.
-func reshare(d *coordinatortest.Desk, seed string) (*fealtyv1.SetManifestResponse, error) {
-	d.T.Helper()
-	was := d.Seed
-	d.Seed = seed
-	resp, err := d.C.Rooms().Authority.Set(d.T.(*testing.T).Context(),
-		asking(d, history.KindReshare, history.KindReshare, d.Manifest(d.Extra)), false)
-	if err != nil {
-		d.Seed = was
-	}
-	return resp, err
-}
 
 // committed reports whether the head commits to share.
 func committed(d *coordinatortest.Desk, share keyring.Share) bool {
@@ -63,7 +30,7 @@ func TestReshare(t *testing.T) {
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "carol", "alice", "dave")
 	after[1] = before[0]
 	d.Seed = seedOf(2, before, "host", "stays")
-	resp, err := d.C.Rooms().Authority.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
+	resp, err := d.C.Rooms().Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +38,7 @@ func TestReshare(t *testing.T) {
 	old, seed := wantShares(d, t, before, resp.GetShares()), d.State().Secrets
 	node := d.Joined("node-a")
 
-	resp, err = reshare(d, seedOf(2, after, "stays", "new"))
+	resp, err = coordinatortest.Reshare(d, seedOf(2, after, "stays", "new"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +57,7 @@ func TestReshare(t *testing.T) {
 	}
 	coordinatortest.WantOnly(t, "renew", node.Renew(), "")
 	d.Lead(d.C)
-	if err := d.C.Rooms().Authority.DropSecrets(t.Context(), s); err != nil {
+	if err := d.C.Rooms().Shares.Drop(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range d.Store.Keys("") {
@@ -109,13 +76,13 @@ func TestReshare(t *testing.T) {
 			}
 		}
 		d.Restart()
-		wantPhase(d, "ready", "")
+		coordinatortest.WantPhase(d, "ready", "")
 		wantShares(d, t, after, storedShares(d, t))
 		d.Store.Revert(e)
 	}
 
 	// The same owners once more: new shares, and nothing else.
-	resp, err = reshare(d, d.Seed)
+	resp, err = coordinatortest.Reshare(d, d.Seed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,10 +91,10 @@ func TestReshare(t *testing.T) {
 	}
 	wantShares(d, t, after, resp.GetShares())
 	// Keepers alone, and back.
-	if _, err := reshare(d, seedOf(1, nil, "stays")); err != nil || len(storedShares(d, t)) > 0 {
+	if _, err := coordinatortest.Reshare(d, seedOf(1, nil, "stays")); err != nil || len(storedShares(d, t)) > 0 {
 		t.Fatalf("keepers alone: %v, %d shares", err, len(storedShares(d, t)))
 	}
-	if resp, err = reshare(d, seedOf(1, before, "stays")); err != nil {
+	if resp, err = coordinatortest.Reshare(d, seedOf(1, before, "stays")); err != nil {
 		t.Fatal(err)
 	}
 	wantShares(d, t, before, resp.GetShares())
@@ -168,7 +135,8 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			keys := d.Store.Keys("")
 			d.Seed = tc.seed
-			_, err := d.C.Rooms().Authority.Set(t.Context(), asking(d, tc.kind, tc.signedAs, d.Manifest(tc.extra)),
+			_, err := d.C.Rooms().Manifests.Set(t.Context(), coordinatortest.SignedChange(d, tc.kind, tc.signedAs,
+				d.Manifest(tc.extra)),
 				false)
 			coordinatortest.WantCode(t, err, tc.want)
 			if now := d.Store.Keys(""); !slices.Equal(now, keys) {
@@ -180,7 +148,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 	d.Seed = seedOf(1, people)
 	req := d.Request(d.Manifest(coordinatortest.PoolEntries))
 	req.Kind = string(history.KindReshare)
-	_, err := d.C.Rooms().Authority.Set(t.Context(), req, true)
+	_, err := d.C.Rooms().Manifests.Set(t.Context(), req, true)
 	coordinatortest.WantCode(t, err, explain.HistoryUninitialized)
 }
 
@@ -198,15 +166,15 @@ func TestReshareDiesAnywhere(t *testing.T) {
 	}
 	settled := func(t *testing.T, d *coordinatortest.Desk, from history.Hash, failed error) {
 		t.Helper()
-		d.C.Rooms().Authority.Look(t.Context())
+		d.C.Rooms().Succession.Look(t.Context())
 		d.Restart()
-		wantPhase(d, "ready", "")
+		coordinatortest.WantPhase(d, "ready", "")
 		moved := d.State().Head.Hash != from
 		if failed == nil && !moved {
 			t.Fatal("a reshare was acknowledged and did not happen")
 		}
 		d.Lead(d.C)
-		if err := d.C.Rooms().Authority.DropSecrets(t.Context(), d.State()); err != nil {
+		if err := d.C.Rooms().Shares.Drop(t.Context(), d.State()); err != nil {
 			t.Fatal(err)
 		}
 		people := before
@@ -219,13 +187,13 @@ func TestReshareDiesAnywhere(t *testing.T) {
 			d.Seed = seedOf(2, before, "host", "gone")
 		}
 		d.Restart()
-		wantPhase(d, "ready", "")
-		if _, err := reshare(d, seedOf(3, after, "host", "last")); err != nil {
+		coordinatortest.WantPhase(d, "ready", "")
+		if _, err := coordinatortest.Reshare(d, seedOf(3, after, "host", "last")); err != nil {
 			t.Fatal(err)
 		}
 		wantShares(d, t, after, storedShares(d, t))
 		d.Restart()
-		wantPhase(d, "ready", "")
+		coordinatortest.WantPhase(d, "ready", "")
 		d.Joined("after")
 	}
 	for _, point := range []string{"set.after-share", "set.after-shares", "set.before-swap", "set.after-swap",
@@ -233,7 +201,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 		t.Run("at "+point, func(t *testing.T) {
 			d, from := start(t)
 			d.Faults.FailNext(point, 1, crash)
-			_, err := reshare(d, seedOf(2, after, "host", "new"))
+			_, err := coordinatortest.Reshare(d, seedOf(2, after, "host", "new"))
 			settled(t, d, from, err)
 		})
 	}
@@ -242,7 +210,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 			t.Run(fmt.Sprintf("write %d, %d", n, how), func(t *testing.T) {
 				d, from := start(t)
 				d.Store.Lose(append(slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n), how)...)
-				_, err := reshare(d, seedOf(2, after, "host", "new"))
+				_, err := coordinatortest.Reshare(d, seedOf(2, after, "host", "new"))
 				d.Store.Lose()
 				settled(t, d, from, err)
 			})
@@ -256,13 +224,15 @@ func TestSetAndReshareHaveOneWinner(t *testing.T) {
 	people := newOwners(t, "alice", "bob")
 	d.Seed = seedOf(1, people[:1], "host")
 	coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
-	set := asking(d, history.KindSet, history.KindSet, d.Manifest(coordinatortest.PoolEntries+coordinatorEntry(t, 2)))
+	set := coordinatortest.SignedChange(d, history.KindSet, history.KindSet,
+		d.Manifest(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)))
 	d.Seed = seedOf(2, people, "host")
-	share := asking(d, history.KindReshare, history.KindReshare, d.Manifest(coordinatortest.PoolEntries))
+	share := coordinatortest.SignedChange(d, history.KindReshare, history.KindReshare,
+		d.Manifest(coordinatortest.PoolEntries))
 	var wg sync.WaitGroup
 	errs := make([]error, 2)
 	for i, req := range []*fealtyv1.SetManifestRequest{set, share} {
-		wg.Go(func() { _, errs[i] = d.C.Rooms().Authority.Set(t.Context(), req, false) })
+		wg.Go(func() { _, errs[i] = d.C.Rooms().Manifests.Set(t.Context(), req, false) })
 	}
 	wg.Wait()
 	if (errs[0] == nil) == (errs[1] == nil) {

@@ -115,7 +115,7 @@ func (b *saved) again() {
 // tokens are void.
 func TestRestored(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a := f.Member("a")
 	old := f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 5})
 	oldRecord, err := f.Store.Get(f.Context(), admission.TokenKey(old.ID))
@@ -199,7 +199,8 @@ func TestRestoreWaits(t *testing.T) {
 		alter  func(t *testing.T, f *coordinatortest.Fleet, b *saved)
 		reason explain.Code
 	}{
-		{"nobody signed", func(t *testing.T, f *coordinatortest.Fleet, b *saved) { b.restore() }, explain.RestoreUnsigned},
+		{"nobody signed", func(t *testing.T, f *coordinatortest.Fleet, b *saved) { b.restore() },
+			explain.RestoreUnsigned},
 		{"a stranger signed", func(t *testing.T, f *coordinatortest.Fleet, b *saved) { b.signed(stranger).restore() },
 			explain.SignatureForeign},
 		{"signed for other clocks",
@@ -279,10 +280,11 @@ func TestRestoreWaits(t *testing.T) {
 		}, explain.HistoryInvalid},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			f, owners := ownedFleet(t, nil)
+			f, owners := coordinatortest.NewOwnedFleet(t, nil)
 			f.Member("a")
 			b := save(f, owners)
-			if err := f.Set(coordinatortest.WithSeed(f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
+			if err := f.Set(coordinatortest.WithSeed(
+				f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
 				owners.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key")))); err != nil {
 				t.Fatal(err)
 			}
@@ -304,7 +306,7 @@ func TestRestoreWaits(t *testing.T) {
 // cannot take its place.
 func TestRestoreOfOlderBackup(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a := f.Member("a")
 	older := save(f, owners)
 	banIn(f, a)
@@ -325,7 +327,7 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 // A signature that comes later is enough: the coordinator goes on by itself.
 func TestRestoreSignedLater(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	b := save(f, owners)
 	b.restore()
 	b.signed(f.Signer)
@@ -340,7 +342,7 @@ func TestRestoreSignedLater(t *testing.T) {
 // the restore, and no rekey.
 func TestRestoreByOwners(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	f.Member("a")
 	b := save(f, owners).signed(f.Signer)
 	if err := f.Set(coordinatortest.WithSeed(f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
@@ -372,7 +374,7 @@ func TestRestoreCrash(t *testing.T) {
 	for _, point := range []string{"rekey.before-swap", "set.before-swap", "set.after-swap", "adopt.begin",
 		"adopt.before-identity", "restore.before-end"} {
 		t.Run(point, func(t *testing.T) {
-			f, owners := ownedFleet(t, nil)
+			f, owners := coordinatortest.NewOwnedFleet(t, nil)
 			f.Member("a")
 			b := save(f, owners).signed(f.Signer)
 			f.Member("b")

@@ -163,7 +163,7 @@ func (x *replicaSchedule) step() {
 	case 0, 1:
 		_ = x.set(i, "") // perhaps the same manifest again
 	case 2:
-		_ = x.set(i, coordinatorEntry(x.t, 9)) // authority moves
+		_ = x.set(i, coordinatortest.CoordinatorEntry(x.t, 9)) // authority moves
 	case 3:
 		_ = x.rekey(i)
 	case 4: // two at once
@@ -205,7 +205,7 @@ func (x *replicaSchedule) rekey(i int) error {
 	c := x.all[i].C
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	release, err := c.Rooms().Authority.SettingTurn(ctx)
+	release, err := c.Rooms().Turn.Take(ctx)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (x *replicaSchedule) rekey(i int) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Rooms().Authority.Rekey(ctx, s, "test", "test", nil)
+	_, err = c.Rooms().Succession.Rekey(ctx, s, "test", "test", nil)
 	return err
 }
 
@@ -271,10 +271,7 @@ func (x *replicaSchedule) settle() {
 // check looks at everything that they left.
 func (x *replicaSchedule) check() {
 	t, c := x.t, x.all[0].C
-	v, _, err := c.Rooms().Authority.VerifiedHistory(context.Background(), c.Rooms().Head.State())
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := coordinatortest.Verified(t, c)
 	links := make(map[history.Hash]history.Link)
 	for _, l := range v.Links() {
 		links[l.Hash] = l

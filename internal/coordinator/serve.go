@@ -189,23 +189,25 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
-	c.rooms.Authority.RegisterServices(services)
-	c.rooms.Election.RegisterServices(services)
-	c.rooms.Audit.RegisterServices(services)
-	c.rooms.PeerRecovery.RegisterServices(services)
-	c.rooms.OwnerRecovery.registerServices(services)
-	c.rooms.Peers.RegisterServices(services)
-	c.rooms.Membership.RegisterServices(services)
-	c.rooms.Trust.RegisterServices(services)
-	c.rooms.Desired.RegisterServices(services)
-	c.rooms.Admission.RegisterServices(services)
-	c.rooms.Delivery.RegisterServices(services)
-	c.registerServices(services)
+	c.RegisterServices(services)
 	return server, gate.Table().CheckServer(server)
 }
 
-// registerServices registers the services that are about the whole, and of no room.
-func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
+// RegisterServices registers all services, as a server has them behind its gate: by themselves they
+// let everybody in.
+func (c *Coordinator) RegisterServices(to grpc.ServiceRegistrar) {
+	c.rooms.Manifests.RegisterServices(to)
+	c.rooms.Election.RegisterServices(to)
+	c.rooms.Audit.RegisterServices(to)
+	c.rooms.PeerRecovery.RegisterServices(to)
+	c.rooms.OwnerRecovery.RegisterServices(to)
+	c.rooms.Peers.RegisterServices(to)
+	c.rooms.Membership.RegisterServices(to)
+	c.rooms.Trust.RegisterServices(to)
+	c.rooms.Desired.RegisterServices(to)
+	c.rooms.Admission.RegisterServices(to)
+	c.rooms.Delivery.RegisterServices(to)
+	// These are about the whole, and of no room.
 	fealtyv1.RegisterBackupServiceServer(to, backupServer{c: c})
 	fealtyv1.RegisterStatusServiceServer(to, statusServer{c: c})
 	fealtyv1.RegisterVerifyServiceServer(to, verifyServer{c: c})

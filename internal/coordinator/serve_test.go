@@ -153,7 +153,8 @@ func TestFirstSetFromElsewhere(t *testing.T) {
 	if err := firstSet(f, tok, m, nil); err == nil {
 		t.Fatal("the setup token worked twice")
 	}
-	conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()), mesh.Options{Now: f.Clock})
+	conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()),
+		mesh.Options{Now: f.Clock})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +300,8 @@ func TestFloodOfJoins(t *testing.T) {
 	defer cancel()
 	var idle sync.WaitGroup
 	for range 4 {
-		conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()), mesh.Options{Now: f.Clock})
+		conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()),
+			mesh.Options{Now: f.Clock})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -370,7 +372,7 @@ func TestExpiryAndGrace(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	n, late := f.Member("node-a"), f.Member("node-b")
-	if err := f.Set(f.Manifest(coordinatorEntry(t, 2))); err != nil {
+	if err := f.Set(f.Manifest(coordinatortest.CoordinatorEntry(t, 2))); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Renew(true); err != nil {
@@ -550,7 +552,8 @@ func TestConnectRenewsTheBundle(t *testing.T) {
 // rawConn dials with the node's certificate, whatever its dates say.
 func rawConn(f *coordinatortest.Fleet, n *coordinatortest.Node) coordinatortest.Conn {
 	f.T.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+f.Addr, grpc.WithTransportCredentials(coordinatortest.RawCredentials(n)))
+	conn, err := grpc.NewClient("passthrough:///"+f.Addr, grpc.WithTransportCredentials(coordinatortest.RawCredentials(
+		n)))
 	if err != nil {
 		f.T.Fatal(err)
 	}
@@ -710,7 +713,7 @@ func TestSecretsStayInside(t *testing.T) {
 	fail(f.Node().Join(identity.Witness, proof.NewTokenProver(tok)))
 	fail(firstSet(f, setup, f.Manifest(""), nil))
 	fail(n.Renew(true))
-	if err := f.Set(f.Manifest(coordinatorEntry(t, 2))); err != nil {
+	if err := f.Set(f.Manifest(coordinatortest.CoordinatorEntry(t, 2))); err != nil {
 		t.Fatal(err)
 	}
 	_, err = f.Local().Manifest.SetManifest(f.Context(), &fealtyv1.SetManifestRequest{Manifest: []byte("cluster: [")})

@@ -10,9 +10,9 @@ import (
 	"filippo.io/age"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/seedshares"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -111,7 +111,7 @@ func wantShares(d *coordinatortest.Desk, t testing.TB, people []person, shares [
 func storedShares(d *coordinatortest.Desk, t testing.TB) []*fealtyv1.SeedShare {
 	t.Helper()
 	resp, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
-		d.C.Rooms().Authority.RegisterServices).GetSeedShares(
+		d.C.Rooms().Manifests.RegisterServices).GetSeedShares(
 		context.Background(), &fealtyv1.GetSeedSharesRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -133,12 +133,12 @@ func TestFirstSetWithPeople(t *testing.T) {
 			d.Seed = seedOf(tc.threshold, people, tc.keepers...)
 			req := d.Request(d.Manifest(coordinatortest.PoolEntries))
 			req.DryRun = true
-			if resp, err := d.C.Rooms().Authority.Set(t.Context(), req,
+			if resp, err := d.C.Rooms().Manifests.Set(t.Context(), req,
 				true); err != nil || len(resp.GetShares()) > 0 || len(d.Store.Keys("")) > 0 {
 				t.Fatalf("a dry run: %v, %d shares, and %v in the store", err, len(resp.GetShares()), d.Store.Keys(""))
 			}
 			req.DryRun = false
-			resp, err := d.C.Rooms().Authority.Set(t.Context(), req, true)
+			resp, err := d.C.Rooms().Manifests.Set(t.Context(), req, true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,17 +149,17 @@ func TestFirstSetWithPeople(t *testing.T) {
 				t.Errorf("%d sealed seeds for %d keepers", n, len(tc.keepers))
 			}
 			// Another manifest of the same owners keeps the shares.
-			if err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2)); err != nil {
+			if err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2)); err != nil {
 				t.Fatal(err)
 			}
 			wantShares(d, t, people, resp.GetShares())
 			wantShares(d, t, people, storedShares(d, t))
 			d.Restart()
 			if len(tc.keepers) > 0 {
-				wantPhase(d, "ready", "")
+				coordinatortest.WantPhase(d, "ready", "")
 				wantShares(d, t, people, storedShares(d, t))
 			} else {
-				wantPhase(d, "recovery", "nobody who opens it without owners")
+				coordinatortest.WantPhase(d, "recovery", "nobody who opens it without owners")
 			}
 		})
 	}
@@ -181,9 +181,9 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 					}
 					lost := slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n)
 					d.Store.Lose(append(lost, how)...)
-					err := d.Set(coordinatortest.PoolEntries + coordinatorEntry(t, 2))
+					err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2))
 					d.Store.Lose()
-					d.C.Rooms().Authority.Look(t.Context())
+					d.C.Rooms().Succession.Look(t.Context())
 					if phase, reason := d.C.Phase(); phase == "recovery" || err == nil && phase != "ready" {
 						t.Fatalf("the set: %v; then %s: %s", err, phase, reason)
 					}
@@ -205,15 +205,15 @@ func TestForgedShares(t *testing.T) {
 	people := newOwners(t, "alice", "bob")
 	for name, harm := range map[string]func(d *coordinatortest.Desk){
 		"another file": func(d *coordinatortest.Desk) {
-			d.Store.Alter(d.Store.Keys(coordinator.SharePrefix)[0], func(b []byte) []byte { return append(b, '\n') })
+			d.Store.Alter(d.Store.Keys(seedshares.Prefix)[0], func(b []byte) []byte { return append(b, '\n') })
 		},
 		"another's": func(d *coordinatortest.Desk) {
-			k := d.Store.Keys(coordinator.SharePrefix)
+			k := d.Store.Keys(seedshares.Prefix)
 			e := d.Store.Snapshot()[k[1]].Value
 			d.Store.Alter(k[0], func([]byte) []byte { return e })
 		},
 		"another index": func(d *coordinatortest.Desk) {
-			d.Store.Alter(d.Store.Keys(coordinator.ShareSetPrefix)[0],
+			d.Store.Alter(d.Store.Keys(seedshares.SetPrefix)[0],
 				func(b []byte) []byte { b[len(b)/2] ^= 1; return b })
 		},
 	} {
@@ -223,7 +223,7 @@ func TestForgedShares(t *testing.T) {
 			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			harm(d)
 			_, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](
-				d.C.Rooms().Authority.RegisterServices).GetSeedShares(t.Context(),
+				d.C.Rooms().Manifests.RegisterServices).GetSeedShares(t.Context(),
 				&fealtyv1.GetSeedSharesRequest{})
 			coordinatortest.WantCode(t, err, explain.StoreForged)
 		})

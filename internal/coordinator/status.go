@@ -46,7 +46,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 		if !c.rooms.Head.HeadHolds(reading) {
-			c.rooms.Authority.leaveHead(reading)
+			c.rooms.Succession.Leave(reading)
 		}
 		cancel()
 	}
@@ -69,7 +69,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			out.Findings = append(out.Findings, finding.New(explain.HistoryUninitialized))
 		} else {
 			out.Findings = append(out.Findings, finding.New(explain.RecoveryMode, "method", "the fleet", "reason",
-				c.rooms.OwnerRecovery.recoveryText(s)))
+				c.rooms.OwnerRecovery.Text(s)))
 		}
 		out.Findings = append(out.Findings, c.rooms.StoreGuard.RefusingFindings()...)
 		return out, nil

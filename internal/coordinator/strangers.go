@@ -7,6 +7,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
@@ -26,7 +27,7 @@ func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in cont
 	addr := identity.FromContext(ctx).Addr
 	switch method {
 	case fealtyv1.VerifyService_Verify_FullMethodName:
-		ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+		ctx, cancel := context.WithTimeout(ctx, ownerrecovery.Timeout)
 		slot, err := c.verifiers.Enter(ctx, addr, c.now())
 		if err != nil {
 			cancel()

@@ -418,7 +418,7 @@ func traceSet(tr *tracing) {
 	})
 	before := d.State()
 	tr.during("a set of authority, with a new mesh CA key", func() error {
-		return d.Set(coordinatortest.PoolEntries + coordinatorEntry(tr.T, 2))
+		return d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(tr.T, 2))
 	})
 	if after := d.State(); after.MeshKey == before.MeshKey {
 		tr.Error("the mesh CA key is that of before")
@@ -429,7 +429,7 @@ func traceReshare(tr *tracing) {
 	p := coordinatortest.NewPeople(tr.T, "alice", "bob")
 	d := tr.settled(p.Seed(2, "file:/keeper/key"))
 	tr.during("a reshare to other owners", func() error {
-		_, err := reshare(d, p.Seed(1, "file:/keeper/key"))
+		_, err := coordinatortest.Reshare(d, p.Seed(1, "file:/keeper/key"))
 		return err
 	})
 }
@@ -453,7 +453,7 @@ func traceReseed(tr *tracing) {
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
 		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-			d.C.Rooms().Authority.RegisterServices).PrepareReseed(
+			d.C.Rooms().Manifests.RegisterServices).PrepareReseed(
 			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
@@ -462,7 +462,7 @@ func traceReseed(tr *tracing) {
 	req.Signatures = signChangeAt(d, req.Change)
 	tr.during("commit", func() error {
 		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-			d.C.Rooms().Authority.RegisterServices).CommitReseed(
+			d.C.Rooms().Manifests.RegisterServices).CommitReseed(
 			ctx, req)
 		return err
 	})
@@ -487,7 +487,7 @@ func traceRecoverOwners(tr *tracing) {
 	})
 	for _, name := range []string{"alice", "bob"} {
 		tr.during(name+" brings a share", func() error {
-			_, err := bring(d, p.ShareFile(d.Store, name))
+			_, err := coordinatortest.BringShare(d, p.ShareFile(d.Store, name))
 			return err
 		})
 	}
@@ -537,7 +537,7 @@ func (tr *tracing) recovers(d *coordinatortest.Desk, addr, own string) *coordina
 	tr.wantPhase(second, authority.Recovery)
 	tr.follow(second)
 	tr.during("it asks the first", func() error {
-		second.Rooms().Authority.Look(context.Background())
+		second.Rooms().Succession.Look(context.Background())
 		return nil
 	})
 	tr.wantPhase(second, authority.Ready)
@@ -577,7 +577,7 @@ func traceSetWithPeer(tr *tracing) {
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
-		peer.c.Rooms().Authority.Look(context.Background())
+		peer.c.Rooms().Succession.Look(context.Background())
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)
@@ -607,7 +607,8 @@ func traceRestore(tr *tracing) {
 	tr.call(head.Manifest.String(), "manifest")
 	var saved backupStream
 	tr.during("back up", func() error {
-		return coordinator.BackupOf(d.C).CreateBackup(&fealtyv1.CreateBackupRequest{}, &saved)
+		return coordinatortest.Served[fealtyv1.BackupServiceServer](d.C.RegisterServices).CreateBackup(
+			&fealtyv1.CreateBackupRequest{}, &saved)
 	})
 	coordinatortest.WantOnly(tr.T, "set", d.Set(
 		coordinatortest.PoolEntries+"  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"), "")

@@ -62,7 +62,7 @@ func TestTrustMesh(t *testing.T) {
 			}
 		}
 	}
-	wantOneKeyPerEpoch(t, d)
+	coordinatortest.WantOneKeyPerEpoch(t, d)
 	accepted := bundleAt(d)
 	if len(accepted.MeshKeys) != len(keys) {
 		t.Errorf("the bundle accepts %d mesh CA keys, want %d", len(accepted.MeshKeys), len(keys))
@@ -82,7 +82,7 @@ func TestTrustMesh(t *testing.T) {
 	}
 	// When what the old keys signed has ended, they are accepted no more.
 	d.Advance(s.Manifest.LongestSVIDTTL() + time.Minute)
-	d.C.Rooms().Authority.Look(t.Context())
+	d.C.Rooms().Succession.Look(t.Context())
 	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
 	if left := bundleAt(d).MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))
@@ -137,7 +137,7 @@ func TestRotateMeshKey(t *testing.T) {
 	want(1, "[data/b]")
 	coordinatortest.WantOnlyNil(t, b.Rejoin())
 	want(2, "[]")
-	wantOneKeyPerEpoch(t, d)
+	coordinatortest.WantOneKeyPerEpoch(t, d)
 	if found, _ := audits(d, "manifest.rekey"); len(found) != 1 {
 		t.Errorf("%d audit entries", len(found))
 	}

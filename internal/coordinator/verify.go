@@ -8,6 +8,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -28,7 +29,7 @@ const (
 func newVerifiers() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{
 		What: "verifications", PerSecond: verifyRate, Burst: verifyBurst,
-		Most: verifiersAtOnce, PerSource: verifiersPerSource, Patience: historyPatience,
+		Most: verifiersAtOnce, PerSource: verifiersPerSource, Patience: ownerrecovery.HistoryPatience,
 	})
 }
 
@@ -73,7 +74,7 @@ func (v verifyServer) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.Verify
 	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
 		return err
 	}
-	return c.rooms.OwnerRecovery.sendHistory(slot, h, func(page *fealtyv1.RecoveryHistory) error {
+	return c.rooms.OwnerRecovery.SendHistory(slot, h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
 	})
 }

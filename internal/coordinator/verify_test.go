@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -199,11 +200,11 @@ func TestVerifyAfterSets(t *testing.T) {
 // In recovery mode it proves itself and shows its history, and no authority.
 func TestVerifyInRecoveryMode(t *testing.T) {
 	t.Parallel()
-	f, _ := ownedFleet(t, nil)
+	f, _ := coordinatortest.NewOwnedFleet(t, nil)
 	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
 	got, err := verifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify", err, "")
-	loseKeeper(f)
+	coordinatortest.LoseKeeper(f)
 	_, err = verifyAt(t, f.Addr, want)
 	coordinatortest.WantCode(t, err, explain.RecoveryMode)
 	want.Seen = got.Mark()
@@ -233,7 +234,7 @@ func (l *impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifySer
 	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
 		return err
 	}
-	return coordinator.SendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+	return ownerrecovery.Pages(h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
 	})
 }
@@ -362,7 +363,7 @@ func TestVerifiersAreBounded(t *testing.T) {
 	var place *flowcontrol.Slot
 	for range coordinator.VerifiersPerSource {
 		var err error
-		place, err = f.C.Verifiers().Enter(t.Context(), "127.0.0.1", epoch0)
+		place, err = f.C.Verifiers().Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)
 		coordinatortest.WantOnly(t, "enter", err, "")
 	}
 	_, err := verifyAt(t, f.Addr, want)
@@ -388,7 +389,7 @@ func TestVerifiersAreBounded(t *testing.T) {
 // then: a backup may be of before a change of signers, who were dismissed for a reason.
 func TestVerifyFollowsRestoresOfTheSigners(t *testing.T) {
 	t.Parallel()
-	f, owners := ownedFleet(t, nil)
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	look := func(seen recovery.Mark) (*recovery.Cluster, error) {
 		return verifyAt(t, f.Addr, recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: seen})
 	}

@@ -58,7 +58,8 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 	if s := d.State(); s.Phase != authority.Ready {
 		d.T.Fatalf("%s: it is %v, %s", when, s.Phase, s.Reason)
 	}
-	st, err := coordinator.StatusOf(c).GetStatus(context.Background(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](c.RegisterServices).GetStatus(context.Background(),
+		&fealtyv1.GetStatusRequest{})
 	if err != nil {
 		d.T.Fatalf("%s: status: %v", when, err)
 	}
@@ -194,19 +195,20 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if s := d.State(); s.Phase != authority.Recovery {
 		t.Fatalf("without the key of the head it is %v", s.Phase)
 	}
-	secrets := d.C.Rooms().Authority.Memory().Secrets(was.Head.Salt)
+	secrets := d.C.Rooms().Keys.Memory(d.C.Rooms().Head.State()).Secrets(was.Head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
-	before, err := d.C.Rooms().Authority.StateBefore(t.Context(), was.Chain, secrets)
+	before, err := d.C.Rooms().Succession.StateBefore(t.Context(), was.Chain, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.C.Rooms().Authority.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
+	if _, err := d.C.Rooms().Succession.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
 		explain.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
-	st, err := coordinator.StatusOf(d.C).GetStatus(t.Context(), &fealtyv1.GetStatusRequest{})
+	st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(t.Context(),
+		&fealtyv1.GetStatusRequest{})
 	if err != nil || !slices.ContainsFunc(st.GetFindings(),
 		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
 		t.Errorf("status finds %v, %v", st.GetFindings(), err)
@@ -520,7 +522,7 @@ func TestMemberThatClaims(t *testing.T) {
 	for _, c := range []*coordinatortest.Fleet{f, r} {
 		awaitTold(c, "data/late")
 		time.Sleep(peers.Fresh) // what was said before is not fresh any more
-		st, named := getStatus(c), 0
+		st, named := coordinatortest.GetStatus(c), 0
 		for _, finding := range st.GetFindings() {
 			switch {
 			case finding.GetCode() == string(explain.StoreWentBack):

@@ -26,17 +26,17 @@ func TestMeshKeyOfALostMoveIsWiped(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		mv := rekeyed(d)
 		d.Faults.FailNext("set.before-swap", 1, coordinatortest.ErrCrash)
-		if _, err := d.C.Rooms().Authority.Swap(t.Context(), mv); err == nil || !gone(mv) {
+		if _, err := d.C.Rooms().Succession.Swap(t.Context(), mv); err == nil || !gone(mv) {
 			t.Errorf("%v, and the key is gone: %v", err, gone(mv))
 		}
 	})
 	t.Run("swapped", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		lost, mv := rekeyed(d), rekeyed(d)
-		if inUse, err := d.C.Rooms().Authority.Swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
+		if inUse, err := d.C.Rooms().Succession.Swap(t.Context(), mv); err != nil || !inUse || gone(mv) {
 			t.Errorf("%v, and the key in force is gone: %v", err, gone(mv))
 		}
-		if _, err := d.C.Rooms().Authority.Swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
+		if _, err := d.C.Rooms().Succession.Swap(t.Context(), lost); err == nil || !gone(lost) || gone(mv) {
 			t.Errorf("of two moves the one that lost keeps its key: %v", err)
 		}
 	})

@@ -52,8 +52,9 @@ type Desk struct {
 	Alter  func(*coordinator.Config) // what a test changes of the next coordinators; nil: nothing
 
 	Mu     sync.Mutex
-	Now    time.Time     // guarded by Mu; zero: the time that it is
-	passed time.Duration // on its clock that only goes forward; guarded by Mu
+	Now    time.Time                           // guarded by Mu; zero: the time that it is
+	passed time.Duration                       // on its clock that only goes forward; guarded by Mu
+	dirs   map[*coordinator.Coordinator]string // guarded by Mu
 }
 
 // TB is what testing.TB and *rapid.T share.
@@ -186,7 +187,21 @@ func (d *Desk) Another(dir string) (*coordinator.Coordinator, error) {
 	if d.Alter != nil {
 		d.Alter(&cfg)
 	}
-	return coordinator.New(context.Background(), cfg)
+	c, err := coordinator.New(context.Background(), cfg)
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	if d.dirs == nil {
+		d.dirs = make(map[*coordinator.Coordinator]string)
+	}
+	d.dirs[c] = dir
+	return c, err
+}
+
+// Dir is the directory of a coordinator of the desk, by which [Desk.Another] opens it anew.
+func (d *Desk) Dir(c *coordinator.Coordinator) string {
+	d.Mu.Lock()
+	defer d.Mu.Unlock()
+	return d.dirs[c]
 }
 
 func (d *Desk) elapsed() time.Duration {
@@ -199,7 +214,7 @@ func (d *Desk) elapsed() time.Duration {
 func (d *Desk) LookAgain() {
 	d.T.Helper()
 	d.Pass(time.Minute)
-	d.C.Rooms().Authority.Look(context.Background())
+	d.C.Rooms().Succession.Look(context.Background())
 }
 
 // Restart closes the coordinator and opens it again.
@@ -257,7 +272,7 @@ func (d *Desk) Request(m []byte) *fealtyv1.SetManifestRequest {
 
 // Set sets a manifest with these entries.
 func (d *Desk) Set(extra string) error {
-	_, err := Served[fealtyv1.ManifestServiceServer](d.C.Rooms().Authority.RegisterServices).SetManifest(
+	_, err := Served[fealtyv1.ManifestServiceServer](d.C.Rooms().Manifests.RegisterServices).SetManifest(
 		identity.NewContext(context.Background(), identity.Peer{Local: &identity.Local{}}),
 		d.Request(d.Manifest(extra)))
 	if err == nil {

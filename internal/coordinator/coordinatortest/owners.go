@@ -2,17 +2,27 @@ package coordinatortest
 
 import (
 	"context"
+	"crypto/ed25519"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	"filippo.io/age"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -158,4 +168,100 @@ func OwnedDesk(t TB, keeper string) (*Desk, *People) {
 		t.Fatalf("first set: %v", err)
 	}
 	return d, p
+}
+
+// ownedFleet starts a coordinator whose seed is held by three people, two of whom
+// it takes, and by a keeper.
+func NewOwnedFleet(t testing.TB, config func(*coordinator.Config)) (*Fleet, *People) {
+	t.Helper()
+	f, p := NewFleet(t, config), NewPeople(t, "alice", "bob", "carol")
+	if err := f.Set(WithSeed(f.Manifest(""), p.Seed(2,
+		"file:"+filepath.Join(f.Dir, "keeper.key")))); err != nil {
+		t.Fatalf("first set: %v", err)
+	}
+	return f, p
+}
+
+// loseKeeper restarts the coordinator without its keeper's file.
+func LoseKeeper(f *Fleet) {
+	f.T.Helper()
+	f.Stop()
+	if err := os.Remove(filepath.Join(f.Dir, "keeper.key")); err != nil {
+		f.T.Fatal(err)
+	}
+	f.Start()
+	if phase, why := f.C.Phase(); phase != "recovery" || !strings.Contains(why, "keeper.key is missing") {
+		f.T.Fatalf("phase %s (%s), want recovery for want of the keeper", phase, why)
+	}
+}
+
+// bringBoth brings two shares until the coordinator is ready, as owners do who try
+// again.
+func BringBoth(t testing.TB, d *Desk, files ...keyring.ShareFile) {
+	t.Helper()
+	for range 2 {
+		for _, f := range files {
+			if d.State().Phase == authority.Ready {
+				return
+			}
+			if _, err := BringShare(d, f); err != nil && !errors.Is(err, explain.RecoveryOver) &&
+				!errors.Is(err, explain.RecoveryNotNeeded) {
+				t.Fatalf("the share of %s: %v", f.Owner, err)
+			}
+		}
+	}
+	WantPhase(d, "ready", "")
+}
+
+// bring brings a share to the desk's coordinator, past the network and the tool.
+func BringShare(d *Desk, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
+	d.T.Helper()
+	return BringAt(d.T, d.C, file)
+}
+
+func BringAt(t TB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress,
+	error) {
+	t.Helper()
+	g, err := c.Rooms().OwnerRecovery.Open(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return c.Rooms().OwnerRecovery.Bring(context.Background(), &fealtyv1.RecoverRequest{
+		Attempt: g.ID[:], Owner: file.Owner,
+		Share: SentShare(t, g.Recipient(), g.ID[:], file.Cluster, file.Owner, file.Share),
+	}, AnyOwner)
+}
+
+// anyOwner has room for every owner that has proven itself.
+func AnyOwner(string) error { return nil }
+
+// asking returns a request for a transition of kind, signed as one of signedAs.
+func SignedChange(d *Desk, kind, signedAs history.Kind, m []byte) *fealtyv1.SetManifestRequest {
+	d.T.Helper()
+	parsed, err := manifest.Parse(m)
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	head := d.State().Head.Hash
+	return &fealtyv1.SetManifestRequest{Manifest: m, Reason: "test", Kind: string(kind), CurrentTransition: head[:],
+		Signatures: []*fealtyv1.ManifestSignature{
+			{Key: key.String(), Signature: ed25519.Sign(d.Signer, history.StatementOf(signedAs, parsed.Hash(), head))},
+		}}
+}
+
+// reshare gives the seed other owners.
+func Reshare(d *Desk, seed string) (*fealtyv1.SetManifestResponse, error) {
+	d.T.Helper()
+	was := d.Seed
+	d.Seed = seed
+	resp, err := d.C.Rooms().Manifests.Set(d.T.(*testing.T).Context(),
+		SignedChange(d, history.KindReshare, history.KindReshare, d.Manifest(d.Extra)), false)
+	if err != nil {
+		d.Seed = was
+	}
+	return resp, err
 }

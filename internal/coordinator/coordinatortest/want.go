@@ -2,15 +2,30 @@ package coordinatortest
 
 import (
 	"bytes"
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/sealed"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 )
 
 // WantOnly fails unless err is of code, or nil for "".
@@ -77,4 +92,201 @@ func WantOnlyNil(t TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Verified is the history in the store that c reads, as the seed of its head vouches for it.
+func Verified(t TB, c *coordinator.Coordinator) *history.Verified {
+	t.Helper()
+	head := c.Rooms().Head
+	h, err := head.History().Load(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := history.Verify(h, head.State().Secrets.TransactionKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func MustHead(t TB, d *Desk) history.Record {
+	t.Helper()
+	head, _, err := d.C.Rooms().Head.History().Head(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return head
+}
+
+func KeeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
+	for _, f := range findings {
+		if f.GetCode() == string(code) {
+			return f.GetSummary() + " | " + f.GetRemedy()
+		}
+	}
+	return ""
+}
+
+// keyIDs returns the ids of the keys under which the keeper host has the seed in force.
+func KeyIDs(t testing.TB, c *coordinator.Coordinator, st store.Store) []keyring.KeyID {
+	t.Helper()
+	copies, err := sealed.Copies(context.Background(), st,
+		sealed.Seed(&c.Rooms().Head.State().Head.Transition), "host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sealed.IDs(copies)
+}
+
+// wantOrigins shows from audit entries and history alone that every coordinator with a
+// name made the seed, or received it from owners or a keeper of the manifest, or from a
+// coordinator that held it (docs/explanation/threat-model.md); that each mesh CA
+// key in the history was made once, by one that held the seed of its head; and that each
+// coordinator with a name made that of the newest head, or received it.
+func WantOrigins(t *testing.T, f *Fleet, names ...string) {
+	t.Helper()
+	s := f.C.Rooms().Head.State()
+	v := Verified(t, f.C)
+	seedOf := make(map[string]history.Salt) // by head
+	for _, l := range v.Links() {
+		seedOf[l.Hash.String()] = l.Salt
+	}
+	people, keepers := make(map[string]bool), make(map[string]bool)
+	for _, o := range s.Manifest.Seed.People() {
+		people[o.Name] = true
+	}
+	for _, o := range s.Manifest.Seed.Keepers() {
+		keepers[o.Name] = true
+	}
+	nameOf := func(key string) string {
+		found, _ := s.Manifest.Match(identity.Coordinator, []string{"key:" + key})
+		return found.Name
+	}
+	by := func(e record.AuditEntry) string { return e.Actor[strings.LastIndexByte(e.Actor, '/')+1:] }
+	type held struct {
+		name string
+		seed history.Salt
+	}
+	holds := make(map[held]bool)
+	created := make(map[history.Salt]bool)
+	// Who made a seed says so once its head is in force: a keeper may have opened it for
+	// another one by then.
+	for _, e := range Audited(f, transition.ActionSeedCreated) {
+		h := held{by(e), seedOf[e.Fields["head"]]}
+		if created[h.seed] {
+			t.Errorf("a seed was made twice: %+v", e)
+		}
+		created[h.seed], holds[h] = true, true
+	}
+	for _, e := range Audited(f, transition.ActionSeedReceived) {
+		h := held{by(e), seedOf[e.Fields["head"]]}
+		if !created[h.seed] {
+			t.Errorf("a seed was received that nobody made, or at no head of the history: %+v", e)
+		}
+		switch via := e.Fields["via"]; {
+		case via == "owners":
+			from := strings.Split(e.Fields["from"], ", ")
+			if len(from) < s.Manifest.Seed.Threshold || slices.ContainsFunc(from,
+				func(o string) bool { return !people[o] }) {
+				t.Errorf("%s received the seed from %v", h.name, from)
+			}
+		case via == "peer":
+			if giver := nameOf(e.Fields["key"]); !holds[held{giver, h.seed}] {
+				t.Errorf("%s received the seed from %q, who did not hold it: %+v", h.name, giver, e)
+			}
+		case via == "keeper" && keepers[e.Fields["from"]]:
+		default:
+			t.Errorf("an origin that is none: %+v", e)
+		}
+		holds[h] = true
+	}
+	for _, name := range names {
+		if !holds[held{name, s.Head.Salt}] {
+			t.Errorf("nothing shows where %s has the seed from", name)
+		}
+	}
+	made, has := make(map[string]int), make(map[string]bool)
+	for _, e := range Audited(f, transition.ActionMeshMade, transition.ActionMeshReceived,
+		"mesh.prepared") {
+		key := e.Fields["mesh_ca_key"]
+		if e.Action == transition.ActionMeshMade {
+			if made[key]++; !holds[held{by(e), seedOf[e.Fields["head"]]}] {
+				t.Errorf("a mesh CA key by who did not hold the seed: %+v", e)
+			}
+		}
+		if giver := nameOf(e.Fields["key"]); e.Fields["via"] == "peer" && giver == "" {
+			t.Errorf("a mesh CA key from who is no coordinator: %+v", e)
+		}
+		if key == s.MeshKey.String() {
+			has[by(e)] = true
+		}
+	}
+	for _, k := range v.MeshCAKeys() {
+		if made[k.Key.String()] != 1 {
+			t.Errorf("the mesh CA key of epoch %d was made %d times", k.AuthorityEpoch, made[k.Key.String()])
+		}
+	}
+	for _, name := range names {
+		if !has[name] {
+			t.Errorf("nothing shows where %s has the mesh CA key from", name)
+		}
+	}
+}
+
+var Epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func WantNamed(t testing.TB, err error, owner string) {
+	t.Helper()
+	if e := explain.Of(err); e.Fields["owner"] != owner && !strings.Contains(e.Error(), owner) {
+		t.Errorf("the refusal does not name %s: %v", owner, e)
+	}
+}
+
+// wantOneKeyPerEpoch verifies the history, and that each authority epoch has one
+// mesh CA key of its own.
+func WantOneKeyPerEpoch(t testing.TB, d *Desk) {
+	t.Helper()
+	v := Verified(t, d.C)
+	keys := make(map[uint64]string)
+	for _, k := range v.MeshCAKeys() {
+		if before, ok := keys[k.AuthorityEpoch]; ok && before != k.Key.String() {
+			t.Errorf("epoch %d has two mesh CA keys", k.AuthorityEpoch)
+		}
+		keys[k.AuthorityEpoch] = k.Key.String()
+	}
+	if got := d.State().MeshCA().KeyID(); got != d.State().Head.MeshCAKey {
+		t.Errorf("it signs with %v, and the head names %v", got, d.State().Head.MeshCAKey)
+	}
+}
+
+// wantPhase fails unless the coordinator is in the phase, for a reason that holds
+// the text.
+func WantPhase(d *Desk, phase, reason string) {
+	d.T.Helper()
+	got, why := d.C.Phase()
+	if got != phase || !strings.Contains(why, reason) {
+		d.T.Fatalf("phase %s (%s), want %s (… %s …)", got, why, phase, reason)
+	}
+}
+
+// coordinatorEntry is an entry for another coordinator: setting it moves authority.
+func CoordinatorEntry(t TB, n int) string {
+	pub, _, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := manifest.NewKey(pub)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", n, key)
+}
+
+func GetStatus(f *Fleet) *fealtyv1.GetStatusResponse {
+	f.T.Helper()
+	st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return st
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -21,7 +23,6 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
-	"golang.org/x/sync/errgroup"
 )
 
 // liar answers coordinators as an honest peer would that holds key and the secrets of

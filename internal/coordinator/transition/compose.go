@@ -216,3 +216,19 @@ func unauthorizedSet(kind history.Kind, err error) error {
 
 // ShortHex shows the beginning of a hash that a caller gave.
 func ShortHex(b []byte) string { return fmt.Sprintf("%x", b[:min(len(b), 8)]) }
+
+// Message is l as it is sent; nil if there is none.
+func Message(l history.Link) *fealtyv1.Transition {
+	if l.Hash.IsZero() {
+		return nil
+	}
+	raw, err := l.Encode()
+	if err != nil {
+		return nil // it was encoded when its hash was made
+	}
+	return &fealtyv1.Transition{
+		Record: raw, Hash: l.Hash[:], Index: l.Index, AuthorityEpoch: l.AuthorityEpoch, Kind: string(l.Kind),
+		Reason:       l.Reason,
+		ManifestHash: l.Manifest[:], MeshCaKey: l.MeshCAKey[:],
+	}
+}

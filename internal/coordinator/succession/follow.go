@@ -1,4 +1,4 @@
-package coordinator
+package succession
 
 import (
 	"context"
@@ -11,24 +11,26 @@ import (
 
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/restoration"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	decide "github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
-// read reads the history, and returns the way to its head or, without one, the state
+// read reads the history, and returns what it claims its head to be or, without one, the state
 // that this is. An error is a store that cannot be read.
 //
 // A history that does not lead through the newest head that this coordinator has
 // seen is not adopted, however well it verifies (I11).
-func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *authority.State, error) {
+func (c *Succession) read(ctx context.Context, last *authority.State) (*claim, *authority.State, error) {
 	seen, err := c.cfg.Head.Seen()
 	if err != nil {
 		return nil, authority.Recovering(last, err), nil
 	}
-	if err := c.breakFreeze(ctx); err != nil {
+	if err := c.cfg.Reseal.Break(ctx); err != nil {
 		return nil, nil, fmt.Errorf("end what a reseed left: %w", err)
 	}
 	if last != nil {
@@ -45,7 +47,7 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	var damaged *history.BlobError
 	switch {
 	case errors.Is(err, history.ErrEmpty) && intent != nil:
-		return nil, authority.Recovering(last, unfinished(intent)), nil
+		return nil, authority.Recovering(last, restoration.Unfinished(intent)), nil
 	case errors.Is(err, history.ErrEmpty) && seen.Mark != (history.Mark{}):
 		return nil, authority.Recovering(last, explain.Wrap(err, explain.HistoryInvalid, "problem",
 			fmt.Sprintf("the store holds none, and this coordinator has seen head %s at index %d: it is another "+
@@ -57,55 +59,57 @@ func (c *Authority) read(ctx context.Context, last *authority.State) (*way, *aut
 	case err != nil:
 		return nil, nil, fmt.Errorf("read the history: %w", err)
 	}
-	w, err := c.wayTo(loaded, seen, last)
+	w, err := c.claimOf(loaded, seen, last)
 	if err != nil {
 		return nil, authority.Recovering(last, err), nil
 	}
-	c.cfg.Claimed(&w.claimed)
-	if intent != nil && !carriedOut(intent, loaded) {
+	c.cfg.Hooks.Claimed(&w.link)
+	if intent != nil && !restoration.CarriedOut(intent, loaded) {
 		w.restore = intent
 	}
 	return w, nil, nil
 }
 
-// loadFirst returns the state at the start, without asking peers: these may be waiting
+// Load returns the state at the start, without asking peers: these may be waiting
 // for us to serve. Keepers open what they sealed for the head; for everything else the
 // loop that follows the head looks.
-func (c *Authority) loadFirst(ctx context.Context) (*authority.State, error) {
+func (c *Succession) Load(ctx context.Context) (*authority.State, error) {
 	w, s, err := c.read(ctx, nil)
-	if w == nil {
-		return s, err
-	}
-	if w.restore != nil {
-		s, err = c.goOn(ctx, w)
-	} else {
+	switch {
+	case w == nil && err != nil:
+		return nil, err
+	case w == nil:
+	case w.restore != nil:
+		s, err = c.resumeRestore(ctx, w)
+	default:
 		s, err = c.fromKeepers(ctx, w)
 	}
 	if err != nil {
-		return authority.Recovering(nil, err), nil
+		s = authority.Recovering(nil, err)
 	}
+	c.tried.Store(s.Phase != authority.Recovery) // else Follow tries the other ways
 	return s, nil
 }
 
 // load reads the history and comes back to its head, by whichever way leads there;
 // without one wait says when to look again.
-func (c *Authority) load(ctx context.Context, last *authority.State) (s *authority.State, wait time.Duration,
+func (c *Succession) load(ctx context.Context, last *authority.State) (s *authority.State, wait time.Duration,
 	err error) {
 	w, s, err := c.read(ctx, last)
 	if w == nil {
 		return s, 0, err
 	}
 	if w.restore != nil {
-		if s, err = c.goOn(ctx, w); err != nil {
+		if s, err = c.resumeRestore(ctx, w); err != nil {
 			return authority.Recovering(last, err), 0, ctx.Err()
 		}
 		return s, 0, nil
 	}
-	return c.comeBack(ctx, w)
+	return c.recoverHead(ctx, w)
 }
 
 // newState builds the ready state of a verified history and its secrets.
-func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
+func (c *Succession) newState(v *history.Verified, secrets *authority.Secrets, root *x509.Certificate,
 	mesh *ca.MeshCA) (*authority.State, error) {
 	if err := c.cfg.Self.CheckPin(root); err != nil {
 		return nil, err
@@ -123,9 +127,9 @@ func (c *Authority) newState(v *history.Verified, secrets *authority.Secrets, ro
 
 // loadRoot reads the root certificate, which was stored beside the first sealed
 // seed, and compares it with the key that the seed gives.
-func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
+func loadRoot(ctx context.Context, st store.Store, v *history.Verified,
 	secrets *authority.Secrets) (*x509.Certificate, error) {
-	e, err := c.cfg.Store.Get(ctx, sealed.RootKey(&v.Current().Transition))
+	e, err := st.Get(ctx, sealed.RootKey(&v.Current().Transition))
 	if err != nil {
 		return nil, fmt.Errorf("read the root certificate: %w", err)
 	}
@@ -144,14 +148,14 @@ func (c *Authority) loadRoot(ctx context.Context, v *history.Verified,
 	return root, nil
 }
 
-// adopt makes s the state, and everything that follows from it true: the bundle,
+// Adopt makes s the state, and everything that follows from it true: the bundle,
 // the own identity, the listeners. If that fails the state is one in recovery
 // mode that says why, and the loop that follows the head tries again: a process
 // that ended instead would take its copy of the seed with it.
 //
 // If it fails because somebody else was first, the state of before stays for reads where
 // it can, and the error says so; see [lost].
-func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
+func (c *Succession) Adopt(ctx context.Context, s *authority.State) error {
 	var failed error
 	old := c.cfg.Head.State()
 	before := old.Ready()
@@ -185,7 +189,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		c.cfg.Keys.Retire(before.Secrets)
 	}
 	if s.Phase == authority.Ready && old.Phase != authority.Ready {
-		for _, f := range c.cfg.Returns {
+		for _, f := range c.cfg.Hooks.Returns {
 			f()
 		}
 	}
@@ -199,7 +203,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 		c.cfg.Keys.Settle(s.Head)
 		c.cfg.Keys.Drop(s)
 		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
-		for _, arrived := range c.cfg.Arrivals {
+		for _, arrived := range c.cfg.Hooks.Arrivals {
 			arrived()
 		}
 		c.cfg.Self.EndSetup()
@@ -217,7 +221,7 @@ func (c *Authority) adopt(ctx context.Context, s *authority.State) error {
 // auditOrigin writes down what brought s about and where its secrets came from, now
 // that it is ready. What the store does not take, or not while another one moves the
 // head, waits until it does: nobody else wrote down what owners or a keeper brought.
-func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
+func (c *Succession) auditOrigin(ctx context.Context, s *authority.State) {
 	if len(c.untold) == 0 {
 		return
 	}
@@ -237,7 +241,7 @@ func (c *Authority) auditOrigin(ctx context.Context, s *authority.State) {
 }
 
 // becomeReady puts bundle and own identity of s into force.
-func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
+func (c *Succession) becomeReady(ctx context.Context, s *authority.State) error {
 	if err := c.cfg.Faults.Hit("adopt.begin"); err != nil {
 		return err
 	}
@@ -248,14 +252,14 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 	if old := c.cfg.Head.State().Ready(); old != nil && old.Head.Salt != s.Head.Salt {
 		old.Records.Next.Store(&s.Records)
 	}
-	if err := c.moveRecords(ctx, s); err != nil {
+	if err := c.cfg.Reseal.Move(ctx, s); err != nil {
 		return fmt.Errorf("bring the records under the seed of the head: %w", err)
 	}
-	if err := c.settleRestore(ctx, s); err != nil {
+	if err := c.cfg.Restoration.Settle(ctx, s); err != nil {
 		return err
 	}
-	prepared := make([]authority.Adoption, len(c.cfg.Followers))
-	for i, prepare := range c.cfg.Followers {
+	prepared := make([]authority.Adoption, len(c.cfg.Hooks.Followers))
+	for i, prepare := range c.cfg.Hooks.Followers {
 		var err error
 		if prepared[i], err = prepare(ctx, s); err != nil {
 			return err
@@ -276,16 +280,16 @@ func (c *Authority) becomeReady(ctx context.Context, s *authority.State) error {
 			p.Tell()
 		}
 	}
-	if err := c.sweepReseeds(ctx, s); err != nil {
+	if err := c.cfg.Shares.Sweep(ctx, s); err != nil {
 		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 			"what a reseed left behind is not removed yet; the next start tries again", slog.Any("err", err))
 	}
 	return nil
 }
 
-// followHead confirms every few seconds, and on every notice, that the head is
+// Follow confirms every few seconds, and on every notice, that the head is
 // the one in memory; on the way back to it it looks when the search says.
-func (c *Authority) followHead(ctx context.Context) error {
+func (c *Succession) Follow(ctx context.Context) error {
 	changed, stop := watch.Key(ctx, c.cfg.Store, history.HeadKey)
 	defer stop()
 	for {
@@ -303,7 +307,7 @@ func (c *Authority) followHead(ctx context.Context) error {
 		case err != nil:
 			return err
 		case !given:
-			c.dropExpired()
+			c.cfg.Hooks.Idle()
 		}
 	}
 }
@@ -312,18 +316,17 @@ func (c *Authority) followHead(ctx context.Context) error {
 // state is loaded anew; until then nothing is decided under the old one, because
 // every transaction is conditional on our head. It returns when to look again, and whether
 // somebody else was first with what it was about to adopt.
-func (c *Authority) Look(ctx context.Context) (pause time.Duration, outrun bool) {
-	pause = headPollPause
-	if !c.unsettled.Load() && c.cfg.Head.HeadHolds(ctx) {
+func (c *Succession) Look(ctx context.Context) (pause time.Duration, outrun bool) {
+	pause = PollPause
+	if !c.cfg.Reseal.Unsettled() && c.cfg.Head.HeadHolds(ctx) {
 		return pause, false
 	}
 	// One at a time, and not while a set of our own is about to adopt its head.
-	select {
-	case c.setting <- struct{}{}:
-		defer func() { <-c.setting }()
-	case <-ctx.Done():
+	release, err := c.cfg.Turn.Await(ctx)
+	if err != nil {
 		return pause, false
 	}
+	defer release()
 	// The head that was read before may be an ancestor of what a set adopted meanwhile.
 	if c.followed(ctx) {
 		return pause, false
@@ -338,10 +341,10 @@ func (c *Authority) Look(ctx context.Context) (pause time.Duration, outrun bool)
 		}
 		return pause, false
 	}
-	c.unsettled.Store(false)
+	c.cfg.Reseal.Settle()
 	c.tried.Store(true)
 	if ctx.Err() == nil && next != c.cfg.Head.State() {
-		switch err := c.adopt(ctx, next); { // logged there, and tried again
+		switch err := c.Adopt(ctx, next); { // logged there, and tried again
 		case lost(err):
 			return lostPause(c.lost), true
 		case err != nil:
@@ -354,11 +357,11 @@ func (c *Authority) Look(ctx context.Context) (pause time.Duration, outrun bool)
 	return pause, false
 }
 
-// leaveHead makes sure that a call that found another head in the store decides
+// Leave makes sure that a call that found another head in the store decides
 // nothing more under ours: what is in memory leads to that head at once, everything
 // else is left to the loop that follows the head.
-func (c *Authority) leaveHead(ctx context.Context) {
-	release, err := c.settingTurn(ctx)
+func (c *Succession) Leave(ctx context.Context) {
+	release, err := c.cfg.Turn.Take(ctx)
 	if err != nil {
 		return
 	}
@@ -366,8 +369,8 @@ func (c *Authority) leaveHead(ctx context.Context) {
 	c.toHead(ctx)
 }
 
-// toHead is leaveHead for who holds setting.
-func (c *Authority) toHead(ctx context.Context) {
+// toHead is leaveHead for who has the turn.
+func (c *Succession) toHead(ctx context.Context) {
 	for range followTries {
 		s := c.cfg.Head.State()
 		if s.Phase != authority.Ready || c.followed(ctx) {
@@ -387,7 +390,7 @@ func (c *Authority) toHead(ctx context.Context) {
 				next = authority.Recovering(s, err)
 			}
 		}
-		if ctx.Err() != nil || !lost(c.adopt(ctx, next)) { // logged there, and tried again
+		if ctx.Err() != nil || !lost(c.Adopt(ctx, next)) { // logged there, and tried again
 			return
 		}
 		if watch.Sleep(ctx, lostPause(c.lost)) != nil {
@@ -397,8 +400,8 @@ func (c *Authority) toHead(ctx context.Context) {
 }
 
 // followed reports whether there is no other head to follow than the one in force, and
-// no reseed to settle. The caller holds setting.
-func (c *Authority) followed(ctx context.Context) bool {
+// no reseed to settle. The caller has the turn.
+func (c *Succession) followed(ctx context.Context) bool {
 	s := c.cfg.Head.State()
 	switch verdict, known := c.cfg.Head.JudgeStored(ctx, s); {
 	case !known:
@@ -408,5 +411,5 @@ func (c *Authority) followed(ctx context.Context) bool {
 		c.cfg.Head.FallBehind(s)
 		return false
 	}
-	return !c.unsettled.Load()
+	return !c.cfg.Reseal.Unsettled()
 }

@@ -1,4 +1,4 @@
-package coordinator
+package ownerrecovery
 
 import (
 	"context"
@@ -36,11 +36,11 @@ import (
 
 // openPrefix is where replicas say that they have an attempt open, each under the id
 // of its enrolment key. An attempt's id is hex and never "open".
-const openPrefix = recoveryPrefix + "open/"
+const openPrefix = Prefix + "open/"
 
-// gatherPause is how often an open attempt looks for shares that others took; news of
+// lookPause is how often an open attempt looks for shares that others took; news of
 // the store come at once, where it tells any.
-const gatherPause = 2 * time.Second
+const lookPause = 2 * time.Second
 
 // openKey is the place of the coordinator with an enrolment key, "ed25519:<base64>".
 func openKey(claim string) (string, error) {
@@ -56,10 +56,10 @@ func openKey(claim string) (string, error) {
 }
 
 // tellAttempt says in the store that g is open, and until when. It is called by who
-// made g, and then by who holds setting.
-func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
+// made g, and then by who has the turn.
+func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *Attempt) error {
 	c.recoveries.mu.Lock()
-	ends := g.Attempt.Ends()
+	ends := g.shares.Ends()
 	c.recoveries.mu.Unlock()
 	if g.toldAt != 0 && ends.Equal(g.toldEnd) {
 		return nil
@@ -68,8 +68,8 @@ func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
 	if err != nil {
 		return err
 	}
-	raw, err := recovery.Open{Attempt: g.ID, Cluster: g.Head.Cluster, Head: g.Head.Hash,
-		Recipient: g.Recipient.Public(), Ends: ends}.Sign(c.cfg.Self.PrivateKey(), c.cfg.Self.Vouch)
+	raw, err := recovery.Open{Attempt: g.ID, Cluster: g.head.Cluster, Head: g.head.Hash,
+		Recipient: g.recipient.Public(), Ends: ends}.Sign(c.cfg.Self.PrivateKey(), c.cfg.Self.Vouch)
 	if err != nil {
 		return err
 	}
@@ -84,9 +84,9 @@ func (c *OwnerRecovery) tellAttempt(ctx context.Context, g *gathering) error {
 	return c.cfg.Faults.Hit("recover.after-tell")
 }
 
-// gather looks at what is in for g, passes on what it holds, and makes the seed of
-// the shares if there are enough. setting is held.
-func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.RecoveryProgress, error) {
+// collect looks at what is in for g, passes on what it holds, and makes the seed of
+// the shares if there are enough. The caller has the turn.
+func (c *OwnerRecovery) collect(ctx context.Context, g *Attempt) (*fealtyv1.RecoveryProgress, error) {
 	owners, shares, err := c.gathered(ctx, g)
 	defer func() {
 		for _, s := range shares {
@@ -97,19 +97,19 @@ func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.Rec
 		return nil, err
 	}
 	c.recoveries.mu.Lock()
-	g.Attempt.Gathered(c.cfg.Now(), owners)
-	progress, enough := progressOf(g.Attempt), g.Attempt.Enough()
+	g.shares.Gathered(c.cfg.Now(), owners)
+	progress, enough := progressOf(g.shares), g.shares.Enough()
 	c.recoveries.mu.Unlock()
 	if err := c.tellAttempt(ctx, g); err != nil {
 		return nil, err
 	}
 	// First, so that the others can go on if this one ends right here. What fails is
 	// tried again with the next look.
-	if err := c.passOn(ctx, g, owners, shares); err != nil {
+	if err := c.forward(ctx, g, owners, shares); err != nil {
 		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 			"shares were not passed on to the other recovering coordinators; that is tried again", slog.Any("err", err))
 	}
-	if !enough || len(shares) < g.Head.Threshold {
+	if !enough || len(shares) < g.head.Threshold {
 		return progress, nil
 	}
 	s, err := c.recoverSeed(ctx, g, owners, shares)
@@ -120,9 +120,9 @@ func (c *OwnerRecovery) gather(ctx context.Context, g *gathering) (*fealtyv1.Rec
 	return progress, nil
 }
 
-// passOn encrypts the shares of owners to every other open attempt at the head of g
+// forward encrypts the shares of owners to every other open attempt at the head of g
 // that lacks them.
-func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []string, shares []keyring.Share) error {
+func (c *OwnerRecovery) forward(ctx context.Context, g *Attempt, owners []string, shares []keyring.Share) error {
 	var failed []error
 	keys, err := c.mayGather(ctx, g.manifest)
 	if err != nil {
@@ -138,7 +138,7 @@ func (c *OwnerRecovery) passOn(ctx context.Context, g *gathering, owners []strin
 			continue
 		}
 		for i := 0; open != nil && i < len(owners); i++ {
-			if err := c.passOne(ctx, open, owners[i], shares[i]); err != nil {
+			if err := c.forwardOne(ctx, open, owners[i], shares[i]); err != nil {
 				failed = append(failed, err)
 				break
 			}
@@ -163,7 +163,7 @@ func (c *OwnerRecovery) mayGather(ctx context.Context, m *manifest.Manifest) ([]
 
 // openAttemptOf returns the attempt that the coordinator with an enrolment key has
 // open at the head of g; nil if it has none that may be believed.
-func (c *OwnerRecovery) openAttemptOf(ctx context.Context, g *gathering, key string) (*recovery.Open, error) {
+func (c *OwnerRecovery) openAttemptOf(ctx context.Context, g *Attempt, key string) (*recovery.Open, error) {
 	at, err := openKey(key)
 	if err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (c *OwnerRecovery) openAttemptOf(ctx context.Context, g *gathering, key str
 	case err != nil:
 		return nil, fmt.Errorf("read the open attempt of %s: %w", key, err)
 	}
-	open, err := recovery.ReadOpen(e.Value, recovery.Claimed{Head: g.Head, Manifest: g.manifest}, key, c.cfg.Now())
+	open, err := recovery.ReadOpen(e.Value, recovery.Claimed{Head: g.head, Manifest: g.manifest}, key, c.cfg.Now())
 	if err != nil {
 		c.notOpen(ctx, at, err)
 		return nil, nil
@@ -194,9 +194,9 @@ func (c *OwnerRecovery) notOpen(ctx context.Context, key string, err error) {
 		slog.Any("err", err))
 }
 
-// passOne encrypts one share to an open attempt. What is there already stays: the
+// forwardOne encrypts one share to an open attempt. What is there already stays: the
 // attempt itself removes what is not what the head commits to.
-func (c *OwnerRecovery) passOne(ctx context.Context, open *recovery.Open, owner string, share keyring.Share) error {
+func (c *OwnerRecovery) forwardOne(ctx context.Context, open *recovery.Open, owner string, share keyring.Share) error {
 	key := recoveryKey(open.Attempt, owner)
 	switch _, err := c.cfg.Store.Get(ctx, key); {
 	case err == nil:
@@ -221,12 +221,12 @@ func (c *OwnerRecovery) passOne(ctx context.Context, open *recovery.Open, owner 
 	return c.cfg.Faults.Hit("recover.after-pass-on")
 }
 
-// followGathering goes on with the attempt that is open whenever others may have
+// Follow goes on with the attempt that is open whenever others may have
 // taken a share for it, until ctx ends.
-func (c *OwnerRecovery) followGathering(ctx context.Context) error {
+func (c *OwnerRecovery) Follow(ctx context.Context) error {
 	for {
-		opened, due := c.recoveries.changed.Wait(), c.gatheringDue.Wait()
-		if err := c.goOnGathering(ctx); err != nil {
+		opened, due := c.recoveries.changed.Wait(), c.due.Wait()
+		if err := c.Look(ctx); err != nil {
 			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the recovery attempt did not get on", slog.Any("err", err))
 		}
 		if c.recoveries.current() == nil {
@@ -235,14 +235,14 @@ func (c *OwnerRecovery) followGathering(ctx context.Context) error {
 			}
 			continue
 		}
-		if _, err := watch.Wait(ctx, gatherPause, opened, due); err != nil {
+		if _, err := watch.Wait(ctx, lookPause, opened, due); err != nil {
 			return err
 		}
 	}
 }
 
-// watchGathering has followGathering look as soon as something comes in.
-func (c *OwnerRecovery) watchGathering(ctx context.Context) error {
+// Watch has Follow look as soon as something comes in.
+func (c *OwnerRecovery) Watch(ctx context.Context) error {
 	for {
 		opened := c.recoveries.changed.Wait()
 		g := c.recoveries.current()
@@ -252,11 +252,11 @@ func (c *OwnerRecovery) watchGathering(ctx context.Context) error {
 			}
 			continue
 		}
-		for _, err := range c.cfg.Store.Changes(ctx, recoveryPrefix, g.openedAt) {
+		for _, err := range c.cfg.Store.Changes(ctx, Prefix, g.openedAt) {
 			if err != nil || c.recoveries.current() != g {
 				break
 			}
-			c.gatheringDue.Notify()
+			c.due.Notify()
 		}
 		// Followed from the start again: what was seen already costs a look.
 		if err := watch.Sleep(ctx, watch.RetryPause); err != nil {
@@ -265,28 +265,27 @@ func (c *OwnerRecovery) watchGathering(ctx context.Context) error {
 	}
 }
 
-// goOnGathering looks once at the attempt that is open.
-func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
-	select {
-	case c.cfg.Authority.setting <- struct{}{}:
-		defer func() { <-c.cfg.Authority.setting }()
-	case <-ctx.Done():
+// Look looks once at the attempt that is open.
+func (c *OwnerRecovery) Look(ctx context.Context) error {
+	release, err := c.cfg.Turn.Await(ctx)
+	if err != nil {
 		return nil
 	}
+	defer release()
 	g := c.recoveries.current()
 	if g == nil || c.recoverable() != nil {
 		return nil
 	}
 	c.recoveries.mu.Lock()
-	over := g.Attempt.Over(c.cfg.Now())
+	over := g.shares.Over(c.cfg.Now())
 	c.recoveries.mu.Unlock()
 	if over {
 		c.recoveries.end(g)
 		c.dropShares(ctx, g)
 		return nil
 	}
-	before := g.Attempt.Brought() // only who holds setting changes it
-	progress, err := c.gather(ctx, g)
+	before := g.shares.Brought() // only who has the turn changes it
+	progress, err := c.collect(ctx, g)
 	switch {
 	case errors.Is(err, explain.RecoveryOver):
 		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt ended", slog.Any("reason", err))
@@ -304,9 +303,9 @@ func (c *OwnerRecovery) goOnGathering(ctx context.Context) error {
 
 // dropShares removes what was gathered for g. It is of no use to anybody once the
 // attempt's key is gone, so failing is no harm.
-func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
+func (c *OwnerRecovery) dropShares(ctx context.Context, g *Attempt) {
 	tx := store.Tx{ID: store.NewTxID()}
-	for _, owner := range g.Head.Owners() {
+	for _, owner := range g.head.Owners() {
 		if e, err := c.cfg.Store.Get(ctx, recoveryKey(g.ID, owner)); err == nil {
 			tx.Delete = append(tx.Delete, e.Key)
 		}
@@ -325,14 +324,14 @@ func (c *OwnerRecovery) dropShares(ctx context.Context, g *gathering) {
 	}
 }
 
-// dropGathered removes what attempts left that ended: all but those that other
+// Drop removes what attempts left that ended: all but those that other
 // coordinators have open at the head of s. Nobody can open what is removed.
-func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) error {
+func (c *OwnerRecovery) Drop(ctx context.Context, s *authority.State) error {
 	_, leads, ok := c.cfg.Election.Leading()
 	if !ok {
 		return nil
 	}
-	l, err := c.cfg.Store.List(ctx, recoveryPrefix)
+	l, err := c.cfg.Store.List(ctx, Prefix)
 	if err != nil {
 		return err
 	}
@@ -352,7 +351,7 @@ func (c *OwnerRecovery) dropGathered(ctx context.Context, s *authority.State) er
 			continue // a coordinator that is ready has none open
 		}
 		if open, err := recovery.ReadOpen(entries[at].Value, want, key, c.cfg.Now()); err == nil {
-			keep[at], keep[recoveryPrefix+open.Attempt.String()+"/"] = true, true
+			keep[at], keep[Prefix+open.Attempt.String()+"/"] = true, true
 		}
 	}
 	tx := store.Tx{}

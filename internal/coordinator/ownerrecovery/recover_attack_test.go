@@ -1,4 +1,4 @@
-package coordinator_test
+package ownerrecovery_test
 
 import (
 	"bytes"
@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -61,7 +62,7 @@ func (s *thief) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := coordinator.SendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+	if err := ownerrecovery.Pages(h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -104,11 +105,11 @@ func (s *thief) serve(t testing.TB) string {
 // a history of its own making.
 func TestNobodyElseGetsAShare(t *testing.T) {
 	t.Parallel()
-	f, p := ownedFleet(t, nil)
+	f, p := coordinatortest.NewOwnedFleet(t, nil)
 	alice := p.ShareFile(f.Store, "alice")
 	trueManifest := f.C.Rooms().Head.State().Manifest
-	loseKeeper(f)
-	g, err := f.C.Rooms().OwnerRecovery.OpenGathering(t.Context())
+	coordinatortest.LoseKeeper(f)
+	g, err := f.C.Rooms().OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	coordinatortest.WantOnly(t, "key", err, "")
@@ -141,7 +142,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			return nil, nil, err
 		}
 		first, err := stream.Recv()
-		return first.GetOffer(), g.History, err
+		return first.GetOffer(), g.History(), err
 	}
 	// forge makes a history whose manifest admits the thief, signed by key.
 	forge := func(key ed25519.PrivateKey, after *history.History) *history.History {
@@ -186,24 +187,24 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"true history, key of no coordinator", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, coordinatortest.Cluster, g.Head.Hash, b), g.History, nil
+				return offerBy(own, coordinatortest.Cluster, g.Head().Hash, b), g.History(), nil
 			}},
 		{"true history, claimed key of the coordinator", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, coordinatortest.Cluster, g.Head.Hash, b)
+				o := offerBy(own, coordinatortest.Cluster, g.Head().Hash, b)
 				o.Key = f.C.Rooms().Self.EnrolmentKey()
-				return o, g.History, nil
+				return o, g.History(), nil
 			}},
 		{"true history, no proof", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, coordinatortest.Cluster, g.Head.Hash, b)
+				o := offerBy(own, coordinatortest.Cluster, g.Head().Hash, b)
 				o.Evidence = nil
-				return o, g.History, nil
+				return o, g.History(), nil
 			}},
 		{"coordinator's key over another head", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
 				return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, history.Hash{1},
-					b), g.History, nil
+					b), g.History(), nil
 			}},
 		{"history of the thief's own seed", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
@@ -212,32 +213,32 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}},
 		{"forged link under the true head record", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				h := forge(own, g.History)
+				h := forge(own, g.History())
 				return offerBy(own, coordinatortest.Cluster, headOf(h), b), h, nil
 			}},
 		{"history without links", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, coordinatortest.Cluster, g.Head.Hash,
-					b), &history.History{Head: g.History.Head}, nil
+				return offerBy(own, coordinatortest.Cluster, g.Head().Hash,
+					b), &history.History{Head: g.History().Head}, nil
 			}},
 		{"history without manifests", explain.RecoveryHistory,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, coordinatortest.Cluster, g.Head.Hash, b), &history.History{Head: g.History.Head,
-					Links: g.History.Links, Manifests: map[manifest.Hash][]byte{}}, nil
+				return offerBy(own, coordinatortest.Cluster, g.Head().Hash, b), &history.History{Head: g.History().Head,
+					Links: g.History().Links, Manifests: map[manifest.Hash][]byte{}}, nil
 			}},
 		{"another cluster", explain.ShareForeign,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return offerBy(own, "other.example", g.Head.Hash, b), g.History, nil
+				return offerBy(own, "other.example", g.Head().Hash, b), g.History(), nil
 			}},
 		{"no attempt", explain.RecoveryUnproven,
 			func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				o := offerBy(own, coordinatortest.Cluster, g.Head.Hash, b)
+				o := offerBy(own, coordinatortest.Cluster, g.Head().Hash, b)
 				o.Attempt = nil
-				return o, g.History, nil
+				return o, g.History(), nil
 			}},
 		{"an empty offer", explain.ShareForeign,
 			func(context.Context, []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-				return nil, g.History, nil
+				return nil, g.History(), nil
 			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -262,7 +263,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	// The harness works: with the coordinator's own key over the owner's connection a
 	// share comes.
 	honest := &thief{answer: func(_ context.Context, b []byte) (*fealtyv1.RecoveryOffer, *history.History, error) {
-		return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, g.Head.Hash, b), g.History, nil
+		return offerBy(f.C.Rooms().Self.PrivateKey(), coordinatortest.Cluster, g.Head().Hash, b), g.History(), nil
 	}}
 	_, err = coordinatortest.BringTo(t, honest.serve(t), alice,
 		recovery.Options{Expect: recovery.Expect{Manifest: trueManifest.Hash(), Pin: alice.RootPin}})
@@ -285,13 +286,13 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 // Streams of owners are bounded in number, and by source.
 func TestRecoveriesAreBounded(t *testing.T) {
 	t.Parallel()
-	f, p := ownedFleet(t, nil)
+	f, p := coordinatortest.NewOwnedFleet(t, nil)
 	alice := p.ShareFile(f.Store, "alice")
-	loseKeeper(f)
+	coordinatortest.LoseKeeper(f)
 	r := f.C.Rooms().OwnerRecovery.Places()
 	var held []*flowcontrol.Slot
-	for range coordinator.RecoveriesPerSource {
-		place, err := r.Enter(t.Context(), "127.0.0.1", epoch0)
+	for range ownerrecovery.MaxPerSource {
+		place, err := r.Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)
 		coordinatortest.WantOnly(t, "enter", err, "")
 		held = append(held, place)
 	}
@@ -309,7 +310,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 			t.Fatal("streams that ended are counted for ever")
 		}
 	}
-	for range 2 * coordinator.RecoveryBurst { // it refills meanwhile
+	for range 2 * ownerrecovery.RecoveryBurst { // it refills meanwhile
 		if _, err = f.Bring(alice, recovery.Options{DryRun: true}); err != nil {
 			break
 		}
@@ -322,14 +323,14 @@ func TestRecoveriesAreBounded(t *testing.T) {
 func TestRecoveryLeaksNothing(t *testing.T) {
 	t.Parallel()
 	var log coordinatortest.SyncBuffer
-	f, p := ownedFleet(t, func(c *coordinator.Config) {
+	f, p := coordinatortest.NewOwnedFleet(t, func(c *coordinator.Config) {
 		c.Log = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	files := make(map[string]keyring.ShareFile)
 	for _, n := range p.Names {
 		files[n] = p.ShareFile(f.Store, n)
 	}
-	loseKeeper(f)
+	coordinatortest.LoseKeeper(f)
 	var said bytes.Buffer // errors and answers, as whoever called saw them
 	say := func(p any, err error) { fmt.Fprintf(&said, "%v %+v %v\n", p, p, err) }
 	wrong := files["bob"]

@@ -1,4 +1,4 @@
-package coordinator
+package manifests
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -25,10 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
-	decide "github.com/fealty-io/fealty/internal/replica"
-	"github.com/fealty-io/fealty/internal/sealed"
-	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/patience"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -52,18 +47,18 @@ func newFirstSets() *flowcontrol.Limiter {
 // manifestServer serves ManifestService.
 type manifestServer struct {
 	fealtyv1.UnimplementedManifestServiceServer
-	c *Authority
+	c *Manifests
 }
 
 // RegisterServices registers the services that set and reseed the manifest.
-func (c *Authority) RegisterServices(to grpc.ServiceRegistrar) {
+func (c *Manifests) RegisterServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterManifestServiceServer(to, manifestServer{c: c})
 	fealtyv1.RegisterReseedServiceServer(to, reseedServer{c: c})
 }
 
 func (m manifestServer) SetManifest(ctx context.Context,
 	req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
-	return m.c.set(ctx, req, identity.FromContext(ctx).Local != nil)
+	return m.c.Set(ctx, req, identity.FromContext(ctx).Local != nil)
 }
 
 // FirstSet is a set over a proof of the setup token, bound to this channel and
@@ -126,7 +121,7 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 			return err
 		}
 	}
-	done, err := c.set(ctx, req.GetSet(), true)
+	done, err := c.Set(ctx, req.GetSet(), true)
 	if err != nil {
 		return err
 	}
@@ -134,7 +129,7 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 }
 
 // manifestParts receives the manifest whose hash was proven.
-func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetRequest,
+func (c *Manifests) manifestParts(ctx context.Context, req *fealtyv1.FirstSetRequest,
 	stream fealtyv1.ManifestService_FirstSetServer) ([]byte, error) {
 	size := int(req.GetManifestBytes())
 	if size == 0 || size > manifest.MaxBytes {
@@ -155,7 +150,7 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 	return whole, nil
 }
 
-// set makes a manifest the one in force. first allows a set without signatures
+// Set makes a manifest the one in force. first allows a set without signatures
 // where there is no history: who asks is at the machine, or proved the setup
 // token.
 //
@@ -163,12 +158,12 @@ func (c *Authority) manifestParts(ctx context.Context, req *fealtyv1.FirstSetReq
 // sealed before the head moves, so that a crash right after the swap costs
 // nothing; the head moves by compare-and-swap; an unknown outcome is settled by
 // reading the head.
-func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
+func (c *Manifests) Set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	first bool) (*fealtyv1.SetManifestResponse, error) {
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	s, release, err := c.headTurn(ctx)
+	s, release, err := c.cfg.Succession.Take(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -202,31 +197,31 @@ func (c *Authority) set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 	if err := c.lookAtKeepers(ctx, mv); err != nil {
 		return nil, err
 	}
-	if err := c.moveFits(ctx, mv); err != nil {
+	if err := c.cfg.Succession.Fits(ctx, mv); err != nil {
 		return nil, err
 	}
 	if req.GetDryRun() {
-		return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.Link)}, nil
+		return &fealtyv1.SetManifestResponse{Transition: transition.Message(mv.Link)}, nil
 	}
-	if err := c.writeSecrets(ctx, mv); err != nil {
+	if err := c.cfg.Succession.WriteSecrets(ctx, mv); err != nil {
 		return nil, err
 	}
-	if inUse, err = c.swap(ctx, mv); err != nil {
+	if inUse, err = c.cfg.Succession.Swap(ctx, mv); err != nil {
 		return nil, err
 	}
-	return &fealtyv1.SetManifestResponse{Transition: transitionMessage(mv.Link), Shares: mv.Shares.Message(),
+	return &fealtyv1.SetManifestResponse{Transition: transition.Message(mv.Link), Shares: mv.Shares.Message(),
 		KeysMade: mv.Sealing.Made}, nil
 }
 
 // lookAtKeepers has the keepers of the move looked at, and refuses one that they cannot follow.
-func (c *Authority) lookAtKeepers(ctx context.Context, mv *transition.Move) error {
+func (c *Manifests) lookAtKeepers(ctx context.Context, mv *transition.Move) error {
 	mv.Sealing = mv.Seals()
 	return c.cfg.Keepers.Look(ctx, &mv.Sealing)
 }
 
 // staysAdmitted reports whether next admits this coordinator, and under the name
 // that it has.
-func (c *Authority) staysAdmitted(s *authority.State, next *manifest.Manifest) error {
+func (c *Manifests) staysAdmitted(s *authority.State, next *manifest.Manifest) error {
 	entry, err := c.cfg.Self.Admits(next)
 	if err != nil || s.Phase != authority.Ready {
 		return err
@@ -242,7 +237,7 @@ func (c *Authority) staysAdmitted(s *authority.State, next *manifest.Manifest) e
 // readByAll refuses a field that is new in next and that a coordinator which next admits,
 // and which is heard, cannot read: it would refuse the whole manifest, and be none any
 // more.
-func (c *Authority) readByAll(ctx context.Context, s *authority.State, next *manifest.Manifest) error {
+func (c *Manifests) readByAll(ctx context.Context, s *authority.State, next *manifest.Manifest) error {
 	before := []string(nil)
 	if s.Phase == authority.Ready {
 		before = s.Manifest.LaterFields()
@@ -269,159 +264,10 @@ func (c *Authority) readByAll(ctx context.Context, s *authority.State, next *man
 	return nil
 }
 
-// moveFits reports whether a trust bundle can be made after the move, and of another
-// manifest what members are told. A head that no bundle follows from would stop the
-// cluster.
-func (c *Authority) moveFits(ctx context.Context, mv *transition.Move) error {
-	after := &authority.State{Manifest: mv.Manifest, Head: mv.Link, Secrets: mv.Secrets, Root: mv.Root,
-		MeshKey: mv.Mesh.KeyID()}
-	after.Bundle = &bundle.Authority{
-		Manifest: after.Manifest, Head: after.Head, Root: after.Root, MeshKey: after.MeshKey,
-		ConfigRoot: mv.Secrets.ConfigRoot, ConfigKey: mv.Secrets.ConfigSigning,
-	}
-	for _, fits := range c.cfg.Fits {
-		if err := fits(ctx, mv.From, after); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// writeSecrets writes what must be found by who comes up at the new head: the
-// seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
-func (c *Authority) writeSecrets(ctx context.Context, mv *transition.Move) error {
-	if err := c.cfg.Keepers.SealSeeds(ctx, &mv.Sealing); err != nil {
-		return err
-	}
-	if mv.NewSeed {
-		if _, err := c.cfg.Head.Overwrite(ctx, sealed.RootKey(&mv.Link.Transition), mv.Root.Raw); err != nil {
-			return err
-		}
-		if err := c.cfg.Faults.Hit("set.after-seed"); err != nil {
-			return err
-		}
-	}
-	return c.writeShares(ctx, mv)
-}
-
-func transitionMessage(l history.Link) *fealtyv1.Transition {
-	if l.Hash.IsZero() {
-		return nil
-	}
-	raw, err := l.Encode()
-	if err != nil {
-		return nil // it was encoded when its hash was made
-	}
-	return &fealtyv1.Transition{
-		Record: raw, Hash: l.Hash[:], Index: l.Index, AuthorityEpoch: l.AuthorityEpoch, Kind: string(l.Kind),
-		Reason:       l.Reason,
-		ManifestHash: l.Manifest[:], MeshCaKey: l.MeshCAKey[:],
-	}
-}
-
-// swap brings mv into force, in the order that package replica gives: the mesh CA key
-// was made before its hash was put into the transition; it is sealed, the head moves,
-// and is adopted. It reports whether the secrets of the move are in use now, or may be.
-//
-// If it stays unknown whether the head moved, nothing is adopted here: the loop
-// that follows the head finds its keys among the candidates or, after a restart,
-// sealed under the new head's hash.
-func (c *Authority) swap(ctx context.Context, mv *transition.Move) (inUse bool, err error) {
-	if err := c.cfg.Self.CheckPin(mv.Root); err != nil {
-		return false, err
-	}
-	if mv.Actor == "" {
-		mv.Actor = record.Actor(ctx)
-	}
-	var order decide.Move
-	var verified *history.Verified
-	for {
-		result := decide.OK
-		switch order.Stage() {
-		case decide.Make:
-		case decide.Seal:
-			if err = c.cfg.Keepers.SealMesh(ctx, &mv.Sealing); err != nil {
-				result = decide.Failed
-			}
-		case decide.Prepare:
-			if took := c.cfg.Peers.Prepare(ctx, mv); len(took) > 0 {
-				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head",
-					slog.Any("peers", took), slog.String("head", mv.Link.Hash.String()))
-			}
-		case decide.Swap:
-			c.cfg.BeforeMove(ctx, mv.From)
-			verified, result, err = c.moveHead(ctx, mv)
-		case decide.Adopt:
-			inUse = true
-			// The head moved: what follows must not be given up because the caller did, and
-			// is no reason to say that it did not. The loop that follows the head goes on
-			// where it fails.
-			if s, failed := c.newState(verified, mv.Secrets, mv.Root, mv.Mesh); failed != nil {
-				c.cfg.Log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", failed))
-				result = decide.Failed
-			} else {
-				c.untold = append(c.untold, mv.Audit(s)...)
-				c.cfg.Keys.Pend(mv)                         // so that its keys are here whatever the adoption comes to
-				if lost(c.adopt(patience.Beyond(ctx), s)) { // logged there, and tried again
-					mv.Told, result = true, decide.Conflict
-				}
-			}
-		case decide.Keep:
-			inUse = c.cfg.Keys.Pend(mv)
-			c.cfg.Head.LookAgain()
-		case decide.Drop:
-			mv.WipeMesh()
-			c.cfg.Head.LookAgain()
-		case decide.Done:
-			return inUse, err
-		}
-		order.Ended(result)
-	}
-}
-
-// moveHead moves the head to mv, and says how that ended.
-func (c *Authority) moveHead(ctx context.Context, mv *transition.Move) (*history.Verified, decide.Result, error) {
-	if err := c.cfg.Faults.Hit("set.before-swap"); err != nil {
-		return nil, decide.Failed, err
-	}
-	var from *history.Verified
-	if mv.From != nil {
-		from = mv.From.Chain
-	}
-	verified, err := c.cfg.Head.History().Append(ctx, from, &mv.Link.Transition, mv.Manifest, mv.Secrets.Transaction())
-	switch {
-	case errors.Is(err, store.ErrUnknownOutcome):
-		return nil, decide.Unknown, c.setError(err)
-	case errors.Is(err, store.ErrConflict):
-		return nil, decide.Conflict, c.setError(err)
-	case err != nil:
-		return nil, decide.Failed, c.setError(err)
-	}
-	if err := c.cfg.Faults.Hit("set.after-swap"); err != nil {
-		return nil, decide.Unknown, err
-	}
-	if verified.Version() == 0 {
-		return nil, decide.Overtaken, nil // on again, by somebody else
-	}
-	return verified, decide.OK, nil
-}
-
-// setError words why the head did not move. If somebody else moved it, our state
-// is behind, and is loaded anew by the loop that follows the head.
-func (c *Authority) setError(err error) error {
-	var conflict *history.ConflictError
-	if errors.As(err, &conflict) {
-		return explain.Wrap(err, explain.ManifestStale,
-			"expected", "the head of "+
-				"before", "head", conflict.Head.Hash.String()[:16], "index", fmt.Sprint(conflict.Head.Index))
-	}
-	return c.cfg.Head.StoreError("set the manifest", err)
-}
-
 // proposed reads a manifest that is to follow s. One that is in force already was
 // accepted: what a later release would refuse in it must not stand in the way of a new
 // seed.
-func (c *Authority) proposed(s *authority.State, data []byte) (*manifest.Manifest, error) {
+func (c *Manifests) proposed(s *authority.State, data []byte) (*manifest.Manifest, error) {
 	if s.Phase == authority.Ready && manifest.Hash(sha256.Sum256(data)) == s.Manifest.Hash() {
 		return s.Manifest, nil
 	}
@@ -448,7 +294,7 @@ func (m manifestServer) GetManifest(ctx context.Context,
 		return nil, err
 	}
 	if req.GetIndex() == 0 || req.GetIndex() == s.Head.Index {
-		return &fealtyv1.GetManifestResponse{Manifest: s.Manifest.Bytes(), Transition: transitionMessage(s.Head)}, nil
+		return &fealtyv1.GetManifestResponse{Manifest: s.Manifest.Bytes(), Transition: transition.Message(s.Head)}, nil
 	}
 	v, h, err := m.c.verifiedHistory(ctx, s)
 	if err != nil {
@@ -457,7 +303,7 @@ func (m manifestServer) GetManifest(ctx context.Context,
 	for _, l := range v.Links() {
 		if l.Index == req.GetIndex() {
 			return &fealtyv1.GetManifestResponse{Manifest: h.Manifests[l.Manifest],
-				Transition: transitionMessage(l)}, nil
+				Transition: transition.Message(l)}, nil
 		}
 	}
 	return nil, explain.New(explain.NotFound, "what", "transition", "name", fmt.Sprint(req.GetIndex()))
@@ -484,7 +330,7 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 		if l.Index < req.GetFrom() {
 			continue
 		}
-		t := transitionMessage(l)
+		t := transition.Message(l)
 		size += len(t.GetRecord())
 		if !sent[l.Manifest] {
 			size += len(h.Manifests[l.Manifest])
@@ -505,7 +351,7 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 
 // verifiedHistory reads the history and verifies it again: what is shown is what
 // the store holds, and no more than what verifies.
-func (c *Authority) verifiedHistory(ctx context.Context, s *authority.State) (*history.Verified, *history.History,
+func (c *Manifests) verifiedHistory(ctx context.Context, s *authority.State) (*history.Verified, *history.History,
 	error) {
 	h, err := c.cfg.Head.History().Load(ctx)
 	var damaged *history.BlobError
@@ -537,7 +383,7 @@ func (m manifestServer) PreviewManifest(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.PreviewManifestResponse{Manifest: s.Manifest.Bytes(), Transition: transitionMessage(s.Head)}
+	out := &fealtyv1.PreviewManifestResponse{Manifest: s.Manifest.Bytes(), Transition: transition.Message(s.Head)}
 	if err := c.cfg.Preview(ctx, s, next, out); err != nil {
 		return nil, err
 	}
@@ -551,7 +397,7 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context,
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	release, err := c.settingTurn(ctx) // no set of ours seals meanwhile
+	release, err := c.cfg.Turn.Take(ctx) // no set of ours seals meanwhile
 	if err != nil {
 		return nil, err
 	}
@@ -561,4 +407,18 @@ func (m manifestServer) ForgetKeeperKey(ctx context.Context,
 		return nil, err
 	}
 	return c.cfg.Keepers.Forget(ctx, s, req)
+}
+
+// GetSeedShares returns the shares that the owners of the manifest in force should
+// hold. In recovery mode it is served to this machine alone.
+func (m manifestServer) GetSeedShares(ctx context.Context,
+	_ *fealtyv1.GetSeedSharesRequest) (*fealtyv1.GetSeedSharesResponse, error) {
+	if m.c.cfg.Head.State().Phase == authority.Recovery && identity.FromContext(ctx).Local != nil {
+		return m.c.cfg.Shares.Claimed(ctx)
+	}
+	s, err := m.c.cfg.Head.AtHead(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return m.c.cfg.Shares.InForce(ctx, s)
 }

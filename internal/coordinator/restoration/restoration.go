@@ -1,4 +1,7 @@
-package coordinator
+// Package restoration goes on from a backup that was restored into the store: it writes the transition that signers
+// signed
+// for it, and ends the restore once that is in force (docs/explanation/backup.md).
+package restoration
 
 import (
 	"context"
@@ -14,54 +17,44 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// unfinished says that a restore was not carried to its end.
-func unfinished(intent *backup.Intent) error {
+// Config is what a Restoration is made of.
+type Config struct {
+	Head   *authority.Head
+	Store  store.Store
+	Faults *fault.Points
+	Log    *slog.Logger
+	Now    func() time.Time
+}
+
+// Restoration looks at what a restore left in the store.
+type Restoration struct{ cfg Config }
+
+// New returns a Restoration. It looks at nothing yet.
+func New(cfg Config) *Restoration { return &Restoration{cfg: cfg} }
+
+// Unfinished says that a restore was not carried to its end.
+func Unfinished(intent *backup.Intent) error {
 	return explain.New(explain.RestoreUnfinished, "made", intent.Header.CreatedAt.UTC().Format(time.RFC3339))
 }
 
-// goOn brings the history that w leads to into force by the restore transition that is
-// to follow. The seed comes from memory or a keeper; without either owners bring it,
-// and rekey does the rest there too.
-func (c *Authority) goOn(ctx context.Context, w *way) (*authority.State, error) {
-	secrets, by, err := c.openSeed(ctx, w)
-	if err != nil {
-		return nil, err
-	}
-	verified, _, err := c.verify(ctx, w, secrets)
-	var before *authority.State
-	if err == nil {
-		before, err = c.stateBefore(ctx, verified, secrets)
-	}
-	var s *authority.State
-	if err == nil {
-		s, err = c.rekey(ctx, before, "", "restore", c.openedBy(secrets, by))
-	}
-	if err != nil {
-		if by != "" {
-			c.cfg.Keys.Open(w.claimed.Salt, secrets, by, c.cfg.Head.State())
-		}
-		return nil, err
-	}
-	return s, nil
-}
-
-// carriedOut reports whether the transition that intent asks for is in the history, as
+// CarriedOut reports whether the transition that intent asks for is in the history, as
 // the store claims it to be: only who verifies it acts on that.
-func carriedOut(intent *backup.Intent, h *history.History) bool {
+func CarriedOut(intent *backup.Intent, h *history.History) bool {
 	return slices.ContainsFunc(h.Links, func(raw []byte) bool {
 		t, err := history.Decode(raw)
 		return err == nil && madeOf(t, intent)
 	})
 }
 
-// carries is carriedOut of a history that is verified, for an intent whose every word
+// Carries is CarriedOut of a history that is verified, for an intent whose every word
 // on the backup is the cluster's own.
-func carries(v *history.Verified, intent *backup.Intent) bool {
+func Carries(v *history.Verified, intent *backup.Intent) bool {
 	return slices.ContainsFunc(v.TransactionKeys(), intent.VouchedBy) &&
 		slices.ContainsFunc(v.Links(), func(l history.Link) bool { return madeOf(&l.Transition, intent) })
 }
@@ -73,15 +66,15 @@ func madeOf(t *history.Transition, intent *backup.Intent) bool {
 		t.Backup == history.Hash(intent.Trailer.Digest)
 }
 
-// restoration returns the restore transition that is to follow before, and nil if
+// Next returns the restore transition that is to follow before, and nil if
 // nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
 // the way is an error with a code.
-func (c *Authority) restoration(ctx context.Context, before *authority.State) (*history.Transition, error) {
-	intent, _, err := c.cfg.Head.PendingRestore(ctx)
+func (r *Restoration) Next(ctx context.Context, before *authority.State) (*history.Transition, error) {
+	intent, _, err := r.cfg.Head.PendingRestore(ctx)
 	if err != nil {
-		return nil, c.cfg.Head.StoreError("read what a restore left", err)
+		return nil, r.cfg.Head.StoreError("read what a restore left", err)
 	}
-	if intent == nil || carries(before.Chain, intent) {
+	if intent == nil || Carries(before.Chain, intent) {
 		return nil, nil
 	}
 	unfit := func(cause error, problem string, args ...any) error {
@@ -90,7 +83,7 @@ func (c *Authority) restoration(ctx context.Context, before *authority.State) (*
 	head, err := intent.Head()
 	switch {
 	case !intent.Whole:
-		return nil, unfinished(intent)
+		return nil, Unfinished(intent)
 	case err != nil:
 		return nil, unfit(err, "the head that it names does not parse")
 	case head.Hash != before.Head.Hash:
@@ -100,14 +93,14 @@ func (c *Authority) restoration(ctx context.Context, before *authority.State) (*
 		return nil, unfit(nil, "no coordinator of this cluster made the backup that it names")
 	}
 	t := intent.Transition(before.Chain)
-	if err := c.restoreAuthorized(before.Manifest, t); err != nil {
+	if err := r.authorized(before.Manifest, t); err != nil {
 		return nil, err
 	}
 	// Bans and revocations are records that can be missing: what the store holds is
 	// compared with what the backup was signed over.
-	l, err := c.cfg.Store.List(ctx, "")
+	l, err := r.cfg.Store.List(ctx, "")
 	if err != nil {
-		return nil, c.cfg.Head.StoreError("compare the store with the backup", err)
+		return nil, r.cfg.Head.StoreError("compare the store with the backup", err)
 	}
 	sum := backup.NewSum()
 	for _, e := range l.Entries {
@@ -119,8 +112,8 @@ func (c *Authority) restoration(ctx context.Context, before *authority.State) (*
 	return t, nil
 }
 
-// restoreAuthorized says whose signatures are missing.
-func (c *Authority) restoreAuthorized(m *manifest.Manifest, t *history.Transition) error {
+// authorized says whose signatures are missing.
+func (r *Restoration) authorized(m *manifest.Manifest, t *history.Transition) error {
 	err := history.Authorize(m, t.Statement(), t.Signatures)
 	u, ok := errors.AsType[*history.UnauthorizedError](err)
 	switch {
@@ -143,14 +136,14 @@ func (c *Authority) restoreAuthorized(m *manifest.Manifest, t *history.Transitio
 		"missing", strings.Join(missing, ", "))
 }
 
-// passesMark reports whether the history before, with t after it, may take the place of
+// PassesMark reports whether the history before, with t after it, may take the place of
 // the newest head that this coordinator has seen.
-func (c *Authority) passesMark(before *history.Verified, t *history.Transition) error {
-	seen, err := c.cfg.Head.Seen()
+func (r *Restoration) PassesMark(before *history.Verified, t *history.Transition) error {
+	seen, err := r.cfg.Head.Seen()
 	if err != nil {
 		return err
 	}
-	if last := c.cfg.Head.State().Ready(); last != nil {
+	if last := r.cfg.Head.State().Ready(); last != nil {
 		seen = last.Chain.Seen()
 	}
 	after, err := before.With(t, before.Manifest())
@@ -163,19 +156,19 @@ func (c *Authority) passesMark(before *history.Verified, t *history.Transition) 
 	return nil
 }
 
-// settleRestore ends a restore that was carried out, and has s know of it. It is done
+// Settle ends a restore that was carried out, and has s know of it. It is done
 // again by whoever adopts the head next, until it is done.
-func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error {
+func (r *Restoration) Settle(ctx context.Context, s *authority.State) error {
 	last := s.LastRestore()
 	if last == nil {
 		return nil
 	}
-	intent, version, err := c.cfg.Head.PendingRestore(ctx)
+	intent, version, err := r.cfg.Head.PendingRestore(ctx)
 	if err != nil {
 		return err
 	}
-	if intent != nil && carries(s.Chain, intent) && intent.Index == last.Index {
-		if err := c.cfg.Faults.Hit("restore.before-end"); err != nil {
+	if intent != nil && Carries(s.Chain, intent) && intent.Index == last.Index {
+		if err := r.cfg.Faults.Hit("restore.before-end"); err != nil {
 			return err
 		}
 		head, err := intent.Head()
@@ -201,14 +194,14 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 			ch := s.Records.NewChange(s.HeadVersion)
 			ch.Write(authority.RestoreWindowKey, gap)
 			ch.Delete(backup.IntentKey, version)
-			ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
+			ch.Audit(r.cfg.Now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
 				Target: last.Hash.String(), Reason: last.Reason,
 				Fields: map[string]string{"backup_at": intent.Header.CreatedAt.UTC().Format(time.RFC3339),
 					"index": fmt.Sprint(last.Index)}})
 			if _, err := ch.Commit(ctx); err != nil {
 				return fmt.Errorf("end the restore: %w", err)
 			}
-			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
+			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 				"the cluster goes on from a backup", slog.Uint64("index", last.Index), slog.Time("backup_at",
 					intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
 		}
@@ -216,7 +209,7 @@ func (c *Authority) settleRestore(ctx context.Context, s *authority.State) error
 	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, authority.RestoreWindowKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
-		return c.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: authority.RestoreWindowKey, Err: err})
+		return r.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: authority.RestoreWindowKey, Err: err})
 	case err != nil:
 		return err
 	case gap.Exists() && gap.Value.Index == last.Index:

@@ -1,4 +1,4 @@
-package coordinator
+package succession
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// followCertificate takes what is new in the files of the certificate, until ctx ends. A
+// FollowCertificate takes what is new in the files of the certificate, until ctx ends. A
 // state that comes is looked at too: a manifest may admit what the one before did not.
-func (c *Authority) followCertificate(ctx context.Context) error {
+func (c *Succession) FollowCertificate(ctx context.Context) error {
 	for {
 		changed, state := c.cfg.Self.Certificate().Changed(), c.cfg.Head.Changed()
 		c.takeCertificate(ctx)
@@ -23,7 +23,7 @@ func (c *Authority) followCertificate(ctx context.Context) error {
 }
 
 // takeCertificate looks at the files once.
-func (c *Authority) takeCertificate(ctx context.Context) {
+func (c *Succession) takeCertificate(ctx context.Context) {
 	var in *manifest.Manifest
 	if s := c.cfg.Head.State(); s.Phase == authority.Ready {
 		in = s.Manifest
@@ -34,7 +34,6 @@ func (c *Authority) takeCertificate(ctx context.Context) {
 		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 			"the new certificate is not used", slog.String("code", explain.CodeOf(refused)), slog.Any("err", refused))
 	case taken:
-		c.pushed.Store(true)
-		c.cfg.Head.LookAgain() // what kept it from being admitted may be over
+		c.Push() // what kept it from being admitted may be over
 	}
 }

@@ -1,4 +1,4 @@
-package coordinator
+package succession
 
 import (
 	"context"
@@ -18,10 +18,10 @@ import (
 // rekeyTimeout bounds a change of the mesh CA key, which goes on when its caller hangs up.
 const rekeyTimeout = 2 * time.Minute
 
-// rotateMesh puts another mesh CA key into force, as by asked for, and returns the state
+// RotateMesh puts another mesh CA key into force, as by asked for, and returns the state
 // then. A dry run changes nothing, and returns the state that it would follow.
-func (c *Authority) rotateMesh(ctx context.Context, dryRun bool, reason, by string) (*authority.State, error) {
-	release, err := c.settingTurn(ctx)
+func (c *Succession) RotateMesh(ctx context.Context, dryRun bool, reason, by string) (*authority.State, error) {
+	release, err := c.cfg.Turn.Take(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -33,17 +33,17 @@ func (c *Authority) rotateMesh(ctx context.Context, dryRun bool, reason, by stri
 	// A caller that hangs up now must not leave a head behind whose key is in no memory.
 	changing, cancel := context.WithTimeout(patience.Beyond(ctx), rekeyTimeout)
 	defer cancel()
-	return c.rekey(changing, s, reason, by, nil)
+	return c.Rekey(changing, s, reason, by, nil)
 }
 
-// rekey makes a new mesh CA key after before, whose manifest stays in force: the
+// Rekey makes a new mesh CA key after before, whose manifest stays in force: the
 // next authority epoch begins. It is the one way to write a rekey transition, whoever
 // asks for it. by is who, for the audit log, and received where the seed came from, nil
-// if it was here. The caller holds c.setting.
+// if it was here. The caller has the turn.
 //
 // before is the head as its history was verified, with the secrets of its seed; it
 // need not be the state of this coordinator. On an error its secrets stay the
-// caller's, unless [Coordinator.keeps] them.
+// caller's, unless the keychain holds them.
 //
 // The order is that of a set: the key is made and sealed before the head moves, the
 // head moves by compare-and-swap, and an unknown outcome is settled by reading. Until
@@ -51,7 +51,7 @@ func (c *Authority) rotateMesh(ctx context.Context, dryRun bool, reason, by stri
 // crash is a rekey that did not happen. After that the next start finds a head whose
 // mesh CA key a keeper opens or, without one, nobody has: then the next rekey writes
 // one more. No mesh CA key ever signed under the epoch in between (I9).
-func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, by string,
+func (c *Succession) Rekey(ctx context.Context, before *authority.State, reason, by string,
 	received map[string]string) (*authority.State,
 	error) {
 	if _, err := c.cfg.Self.Admits(before.Manifest); err != nil {
@@ -59,13 +59,13 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 	}
 	// A reseed that was cut off after the head moved left the records for this seed to
 	// move: the trust state can be read only then.
-	if err := c.moveRecords(ctx, before); err != nil {
+	if err := c.cfg.Reseal.Move(ctx, before); err != nil {
 		return nil, c.cfg.Head.StoreError("bring the records under the seed of the head", err)
 	}
 	mv := &transition.Move{From: before, Manifest: before.Manifest, Secrets: before.Secrets, Root: before.Root,
 		Actor:    by,
 		Received: received}
-	t, err := c.restoration(ctx, before)
+	t, err := c.cfg.Restoration.Next(ctx, before)
 	if err != nil {
 		return nil, err
 	}
@@ -79,13 +79,13 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 		return nil, err
 	}
 	// What the store says of a restore may differ from when before was read.
-	if err := c.passesMark(before.Chain, t); err != nil {
+	if err := c.cfg.Restoration.PassesMark(before.Chain, t); err != nil {
 		return nil, err
 	}
 	if err := mv.Seal(t); err != nil {
 		return nil, err
 	}
-	if err := c.moveFits(ctx, mv); err != nil {
+	if err := c.Fits(ctx, mv); err != nil {
 		return nil, err
 	}
 	mv.Sealing = mv.Seals()
@@ -94,7 +94,7 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 		return nil, err
 	}
 	// Keepers have sealed what they can: swap must not fail over those that cannot.
-	if _, err := c.swap(ctx, mv); err != nil {
+	if _, err := c.Swap(ctx, mv); err != nil {
 		return nil, err
 	}
 	s := c.cfg.Head.State()
@@ -105,11 +105,12 @@ func (c *Authority) rekey(ctx context.Context, before *authority.State, reason, 
 	return s, nil
 }
 
-// stateBefore returns the head of v with its secrets, for a rekey to follow: of all
+// StateBefore returns the head of v with its secrets, for a rekey to follow: of all
 // that a state has the mesh CA is missing.
-func (c *Authority) stateBefore(ctx context.Context, v *history.Verified, secrets *authority.Secrets) (*authority.State,
+func (c *Succession) StateBefore(ctx context.Context, v *history.Verified, secrets *authority.Secrets) (
+	*authority.State,
 	error) {
-	root, err := c.loadRoot(ctx, v, secrets)
+	root, err := loadRoot(ctx, c.cfg.Store, v, secrets)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", v.Manifest().Cluster, "problem", err.Error())
 	}

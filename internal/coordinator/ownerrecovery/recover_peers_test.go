@@ -1,4 +1,4 @@
-package coordinator_test
+package ownerrecovery_test
 
 import (
 	"slices"
@@ -8,6 +8,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
@@ -60,7 +61,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			if a := f.C.Rooms().Head.State(); a.MeshKey != s.MeshKey || a.MeshKey != s.Head.MeshCAKey {
 				t.Errorf("mesh CA keys %s and %s, the head names %s", a.MeshKey, s.MeshKey, s.Head.MeshCAKey)
 			}
-			wantOrigins(t, f, "coordinator-1", "coordinator-2")
+			coordinatortest.WantOrigins(t, f, "coordinator-1", "coordinator-2")
 		})
 	}
 }
@@ -75,9 +76,9 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	for _, n := range p.Names {
 		old[n] = p.ShareFile(d.Store, n)
 	}
-	bringBoth(t, d, old["alice"], old["bob"])
+	coordinatortest.BringBoth(t, d, old["alice"], old["bob"])
 	next := coordinatortest.NewPeople(t, "alice", "bob", "dave")
-	if _, err := reshare(d, next.Seed(2, "")); err != nil {
+	if _, err := coordinatortest.Reshare(d, next.Seed(2, "")); err != nil {
 		t.Fatal(err)
 	}
 	epoch := d.State().Head.AuthorityEpoch
@@ -88,36 +89,36 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	for _, c := range append([]*coordinator.Coordinator{d.C}, others...) {
 		for owner, want := range map[string]explain.Code{"alice": explain.ShareOld, "bob": explain.ShareOld,
 			"carol": explain.ShareNoOwner} {
-			_, err := bringAt(t, c, old[owner])
+			_, err := coordinatortest.BringAt(t, c, old[owner])
 			coordinatortest.WantOnly(t, owner, err, want)
 			if got := explain.Of(err).Fields["owner"]; got != owner {
-				t.Errorf("%s refused the share of %q, which was that of %s", c.Cfg().DataDir, got, owner)
+				t.Errorf("%s refused the share of %q, which was that of %s", d.Dir(c), got, owner)
 			}
 		}
 	}
 	// Whoever writes the store encrypts an old share to the attempt itself.
 	two := others[0]
-	g := two.Rooms().OwnerRecovery.Recoveries().Current()
-	d.Store.Write(coordinator.RecoveryKey(g.ID, "bob"), coordinatortest.SentShare(t, g.Recipient.Public(), g.ID[:],
+	g := two.Rooms().OwnerRecovery.Current()
+	d.Store.Write(ownerrecovery.Key(g.ID, "bob"), coordinatortest.SentShare(t, g.Recipient(), g.ID[:],
 		coordinatortest.Cluster,
 		"bob", old["bob"].Share))
-	if got, err := bringAt(t, d.C, next.ShareFile(d.Store, "alice")); err != nil || got.GetRecovered() {
+	if got, err := coordinatortest.BringAt(t, d.C, next.ShareFile(d.Store, "alice")); err != nil || got.GetRecovered() {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
-	coordinatortest.WantOnly(t, "go on", two.Rooms().OwnerRecovery.GoOnGathering(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", two.Rooms().OwnerRecovery.Look(t.Context()), "")
 	wantPhaseOf(t, two, "recovery")
-	if got := two.Rooms().OwnerRecovery.Recoveries().Current().Attempt.Brought(); !slices.Equal(got,
+	if got := two.Rooms().OwnerRecovery.Current().Brought(); !slices.Equal(got,
 		[]string{"alice"}) {
 		t.Errorf("after an old share was put beside it: %v", got)
 	}
-	if got, err := bringAt(t, two, next.ShareFile(d.Store, "dave")); err != nil || !got.GetRecovered() {
+	if got, err := coordinatortest.BringAt(t, two, next.ShareFile(d.Store, "dave")); err != nil || !got.GetRecovered() {
 		t.Fatalf("dave: %v, %v", got, err)
 	}
 	d.C = two
 	if got := d.State().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, dave" {
 		t.Errorf("the head is %+v", got)
 	}
-	wantOneKeyPerEpoch(t, d)
+	coordinatortest.WantOneKeyPerEpoch(t, d)
 }
 
 // An owner who brings the share that is missing does not wait until a round of asking
@@ -135,21 +136,7 @@ func TestOwnersDoNotWaitForPeers(t *testing.T) {
 	began := time.Now()
 	got, err := coordinatortest.BringTo(t, r.Addr, file, recovery.Options{})
 	coordinatortest.WantOnly(t, "bring", err, "")
-	if took := time.Since(began); !got.Recovered || took > coordinator.LastLook+3*time.Second {
+	if took := time.Since(began); !got.Recovered || took > ownerrecovery.LastLook+3*time.Second {
 		t.Errorf("recovered is %v, after %v", got.Recovered, took)
-	}
-}
-
-// What was asked under is over with the asking: a search goes on for as long as the
-// coordinator is in recovery mode, and must not gather a context for each step.
-func TestAskingEnds(t *testing.T) {
-	y := new(coordinator.Yields)
-	asking, asked := y.Begin(t.Context())
-	if asking.Err() != nil {
-		t.Fatal("it ended before an owner came")
-	}
-	asked()
-	if asking.Err() == nil {
-		t.Error("what was asked under goes on after it")
 	}
 }

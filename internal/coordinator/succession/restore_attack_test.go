@@ -1,4 +1,4 @@
-package coordinator_test
+package succession_test
 
 import (
 	"crypto/ed25519"
@@ -68,7 +68,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		if mark.Hash != seen.Hash {
 			t.Errorf("it remembers index %d as the newest, after index %d", mark.Index, seen.Index)
 		}
-		if head := mustHead(t, d); head.Index >= seen.Index {
+		if head := coordinatortest.MustHead(t, d); head.Index >= seen.Index {
 			t.Errorf("it moved the head to index %d", head.Index)
 		}
 	}
@@ -85,7 +85,7 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 		d, _, seen := back(t)
 		d.LookAgain()
 		wantNotBack(t, d, seen)
-		wantPhase(d, "recovery", string(explain.RestoreUnfit))
+		coordinatortest.WantPhase(d, "recovery", string(explain.RestoreUnfit))
 	})
 	t.Run("it starts", func(t *testing.T) {
 		d, _, seen := back(t)
@@ -96,15 +96,15 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	// from who asks for signatures.
 	t.Run("the intent vanishes", func(t *testing.T) {
 		d, _, seen := back(t)
-		w, _, err := d.C.Rooms().Authority.Read(t.Context(), d.State())
+		w, _, err := d.C.Rooms().Succession.Read(t.Context(), d.State())
 		coordinatortest.WantOnly(t, "read", err, "")
 		if w == nil || !w.Restores() {
 			t.Fatal("the intent was not read")
 		}
 		d.Store.Alter(backup.IntentKey, func([]byte) []byte { return nil })
-		release, err := d.C.Rooms().Authority.SettingTurn(t.Context())
+		release, err := d.C.Rooms().Turn.Take(t.Context())
 		coordinatortest.WantOnly(t, "turn", err, "")
-		_, err = d.C.Rooms().Authority.GoOn(t.Context(), w)
+		_, err = d.C.Rooms().Succession.Resume(t.Context(), w)
 		release()
 		if err == nil {
 			t.Error("it went on without a restore transition")

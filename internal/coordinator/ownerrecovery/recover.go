@@ -1,4 +1,4 @@
-package coordinator
+package ownerrecovery
 
 import (
 	"context"
@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
+	"github.com/fealty-io/fealty/internal/coordinator/restoration"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -34,45 +35,46 @@ import (
 
 // Bounds on what strangers can make a recovering coordinator do.
 const (
-	// recoveriesAtOnce bounds the streams that have brought no share of the seed yet,
-	// recoveriesPerSource those from one address, and recoveriesPerOwner the streams of
+	// MaxBringing bounds the streams that have brought no share of the seed yet,
+	// MaxPerSource those from one address, and recoveriesPerOwner the streams of
 	// one owner whose share is good.
-	recoveriesAtOnce    = 512
-	recoveriesPerSource = 4
-	recoveriesPerOwner  = 4
+	MaxBringing        = 512
+	MaxPerSource       = 4
+	recoveriesPerOwner = 4
 	// recoveryRate and recoveryBurst bound the streams that one address begins, per
 	// second.
 	recoveryRate  = 1
 	recoveryBurst = 50
-	// recoverTimeout bounds one stream, from offer to answer: a long history takes
-	// its receiver a while. historyPatience bounds one page of it, and then the wait for
+	// Timeout bounds one stream, from offer to answer: a long history takes
+	// its receiver a while. HistoryPatience bounds one page of it, and then the wait for
 	// the share.
-	recoverTimeout  = 2 * time.Minute
-	historyPatience = 30 * time.Second
+	Timeout         = 2 * time.Minute
+	HistoryPatience = 30 * time.Second
 	// lastLook bounds the round with the peers that a person waits for.
 	lastLook = 3 * time.Second
 )
 
-// recoveryPrefix is where shares gather, each encrypted to a key that is in this
+// Prefix is where shares gather, each encrypted to a key that is in this
 // memory alone: recovery/<attempt>/<owner>. No MAC is possible without the seed:
 // what is read there is looked at like what a stranger sent.
-const recoveryPrefix = "recovery/"
+const Prefix = "recovery/"
 
 func recoveryKey(id recovery.ID, owner string) string {
-	return recoveryPrefix + id.String() + "/" + owner
+	return Prefix + id.String() + "/" + owner
 }
 
-// gathering is the attempt that is open, with what it takes to go on with it.
-type gathering struct {
-	Attempt   *recovery.Attempt           // guarded by recoveries.mu
-	Recipient *keyring.EphemeralRecipient // wiped with the attempt
-	ID        recovery.ID                 // that of attempt
-	Head      *recovery.Head              // that of attempt, read only
+// Attempt is the one that is open, with what it takes to go on with it.
+type Attempt struct {
+	ID recovery.ID // read only
+
+	shares    *recovery.Attempt           // those that came; guarded by recoveries.mu
+	recipient *keyring.EphemeralRecipient // wiped with the attempt
+	head      *recovery.Head              // read only
 	manifest  *manifest.Manifest          // of head, as claimed; read only
-	History   *history.History            // read only: as the store holds it, unverified
+	history   *history.History            // read only: as the store holds it, unverified
 
 	openedAt store.Revision // at which the others were told first; read only
-	toldAt   store.Revision // and last; owned by who holds setting, like those below
+	toldAt   store.Revision // and last; owned by who has the turn, like those below
 	toldEnd  time.Time
 	force    bool // an owner whose share is in said not to ask peers once more
 }
@@ -85,7 +87,7 @@ type recoveries struct {
 	changed watch.Signal // an attempt was opened
 
 	mu  sync.Mutex
-	now *gathering // nil: none is open; guarded by mu
+	now *Attempt // nil: none is open; guarded by mu
 
 	owners *flowcontrol.Limiter // of their streams; who brought a share has proven itself
 
@@ -94,11 +96,11 @@ type recoveries struct {
 	all    []string // owners of a share, in the order of the manifest; guarded by mu
 }
 
-func newRecoveries() *recoveries {
+func newRecoveries(most int) *recoveries {
 	return &recoveries{opening: make(chan struct{}, 1),
 		owners: flowcontrol.New(flowcontrol.Limits{
 			What: "recoveries", PerSecond: recoveryRate, Burst: recoveryBurst,
-			Most: recoveriesAtOnce, PerSource: recoveriesPerSource, Patience: historyPatience,
+			Most: most, PerSource: MaxPerSource, Patience: HistoryPatience,
 			PerHolder: recoveriesPerOwner,
 		})}
 }
@@ -108,17 +110,17 @@ func (r *recoveries) over() { r.end(nil) }
 
 // end ends the attempt that is open, if it is g; nil ends any. What was gathered
 // for it can be read by nobody from then on.
-func (r *recoveries) end(g *gathering) {
+func (r *recoveries) end(g *Attempt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.now != nil && (g == nil || r.now == g) {
-		r.now.Recipient.Wipe()
+		r.now.recipient.Wipe()
 		r.now = nil
 	}
 }
 
 // current returns the attempt that is open, or nil.
-func (r *recoveries) current() *gathering {
+func (r *recoveries) current() *Attempt {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.now
@@ -145,7 +147,7 @@ func (r *recoveries) progress() (p *fealtyv1.RecoveryProgress, missing []string)
 	case r.now == nil:
 		return &fealtyv1.RecoveryProgress{Needed: uint32(r.needed)}, slices.Clone(r.all)
 	}
-	return progressOf(r.now.Attempt), r.now.Attempt.Missing()
+	return progressOf(r.now.shares), r.now.shares.Missing()
 }
 
 func progressOf(a *recovery.Attempt) *fealtyv1.RecoveryProgress {
@@ -159,8 +161,8 @@ func shares(n int) string {
 	return fmt.Sprintf("%d shares", n)
 }
 
-// recoveryText says why s is in recovery mode, and how far its owners are.
-func (c *OwnerRecovery) recoveryText(s *authority.State) string {
+// Text says why s is in recovery mode, and how far its owners are.
+func (c *OwnerRecovery) Text(s *authority.State) string {
 	p, missing := c.recoveries.progress()
 	if p == nil {
 		return s.Reason
@@ -173,14 +175,20 @@ func (c *OwnerRecovery) recoveryText(s *authority.State) string {
 	return text + "; without them: " + s.Reason
 }
 
+// Progress says how far the open attempt is, or that no share has come, and whose are missing; nil if nobody
+// has a share of the seed.
+func (c *OwnerRecovery) Progress() (p *fealtyv1.RecoveryProgress, missing []string) {
+	return c.recoveries.progress()
+}
+
 // recoveryServer serves RecoveryService.
 type recoveryServer struct {
 	fealtyv1.UnimplementedRecoveryServiceServer
 	c *OwnerRecovery
 }
 
-// registerServices registers the service to which owners bring their shares.
-func (c *OwnerRecovery) registerServices(to grpc.ServiceRegistrar) {
+// RegisterServices registers the service to which owners bring their shares.
+func (c *OwnerRecovery) RegisterServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterRecoveryServiceServer(to, recoveryServer{c: c})
 }
 
@@ -188,7 +196,7 @@ func (c *OwnerRecovery) registerServices(to grpc.ServiceRegistrar) {
 // answer. Strangers may call it, and learn the history and the manifests: these
 // are not secret, and without them an owner could not know who asks.
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
-	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
+	ctx, cancel := context.WithTimeout(stream.Context(), Timeout)
 	defer cancel()
 	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.cfg.Now())
 	if err != nil {
@@ -204,7 +212,7 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	if err != nil {
 		return err
 	}
-	g, err := c.openGathering(ctx)
+	g, err := c.Open(ctx)
 	if err != nil {
 		return err
 	}
@@ -218,7 +226,7 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := c.sendHistory(slot, g.History, func(page *fealtyv1.RecoveryHistory) error {
+	if err := c.SendHistory(slot, g.history, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -228,7 +236,7 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 		return err
 	}
 	addr, owner := identity.FromContext(ctx).Addr, flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
-	progress, err := c.bring(ctx, req, slot.Prove)
+	progress, err := c.Bring(ctx, req, slot.Prove)
 	c.metrics.shares.WithLabelValues(shareLabel(progress, err)).Inc()
 	if err != nil {
 		c.cfg.Refusals.Log(ctx, c.cfg.Log, slog.LevelWarn,
@@ -281,10 +289,10 @@ func (c *OwnerRecovery) recoverable() error {
 	return nil
 }
 
-// openGathering returns the attempt that is open at the head that the store shows,
+// Open returns the attempt that is open at the head that the store shows,
 // and opens one if there is none. What it knows of the cluster is what the store
 // claims: only the seed can tell more.
-func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
+func (c *OwnerRecovery) Open(ctx context.Context) (*Attempt, error) {
 	if err := c.recoverable(); err != nil {
 		return nil, err
 	}
@@ -301,19 +309,19 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	r := c.recoveries
 	r.mu.Lock()
 	g := r.now
-	if g != nil && !g.Attempt.Serves(c.cfg.Now(), head.Hash) {
-		g.Recipient.Wipe()
+	if g != nil && !g.shares.Serves(c.cfg.Now(), head.Hash) {
+		g.recipient.Wipe()
 		r.now, g = nil, nil
 	}
 	r.mu.Unlock()
 	if g != nil {
 		return g, nil
 	}
-	if g, err = c.newGathering(ctx); err != nil {
+	if g, err = c.newAttempt(ctx); err != nil {
 		return nil, err
 	}
 	if err := c.tellAttempt(ctx, g); err != nil {
-		g.Recipient.Wipe()
+		g.recipient.Wipe()
 		return nil, err
 	}
 	g.openedAt = g.toldAt
@@ -327,13 +335,13 @@ func (c *OwnerRecovery) openGathering(ctx context.Context) (*gathering, error) {
 	}
 	r.changed.Notify()
 	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a recovery attempt is open", slog.String("attempt", g.ID.String()),
-		slog.String("cluster", g.Head.Cluster),
-		slog.Int("needed", g.Head.Threshold), slog.Any("owners", g.Head.Owners()))
+		slog.String("cluster", g.head.Cluster),
+		slog.Int("needed", g.head.Threshold), slog.Any("owners", g.head.Owners()))
 	return g, nil
 }
 
-// newGathering reads the history, and makes an attempt for its head.
-func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
+// newAttempt reads the history, and makes an attempt for its head.
+func (c *OwnerRecovery) newAttempt(ctx context.Context) (*Attempt, error) {
 	h, links, m, err := c.cfg.Head.ClaimedHistory(ctx)
 	if err != nil {
 		return nil, err
@@ -352,25 +360,25 @@ func (c *OwnerRecovery) newGathering(ctx context.Context) (*gathering, error) {
 	}
 	var id recovery.ID
 	rand.Read(id[:])
-	return &gathering{Attempt: recovery.NewAttempt(id, head, c.cfg.Now()), Recipient: recipient, ID: id, Head: head,
-		manifest: m, History: h}, nil
+	return &Attempt{ID: id, shares: recovery.NewAttempt(id, head, c.cfg.Now()), recipient: recipient, head: head,
+		manifest: m, history: h}, nil
 }
 
-// sendHistory sends h to who has a slot. A page that is not taken in time ends that:
+// SendHistory sends h to who has a slot. A page that is not taken in time ends that:
 // the stream does not see by itself that nobody reads.
-func (c *OwnerRecovery) sendHistory(slot *flowcontrol.Slot, h *history.History,
+func (c *OwnerRecovery) SendHistory(slot *flowcontrol.Slot, h *history.History,
 	send func(*fealtyv1.RecoveryHistory) error) error {
-	return sendHistory(h, func(page *fealtyv1.RecoveryHistory) error {
+	return Pages(h, func(page *fealtyv1.RecoveryHistory) error {
 		defer slot.Progress()
 		return c.cfg.Readers.Do(slot.Context(), func() error { return send(page) })
 	})
 }
 
 // offer makes the first message of a stream, proven over its channel.
-func (c *OwnerRecovery) offer(g *gathering, ch challenge.Challenge) (*fealtyv1.RecoveryOffer, error) {
+func (c *OwnerRecovery) offer(g *Attempt, ch challenge.Challenge) (*fealtyv1.RecoveryOffer, error) {
 	t := proof.RecoveryTranscript{
-		Cluster: g.Head.Cluster, Attempt: g.ID[:], Binding: ch.Binding, Recipient: g.Recipient.Public(),
-		Head: g.Head.Hash[:],
+		Cluster: g.head.Cluster, Attempt: g.ID[:], Binding: ch.Binding, Recipient: g.recipient.Public(),
+		Head: g.head.Hash[:],
 	}
 	key, evidence, err := proof.ProveRecovery(c.cfg.Self.PrivateKey(), t)
 	if err != nil {
@@ -383,8 +391,8 @@ func (c *OwnerRecovery) offer(g *gathering, ch challenge.Challenge) (*fealtyv1.R
 	c.recoveries.mu.Lock()
 	defer c.recoveries.mu.Unlock()
 	return &fealtyv1.RecoveryOffer{
-		Cluster: g.Head.Cluster, Attempt: g.ID[:], Recipient: g.Recipient.Public(),
-		ExpiresAt: timestamppb.New(g.Attempt.Ends()), Progress: progressOf(g.Attempt), Key: key, Evidence: evidence,
+		Cluster: g.head.Cluster, Attempt: g.ID[:], Recipient: g.recipient.Public(),
+		ExpiresAt: timestamppb.New(g.shares.Ends()), Progress: progressOf(g.shares), Key: key, Evidence: evidence,
 		X509: vouch,
 	}, nil
 }
@@ -393,8 +401,8 @@ func (c *OwnerRecovery) offer(g *gathering, ch challenge.Challenge) (*fealtyv1.R
 // larger: who does not take it has it kept.
 const maxShownPage = 256 << 10
 
-// sendHistory sends h in pages that any client takes.
-func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error) error {
+// Pages sends h in pages that any client takes.
+func Pages(h *history.History, send func(*fealtyv1.RecoveryHistory) error) error {
 	page, size := &fealtyv1.RecoveryHistory{}, 0
 	flush := func() error {
 		err := send(page)
@@ -430,10 +438,10 @@ func sendHistory(h *history.History, send func(*fealtyv1.RecoveryHistory) error)
 	return flush()
 }
 
-// bring takes one share: it is opened and compared with its commitment, then kept
+// Bring takes one share: it is opened and compared with its commitment, then kept
 // in the store, encrypted as it came. With enough of them the seed stands. A share that
 // is good proves its owner, and who has proven nothing waits for nobody here.
-func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
+func (c *OwnerRecovery) Bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	proves func(owner string) error) (*fealtyv1.RecoveryProgress, error) {
 	owner := flowcontrol.Clip(req.GetOwner(), flowcontrol.MaxShownBytes)
 	if len(req.GetShare()) > recovery.MaxSentBytes {
@@ -448,7 +456,7 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 	}
 	// One at a time, like every change of the head: of two owners that come at once
 	// the second one finds the share of the first.
-	release, err := c.cfg.Authority.ownersTurn(ctx)
+	release, err := c.cfg.Turn.TakeForOwner(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -467,13 +475,13 @@ func (c *OwnerRecovery) bring(ctx context.Context, req *fealtyv1.RecoverRequest,
 		return nil, err
 	}
 	g.force = g.force || req.GetForce()
-	return c.gather(ctx, g)
+	return c.collect(ctx, g)
 }
 
 // takes returns the open attempt, if the share that owner brought is one for it, and if
 // shares are of use now. A coordinator that becomes ready does so before it ends the
 // attempt: whether it is ready is looked at last, and explains why no attempt is open.
-func (c *OwnerRecovery) takes(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
+func (c *OwnerRecovery) takes(req *fealtyv1.RecoverRequest, owner string) (*Attempt, error) {
 	g, err := c.takesNow(req, owner)
 	if ready := c.recoverable(); ready != nil {
 		return nil, ready
@@ -481,7 +489,7 @@ func (c *OwnerRecovery) takes(req *fealtyv1.RecoverRequest, owner string) (*gath
 	return g, err
 }
 
-func (c *OwnerRecovery) takesNow(req *fealtyv1.RecoverRequest, owner string) (*gathering, error) {
+func (c *OwnerRecovery) takesNow(req *fealtyv1.RecoverRequest, owner string) (*Attempt, error) {
 	if err := c.recoverable(); err != nil {
 		return nil, err
 	}
@@ -501,25 +509,25 @@ func (c *OwnerRecovery) takesNow(req *fealtyv1.RecoverRequest, owner string) (*g
 }
 
 // taking returns the open attempt, if it takes a share of owner for attempt id.
-func (c *OwnerRecovery) taking(id []byte, owner string) (*gathering, error) {
+func (c *OwnerRecovery) taking(id []byte, owner string) (*Attempt, error) {
 	c.recoveries.mu.Lock()
 	defer c.recoveries.mu.Unlock()
 	g := c.recoveries.now
 	if g == nil {
 		return nil, explain.New(explain.RecoveryOver, "owner", owner, "problem", "no attempt is open any more")
 	}
-	return g, g.Attempt.Takes(c.cfg.Now(), id, owner)
+	return g, g.shares.Takes(c.cfg.Now(), id, owner)
 }
 
 // open decrypts what an owner sent, or what the store says that one sent, and
 // compares it with the head. The caller wipes the share.
-func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
-	share, err := g.Recipient.Open(keyring.Attempt{ID: g.ID.String(), Cluster: g.Head.Cluster, Owner: owner}, data)
+func (g *Attempt) open(owner string, data []byte) (keyring.Share, error) {
+	share, err := g.recipient.Open(keyring.Attempt{ID: g.ID.String(), Cluster: g.head.Cluster, Owner: owner}, data)
 	var other *keyring.AttemptError
 	switch {
 	case errors.As(err, &other) && other.Field == "cluster":
 		return share, explain.Wrap(err, explain.ShareForeign, "owner", owner, "share",
-			flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes), "cluster", g.Head.Cluster)
+			flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes), "cluster", g.head.Cluster)
 	case errors.As(err, &other) && other.Field == "owner":
 		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner, "problem",
 			"it was sent as the share of "+flowcontrol.Clip(other.Sent, flowcontrol.MaxShownBytes))
@@ -530,7 +538,7 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 		return share, explain.Wrap(err, explain.ShareWrong, "owner", owner,
 			"problem", "what was sent is no share, or was damaged")
 	}
-	if err := g.Head.Check(owner, share); err != nil {
+	if err := g.head.Check(owner, share); err != nil {
 		share.Wipe()
 		return keyring.Share{}, err
 	}
@@ -541,9 +549,9 @@ func (g *gathering) open(owner string, data []byte) (keyring.Share, error) {
 // those that others passed on. What does not open, or is not what the head commits
 // to, was put there by somebody else. It is removed, to make room for a good one from
 // who has it. owners are sorted, and each has one of shares, which the caller wipes.
-func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []string, shares []keyring.Share,
+func (c *OwnerRecovery) gathered(ctx context.Context, g *Attempt) (owners []string, shares []keyring.Share,
 	err error) {
-	for _, owner := range slices.Sorted(slices.Values(g.Head.Owners())) {
+	for _, owner := range slices.Sorted(slices.Values(g.head.Owners())) {
 		e, err := c.cfg.Store.Get(ctx, recoveryKey(g.ID, owner))
 		switch {
 		case errors.Is(err, store.ErrNotFound):
@@ -576,12 +584,12 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *gathering) (owners []st
 
 // recoverSeed makes the seed of the shares, and believes it only if the whole
 // history was signed by it. Then it writes a rekey transition, because the mesh CA
-// key is gone, and adopts it. setting is held. A crash anywhere is a recovery that
+// key is gone, and adopts it. The caller has the turn. A crash anywhere is a recovery that
 // did not happen, or one that the next goes on from; see rekey.
-func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []string,
+func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *Attempt, owners []string,
 	shares []keyring.Share) (*authority.State, error) {
 	// An owner who hangs up now must not undo what the others brought.
-	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
+	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), Timeout)
 	defer cancel()
 	if s := c.readyAtPeer(ctx, g); s != nil {
 		return s, nil
@@ -589,7 +597,7 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 	if err := c.cfg.Faults.Hit("recover.before-combine"); err != nil {
 		return nil, err
 	}
-	secrets, err := authority.Combine(g.Head.Threshold, shares)
+	secrets, err := authority.Combine(g.head.Threshold, shares)
 	if err != nil {
 		return nil, c.seedRefused(ctx, g, err)
 	}
@@ -602,11 +610,11 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.cfg.Authority.stateBefore(ctx, verified, secrets)
+	before, err := c.cfg.Succession.StateBefore(ctx, verified, secrets)
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.cfg.Authority.rekey(ctx, before, "recovered by "+strings.Join(owners, ", "),
+	s, err := c.cfg.Succession.Rekey(ctx, before, "recovered by "+strings.Join(owners, ", "),
 		"owners "+strings.Join(owners, ", "),
 		map[string]string{"via": "owners", "from": strings.Join(owners, ", "), "attempt": g.ID.String()})
 	if errors.Is(err, explain.ManifestStale) {
@@ -628,20 +636,13 @@ func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *gathering, owners []
 // ready has the key of the head, and then nothing has to be written. That is good
 // advice and no more, since of two rekeys one wins: an owner may override it. It
 // returns nil if nobody helps.
-func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authority.State {
+func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *Attempt) *authority.State {
 	if g.force {
-		return nil
-	}
-	w, _, err := c.cfg.Authority.read(ctx, c.cfg.Head.State().Ready())
-	if err != nil || w == nil || w.claimed.Hash != g.Head.Hash || w.restore != nil {
 		return nil
 	}
 	looking, cancel := context.WithTimeout(ctx, lastLook) // a person waits
 	defer cancel()
-	s, _, err := c.cfg.Authority.askPeers(looking, w)
-	if err == nil {
-		err = c.cfg.Authority.adopt(ctx, s)
-	}
+	err := c.cfg.Succession.FromPeers(looking, ctx, g.head.Hash)
 	if now := c.cfg.Head.State(); err == nil && now.Phase == authority.Ready {
 		c.dropShares(ctx, g)
 		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed",
@@ -652,7 +653,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *gathering) *authorit
 }
 
 // verifyRecovered derives the keys of secrets and replays the history with them.
-func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
+func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *Attempt,
 	secrets *authority.Secrets) (*history.Verified, error) {
 	loaded, err := c.cfg.Head.History().Load(ctx)
 	if err != nil {
@@ -662,7 +663,7 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	if err != nil {
 		return nil, c.cfg.Head.ClaimedHistoryError(err)
 	}
-	if got := history.Hash(sha256.Sum256(loaded.Links[len(loaded.Links)-1])); got != g.Head.Hash {
+	if got := history.Hash(sha256.Sum256(loaded.Links[len(loaded.Links)-1])); got != g.head.Hash {
 		c.recoveries.end(g)
 		c.cfg.Head.LookAgain()
 		return nil, explain.New(explain.RecoveryOver, "attempt", g.ID.String()[:8], "problem",
@@ -681,35 +682,36 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *gathering,
 	}
 	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
 		// Of a restored history it is the restore transition that has to: see restoration.
-		if intent, _, pending := c.cfg.Head.PendingRestore(ctx); pending == nil && intent != nil && !carries(verified,
-			intent) {
+		if intent, _, pending := c.cfg.Head.PendingRestore(ctx); pending == nil && intent != nil &&
+			!restoration.Carries(verified,
+				intent) {
 			err = nil
 		}
 	}
 	if err != nil {
-		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.Head.Cluster, "problem", err.Error())
+		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", g.head.Cluster, "problem", err.Error())
 	}
 	return verified, nil
 }
 
 // seedRefused throws the attempt away with all that was gathered.
-func (c *OwnerRecovery) seedRefused(ctx context.Context, g *gathering, cause error) error {
+func (c *OwnerRecovery) seedRefused(ctx context.Context, g *Attempt, cause error) error {
 	c.recoveries.end(g)
 	c.dropShares(ctx, g)
-	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.Head.Threshold,
+	err := explain.Wrap(cause, explain.RecoverySeedRefused, "needed", g.head.Threshold,
 		"problem", strings.TrimPrefix(cause.Error(), "history: "))
 	c.cfg.Log.LogAttrs(ctx, slog.LevelError, "a recovery was thrown away", slog.String("attempt", g.ID.String()),
 		slog.Any("err", err))
 	return err
 }
 
-// ownerRecoveryMetrics are what OwnerRecovery counts.
-type ownerRecoveryMetrics struct {
+// metrics are what OwnerRecovery counts.
+type metrics struct {
 	shares *prometheus.CounterVec
 }
 
-func newOwnerRecoveryMetrics(reg prometheus.Registerer) *ownerRecoveryMetrics {
-	m := &ownerRecoveryMetrics{
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{
 		shares: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fealty_recovery_shares_total",
 			Help: "Shares of the seed that owners brought, by outcome: taken, recovered, or the code of the refusal.",
@@ -719,7 +721,7 @@ func newOwnerRecoveryMetrics(reg prometheus.Registerer) *ownerRecoveryMetrics {
 	return m
 }
 
-// registerMetrics registers what it counts.
-func (c *OwnerRecovery) registerMetrics(reg prometheus.Registerer) {
-	c.metrics = newOwnerRecoveryMetrics(reg)
+// RegisterMetrics registers what it counts.
+func (c *OwnerRecovery) RegisterMetrics(reg prometheus.Registerer) {
+	c.metrics = newMetrics(reg)
 }

@@ -1,4 +1,4 @@
-package coordinator
+package succession
 
 import (
 	"context"
@@ -25,19 +25,19 @@ import (
 const followTries = 8
 
 // lingers returns for how much longer the state in force stays for reads while the secrets
-// of the head that w leads to are looked for elsewhere; 0: no longer. The caller holds
-// setting.
+// of the head that w leads to are looked for elsewhere; 0: no longer. The caller has
+// the turn.
 //
 // Nothing vouches for w but the seed in force: a history that this does not vouch for keeps
 // no state from giving way.
-func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
+func (c *Succession) lingers(ctx context.Context, w *claim) time.Duration {
 	s := c.cfg.Head.State()
 	if s.Phase != authority.Ready || w.restore != nil {
 		return 0
 	}
 	c.cfg.Head.FallBehind(s)
 	lagged := c.cfg.Head.Behind()
-	if !decide.Lingers(c.cfg.Keys.Memory(s), decide.HeadOf(&w.claimed), w.admitted, lagged) {
+	if !decide.Lingers(c.cfg.Keys.Memory(s), decide.HeadOf(&w.link), w.admitted, lagged) {
 		return 0
 	}
 	verified, _, err := c.verify(ctx, w, s.Secrets)
@@ -49,14 +49,14 @@ func (c *Authority) lingers(ctx context.Context, w *way) time.Duration {
 	return decide.FollowFor - lagged
 }
 
-// headTurn takes setting, for a change of the head that the store shows. In recovery mode
+// Take takes the turn, for a change of the head that the store shows. In recovery mode
 // it returns that state at once.
-func (c *Authority) headTurn(ctx context.Context) (s *authority.State, release func(), err error) {
+func (c *Succession) Take(ctx context.Context) (s *authority.State, release func(), err error) {
 	for {
 		if s := c.cfg.Head.State(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
 			return s, func() {}, nil
 		}
-		if release, err = c.settingTurn(ctx); err != nil {
+		if release, err = c.cfg.Turn.Take(ctx); err != nil {
 			return nil, nil, err
 		}
 		c.toHead(ctx)
@@ -81,19 +81,18 @@ func lost(err error) bool {
 func lostPause(n int) time.Duration {
 	most := record.ConflictPause
 	for range min(n, 16) {
-		most = min(2*most, headPollPause)
+		most = min(2*most, PollPause)
 	}
 	return mathrand.N(most)
 }
 
-// headIfFree returns the state to answer a peer with that is at another head. It does not
-// wait for setting: two coordinators that prepare each other would wait for each other.
-func (c *Authority) headIfFree(ctx context.Context) (*authority.State, error) {
-	select {
-	case c.setting <- struct{}{}:
+// IfFree returns the state to answer a peer with that is at another head. It does not
+// wait for the turn: two coordinators that prepare each other would wait for each other.
+func (c *Succession) IfFree(ctx context.Context) (*authority.State, error) {
+	if release, ok := c.cfg.Turn.Try(); ok {
 		c.toHead(ctx)
-		<-c.setting
-	default:
+		release()
+	} else {
 		c.cfg.Head.LookAgain()
 	}
 	return c.cfg.Head.Ready()

@@ -1,4 +1,4 @@
-package coordinator
+package succession
 
 import (
 	"context"
@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/keepers"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -25,11 +25,11 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// A way leads to one head as the store claims it. Nothing vouches for it before its
+// A claim is one head as the store claims it. Nothing vouches for it before its
 // history verified under the keys of a seed.
-type way struct {
+type claim struct {
 	loaded   *history.History
-	claimed  history.Link
+	link     history.Link
 	manifest *manifest.Manifest // that of claimed
 	seen     history.SeenHead   // what the history must lead through (I11)
 	last     *authority.State   // the last ready state; nil if there was none
@@ -37,8 +37,8 @@ type way struct {
 	restore  *backup.Intent     // what is to follow claimed: the store was restored; nil: it was not
 }
 
-// wayTo returns the way to the head of loaded.
-func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *authority.State) (*way, error) {
+// claimOf returns what loaded claims its head to be.
+func (c *Succession) claimOf(loaded *history.History, seen history.SeenHead, last *authority.State) (*claim, error) {
 	raw := loaded.Links[len(loaded.Links)-1]
 	t, err := history.Decode(raw)
 	if err != nil {
@@ -49,41 +49,41 @@ func (c *Authority) wayTo(loaded *history.History, seen history.SeenHead, last *
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
 	_, refused := c.cfg.Self.Admits(m)
-	return &way{
-		loaded: loaded, claimed: history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, manifest: m,
+	return &claim{
+		loaded: loaded, link: history.Link{Transition: *t, Hash: sha256.Sum256(raw)}, manifest: m,
 		seen: seen, last: last, admitted: refused == nil,
 	}, nil
 }
 
 // notHere says that the secrets of the head have to come from elsewhere.
-func (w *way) notHere() error {
+func (w *claim) notHere() error {
 	return fmt.Errorf("the history moved on to index %d, and the mesh CA key of that head is not here yet",
-		w.claimed.Index)
+		w.link.Index)
 }
 
 // memory is what this process holds, as decisions see it.
-func (c *Authority) memory() keychain.Memory { return c.cfg.Keys.Memory(c.cfg.Head.State()) }
+func (c *Succession) memory() keychain.Memory { return c.cfg.Keys.Memory(c.cfg.Head.State()) }
 
-// comeBack looks for the secrets of the head that w leads to, until one of the ways
+// recoverHead looks for the secrets of the head that w leads to, until one of the ways
 // leads there or there is nothing to do but wait; wait says for how long. What stands
 // in the way is a state in recovery mode.
 //
 // Before it asks anybody the state that was in force falls behind: the history is
 // somewhere else, and nothing is decided under it. It serves reads for as long as somebody
-// may be about to hand the secrets over; see [Coordinator.lingers].
-func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, wait time.Duration, err error) {
+// may be about to hand the secrets over; see [Succession.lingers].
+func (c *Succession) recoverHead(ctx context.Context, w *claim) (s *authority.State, wait time.Duration, err error) {
 	var failed []error
 	for {
 		held := c.cfg.Head.State()
 		m := c.cfg.Keys.Memory(held)
-		step, wait := c.search.Next(c.cfg.Elapsed(), m, decide.HeadOf(&w.claimed), w.admitted)
+		step, wait := c.search.Next(c.cfg.Elapsed(), m, decide.HeadOf(&w.link), w.admitted)
 		if step != decide.FromMemory && m.Phase() == decide.Ready {
 			left := c.lingers(ctx, w)
 			switch {
 			case left > 0 && step == decide.Wait:
 				return held, min(wait, left), nil
 			case left <= 0:
-				if err := c.adopt(ctx, authority.Recovering(w.last,
+				if err := c.Adopt(ctx, authority.Recovering(w.last,
 					errors.Join(append(failed, w.notHere())...))); err != nil {
 					return nil, 0, err
 				}
@@ -96,7 +96,7 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 			return authority.Recovering(w.last, errors.Join(failed...)), wait, nil
 		}
 		found := decide.Nothing
-		asking, asked := c.yields.begin(ctx)
+		asking, asked := c.cfg.Turn.Asking(ctx)
 		switch step {
 		case decide.FromMemory:
 			s, err = c.fromMemory(ctx, w)
@@ -125,58 +125,9 @@ func (c *Authority) comeBack(ctx context.Context, w *way) (s *authority.State, w
 // yieldPause is how long a search that yielded to an owner waits for its turn.
 const yieldPause = 100 * time.Millisecond
 
-// yields is how a search for the secrets of the head, which holds setting while it asks
-// others, gives way to owners who bring theirs. An owner has proven itself before it
-// waits: strangers end no search.
-type yields struct {
-	mu      sync.Mutex
-	waiting int                // owners that wait for setting; guarded by mu
-	end     context.CancelFunc // of what is asked now; nil: nothing; guarded by mu
-}
-
-// begin returns a context for asking others, which ends when an owner comes, and what
-// is to be called after it.
-func (y *yields) begin(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	if y.waiting > 0 {
-		cancel()
-	}
-	y.end = cancel
-	return ctx, func() {
-		y.mu.Lock()
-		defer y.mu.Unlock()
-		y.end = nil
-		cancel()
-	}
-}
-
-// wait counts an owner that waits until the returned function is called.
-func (y *yields) wait() (over func()) {
-	y.mu.Lock()
-	defer y.mu.Unlock()
-	y.waiting++
-	if y.end != nil {
-		y.end()
-	}
-	return func() {
-		y.mu.Lock()
-		defer y.mu.Unlock()
-		y.waiting--
-	}
-}
-
-// ownersTurn takes setting for an owner that has proven itself. A search that asks
-// others meanwhile ends.
-func (c *Authority) ownersTurn(ctx context.Context) (release func(), err error) {
-	defer c.yields.wait()()
-	return c.settingTurn(ctx)
-}
-
 // verify replays the history of w under the keys of a seed, and returns the head that
 // they vouch for. It is not adopted before its mesh CA is there.
-func (c *Authority) verify(ctx context.Context, w *way, secrets *authority.Secrets) (*history.Verified,
+func (c *Succession) verify(ctx context.Context, w *claim, secrets *authority.Secrets) (*history.Verified,
 	*x509.Certificate, error) {
 	verified, err := history.Verify(w.loaded, secrets.TransactionKey())
 	if err == nil && w.restore == nil { // of a restored history it is the transition to come that has to
@@ -185,17 +136,17 @@ func (c *Authority) verify(ctx context.Context, w *way, secrets *authority.Secre
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.HistoryInvalid, "problem", err.Error())
 	}
-	root, err := c.loadRoot(ctx, verified, secrets)
+	root, err := loadRoot(ctx, c.cfg.Store, verified, secrets)
 	return verified, root, err
 }
 
 // fromMemory comes back with what is here.
-func (c *Authority) fromMemory(ctx context.Context, w *way) (*authority.State, error) {
+func (c *Succession) fromMemory(ctx context.Context, w *claim) (*authority.State, error) {
 	if w.restore != nil { // no mark vouches for this head, and the signers have not yet
 		return nil, errors.New("the store says that it was restored: the transition of that comes first")
 	}
 	m := c.memory()
-	secrets, mesh := m.Secrets(w.claimed.Salt), m.Mesh(w.claimed.MeshCAKey)
+	secrets, mesh := m.Secrets(w.link.Salt), m.Mesh(w.link.MeshCAKey)
 	if secrets == nil || mesh == nil {
 		return nil, w.notHere()
 	}
@@ -207,8 +158,8 @@ func (c *Authority) fromMemory(ctx context.Context, w *way) (*authority.State, e
 	if err != nil {
 		return nil, err
 	}
-	if mv := c.cfg.Keys.Pending(w.claimed.Hash); mv != nil && !mv.Told &&
-		(w.last == nil || w.last.Head.Hash != w.claimed.Hash) {
+	if mv := c.cfg.Keys.Pending(w.link.Hash); mv != nil && !mv.Told &&
+		(w.last == nil || w.last.Head.Hash != w.link.Hash) {
 		mv.Told = true
 		c.untold = append(c.untold, mv.Audit(s)...) // it came into force after all
 	}
@@ -222,7 +173,7 @@ func (c *Authority) fromMemory(ctx context.Context, w *way) (*authority.State, e
 // Which keepers are asked is read from a manifest that nothing vouches for yet. That
 // is safe: a keeper opens only what it sealed, and the whole history must then verify
 // under the keys of the seed that it gave.
-func (c *Authority) fromKeepers(ctx context.Context, w *way) (*authority.State, error) {
+func (c *Succession) fromKeepers(ctx context.Context, w *claim) (*authority.State, error) {
 	secrets, by, err := c.openSeed(ctx, w)
 	if err != nil {
 		return nil, err
@@ -234,18 +185,18 @@ func (c *Authority) fromKeepers(ctx context.Context, w *way) (*authority.State, 
 		}
 		return nil, err
 	}
-	mesh, err := c.openMesh(ctx, verified, root)
+	mesh, err := openMesh(ctx, c.cfg.Keepers, verified, root)
 	var s *authority.State
 	if err == nil {
 		s, err = c.newState(verified, secrets, root, mesh)
 	}
 	if err != nil {
 		if by != "" {
-			c.cfg.Keys.Open(w.claimed.Salt, secrets, by, c.cfg.Head.State())
+			c.cfg.Keys.Open(w.link.Salt, secrets, by, c.cfg.Head.State())
 		}
 		return nil, err
 	}
-	if from := c.openedBy(secrets, by); from != nil {
+	if from := openedBy(c.cfg.Keys, secrets, by); from != nil {
 		c.untold = append(c.untold, transition.OriginOf(s, transition.ActionSeedReceived, from))
 	}
 	c.untold = append(c.untold, transition.OriginOf(s, transition.ActionMeshReceived,
@@ -255,9 +206,9 @@ func (c *Authority) fromKeepers(ctx context.Context, w *way) (*authority.State, 
 
 // openedBy says for the audit log which keeper opened a seed: the one with this name, or
 // the one that did before. It returns nil for a seed that was here in another way.
-func (c *Authority) openedBy(secrets *authority.Secrets, keeper string) map[string]string {
+func openedBy(keys *keychain.Keychain, secrets *authority.Secrets, keeper string) map[string]string {
 	if keeper == "" {
-		keeper = c.cfg.Keys.Opener(secrets)
+		keeper = keys.Opener(secrets)
 	}
 	if keeper == "" {
 		return nil
@@ -267,13 +218,13 @@ func (c *Authority) openedBy(secrets *authority.Secrets, keeper string) map[stri
 
 // openSeed returns the seed of the head with its keys: from memory, or from the first
 // keeper that opens it, which it names.
-func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets, by string, err error) {
-	if s := c.memory().Secrets(w.claimed.Salt); s != nil {
+func (c *Succession) openSeed(ctx context.Context, w *claim) (s *authority.Secrets, by string, err error) {
+	if s := c.memory().Secrets(w.link.Salt); s != nil {
 		return s, "", nil
 	}
 	var failures []error
 	for _, o := range w.manifest.Seed.Keepers() {
-		s, err := c.cfg.Keepers.OpenSeedOf(ctx, w.manifest.Cluster, &w.claimed.Transition, o)
+		s, err := c.cfg.Keepers.OpenSeedOf(ctx, w.manifest.Cluster, &w.link.Transition, o)
 		if err != nil {
 			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name,
 				"problem", err.Error()))
@@ -289,10 +240,11 @@ func (c *Authority) openSeed(ctx context.Context, w *way) (s *authority.Secrets,
 }
 
 // openMesh returns the mesh CA of the head, as the first keeper opens it that can.
-func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x509.Certificate) (*ca.MeshCA, error) {
+func openMesh(ctx context.Context, from *keepers.Keepers, v *history.Verified, root *x509.Certificate) (*ca.MeshCA,
+	error) {
 	var failures []error
 	for _, o := range v.Manifest().Seed.Keepers() {
-		mesh, err := c.cfg.Keepers.OpenMeshOf(ctx, v, root, o)
+		mesh, err := from.OpenMeshOf(ctx, v, root, o)
 		if err == nil {
 			return mesh, nil
 		}
@@ -307,8 +259,8 @@ func (c *Authority) openMesh(ctx context.Context, v *history.Verified, root *x50
 // heal makes a new mesh CA key: the seed is here, and nobody was found who has the one
 // of the head. Of several that heal at once one moves the head, and the others find it
 // among their peers.
-func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) {
-	secrets := c.memory().Secrets(w.claimed.Salt)
+func (c *Succession) heal(ctx context.Context, w *claim) (*authority.State, error) {
+	secrets := c.memory().Secrets(w.link.Salt)
 	if secrets == nil {
 		return nil, w.notHere()
 	}
@@ -316,7 +268,7 @@ func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) 
 	if err != nil {
 		return nil, err
 	}
-	before, err := c.stateBefore(ctx, verified, secrets)
+	before, err := c.StateBefore(ctx, verified, secrets)
 	if err != nil {
 		return nil, err
 	}
@@ -326,14 +278,14 @@ func (c *Authority) heal(ctx context.Context, w *way) (*authority.State, error) 
 	}
 	c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 		"no coordinator was found that has the mesh CA key of the head; a new one is made", slog.String("head",
-			w.claimed.Hash.String()))
-	return c.rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.claimed.Index),
-		string(identity.Coordinator)+"/"+me.Name, c.openedBy(secrets, ""))
+			w.link.Hash.String()))
+	return c.Rekey(ctx, before, "no coordinator had the mesh CA key of index "+fmt.Sprint(w.link.Index),
+		string(identity.Coordinator)+"/"+me.Name, openedBy(c.cfg.Keys, secrets, ""))
 }
 
-// watchPeers has peers asked as soon as one of them says that it is ready, until ctx
+// WatchPeers has peers asked as soon as one of them says that it is ready, until ctx
 // ends. It is a hint: they are asked again anyway.
-func (c *Authority) watchPeers(ctx context.Context) error {
+func (c *Succession) WatchPeers(ctx context.Context) error {
 	l, err := c.cfg.Store.List(ctx, replicas.Prefix)
 	if err != nil {
 		return err
@@ -345,8 +297,7 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 		for _, e := range change.Put {
 			if r, err := replicas.Open(e); err == nil && r.Key != c.cfg.Self.EnrolmentKey() &&
 				r.Phase == authority.Ready.String() {
-				c.pushed.Store(true)
-				c.cfg.Head.LookAgain()
+				c.Push()
 			}
 		}
 	}
@@ -355,12 +306,12 @@ func (c *Authority) watchPeers(ctx context.Context) error {
 
 // askPeers comes back with what another coordinator gives. While there are others, a
 // new mesh CA key is not made at once.
-func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, decide.Found, error) {
+func (c *Succession) askPeers(ctx context.Context, w *claim) (*authority.State, decide.Found, error) {
 	r, err := c.cfg.Peers.FromPeers(ctx, w.loaded)
 	if errors.Is(err, peerrecovery.ErrNoPeers) {
 		// A backup holds no word of where coordinators are: whoever wrote this very head
 		// says so soon.
-		if w.claimed.Kind == history.KindRestore && len(recovery.Coordinators(w.manifest)) > 1 {
+		if w.link.Kind == history.KindRestore && len(recovery.Coordinators(w.manifest)) > 1 {
 			return nil, decide.Nothing, err
 		}
 		return nil, decide.Nobody, err
@@ -368,7 +319,7 @@ func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, dec
 	if err != nil {
 		return nil, decide.Nothing, err
 	}
-	if have := c.memory().Secrets(w.claimed.Salt); have != nil && have.Same(r.Secrets) {
+	if have := c.memory().Secrets(w.link.Salt); have != nil && have.Same(r.Secrets) {
 		r.Secrets.Wipe()
 		r.Secrets = have
 	}
@@ -383,4 +334,47 @@ func (c *Authority) askPeers(ctx context.Context, w *way) (*authority.State, dec
 	// If somebody moves the head on before this one is adopted, the key that came is here.
 	c.cfg.Keys.Prepare(keychain.Prepared{Link: *r.Verified.Current(), Mesh: r.Mesh})
 	return s, decide.Nothing, nil
+}
+
+// resumeRestore brings the history that w leads to into force by the restore transition that is
+// to follow. The seed comes from memory or a keeper; without either owners bring it,
+// and rekey does the rest there too.
+func (c *Succession) resumeRestore(ctx context.Context, w *claim) (*authority.State, error) {
+	secrets, by, err := c.openSeed(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	verified, _, err := c.verify(ctx, w, secrets)
+	var before *authority.State
+	if err == nil {
+		before, err = c.StateBefore(ctx, verified, secrets)
+	}
+	var s *authority.State
+	if err == nil {
+		s, err = c.Rekey(ctx, before, "", "restore", openedBy(c.cfg.Keys, secrets, by))
+	}
+	if err != nil {
+		if by != "" {
+			c.cfg.Keys.Open(w.link.Salt, secrets, by, c.cfg.Head.State())
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// FromPeers asks the peers for the secrets of head, while asking lasts, and brings it into force with what one
+// gives. The caller has the turn. The error says why nobody helped, or that head is not the one to come.
+func (c *Succession) FromPeers(asking, ctx context.Context, head history.Hash) error {
+	w, _, err := c.read(ctx, c.cfg.Head.State().Ready())
+	switch {
+	case err != nil:
+		return err
+	case w == nil || w.link.Hash != head || w.restore != nil:
+		return errors.New("the history moved on")
+	}
+	s, _, err := c.askPeers(asking, w)
+	if err != nil {
+		return err
+	}
+	return c.Adopt(ctx, s)
 }

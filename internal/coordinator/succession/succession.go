@@ -1,0 +1,110 @@
+// Package succession brings one head of the history into force after another, and the keys of each with it (I8, I9): it
+// moves the head, follows it where another coordinator moved it, and brings its secrets back where they are lost
+// (docs/explanation/failure-model.md, docs/explanation/recovery.md).
+//
+// One head comes into force at a time, under the turn. What higher rooms have to do then, they hang into it: see
+// [Hooks].
+package succession
+
+import (
+	"context"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/coordinator/auditing"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/keepers"
+	"github.com/fealty-io/fealty/internal/coordinator/keychain"
+	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/reseal"
+	"github.com/fealty-io/fealty/internal/coordinator/restoration"
+	"github.com/fealty-io/fealty/internal/coordinator/seedshares"
+	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
+	"github.com/fealty-io/fealty/internal/coordinator/turn"
+	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/history"
+	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+// PollPause is how often the head is looked at without a notice. It is not what makes a decision right.
+const PollPause = 5 * time.Second
+
+// Config is what a Succession is made of.
+type Config struct {
+	Self        *authority.Enrolment
+	Head        *authority.Head
+	Keepers     *keepers.Keepers
+	Keys        *keychain.Keychain
+	StoreGuard  *storeguard.Guard
+	Auditing    *auditing.Queue
+	Turn        *turn.Turn
+	Reseal      *reseal.Reseal
+	Shares      *seedshares.Shares
+	Restoration *restoration.Restoration
+	Peers       *peerrecovery.PeerRecovery
+	Store       store.Store
+	Faults      *fault.Points
+	Log         *slog.Logger
+	Now         func() time.Time
+	Elapsed     func() time.Duration
+
+	// SelfHealAfter is how long it looks for the mesh CA key before it makes another.
+	SelfHealAfter time.Duration
+	Hooks         Hooks
+}
+
+// Hooks are what higher rooms do when a head comes, is replaced, or is away. All are called under the turn,
+// and take none.
+type Hooks struct {
+	Followers []authority.Follower // in the order in which they prepare
+	Arrivals  []func()             // a head came into force
+	Returns   []func()             // it is about to be ready, and was not
+	Claimed   func(*history.Link)  // the store shows this head, and nothing vouches for it yet
+	Fits      []authority.Fitter   // say what a move must not break
+	// BeforeMove ends what has to be done under from, before its head is replaced.
+	BeforeMove func(ctx context.Context, from *authority.State)
+	// Idle is called without the turn, where nothing was to follow for a while.
+	Idle func()
+}
+
+// Succession brings heads into force. Make it with [New].
+type Succession struct {
+	cfg Config
+
+	search decide.Search // the way back to the head; owned by who has the turn
+	pushed atomic.Bool   // a peer may be at the head: look for it now
+
+	// untold is what the audit log is told once a state is adopted: where the secrets came
+	// from, and the moves that made it; owned by who has the turn.
+	untold []record.AuditEntry
+
+	// lost counts adoptions in a row that somebody else was first with; owned by who has
+	// the turn.
+	lost  int
+	tried atomic.Bool // to bring the keys back, or to find that there are none
+}
+
+// New returns a Succession. It looks at nothing before [Succession.Load].
+func New(cfg Config) *Succession {
+	return &Succession{cfg: cfg, search: decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64}}
+}
+
+// Push has the peers asked at once for the secrets of the head, if these are missing: one may have them now.
+func (c *Succession) Push() {
+	c.pushed.Store(true)
+	c.cfg.Head.LookAgain()
+}
+
+// Tried reports whether every way to bring the keys back was tried once, or they are here.
+func (c *Succession) Tried() bool { return c.tried.Load() }
+
+// HeadMoved follows the head, which a transaction found to be another one, and reports whether what it was to
+// do may be decided again.
+func (c *Succession) HeadMoved(ctx context.Context, _ *store.ConflictError) (again bool) {
+	c.Leave(ctx)
+	return c.cfg.Head.OlderHeadError() == nil
+}
