@@ -131,15 +131,15 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	}
 	harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{
-		DataDir: data, Store: st, StoreName: name, Listener: listener, Metrics: metrics,
-		Advertise: advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
+		DataDir: data, Store: st, StoreName: name, Listener: listener,
+		Monitoring: coordinator.Monitoring{Listener: metrics, LivenessStore: cfg.text("liveness_store") == "true"},
+		Advertise:  advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
 		PublishDir: cfg.path("publish_dir"), Peers: cfg.list("peer"), Pin: pin,
-		MaxHeadAge: cfg.duration("max_head_age"), LivenessStore: cfg.text("liveness_store") == "true",
-		TLS:   tlsPaths(cfg),
-		Lease: lease, Beat: beat, SelfHealAfter: cfg.duration("self_heal_after"),
+		Timing: coordinator.Timing{MaxHeadAge: cfg.duration("max_head_age"), Lease: lease, Beat: beat,
+			SelfHealAfter: cfg.duration("self_heal_after")},
 		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.number("join_rate")), SourceBurst: cfg.number("join_burst")},
 		Gate:  mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.number("handshake_rate"), HandshakeBurst: cfg.number("handshake_burst")},
-		Log:   log, Now: c.env.Now, Release: c.env.Release,
+		TLS:   tlsPaths(cfg), Log: log, Machine: coordinator.Machine{Now: c.env.Now}, Release: c.env.Release,
 	})
 	if err != nil {
 		return err

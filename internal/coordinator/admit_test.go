@@ -766,7 +766,7 @@ func TestStoreOutage(t *testing.T) {
 			t.Errorf("%s tells its caller of our disk: %v", name, err)
 		}
 	}
-	d.C.Rooms().Succession.Look(context.Background())
+	d.C.Rooms().Moves.Succession.Look(context.Background())
 	if phase, _ := d.C.Phase(); phase != "ready" {
 		t.Errorf("an outage made the coordinator %s", phase)
 	}

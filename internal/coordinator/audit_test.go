@@ -429,7 +429,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	for _, c := range all {
-		c.Rooms().Succession.Look(t.Context())
+		c.Rooms().Moves.Succession.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}

@@ -74,7 +74,8 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 		}
 	}
 	all := coordinatorsWith(t, open, func(cfg *coordinator.Config) {
-		cfg.Lease, cfg.Beat, cfg.MaxHeadAge = election.DefaultLease/2, election.DefaultBeat/2, 5*time.Minute
+		cfg.Timing.Lease, cfg.Timing.Beat, cfg.Timing.MaxHeadAge = election.DefaultLease/2, election.DefaultBeat/2,
+			5*time.Minute
 	})
 	t.Cleanup(way.Heal) // so that a test that failed ends
 

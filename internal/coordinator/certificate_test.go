@@ -63,14 +63,15 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 	f.Start()
 	f.AwaitHead(r)
 	s := f.C.Rooms().Head.State()
-	got, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
+	got, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: s.Manifest, Pin: s.RootPin})
 	if err != nil || got.Coordinator != "a" {
 		t.Errorf("verified %+v, %v", got, err)
 	}
 	other := identitytest.NewPKI(t, "other", nil)
 	expected, err := manifest.Parse(coordinatortest.ByCertificate(f.Manifest(""), other))
 	coordinatortest.WantOnlyNil(t, err)
-	if _, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: expected}); !errors.Is(err, explain.VerifyUnproven) {
+	if _, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: expected}); !errors.Is(err,
+		explain.VerifyUnproven) {
 		t.Errorf("under the roots of another PKI: %v", err)
 	}
 }
@@ -185,7 +186,7 @@ func TestCoordinatorWithoutItsCertificate(t *testing.T) {
 	} {
 		own := coordinatortest.NewCorpFiles(t, identitytest.NewPKI(t, "corp", nil), "coordinator-b")
 		cfg := *r.C.Cfg()
-		cfg.TLS, cfg.DataDir, cfg.Registry = tc.spoil(own), t.TempDir(), nil
+		cfg.TLS, cfg.DataDir, cfg.Monitoring.Registry = tc.spoil(own), t.TempDir(), nil
 		if c, err := coordinator.New(t.Context(), cfg); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %s", name, err, tc.want)
 			if c != nil {

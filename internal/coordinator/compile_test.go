@@ -614,7 +614,7 @@ func TestReplicasCompileTheSame(t *testing.T) {
 	coordinatortest.WantOnly(t,
 		"set", d.Set(tenantEntries+fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Succession.Look(t.Context())
+	other.Rooms().Moves.Succession.Look(t.Context())
 	joinedAs(d, "acme", "acme")
 	joinedAs(d, "globex", "globex")
 	mustPut(d, "kind: organization\nname: acme\n---\nkind: peer\nname: acme-peer\norganization: acme\nmember: "+

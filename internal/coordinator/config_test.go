@@ -261,7 +261,7 @@ func TestConfigWriters(t *testing.T) {
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Succession.Look(t.Context())
+	other.Rooms().Moves.Succession.Look(t.Context())
 	writers := []*coordinator.Coordinator{d.C, other}
 	version := mustPut(d, qosRecord).GetVersion()
 	results := make(chan error, len(writers))

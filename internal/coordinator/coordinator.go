@@ -86,9 +86,6 @@ type Config struct {
 	// the store tells of, and have to prove themselves like those. At most 64.
 	Peers []string
 
-	// LookupHost resolves the names of Peers. Nil means net.DefaultResolver.
-	LookupHost func(ctx context.Context, name string) ([]string, error)
-
 	// TLS are the files of a certificate of the operator's PKI, by which it proves itself
 	// beside its enrolment key. It follows them. Empty: it has none.
 	TLS credential.FilePaths
@@ -101,9 +98,6 @@ type Config struct {
 	// the listener's own.
 	Advertise []string
 
-	// Metrics serves metrics and probes over plain HTTP. Nil means none.
-	Metrics net.Listener
-
 	// AdminSocket is the path of the local admin socket. Empty means admin.sock
 	// in DataDir.
 	AdminSocket string
@@ -112,27 +106,9 @@ type Config struct {
 	// coordinators in memory. Nil outside tests.
 	Local net.Listener
 
-	// Dial opens a connection to another coordinator, at "HOST:PORT". Nil means TCP.
-	Dial func(ctx context.Context, addr string) (net.Conn, error)
-
-	// MaxHeadAge is how long after the store last showed the head of the history this
-	// coordinator is ready, and serves what needs no new fact: from a minute to four
-	// hours. Zero means an hour.
-	MaxHeadAge time.Duration
-
-	// LivenessStore makes the liveness probe fail while a recovered coordinator cannot
-	// read the store. Who restarts it then loses its copy of the seed, so it is for
-	// clusters with a keeper.
-	LivenessStore bool
-
 	// PublishDir is a directory that what is published is written to, for others to
 	// serve; see package mirror. Empty means none.
 	PublishDir string
-
-	// Lease is how long this coordinator leads without being able to say so to the
-	// store, and Beat the pause in which it does, at most a third of Lease. Zero means
-	// DefaultLease and DefaultBeat.
-	Lease, Beat time.Duration
 
 	// Rates limit joins and renewals. Its zero fields mean defaults.
 	Rates Rates
@@ -144,14 +120,59 @@ type Config struct {
 	// Log is where it says what happens. Nil means slog.Default().
 	Log *slog.Logger
 
+	// Timing is how long it waits for what. Its zero fields mean defaults.
+	Timing Timing
+
+	// Monitoring is how others see whether it is well.
+	Monitoring Monitoring
+
+	// Machine is what it uses of the machine that it runs on. Its zero fields mean that
+	// machine's.
+	Machine Machine
+
+	// Faults are points at which a test makes it fail. Nil outside tests.
+	Faults *fault.Points
+
+	// Release is the release that it reports.
+	Release string
+
+	knobs knobs // of tests
+}
+
+// Timing is how long a coordinator waits for what.
+type Timing struct {
+	// MaxHeadAge is how long after the store last showed the head of the history this
+	// coordinator is ready, and serves what needs no new fact: from a minute to four
+	// hours. Zero means an hour.
+	MaxHeadAge time.Duration
+
 	// SelfHealAfter is how long it looks for another coordinator that has the mesh CA
 	// key of the head, before it makes a new one with the seed that it holds. Zero
 	// means 10 seconds.
 	SelfHealAfter time.Duration
 
+	// Lease is how long this coordinator leads without being able to say so to the
+	// store, and Beat the pause in which it does, at most a third of Lease. Zero means
+	// [election.DefaultLease] and [election.DefaultBeat].
+	Lease, Beat time.Duration
+}
+
+// Monitoring is how others see whether a coordinator is well.
+type Monitoring struct {
+	// Listener serves metrics and probes over plain HTTP. Nil means none.
+	Listener net.Listener
+
 	// Registry takes its metrics. Nil means one of its own.
 	Registry *prometheus.Registry
 
+	// LivenessStore makes the liveness probe fail while a recovered coordinator cannot
+	// read the store. If it is restarted then, its copy of the seed is lost: it is for
+	// clusters with a keeper.
+	LivenessStore bool
+}
+
+// Machine is what a coordinator uses of the machine that it runs on.
+type Machine struct {
 	// Now is its clock for expiry. Nil means time.Now.
 	Now func() time.Time
 
@@ -162,13 +183,11 @@ type Config struct {
 	// FS is its file system. Nil means the operating system's.
 	FS durable.FS
 
-	// Faults are points at which a test makes it fail. Nil outside tests.
-	Faults *fault.Points
+	// LookupHost resolves the names of [Config.Peers]. Nil means net.DefaultResolver.
+	LookupHost func(ctx context.Context, name string) ([]string, error)
 
-	// Release is the release that it reports.
-	Release string
-
-	knobs knobs // of tests
+	// Dial opens a connection to another coordinator, at "HOST:PORT". Nil means TCP.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
 }
 
 // knobs make limits small enough for a test to reach them. Zero is the limit that there is.
@@ -195,7 +214,6 @@ type Coordinator struct {
 	startedAt time.Time
 	metrics   *metrics
 	registry  *prometheus.Registry
-	backingUp chan struct{}        // held by the one backup under way; capacity 1
 	elapsed   func() time.Duration // on a clock that only goes forward
 	pulsed    instant.Last         // the last self-check that came through
 	serving   atomic.Bool
@@ -204,9 +222,6 @@ type Coordinator struct {
 	refusals  *flowcontrol.LogSampler // of the log lines that strangers can cause
 	failures  *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
 	readers   *flowcontrol.Readers
-	verifiers *flowcontrol.Limiter
-	showing   chan struct{} // held by who looks what history there is to show; capacity 1
-	shown     *shown        // owned by who holds showing
 	lock      io.Closer     // of the data directory
 	stopping  chan struct{} // closed when Run's context ended
 
@@ -229,15 +244,16 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 	case cfg.Listener == nil:
 		return nil, errors.New("coordinator: Config.Listener is nil: listen first")
 	}
-	if cfg.MaxHeadAge == 0 {
-		cfg.MaxHeadAge = defaultMaxHeadAge
+	if cfg.Timing.MaxHeadAge == 0 {
+		cfg.Timing.MaxHeadAge = defaultMaxHeadAge
 	}
-	if cfg.MaxHeadAge < MinMaxHeadAge || cfg.MaxHeadAge > MaxMaxHeadAge {
-		return nil, fmt.Errorf("coordinator: Config.MaxHeadAge is %v, want from %v to %v", cfg.MaxHeadAge,
+	if cfg.Timing.MaxHeadAge < MinMaxHeadAge || cfg.Timing.MaxHeadAge > MaxMaxHeadAge {
+		return nil, fmt.Errorf("coordinator: Config.Timing.MaxHeadAge is %v, want from %v to %v", cfg.Timing.MaxHeadAge,
 			MinMaxHeadAge, MaxMaxHeadAge)
 	}
-	if cfg.SelfHealAfter < 0 || cfg.SelfHealAfter > MaxSelfHealAfter {
-		return nil, fmt.Errorf("coordinator: Config.SelfHealAfter is %v, want at most %v", cfg.SelfHealAfter,
+	if cfg.Timing.SelfHealAfter < 0 || cfg.Timing.SelfHealAfter > MaxSelfHealAfter {
+		return nil, fmt.Errorf("coordinator: Config.Timing.SelfHealAfter is %v, want at most %v",
+			cfg.Timing.SelfHealAfter,
 			MaxSelfHealAfter)
 	}
 	if len(cfg.Peers) > peerrecovery.MaxPeers {
@@ -249,14 +265,14 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, fmt.Errorf("coordinator: Config.Peers: %q: %s", p, problem)
 		}
 	}
-	o := own{outside: cfg.FS}
-	if cfg.FS == nil {
+	o := own{outside: cfg.Machine.FS}
+	if cfg.Machine.FS == nil {
 		o.outside = durable.Shared()
 	}
 	cfg = cfg.withDefaults()
 	reloads := tlsfiles.NewFailures()
 	if !cfg.TLS.IsZero() { // first: a flag that was forgotten is told whatever else there is
-		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log,
+		files, err := tlsfiles.Open(credential.FilesConfig{Paths: cfg.TLS, Now: cfg.Machine.Now, Log: cfg.Log,
 			OnFailure: func(r credential.Reason) {
 				reloads.WithLabelValues(string(r)).Inc()
 			}})
@@ -267,10 +283,10 @@ func New(ctx context.Context, cfg Config) (*Coordinator, error) {
 			return nil, err
 		}
 	}
-	if err := cfg.FS.MkdirAll(cfg.DataDir); err != nil {
+	if err := cfg.Machine.FS.MkdirAll(cfg.DataDir); err != nil {
 		return nil, folderUnusable(cfg.DataDir, err)
 	}
-	lock, err := cfg.FS.Lock(cfg.DataDir + "/" + lockFile)
+	lock, err := cfg.Machine.FS.Lock(cfg.DataDir + "/" + lockFile)
 	if err != nil {
 		var held *durable.LockedError
 		if errors.As(err, &held) {
@@ -294,23 +310,23 @@ func CheckPeer(text string) string { return peerrecovery.CheckPeer(text) }
 // [own.outside].
 func (cfg Config) withDefaults() Config {
 	cfg.Advertise = slices.Clone(cfg.Advertise) // rooms share it
-	if cfg.LookupHost == nil {
-		cfg.LookupHost = net.DefaultResolver.LookupHost
+	if cfg.Machine.LookupHost == nil {
+		cfg.Machine.LookupHost = net.DefaultResolver.LookupHost
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
+	if cfg.Machine.Now == nil {
+		cfg.Machine.Now = time.Now
 	}
-	if cfg.Elapsed == nil {
-		cfg.Elapsed = sinceNow()
+	if cfg.Machine.Elapsed == nil {
+		cfg.Machine.Elapsed = sinceNow()
 	}
-	if cfg.FS == nil {
-		cfg.FS = durable.OS()
+	if cfg.Machine.FS == nil {
+		cfg.Machine.FS = durable.OS()
 	}
-	if cfg.Lease == 0 && cfg.Beat == 0 {
-		cfg.Lease, cfg.Beat = election.DefaultLease, election.DefaultBeat
+	if cfg.Timing.Lease == 0 && cfg.Timing.Beat == 0 {
+		cfg.Timing.Lease, cfg.Timing.Beat = election.DefaultLease, election.DefaultBeat
 	}
 	if cfg.knobs.maxListed == 0 {
 		cfg.knobs.maxListed = snapshot.MaxBans
@@ -324,8 +340,8 @@ func (cfg Config) withDefaults() Config {
 	if cfg.knobs.maxAsking == 0 {
 		cfg.knobs.maxAsking = peerrecovery.MaxAsking
 	}
-	if cfg.Registry == nil {
-		cfg.Registry = prometheus.NewRegistry()
+	if cfg.Monitoring.Registry == nil {
+		cfg.Monitoring.Registry = prometheus.NewRegistry()
 	}
 	return cfg
 }
@@ -333,15 +349,14 @@ func (cfg Config) withDefaults() Config {
 // assemble makes a coordinator with its rooms, and opens nothing.
 func assemble(cfg Config, o own) (*Coordinator, error) {
 	c := &Coordinator{
-		cfg: cfg, log: cfg.Log, now: cfg.Now, fs: cfg.FS, faults: cfg.Faults,
-		startedAt: cfg.Now(), elapsed: cfg.Elapsed,
-		registry: cfg.Registry,
-		readers:  new(flowcontrol.Readers), verifiers: newVerifiers(), showing: make(chan struct{}, 1),
-		backingUp: make(chan struct{}, 1),
-		limiter:   cfg.Rates.perSource(),
-		refusals:  flowcontrol.NewLogSampler(),
-		failures:  flowcontrol.NewLogSampler(),
-		stopping:  make(chan struct{}),
+		cfg: cfg, log: cfg.Log, now: cfg.Machine.Now, fs: cfg.Machine.FS, faults: cfg.Faults,
+		startedAt: cfg.Machine.Now(), elapsed: cfg.Machine.Elapsed,
+		registry: cfg.Monitoring.Registry,
+		readers:  new(flowcontrol.Readers),
+		limiter:  cfg.Rates.perSource(),
+		refusals: flowcontrol.NewLogSampler(),
+		failures: flowcontrol.NewLogSampler(),
+		stopping: make(chan struct{}),
 	}
 	var err error
 	c.guard, err = mesh.NewGuard(mesh.GuardConfig{
@@ -357,10 +372,10 @@ func assemble(cfg Config, o own) (*Coordinator, error) {
 // open is the part of New that must give the lock back if it fails.
 func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) (*Coordinator, error) {
 	var err error
-	if o.key, err = authority.LoadEnrolmentKey(cfg.FS, cfg.DataDir); err != nil {
+	if o.key, err = authority.LoadEnrolmentKey(cfg.Machine.FS, cfg.DataDir); err != nil {
 		return nil, err
 	}
-	ephemeral, err := credential.NewEphemeral(cfg.Now)
+	ephemeral, err := credential.NewEphemeral(cfg.Machine.Now)
 	if err != nil {
 		return nil, fmt.Errorf("make the ephemeral certificate: %w", err)
 	}
@@ -373,10 +388,10 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 	if err = c.rooms.Auditing.Open(public.String()[:16]); err != nil {
 		return nil, err
 	}
-	c.pulsed.Set(cfg.Now())
-	c.registerMetrics(cfg.Registry, reloads)
+	c.pulsed.Set(cfg.Machine.Now())
+	c.registerMetrics(cfg.Monitoring.Registry, reloads)
 	c.rooms.StoreGuard.Load()
-	s, err := c.rooms.Succession.Load(ctx)
+	s, err := c.rooms.Moves.Succession.Load(ctx)
 	if err != nil {
 		return nil, unreadable(ctx, err)
 	}
@@ -385,7 +400,7 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 			return nil, err
 		}
 	}
-	_ = c.rooms.Succession.Adopt(ctx, s) // a failure is logged, and is the state then
+	_ = c.rooms.Moves.Succession.Adopt(ctx, s) // a failure is logged, and is the state then
 	return c, ctx.Err()
 }
 
@@ -410,7 +425,7 @@ func unreadable(ctx context.Context, err error) error {
 // Rooms are its parts, for tests of them.
 func (c *Coordinator) Rooms() *Rooms { return &c.rooms }
 
-// Registry takes its metrics: [Config.Registry], or its own.
+// Registry takes its metrics: [Monitoring.Registry], or its own.
 func (c *Coordinator) Registry() *prometheus.Registry { return c.registry }
 
 // Serves reports whether all of its ports take connections.
@@ -425,9 +440,9 @@ func (c *Coordinator) Close() error {
 
 // wipe overwrites the secrets, when nobody uses them any more.
 func (c *Coordinator) wipe() {
-	c.rooms.OwnerRecovery.End()
-	c.rooms.Manifests.Wipe()
-	c.rooms.Keys.Wipe(c.rooms.Head.State())
+	c.rooms.Secrets.OwnerRecovery.End()
+	c.rooms.Moves.Manifests.Wipe()
+	c.rooms.Secrets.Keys.Wipe(c.rooms.Head.State())
 	if s := c.rooms.Head.State().Ready(); s != nil {
 		s.Secrets.Wipe()
 	}
@@ -439,25 +454,27 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	defer c.lock.Close()
 	// The server closes its listeners, but not if it was never started.
 	defer c.cfg.Listener.Close()
-	if c.cfg.Metrics != nil {
-		defer c.cfg.Metrics.Close()
+	if c.cfg.Monitoring.Listener != nil {
+		defer c.cfg.Monitoring.Listener.Close()
 	}
 	stop := ctx // ends when it is to stop, and not when a part fails
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
-	g.Go(func() error { return c.forever(ctx, "head", func() error { return c.rooms.Succession.Follow(ctx) }) })
+	g.Go(func() error {
+		return watch.Forever(ctx, c.log, "head", func() error { return c.rooms.Moves.Succession.Follow(ctx) })
+	})
 	if files := c.rooms.Self.Certificate().Files(); files != nil {
 		g.Go(func() error { return files.Run(ctx) })
-		g.Go(func() error { return c.rooms.Succession.FollowCertificate(ctx) })
+		g.Go(func() error { return c.rooms.Moves.Succession.FollowCertificate(ctx) })
 	}
 	g.Go(func() error { return c.rooms.Election.Run(ctx) })
 	g.Go(func() error {
-		return c.forever(ctx, "replica", func() error { return c.rooms.Announcement.Follow(ctx, stop) })
+		return watch.Forever(ctx, c.log, "replica", func() error { return c.rooms.Announcement.Follow(ctx, stop) })
 	})
 	g.Go(func() error {
-		return c.forever(ctx, "keepers", func() error { return c.rooms.Keepers.Follow(ctx) })
+		return watch.Forever(ctx, c.log, "keepers", func() error { return c.rooms.Secrets.Keepers.Follow(ctx) })
 	})
 	g.Go(func() error { return c.pulse(ctx) })
 	g.Go(func() error { return c.rooms.Auditing.Run(ctx) })
@@ -547,29 +564,35 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		g, run := errgroup.WithContext(run)
 		if s.Phase == authority.Ready {
 			g.Go(func() error {
-				return c.forever(run, "members", func() error { return c.rooms.Membership.FollowMembers(run, s) })
+				return watch.Forever(run, c.log, "members", func() error {
+					return c.rooms.Membership.FollowMembers(run,
+						s)
+				})
 			})
 			g.Go(func() error {
-				return c.forever(run, "config",
+				return watch.Forever(run, c.log, "config",
 					func() error { return c.rooms.Desired.Run(run, s) })
 			})
 			g.Go(func() error {
-				return c.forever(run, "trust", func() error { return c.rooms.Trust.Follow(run, s) })
+				return watch.Forever(run, c.log, "trust", func() error { return c.rooms.Trust.Follow(run, s) })
 			})
 			g.Go(func() error {
-				return c.forever(run,
+				return watch.Forever(run, c.log,
 					"publication", func() error { return c.rooms.Publication.Follow(run, s) })
 			})
 			g.Go(func() error {
-				return c.forever(run, "identity",
+				return watch.Forever(run, c.log, "identity",
 					func() error { return c.rooms.Bundle.KeepIdentity(run, s) })
 			})
-			g.Go(func() error { return c.forever(run, "pruning", func() error { return c.prune(run, s) }) })
+			g.Go(func() error { return watch.Forever(run, c.log, "pruning", func() error { return c.prune(run, s) }) })
 			g.Go(func() error {
-				return c.forever(run, "other coordinators", func() error { return c.rooms.Peers.Follow(run, s) })
+				return watch.Forever(run, c.log, "other coordinators", func() error {
+					return c.rooms.Peers.Follow(run,
+						s)
+				})
 			})
 			g.Go(func() error {
-				return c.forever(run, "audit checkpoints", func() error { return c.rooms.Audit.Run(run, s) })
+				return watch.Forever(run, c.log, "audit checkpoints", func() error { return c.rooms.Audit.Run(run, s) })
 			})
 			if c.cfg.PublishDir != "" {
 				g.Go(func() error { return c.rooms.Publication.FollowMirror(run, s) })
@@ -577,14 +600,18 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		}
 		if s.Phase == authority.Recovery {
 			g.Go(func() error {
-				return c.forever(run, "peers", func() error { return c.rooms.Succession.WatchPeers(run) })
+				return watch.Forever(run, c.log, "peers", func() error {
+					return c.rooms.Moves.Succession.WatchPeers(
+						run)
+				})
 			})
 			g.Go(func() error {
-				return c.forever(run, "recovery", func() error { return c.rooms.OwnerRecovery.Follow(run) })
+				return watch.Forever(run, c.log, "recovery",
+					func() error { return c.rooms.Secrets.OwnerRecovery.Follow(run) })
 			})
 			g.Go(func() error {
-				return c.forever(run,
-					"gathered shares", func() error { return c.rooms.OwnerRecovery.Watch(run) })
+				return watch.Forever(run, c.log,
+					"gathered shares", func() error { return c.rooms.Secrets.OwnerRecovery.Watch(run) })
 			})
 		}
 		select {
@@ -595,22 +622,6 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		_ = g.Wait() // forever ends with its context alone
 	}
 	return ctx.Err()
-}
-
-// forever runs f again after every failure, until ctx ends: a store that is out
-// of reach for a while must not end the process, and with it a copy of the seed.
-func (c *Coordinator) forever(ctx context.Context, what string, f func() error) error {
-	for {
-		err := f()
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		c.log.LogAttrs(ctx, slog.LevelWarn, "a loop failed and starts again", slog.String("loop", what),
-			slog.Any("err", err))
-		if err := watch.Sleep(ctx, watch.RetryPause); err != nil {
-			return err
-		}
-	}
 }
 
 // sinceNow returns a clock that only goes forward, whatever is done to the wall's.

@@ -273,10 +273,10 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 // outage puts the coordinator into recovery mode for as long, and lets it find back.
 func outage(t *testing.T, d *coordinatortest.Desk, lasts time.Duration) {
 	t.Helper()
-	coordinatortest.WantOnly(t, "recovery mode", d.C.Rooms().Succession.Adopt(t.Context(),
+	coordinatortest.WantOnly(t, "recovery mode", d.C.Rooms().Moves.Succession.Adopt(t.Context(),
 		authority.Recovering(d.State(), errors.New("the keeper is away"))), "")
 	d.Advance(lasts)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	coordinatortest.WantPhase(d, "ready", "")
 }
 

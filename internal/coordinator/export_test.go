@@ -13,14 +13,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
-	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -32,15 +30,12 @@ type (
 )
 
 const (
-	AuditRetention     = auditRetention
-	DefaultMaxHeadAge  = defaultMaxHeadAge
-	MaxRecipients      = maxRecipients
-	MaxStrangerBytes   = maxStrangerBytes
-	RequestTimeout     = requestTimeout
-	StaleAfter         = staleAfter
-	StuckAfter         = stuckAfter
-	VerifiersPerSource = verifiersPerSource
-	VerifyBurst        = verifyBurst
+	AuditRetention    = auditRetention
+	DefaultMaxHeadAge = defaultMaxHeadAge
+	MaxStrangerBytes  = maxStrangerBytes
+	RequestTimeout    = requestTimeout
+	StaleAfter        = staleAfter
+	StuckAfter        = stuckAfter
 )
 
 var (
@@ -89,15 +84,7 @@ func (c *Coordinator) Coordinators() *replicas.Directory {
 // SetNow exchanges the clock of what the coordinator itself does.
 func (c *Coordinator) SetNow(now func() time.Time) { c.now = now }
 
-// SetVerifiers exchanges the places of those that verify.
-func (c *Coordinator) SetVerifiers(g *flowcontrol.Limiter) { c.verifiers = g }
-
 func (x *Coordinator) Addresses() []string { return x.addresses() }
-
-func (x *Coordinator) BackupHead(s *authority.State, l store.Listing, owners []string) (*fealtyv1.BackupHead,
-	[]store.Entry, error) {
-	return x.backupHead(s, l, owners)
-}
 
 func (x *Coordinator) CheckSelf() { x.checkSelf() }
 
@@ -129,13 +116,6 @@ func (x *Coordinator) PruneWhileLeading(ctx context.Context, s *authority.State,
 
 func (x *Coordinator) Pulse(ctx context.Context) error { return x.pulse(ctx) }
 
-func (x *Coordinator) ShowHistory(ctx context.Context) (*shown, error) { return x.showHistory(ctx) }
-
-func (x *Coordinator) VerifyClaim(ctx context.Context, nonce []byte, binding []byte) (*fealtyv1.VerifyClaim,
-	*history.History, error) {
-	return x.verifyClaim(ctx, nonce, binding)
-}
-
 func (x *Coordinator) Word(ctx context.Context, method string, err error) error {
 	return x.word(ctx, method, err)
 }
@@ -144,8 +124,6 @@ func (x *Coordinator) WordStream(srv any, stream grpc.ServerStream, info *grpc.S
 	handler grpc.StreamHandler) error {
 	return x.wordStream(srv, stream, info, handler)
 }
-
-func (x *Coordinator) BackingUp() chan struct{} { return x.backingUp }
 
 func (x *Coordinator) Cfg() *Config { return &x.cfg }
 
@@ -163,13 +141,9 @@ func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
 
 func (x *Coordinator) Serving() *atomic.Bool { return &x.serving }
 
-func (x *Coordinator) Shown() *shown { return x.shown }
-
 func (x *Coordinator) Stopping() chan struct{} { return x.stopping }
 
 func (x *Coordinator) Store() store.Store { return x.store }
-
-func (x *Coordinator) Verifiers() *flowcontrol.Limiter { return x.verifiers }
 
 func (x health) Liveness() probeAnswer { return x.liveness() }
 

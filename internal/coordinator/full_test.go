@@ -128,7 +128,7 @@ func TestFullStoreLasts(t *testing.T) {
 	d.Store.SetFull(true)
 	for d.Clock().Before(end.Add(lifetimes.Stretch - time.Minute)) {
 		d.Advance(30 * time.Minute)
-		d.C.Rooms().Succession.Look(t.Context())
+		d.C.Rooms().Moves.Succession.Look(t.Context())
 		if !d.Clock().Before(end.Add(lifetimes.Stretch)) {
 			break
 		}
@@ -146,7 +146,7 @@ func TestFullStoreLasts(t *testing.T) {
 		t.Errorf("certified until %v alone, and its record ends at %v", m.Leaf.NotAfter, end)
 	}
 	d.Advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.Clock()))
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	coordinatortest.WantOnly(t, "for longer than that", past(d, m), explain.StoreFull)
 }
 
@@ -182,7 +182,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	coordinatortest.WantOnly(t, "a new key", m.Renew(), explain.StoreFull)
 	told("after a write", true)
 	d.Advance(time.Hour)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	told("an hour later, when nobody wrote since", true)
 	d.Store.SetFull(false)
 	coordinatortest.WantOnlyNil(t, m.Renew())
@@ -195,7 +195,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("while large writes are refused", true)
 	d.Advance(writable.Settles + time.Second)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	told("when none was refused for long", false)
 }
 
@@ -277,7 +277,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	end := recordedEnd(d, m)
 	for d.Clock().Before(end.Add(time.Hour)) {
 		d.Advance(20 * time.Minute)
-		d.C.Rooms().Succession.Look(t.Context())
+		d.C.Rooms().Moves.Succession.Look(t.Context())
 		coordinatortest.WantOnlyNil(t, againOf(m)) // for longer than in an outage: what is read is so
 	}
 	if m.Leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
@@ -319,6 +319,6 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 		t.Errorf("as soon as it takes one: %s", text)
 	}
 	d.Advance(writable.Settles + time.Second)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	told("when none was refused for long", "ok", "")
 }

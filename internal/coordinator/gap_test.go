@@ -70,14 +70,14 @@ func TestPresented(t *testing.T) {
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a, lost := f.Member("a"), f.Member("b")
 	atBackup := f.C.Rooms().Bundle.View().Signed
-	b := save(f, owners).signed(f.Signer)
+	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	banIn(f, lost)
 	banned := f.C.Rooms().Bundle.View().Signed
 	first, _, err := present(f, banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
 	}
-	b.restore()
+	b.Restore()
 	f.Start()
 	awaitPhase(f, authority.Ready)
 	if f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
@@ -125,7 +125,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	f.Member("a")
-	b := save(f, owners).signed(f.Signer)
+	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	for range 2 {
 		if _, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](
 			f.C.Rooms().Trust.RegisterServices)).RotateMeshKey(
@@ -135,7 +135,7 @@ func TestPresentedMeshKeys(t *testing.T) {
 		}
 	}
 	shown := f.C.Rooms().Bundle.View().Signed
-	b.restore()
+	b.Restore()
 	f.Start()
 	awaitPhase(f, authority.Ready)
 	if _, done, err := present(f, shown); err != nil {
@@ -164,13 +164,13 @@ func renewedInGap(t *testing.T) (*coordinatortest.Fleet, *coordinatortest.Node) 
 	t.Helper()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a := f.Member("a")
-	b := save(f, owners)
+	b := coordinatortest.Save(f, owners)
 	f.Advance(time.Minute)
 	if err := a.Renew(true); err != nil {
 		t.Fatal(err)
 	}
 	f.Advance(time.Minute)
-	b.planned().signed(f.Signer).restore()
+	b.Planned().Signed(f.Signer).Restore()
 	f.Start()
 	awaitPhase(f, authority.Ready)
 	f.Advance(time.Minute)
@@ -217,7 +217,7 @@ func TestRenewAfterRestoreInFullStore(t *testing.T) {
 func TestLinks(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
-	b := save(f, owners).signed(f.Signer)
+	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	start := f.C.Rooms().Head.State()
 	if err := f.Set(start.Manifest.Bytes()); err != nil {
 		t.Fatal(err)
@@ -257,7 +257,7 @@ func TestLinks(t *testing.T) {
 	if got := links(history.Hash{1}); len(got) != 0 {
 		t.Errorf("%d links for who knows another history", len(got))
 	}
-	b.restore()
+	b.Restore()
 	f.Start()
 	awaitPhase(f, authority.Ready)
 	got := links(before.Head.Hash)
@@ -271,9 +271,9 @@ func TestLinks(t *testing.T) {
 	}
 	// After another restore, too, who knows a head of before the first has to see both.
 	first := f.C.Rooms().Head.State()
-	again := save(f, owners).signed(f.Signer)
+	again := coordinatortest.Save(f, owners).Signed(f.Signer)
 	f.Advance(time.Minute)
-	again.planned().signed(f.Signer).restore()
+	again.Planned().Signed(f.Signer).Restore()
 	f.Start()
 	awaitPhase(f, authority.Ready)
 	got = links(before.Head.Hash)

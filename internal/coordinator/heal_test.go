@@ -17,7 +17,7 @@ import (
 func TestOthersHealWhenTheSetterDies(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 2, func(c *coordinator.Config) {
-		c.SelfHealAfter = 2 * time.Second
+		c.Timing.SelfHealAfter = 2 * time.Second
 		c.Log = slog.New(slog.DiscardHandler)
 	})
 	for _, r := range rs {
@@ -30,11 +30,11 @@ func TestOthersHealWhenTheSetterDies(t *testing.T) {
 		r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash)
 	}
 	f.Faults.FailNext("set.after-swap", 1, coordinatortest.ErrCrash)
-	release, err := f.C.Rooms().Turn.Take(t.Context())
+	release, err := f.C.Rooms().Moves.Turn.Take(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = f.C.Rooms().Succession.Rekey(t.Context(), f.C.Rooms().Head.State(), "test", "test", nil)
+	_, err = f.C.Rooms().Moves.Succession.Rekey(t.Context(), f.C.Rooms().Head.State(), "test", "test", nil)
 	f.Link.Cut(coordinatortest.ErrKilled) // before its loop finds the head among its candidates
 	release()
 	if err == nil {

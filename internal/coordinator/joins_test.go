@@ -354,7 +354,7 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
 	for _, c := range replicas {
-		c.Rooms().Succession.Look(t.Context())
+		c.Rooms().Moves.Succession.Look(t.Context())
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}

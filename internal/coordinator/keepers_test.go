@@ -146,13 +146,14 @@ func reseedAt(d *coordinatortest.Desk, m []byte) error {
 	d.T.Helper()
 	ctx := context.Background()
 	p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-		d.C.Rooms().Manifests.RegisterServices).PrepareReseed(
+		d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
 		ctx,
 		&fealtyv1.PrepareReseedRequest{Manifest: m})
 	if err != nil {
 		return err
 	}
-	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](d.C.Rooms().Manifests.RegisterServices).CommitReseed(
+	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](
+		d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(
 		ctx,
 		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: signChangeAt(d,
 			p.GetChange())})
@@ -309,7 +310,7 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	_, err = coordinatortest.Reshare(d, d.Seed)
 	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Shares.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Secrets.Shares.Drop(t.Context(), d.State()), "")
 	for _, k := range d.Store.Keys(sealed.Prefix) {
 		if strings.Contains(k, "/host") {
 			t.Errorf("%s is left of the keeper that was dismissed", k)
@@ -325,7 +326,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	id := coordinatortest.KeyIDs(t, d.C, d.Store)[0]
 	forget := func(id keyring.KeyID, dry bool) (*fealtyv1.ForgetKeeperKeyResponse, error) {
 		return coordinatortest.Served[fealtyv1.ManifestServiceServer](
-			d.C.Rooms().Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
+			d.C.Rooms().Moves.Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
 			&fealtyv1.ForgetKeeperKeyRequest{Keeper: "host", KeyId: string(id), DryRun: dry})
 	}
 	_, err := forget(id, false)
@@ -333,7 +334,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	_, err = forget("0123", false)
 	coordinatortest.WantOnly(t, "forget a key that sealed nothing", err, explain.NotFound)
 	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
-		d.C.Rooms().Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
+		d.C.Rooms().Moves.Manifests.RegisterServices).ForgetKeeperKey(t.Context(),
 		&fealtyv1.ForgetKeeperKeyRequest{Keeper: "nobody", KeyId: string(id)})
 	coordinatortest.WantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 
@@ -363,7 +364,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	if out.GetRemoved() == 0 || len(out.GetKeyIds()) != 0 || len(coordinatortest.KeyIDs(t, d.C, d.Store)) != 0 {
 		t.Errorf("%v is left, and the answer is %v", coordinatortest.KeyIDs(t, d.C, d.Store), out)
 	}
-	resp, err := d.C.Rooms().Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
+	resp, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
 	coordinatortest.WantOnly(t, "set", err, "")
 	made := resp.GetKeysMade()
 	if len(made) != 1 || made[0].GetKeeper() != "host" || made[0].GetFile() != "/keeper/key" ||
@@ -395,14 +396,14 @@ func TestLateSealIsRefused(t *testing.T) {
 	_, err := coordinatortest.Reshare(d, d.Seed)
 	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Shares.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "drop", d.C.Rooms().Secrets.Shares.Drop(t.Context(), d.State()), "")
 	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Fatalf("it opens %v", opened)
 	}
 	mv := &transition.Move{From: old, Manifest: old.Manifest, Link: old.Head, Secrets: old.Secrets}
 	mv.Sealing = mv.Seals()
-	coordinatortest.WantOnly(t, "look", d.C.Rooms().Keepers.Look(t.Context(), &mv.Sealing), "")
-	coordinatortest.WantOnly(t, "seal for a head of before", d.C.Rooms().Succession.WriteSecrets(t.Context(), mv),
+	coordinatortest.WantOnly(t, "look", d.C.Rooms().Secrets.Keepers.Look(t.Context(), &mv.Sealing), "")
+	coordinatortest.WantOnly(t, "seal for a head of before", d.C.Rooms().Moves.Succession.WriteSecrets(t.Context(), mv),
 		explain.ManifestStale)
 	if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 0 {
 		t.Errorf("it opens %v", opened)

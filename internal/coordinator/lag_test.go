@@ -390,8 +390,8 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 	}
 	b.AwaitHead(a)
 	mv := coordinatortest.Candidate(a, coordinatortest.MoreCoordinators(t), nil)
-	if took := a.C.Rooms().PeerRecovery.Prepare(a.Context(),
-		mv); len(took) != 1 || !slices.Contains(b.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
+	if took := a.C.Rooms().Secrets.PeerRecovery.Prepare(a.Context(),
+		mv); len(took) != 1 || !slices.Contains(b.C.Rooms().Secrets.Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Errorf("prepared for the next head: %v", took)
 	}
 }
@@ -444,10 +444,10 @@ func TestOvertakenPauses(t *testing.T) {
 		defer func() { coordinatortest.WantOnlyNil(t, other.Close()) }()
 		both := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), `match: ["key:`,
 			fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
-		_, err = d.C.Rooms().Manifests.Set(t.Context(), d.Request([]byte(both)), true)
+		_, err = d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(both)), true)
 		coordinatortest.WantOnlyNil(t, err)
-		other.Rooms().Succession.Look(t.Context())
-		_, err = d.C.Rooms().Manifests.Set(t.Context(), d.Request([]byte(both+"# again\n")), true)
+		other.Rooms().Moves.Succession.Look(t.Context())
+		_, err = d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(both+"# again\n")), true)
 		coordinatortest.WantOnlyNil(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
@@ -458,7 +458,7 @@ func TestOvertakenPauses(t *testing.T) {
 			}
 			return store.ErrConflict
 		})
-		if err := other.Rooms().Succession.Follow(ctx); !errors.Is(err, context.Canceled) {
+		if err := other.Rooms().Moves.Succession.Follow(ctx); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		d.Faults.Disarm("adopt.begin")

@@ -98,13 +98,15 @@ func openOn(t testing.TB, engine string) (database func(testing.TB) func() store
 func coordinators(t testing.TB, open func() store.Store) []*coordinatortest.Fleet {
 	t.Helper()
 	return coordinatorsWith(t, open,
-		func(cfg *coordinator.Config) { cfg.Lease, cfg.Beat = election.DefaultLease/2, election.DefaultBeat/2 })
+		func(cfg *coordinator.Config) {
+			cfg.Timing.Lease, cfg.Timing.Beat = election.DefaultLease/2, election.DefaultBeat/2
+		})
 }
 
 // longLease is for what must not wait for the end of a lease: within leadPatience no
 // lease ends.
 func longLease(cfg *coordinator.Config) {
-	cfg.Lease, cfg.Beat = leadership.MaxLease, election.DefaultBeat/2
+	cfg.Timing.Lease, cfg.Timing.Beat = leadership.MaxLease, election.DefaultBeat/2
 }
 
 func coordinatorsWith(t testing.TB, open func() store.Store,
@@ -303,7 +305,7 @@ func TestNoticeWhileTheLoopIsBusy(t *testing.T) {
 					return true
 				}
 				d.Alter = func(c *coordinator.Config) {
-					c.Elapsed = coordinator.SinceNow()
+					c.Machine.Elapsed = coordinator.SinceNow()
 					c.Store = seenReads{c.Store, election.Prefix, func() { reads.Add(1); at("reads") }}
 				}
 				d.Open()
@@ -488,7 +490,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 		"end of a rotation": func(ctx context.Context) error { return d.C.Rooms().Trust.FollowRotation(ctx, s) },
 		"gathered shares": func(ctx context.Context) error {
 			gather()
-			return d.C.Rooms().OwnerRecovery.Drop(ctx,
+			return d.C.Rooms().Secrets.OwnerRecovery.Drop(ctx,
 				s)
 		},
 	}
@@ -690,7 +692,9 @@ func TestWallClocksElectNobody(t *testing.T) {
 	t.Parallel()
 	// On a busy machine a beat takes longer than the shortest lease; a clock jumps over any.
 	all := coordinatorsWith(t, nil,
-		func(cfg *coordinator.Config) { cfg.Lease, cfg.Beat = 4*election.DefaultLease, election.DefaultBeat })
+		func(cfg *coordinator.Config) {
+			cfg.Timing.Lease, cfg.Timing.Beat = 4*election.DefaultLease, election.DefaultBeat
+		})
 	leader, term, others := awaitLeader(t, all...)
 	stands := func(when string) {
 		t.Helper()

@@ -29,8 +29,8 @@ func machineOf(dataDir string) machineFS {
 
 // ownMachine gives each coordinator of a fleet a machine of its own.
 func ownMachine(cfg *coordinator.Config) {
-	cfg.FS = machineOf(cfg.DataDir)
-	cfg.SelfHealAfter = 100 * time.Millisecond
+	cfg.Machine.FS = machineOf(cfg.DataDir)
+	cfg.Timing.SelfHealAfter = 100 * time.Millisecond
 }
 
 func (m machineFS) at(name string) string {

@@ -53,7 +53,7 @@ func againOf(m *coordinatortest.Machine) error {
 func runs(d *coordinatortest.Desk, t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
-	for _, loop := range []func(context.Context) error{d.C.FollowState, d.C.Rooms().Succession.Follow,
+	for _, loop := range []func(context.Context) error{d.C.FollowState, d.C.Rooms().Moves.Succession.Follow,
 		d.C.Rooms().Auditing.Run, d.C.Pulse} {
 		loops.Go(func() {
 			if err := loop(ctx); !errors.Is(err, context.Canceled) {
@@ -291,7 +291,7 @@ func TestOutageEnds(t *testing.T) {
 		t.Errorf("status, too late: %v, %v", st, err)
 	}
 	d.Store.SetDown(nil)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	coordinatortest.WantOnlyNil(t, a.Renew())
 }
 
@@ -301,14 +301,14 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
 	d.Advance(a.Leaf.NotAfter.Sub(d.Clock()) - time.Minute) // about to end
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	d.Store.SetDown(coordinatortest.ErrDown)
 	coordinatortest.WantOnlyNil(t, againOf(a))
 	d.Advance(coordinator.DefaultMaxHeadAge)
 	coordinatortest.WantOnlyNil(t, againOf(a))
 	end := a.Leaf.NotAfter
 	d.Store.SetDown(nil)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	remove(d, t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(coordinatortest.KeyOf(t,
 		a.Key)))
@@ -465,7 +465,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.Store.SetDown(nil)
-				d.C.Rooms().Succession.Look(t.Context())
+				d.C.Rooms().Moves.Succession.Look(t.Context())
 				if phase := d.State().Phase; phase != authority.Ready {
 					t.Errorf("cut after %d: it is %v after the outage: %s", n, phase, d.State().Reason)
 				}

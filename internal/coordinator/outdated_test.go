@@ -98,7 +98,7 @@ func TestOutdatedManifest(t *testing.T) {
 			}
 
 			again := d.Request(d.Manifest(pool + "  # another\n" + entry))
-			if _, err := d.C.Rooms().Manifests.Set(context.Background(), again, false); !errors.Is(err,
+			if _, err := d.C.Rooms().Moves.Manifests.Set(context.Background(), again, false); !errors.Is(err,
 				explain.ManifestInvalid) {
 				t.Fatalf("set once more = %v, want %v", err, explain.ManifestInvalid)
 			}

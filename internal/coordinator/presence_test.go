@@ -34,7 +34,7 @@ type together struct {
 func newTogether(t *testing.T, n int) *together {
 	t.Helper()
 	x := &together{t: t, since: time.Now()}
-	f := coordinatortest.ReadyFleet(t, func(cfg *coordinator.Config) { cfg.Elapsed = x.elapsed })
+	f := coordinatortest.ReadyFleet(t, func(cfg *coordinator.Config) { cfg.Machine.Elapsed = x.elapsed })
 	x.all = []*coordinatortest.Fleet{f}
 	for range n - 1 {
 		x.all = append(x.all, coordinatortest.NewReplica(t, f))

@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/watch"
 )
 
-// Bounds of [Config.MaxHeadAge].
+// Bounds of [Timing.MaxHeadAge].
 const (
 	MinMaxHeadAge = time.Minute // above authority.DegradedAfter
 	MaxMaxHeadAge = lifetimes.Stretch
@@ -111,13 +111,13 @@ func (c *Coordinator) health() health {
 	word, refuses := c.rooms.StoreGuard.Refusing()
 	reason := s.Reason
 	if s.Phase == authority.Recovery {
-		reason = c.rooms.OwnerRecovery.Text(s)
+		reason = c.rooms.Secrets.OwnerRecovery.Text(s)
 	}
 	return health{
-		Serving: c.serving.Load(), Tried: c.rooms.Succession.Tried(), Phase: s.Phase, Reason: reason,
-		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.MaxHeadAge,
+		Serving: c.serving.Load(), Tried: c.rooms.Moves.Succession.Tried(), Phase: s.Phase, Reason: reason,
+		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.Timing.MaxHeadAge,
 		Store: word, Refuses: refuses, Lost: c.rooms.StoreGuard.LostReason(),
-		PulseAge: c.pulsed.Age(now), Strict: c.cfg.LivenessStore,
+		PulseAge: c.pulsed.Age(now), Strict: c.cfg.Monitoring.LivenessStore,
 	}
 }
 
@@ -159,7 +159,7 @@ func (c *Coordinator) checkSelf() {
 	for _, l := range c.locks() {
 		passes(l)
 	}
-	c.rooms.Keys.Alive()
+	c.rooms.Secrets.Keys.Alive()
 	c.rooms.Bundle.Alive()
 	c.rooms.Peers.Alive()
 	c.rooms.Membership.Roster().Alive()
@@ -173,7 +173,7 @@ func (c *Coordinator) checkSelf() {
 
 func (c *Coordinator) locks() []sync.Locker {
 	return []sync.Locker{
-		c.rooms.OwnerRecovery.Alive(),
+		c.rooms.Secrets.OwnerRecovery.Alive(),
 	}
 }
 

@@ -158,21 +158,21 @@ func TestProbes(t *testing.T) {
 	d.Store.SetDown(errors.New("down"))
 	d.Advance(coordinator.DefaultMaxHeadAge)
 	d.C.Pulsed().Set(d.Clock())
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
 		t.Errorf("readiness in an outage: %+v", a)
 	}
-	d.C.Cfg().LivenessStore = true
+	d.C.Cfg().Monitoring.LivenessStore = true
 	want("in an outage, strict", 200, 200, 503, 0)
-	d.C.Cfg().LivenessStore = false
+	d.C.Cfg().Monitoring.LivenessStore = false
 	d.Advance(time.Second)
 	want("in an outage that is too long", 200, 503, 200, 0)
 	d.Store.SetDown(nil)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	want("after the outage", 200, 200, 200, 0)
 	d.Advance(coordinator.StuckAfter + time.Second)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	want("stuck", 200, 200, 503, 0)
 
 	// A keeper that is gone.
@@ -182,7 +182,7 @@ func TestProbes(t *testing.T) {
 	d.Restart()
 	d.C.Serving().Store(true)
 	want("before anybody was asked for the keys", 503, 503, 200, 1)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	want("in recovery mode", 200, 503, 200, 1)
 	if _, a := ask("/probe/readiness"); a.Phase != "recovery" || a.Reason == "" {
 		t.Errorf("readiness in recovery mode: %+v", a)

@@ -85,16 +85,16 @@ func TestUnknownOutcomeIsSettledByReading(t *testing.T) {
 func TestCandidatesWaitForTheirHead(t *testing.T) {
 	t.Parallel()
 	f, _ := coordinatortest.NewPeerFleet(t, 1, nil)
-	release, err := f.C.Rooms().Turn.Take(f.Context())
+	release, err := f.C.Rooms().Moves.Turn.Take(f.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
 	defer release()
 	s := f.C.Rooms().Head.State()
 	mv := coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)
 	seed := keyring.NewSeed()
 	mv.NewSeed, mv.Secrets, mv.Link.Salt = true, coordinatortest.SecretsOf(seed, history.Salt{1}), history.Salt{1}
-	f.C.Rooms().Keys.Pend(mv)
-	f.C.Rooms().Keys.Settle(s.Head)
-	if m := f.C.Rooms().Keys.Memory(f.C.Rooms().Head.State()); m.Mesh(mv.Link.MeshCAKey) == nil ||
+	f.C.Rooms().Secrets.Keys.Pend(mv)
+	f.C.Rooms().Secrets.Keys.Settle(s.Head)
+	if m := f.C.Rooms().Secrets.Keys.Memory(f.C.Rooms().Head.State()); m.Mesh(mv.Link.MeshCAKey) == nil ||
 		m.Secrets(mv.Link.Salt) == nil ||
 		!mv.Secrets.Same(coordinatortest.SecretsOf(seed, history.Salt{1})) {
 		t.Error("the keys of a head that may come are gone")
@@ -102,8 +102,8 @@ func TestCandidatesWaitForTheirHead(t *testing.T) {
 	other := mv.Link
 	other.Hash[0] ^= 1
 	other.Salt = s.Head.Salt
-	f.C.Rooms().Keys.Settle(other)
-	if m := f.C.Rooms().Keys.Memory(f.C.Rooms().Head.State()); m.Mesh(mv.Link.MeshCAKey) != nil ||
+	f.C.Rooms().Secrets.Keys.Settle(other)
+	if m := f.C.Rooms().Secrets.Keys.Memory(f.C.Rooms().Head.State()); m.Mesh(mv.Link.MeshCAKey) != nil ||
 		m.Secrets(mv.Link.Salt) != nil ||
 		!mv.Secrets.Gone() {
 		t.Error("the keys of a head that cannot come any more are kept")
@@ -164,13 +164,13 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 		if config != nil {
 			config(cfg)
 		}
-		cfg.Elapsed = func() time.Duration { return sinceStart() + time.Duration(later.Load()) }
-		cfg.SelfHealAfter = time.Hour
+		cfg.Machine.Elapsed = func() time.Duration { return sinceStart() + time.Duration(later.Load()) }
+		cfg.Timing.SelfHealAfter = time.Hour
 	}
 	r.Start()
 	r.AwaitHead(f)
 	before := r.C.Rooms().Head.State()
-	seen, err := verifyAt(t, r.Addr, recovery.Expected{Manifest: before.Manifest})
+	seen, err := coordinatortest.VerifyAt(t, r.Addr, recovery.Expected{Manifest: before.Manifest})
 	coordinatortest.WantOnly(t, "verify", err, "")
 	asked, answer := make(chan struct{}, 64), make(chan struct{})
 	goOn := sync.OnceFunc(func() { close(answer) })
@@ -183,16 +183,17 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	r.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it is not prepared
 
 	// As long as it cannot even look, it says that it is behind to who verifies it.
-	release, err := r.C.Rooms().Turn.Take(r.Context())
+	release, err := r.C.Rooms().Moves.Turn.Take(r.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
 	coordinatortest.WantOnly(t, "set", coordinatortest.SetPeople(f, coordinatortest.MoreCoordinators(t)), "")
 	if s := r.C.Rooms().Head.State(); s != before {
 		t.Fatalf("it is at index %d", s.Head.Index)
 	}
 	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: seen.Mark()}
-	_, err = verifyAt(t, r.Addr, want)
+	_, err = coordinatortest.VerifyAt(t, r.Addr, want)
 	coordinatortest.WantCode(t, err, explain.RecoveryMode)
-	if claim, _, err := r.C.VerifyClaim(r.Context(), make([]byte, proof.NonceBytes), make([]byte, 32)); err != nil ||
+	if claim, _, err := r.C.Rooms().Verification.Claim(r.Context(), make([]byte, proof.NonceBytes), make([]byte,
+		32)); err != nil ||
 		claim.GetReady() || len(claim.GetMeshCa()) > 0 {
 		t.Errorf("behind the head it claims %v, %v", claim, err)
 	}
@@ -260,21 +261,22 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	old := f.C.Rooms().Head.State()
 	former, oldHistory := keep(f), coordinatortest.Loaded(f)
-	found, err := verifyAt(t, f.Addr, recovery.Expected{Manifest: old.Manifest})
+	found, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: old.Manifest})
 	coordinatortest.WantOnly(t, "verify", err, "")
 	reseedIn(f)
 	f.AwaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
 	s := f.C.Rooms().Head.State()
 	seen := recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()}
-	now, err := verifyAt(t, f.Addr, seen)
+	now, err := coordinatortest.VerifyAt(t, f.Addr, seen)
 	coordinatortest.WantOnly(t, "verify after the reseed", err, "")
 	if got := now.Mark(); got.Root != s.RootPin || string(got.TransactionKey) == string(seen.Seen.TransactionKey) {
 		t.Errorf("the mark is %+v", got)
 	}
 	// claim is what the coordinator's own key vouches for, as altered.
 	claim := func(h *history.History, alter func(*proof.VerifyTranscript)) string {
-		return (&impostor{answer: func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error) {
+		return (&coordinatortest.Impostor{Answer: func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History,
+			error) {
 			tr := proof.VerifyTranscript{
 				Cluster: coordinatortest.Cluster, Nonce: nonce, Binding: binding, Head: s.Head.Hash[:], Ready: true,
 				Root: s.Root.Raw, MeshCA: s.MeshCA().Certificate().Raw, TransactionKey: s.Secrets.TransactionKey(),
@@ -285,7 +287,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 				Cluster: tr.Cluster, Ready: tr.Ready, Head: tr.Head, Root: tr.Root, MeshCa: tr.MeshCA,
 				TransactionKey: tr.TransactionKey, Key: key, Evidence: evidence,
 			}, h, err
-		}}).serve(t)
+		}}).Serve(t)
 	}
 	underOld, err := ca.RenewMeshCA(old.Root, former.keys.RootCA(), s.MeshCA(), coordinatortest.Cluster, time.Hour,
 		f.Clock())
@@ -298,7 +300,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 		"never seen": {Manifest: s.Manifest}, "seen before the reseed": seen, "seen after it": {Manifest: s.Manifest,
 			Seen: now.Mark()},
 	} {
-		_, err := verifyAt(t, oldRoot, want)
+		_, err := coordinatortest.VerifyAt(t, oldRoot, want)
 		if err == nil || explain.Of(err).Code != explain.VerifyAuthority {
 			t.Errorf("the root of before, %s: %v", name, err)
 		}
@@ -306,17 +308,17 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	oldKey := claim(coordinatortest.Loaded(f), func(tr *proof.VerifyTranscript) {
 		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
 	})
-	_, err = verifyAt(t, oldKey, seen)
+	_, err = coordinatortest.VerifyAt(t, oldKey, seen)
 	coordinatortest.WantCode(t, err, explain.VerifyHistory)
 	back := claim(oldHistory, func(tr *proof.VerifyTranscript) {
 		tr.Head, tr.Root, tr.MeshCA = old.Head.Hash[:], old.Root.Raw, old.MeshCA().Certificate().Raw
 		tr.TransactionKey = former.keys.Transaction().Public().(ed25519.PublicKey)
 	})
 	// Under the key that was seen its head does not verify any more.
-	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: now.Mark()})
+	_, err = coordinatortest.VerifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: now.Mark()})
 	coordinatortest.WantCode(t, err, explain.VerifyHistory)
-	_, err = verifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()})
+	_, err = coordinatortest.VerifyAt(t, back, recovery.Expected{Manifest: s.Manifest, Seen: found.Mark()})
 	coordinatortest.WantOnly(t, "who saw no more", err, "")
-	_, err = verifyAt(t, claim(coordinatortest.Loaded(f), func(*proof.VerifyTranscript) {}), seen)
+	_, err = coordinatortest.VerifyAt(t, claim(coordinatortest.Loaded(f), func(*proof.VerifyTranscript) {}), seen)
 	coordinatortest.WantOnly(t, "the truth", err, "")
 }

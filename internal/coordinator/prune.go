@@ -42,7 +42,7 @@ func (c *Coordinator) prune(ctx context.Context, s *authority.State) error {
 
 // pruneWhileLeading prunes until ended is closed.
 func (c *Coordinator) pruneWhileLeading(ctx context.Context, s *authority.State, ended <-chan struct{}) error {
-	if err := c.rooms.Shares.Drop(ctx, s); err != nil {
+	if err := c.rooms.Secrets.Shares.Drop(ctx, s); err != nil {
 		return err
 	}
 	for {
@@ -81,7 +81,7 @@ func (c *Coordinator) pruneOnce(ctx context.Context, s *authority.State, now tim
 	if err := c.rooms.Bundle.Prune(ctx, s, now, lead); err != nil {
 		return err
 	}
-	if err := c.rooms.OwnerRecovery.Drop(ctx, s); err != nil {
+	if err := c.rooms.Secrets.OwnerRecovery.Drop(ctx, s); err != nil {
 		return err
 	}
 	if err := c.rooms.Announcement.Drop(ctx, s, now); err != nil {

@@ -538,10 +538,10 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 	defer other.Close()
 	both := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), `match: ["key:`,
 		fmt.Sprintf(`match: ["key:%s", "key:`, other.Rooms().Self.EnrolmentKey()), 1)
-	if _, err := d.C.Rooms().Manifests.Set(t.Context(), d.Request([]byte(both)), true); err != nil {
+	if _, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(both)), true); err != nil {
 		t.Fatal(err)
 	}
-	other.Rooms().Succession.Look(t.Context())
+	other.Rooms().Moves.Succession.Look(t.Context())
 	d.Joined("a")
 	publishers := map[*coordinator.Coordinator]*publication.Publisher{d.C: publication.NewPublisher(),
 		other: publication.NewPublisher()}
@@ -578,7 +578,7 @@ func TestRepairInTurn(t *testing.T) {
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Succession.Look(t.Context())
+	other.Rooms().Moves.Succession.Look(t.Context())
 	const n = 2*publication.MaxPublished + 7
 	crowd(d, n)
 	follow(d, other)
@@ -748,7 +748,7 @@ func TestPublicationsRace(t *testing.T) {
 			other.Rooms().Self.EnrolmentKey())); err != nil {
 			rt.Fatal(err)
 		}
-		other.Rooms().Succession.Look(context.Background())
+		other.Rooms().Moves.Succession.Look(context.Background())
 		replicas := []*coordinator.Coordinator{d.C, other}
 		publishers := []*publication.Publisher{publication.NewPublisher(), publication.NewPublisher()}
 		roots := make(map[uint64]string)
@@ -840,7 +840,7 @@ func TestLatePublication(t *testing.T) {
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Succession.Look(t.Context())
+	other.Rooms().Moves.Succession.Look(t.Context())
 	d.Joined("a")
 	follow(d, other)
 	b := publication.NewPublisher()

@@ -42,10 +42,10 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a := f.Member("a")
-	b := save(f, owners).signed(f.Signer)
+	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	goOnFrom(f, owners)
 	seen := seenBy(f)
-	b.restore()
+	b.Restore()
 	if err := os.Remove(filepath.Join(f.Dir, "keeper.key")); err != nil {
 		t.Fatal(err)
 	}
@@ -59,9 +59,9 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 		t.Fatalf("without an agreement: %v", err)
 	}
 	r := unagreed.Restore
-	if r.Seen != seen.SeenHead.Mark || r.Back != b.v.Mark() || len(r.Signers) != 1 || r.Signers[0] != "alice" ||
-		r.Needed != 1 || !r.BackupAt.Equal(b.plan.Header.CreatedAt) || r.Reason != "test" ||
-		r.PlannedAt.Sub(b.plan.At).Abs() > time.Minute {
+	if r.Seen != seen.SeenHead.Mark || r.Back != b.V.Mark() || len(r.Signers) != 1 || r.Signers[0] != "alice" ||
+		r.Needed != 1 || !r.BackupAt.Equal(b.Plan.Header.CreatedAt) || r.Reason != "test" ||
+		r.PlannedAt.Sub(b.Plan.At).Abs() > time.Minute {
 		t.Errorf("it shows %+v", r)
 	}
 	other := expect
@@ -69,7 +69,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	if _, err := f.Bring(alice, other); err == nil {
 		t.Error("who agreed to another restore sends a share for this one")
 	}
-	if p, _ := f.C.Rooms().OwnerRecovery.Progress(); len(p.GetBrought()) != 0 {
+	if p, _ := f.C.Rooms().Secrets.OwnerRecovery.Progress(); len(p.GetBrought()) != 0 {
 		t.Fatalf("in are %v", p.GetBrought())
 	}
 	var told *recovery.Restore
@@ -100,12 +100,12 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
-	b := save(f, owners)
+	b := coordinatortest.Save(f, owners)
 	goOnFrom(f, owners)
-	later := save(f, owners).signed(f.Signer)
+	later := coordinatortest.Save(f, owners).Signed(f.Signer)
 	seen := seenBy(f)
 	foreignFleet, foreignOwners := coordinatortest.NewOwnedFleet(t, nil)
-	foreign := save(foreignFleet, foreignOwners).signed(foreignFleet.Signer)
+	foreign := coordinatortest.Save(foreignFleet, foreignOwners).Signed(foreignFleet.Signer)
 	goOnFrom(foreignFleet, foreignOwners)
 	_, stranger, err := ed25519.GenerateKey(rand.Reader)
 	coordinatortest.WantOnlyNil(t, err)
@@ -117,18 +117,18 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 		coordinatortest.WantOnlyNil(t, err)
 		return raw
 	}
-	signed := func(key ed25519.PrivateKey) *saved {
-		c := &saved{f: f, file: b.file, ids: b.ids, v: b.v}
-		plan := *b.plan
+	signed := func(key ed25519.PrivateKey) *coordinatortest.Saved {
+		c := &coordinatortest.Saved{F: f, File: b.File, Ids: b.Ids, V: b.V}
+		plan := *b.Plan
 		plan.Signatures = nil
-		c.plan = &plan
+		c.Plan = &plan
 		if key != nil {
-			c.signed(key)
+			c.Signed(key)
 		}
 		return c
 	}
 	good := signed(f.Signer)
-	if _, err := seen.CheckRestore(b.v, intentOf(*good.plan)); err != nil {
+	if _, err := seen.CheckRestore(b.V, intentOf(*good.Plan)); err != nil {
 		t.Fatalf("the one that is signed: %v", err)
 	}
 	with := func(alter func(*recovery.Mark)) recovery.Mark {
@@ -139,11 +139,11 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 		return m
 	}
 	altered := func(alter func(*backup.Intent)) []byte {
-		i := *good.plan
+		i := *good.Plan
 		alter(&i)
 		return intentOf(i)
 	}
-	unfinished := *good.plan
+	unfinished := *good.Plan
 	unfinished.Whole = false
 	cut, err := unfinished.Encode()
 	coordinatortest.WantOnlyNil(t, err)
@@ -153,36 +153,36 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 		raw  []byte
 		why  string // of the refusal
 	}{
-		"nobody signed":     {seen, b.v, intentOf(*signed(nil).plan), "0 of 1"},
-		"a stranger signed": {seen, b.v, intentOf(*signed(stranger).plan), "0 of 1"},
+		"nobody signed":     {seen, b.V, intentOf(*signed(nil).Plan), "0 of 1"},
+		"a stranger signed": {seen, b.V, intentOf(*signed(stranger).Plan), "0 of 1"},
 		"below the threshold": {with(func(m *recovery.Mark) {
 			m.Signers = &history.SeenSigners{Threshold: 2, Keys: append([]manifest.Key{strangerKey}, m.Signers.Keys...)}
-		}), b.v, intentOf(*good.plan), "1 of 2"},
+		}), b.V, intentOf(*good.Plan), "1 of 2"},
 		"signed twice by one": {with(func(m *recovery.Mark) {
 			m.Signers = &history.SeenSigners{Threshold: 2, Keys: append([]manifest.Key{strangerKey}, m.Signers.Keys...)}
-		}), b.v, altered(func(i *backup.Intent) { i.Signatures = append(i.Signatures, i.Signatures...) }), "1 of 2"},
+		}), b.V, altered(func(i *backup.Intent) { i.Signatures = append(i.Signatures, i.Signatures...) }), "1 of 2"},
 		"signed by who is no signer any more": {with(func(m *recovery.Mark) {
 			m.Signers = &history.SeenSigners{Threshold: 1, Keys: []manifest.Key{strangerKey}}
-		}), b.v, intentOf(*good.plan), "0 of 1"},
-		"who were the signers is not known": {with(func(m *recovery.Mark) { m.Signers = nil }), b.v,
-			intentOf(*good.plan), "does not remember who the signers were"},
-		"for another head":                           {seen, b.v, intentOf(*later.plan), "goes on from head"},
-		"of another cluster":                         {seen, b.v, intentOf(*foreign.plan), "head"},
-		"shown under the history of another cluster": {seen, foreign.v, intentOf(*foreign.plan), ""},
+		}), b.V, intentOf(*good.Plan), "0 of 1"},
+		"who were the signers is not known": {with(func(m *recovery.Mark) { m.Signers = nil }), b.V,
+			intentOf(*good.Plan), "does not remember who the signers were"},
+		"for another head":                           {seen, b.V, intentOf(*later.Plan), "goes on from head"},
+		"of another cluster":                         {seen, b.V, intentOf(*foreign.Plan), "head"},
+		"shown under the history of another cluster": {seen, foreign.V, intentOf(*foreign.Plan), ""},
 		"an older one, " +
-			"replayed": {with(func(m *recovery.Mark) { m.AuthorityEpoch = good.plan.AuthorityEpoch }), b.v,
-			intentOf(*good.plan), "older than what"},
-		"under other clocks": {seen, b.v,
+			"replayed": {with(func(m *recovery.Mark) { m.AuthorityEpoch = good.Plan.AuthorityEpoch }), b.V,
+			intentOf(*good.Plan), "older than what"},
+		"under other clocks": {seen, b.V,
 			altered(func(i *backup.Intent) { i.AuthorityEpoch++ }), "does not verify"},
-		"at another index": {seen, b.v, altered(func(i *backup.Intent) { i.Index++ }),
+		"at another index": {seen, b.V, altered(func(i *backup.Intent) { i.Index++ }),
 			"does not verify"},
-		"of another backup": {seen, b.v,
+		"of another backup": {seen, b.V,
 			altered(func(i *backup.Intent) { i.Trailer.Digest[0] ^= 1 }), ""},
-		"made at another time": {seen, b.v,
+		"made at another time": {seen, b.V,
 			altered(func(i *backup.Intent) { i.Header.CreatedAt = i.Header.CreatedAt.Add(time.Hour) }), ""},
-		"not at its end":      {seen, b.v, cut, "did not come to its end"},
-		"nothing that is one": {seen, b.v, []byte("{}"), ""},
-		"too long":            {seen, b.v, bytes.Repeat([]byte(" "), 1<<20), "at most"},
+		"not at its end":      {seen, b.V, cut, "did not come to its end"},
+		"nothing that is one": {seen, b.V, []byte("{}"), ""},
+		"too long":            {seen, b.V, bytes.Repeat([]byte(" "), 1<<20), "at most"},
 	} {
 		r, err := row.mark.CheckRestore(row.v, row.raw)
 		if err == nil || r != nil || !strings.Contains(err.Error(), row.why) {
@@ -191,7 +191,7 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	}
 
 	// Over the wire the refusal is the one of the mark, and says what is missing.
-	signed(stranger).restore()
+	signed(stranger).Restore()
 	coordinatortest.WantOnlyNil(t, os.Remove(filepath.Join(f.Dir, "keeper.key")))
 	f.Start()
 	_, err = f.Bring(owners.ShareFile(f.Store, "alice"), recovery.Options{Expect: recovery.Expect{Seen: seen}})
@@ -211,7 +211,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	}
 	f.Stop()
 	f.Start()
-	for what, text := range map[string]string{"status": f.C.Rooms().OwnerRecovery.Text(
+	for what, text := range map[string]string{"status": f.C.Rooms().Secrets.OwnerRecovery.Text(
 		f.C.Rooms().Head.State()),
 		"readiness": f.C.Health().Readiness().Reason} {
 		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
@@ -222,7 +222,7 @@ func TestRecoveryNamesOwners(t *testing.T) {
 	if _, err := f.Bring(p.ShareFile(f.Store, "bob"), recovery.Options{}); err != nil {
 		t.Fatal(err)
 	}
-	if text := f.C.Rooms().OwnerRecovery.Text(f.C.Rooms().Head.State()); !strings.HasPrefix(text,
+	if text := f.C.Rooms().Secrets.OwnerRecovery.Text(f.C.Rooms().Head.State()); !strings.HasPrefix(text,
 		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
 		t.Errorf("with one share it says %q", text)
 	}

@@ -198,7 +198,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
 			}
-			_, err = d.C.Rooms().Manifests.Set(t.Context(),
+			_, err = d.C.Rooms().Moves.Manifests.Set(t.Context(),
 				&fealtyv1.SetManifestRequest{Manifest: d.Manifest(coordinatortest.PoolEntries)},
 				true)
 			if !errors.Is(err, explain.RecoveryMode) && !errors.Is(err, explain.ManifestLeavesOut) {
@@ -261,13 +261,13 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 			m := d.Joined("a")
 			good := d.Store.Snapshot()
 			tc.spoil(d)
-			d.C.Rooms().Succession.Look(t.Context())
+			d.C.Rooms().Moves.Succession.Look(t.Context())
 			coordinatortest.WantPhase(d, "recovery", "")
 			coordinatortest.WantOnly(t, "renew", m.Renew(), explain.RecoveryMode)
 			// The keeper is gone too: what is in memory is enough.
 			coordinatortest.WantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
 			d.Store.Revert(good)
-			d.C.Rooms().Succession.Look(t.Context())
+			d.C.Rooms().Moves.Succession.Look(t.Context())
 			coordinatortest.WantPhase(d, "ready", "")
 			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 		})
@@ -348,7 +348,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 					d.Store.Lose(append(lost, how)...)
 					err := d.Set(coordinatortest.PoolEntries + coordinatortest.CoordinatorEntry(t, 2))
 					d.Store.Lose()
-					d.C.Rooms().Succession.Look(t.Context())
+					d.C.Rooms().Moves.Succession.Look(t.Context())
 					if err == nil && (d.State().Phase != authority.Ready || d.State().Head.Hash == before) {
 						t.Fatal("a set was acknowledged and is not in force")
 					}
@@ -437,18 +437,18 @@ func TestTwoFirstSets(t *testing.T) {
 			d.Store.Intercept(func(store.Tx) {
 				if writes++; writes == stop+1 {
 					d.Store.Intercept(nil)
-					if _, err := other.Rooms().Manifests.Set(context.Background(), req, true); err != nil {
+					if _, err := other.Rooms().Moves.Manifests.Set(context.Background(), req, true); err != nil {
 						t.Errorf("the other's set: %v", err)
 					}
 				}
 			})
-			_, err = d.C.Rooms().Manifests.Set(t.Context(), req, true)
+			_, err = d.C.Rooms().Moves.Manifests.Set(t.Context(), req, true)
 			d.Store.Intercept(nil)
 			if writes > stop && err == nil && stop < 5 {
 				t.Fatal("both won")
 			}
-			d.C.Rooms().Succession.Look(t.Context())
-			other.Rooms().Succession.Look(t.Context())
+			d.C.Rooms().Moves.Succession.Look(t.Context())
+			other.Rooms().Moves.Succession.Look(t.Context())
 			for name, c := range map[string]*coordinator.Coordinator{"this": d.C, "the other": other} {
 				if phase, reason := c.Phase(); phase != "ready" {
 					t.Fatalf("%s is in %s: %s", name, phase, reason)
@@ -476,7 +476,7 @@ func TestTwoReplicas(t *testing.T) {
 		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 		other.Rooms().Self.EnrolmentKey())
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
-	other.Rooms().Succession.Look(t.Context())
+	other.Rooms().Moves.Succession.Look(t.Context())
 	if phase, reason := other.Phase(); phase != "ready" {
 		t.Fatalf("the other replica is in %s: %s", phase, reason)
 	}
@@ -497,7 +497,7 @@ func TestTwoReplicas(t *testing.T) {
 		t.Fatal("the other replica did not catch up")
 	}
 	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
-	other.Rooms().Succession.Look(t.Context())
+	other.Rooms().Moves.Succession.Look(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
 	banAt(d, t, identity.Data, "a")
@@ -553,7 +553,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "{name: coordinator-1,",
 			"{name: renamed,", 1)
-		_, err := d.C.Rooms().Manifests.Set(t.Context(), d.Request([]byte(m)), false)
+		_, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(m)), false)
 		coordinatortest.WantOnly(t, "set", err, explain.RequestField)
 	})
 	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {

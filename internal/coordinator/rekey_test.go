@@ -15,12 +15,12 @@ import (
 // rekey asks the desk's coordinator for a new mesh CA key.
 func rekey(d *coordinatortest.Desk) (*authority.State, error) {
 	d.T.Helper()
-	release, err := d.C.Rooms().Turn.Take(context.Background())
+	release, err := d.C.Rooms().Moves.Turn.Take(context.Background())
 	if err != nil {
 		d.T.Fatal(err)
 	}
 	defer release()
-	return d.C.Rooms().Succession.Rekey(context.Background(), d.State(), "test", "test", nil)
+	return d.C.Rooms().Moves.Succession.Rekey(context.Background(), d.State(), "test", "test", nil)
 }
 
 func TestRekey(t *testing.T) {
@@ -55,12 +55,12 @@ func TestRekeyAfterAnOldHead(t *testing.T) {
 	old := d.State()
 	coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 	now := d.State()
-	release, err := d.C.Rooms().Turn.Take(t.Context())
+	release, err := d.C.Rooms().Moves.Turn.Take(t.Context())
 	coordinatortest.WantOnly(t, "turn", err, "")
-	_, err = d.C.Rooms().Succession.Rekey(t.Context(), old, "test", "test", nil)
+	_, err = d.C.Rooms().Moves.Succession.Rekey(t.Context(), old, "test", "test", nil)
 	release()
 	coordinatortest.WantOnly(t, "rekey", err, explain.HistoryInvalid)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	if d.State() != now {
 		t.Error("the state is another one")
 	}
@@ -119,9 +119,9 @@ func TestRekeyWantsAdmission(t *testing.T) {
 	stranger, err := d.Another("stranger")
 	coordinatortest.WantOnly(t, "start", err, "")
 	defer stranger.Close()
-	_, err = stranger.Rooms().Succession.Rekey(t.Context(), d.State(), "test", "test", nil)
+	_, err = stranger.Rooms().Moves.Succession.Rekey(t.Context(), d.State(), "test", "test", nil)
 	coordinatortest.WantOnly(t, "a stranger's rekey", err, explain.ManifestLeavesOut)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	coordinatortest.WantPhase(d, "ready", "")
 }
 
@@ -133,9 +133,9 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 	d.Faults.Fail("adopt.begin", coordinatortest.ErrCrash)
 	var last history.Record
 	for range 3 {
-		release, err := d.C.Rooms().Turn.Take(t.Context())
+		release, err := d.C.Rooms().Moves.Turn.Take(t.Context())
 		coordinatortest.WantOnly(t, "turn", err, "")
-		_, err = d.C.Rooms().Succession.Rekey(t.Context(), d.State().Ready(), "test", "test", nil)
+		_, err = d.C.Rooms().Moves.Succession.Rekey(t.Context(), d.State().Ready(), "test", "test", nil)
 		release()
 		coordinatortest.WantOnly(t, "rekey", err, explain.DoneNotInForce)
 		last = coordinatortest.MustHead(t, d)

@@ -38,7 +38,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	const agents = "asked of an agent, on its own socket"
 	prepared := func(d *coordinatortest.Desk) *fealtyv1.CommitReseedRequest {
 		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-			d.C.Rooms().Manifests.RegisterServices).PrepareReseed(
+			d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
 			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		coordinatortest.WantOnly(t, "prepare", err, "")
@@ -59,7 +59,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"ManifestService.SetManifest", "refused: it names the head that it follows",
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := d.C.Rooms().Manifests.Set(ctx,
+					_, err := d.C.Rooms().Moves.Manifests.Set(ctx,
 						d.Request(d.Manifest(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2))),
 						true)
 					return err
@@ -71,7 +71,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
 					_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-						d.C.Rooms().Manifests.RegisterServices).PrepareReseed(ctx,
+						d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(ctx,
 						&fealtyv1.PrepareReseedRequest{})
 					return err
 				}
@@ -81,7 +81,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 				req := prepared(d)
 				return func() error {
 					_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-						d.C.Rooms().Manifests.RegisterServices).CommitReseed(ctx, req)
+						d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(ctx, req)
 					return err
 				}
 			}},

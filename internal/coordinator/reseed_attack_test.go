@@ -113,7 +113,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 	f.Faults.Disarm("adopt.begin")
 	for range 3 {
-		f.C.Rooms().Succession.Look(t.Context())
+		f.C.Rooms().Moves.Succession.Look(t.Context())
 	}
 	if thawed(f) {
 		t.Error("the freeze ended though the trust state was not moved")

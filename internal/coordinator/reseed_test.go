@@ -487,7 +487,7 @@ func TestReseedInterrupted(t *testing.T) {
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 					s := f.C.Rooms().Head.State()
 					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch &&
-						!f.C.Rooms().Reseal.Unsettled() && thawed(f) {
+						!f.C.Rooms().Moves.Reseal.Unsettled() && thawed(f) {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -996,12 +996,12 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				}
 				by = c
 			}
-			if _, _, err := by.Rooms().Reseal.Freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := by.Rooms().Moves.Reseal.Freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
-			if err := d.C.Rooms().Reseal.Move(t.Context(),
-				s); err != nil || d.Store.Version(record.FreezeKey) == 0 || d.C.Rooms().Reseal.Unsettled() {
+			if err := d.C.Rooms().Moves.Reseal.Move(t.Context(),
+				s); err != nil || d.Store.Version(record.FreezeKey) == 0 || d.C.Rooms().Moves.Reseal.Unsettled() {
 				t.Errorf("who follows the head: %v; frozen: %v", err, d.Store.Version(record.FreezeKey) != 0)
 			}
 			d.Advance(tc.after)
@@ -1024,7 +1024,7 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 	for after, want := range map[time.Duration]bool{0: false, reseal.FreezeLimit: false,
 		reseal.FreezeLimit + time.Second: true} {
 		d := coordinatortest.PoolDesk(t)
-		if _, _, err := d.C.Rooms().Reseal.Freeze(t.Context(), d.State(), history.Salt{1}); err != nil {
+		if _, _, err := d.C.Rooms().Moves.Reseal.Freeze(t.Context(), d.State(), history.Salt{1}); err != nil {
 			t.Fatal(err)
 		}
 		d.Advance(after)
@@ -1042,7 +1042,7 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 		if _, _, leads := d.C.Rooms().Election.Leading(); leads {
 			t.Errorf("%v after the freeze it leads", after)
 		}
-		if got := d.C.Rooms().Reseal.Unsettled(); got != want {
+		if got := d.C.Rooms().Moves.Reseal.Unsettled(); got != want {
 			t.Errorf("%v after the freeze it was looked at: %v, want %v", after, got, want)
 		}
 	}
@@ -1061,7 +1061,7 @@ func TestFreezeOverADamagedHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			s := d.State()
-			if _, _, err := d.C.Rooms().Reseal.Freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := d.C.Rooms().Moves.Reseal.Freeze(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			damage(d, s)

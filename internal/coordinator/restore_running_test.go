@@ -128,7 +128,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	owners := coordinatortest.NewPeople(t, "alice")
 	f := coordinatortest.NewFleetOn(t,
 		func() store.Store { return base }, func(c *coordinator.Config) {
-			c.Lease, c.Beat = election.DefaultLease/2,
+			c.Timing.Lease, c.Timing.Beat = election.DefaultLease/2,
 				election.DefaultBeat/2
 		})
 	all := []*coordinatortest.Fleet{f, coordinatortest.NewReplica(t, f), coordinatortest.NewReplica(t, f)}
@@ -145,7 +145,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	}
 	f.Member("kept")
 	coordinatortest.WantOnly(t, "put", put(f, "kind: qos\nname: a\npriority: 1\n"), "")
-	b := save(f, owners).signed(f.Signer)
+	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 
 	// What the backup does not know: config, a member, a ban, a head.
 	for _, name := range []string{"b", "c", "d"} {
@@ -168,10 +168,10 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	l, err := old.List(t.Context(), "")
 	coordinatortest.WantOnly(t, "list", err, "")
 
-	b.planned().signed(f.Signer)
-	r, err := backup.Open(bytes.NewReader(b.file), []age.Identity{owners.Keys["alice"]})
+	b.Planned().Signed(f.Signer)
+	r, err := backup.Open(bytes.NewReader(b.File), []age.Identity{owners.Keys["alice"]})
 	coordinatortest.WantOnly(t, "open", err, "")
-	_, err = backup.Restore(t.Context(), next, b.plan, r, nil)
+	_, err = backup.Restore(t.Context(), next, b.Plan, r, nil)
 	coordinatortest.WantOnly(t, "restore", err, "")
 	// Where the others are nobody knows then, and for a moment nobody says so.
 	for _, r := range all {
@@ -203,7 +203,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	}
 	// One wrote the transition, and the others have its secrets from it: nobody made
 	// another mesh CA key because the backup holds no word of where the others are.
-	if s.Head.Previous != b.v.Current().Hash || s.Head.Kind != history.KindRestore {
+	if s.Head.Previous != b.V.Current().Hash || s.Head.Kind != history.KindRestore {
 		t.Errorf("after the backup comes %s at index %d, %s", s.Head.Kind, s.Head.Index, s.Head.Reason)
 	}
 	_, again, _ := awaitLeader(t, all...)
@@ -236,7 +236,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		if n := forgedRecords(r.C); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
-		if r.C.Rooms().Bundle.View().Version <= uint64(b.plan.Floor) {
+		if r.C.Rooms().Bundle.View().Version <= uint64(b.Plan.Floor) {
 			t.Errorf("its trust bundle is of version %d", r.C.Rooms().Bundle.View().Version)
 		}
 	}

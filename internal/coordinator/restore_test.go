@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"filippo.io/age"
-
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
@@ -28,88 +26,6 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// saved is a backup, and what is needed to restore it.
-type saved struct {
-	f    *coordinatortest.Fleet
-	file []byte
-	ids  []age.Identity
-	plan *backup.Intent
-	v    *history.Verified
-}
-
-func save(f *coordinatortest.Fleet, owners *coordinatortest.People) *saved {
-	f.T.Helper()
-	_, file, err := backUp(f, &fealtyv1.CreateBackupRequest{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	b := &saved{f: f, file: file, ids: []age.Identity{owners.Keys["alice"]}}
-	return b.planned()
-}
-
-// planned plans the restore for now.
-func (b *saved) planned() *saved {
-	b.f.T.Helper()
-	found, err := backup.Check(bytes.NewReader(b.file), b.ids)
-	if err != nil {
-		b.f.T.Fatal(err)
-	}
-	b.v = found.History
-	if b.plan, err = backup.Plan(found, b.f.Clock(), "test"); err != nil {
-		b.f.T.Fatal(err)
-	}
-	return b
-}
-
-// signed adds the signature of key to the plan.
-func (b *saved) signed(key ed25519.PrivateKey) *saved {
-	k, err := manifest.NewKey(key.Public().(ed25519.PublicKey))
-	if err != nil {
-		b.f.T.Fatal(err)
-	}
-	t := b.plan.Transition(b.v)
-	b.plan.Signatures = append(b.plan.Signatures,
-		history.Signature{Key: k, Signature: [64]byte(ed25519.Sign(key, t.Statement()))})
-	return b
-}
-
-// inStore runs f on the store of the fleet, whose coordinator is stopped.
-func inStore(f *coordinatortest.Fleet, do func(st *sqlite.Store) error) {
-	f.T.Helper()
-	st, err := sqlite.Open(f.Context(), filepath.Join(f.Dir, "store", "db"), sqlite.Options{})
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	defer st.Close()
-	if err := do(st); err != nil {
-		f.T.Fatal(err)
-	}
-}
-
-// restore stops the coordinator, throws its store away and restores b into a new one.
-func (b *saved) restore() {
-	f := b.f
-	f.T.Helper()
-	f.Stop()
-	if err := os.RemoveAll(filepath.Join(f.Dir, "store")); err != nil {
-		f.T.Fatal(err)
-	}
-	b.again()
-}
-
-// again runs the restore on the store as it is.
-func (b *saved) again() {
-	b.f.T.Helper()
-	inStore(b.f, func(st *sqlite.Store) error {
-		r, err := backup.Open(bytes.NewReader(b.file), b.ids)
-		if err != nil {
-			return err
-		}
-		_, err = backup.Restore(b.f.Context(), st, b.plan, r, nil)
-		return err
-	})
-}
-
 // A coordinator that remembers a newer head goes on from a backup that the signers
 // sent it back to, under clocks above all of before; what was made since is gone, and
 // tokens are void.
@@ -122,7 +38,7 @@ func TestRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := save(f, owners).signed(f.Signer)
+	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	f.Member("b")
 	for _, name := range []string{"x", "y", "z"} { // the history moves on
 		if err := f.Set(coordinatortest.WithSeed(
@@ -136,7 +52,7 @@ func TestRestored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.restore()
+	b.Restore()
 	f.Start()
 	s := f.C.Rooms().Head.State()
 	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
@@ -147,10 +63,10 @@ func TestRestored(t *testing.T) {
 		t.Errorf("after %+v at %d it is %+v at %d", before.Head.Transition, before.HeadVersion, s.Head.Transition,
 			s.HeadVersion)
 	}
-	if uint64(s.HeadVersion) < b.plan.Index {
+	if uint64(s.HeadVersion) < b.Plan.Index {
 		t.Errorf("revision %d is not above the floor", s.HeadVersion)
 	}
-	if f.C.Rooms().Bundle.View().Version <= uint64(b.plan.Floor) ||
+	if f.C.Rooms().Bundle.View().Version <= uint64(b.Plan.Floor) ||
 		f.C.Rooms().Bundle.View().Epoch != s.Head.AuthorityEpoch {
 		t.Errorf("the trust bundle is version %d of epoch %d", f.C.Rooms().Bundle.View().Version,
 			f.C.Rooms().Bundle.View().Epoch)
@@ -196,19 +112,26 @@ func TestRestoreWaits(t *testing.T) {
 	}
 	for _, row := range []struct {
 		name   string
-		alter  func(t *testing.T, f *coordinatortest.Fleet, b *saved)
+		alter  func(t *testing.T, f *coordinatortest.Fleet, b *coordinatortest.Saved)
 		reason explain.Code
 	}{
-		{"nobody signed", func(t *testing.T, f *coordinatortest.Fleet, b *saved) { b.restore() },
+		{"nobody signed", func(t *testing.T, f *coordinatortest.Fleet, b *coordinatortest.Saved) { b.Restore() },
 			explain.RestoreUnsigned},
-		{"a stranger signed", func(t *testing.T, f *coordinatortest.Fleet, b *saved) { b.signed(stranger).restore() },
+		{"a stranger signed", func(t *testing.T, f *coordinatortest.Fleet, b *coordinatortest.Saved) {
+			b.Signed(
+				stranger).Restore()
+		},
 			explain.SignatureForeign},
 		{"signed for other clocks",
-			func(t *testing.T, f *coordinatortest.Fleet, b *saved) { b.signed(f.Signer).plan.Index++; b.restore() },
+			func(t *testing.T, f *coordinatortest.Fleet, b *coordinatortest.Saved) {
+				b.Signed(f.Signer).Plan.Index++
+				b.Restore()
+			},
 			explain.ManifestMissigned},
-		{"a later revision is claimed for the backup", func(t *testing.T, f *coordinatortest.Fleet, b *saved) {
-			b.signed(f.Signer).restore()
-			inStore(f, func(st *sqlite.Store) error {
+		{"a later revision is claimed for the backup", func(t *testing.T, f *coordinatortest.Fleet,
+			b *coordinatortest.Saved) {
+			b.Signed(f.Signer).Restore()
+			coordinatortest.InStore(f, func(st *sqlite.Store) error {
 				intent, version, err := backup.ReadIntent(f.Context(), st)
 				if err != nil {
 					return err
@@ -222,9 +145,9 @@ func TestRestoreWaits(t *testing.T) {
 				return err
 			})
 		}, explain.RestoreUnfit},
-		{"cut off", func(t *testing.T, f *coordinatortest.Fleet, b *saved) {
-			b.signed(f.Signer).restore()
-			inStore(f, func(st *sqlite.Store) error {
+		{"cut off", func(t *testing.T, f *coordinatortest.Fleet, b *coordinatortest.Saved) {
+			b.Signed(f.Signer).Restore()
+			coordinatortest.InStore(f, func(st *sqlite.Store) error {
 				intent, version, err := backup.ReadIntent(f.Context(), st)
 				if err != nil {
 					return err
@@ -238,16 +161,16 @@ func TestRestoreWaits(t *testing.T) {
 				return err
 			})
 		}, explain.RestoreUnfinished},
-		{"an entry is missing", func(t *testing.T, f *coordinatortest.Fleet, b *saved) {
-			b.signed(f.Signer).restore()
-			inStore(f, func(st *sqlite.Store) error {
+		{"an entry is missing", func(t *testing.T, f *coordinatortest.Fleet, b *coordinatortest.Saved) {
+			b.Signed(f.Signer).Restore()
+			coordinatortest.InStore(f, func(st *sqlite.Store) error {
 				_, err := st.Commit(f.Context(), store.Tx{Delete: []string{record.MemberKey("data", "a")}})
 				return err
 			})
 		}, explain.RestoreUnfit},
-		{"an intent of a newer release", func(t *testing.T, f *coordinatortest.Fleet, b *saved) {
-			b.signed(f.Signer).restore()
-			inStore(f, func(st *sqlite.Store) error {
+		{"an intent of a newer release", func(t *testing.T, f *coordinatortest.Fleet, b *coordinatortest.Saved) {
+			b.Signed(f.Signer).Restore()
+			coordinatortest.InStore(f, func(st *sqlite.Store) error {
 				e, err := st.Get(f.Context(), backup.IntentKey)
 				if err != nil {
 					return err
@@ -257,15 +180,17 @@ func TestRestoreWaits(t *testing.T) {
 				return err
 			})
 		}, explain.RestoreUnfit},
-		{"no restore: the database was set back", func(t *testing.T, f *coordinatortest.Fleet, b *saved) {
-			b.signed(f.Signer).restore()
-			inStore(f, func(st *sqlite.Store) error {
+		{"no restore: the database was set back", func(t *testing.T, f *coordinatortest.Fleet,
+			b *coordinatortest.Saved) {
+			b.Signed(f.Signer).Restore()
+			coordinatortest.InStore(f, func(st *sqlite.Store) error {
 				_, err := st.Commit(f.Context(), store.Tx{Delete: []string{backup.IntentKey}})
 				return err
 			})
 		}, explain.HistoryInvalid},
-		{"the signers of then are not those of now", func(t *testing.T, f *coordinatortest.Fleet, b *saved) {
-			b.signed(f.Signer)
+		{"the signers of then are not those of now", func(t *testing.T, f *coordinatortest.Fleet,
+			b *coordinatortest.Saved) {
+			b.Signed(f.Signer)
 			m := f.C.Rooms().Head.State().Manifest.Bytes()
 			_, next, err := ed25519.GenerateKey(rand.Reader)
 			if err != nil {
@@ -276,13 +201,13 @@ func TestRestoreWaits(t *testing.T) {
 			if err := f.Set(bytes.Replace(m, []byte(was.String()), []byte(key.String()), 1)); err != nil {
 				t.Fatal(err)
 			}
-			b.restore()
+			b.Restore()
 		}, explain.HistoryInvalid},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			f, owners := coordinatortest.NewOwnedFleet(t, nil)
 			f.Member("a")
-			b := save(f, owners)
+			b := coordinatortest.Save(f, owners)
 			if err := f.Set(coordinatortest.WithSeed(
 				f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
 				owners.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key")))); err != nil {
@@ -295,7 +220,7 @@ func TestRestoreWaits(t *testing.T) {
 				t.Errorf("phase %v: %s, want recovery with %s", s.Phase, s.Reason, row.reason)
 			}
 			if e, err := f.Store.Get(f.Context(), history.HeadKey); err != nil ||
-				!bytes.Equal(e.Value, b.plan.Header.Head) {
+				!bytes.Equal(e.Value, b.Plan.Header.Head) {
 				t.Errorf("the head moved: %v", err)
 			}
 		})
@@ -308,15 +233,15 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a := f.Member("a")
-	older := save(f, owners)
+	older := coordinatortest.Save(f, owners)
 	banIn(f, a)
-	newer := save(f, owners).signed(f.Signer)
-	if older.v.Current().Hash != newer.v.Current().Hash {
+	newer := coordinatortest.Save(f, owners).Signed(f.Signer)
+	if older.V.Current().Hash != newer.V.Current().Hash {
 		t.Fatal("the backups are of different heads")
 	}
-	older.plan.Index, older.plan.AuthorityEpoch, older.plan.Signatures = newer.plan.Index, newer.plan.AuthorityEpoch,
-		newer.plan.Signatures
-	older.restore()
+	older.Plan.Index, older.Plan.AuthorityEpoch, older.Plan.Signatures = newer.Plan.Index, newer.Plan.AuthorityEpoch,
+		newer.Plan.Signatures
+	older.Restore()
 	f.Start()
 	if s := f.C.Rooms().Head.State(); s.Phase != authority.Recovery || !strings.Contains(s.Reason,
 		string(explain.ManifestMissigned)) {
@@ -328,10 +253,10 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 func TestRestoreSignedLater(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
-	b := save(f, owners)
-	b.restore()
-	b.signed(f.Signer)
-	b.again()
+	b := coordinatortest.Save(f, owners)
+	b.Restore()
+	b.Signed(f.Signer)
+	b.Again()
 	f.Start()
 	if phase, why := f.C.Phase(); phase != "ready" {
 		t.Errorf("%s: %s", phase, why)
@@ -344,12 +269,12 @@ func TestRestoreByOwners(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	f.Member("a")
-	b := save(f, owners).signed(f.Signer)
+	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 	if err := f.Set(coordinatortest.WithSeed(f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
 		owners.Seed(2, "file:"+filepath.Join(f.Dir, "keeper.key")))); err != nil {
 		t.Fatal(err)
 	}
-	b.restore()
+	b.Restore()
 	if err := os.Remove(filepath.Join(f.Dir, "keeper.key")); err != nil {
 		t.Fatal(err)
 	}
@@ -376,9 +301,9 @@ func TestRestoreCrash(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			f, owners := coordinatortest.NewOwnedFleet(t, nil)
 			f.Member("a")
-			b := save(f, owners).signed(f.Signer)
+			b := coordinatortest.Save(f, owners).Signed(f.Signer)
 			f.Member("b")
-			b.restore()
+			b.Restore()
 			f.Faults.Fail(point, errors.New("crash"))
 			f.Start()
 			f.Faults.Fail(point, nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/auditing"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/backups"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
@@ -36,6 +37,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/coordinator/turn"
+	"github.com/fealty-io/fealty/internal/coordinator/verification"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/history"
@@ -55,31 +57,43 @@ var unguarded = []string{
 
 // Rooms are what a coordinator is made of, the lowest first; see docs/architecture.md.
 type Rooms struct {
-	StoreGuard    *storeguard.Guard
-	Auditing      *auditing.Queue
-	Self          *authority.Enrolment
-	Head          *authority.Head
+	StoreGuard   *storeguard.Guard
+	Auditing     *auditing.Queue
+	Self         *authority.Enrolment
+	Head         *authority.Head
+	Secrets      Secrets
+	Moves        Moves
+	Bundle       *trustbundle.Current
+	Election     *election.Election
+	Audit        *audit.Trail
+	Announcement *announcement.Announcer
+	Verification *verification.Verification
+	Backups      *backups.Backups
+	Peers        *peers.Peers
+	Membership   *membership.Membership
+	Trust        *trust.Trust
+	Desired      *desired.Desired
+	Admission    *admission.Admission
+	Publication  *publication.Publication
+	Delivery     *delivery.Delivery
+}
+
+// Secrets are the rooms from which the secrets of a head come, and to which they go.
+type Secrets struct {
 	Keepers       *keepers.Keepers
 	Keys          *keychain.Keychain
-	Turn          *turn.Turn
-	Reseal        *reseal.Reseal
 	Shares        *seedshares.Shares
-	Restoration   *restoration.Restoration
-	Succession    *succession.Succession
-	Manifests     *manifests.Manifests
-	Bundle        *trustbundle.Current
-	Election      *election.Election
-	Audit         *audit.Trail
-	Announcement  *announcement.Announcer
 	PeerRecovery  *peerrecovery.PeerRecovery
 	OwnerRecovery *ownerrecovery.OwnerRecovery
-	Peers         *peers.Peers
-	Membership    *membership.Membership
-	Trust         *trust.Trust
-	Desired       *desired.Desired
-	Admission     *admission.Admission
-	Publication   *publication.Publication
-	Delivery      *delivery.Delivery
+}
+
+// Moves are the rooms that move the head, one change at a time.
+type Moves struct {
+	Turn        *turn.Turn
+	Reseal      *reseal.Reseal
+	Restoration *restoration.Restoration
+	Succession  *succession.Succession
+	Manifests   *manifests.Manifests
 }
 
 // recordFamilies are all of them.
@@ -126,45 +140,46 @@ func (c *Coordinator) wire(o own) error {
 	r.Head = authority.NewHead(authority.HeadConfig{
 		Self: r.Self, StoreGuard: r.StoreGuard, History: history.New(c.store), Store: c.store, FS: c.fs,
 		Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
-		MaxHeadAge: cfg.MaxHeadAge,
-		Leave:      func(ctx context.Context) { r.Succession.Leave(ctx) },
-		Memory:     func(s *authority.State) decide.Memory { return r.Keys.Memory(s) },
+		MaxHeadAge: cfg.Timing.MaxHeadAge,
+		Leave:      func(ctx context.Context) { r.Moves.Succession.Leave(ctx) },
+		Memory:     func(s *authority.State) decide.Memory { return r.Secrets.Keys.Memory(s) },
 	})
 	coordinators := &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
-	r.Keepers = keepers.New(keepers.Config{
+	r.Secrets.Keepers = keepers.New(keepers.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Store: c.store, FS: c.fs, Failures: c.failures,
 		Log: c.log, Now: c.now,
 	})
-	r.Keys = new(keychain.Keychain)
-	r.PeerRecovery = peerrecovery.New(peerrecovery.Config{
-		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Keys, Faults: c.faults, Readers: c.readers,
+	r.Secrets.Keys = new(keychain.Keychain)
+	r.Secrets.PeerRecovery = peerrecovery.New(peerrecovery.Config{
+		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Secrets.Keys, Faults: c.faults, Readers: c.readers,
 		Refusals: c.refusals, Failures: c.failures, Log: c.log, Now: c.now,
 		Addresses: c.addresses(), ListensAt: c.Addr(),
-		Peers: cfg.Peers, LookupHost: cfg.LookupHost, Dial: cfg.Dial, MaxAsking: cfg.knobs.maxAsking,
-		HeadIfFree: func(ctx context.Context) (*authority.State, error) { return r.Succession.IfFree(ctx) },
+		Peers: cfg.Peers, LookupHost: cfg.Machine.LookupHost, Dial: cfg.Machine.Dial, MaxAsking: cfg.knobs.maxAsking,
+		HeadIfFree: func(ctx context.Context) (*authority.State, error) { return r.Moves.Succession.IfFree(ctx) },
 	})
-	r.Turn = turn.New(r.Head.StoreSilent)
-	r.Reseal = reseal.New(reseal.Config{
-		Self: r.Self, Head: r.Head, Turn: r.Turn, Store: c.store, Faults: c.faults, Log: c.log, Now: c.now,
+	r.Moves.Turn = turn.New(r.Head.StoreSilent)
+	r.Moves.Reseal = reseal.New(reseal.Config{
+		Self: r.Self, Head: r.Head, Turn: r.Moves.Turn, Store: c.store, Faults: c.faults, Log: c.log, Now: c.now,
 		Families: recordFamilies,
 	})
-	r.Shares = seedshares.New(seedshares.Config{
+	r.Secrets.Shares = seedshares.New(seedshares.Config{
 		Head: r.Head, Store: c.store, Faults: c.faults,
 		LeaderChange: func(s *authority.State) *record.Change { return r.Election.NewChange(s) },
 	})
-	r.Restoration = restoration.New(restoration.Config{
+	r.Moves.Restoration = restoration.New(restoration.Config{
 		Head: r.Head, Store: c.store, Faults: c.faults, Log: c.log, Now: c.now,
 	})
-	r.Succession = succession.New(succession.Config{
-		Self: r.Self, Head: r.Head, Keepers: r.Keepers, Keys: r.Keys,
-		StoreGuard: r.StoreGuard, Auditing: r.Auditing, Turn: r.Turn, Reseal: r.Reseal, Shares: r.Shares,
-		Restoration: r.Restoration, Peers: r.PeerRecovery, Store: c.store, Faults: c.faults, Log: c.log,
+	r.Moves.Succession = succession.New(succession.Config{
+		Self: r.Self, Head: r.Head, Keepers: r.Secrets.Keepers, Keys: r.Secrets.Keys,
+		StoreGuard: r.StoreGuard, Auditing: r.Auditing, Turn: r.Moves.Turn, Reseal: r.Moves.Reseal,
+		Shares:      r.Secrets.Shares,
+		Restoration: r.Moves.Restoration, Peers: r.Secrets.PeerRecovery, Store: c.store, Faults: c.faults, Log: c.log,
 		Now: c.now, Elapsed: c.elapsed,
-		SelfHealAfter: cfg.SelfHealAfter, Hooks: r.hooks(),
+		SelfHealAfter: cfg.Timing.SelfHealAfter, Hooks: r.hooks(),
 	})
-	r.Manifests = manifests.New(manifests.Config{
-		Self: r.Self, Head: r.Head, Replicas: coordinators, Keepers: r.Keepers, Succession: r.Succession,
-		Turn: r.Turn, Reseal: r.Reseal, Shares: r.Shares, Store: c.store,
+	r.Moves.Manifests = manifests.New(manifests.Config{
+		Self: r.Self, Head: r.Head, Replicas: coordinators, Keepers: r.Secrets.Keepers, Succession: r.Moves.Succession,
+		Turn: r.Moves.Turn, Reseal: r.Moves.Reseal, Shares: r.Secrets.Shares, Store: c.store,
 		Limiter: c.limiter, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now, Parse: cfg.knobs.parse,
 		Preview: func(ctx context.Context, s *authority.State, next *manifest.Manifest,
 			out *fealtyv1.PreviewManifestResponse) error {
@@ -182,7 +197,7 @@ func (c *Coordinator) wire(o own) error {
 	r.Election, err = election.New(election.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, StoreGuard: r.StoreGuard, Store: c.store,
 		Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
-		Lease: cfg.Lease, Beat: cfg.Beat, LookAtFreeze: r.Reseal.Look,
+		Lease: cfg.Timing.Lease, Beat: cfg.Timing.Beat, LookAtFreeze: r.Moves.Reseal.Look,
 	})
 	if err != nil {
 		return err
@@ -196,20 +211,28 @@ func (c *Coordinator) wire(o own) error {
 		reads = nil
 	}
 	r.Announcement = announcement.New(announcement.Config{
-		Self: r.Self, Head: r.Head, Keepers: r.Keepers, Election: r.Election, StoreGuard: r.StoreGuard,
+		Self: r.Self, Head: r.Head, Keepers: r.Secrets.Keepers, Election: r.Election, StoreGuard: r.StoreGuard,
 		Replicas: coordinators, Store: c.store, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
 		Reads: reads, StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(),
 		Silence: func(key string) (time.Duration, bool) { return r.Peers.Silent(key) },
 	})
-	r.OwnerRecovery = ownerrecovery.New(ownerrecovery.Config{
-		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Keys, Succession: r.Succession, Turn: r.Turn,
+	r.Secrets.OwnerRecovery = ownerrecovery.New(ownerrecovery.Config{
+		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Secrets.Keys, Succession: r.Moves.Succession,
+		Turn:     r.Moves.Turn,
 		Election: r.Election, Store: c.store, Faults: c.faults, Readers: c.readers, Refusals: c.refusals,
 		Log: c.log, Now: c.now, MaxBringing: cfg.knobs.maxBringing,
+	})
+	r.Verification = verification.New(verification.Config{
+		Self: r.Self, Head: r.Head, Readers: c.readers, Now: c.now,
+	})
+	r.Backups = backups.New(backups.Config{
+		Head: r.Head, Store: c.store, Release: cfg.Release, Log: c.log, Now: c.now,
+		Tokens: admission.TokenPrefix,
 	})
 	r.Peers = peers.New(peers.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle, StoreGuard: r.StoreGuard,
 		Store: c.store, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
-		Addresses: c.addresses(), Dial: cfg.Dial,
+		Addresses: c.addresses(), Dial: cfg.Machine.Dial,
 		Published: func() map[string][]string { return r.Publication.Coordinators() },
 		Proven: func(ctx context.Context, from string, raw []byte) error {
 			return r.Trust.Proven(ctx, from, raw)
@@ -226,7 +249,7 @@ func (c *Coordinator) wire(o own) error {
 		Self: r.Self, Head: r.Head, Bundle: r.Bundle, Election: r.Election,
 		Membership: r.Membership, StoreGuard: r.StoreGuard, Store: c.store, Faults: c.faults,
 		Limiter: c.limiter, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now,
-		RotateMesh: r.Succession.RotateMesh,
+		RotateMesh: r.Moves.Succession.RotateMesh,
 	})
 	r.Desired = desired.New(desired.Config{
 		Head: r.Head, StoreGuard: r.StoreGuard, Store: c.store, Log: c.log, Now: c.now,
@@ -236,7 +259,7 @@ func (c *Coordinator) wire(o own) error {
 		StoreGuard: r.StoreGuard, Auditing: r.Auditing, Store: c.store,
 		Pending: cfg.knobs.maxJoins, PendingPerSource: cfg.knobs.maxSourceJoins,
 		Faults: c.faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
-		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.MaxHeadAge,
+		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.Timing.MaxHeadAge,
 	})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
@@ -268,9 +291,9 @@ func (r *Rooms) hooks() succession.Hooks {
 				return r.Membership.Follow(ctx, next)
 			},
 		},
-		Arrivals: []func(){func() { r.OwnerRecovery.End() }},
+		Arrivals: []func(){func() { r.Secrets.OwnerRecovery.End() }},
 		Returns:  []func(){func() { r.Membership.Listen() }},
-		Claimed:  func(l *history.Link) { r.OwnerRecovery.Expect(l) },
+		Claimed:  func(l *history.Link) { r.Secrets.OwnerRecovery.Expect(l) },
 		Fits: []authority.Fitter{
 			func(ctx context.Context, from, after *authority.State) error {
 				return r.Bundle.Fits(ctx, from, after)
@@ -280,16 +303,16 @@ func (r *Rooms) hooks() succession.Hooks {
 			},
 		},
 		BeforeMove: func(ctx context.Context, from *authority.State) { r.Audit.BeforeMove(ctx, from) },
-		Idle:       func() { r.Manifests.DropExpired() },
+		Idle:       func() { r.Moves.Manifests.DropExpired() },
 	}
 }
 
 // conflicts says what it means that a transaction found another version of a key than it
 // was decided by.
 func (c *Coordinator) conflicts() {
-	c.rooms.Head.OnConflict(history.HeadKey, c.rooms.Succession.HeadMoved)
+	c.rooms.Head.OnConflict(history.HeadKey, c.rooms.Moves.Succession.HeadMoved)
 	c.rooms.Head.OnConflict(record.FreezeKey, func(ctx context.Context, _ *store.ConflictError) bool {
-		c.rooms.Reseal.Await(ctx)
+		c.rooms.Moves.Reseal.Await(ctx)
 		return true
 	})
 	c.rooms.Head.OnConflict(election.TermKey, func(_ context.Context, err *store.ConflictError) bool {

@@ -423,7 +423,7 @@ func TestRotationOfReplicas(t *testing.T) {
 		"set", d.Set(coordinatortest.PoolEntries+fmt.Sprintf(
 			"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
 			other.Rooms().Self.EnrolmentKey())), "")
-	other.Rooms().Succession.Look(t.Context())
+	other.Rooms().Moves.Succession.Look(t.Context())
 	a, b := keepingAt(d, "a"), keepingAt(d, "b")
 	follow(d, d.C)
 	pub := publication.NewPublisher()

@@ -79,7 +79,7 @@ func newReplicaSchedule(t *testing.T, seed uint64) *replicaSchedule {
 	x := &replicaSchedule{t: t, rng: rand.New(rand.NewPCG(seed, 11))}
 	x.keeper = x.rng.IntN(3) == 0
 	f := coordinatortest.NewFleet(t, func(cfg *coordinator.Config) {
-		cfg.SelfHealAfter = 300 * time.Millisecond
+		cfg.Timing.SelfHealAfter = 300 * time.Millisecond
 		cfg.Log = slog.New(slog.DiscardHandler)
 	})
 	x.all = []*coordinatortest.Fleet{f}
@@ -205,7 +205,7 @@ func (x *replicaSchedule) rekey(i int) error {
 	c := x.all[i].C
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	release, err := c.Rooms().Turn.Take(ctx)
+	release, err := c.Rooms().Moves.Turn.Take(ctx)
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (x *replicaSchedule) rekey(i int) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Rooms().Succession.Rekey(ctx, s, "test", "test", nil)
+	_, err = c.Rooms().Moves.Succession.Rekey(ctx, s, "test", "test", nil)
 	return err
 }
 

@@ -80,7 +80,7 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 		both.Wait()
 		return nil
 	})
-	if c.cfg.Metrics != nil {
+	if c.cfg.Monitoring.Listener != nil {
 		h := &http.Server{
 			Handler:           c.metricsHandler(c.registry),
 			ReadHeaderTimeout: 5 * time.Second,
@@ -90,8 +90,8 @@ func (c *Coordinator) serve(ctx context.Context, g *errgroup.Group) error {
 			ErrorLog:          slog.NewLogLogger(c.log.Handler(), slog.LevelDebug),
 		}
 		g.Go(func() error {
-			if err := h.Serve(c.cfg.Metrics); !errors.Is(err, http.ErrServerClosed) {
-				return fmt.Errorf("serve metrics on %s: %w", c.cfg.Metrics.Addr(), err)
+			if err := h.Serve(c.cfg.Monitoring.Listener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve metrics on %s: %w", c.cfg.Monitoring.Listener.Addr(), err)
 			}
 			return nil
 		})
@@ -196,21 +196,20 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 // RegisterServices registers all services, as a server has them behind its gate: by themselves they
 // let everybody in.
 func (c *Coordinator) RegisterServices(to grpc.ServiceRegistrar) {
-	c.rooms.Manifests.RegisterServices(to)
+	c.rooms.Moves.Manifests.RegisterServices(to)
 	c.rooms.Election.RegisterServices(to)
 	c.rooms.Audit.RegisterServices(to)
-	c.rooms.PeerRecovery.RegisterServices(to)
-	c.rooms.OwnerRecovery.RegisterServices(to)
+	c.rooms.Secrets.PeerRecovery.RegisterServices(to)
+	c.rooms.Secrets.OwnerRecovery.RegisterServices(to)
 	c.rooms.Peers.RegisterServices(to)
 	c.rooms.Membership.RegisterServices(to)
 	c.rooms.Trust.RegisterServices(to)
 	c.rooms.Desired.RegisterServices(to)
 	c.rooms.Admission.RegisterServices(to)
 	c.rooms.Delivery.RegisterServices(to)
-	// These are about the whole, and of no room.
-	fealtyv1.RegisterBackupServiceServer(to, backupServer{c: c})
+	c.rooms.Backups.RegisterServices(to)
+	c.rooms.Verification.RegisterServices(to)
 	fealtyv1.RegisterStatusServiceServer(to, statusServer{c: c})
-	fealtyv1.RegisterVerifyServiceServer(to, verifyServer{c: c})
 }
 
 // streamInterceptor words, guards and authorizes the calls of streaming methods.

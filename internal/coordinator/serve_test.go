@@ -243,7 +243,7 @@ func TestProbesAndMetrics(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		metrics, c.Metrics = l.Addr().String(), l
+		metrics, c.Monitoring.Listener = l.Addr().String(), l
 	})
 	want := func(path string, code int, text string) {
 		t.Helper()
@@ -684,7 +684,7 @@ func TestSecretsStayInside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		metrics, c.Metrics = l.Addr().String(), l
+		metrics, c.Monitoring.Listener = l.Addr().String(), l
 		c.Log = slog.New(slog.NewMultiHandler(
 			slog.NewTextHandler(out.writer(&out.text), &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true}),
 			slog.NewJSONHandler(out.writer(&out.json), &slog.HandlerOptions{Level: slog.LevelDebug})))

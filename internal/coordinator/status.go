@@ -46,7 +46,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		// Who sets a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 		if !c.rooms.Head.HeadHolds(reading) {
-			c.rooms.Succession.Leave(reading)
+			c.rooms.Moves.Succession.Leave(reading)
 		}
 		cancel()
 	}
@@ -69,7 +69,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 			out.Findings = append(out.Findings, finding.New(explain.HistoryUninitialized))
 		} else {
 			out.Findings = append(out.Findings, finding.New(explain.RecoveryMode, "method", "the fleet", "reason",
-				c.rooms.OwnerRecovery.Text(s)))
+				c.rooms.Secrets.OwnerRecovery.Text(s)))
 		}
 		out.Findings = append(out.Findings, c.rooms.StoreGuard.RefusingFindings()...)
 		return out, nil
@@ -106,7 +106,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	case err != nil && ctx.Err() == nil && (reading.Err() != nil || errors.Is(err, explain.StoreUnreachable)):
 		// Now is when people look. Without a baseline the members are not known.
 		out.StoreLatency = nil
-		out.Findings = append(append(first, c.rooms.Keepers.Findings(reading, s)...),
+		out.Findings = append(append(first, c.rooms.Secrets.Keepers.Findings(reading, s)...),
 			finding.New(explain.StoreUnreachable, "what", "read the members", "cause",
 				"the coordinator's log says how"))
 		out.Findings = c.rooms.Peers.AddTold(append(out.Findings, c.rooms.Peers.MissedFindings()...))
@@ -123,7 +123,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Bans, out.BansLimit = uint32(trust.Value.Bans.Count), uint32(c.rooms.Bundle.MaxListed())
 	out.Baseline, out.Contacts = baseline(s.Manifest, all), c.rooms.Membership.Contacts(all)
 	out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),
-		c.rooms.Keepers.Findings(reading, s)...)
+		c.rooms.Secrets.Keepers.Findings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
 		c.rooms.Membership.HearsSince())...)
 	out.Findings = append(out.Findings, c.rooms.Membership.Claims(reading, s, all)...)

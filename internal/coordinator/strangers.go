@@ -7,18 +7,12 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
 
 // What clients without a certificate cost is bounded before their requests are read.
 // Their connections have a server of their own, whose windows and messages are small; a
 // call takes its slot before its request is received; and what is larger comes in parts,
 // once there is a reason to take it.
-
-// slotKey is the key of a slot in the context of a call.
-type slotKey struct{}
 
 // beforeRequest takes what a call of method with one request needs before that is read.
 // leave gives it back.
@@ -27,32 +21,13 @@ func (c *Coordinator) beforeRequest(ctx context.Context, method string) (in cont
 	addr := identity.FromContext(ctx).Addr
 	switch method {
 	case fealtyv1.VerifyService_Verify_FullMethodName:
-		ctx, cancel := context.WithTimeout(ctx, ownerrecovery.Timeout)
-		slot, err := c.verifiers.Enter(ctx, addr, c.now())
-		if err != nil {
-			cancel()
-			return nil, nil, err
-		}
-		return context.WithValue(slot.Context(), slotKey{}, slot), func(err error) error {
-			defer cancel()
-			defer slot.Leave()
-			return slot.Reason(err)
-		}, nil
+		return c.rooms.Verification.Enter(ctx, addr)
 	case fealtyv1.RestoreService_GetLinks_FullMethodName:
 		if err := c.limiter.Admit("calls", addr, c.now()); err != nil {
 			return nil, nil, err
 		}
 	}
 	return ctx, func(err error) error { return err }, nil
-}
-
-// slotOf returns the slot that was taken before the request was read.
-func slotOf(ctx context.Context) (*flowcontrol.Slot, error) {
-	slot, ok := ctx.Value(slotKey{}).(*flowcontrol.Slot)
-	if !ok {
-		return nil, explain.New(explain.Internal, "what", "a call without a slot")
-	}
-	return slot, nil
 }
 
 // slotStream is a stream under the context of its slot.

@@ -10,8 +10,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/verification"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
@@ -106,8 +106,8 @@ func TestFirstSetInParts(t *testing.T) {
 func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	answers := make(chan error, coordinator.VerifiersPerSource+1)
-	for range coordinator.VerifiersPerSource + 1 {
+	answers := make(chan error, verification.MaxPerSource+1)
+	for range verification.MaxPerSource + 1 {
 		stream, err := stranger(f).NewStream(f.Context(), &fealtyv1.VerifyService_ServiceDesc.Streams[0],
 			fealtyv1.VerifyService_Verify_FullMethodName)
 		if err != nil {

@@ -453,7 +453,7 @@ func traceReseed(tr *tracing) {
 	req := &fealtyv1.CommitReseedRequest{Reason: "test"}
 	tr.during("prepare", func() error {
 		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-			d.C.Rooms().Manifests.RegisterServices).PrepareReseed(
+			d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
 			ctx,
 			&fealtyv1.PrepareReseedRequest{})
 		req.Change = p.GetChange()
@@ -462,7 +462,7 @@ func traceReseed(tr *tracing) {
 	req.Signatures = signChangeAt(d, req.Change)
 	tr.during("commit", func() error {
 		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-			d.C.Rooms().Manifests.RegisterServices).CommitReseed(
+			d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(
 			ctx, req)
 		return err
 	})
@@ -537,7 +537,7 @@ func (tr *tracing) recovers(d *coordinatortest.Desk, addr, own string) *coordina
 	tr.wantPhase(second, authority.Recovery)
 	tr.follow(second)
 	tr.during("it asks the first", func() error {
-		second.Rooms().Succession.Look(context.Background())
+		second.Rooms().Moves.Succession.Look(context.Background())
 		return nil
 	})
 	tr.wantPhase(second, authority.Ready)
@@ -547,7 +547,7 @@ func (tr *tracing) recovers(d *coordinatortest.Desk, addr, own string) *coordina
 func traceRecoverPeer(tr *tracing) {
 	d := tr.pair()
 	second := tr.recovers(d, coordinatortest.ServePeer(tr.T,
-		coordinatortest.Served[fealtyv1.PeerServiceServer](d.C.Rooms().PeerRecovery.RegisterServices)), "")
+		coordinatortest.Served[fealtyv1.PeerServiceServer](d.C.Rooms().Secrets.PeerRecovery.RegisterServices)), "")
 	if second.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
 		tr.Error("they are at two heads")
 	}
@@ -560,7 +560,8 @@ type lateServer struct {
 }
 
 func (l *lateServer) Prepare(stream fealtyv1.PeerService_PrepareServer) error {
-	return coordinatortest.Served[fealtyv1.PeerServiceServer](l.c.Rooms().PeerRecovery.RegisterServices).Prepare(stream)
+	return coordinatortest.Served[fealtyv1.PeerServiceServer](
+		l.c.Rooms().Secrets.PeerRecovery.RegisterServices).Prepare(stream)
 }
 
 func traceSetWithPeer(tr *tracing) {
@@ -569,7 +570,7 @@ func traceSetWithPeer(tr *tracing) {
 	own := coordinatortest.ServePeer(tr.T, peer)
 	peer.c = tr.recovers(d,
 		coordinatortest.ServePeer(tr.T, coordinatortest.Served[fealtyv1.PeerServiceServer](
-			d.C.Rooms().PeerRecovery.RegisterServices)), own)
+			d.C.Rooms().Secrets.PeerRecovery.RegisterServices)), own)
 	tr.during("it says where it is",
 		func() error { return peer.c.Rooms().Announcement.Announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
@@ -577,7 +578,7 @@ func traceSetWithPeer(tr *tracing) {
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
-		peer.c.Rooms().Succession.Look(context.Background())
+		peer.c.Rooms().Moves.Succession.Look(context.Background())
 		return nil
 	})
 	tr.wantPhase(peer.c, authority.Ready)

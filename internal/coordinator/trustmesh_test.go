@@ -82,7 +82,7 @@ func TestTrustMesh(t *testing.T) {
 	}
 	// When what the old keys signed has ended, they are accepted no more.
 	d.Advance(s.Manifest.LongestSVIDTTL() + time.Minute)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
 	if left := bundleAt(d).MeshKeys; len(left) != 1 || left[0] != s.MeshKey {
 		t.Errorf("%d mesh CA keys are accepted when all but one are over", len(left))

@@ -71,7 +71,8 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 		d.T.Errorf("%s: status finds %v", when, st.GetFindings())
 	}
 	answered := httptest.NewRecorder()
-	c.MetricsHandler(c.Cfg().Registry).ServeHTTP(answered, httptest.NewRequest(http.MethodGet, "/probe/readiness", nil))
+	c.MetricsHandler(c.Cfg().Monitoring.Registry).ServeHTTP(answered, httptest.NewRequest(http.MethodGet,
+		"/probe/readiness", nil))
 	var a coordinator.ProbeAnswer
 	if err := json.Unmarshal(answered.Body.Bytes(), &a); err != nil || a.Store != "went back" || !a.OK ||
 		!strings.Contains(a.Reason, "the store went back") {
@@ -195,15 +196,15 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	if s := d.State(); s.Phase != authority.Recovery {
 		t.Fatalf("without the key of the head it is %v", s.Phase)
 	}
-	secrets := d.C.Rooms().Keys.Memory(d.C.Rooms().Head.State()).Secrets(was.Head.Salt)
+	secrets := d.C.Rooms().Secrets.Keys.Memory(d.C.Rooms().Head.State()).Secrets(was.Head.Salt)
 	if secrets == nil {
 		t.Fatal("the keeper did not open the seed")
 	}
-	before, err := d.C.Rooms().Succession.StateBefore(t.Context(), was.Chain, secrets)
+	before, err := d.C.Rooms().Moves.Succession.StateBefore(t.Context(), was.Chain, secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.C.Rooms().Succession.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
+	if _, err := d.C.Rooms().Moves.Succession.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
 		explain.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
@@ -215,7 +216,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 	}
 	// Another coordinator asks for the seed, without which it knows of no loss.
 	asked := coordinatortest.ServePeer(t, coordinatortest.Served[fealtyv1.PeerServiceServer](
-		d.C.Rooms().PeerRecovery.RegisterServices))
+		d.C.Rooms().Secrets.PeerRecovery.RegisterServices))
 	conn, err := coordinatortest.DialUnproven(asked)
 	coordinatortest.WantOnlyNil(t, err)
 	defer conn.Close()

@@ -189,8 +189,9 @@ func (c *Cluster) StartCoordinator(ctx context.Context, name string) error {
 		publish = filepath.Join(c.opts.published, name)
 	}
 	co, err := coordinator.New(ctx, coordinator.Config{
-		DataDir: c.coordinatorDir(r), Store: w, StoreName: c.storeName, Listener: w, Metrics: metrics,
-		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates, Now: c.clockOf(name).now, PublishDir: publish,
+		DataDir: c.coordinatorDir(r), Store: w, StoreName: c.storeName, Listener: w,
+		Monitoring: coordinator.Monitoring{Listener: metrics}, Machine: coordinator.Machine{Now: c.clockOf(name).now},
+		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Rates: c.opts.Rates, PublishDir: publish,
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("%s: %w", name, err), l.Close(), metrics.Close())

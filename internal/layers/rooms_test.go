@@ -58,9 +58,6 @@ var exceptions = []exception{
 	{"internal/cli", code, 13502, commands},
 	{"internal/cli", methods, 219, commands},
 	{"internal/cli", knot, 55, commands},
-	{"internal/coordinator", fields, 29, cut},
-	{"internal/coordinator", methods, 44, cut},
-	{"internal/coordinator", knot, 10, cut},
 	{"internal/devcluster", code, 3976, story},
 	{"internal/devcluster", fields, 21, story},
 	{"internal/devcluster", methods, 138, story},
@@ -111,7 +108,6 @@ var exceptions = []exception{
 
 // Why a package may be above a bound for now.
 const (
-	cut       = "it is being cut into rooms"
 	commands  = "settings, tables, checks and the reference stand among the commands"
 	node      = "what a node has accepted, and what it does to get and to serve it, are one struct"
 	story     = "the cluster, its network, its people and the story that they play are one struct"

@@ -173,11 +173,12 @@ func (x *coord) start() {
 	x.phase = ""
 	x.mu.Unlock()
 	c, err := coordinator.New(context.Background(), coordinator.Config{
-		DataDir: dataDir, Store: x.link, StoreName: "memory", FS: x.disk.FS(), Faults: x.faults, Release: "test",
-		Listener: f.net.listen(x.n, x.process), Local: nobody{make(chan struct{})}, Dial: f.net.dial(x.process),
-		Lease: 4 * time.Second, Beat: time.Second, SelfHealAfter: 5 * time.Second, Log: slog.New(phases{x, nil}),
-		Rates: coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6, MemberBurst: 1e6},
-		Gate:  mesh.GateConfig{HandshakeRate: 1e6, HandshakeBurst: 1e6},
+		DataDir: dataDir, Store: x.link, StoreName: "memory", Faults: x.faults, Release: "test",
+		Machine:  coordinator.Machine{FS: x.disk.FS(), Dial: f.net.dial(x.process)},
+		Listener: f.net.listen(x.n, x.process), Local: nobody{make(chan struct{})}, Log: slog.New(phases{x, nil}),
+		Timing: coordinator.Timing{Lease: 4 * time.Second, Beat: time.Second, SelfHealAfter: 5 * time.Second},
+		Rates:  coordinator.Rates{PerSource: 1e6, SourceBurst: 1e6, Overall: 1e6, OverallBurst: 1e6, PerMember: 1e6, MemberBurst: 1e6},
+		Gate:   mesh.GateConfig{HandshakeRate: 1e6, HandshakeBurst: 1e6},
 	})
 	x.c = need(c, err)
 	x.running.Store(c)

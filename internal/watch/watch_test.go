@@ -1,9 +1,12 @@
 package watch_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -182,6 +185,28 @@ func TestFollowEnds(t *testing.T) {
 		err := watch.Follow(t.Context(), keyed{make(chan error)}, "k", time.Hour, func(context.Context) error { return failed })
 		if !errors.Is(err, failed) {
 			t.Errorf("Follow: %v", err)
+		}
+	})
+}
+
+// A loop that fails starts again, a pause later, and ends with its context alone.
+func TestForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var said bytes.Buffer
+		runs, began := 0, time.Now()
+		err := watch.Forever(ctx, slog.New(slog.NewTextHandler(&said, nil)), "the loop", func() error {
+			if runs++; runs == 3 {
+				cancel()
+				return nil
+			}
+			return errors.New("the store is away")
+		})
+		if !errors.Is(err, context.Canceled) || runs != 3 || time.Since(began) != 2*watch.RetryPause {
+			t.Errorf("%d runs in %v: %v", runs, time.Since(began), err)
+		}
+		if n := strings.Count(said.String(), `loop="the loop" err="the store is away"`); n != 2 {
+			t.Errorf("%d failures are logged:\n%s", n, said.String())
 		}
 	})
 }

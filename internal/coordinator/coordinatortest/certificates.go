@@ -2,30 +2,21 @@ package coordinatortest
 
 import (
 	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
-	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/coordinator"
-	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
-	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
-	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
-	"github.com/fealty-io/fealty/mesh"
 )
 
 // CorpFiles are the three files of a coordinator, and what writes a certificate of a PKI
@@ -135,50 +126,6 @@ func VouchBy(t testing.TB, of *enrolment.Certificate, key *ecdsa.PrivateKey, cla
 	return append(good[:part(good):part(good)], own[part(own):]...)
 }
 
-// AskRaw asks f for the secrets of its head by a client of its own.
-func AskRaw(f, r *Fleet, key ed25519.PrivateKey, certificates [][]byte,
-	vouch func(said [64]byte) []byte) error {
-	f.T.Helper()
-	conn, err := DialUnproven(f.Addr)
-	WantOnlyNil(f.T, err)
-	defer conn.Close()
-	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.Context())
-	WantOnlyNil(f.T, err)
-	s := f.C.Rooms().Head.State()
-	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: Cluster, Head: s.Head.Hash[:],
-		AskerNonce: make([]byte, proof.NonceBytes),
-		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.People.Keys["alice"].Recipient().String()}
-	rand.Read(t.AskerNonce)
-	hello := &fealtyv1.PeerHello{Cluster: t.Cluster, Head: t.Head, Nonce: t.AskerNonce, Key: proof.KeyClaim(t.AskerKey),
-		Recipient: t.Recipient, Certificates: certificates}
-	WantOnlyNil(f.T,
-		stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}))
-	m, err := stream.Recv()
-	if err != nil {
-		return explain.Of(err)
-	}
-	cs, _ := mesh.ConnectionState(stream.Context())
-	t.Binding, err = proof.Binding(cs)
-	WantOnlyNil(f.T, err)
-	t.GiverNonce = m.GetChallenge().GetNonce()
-	t.GiverKey, err = proof.ParseKeyClaim(m.GetChallenge().GetKey())
-	WantOnlyNil(f.T, err)
-	evidence, err := proof.ProvePeer(key, proof.Asker, t)
-	WantOnlyNil(f.T, err)
-	said, err := t.Digest(proof.Asker)
-	WantOnlyNil(f.T, err)
-	WantOnlyNil(f.T,
-		stream.Send(&fealtyv1.PeerServiceRecoverRequest{
-			Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}, X509: vouch(said)}))
-	if m, err = stream.Recv(); err != nil {
-		return explain.Of(err)
-	}
-	if m.GetSecrets() == nil {
-		return errors.New("the answer holds no secrets")
-	}
-	return nil
-}
-
 func TwoNames(names ...string) []pkix.AttributeTypeAndValue {
 	var out []pkix.AttributeTypeAndValue
 	for _, n := range names {
@@ -203,12 +150,4 @@ proofs:
 
 func CommonName(name string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.Subject.CommonName = name }
-}
-
-// EnrolledAs returns an enrolment as f's coordinator would have it with another key or certificate.
-func EnrolledAs(f *Fleet, key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
-	return authority.NewEnrolment(authority.EnrolmentConfig{
-		FS: durable.OS(), Log: slog.New(slog.DiscardHandler), Now: f.Clock, DataDir: f.T.TempDir(),
-		Addresses: []string{f.Addr}, Key: key, Certificate: cert,
-	})
 }

@@ -180,8 +180,9 @@ func (d *Desk) Pass(by time.Duration) {
 // its own, or of one that was closed.
 func (d *Desk) Another(dir string) (*coordinator.Coordinator, error) {
 	cfg := coordinator.Config{
-		DataDir: "/" + dir, Store: d.Store, StoreName: "memory", Listener: noListener{}, Now: d.Clock,
-		Elapsed: d.elapsed, FS: d.Disk.FS(), Faults: d.Faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		DataDir: "/" + dir, Store: d.Store, StoreName: "memory", Listener: noListener{},
+		Machine: coordinator.Machine{Now: d.Clock, Elapsed: d.elapsed, FS: d.Disk.FS()},
+		Faults:  d.Faults, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Rates: coordinator.Rates{PerMember: 1e6, MemberBurst: 1e6},
 	}
 	if d.Alter != nil {
@@ -214,7 +215,7 @@ func (d *Desk) elapsed() time.Duration {
 func (d *Desk) LookAgain() {
 	d.T.Helper()
 	d.Pass(time.Minute)
-	d.C.Rooms().Succession.Look(context.Background())
+	d.C.Rooms().Moves.Succession.Look(context.Background())
 }
 
 // Restart closes the coordinator and opens it again.
@@ -272,7 +273,7 @@ func (d *Desk) Request(m []byte) *fealtyv1.SetManifestRequest {
 
 // Set sets a manifest with these entries.
 func (d *Desk) Set(extra string) error {
-	_, err := Served[fealtyv1.ManifestServiceServer](d.C.Rooms().Manifests.RegisterServices).SetManifest(
+	_, err := Served[fealtyv1.ManifestServiceServer](d.C.Rooms().Moves.Manifests.RegisterServices).SetManifest(
 		identity.NewContext(context.Background(), identity.Peer{Local: &identity.Local{}}),
 		d.Request(d.Manifest(extra)))
 	if err == nil {

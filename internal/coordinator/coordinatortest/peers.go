@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
-	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -21,7 +20,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -213,12 +211,6 @@ func Loaded(f *Fleet) *history.History {
 // DialUnproven returns a connection to whoever answers at addr, without a certificate.
 func DialUnproven(addr string) (*mesh.Conn, error) {
 	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{})
-}
-
-// Coordinators reads what coordinators say of themselves in the store of f.
-func Coordinators(f *Fleet) *replicas.Directory {
-	return &replicas.Directory{Store: f.Store, Failures: flowcontrol.NewLogSampler(),
-		Log: slog.New(slog.DiscardHandler), Now: f.Clock}
 }
 
 // BlackHoles returns n addresses that take a connection and then swallow all that is

@@ -103,26 +103,26 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 		t.Fatalf("bob: %v, %v", got, err)
 	}
 	// The third was asked by an owner who sent nothing yet.
-	if _, err := three.Rooms().OwnerRecovery.Open(t.Context()); err != nil {
+	if _, err := three.Rooms().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.WantOnly(t, "go on", three.Rooms().OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", three.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
 	wantPhaseOf(t, three, "recovery")
-	coordinatortest.WantOnly(t, "go on", d.C.Rooms().OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
 	coordinatortest.WantPhase(d, "ready", "")
 	if got := d.State().Head; got.AuthorityEpoch != epoch+1 || got.Reason != "recovered by alice, bob" {
 		t.Errorf("the head is %+v", got)
 	}
 	for _, c := range others {
-		owners, shares, err := c.Rooms().OwnerRecovery.Collected(t.Context(),
-			c.Rooms().OwnerRecovery.Current())
+		owners, shares, err := c.Rooms().Secrets.OwnerRecovery.Collected(t.Context(),
+			c.Rooms().Secrets.OwnerRecovery.Current())
 		if err != nil || !slices.Contains(owners, "alice") {
 			t.Errorf("%s has the shares of %v (%v)", d.Dir(c), owners, err)
 		}
 		for _, s := range shares {
 			s.Wipe()
 		}
-		coordinatortest.WantOnly(t, "go on", c.Rooms().OwnerRecovery.Look(t.Context()), "")
+		coordinatortest.WantOnly(t, "go on", c.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
 		if got := coordinatortest.MustHead(t, d); got.AuthorityEpoch != epoch+1 {
 			t.Fatalf("%s wrote epoch %d", d.Dir(c), got.AuthorityEpoch)
 		}
@@ -130,7 +130,7 @@ func TestSharesGatherOverReplicas(t *testing.T) {
 	coordinatortest.WantOneKeyPerEpoch(t, d)
 	// Their own attempts at the head of before are over, and what they left goes.
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "prune", d.C.Rooms().OwnerRecovery.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.Rooms().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
 	if left := d.Store.Keys(ownerrecovery.Prefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}
@@ -142,7 +142,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	two := others[0]
 	epoch := coordinatortest.MustHead(t, d).AuthorityEpoch
 	for _, c := range []*coordinator.Coordinator{d.C, two} {
-		if _, err := c.Rooms().OwnerRecovery.Open(t.Context()); err != nil {
+		if _, err := c.Rooms().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestTwoFinishAtOnce(t *testing.T) {
 	}
 	d.Faults.Arm("rekey.before-swap", func() error {
 		d.Faults.Disarm("rekey.before-swap")
-		if err := two.Rooms().OwnerRecovery.Look(t.Context()); err != nil {
+		if err := two.Rooms().Secrets.OwnerRecovery.Look(t.Context()); err != nil {
 			t.Errorf("the other: %v", err)
 		}
 		return nil
@@ -194,8 +194,8 @@ func TestGatheringCutOff(t *testing.T) {
 				d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
 				ask(d.C, alice)
 				ask(two, bob)
-				_, _ = d.C.Rooms().OwnerRecovery.Look(t.Context()),
-					two.Rooms().OwnerRecovery.Look(t.Context()) // the fault may show here
+				_, _ = d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()),
+					two.Rooms().Secrets.OwnerRecovery.Look(t.Context()) // the fault may show here
 				d.Faults.Disarm(point)
 				crashed := &d.C
 				if who == "other" {
@@ -212,10 +212,10 @@ func TestGatheringCutOff(t *testing.T) {
 					}
 					ask(d.C, alice)
 					ask(two, bob)
-					_, _ = d.C.Rooms().OwnerRecovery.Look(
-						t.Context()), two.Rooms().OwnerRecovery.Look(t.Context())
-					d.C.Rooms().Succession.Look(t.Context())
-					two.Rooms().Succession.Look(t.Context())
+					_, _ = d.C.Rooms().Secrets.OwnerRecovery.Look(
+						t.Context()), two.Rooms().Secrets.OwnerRecovery.Look(t.Context())
+					d.C.Rooms().Moves.Succession.Look(t.Context())
+					two.Rooms().Moves.Succession.Look(t.Context())
 				}
 				if !ready() {
 					t.Fatalf("nobody is ready: %s, %s", d.C.Rooms().Head.State().Reason,
@@ -239,9 +239,9 @@ func TestGatheringCutOff(t *testing.T) {
 func TestSwappedGatheredShares(t *testing.T) {
 	d, p, others := lostDesk(t)
 	two := others[0]
-	g, err := d.C.Rooms().OwnerRecovery.Open(t.Context())
+	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
-	other, err := two.Rooms().OwnerRecovery.Open(t.Context())
+	other, err := two.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	if _, err := coordinatortest.BringAt(t, two, p.ShareFile(d.Store, "bob")); err != nil {
 		t.Fatal(err)
@@ -267,16 +267,16 @@ func TestSwappedGatheredShares(t *testing.T) {
 	} {
 		value := harm()
 		d.Store.Alter(mine, func([]byte) []byte { return value })
-		coordinatortest.WantOnly(t, name, d.C.Rooms().OwnerRecovery.Look(t.Context()), "")
-		if got := d.C.Rooms().OwnerRecovery.Current().Brought(); len(got) > 0 {
+		coordinatortest.WantOnly(t, name, d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+		if got := d.C.Rooms().Secrets.OwnerRecovery.Current().Brought(); len(got) > 0 {
 			t.Fatalf("%s: it counted as the share of %v", name, got)
 		}
 		if slices.Contains(d.Store.Keys(mine), mine) {
 			t.Errorf("%s: it is still there", name)
 		}
-		coordinatortest.WantOnly(t, name, two.Rooms().OwnerRecovery.Look(t.Context()), "")
-		coordinatortest.WantOnly(t, name, d.C.Rooms().OwnerRecovery.Look(t.Context()), "")
-		if got := d.C.Rooms().OwnerRecovery.Current().Brought(); !slices.Equal(got,
+		coordinatortest.WantOnly(t, name, two.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+		coordinatortest.WantOnly(t, name, d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
+		if got := d.C.Rooms().Secrets.OwnerRecovery.Current().Brought(); !slices.Equal(got,
 			[]string{"bob"}) {
 			t.Fatalf("%s: after it was passed on again: %v", name, got)
 		}
@@ -299,7 +299,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 	coordinatortest.WantOnly(t, "key", err, "")
 	mine, err := keyring.NewEphemeral()
 	coordinatortest.WantOnly(t, "recipient", err, "")
-	g, err := d.C.Rooms().OwnerRecovery.Open(t.Context())
+	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	id := recovery.ID{7}
 	stolen := func() []string {
@@ -354,7 +354,7 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		"of another coordinator": func() []byte { return signed(good, others[1].Rooms().Self.PrivateKey()) },
 	} {
 		put(place, value())
-		coordinatortest.WantOnly(t, name, d.C.Rooms().OwnerRecovery.Look(t.Context()), "")
+		coordinatortest.WantOnly(t, name, d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
 		if got := stolen(); len(got) > 0 {
 			t.Fatalf("%s: %v", name, got)
 		}
@@ -370,13 +370,13 @@ func TestForgedAttemptsGetNoShare(t *testing.T) {
 		put(fmt.Sprintf("%sx%d", ownerrecovery.OpenPrefix, i), signed(good, key))
 	}
 	d.Store.Alter(place, func([]byte) []byte { return nil })
-	coordinatortest.WantOnly(t, "endless", d.C.Rooms().OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "endless", d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
 	if got := stolen(); len(got) > 0 {
 		t.Fatalf("endless: %v", got)
 	}
 	// The harness works: what the coordinator itself signed gets the share.
 	put(place, signed(good, two.Rooms().Self.PrivateKey()))
-	coordinatortest.WantOnly(t, "genuine", d.C.Rooms().OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "genuine", d.C.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
 	if got := stolen(); !slices.Equal(got, []string{ownerrecovery.Key(id, "alice")}) {
 		t.Fatalf("genuine: %v", got)
 	}
@@ -406,15 +406,15 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	if _, err := coordinatortest.BringAt(t, others[1], alice); err != nil {
 		t.Fatal(err)
 	}
-	third := others[1].Rooms().OwnerRecovery.Current().ID
+	third := others[1].Rooms().Secrets.OwnerRecovery.Current().ID
 	others[1] = againAt(d, others[1]) // and opens another
-	if _, err := others[1].Rooms().OwnerRecovery.Open(t.Context()); err != nil {
+	if _, err := others[1].Rooms().Secrets.OwnerRecovery.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "prune", d.C.Rooms().OwnerRecovery.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.Rooms().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
 	got := gatheredIn(t, d.Store)
-	want := []string{ownerrecovery.Key(others[0].Rooms().OwnerRecovery.Current().ID, "alice")}
+	want := []string{ownerrecovery.Key(others[0].Rooms().Secrets.OwnerRecovery.Current().ID, "alice")}
 	if !slices.Equal(got, want) || slices.Contains(got, ownerrecovery.Key(third, "alice")) {
 		t.Errorf("kept %v, want %v", got, want)
 	}
@@ -423,7 +423,7 @@ func TestOpenAttemptsOfOthersStay(t *testing.T) {
 	}
 	d.Advance(recovery.Life)
 	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "prune", d.C.Rooms().OwnerRecovery.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.Rooms().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
 	if left := d.Store.Keys(ownerrecovery.Prefix); len(left) > 0 {
 		t.Errorf("%v is left", left)
 	}

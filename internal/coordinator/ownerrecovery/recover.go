@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/restoration"
+	"github.com/fealty-io/fealty/internal/coordinator/verification"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -45,11 +46,6 @@ const (
 	// second.
 	recoveryRate  = 1
 	recoveryBurst = 50
-	// Timeout bounds one stream, from offer to answer: a long history takes
-	// its receiver a while. HistoryPatience bounds one page of it, and then the wait for
-	// the share.
-	Timeout         = 2 * time.Minute
-	HistoryPatience = 30 * time.Second
 	// lastLook bounds the round with the peers that a person waits for.
 	lastLook = 3 * time.Second
 )
@@ -100,7 +96,7 @@ func newRecoveries(most int) *recoveries {
 	return &recoveries{opening: make(chan struct{}, 1),
 		owners: flowcontrol.New(flowcontrol.Limits{
 			What: "recoveries", PerSecond: recoveryRate, Burst: recoveryBurst,
-			Most: most, PerSource: MaxPerSource, Patience: HistoryPatience,
+			Most: most, PerSource: MaxPerSource, Patience: verification.Patience,
 			PerHolder: recoveriesPerOwner,
 		})}
 }
@@ -196,7 +192,7 @@ func (c *OwnerRecovery) RegisterServices(to grpc.ServiceRegistrar) {
 // answer. Strangers may call it, and learn the history and the manifests: these
 // are not secret, and without them an owner could not know who asks.
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
-	ctx, cancel := context.WithTimeout(stream.Context(), Timeout)
+	ctx, cancel := context.WithTimeout(stream.Context(), verification.Timeout)
 	defer cancel()
 	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.cfg.Now())
 	if err != nil {
@@ -226,7 +222,7 @@ func (r recoveryServer) recover(slot *flowcontrol.Slot, stream fealtyv1.Recovery
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := c.SendHistory(slot, g.history, func(page *fealtyv1.RecoveryHistory) error {
+	if err := verification.Send(slot, c.cfg.Readers, g.history, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -364,16 +360,6 @@ func (c *OwnerRecovery) newAttempt(ctx context.Context) (*Attempt, error) {
 		manifest: m, history: h}, nil
 }
 
-// SendHistory sends h to who has a slot. A page that is not taken in time ends that:
-// the stream does not see by itself that nobody reads.
-func (c *OwnerRecovery) SendHistory(slot *flowcontrol.Slot, h *history.History,
-	send func(*fealtyv1.RecoveryHistory) error) error {
-	return Pages(h, func(page *fealtyv1.RecoveryHistory) error {
-		defer slot.Progress()
-		return c.cfg.Readers.Do(slot.Context(), func() error { return send(page) })
-	})
-}
-
 // offer makes the first message of a stream, proven over its channel.
 func (c *OwnerRecovery) offer(g *Attempt, ch challenge.Challenge) (*fealtyv1.RecoveryOffer, error) {
 	t := proof.RecoveryTranscript{
@@ -395,47 +381,6 @@ func (c *OwnerRecovery) offer(g *Attempt, ch challenge.Challenge) (*fealtyv1.Rec
 		ExpiresAt: timestamppb.New(g.shares.Ends()), Progress: progressOf(g.shares), Key: key, Evidence: evidence,
 		X509: vouch,
 	}, nil
-}
-
-// maxShownPage bounds a page of the history that strangers are sent, unless one manifest is
-// larger: who does not take it has it kept.
-const maxShownPage = 256 << 10
-
-// Pages sends h in pages that any client takes.
-func Pages(h *history.History, send func(*fealtyv1.RecoveryHistory) error) error {
-	page, size := &fealtyv1.RecoveryHistory{}, 0
-	flush := func() error {
-		err := send(page)
-		page, size = &fealtyv1.RecoveryHistory{}, 0
-		return err
-	}
-	sent := make(map[manifest.Hash]bool)
-	for _, raw := range h.Links {
-		t, err := history.Decode(raw)
-		if err != nil {
-			return err // it was decoded when the attempt was opened
-		}
-		more := len(raw)
-		if h.Manifests == nil {
-			sent[t.Manifest] = true // it is shown without
-		}
-		if !sent[t.Manifest] {
-			more += len(h.Manifests[t.Manifest])
-		}
-		if size+more > maxShownPage && size > 0 {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-		size += more
-		page.Transitions = append(page.Transitions, raw)
-		if !sent[t.Manifest] {
-			sent[t.Manifest] = true
-			page.Manifests = append(page.Manifests, h.Manifests[t.Manifest])
-		}
-	}
-	page.Head = h.Head
-	return flush()
 }
 
 // Bring takes one share: it is opened and compared with its commitment, then kept
@@ -589,7 +534,7 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *Attempt) (owners []stri
 func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *Attempt, owners []string,
 	shares []keyring.Share) (*authority.State, error) {
 	// An owner who hangs up now must not undo what the others brought.
-	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), Timeout)
+	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), verification.Timeout)
 	defer cancel()
 	if s := c.readyAtPeer(ctx, g); s != nil {
 		return s, nil

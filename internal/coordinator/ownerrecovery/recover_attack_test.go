@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
+	"github.com/fealty-io/fealty/internal/coordinator/verification"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
@@ -62,7 +63,7 @@ func (s *thief) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 	if err := stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_Offer{Offer: offer}}); err != nil {
 		return err
 	}
-	if err := ownerrecovery.Pages(h, func(page *fealtyv1.RecoveryHistory) error {
+	if err := verification.Pages(h, func(page *fealtyv1.RecoveryHistory) error {
 		return stream.Send(&fealtyv1.RecoverResponse{Step: &fealtyv1.RecoverResponse_History{History: page}})
 	}); err != nil {
 		return err
@@ -109,7 +110,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 	alice := p.ShareFile(f.Store, "alice")
 	trueManifest := f.C.Rooms().Head.State().Manifest
 	coordinatortest.LoseKeeper(f)
-	g, err := f.C.Rooms().OwnerRecovery.Open(t.Context())
+	g, err := f.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	_, own, err := ed25519.GenerateKey(rand.Reader)
 	coordinatortest.WantOnly(t, "key", err, "")
@@ -289,7 +290,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	f, p := coordinatortest.NewOwnedFleet(t, nil)
 	alice := p.ShareFile(f.Store, "alice")
 	coordinatortest.LoseKeeper(f)
-	r := f.C.Rooms().OwnerRecovery.Places()
+	r := f.C.Rooms().Secrets.OwnerRecovery.Places()
 	var held []*flowcontrol.Slot
 	for range ownerrecovery.MaxPerSource {
 		place, err := r.Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)

@@ -98,16 +98,16 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 	}
 	// Whoever writes the store encrypts an old share to the attempt itself.
 	two := others[0]
-	g := two.Rooms().OwnerRecovery.Current()
+	g := two.Rooms().Secrets.OwnerRecovery.Current()
 	d.Store.Write(ownerrecovery.Key(g.ID, "bob"), coordinatortest.SentShare(t, g.Recipient(), g.ID[:],
 		coordinatortest.Cluster,
 		"bob", old["bob"].Share))
 	if got, err := coordinatortest.BringAt(t, d.C, next.ShareFile(d.Store, "alice")); err != nil || got.GetRecovered() {
 		t.Fatalf("alice: %v, %v", got, err)
 	}
-	coordinatortest.WantOnly(t, "go on", two.Rooms().OwnerRecovery.Look(t.Context()), "")
+	coordinatortest.WantOnly(t, "go on", two.Rooms().Secrets.OwnerRecovery.Look(t.Context()), "")
 	wantPhaseOf(t, two, "recovery")
-	if got := two.Rooms().OwnerRecovery.Current().Brought(); !slices.Equal(got,
+	if got := two.Rooms().Secrets.OwnerRecovery.Current().Brought(); !slices.Equal(got,
 		[]string{"alice"}) {
 		t.Errorf("after an old share was put beside it: %v", got)
 	}

@@ -44,11 +44,11 @@ func TestShareComesAsTheCoordinatorIsBack(t *testing.T) {
 			return err
 		}
 		for deadline := time.Now().Add(time.Minute); f.C.Rooms().Head.State().Phase != authority.Ready ||
-			f.C.Rooms().OwnerRecovery.Current() != nil; {
+			f.C.Rooms().Secrets.OwnerRecovery.Current() != nil; {
 			if time.Now().After(deadline) {
 				return errors.New("it is not back")
 			}
-			f.C.Rooms().Succession.Push()
+			f.C.Rooms().Moves.Succession.Push()
 			time.Sleep(time.Millisecond)
 		}
 		return nil
@@ -258,7 +258,7 @@ func TestRecoveryCutOff(t *testing.T) {
 					if crash {
 						d.Restart()
 					} else {
-						d.C.Rooms().Succession.Look(t.Context())
+						d.C.Rooms().Moves.Succession.Look(t.Context())
 					}
 					coordinatortest.BringBoth(t, d, alice, bob)
 					head := d.State().Head
@@ -329,7 +329,7 @@ func TestRecoveryWithLostAnswers(t *testing.T) {
 			_, err := coordinatortest.BringShare(d, bob)
 			d.Faults.Disarm("set.before-swap")
 			d.Store.Lose()
-			d.C.Rooms().Succession.Look(t.Context())
+			d.C.Rooms().Moves.Succession.Look(t.Context())
 			if d.State().Phase != authority.Ready {
 				if err == nil {
 					t.Fatal("it said that it recovered, and did not")
@@ -353,19 +353,20 @@ func TestRecoveryGivesWayToTheKeeper(t *testing.T) {
 	key, err := d.Disk.FS().ReadSecret("/keeper/key", 1<<10)
 	coordinatortest.WantOnly(t, "read", err, "")
 	loseDeskKeeper(d, "file:/keeper/key")
-	g, err := d.C.Rooms().OwnerRecovery.Open(t.Context())
+	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	if _, err := coordinatortest.BringShare(d, alice); err != nil {
 		t.Fatal(err)
 	}
 	d.Disk.Put("/keeper/key", key)
 	d.Disk.Chmod("/keeper/key", 0o600)
-	d.C.Rooms().Succession.Look(t.Context())
+	d.C.Rooms().Moves.Succession.Look(t.Context())
 	coordinatortest.WantPhase(d, "ready", "")
 	_, err = coordinatortest.BringShare(d, bob)
 	coordinatortest.WantOnly(t, "bring", err, explain.RecoveryNotNeeded)
 	sent := coordinatortest.SentShare(t, g.Recipient(), g.ID[:], coordinatortest.Cluster, "bob", bob.Share)
-	_, err = d.C.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.ID[:], Owner: "bob",
+	_, err = d.C.Rooms().Secrets.OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: g.ID[:],
+		Owner: "bob",
 		Share: sent}, coordinatortest.AnyOwner)
 	coordinatortest.WantOnly(t, "bring late", err, explain.RecoveryNotNeeded)
 	if _, err := g.Open("bob", sent); !errors.Is(err, explain.RecoveryOver) {
@@ -411,7 +412,7 @@ func TestConcurrentRecoveries(t *testing.T) {
 		t.Errorf("epoch %d, want %d", got, epoch+1)
 	}
 	// The loser starts over, at the new head.
-	g, err := d.C.Rooms().OwnerRecovery.Open(t.Context())
+	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	if g.Head().Hash != twin.Rooms().Head.State().Head.Hash {
 		t.Error("the next attempt is not at the new head")
@@ -451,7 +452,7 @@ func TestForgedHeadIsThrownAway(t *testing.T) {
 	}
 	_, err = coordinatortest.BringShare(d, file(1))
 	coordinatortest.WantOnly(t, "bring", err, explain.RecoverySeedRefused)
-	if d.C.Rooms().OwnerRecovery.Current() != nil || len(d.Store.Keys(ownerrecovery.Prefix)) > 0 {
+	if d.C.Rooms().Secrets.OwnerRecovery.Current() != nil || len(d.Store.Keys(ownerrecovery.Prefix)) > 0 {
 		t.Error("something of the attempt is left")
 	}
 	coordinatortest.WantPhase(d, "recovery", "")
@@ -463,10 +464,10 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
 	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
 	d.Restart()
-	first, err := d.C.Rooms().OwnerRecovery.Open(t.Context())
+	first, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	d.Advance(recovery.Life * 3 / 4)
-	second, err := d.C.Rooms().OwnerRecovery.Open(t.Context())
+	second, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	if first == second {
 		t.Error("an attempt without a share was not made anew in time")
@@ -475,11 +476,12 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Advance(recovery.Life - 1)
-	if g, _ := d.C.Rooms().OwnerRecovery.Open(t.Context()); g != second {
+	if g, _ := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context()); g != second {
 		t.Error("an attempt with a share ended early")
 	}
 	d.Advance(1)
-	_, err = d.C.Rooms().OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.ID[:], Owner: "bob",
+	_, err = d.C.Rooms().Secrets.OwnerRecovery.Bring(t.Context(), &fealtyv1.RecoverRequest{Attempt: second.ID[:],
+		Owner: "bob",
 		Share: coordinatortest.SentShare(t, second.Recipient(), second.ID[:], coordinatortest.Cluster, "bob",
 			bob.Share)}, coordinatortest.AnyOwner)
 	coordinatortest.WantOnly(t, "bring", err, explain.RecoveryOver)
@@ -498,7 +500,7 @@ func TestForgedGatheredShares(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
 	alice, bob, carol := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob"), p.ShareFile(d.Store, "carol")
 	d.Restart()
-	g, err := d.C.Rooms().OwnerRecovery.Open(t.Context())
+	g, err := d.C.Rooms().Secrets.OwnerRecovery.Open(t.Context())
 	coordinatortest.WantOnly(t, "open", err, "")
 	put := func(owner string, value []byte) {
 		t.Helper()
@@ -600,7 +602,7 @@ func TestLeftSharesArePruned(t *testing.T) {
 	d.Lead(d.C)
 	before := len(d.Store.Keys(""))
 	left := len(d.Store.Keys(ownerrecovery.Prefix))
-	coordinatortest.WantOnly(t, "prune", d.C.Rooms().OwnerRecovery.Drop(t.Context(), d.State()), "")
+	coordinatortest.WantOnly(t, "prune", d.C.Rooms().Secrets.OwnerRecovery.Drop(t.Context(), d.State()), "")
 	if n := len(d.Store.Keys(ownerrecovery.Prefix)); n != 0 || left != 3 || len(d.Store.Keys("")) != before-left {
 		t.Errorf("%d of %d left records are there", n, left)
 	}
@@ -626,7 +628,7 @@ func TestSharesInRecovery(t *testing.T) {
 	coordinatortest.WantCode(t, err, explain.Unauthenticated)
 	// Whoever came over TLS, as who it may be.
 	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
-		f.C.Rooms().Manifests.RegisterServices).GetSeedShares(
+		f.C.Rooms().Moves.Manifests.RegisterServices).GetSeedShares(
 		t.Context(),
 		&fealtyv1.GetSeedSharesRequest{})
 	coordinatortest.WantCode(t, err, explain.RecoveryMode)

@@ -2,8 +2,10 @@ package peerrecovery_test
 
 import (
 	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/x509"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,11 +21,14 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
+	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/mesh"
 )
 
 // A stranger that shows anything else than a certificate that the manifest admits, proven
@@ -43,7 +48,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 	}
 	ask := func(c *enrolment.Certificate) error {
 		_, err := askAs(f, r, coordinatortest.NewTestKey(t),
-			func(a *peerrecovery.Asking) { a.By(coordinatortest.EnrolledAs(r, a.Key(), c)) })
+			func(a *peerrecovery.Asking) { a.By(enrolledAs(r, a.Key(), c)) })
 		return err
 	}
 	// A certificate of an entry is enough, under a key that no manifest names.
@@ -80,7 +85,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 	claim := proof.KeyClaim(key.Public().(ed25519.PublicKey))
 	var earlier []byte // made for another exchange of the same holder
 	rawAsk := func(certificates [][]byte, vouch func(said [64]byte) []byte) error {
-		return coordinatortest.AskRaw(f, r, key, certificates, vouch)
+		return askRaw(f, r, key, certificates, vouch)
 	}
 	coordinatortest.WantOnlyNil(t, rawAsk(theirs, func(said [64]byte) []byte {
 		v, err := of.Vouch(claim, said)
@@ -144,12 +149,12 @@ func TestSeedComesFromNoOtherCertificate(t *testing.T) {
 		{"none", nil, "names its key"},
 		{"of an entry", f.C.Rooms().Self.Certificate(), ""},
 	} {
-		giver := f.C.Rooms().PeerRecovery.WithPeers()
-		giver.Cfg().Self = coordinatortest.EnrolledAs(f, f.C.Rooms().Self.PrivateKey(), tc.cert)
+		giver := f.C.Rooms().Secrets.PeerRecovery.WithPeers()
+		giver.Cfg().Self = enrolledAs(f, f.C.Rooms().Self.PrivateKey(), tc.cert)
 		at := coordinatortest.ServePeer(t, coordinatortest.Served[fealtyv1.PeerServiceServer](giver.RegisterServices))
 		_, err := askAs(f, r, coordinatortest.NewTestKey(t), func(a *peerrecovery.Asking) {
 			a.Of(at)
-			a.By(coordinatortest.EnrolledAs(r, a.Key(), coordinatortest.NewCorpFiles(t, pki,
+			a.By(enrolledAs(r, a.Key(), coordinatortest.NewCorpFiles(t, pki,
 				"coordinator-b").Certificate()))
 		})
 		if tc.says == "" && err == nil {
@@ -176,7 +181,7 @@ func TestCoordinatorCertificateEnds(t *testing.T) {
 	r.Stop()
 	m := f.C.Rooms().Head.State().Manifest
 	f.Advance(25 * time.Hour)
-	all, err := coordinatortest.Coordinators(f).Newest(f.Context(), m)
+	all, err := coordinators(f).Newest(f.Context(), m)
 	if err != nil || len(all) != 2 {
 		t.Errorf("a coordinator that stopped before its certificate ended is forgotten: %+v, %v", all, err)
 	}
@@ -211,7 +216,7 @@ func TestMarkInMemoryStandsAgainstPeers(t *testing.T) {
 	r.AwaitHead(f)
 	r.Link.Lie(coordinatortest.HideReplicas) // it is the liar alone that is asked
 	coordinatortest.WantOnly(t, "remove", os.Remove(filepath.Join(r.Dir, "coordinator", authority.MarkFile)), "")
-	_, err := r.C.Rooms().PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
+	_, err := r.C.Rooms().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
 		state: old})).FromPeers(r.Context(), loaded)
 	if failed := wantStep(t, err, peerrecovery.StepHistory, "coordinator-3"); !errors.Is(failed.Err,
 		history.ErrRollback) {
@@ -227,7 +232,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	r.Start()
 	r.AwaitHead(f)
 	bring := func(mv *transition.Move) error {
-		return f.C.Rooms().PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr)
+		return f.C.Rooms().Secrets.PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr)
 	}
 	mv := coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)
 	r.Link.Hold(func(tx store.Tx) error {
@@ -241,7 +246,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 	if err := bring(mv); err == nil {
 		t.Error("it was taken")
 	}
-	if slices.Contains(r.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()) {
+	if slices.Contains(r.C.Rooms().Secrets.Keys.Brought(), mv.Mesh.KeyID()) {
 		t.Error("a key is kept of which the audit log knows nothing")
 	}
 	r.Link.Hold(nil)
@@ -251,4 +256,62 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 		got[0].Fields["key"] != proof.KeyClaim(f.C.Rooms().Self.PrivateKey().Public().(ed25519.PublicKey)) {
 		t.Errorf("the audit log says %+v", got)
 	}
+}
+
+// askRaw asks f for the secrets of its head by a client of its own.
+func askRaw(f, r *coordinatortest.Fleet, key ed25519.PrivateKey, certificates [][]byte,
+	vouch func(said [64]byte) []byte) error {
+	f.T.Helper()
+	conn, err := coordinatortest.DialUnproven(f.Addr)
+	coordinatortest.WantOnlyNil(f.T, err)
+	defer conn.Close()
+	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(f.Context())
+	coordinatortest.WantOnlyNil(f.T, err)
+	s := f.C.Rooms().Head.State()
+	t := proof.PeerTranscript{Purpose: proof.Recover, Cluster: coordinatortest.Cluster, Head: s.Head.Hash[:],
+		AskerNonce: make([]byte, proof.NonceBytes),
+		AskerKey:   key.Public().(ed25519.PublicKey), Recipient: f.People.Keys["alice"].Recipient().String()}
+	rand.Read(t.AskerNonce)
+	hello := &fealtyv1.PeerHello{Cluster: t.Cluster, Head: t.Head, Nonce: t.AskerNonce, Key: proof.KeyClaim(t.AskerKey),
+		Recipient: t.Recipient, Certificates: certificates}
+	coordinatortest.WantOnlyNil(f.T,
+		stream.Send(&fealtyv1.PeerServiceRecoverRequest{Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: hello}}))
+	m, err := stream.Recv()
+	if err != nil {
+		return explain.Of(err)
+	}
+	cs, _ := mesh.ConnectionState(stream.Context())
+	t.Binding, err = proof.Binding(cs)
+	coordinatortest.WantOnlyNil(f.T, err)
+	t.GiverNonce = m.GetChallenge().GetNonce()
+	t.GiverKey, err = proof.ParseKeyClaim(m.GetChallenge().GetKey())
+	coordinatortest.WantOnlyNil(f.T, err)
+	evidence, err := proof.ProvePeer(key, proof.Asker, t)
+	coordinatortest.WantOnlyNil(f.T, err)
+	said, err := t.Digest(proof.Asker)
+	coordinatortest.WantOnlyNil(f.T, err)
+	coordinatortest.WantOnlyNil(f.T,
+		stream.Send(&fealtyv1.PeerServiceRecoverRequest{
+			Step: &fealtyv1.PeerServiceRecoverRequest_Evidence{Evidence: evidence}, X509: vouch(said)}))
+	if m, err = stream.Recv(); err != nil {
+		return explain.Of(err)
+	}
+	if m.GetSecrets() == nil {
+		return errors.New("the answer holds no secrets")
+	}
+	return nil
+}
+
+// enrolledAs returns an enrolment as f's coordinator would have it with another key or certificate.
+func enrolledAs(f *coordinatortest.Fleet, key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
+	return authority.NewEnrolment(authority.EnrolmentConfig{
+		FS: durable.OS(), Log: slog.New(slog.DiscardHandler), Now: f.Clock, DataDir: f.T.TempDir(),
+		Addresses: []string{f.Addr}, Key: key, Certificate: cert,
+	})
+}
+
+// coordinators reads what coordinators say of themselves in the store of f.
+func coordinators(f *coordinatortest.Fleet) *replicas.Directory {
+	return &replicas.Directory{Store: f.Store, Failures: flowcontrol.NewLogSampler(),
+		Log: slog.New(slog.DiscardHandler), Now: f.Clock}
 }

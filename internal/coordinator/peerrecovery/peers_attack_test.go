@@ -190,7 +190,7 @@ func TestLyingPeer(t *testing.T) {
 			one := &liar{key: evil.Key, state: s}
 			tc.lie(one)
 			at := coordinatortest.ServePeer(t, one)
-			c := r.C.Rooms().PeerRecovery.WithPeers(at)
+			c := r.C.Rooms().Secrets.PeerRecovery.WithPeers(at)
 			got, err := c.FromPeers(r.Context(), loaded)
 			if err == nil {
 				t.Fatalf("adopted from %s", got.Peer)
@@ -207,7 +207,7 @@ func TestLyingPeer(t *testing.T) {
 		})
 	}
 	t.Run("nothing that is wrong", func(t *testing.T) {
-		got, err := r.C.Rooms().PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
+		got, err := r.C.Rooms().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
 			state: s})).FromPeers(r.Context(), loaded)
 		if err != nil || got.Mesh.KeyID() != s.MeshKey || !got.Secrets.Same(s.Secrets) || got.Peer != "coordinator-3" {
 			t.Errorf("the honest peer is refused: %v", err)
@@ -300,11 +300,11 @@ func TestLyingStore(t *testing.T) {
 		{"the version of another write", peerrecovery.StepMesh, alter(func(h *history.History) { h.Version++ })},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := r.C.Rooms().PeerRecovery.WithPeers(honest).FromPeers(r.Context(), tc.h)
+			_, err := r.C.Rooms().Secrets.PeerRecovery.WithPeers(honest).FromPeers(r.Context(), tc.h)
 			wantStep(t, err, tc.step, "")
 		})
 	}
-	if _, err := r.C.Rooms().PeerRecovery.WithPeers(honest).FromPeers(r.Context(), whole); err != nil {
+	if _, err := r.C.Rooms().Secrets.PeerRecovery.WithPeers(honest).FromPeers(r.Context(), whole); err != nil {
 		t.Errorf("the true history is refused: %v", err)
 	}
 }
@@ -336,13 +336,13 @@ func TestStoreAndPeerGoBackTogether(t *testing.T) {
 	loaded, err := r.C.Rooms().Head.History().Load(t.Context())
 	coordinatortest.WantOnly(t, "load", err, "")
 	// An honest peer does not give what is older.
-	_, err = r.C.Rooms().PeerRecovery.FromPeers(r.Context(), loaded)
+	_, err = r.C.Rooms().Secrets.PeerRecovery.FromPeers(r.Context(), loaded)
 	failed := wantStep(t, err, peerrecovery.StepAnswer, f.Addr)
 	if !errors.Is(failed.Err, explain.PeerBehind) {
 		t.Errorf("the honest peer answers %v", failed.Err)
 	}
 	// One that does is no use: the mark stands against both.
-	_, err = r.C.Rooms().PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
+	_, err = r.C.Rooms().Secrets.PeerRecovery.WithPeers(coordinatortest.ServePeer(t, &liar{key: evil.Key,
 		state: old})).FromPeers(
 		r.Context(), loaded)
 	failed = wantStep(t, err, peerrecovery.StepHistory, "coordinator-3")
@@ -448,7 +448,7 @@ func TestRelayedRecovery(t *testing.T) {
 	_, err = askAs(f, r, coordinatortest.NewTestKey(t), func(a *peerrecovery.Asking) {
 		forged := slices.Clone(a.Key())
 		copy(forged[32:], r.Key[32:])
-		a.By(coordinatortest.EnrolledAs(r, forged, r.C.Rooms().Self.Certificate()))
+		a.By(enrolledAs(r, forged, r.C.Rooms().Self.Certificate()))
 	})
 	wantStep(t, &peerrecovery.Error{Peer: "x", Step: peerrecovery.StepProof, Err: err}, peerrecovery.StepProof, "x")
 	if !errors.Is(err, explain.PeerRefused) {
@@ -460,8 +460,8 @@ func TestRelayedRecovery(t *testing.T) {
 func askAs(f, r *coordinatortest.Fleet, key ed25519.PrivateKey,
 	alter func(*peerrecovery.Asking)) (*peerrecovery.Received, error) {
 	f.T.Helper()
-	c := r.C.Rooms().PeerRecovery.WithPeers()
-	c.Cfg().Self = coordinatortest.EnrolledAs(r, key, r.C.Rooms().Self.Certificate())
+	c := r.C.Rooms().Secrets.PeerRecovery.WithPeers()
+	c.Cfg().Self = enrolledAs(r, key, r.C.Rooms().Self.Certificate())
 	s := f.C.Rooms().Head.State()
 	a := peerrecovery.NewAsking(c, coordinatortest.Loaded(f), s.Head, s.Manifest, f.Addr)
 	if alter != nil {
@@ -527,7 +527,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	})
 	t.Run("to another purpose", func(t *testing.T) {
 		mv := &transition.Move{From: s, Manifest: s.Manifest, Link: s.Head, Mesh: s.MeshCA()}
-		nothing(t, explain.Of(r.C.Rooms().PeerRecovery.WithPeers().Bring(r.Context(), mv, f.Addr)),
+		nothing(t, explain.Of(r.C.Rooms().Secrets.PeerRecovery.WithPeers().Bring(r.Context(), mv, f.Addr)),
 			explain.PeerRefused)
 	})
 	t.Run("while the head moves", func(t *testing.T) {

@@ -29,7 +29,7 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	peers, failed := r.C.Rooms().PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
+	peers, failed := r.C.Rooms().Secrets.PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
 	if len(failed) > 0 || len(peers) != 21 || peers[0] == holes[0] ||
 		slices.Index(peers, f.Addr) > 20-peerrecovery.PeersDialed {
 		t.Errorf("next time it would ask %v (%v)", peers, failed)
@@ -48,7 +48,7 @@ func TestReadyPeerIsAskedFirst(t *testing.T) {
 	r.Config = func(c *coordinator.Config) { c.Peers = holes }
 	r.Start()
 	r.AwaitHead(f)
-	peers, _ := r.C.Rooms().PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
+	peers, _ := r.C.Rooms().Secrets.PeerRecovery.Peers(t.Context(), f.C.Rooms().Head.State().Manifest)
 	if !slices.Equal(peers, []string{f.Addr, holes[0]}) {
 		t.Errorf("it asks %v", peers)
 	}

@@ -88,7 +88,7 @@ func TestSecondPeerAfterTheFirst(t *testing.T) {
 	rs[0].Link.Lie(coordinatortest.HideReplicas)
 	rs[0].Config = func(c *coordinator.Config) {
 		c.Peers = []string{bad, "dns:peers.example:" + portOf(good)}
-		c.LookupHost = func(_ context.Context, name string) ([]string, error) {
+		c.Machine.LookupHost = func(_ context.Context, name string) ([]string, error) {
 			if name != "peers.example" {
 				return nil, errors.New("no such name")
 			}
@@ -122,7 +122,10 @@ func TestPeerNameThatDoesNotResolve(t *testing.T) {
 	r := rs[0]
 	r.Config = func(c *coordinator.Config) {
 		c.Peers = []string{"dns:gone.example:7443"}
-		c.LookupHost = func(context.Context, string) ([]string, error) { return nil, errors.New("no such host") }
+		c.Machine.LookupHost = func(context.Context, string) ([]string, error) {
+			return nil,
+				errors.New("no such host")
+		}
 	}
 	r.Link.Lie(coordinatortest.HideReplicas)
 	r.Start()

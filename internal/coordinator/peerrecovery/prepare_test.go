@@ -43,7 +43,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		ca.MeshConfig{Cluster: coordinatortest.Cluster, Epoch: 2, Validity: time.Hour}, f.Clock())
 	coordinatortest.WantOnly(t, "mesh", err, "")
 	bring := func(mv *transition.Move) error {
-		c := f.C.Rooms().PeerRecovery.WithPeers()
+		c := f.C.Rooms().Secrets.PeerRecovery.WithPeers()
 		err := c.Bring(f.Context(), mv, r.Addr)
 		if err != nil {
 			return explain.Of(err)
@@ -93,14 +93,14 @@ func TestWhatIsNotTaken(t *testing.T) {
 			if err := bring(tc.mv()); err == nil {
 				t.Error("it was taken")
 			}
-			if n := len(r.C.Rooms().Keys.Brought()); n > 0 {
+			if n := len(r.C.Rooms().Secrets.Keys.Brought()); n > 0 {
 				t.Errorf("%d keys are kept", n)
 			}
 		})
 	}
 	t.Run("from who is no coordinator", func(t *testing.T) {
-		c := f.C.Rooms().PeerRecovery.WithPeers()
-		c.Cfg().Self = coordinatortest.EnrolledAs(f, coordinatortest.NewTestKey(t), f.C.Rooms().Self.Certificate())
+		c := f.C.Rooms().Secrets.PeerRecovery.WithPeers()
+		c.Cfg().Self = enrolledAs(f, coordinatortest.NewTestKey(t), f.C.Rooms().Self.Certificate())
 		if err := explain.Of(c.Bring(f.Context(), coordinatortest.Candidate(f, more, nil),
 			r.Addr)); err.Code != explain.PeerRefused {
 			t.Errorf("answered %v", err)
@@ -110,11 +110,12 @@ func TestWhatIsNotTaken(t *testing.T) {
 		f.Replicas = rs[1:]
 		mv := coordinatortest.Candidate(f, more, nil)
 		f.Replicas = rs
-		if err := f.C.Rooms().PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr); err == nil || !strings.Contains(
-			err.Error(), "both before and after") {
+		if err := f.C.Rooms().Secrets.PeerRecovery.WithPeers().Bring(f.Context(), mv, r.Addr); err == nil ||
+			!strings.Contains(
+				err.Error(), "both before and after") {
 			t.Errorf("the key is brought to who is dismissed: %v", err)
 		}
-		if got := f.C.Rooms().PeerRecovery.Prepare(f.Context(), mv); len(got) > 0 {
+		if got := f.C.Rooms().Secrets.PeerRecovery.Prepare(f.Context(), mv); len(got) > 0 {
 			t.Errorf("prepared %v", got)
 		}
 	})
@@ -131,7 +132,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 		brought = append(brought, mv)
 	}
 	for i, mv := range brought {
-		if have := slices.Contains(r.C.Rooms().Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
+		if have := slices.Contains(r.C.Rooms().Secrets.Keys.Brought(), mv.Mesh.KeyID()); have != (i >= 2) {
 			t.Errorf("key %d is kept: %v", i, have)
 		}
 	}
@@ -141,7 +142,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	}
 	r.AwaitHead(f)
 	kept := func() int {
-		return len(r.C.Rooms().Keys.Brought())
+		return len(r.C.Rooms().Secrets.Keys.Brought())
 	}
 	for end := time.Now().Add(coordinatortest.LeadPatience); kept() > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -172,7 +173,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	rs[0].Start()
 	rs[0].AwaitHead(f)
 	rs[0].Link.Lie(coordinatortest.HideReplicas)
-	_, err := rs[0].C.Rooms().PeerRecovery.WithPeers(bad).FromPeers(f.Context(), coordinatortest.Loaded(rs[0]))
+	_, err := rs[0].C.Rooms().Secrets.PeerRecovery.WithPeers(bad).FromPeers(f.Context(), coordinatortest.Loaded(rs[0]))
 	rs[0].Link.Lie(nil)
 	wantStep(t, err, peerrecovery.StepMesh, bad)
 	fmt.Fprintf(&said, "%v %+v", err, err)
@@ -232,7 +233,7 @@ func FuzzPeerSecrets(f *testing.F) {
 	f.Add(mesh.Certificate().Raw, s.Root.Raw, s.Manifest.Bytes())
 	f.Add(s.Root.Raw, []byte("0"), s.Manifest.Bytes())
 	f.Fuzz(func(t *testing.T, root, meshCA, m []byte) {
-		a := peerrecovery.NewAsking(d.C.Rooms().PeerRecovery, loaded, s.Head, s.Manifest, "")
+		a := peerrecovery.NewAsking(d.C.Rooms().Secrets.PeerRecovery, loaded, s.Head, s.Manifest, "")
 		secrets, key := coordinatortest.Brought(s)
 		r := &peerrecovery.Received{Secrets: secrets}
 		err := a.Verify(t.Context(), r, key, &fealtyv1.PeerSecrets{Root: root, MeshCa: meshCA, Manifest: m})
@@ -282,7 +283,7 @@ func FuzzPeerCandidate(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if k, err := d.C.Rooms().PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
+	if k, err := d.C.Rooms().Secrets.PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: raw, Sealed: sealed,
 		MeshCa: mv.Mesh.Certificate().Raw}, recipient); err != nil || k.Link.Hash != mv.Link.Hash {
 		f.Fatalf("what is right is refused: %v", err)
 	}
@@ -290,8 +291,9 @@ func FuzzPeerCandidate(f *testing.F) {
 	f.Add(raw, []byte{}, sealed, mesh.Certificate().Raw)
 	f.Add([]byte("{}"), []byte{}, []byte{}, []byte{})
 	f.Fuzz(func(t *testing.T, transition, m, sealed, cert []byte) {
-		k, err := d.C.Rooms().PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: transition, Manifest: m,
-			Sealed: sealed, MeshCa: cert}, recipient)
+		k, err := d.C.Rooms().Secrets.PeerRecovery.TakeKey(g, &fealtyv1.PeerCandidate{Transition: transition,
+			Manifest: m,
+			Sealed:   sealed, MeshCa: cert}, recipient)
 		if err == nil && (k.Link.Hash != mv.Link.Hash || k.Mesh.KeyID() != mv.Mesh.KeyID()) {
 			t.Fatalf("took %x", transition)
 		}

@@ -157,7 +157,7 @@ func askOnce(f *coordinatortest.Fleet, loaded *history.History) (*peerrecovery.R
 	f.T.Helper()
 	ctx, cancel := context.WithCancel(f.Context())
 	defer cancel()
-	return f.C.Rooms().PeerRecovery.FromPeers(ctx, loaded)
+	return f.C.Rooms().Secrets.PeerRecovery.FromPeers(ctx, loaded)
 }
 
 // wantStep fails the test unless err says that the one peer failed at step.

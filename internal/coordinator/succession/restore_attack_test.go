@@ -96,15 +96,15 @@ func TestClaimedRestoreTakesNobodyBack(t *testing.T) {
 	// from who asks for signatures.
 	t.Run("the intent vanishes", func(t *testing.T) {
 		d, _, seen := back(t)
-		w, _, err := d.C.Rooms().Succession.Read(t.Context(), d.State())
+		w, _, err := d.C.Rooms().Moves.Succession.Read(t.Context(), d.State())
 		coordinatortest.WantOnly(t, "read", err, "")
 		if w == nil || !w.Restores() {
 			t.Fatal("the intent was not read")
 		}
 		d.Store.Alter(backup.IntentKey, func([]byte) []byte { return nil })
-		release, err := d.C.Rooms().Turn.Take(t.Context())
+		release, err := d.C.Rooms().Moves.Turn.Take(t.Context())
 		coordinatortest.WantOnly(t, "turn", err, "")
-		_, err = d.C.Rooms().Succession.Resume(t.Context(), w)
+		_, err = d.C.Rooms().Moves.Succession.Resume(t.Context(), w)
 		release()
 		if err == nil {
 			t.Error("it went on without a restore transition")

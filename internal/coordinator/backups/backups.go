@@ -1,4 +1,5 @@
-package coordinator
+// Package backups makes the file that a cluster can be restored from (docs/explanation/backup.md).
+package backups
 
 import (
 	"crypto/sha256"
@@ -7,12 +8,13 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
-	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -29,10 +31,34 @@ const (
 	backupChunk   = 256 << 10
 )
 
+// Config is what Backups are made of.
+type Config struct {
+	Head    *authority.Head
+	Store   store.Store
+	Release string // that is written into each
+	Log     *slog.Logger
+	Now     func() time.Time
+	Tokens  string // the prefix of the records of join tokens, which are counted
+}
+
+// Backups serve BackupService. Make them with [New].
+type Backups struct {
+	cfg  Config
+	busy chan struct{} // held by the one backup under way; capacity 1
+}
+
+// New returns Backups, of which none is under way.
+func New(cfg Config) *Backups { return &Backups{cfg: cfg, busy: make(chan struct{}, 1)} }
+
+// RegisterServices registers the service that makes backups.
+func (c *Backups) RegisterServices(to grpc.ServiceRegistrar) {
+	fealtyv1.RegisterBackupServiceServer(to, backupServer{c: c})
+}
+
 // backupServer serves BackupService.
 type backupServer struct {
 	fealtyv1.UnimplementedBackupServiceServer
-	c *Coordinator
+	c *Backups
 }
 
 // CreateBackup sends a backup. It is of one listing of the store, at one revision: all
@@ -43,12 +69,12 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 	stream fealtyv1.BackupService_CreateBackupServer) error {
 	c, ctx := b.c, stream.Context()
 	select {
-	case c.backingUp <- struct{}{}: // each holds all of the store in memory
-		defer func() { <-c.backingUp }()
+	case c.busy <- struct{}{}: // each holds all of the store in memory
+		defer func() { <-c.busy }()
 	default:
 		return explain.New(explain.RateLimited, "what", "backups", "limit", "one at a time")
 	}
-	s, err := c.rooms.Head.Ready()
+	s, err := c.cfg.Head.Ready()
 	if err != nil {
 		return err
 	}
@@ -56,9 +82,9 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 	if err != nil {
 		return err
 	}
-	l, err := c.store.List(ctx, "")
+	l, err := c.cfg.Store.List(ctx, "")
 	if err != nil {
-		return c.rooms.Head.StoreError("read the store", err)
+		return c.cfg.Head.StoreError("read the store", err)
 	}
 	head, entries, err := c.backupHead(s, l, owners)
 	if err != nil {
@@ -67,12 +93,12 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 	if !req.GetDryRun() {
 		// Who took it is written down before any of it leaves.
 		ch := s.Records.NewChange(s.HeadVersion)
-		ch.Audit(c.now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "backup.create",
+		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "backup.create",
 			Target: fmt.Sprintf("revision %d", l.Revision),
 			Fields: map[string]string{"owners": strings.Join(owners, ","),
 				"recipients": flowcontrol.Clip(strings.Join(req.GetRecipients(), ","), record.MaxReasonBytes)}})
 		if _, err := ch.Commit(ctx); err != nil {
-			return c.rooms.Head.StoreError("write the audit entry of the backup", err)
+			return c.cfg.Head.StoreError("write the audit entry of the backup", err)
 		}
 	}
 	if err := stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_Head{
@@ -102,7 +128,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 	if err != nil {
 		return fmt.Errorf("end the backup: %w", err)
 	}
-	c.log.LogAttrs(ctx, slog.LevelInfo, "a backup was sent", slog.String("to", record.Actor(ctx)),
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a backup was sent", slog.String("to", record.Actor(ctx)),
 		slog.Uint64("revision", uint64(l.Revision)), slog.Uint64("bytes", out.bytes))
 	return stream.Send(&fealtyv1.CreateBackupResponse{Part: &fealtyv1.CreateBackupResponse_End{End: &fealtyv1.BackupEnd{
 		Bytes: out.bytes, Sha256: out.sum.Sum(nil), Digest: end.Digest[:],
@@ -134,10 +160,10 @@ func readers(s *authority.State, named []string) (recipients, owners []string, e
 }
 
 // backupHead says what a backup of l is, and returns the entries that are in it.
-func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []string) (*fealtyv1.BackupHead,
+func (c *Backups) backupHead(s *authority.State, l store.Listing, owners []string) (*fealtyv1.BackupHead,
 	[]store.Entry, error) {
 	head := &fealtyv1.BackupHead{
-		ClusterId: s.Manifest.Cluster, CreatedAt: timestamppb.New(c.now().UTC()), Revision: uint64(l.Revision),
+		ClusterId: s.Manifest.Cluster, CreatedAt: timestamppb.New(c.cfg.Now().UTC()), Revision: uint64(l.Revision),
 		HistoryIndex: s.Head.Index, AuthorityEpoch: s.Head.AuthorityEpoch, Head: s.Head.Hash[:], Owners: owners,
 	}
 	kept := make([]store.Entry, 0, len(l.Entries))
@@ -153,7 +179,7 @@ func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []s
 			head.Members++
 		case strings.HasPrefix(e.Key, record.BanIDPrefix), strings.HasPrefix(e.Key, record.BanKeyPrefix):
 			head.Bans++
-		case strings.HasPrefix(e.Key, admission.TokenPrefix):
+		case strings.HasPrefix(e.Key, c.cfg.Tokens):
 			head.Tokens++
 		}
 		if backup.Kept(e.Key) {
@@ -162,7 +188,7 @@ func (c *Coordinator) backupHead(s *authority.State, l store.Listing, owners []s
 	}
 	head.Entries = uint64(len(kept))
 	if !current {
-		c.rooms.Head.LookAgain()
+		c.cfg.Head.LookAgain()
 		return nil, nil, record.Busy("the backup")
 	}
 	return head, kept, nil

@@ -1,0 +1,18 @@
+// Inside the package: what its tests reach for has no other door.
+package backups
+
+import (
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+const MaxRecipients = maxRecipients
+
+// Busy is held by the one backup under way.
+func (c *Backups) Busy() chan struct{} { return c.busy }
+
+func (c *Backups) HeadOf(s *authority.State, l store.Listing, owners []string) (*fealtyv1.BackupHead, []store.Entry,
+	error) {
+	return c.backupHead(s, l, owners)
+}

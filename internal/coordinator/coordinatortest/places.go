@@ -1,0 +1,25 @@
+package coordinatortest
+
+import (
+	"context"
+	"net"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// strangerFrom returns a connection to f from the i-th of many addresses, each of which
+// is in a network of its own.
+func StrangerFrom(f *Fleet, i int) *mesh.Conn {
+	f.T.Helper()
+	d := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, byte(1+i/250), byte(i%250), 1)}}
+	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(),
+		mesh.Options{Dialer: func(ctx context.Context, addr string) (net.Conn, error) {
+			return d.DialContext(ctx, "tcp", addr)
+		}})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	f.T.Cleanup(func() { conn.Close() })
+	return conn
+}

@@ -1,0 +1,69 @@
+package coordinatortest
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/coordinator/verification"
+	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/mesh"
+	"google.golang.org/grpc"
+)
+
+func VerifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Cluster, error) {
+	t.Helper()
+	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return recovery.Verify(ctx, conn, want, addr, time.Now())
+}
+
+// impostor answers who verifies in place of a coordinator.
+type Impostor struct {
+	fealtyv1.UnimplementedVerifyServiceServer
+	Answer func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error)
+}
+
+func (l *Impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
+	cs, _ := mesh.ConnectionState(stream.Context())
+	binding, err := proof.Binding(cs)
+	if err != nil {
+		return err
+	}
+	claim, h, err := l.Answer(req.GetNonce(), binding)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_Claim{Claim: claim}}); err != nil {
+		return err
+	}
+	return verification.Pages(h, func(page *fealtyv1.RecoveryHistory) error {
+		return stream.Send(&fealtyv1.VerifyResponse{Step: &fealtyv1.VerifyResponse_History{History: page}})
+	})
+}
+
+func (l *Impostor) Serve(t *testing.T) string {
+	t.Helper()
+	material, err := credential.NewEphemeral(nil)
+	WantOnly(t, "certificate", err, "")
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.NewIssued(material)})
+	WantOnly(t, "guard", err, "")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	WantOnly(t, "listen", err, "")
+	server := grpc.NewServer(grpc.Creds(guard.Credentials()))
+	fealtyv1.RegisterVerifyServiceServer(server, l)
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	t.Cleanup(func() { server.Stop(); <-done })
+	return listener.Addr().String()
+}
