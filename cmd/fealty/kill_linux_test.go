@@ -82,6 +82,11 @@ func startThree(t *testing.T, url, log string, stores map[string]string, apart b
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startThreeOf(t, exe, url, log, stores, apart)
+}
+
+// newFleet returns one without coordinators. What is started ends with the test.
+func newFleet(t *testing.T, exe, url, log string) *fleet {
 	f := &fleet{
 		t: t, exe: exe, dir: t.TempDir(), store: url, log: log,
 		runs: map[string]*exec.Cmd{}, listens: map[string]string{}, ways: map[string]*proxytest.Proxy{},
@@ -93,6 +98,13 @@ func startThree(t *testing.T, url, log string, stores map[string]string, apart b
 			}
 		}
 	})
+	return f
+}
+
+// startThreeOf is startThree with the program exe.
+func startThreeOf(t *testing.T, exe, url, log string, stores map[string]string, apart bool) *fleet {
+	t.Helper()
+	f := newFleet(t, exe, url, log)
 	owner, err := age.GenerateX25519Identity()
 	if err != nil {
 		t.Fatal(err)

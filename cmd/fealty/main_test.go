@@ -23,13 +23,19 @@ import (
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
 
-// programDir is the folder of the program, made and named by who needs it first.
-var programDir string
+// programDir is the folder of the program, made and named by who needs it first, and removed are others that
+// go with it.
+var (
+	programDir string
+	removed    []string
+)
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if programDir != "" {
-		os.RemoveAll(programDir)
+	for _, dir := range append(removed, programDir) {
+		if dir != "" {
+			os.RemoveAll(dir)
+		}
 	}
 	os.Exit(code)
 }

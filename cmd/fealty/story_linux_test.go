@@ -45,18 +45,8 @@ func TestStoryWithProcesses(t *testing.T) {
 		t.Helper()
 		await(t, "another leader", func() bool { now, at := leads(t, st); return at > before && now != "" && now != not })
 	}
-	put := func(record, at string) {
-		t.Helper()
-		text := "kind: qos\nname: " + record + "\npriority: 10\n"
-		if err := os.WriteFile(filepath.Join(f.dir, "qos.yaml"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		f.must("config", "put", "-f", "qos.yaml", "--socket", f.socket(at))
-	}
-	holds := func(record string) bool {
-		content, err := os.ReadFile(filepath.Join(f.dir, "node-a", "current", "qos_policy.json"))
-		return err == nil && strings.Contains(string(content), `"`+record+`"`)
-	}
+	put := func(record, at string) { t.Helper(); f.put(record, f.socket(at)) }
+	holds := func(record string) bool { return f.holds("node-a", record) }
 	uses := func(record string) {
 		t.Helper()
 		await(t, "node-a to use "+record, func() bool { return holds(record) })
