@@ -146,7 +146,7 @@ func TestAuditAltered(t *testing.T) {
 			if len(brokenBy(d)) != 1 {
 				t.Errorf("the leader found %v", brokenBy(d))
 			}
-			status, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(
+			status, err := d.C.Rooms().Status.GetStatus(
 				t.Context(), &fealtyv1.GetStatusRequest{})
 			if err != nil || !slices.ContainsFunc(status.GetFindings(), func(f *fealtyv1.Finding) bool {
 				return f.GetCode() == string(explain.AuditBroken)

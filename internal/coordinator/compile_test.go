@@ -691,7 +691,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 
 func findings(d *coordinatortest.Desk, t testing.TB, code explain.Code) (out []*fealtyv1.Finding) {
 	t.Helper()
-	st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(
+	st, err := d.C.Rooms().Status.GetStatus(
 		context.Background(), &fealtyv1.GetStatusRequest{})
 	if err != nil {
 		t.Fatal(err)

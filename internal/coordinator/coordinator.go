@@ -12,9 +12,9 @@
 //     and nowhere else, except encrypted by the manifest's keepers (I8).
 //   - A refusal changes nothing, is logged, counted, and worded.
 //
-// Its rooms, packages below it, each keep one promise (docs/architecture.md); what is left here
-// moves the head, brings its secrets back, and wires and serves the rooms. State is one immutable
-// value behind an atomic pointer: a call works on the value that it started with.
+// Its rooms, packages below it, each keep one promise (docs/architecture.md): they are wired and
+// served here. State is one immutable value behind an atomic pointer: a call works on the value that
+// it started with.
 package coordinator
 
 import (
@@ -38,7 +38,6 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
@@ -54,7 +53,7 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Pauses of the loops. None of them is what makes a decision right.
+// Files of the data directory.
 const (
 	lockFile           = "lock"
 	adminSocketDefault = "admin.sock"
@@ -190,17 +189,19 @@ type Machine struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 }
 
-// knobs make limits small enough for a test to reach them. Zero is the limit that there is.
+// knobs make limits small enough for a test to reach them, and play earlier releases. Zero is the limit that
+// there is, and this release.
 type knobs struct {
 	maxListed int // banned keys in a trust bundle
 	maxJoins  int // that wait for their candidate's answer
 	// maxSourceJoins is how many of those may come from one address.
 	maxSourceJoins int
 	maxBringing    int // owners that have brought no share yet
-	// parse reads a manifest that is to be set.
+	// parse reads a manifest that is to be set. Nil: manifest.Parse.
 	parse     func([]byte) (*manifest.Manifest, error)
-	maxAsking int  // coordinators that ask for secrets, and have proven nothing yet
-	earlier   bool // it plays a release that reads no later field of a manifest
+	maxAsking int // coordinators that ask for secrets, and have proven nothing yet
+	// reads are the later fields of manifests that it reads. Nil: all that this release does.
+	reads []string
 }
 
 // Coordinator is one replica. Make it with [New], run it with [Coordinator.Run].
@@ -210,7 +211,6 @@ type Coordinator struct {
 	now       func() time.Time
 	store     store.Store
 	fs        durable.FS
-	faults    *fault.Points
 	startedAt time.Time
 	metrics   *metrics
 	registry  *prometheus.Registry
@@ -224,6 +224,7 @@ type Coordinator struct {
 	readers   *flowcontrol.Readers
 	lock      io.Closer     // of the data directory
 	stopping  chan struct{} // closed when Run's context ended
+	alive     []func()      // each returns once locks that calls of one room take were free
 
 	rooms Rooms
 }
@@ -331,14 +332,11 @@ func (cfg Config) withDefaults() Config {
 	if cfg.knobs.maxListed == 0 {
 		cfg.knobs.maxListed = snapshot.MaxBans
 	}
-	if cfg.knobs.maxBringing == 0 {
-		cfg.knobs.maxBringing = ownerrecovery.MaxBringing
+	if cfg.knobs.reads == nil {
+		cfg.knobs.reads = manifest.LaterFields()
 	}
 	if cfg.knobs.parse == nil {
 		cfg.knobs.parse = manifest.Parse
-	}
-	if cfg.knobs.maxAsking == 0 {
-		cfg.knobs.maxAsking = peerrecovery.MaxAsking
 	}
 	if cfg.Monitoring.Registry == nil {
 		cfg.Monitoring.Registry = prometheus.NewRegistry()
@@ -349,7 +347,7 @@ func (cfg Config) withDefaults() Config {
 // assemble makes a coordinator with its rooms, and opens nothing.
 func assemble(cfg Config, o own) (*Coordinator, error) {
 	c := &Coordinator{
-		cfg: cfg, log: cfg.Log, now: cfg.Machine.Now, fs: cfg.Machine.FS, faults: cfg.Faults,
+		cfg: cfg, log: cfg.Log, now: cfg.Machine.Now, fs: cfg.Machine.FS,
 		startedAt: cfg.Machine.Now(), elapsed: cfg.Machine.Elapsed,
 		registry: cfg.Monitoring.Registry,
 		readers:  new(flowcontrol.Readers),
@@ -562,64 +560,33 @@ func (c *Coordinator) followState(ctx context.Context) error {
 		s := c.rooms.Head.State()
 		run, cancel := context.WithCancel(ctx)
 		g, run := errgroup.WithContext(run)
+		loop := func(what string, f func() error) {
+			g.Go(func() error { return watch.Forever(run, c.log, what, f) })
+		}
 		if s.Phase == authority.Ready {
-			g.Go(func() error {
-				return watch.Forever(run, c.log, "members", func() error {
-					return c.rooms.Membership.FollowMembers(run,
-						s)
-				})
-			})
-			g.Go(func() error {
-				return watch.Forever(run, c.log, "config",
-					func() error { return c.rooms.Desired.Run(run, s) })
-			})
-			g.Go(func() error {
-				return watch.Forever(run, c.log, "trust", func() error { return c.rooms.Trust.Follow(run, s) })
-			})
-			g.Go(func() error {
-				return watch.Forever(run, c.log,
-					"publication", func() error { return c.rooms.Publication.Follow(run, s) })
-			})
-			g.Go(func() error {
-				return watch.Forever(run, c.log, "identity",
-					func() error { return c.rooms.Bundle.KeepIdentity(run, s) })
-			})
-			g.Go(func() error { return watch.Forever(run, c.log, "pruning", func() error { return c.prune(run, s) }) })
-			g.Go(func() error {
-				return watch.Forever(run, c.log, "other coordinators", func() error {
-					return c.rooms.Peers.Follow(run,
-						s)
-				})
-			})
-			g.Go(func() error {
-				return watch.Forever(run, c.log, "audit checkpoints", func() error { return c.rooms.Audit.Run(run, s) })
-			})
+			loop("members", func() error { return c.rooms.Membership.FollowMembers(run, s) })
+			loop("config", func() error { return c.rooms.Desired.Run(run, s) })
+			loop("trust", func() error { return c.rooms.Trust.Follow(run, s) })
+			loop("publication", func() error { return c.rooms.Publication.Follow(run, s) })
+			loop("identity", func() error { return c.rooms.Bundle.KeepIdentity(run, s) })
+			loop("pruning", func() error { return c.prune(run, s) })
+			loop("other coordinators", func() error { return c.rooms.Peers.Follow(run, s) })
+			loop("audit checkpoints", func() error { return c.rooms.Audit.Run(run, s) })
 			if c.cfg.PublishDir != "" {
 				g.Go(func() error { return c.rooms.Publication.FollowMirror(run, s) })
 			}
 		}
 		if s.Phase == authority.Recovery {
-			g.Go(func() error {
-				return watch.Forever(run, c.log, "peers", func() error {
-					return c.rooms.Moves.Succession.WatchPeers(
-						run)
-				})
-			})
-			g.Go(func() error {
-				return watch.Forever(run, c.log, "recovery",
-					func() error { return c.rooms.Secrets.OwnerRecovery.Follow(run) })
-			})
-			g.Go(func() error {
-				return watch.Forever(run, c.log,
-					"gathered shares", func() error { return c.rooms.Secrets.OwnerRecovery.Watch(run) })
-			})
+			loop("peers", func() error { return c.rooms.Moves.Succession.WatchPeers(run) })
+			loop("recovery", func() error { return c.rooms.Secrets.OwnerRecovery.Follow(run) })
+			loop("gathered shares", func() error { return c.rooms.Secrets.OwnerRecovery.Watch(run) })
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 		}
 		cancel()
-		_ = g.Wait() // forever ends with its context alone
+		_ = g.Wait() // watch.Forever ends with its context alone
 	}
 	return ctx.Err()
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/ed25519"
 	"log/slog"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -61,7 +60,7 @@ func ReadRequest(s grpc.ServerStream, into any, settle func()) error {
 
 // Limit sets limits that no operator sets; 0 is the usual one.
 func (c *Config) Limit(listed, joins, sourceJoins int) {
-	c.knobs = knobs{maxListed: listed, maxJoins: joins, maxSourceJoins: sourceJoins}
+	c.knobs.maxListed, c.knobs.maxJoins, c.knobs.maxSourceJoins = listed, joins, sourceJoins
 }
 
 // LimitOwners sets how many streams of owners may have brought no share yet.
@@ -74,7 +73,7 @@ func (c *Config) ParseBy(parse func([]byte) (*manifest.Manifest, error)) { c.kno
 func (c *Config) LimitPeers(n int) { c.knobs.maxAsking = n }
 
 // Earlier plays a release that reads no later field of a manifest.
-func (c *Config) Earlier(release string) { c.Release, c.knobs.earlier = release, true }
+func (c *Config) Earlier(release string) { c.Release, c.knobs.reads = release, []string{} }
 
 // Coordinators reads what coordinators say of themselves.
 func (c *Coordinator) Coordinators() *replicas.Directory {
@@ -100,7 +99,8 @@ func (x *Coordinator) GrpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 
 func (x *Coordinator) Health() health { return x.health() }
 
-func (x *Coordinator) Locks() []sync.Locker { return x.locks() }
+// WatchOver has the self-check call alive too.
+func (c *Coordinator) WatchOver(alive func()) { c.alive = append(c.alive, alive) }
 
 func (x *Coordinator) MetricsHandler(reg *prometheus.Registry) http.Handler {
 	return x.metricsHandler(reg)
@@ -129,7 +129,7 @@ func (x *Coordinator) Cfg() *Config { return &x.cfg }
 
 func (x *Coordinator) Failures() *flowcontrol.LogSampler { return x.failures }
 
-func (x *Coordinator) Faults() *fault.Points { return x.faults }
+func (x *Coordinator) Faults() *fault.Points { return x.cfg.Faults }
 
 func (x *Coordinator) Log() *slog.Logger { return x.log }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -156,29 +155,8 @@ func (c *Coordinator) pulse(ctx context.Context) error {
 // done under them, so that a store or a disk that hangs does not hold it up, and a
 // deadlock does.
 func (c *Coordinator) checkSelf() {
-	for _, l := range c.locks() {
-		passes(l)
+	for _, alive := range c.alive {
+		alive()
 	}
-	c.rooms.Secrets.Keys.Alive()
-	c.rooms.Bundle.Alive()
-	c.rooms.Peers.Alive()
-	c.rooms.Membership.Roster().Alive()
-	c.rooms.Membership.Live().Alive()
-	c.limiter.Alive()
-	c.rooms.Admission.Alive()
-	c.rooms.Delivery.Alive()
-	c.rooms.Auditing.Alive()
 	c.pulsed.Set(c.now())
-}
-
-func (c *Coordinator) locks() []sync.Locker {
-	return []sync.Locker{
-		c.rooms.Secrets.OwnerRecovery.Alive(),
-	}
-}
-
-// passes returns when l was free.
-func passes(l sync.Locker) {
-	l.Lock()
-	defer l.Unlock()
 }

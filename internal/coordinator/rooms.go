@@ -55,7 +55,7 @@ var unguarded = []string{
 	sealed.Prefix, seedshares.Prefix, seedshares.SetPrefix, ownerrecovery.Prefix, "history/blob/",
 }
 
-// Rooms are what a coordinator is made of, the lowest first; see docs/architecture.md.
+// Rooms are what a coordinator is made of, in the order in which they are made; see docs/architecture.md.
 type Rooms struct {
 	StoreGuard   *storeguard.Guard
 	Auditing     *auditing.Queue
@@ -76,6 +76,7 @@ type Rooms struct {
 	Admission    *admission.Admission
 	Publication  *publication.Publication
 	Delivery     *delivery.Delivery
+	Status       fealtyv1.StatusServiceServer // which lets everybody in
 }
 
 // Secrets are the rooms from which the secrets of a head come, and to which they go.
@@ -116,8 +117,8 @@ type own struct {
 	outside     durable.FS             // of what others read
 }
 
-// wire makes the rooms, the lowest first. Where a lower room asks something of a
-// higher one, its config has a function for that; it is called once all of them are made.
+// wire makes the rooms. Where a room asks something of one
+// that is made later, its config has a function for that; it is called once all of them are made.
 func (c *Coordinator) wire(o own) error {
 	cfg, r := c.cfg, &c.rooms
 	r.StoreGuard = storeguard.New(storeguard.Config{
@@ -151,7 +152,8 @@ func (c *Coordinator) wire(o own) error {
 	})
 	r.Secrets.Keys = new(keychain.Keychain)
 	r.Secrets.PeerRecovery = peerrecovery.New(peerrecovery.Config{
-		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Secrets.Keys, Faults: c.faults, Readers: c.readers,
+		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Secrets.Keys, Faults: cfg.Faults,
+		Readers:  c.readers,
 		Refusals: c.refusals, Failures: c.failures, Log: c.log, Now: c.now,
 		Addresses: c.addresses(), ListensAt: c.Addr(),
 		Peers: cfg.Peers, LookupHost: cfg.Machine.LookupHost, Dial: cfg.Machine.Dial, MaxAsking: cfg.knobs.maxAsking,
@@ -159,21 +161,21 @@ func (c *Coordinator) wire(o own) error {
 	})
 	r.Moves.Turn = turn.New(r.Head.StoreSilent)
 	r.Moves.Reseal = reseal.New(reseal.Config{
-		Self: r.Self, Head: r.Head, Turn: r.Moves.Turn, Store: c.store, Faults: c.faults, Log: c.log, Now: c.now,
+		Self: r.Self, Head: r.Head, Turn: r.Moves.Turn, Store: c.store, Faults: cfg.Faults, Log: c.log, Now: c.now,
 		Families: recordFamilies,
 	})
 	r.Secrets.Shares = seedshares.New(seedshares.Config{
-		Head: r.Head, Store: c.store, Faults: c.faults,
+		Head: r.Head, Store: c.store, Faults: cfg.Faults,
 		LeaderChange: func(s *authority.State) *record.Change { return r.Election.NewChange(s) },
 	})
 	r.Moves.Restoration = restoration.New(restoration.Config{
-		Head: r.Head, Store: c.store, Faults: c.faults, Log: c.log, Now: c.now,
+		Head: r.Head, Store: c.store, Faults: cfg.Faults, Log: c.log, Now: c.now,
 	})
 	r.Moves.Succession = succession.New(succession.Config{
 		Self: r.Self, Head: r.Head, Keepers: r.Secrets.Keepers, Keys: r.Secrets.Keys,
 		StoreGuard: r.StoreGuard, Auditing: r.Auditing, Turn: r.Moves.Turn, Reseal: r.Moves.Reseal,
 		Shares:      r.Secrets.Shares,
-		Restoration: r.Moves.Restoration, Peers: r.Secrets.PeerRecovery, Store: c.store, Faults: c.faults, Log: c.log,
+		Restoration: r.Moves.Restoration, Peers: r.Secrets.PeerRecovery, Store: c.store, Faults: cfg.Faults, Log: c.log,
 		Now: c.now, Elapsed: c.elapsed,
 		SelfHealAfter: cfg.Timing.SelfHealAfter, Hooks: r.hooks(),
 	})
@@ -196,7 +198,7 @@ func (c *Coordinator) wire(o own) error {
 	var err error
 	r.Election, err = election.New(election.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, StoreGuard: r.StoreGuard, Store: c.store,
-		Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
+		Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		Lease: cfg.Timing.Lease, Beat: cfg.Timing.Beat, LookAtFreeze: r.Moves.Reseal.Look,
 	})
 	if err != nil {
@@ -206,20 +208,16 @@ func (c *Coordinator) wire(o own) error {
 		Store: c.store, Losses: r.StoreGuard, Authority: r.Head, Trust: r.Bundle,
 		Lead: r.Election, Stopping: c.stopping, Now: c.now, Log: c.log, Failures: c.failures,
 	})
-	reads := manifest.LaterFields()
-	if cfg.knobs.earlier {
-		reads = nil
-	}
 	r.Announcement = announcement.New(announcement.Config{
 		Self: r.Self, Head: r.Head, Keepers: r.Secrets.Keepers, Election: r.Election, StoreGuard: r.StoreGuard,
-		Replicas: coordinators, Store: c.store, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now,
-		Reads: reads, StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(),
+		Replicas: coordinators, Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now,
+		Reads: cfg.knobs.reads, StartedAt: c.startedAt, Release: cfg.Release, Addresses: c.addresses(),
 		Silence: func(key string) (time.Duration, bool) { return r.Peers.Silent(key) },
 	})
 	r.Secrets.OwnerRecovery = ownerrecovery.New(ownerrecovery.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Keys: r.Secrets.Keys, Succession: r.Moves.Succession,
 		Turn:     r.Moves.Turn,
-		Election: r.Election, Store: c.store, Faults: c.faults, Readers: c.readers, Refusals: c.refusals,
+		Election: r.Election, Store: c.store, Faults: cfg.Faults, Readers: c.readers, Refusals: c.refusals,
 		Log: c.log, Now: c.now, MaxBringing: cfg.knobs.maxBringing,
 	})
 	r.Verification = verification.New(verification.Config{
@@ -231,7 +229,7 @@ func (c *Coordinator) wire(o own) error {
 	})
 	r.Peers = peers.New(peers.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle, StoreGuard: r.StoreGuard,
-		Store: c.store, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
+		Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		Addresses: c.addresses(), Dial: cfg.Machine.Dial,
 		Published: func() map[string][]string { return r.Publication.Coordinators() },
 		Proven: func(ctx context.Context, from string, raw []byte) error {
@@ -247,7 +245,7 @@ func (c *Coordinator) wire(o own) error {
 	})
 	r.Trust = trust.New(trust.Config{
 		Self: r.Self, Head: r.Head, Bundle: r.Bundle, Election: r.Election,
-		Membership: r.Membership, StoreGuard: r.StoreGuard, Store: c.store, Faults: c.faults,
+		Membership: r.Membership, StoreGuard: r.StoreGuard, Store: c.store, Faults: cfg.Faults,
 		Limiter: c.limiter, Readers: c.readers, Refusals: c.refusals, Log: c.log, Now: c.now,
 		RotateMesh: r.Moves.Succession.RotateMesh,
 	})
@@ -258,13 +256,13 @@ func (c *Coordinator) wire(o own) error {
 		Head: r.Head, Peers: r.Peers, Bundle: r.Bundle, Election: r.Election, Membership: r.Membership,
 		StoreGuard: r.StoreGuard, Auditing: r.Auditing, Store: c.store,
 		Pending: cfg.knobs.maxJoins, PendingPerSource: cfg.knobs.maxSourceJoins,
-		Faults: c.faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
+		Faults: cfg.Faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.Timing.MaxHeadAge,
 	})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,
-		Store: c.store, Faults: c.faults, Failures: c.failures, Log: c.log, Now: c.now, Addresses: c.addresses(),
+		Store: c.store, Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Addresses: c.addresses(),
 		Outside: o.outside, PublishDir: cfg.PublishDir,
 	})
 	r.Delivery = delivery.New(delivery.Config{
@@ -272,11 +270,24 @@ func (c *Coordinator) wire(o own) error {
 		Publication: r.Publication, Readers: c.readers, Failures: c.failures, Log: c.log, Now: c.now,
 		Stopping: c.stopping,
 	})
+	c.alive = []func(){
+		r.Secrets.OwnerRecovery.Alive,
+		r.Secrets.Keys.Alive,
+		r.Bundle.Alive,
+		r.Peers.Alive,
+		r.Membership.Roster().Alive,
+		r.Membership.Live().Alive,
+		c.limiter.Alive,
+		r.Admission.Alive,
+		r.Delivery.Alive,
+		r.Auditing.Alive,
+	}
+	r.Status = statusServer{c: c}
 	c.conflicts()
 	return nil
 }
 
-// hooks are what rooms above the succession do when a head comes or goes.
+// hooks are what other rooms do when a head comes or goes.
 func (r *Rooms) hooks() succession.Hooks {
 	return succession.Hooks{
 		// In this order: a bundle is believed before anybody is a member by it.

@@ -189,13 +189,13 @@ func (c *Coordinator) grpcServer(gate *authz.Authorizer, opts ...grpc.ServerOpti
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 	)...)
 	services := admitFirst{ServiceRegistrar: server, c: c, gate: gate}
-	c.RegisterServices(services)
+	c.registerServices(services)
 	return server, gate.Table().CheckServer(server)
 }
 
-// RegisterServices registers all services, as a server has them behind its gate: by themselves they
+// registerServices registers all services, as a server has them behind its gate: by themselves they
 // let everybody in.
-func (c *Coordinator) RegisterServices(to grpc.ServiceRegistrar) {
+func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
 	c.rooms.Moves.Manifests.RegisterServices(to)
 	c.rooms.Election.RegisterServices(to)
 	c.rooms.Audit.RegisterServices(to)
@@ -209,7 +209,7 @@ func (c *Coordinator) RegisterServices(to grpc.ServiceRegistrar) {
 	c.rooms.Delivery.RegisterServices(to)
 	c.rooms.Backups.RegisterServices(to)
 	c.rooms.Verification.RegisterServices(to)
-	fealtyv1.RegisterStatusServiceServer(to, statusServer{c: c})
+	fealtyv1.RegisterStatusServiceServer(to, c.rooms.Status)
 }
 
 // streamInterceptor words, guards and authorizes the calls of streaming methods.

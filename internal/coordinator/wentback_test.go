@@ -58,7 +58,7 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 	if s := d.State(); s.Phase != authority.Ready {
 		d.T.Fatalf("%s: it is %v, %s", when, s.Phase, s.Reason)
 	}
-	st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](c.RegisterServices).GetStatus(context.Background(),
+	st, err := c.Rooms().Status.GetStatus(context.Background(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil {
 		d.T.Fatalf("%s: status: %v", when, err)
@@ -208,7 +208,7 @@ func TestWentBackWithoutTheMeshKey(t *testing.T) {
 		explain.StoreWentBack) {
 		t.Errorf("a new mesh CA key: %v", err)
 	}
-	st, err := coordinatortest.Served[fealtyv1.StatusServiceServer](d.C.RegisterServices).GetStatus(t.Context(),
+	st, err := d.C.Rooms().Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
 	if err != nil || !slices.ContainsFunc(st.GetFindings(),
 		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {

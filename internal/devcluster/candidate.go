@@ -172,10 +172,11 @@ func (n *Candidate) JoinOver(ctx context.Context, conn grpc.ClientConnInterface,
 	if err != nil {
 		return nil, err
 	}
-	err = stream.Send(&fealtyv1.JoinRequest{
+	// One that is answered while it might say more counts as one that is given up: of those a connection has few.
+	err = errors.Join(stream.Send(&fealtyv1.JoinRequest{
 		ClusterId: n.Cluster, Kind: string(kind), Csr: csr,
 		Proof: &fealtyv1.Proof{Type: ev.Type, Claim: ev.Claim, Evidence: ev.Evidence, PublicKey: ev.PublicKey},
-	})
+	}), stream.CloseSend())
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ var secretNames = map[string]kind{
 	"internal/keyring.EphemeralRecipient": shares,
 }
 
-// secretRooms may handle secrets, each for its promise; some are yet to come.
+// secretRooms may handle secrets, each for its promise.
 var secretRooms = []struct {
 	path string
 	kind kind
@@ -289,7 +289,10 @@ func TestSecretsStayInTheirRooms(t *testing.T) {
 	}
 	for _, row := range secretRooms {
 		i := slices.IndexFunc(all, func(s *source) bool { return s.path == row.path })
-		if i >= 0 && len(reachesOf(all[i], row.kind)) == 0 {
+		switch {
+		case i < 0:
+			t.Errorf("secretRooms: there is no package %s", row.path)
+		case len(reachesOf(all[i], row.kind)) == 0:
 			t.Errorf("secretRooms: %s reaches no secret of this kind: %s", row.path, row.kind)
 		}
 	}

@@ -4,6 +4,10 @@
 // A join is decided by the manifest in force and by what the store holds, in the transaction that
 // records it: nobody is a member by what memory says. The check of the proof comes first, so that
 // a candidate without one learns nothing of what exists. See docs/explanation/threat-model.md.
+//
+// A candidate sends a certification request (PKCS #10, RFC 2986), of which its key alone counts, and
+// proves what it is over the TLS connection that it came by (exporter, RFC 8446 §7.5). It gets an
+// X509-SVID (SPIFFE X509-SVID §2, profile of RFC 5280 §4), whose names come from the manifest.
 package admission
 
 import (

@@ -1,5 +1,5 @@
 // Package announcement tells the other coordinators, in the store, that this one is there: where it is, what it is
-// at, and what it reads. What it writes is [replicas.Record], signed; it decides nothing (I20).
+// at, and what it reads. It writes a [replicas.Record], signed, which decides nothing (I20).
 package announcement
 
 import (

@@ -88,7 +88,7 @@ type lag struct {
 	at   instant.Last // since when, while of is set
 	over watch.Signal // it is up with the store after all
 
-	began time.Duration // at, on the clock that only goes forward; owned by who holds setting
+	began time.Duration // at, on the clock that only goes forward; owned by who has the turn
 }
 
 // History reads the history that the store shows.
@@ -126,11 +126,11 @@ func (h *Head) ConfirmedAge(now time.Time) time.Duration { return h.headConfirme
 // BehindSince returns since when the store shows a newer head than the one in force.
 func (h *Head) BehindSince() time.Time { return h.lag.at.Get() }
 
-// Behind is for how long, on the clock that only goes forward. The caller holds setting.
+// Behind is for how long, on the clock that only goes forward. The caller has the turn.
 func (h *Head) Behind() time.Duration { return h.cfg.Elapsed() - h.lag.began }
 
-// FallBehind notes that the store shows another head than that of s. The caller holds
-// setting.
+// FallBehind notes that the store shows another head than that of s. The caller has
+// the turn.
 func (h *Head) FallBehind(s *State) {
 	if s.Phase != Ready || h.lag.of.Load() == s {
 		return
@@ -140,7 +140,7 @@ func (h *Head) FallBehind(s *State) {
 	h.lag.of.Store(s)
 }
 
-// CaughtUp notes that the store shows the head of s, which was read since c.setting was
+// CaughtUp notes that the store shows the head of s, which was read since the turn was
 // taken: what was read before that may be older than what made s fall behind.
 func (h *Head) CaughtUp(s *State) {
 	if h.lag.of.CompareAndSwap(s, nil) {

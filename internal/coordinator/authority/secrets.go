@@ -8,6 +8,9 @@
 // A seed comes from one of four places: it is made here, a keeper opens it, its owners bring
 // their shares, or another coordinator hands it over. It is believed by whoever replays the
 // history under its keys, not here.
+//
+// Keys derive from the seed by HKDF over SHA-256 (RFC 5869). What is sealed or handed over is encrypted
+// to an X25519 recipient (age-encryption.org/v1).
 package authority
 
 import (

@@ -1,4 +1,4 @@
-// Package backups makes the file that a cluster can be restored from (docs/explanation/backup.md).
+// Package backups makes the file that a cluster can be restored from (docs/how-to/back-up-and-restore.md).
 package backups
 
 import (

@@ -11,6 +11,9 @@
 // on Input and head alone, so that all coordinators make equal bytes of a version. Which bundle
 // is in force is for the caller to say, by [View.Newer].
 //
+// A bundle is canonical JSON (RFC 8785), signed with Ed25519 (RFC 8032 §5.1); its certificates are
+// those of the fleet's own authority (RFC 5280 §4).
+//
 // Nothing but [Read] does I/O, and nothing here holds a secret: a handle signs and gives its
 // public key.
 package bundle

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"filippo.io/age"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/history"
@@ -16,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// backUp takes a backup over the admin socket.
+// BackUp takes a backup over the admin socket.
 func BackUp(f *Fleet, req *fealtyv1.CreateBackupRequest) (*fealtyv1.BackupHead, []byte, error) {
 	f.T.Helper()
 	stream, err := fealtyv1.NewBackupServiceClient(f.LocalConn()).CreateBackup(f.Context(), req)
@@ -45,7 +46,7 @@ func BackUp(f *Fleet, req *fealtyv1.CreateBackupRequest) (*fealtyv1.BackupHead, 
 	return first.GetHead(), file, nil
 }
 
-// saved is a backup, and what is needed to restore it.
+// Saved is a backup, and what is needed to restore it.
 type Saved struct {
 	F    *Fleet
 	File []byte
@@ -54,6 +55,7 @@ type Saved struct {
 	V    *history.Verified
 }
 
+// Save takes a backup of f that its owners can read.
 func Save(f *Fleet, owners *People) *Saved {
 	f.T.Helper()
 	_, file, err := BackUp(f, &fealtyv1.CreateBackupRequest{})
@@ -64,7 +66,7 @@ func Save(f *Fleet, owners *People) *Saved {
 	return b.Planned()
 }
 
-// planned plans the restore for now.
+// Planned plans the restore for now.
 func (b *Saved) Planned() *Saved {
 	b.F.T.Helper()
 	found, err := backup.Check(bytes.NewReader(b.File), b.Ids)
@@ -78,7 +80,7 @@ func (b *Saved) Planned() *Saved {
 	return b
 }
 
-// signed adds the signature of key to the plan.
+// Signed adds the signature of key to the plan.
 func (b *Saved) Signed(key ed25519.PrivateKey) *Saved {
 	k, err := manifest.NewKey(key.Public().(ed25519.PublicKey))
 	if err != nil {
@@ -90,7 +92,7 @@ func (b *Saved) Signed(key ed25519.PrivateKey) *Saved {
 	return b
 }
 
-// inStore runs f on the store of the fleet, whose coordinator is stopped.
+// InStore runs do on the store of the fleet, whose coordinator is stopped.
 func InStore(f *Fleet, do func(st *sqlite.Store) error) {
 	f.T.Helper()
 	st, err := sqlite.Open(f.Context(), filepath.Join(f.Dir, "store", "db"), sqlite.Options{})
@@ -103,7 +105,7 @@ func InStore(f *Fleet, do func(st *sqlite.Store) error) {
 	}
 }
 
-// restore stops the coordinator, throws its store away and restores b into a new one.
+// Restore stops the coordinator, throws its store away and restores b into a new one.
 func (b *Saved) Restore() {
 	f := b.F
 	f.T.Helper()
@@ -114,7 +116,7 @@ func (b *Saved) Restore() {
 	b.Again()
 }
 
-// again runs the restore on the store as it is.
+// Again runs the restore on the store as it is.
 func (b *Saved) Again() {
 	b.F.T.Helper()
 	InStore(b.F, func(st *sqlite.Store) error {

@@ -26,6 +26,7 @@ type CorpFiles struct {
 	Paths credential.FilePaths
 }
 
+// NewCorpFiles writes the files of a certificate of pki that names name.
 func NewCorpFiles(t testing.TB, pki *identitytest.PKI, name string) *CorpFiles {
 	t.Helper()
 	dir := t.TempDir()
@@ -35,11 +36,13 @@ func NewCorpFiles(t testing.TB, pki *identitytest.PKI, name string) *CorpFiles {
 	return f
 }
 
+// Write puts a certificate that names name into the files.
 func (f *CorpFiles) Write(pki *identitytest.PKI, name string) {
 	f.t.Helper()
 	f.Edit(pki, CommonName(name))
 }
 
+// Edit puts a certificate into the files that edit changed before it was signed.
 func (f *CorpFiles) Edit(pki *identitytest.PKI, edit func(*x509.Certificate)) {
 	f.t.Helper()
 	key := identitytest.NewKey(f.t)
@@ -48,6 +51,7 @@ func (f *CorpFiles) Edit(pki *identitytest.PKI, edit func(*x509.Certificate)) {
 	f.Put(f.Paths.CA, identitytest.PEM(pki.Root.Cert))
 }
 
+// Put writes one file whole, as an operator's tool does.
 func (f *CorpFiles) Put(path string, data []byte) {
 	f.t.Helper()
 	if err := os.WriteFile(path, data, 0o600); err != nil {
@@ -126,6 +130,7 @@ func VouchBy(t testing.TB, of *enrolment.Certificate, key *ecdsa.PrivateKey, cla
 	return append(good[:part(good):part(good)], own[part(own):]...)
 }
 
+// TwoNames are common names of a subject, in their order.
 func TwoNames(names ...string) []pkix.AttributeTypeAndValue {
 	var out []pkix.AttributeTypeAndValue
 	for _, n := range names {
@@ -148,6 +153,7 @@ proofs:
       ` + strings.ReplaceAll(strings.TrimSpace(string(identitytest.PEM(pki.Root.Cert))), "\n", "\n      ") + "\n"
 }
 
+// CommonName gives a certificate a subject of this name alone.
 func CommonName(name string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.Subject.CommonName = name }
 }

@@ -54,7 +54,7 @@ type Desk struct {
 	Mu     sync.Mutex
 	Now    time.Time                           // guarded by Mu; zero: the time that it is
 	passed time.Duration                       // on its clock that only goes forward; guarded by Mu
-	dirs   map[*coordinator.Coordinator]string // guarded by Mu
+	dirs   map[string]*coordinator.Coordinator // the last one in each; guarded by Mu
 }
 
 // TB is what testing.TB and *rapid.T share.
@@ -189,20 +189,29 @@ func (d *Desk) Another(dir string) (*coordinator.Coordinator, error) {
 		d.Alter(&cfg)
 	}
 	c, err := coordinator.New(context.Background(), cfg)
+	if err != nil {
+		return nil, err
+	}
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
 	if d.dirs == nil {
-		d.dirs = make(map[*coordinator.Coordinator]string)
+		d.dirs = make(map[string]*coordinator.Coordinator)
 	}
-	d.dirs[c] = dir
-	return c, err
+	d.dirs[dir] = c
+	return c, nil
 }
 
 // Dir is the directory of a coordinator of the desk, by which [Desk.Another] opens it anew.
 func (d *Desk) Dir(c *coordinator.Coordinator) string {
 	d.Mu.Lock()
 	defer d.Mu.Unlock()
-	return d.dirs[c]
+	for dir, last := range d.dirs {
+		if last == c {
+			return dir
+		}
+	}
+	d.T.Fatal("the desk opened no such coordinator, or another one in its directory since")
+	return ""
 }
 
 func (d *Desk) elapsed() time.Duration {

@@ -55,8 +55,7 @@ type Fleet struct {
 	Signer ed25519.PrivateKey
 	StopC  func()
 	Config func(*coordinator.Config)
-	Made   func(*coordinator.Coordinator) // what a test changes of it before it runs; nil: nothing
-	Dialed []io.Closer                    // to the admin socket
+	Dialed []io.Closer // to the admin socket
 
 	First    *Fleet   // of a replica: the one that it was made for
 	Replicas []*Fleet // of the first: the others, in the order in which they were made
@@ -149,9 +148,6 @@ func (f *Fleet) Start() {
 	c, err := coordinator.New(context.Background(), cfg)
 	if err != nil {
 		f.T.Fatal(err)
-	}
-	if f.Made != nil {
-		f.Made(c)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -170,7 +170,7 @@ func OwnedDesk(t TB, keeper string) (*Desk, *People) {
 	return d, p
 }
 
-// ownedFleet starts a coordinator whose seed is held by three people, two of whom
+// NewOwnedFleet starts a coordinator whose seed is held by three people, two of whom
 // it takes, and by a keeper.
 func NewOwnedFleet(t testing.TB, config func(*coordinator.Config)) (*Fleet, *People) {
 	t.Helper()
@@ -182,7 +182,7 @@ func NewOwnedFleet(t testing.TB, config func(*coordinator.Config)) (*Fleet, *Peo
 	return f, p
 }
 
-// loseKeeper restarts the coordinator without its keeper's file.
+// LoseKeeper restarts the coordinator without its keeper's file.
 func LoseKeeper(f *Fleet) {
 	f.T.Helper()
 	f.Stop()
@@ -195,7 +195,7 @@ func LoseKeeper(f *Fleet) {
 	}
 }
 
-// bringBoth brings two shares until the coordinator is ready, as owners do who try
+// BringBoth brings two shares until the coordinator is ready, as owners do who try
 // again.
 func BringBoth(t testing.TB, d *Desk, files ...keyring.ShareFile) {
 	t.Helper()
@@ -213,12 +213,13 @@ func BringBoth(t testing.TB, d *Desk, files ...keyring.ShareFile) {
 	WantPhase(d, "ready", "")
 }
 
-// bring brings a share to the desk's coordinator, past the network and the tool.
+// BringShare brings a share to the desk's coordinator, past the network and the tool.
 func BringShare(d *Desk, file keyring.ShareFile) (*fealtyv1.RecoveryProgress, error) {
 	d.T.Helper()
 	return BringAt(d.T, d.C, file)
 }
 
+// BringAt is [BringShare] at another coordinator of the desk.
 func BringAt(t TB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv1.RecoveryProgress,
 	error) {
 	t.Helper()
@@ -232,10 +233,10 @@ func BringAt(t TB, c *coordinator.Coordinator, file keyring.ShareFile) (*fealtyv
 	}, AnyOwner)
 }
 
-// anyOwner has room for every owner that has proven itself.
+// AnyOwner has room for every owner that has proven itself.
 func AnyOwner(string) error { return nil }
 
-// asking returns a request for a transition of kind, signed as one of signedAs.
+// SignedChange returns a request for a transition of kind, signed as one of signedAs.
 func SignedChange(d *Desk, kind, signedAs history.Kind, m []byte) *fealtyv1.SetManifestRequest {
 	d.T.Helper()
 	parsed, err := manifest.Parse(m)
@@ -253,7 +254,7 @@ func SignedChange(d *Desk, kind, signedAs history.Kind, m []byte) *fealtyv1.SetM
 		}}
 }
 
-// reshare gives the seed other owners.
+// Reshare gives the seed other owners.
 func Reshare(d *Desk, seed string) (*fealtyv1.SetManifestResponse, error) {
 	d.T.Helper()
 	was := d.Seed

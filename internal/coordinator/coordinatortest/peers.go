@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
@@ -33,7 +34,7 @@ func MoreCoordinators(t testing.TB) string {
 		proof.KeyClaim(NewTestKey(t).Public().(ed25519.PublicKey)) + "\"]}\n"
 }
 
-// peerFleet returns a ready coordinator whose seed no keeper holds, and n replicas that
+// NewPeerFleet returns a ready coordinator whose seed no keeper holds, and n replicas that
 // the manifest admits and that never ran.
 func NewPeerFleet(t testing.TB, n int, config func(*coordinator.Config)) (*Fleet,
 	[]*Fleet) {
@@ -150,6 +151,7 @@ func AwaitReplica(f *Fleet, want func(replicas.Record) bool) replicas.Record {
 	return last
 }
 
+// Keys are those in the store of f that begin with prefix.
 func Keys(f *Fleet, prefix string) []string {
 	f.T.Helper()
 	l, err := f.Store.List(context.Background(), prefix)
@@ -208,9 +210,13 @@ func Loaded(f *Fleet) *history.History {
 	return h
 }
 
-// DialUnproven returns a connection to whoever answers at addr, without a certificate.
+// DialUnproven returns a connection to whoever answers at addr, without a certificate. It reads no more than a
+// coordinator would.
 func DialUnproven(addr string) (*mesh.Conn, error) {
-	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{})
+	return mesh.DialPinned("passthrough:///"+addr, credential.Unproven(), mesh.Options{GRPC: []grpc.DialOption{
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(flowcontrol.MaxMessageBytes)),
+		grpc.WithMaxHeaderListSize(flowcontrol.MaxHeaderBytes),
+	}})
 }
 
 // BlackHoles returns n addresses that take a connection and then swallow all that is

@@ -8,7 +8,7 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// strangerFrom returns a connection to f from the i-th of many addresses, each of which
+// StrangerFrom returns a connection to f from the i-th of many addresses, each of which
 // is in a network of its own.
 func StrangerFrom(f *Fleet, i int) *mesh.Conn {
 	f.T.Helper()

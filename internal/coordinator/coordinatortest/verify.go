@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator/verification"
@@ -13,9 +15,9 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/mesh"
-	"google.golang.org/grpc"
 )
 
+// VerifyAt verifies the cluster that answers at addr, as fealty verify does.
 func VerifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Cluster, error) {
 	t.Helper()
 	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{})
@@ -28,12 +30,13 @@ func VerifyAt(t testing.TB, addr string, want recovery.Expected) (*recovery.Clus
 	return recovery.Verify(ctx, conn, want, addr, time.Now())
 }
 
-// impostor answers who verifies in place of a coordinator.
+// Impostor answers who verifies in place of a coordinator.
 type Impostor struct {
 	fealtyv1.UnimplementedVerifyServiceServer
 	Answer func(nonce, binding []byte) (*fealtyv1.VerifyClaim, *history.History, error)
 }
 
+// Verify answers one call.
 func (l *Impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifyService_VerifyServer) error {
 	cs, _ := mesh.ConnectionState(stream.Context())
 	binding, err := proof.Binding(cs)
@@ -52,6 +55,7 @@ func (l *Impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifySer
 	})
 }
 
+// Serve serves the impostor until the test ends, and returns its address.
 func (l *Impostor) Serve(t *testing.T) string {
 	t.Helper()
 	material, err := credential.NewEphemeral(nil)

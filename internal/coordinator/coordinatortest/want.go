@@ -85,8 +85,10 @@ func (s *SyncBuffer) Bytes() []byte {
 	return bytes.Clone(s.b.Bytes())
 }
 
+// ErrCrash is what a fault point fails with where a test plays a crash.
 var ErrCrash = errors.New("crash")
 
+// WantOnlyNil fails unless err is nil.
 func WantOnlyNil(t TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -109,6 +111,7 @@ func Verified(t TB, c *coordinator.Coordinator) *history.Verified {
 	return v
 }
 
+// MustHead is the head of the history in the store of d.
 func MustHead(t TB, d *Desk) history.Record {
 	t.Helper()
 	head, _, err := d.C.Rooms().Head.History().Head(context.Background())
@@ -118,6 +121,7 @@ func MustHead(t TB, d *Desk) history.Record {
 	return head
 }
 
+// KeeperFinding is summary and remedy of the finding with this code, or "".
 func KeeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
 	for _, f := range findings {
 		if f.GetCode() == string(code) {
@@ -127,7 +131,7 @@ func KeeperFinding(findings []*fealtyv1.Finding, code explain.Code) string {
 	return ""
 }
 
-// keyIDs returns the ids of the keys under which the keeper host has the seed in force.
+// KeyIDs returns the ids of the keys under which the keeper host has the seed in force.
 func KeyIDs(t testing.TB, c *coordinator.Coordinator, st store.Store) []keyring.KeyID {
 	t.Helper()
 	copies, err := sealed.Copies(context.Background(), st,
@@ -138,7 +142,7 @@ func KeyIDs(t testing.TB, c *coordinator.Coordinator, st store.Store) []keyring.
 	return sealed.IDs(copies)
 }
 
-// wantOrigins shows from audit entries and history alone that every coordinator with a
+// WantOrigins shows from audit entries and history alone that every coordinator with a
 // name made the seed, or received it from owners or a keeper of the manifest, or from a
 // coordinator that held it (docs/explanation/threat-model.md); that each mesh CA
 // key in the history was made once, by one that held the seed of its head; and that each
@@ -233,8 +237,10 @@ func WantOrigins(t *testing.T, f *Fleet, names ...string) {
 	}
 }
 
+// Epoch0 is a time that tests count from where they have no clock.
 var Epoch0 = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
+// WantNamed fails unless the refusal err names owner.
 func WantNamed(t testing.TB, err error, owner string) {
 	t.Helper()
 	if e := explain.Of(err); e.Fields["owner"] != owner && !strings.Contains(e.Error(), owner) {
@@ -242,7 +248,7 @@ func WantNamed(t testing.TB, err error, owner string) {
 	}
 }
 
-// wantOneKeyPerEpoch verifies the history, and that each authority epoch has one
+// WantOneKeyPerEpoch verifies the history, and that each authority epoch has one
 // mesh CA key of its own.
 func WantOneKeyPerEpoch(t testing.TB, d *Desk) {
 	t.Helper()
@@ -259,7 +265,7 @@ func WantOneKeyPerEpoch(t testing.TB, d *Desk) {
 	}
 }
 
-// wantPhase fails unless the coordinator is in the phase, for a reason that holds
+// WantPhase fails unless the coordinator is in the phase, for a reason that holds
 // the text.
 func WantPhase(d *Desk, phase, reason string) {
 	d.T.Helper()
@@ -269,7 +275,7 @@ func WantPhase(d *Desk, phase, reason string) {
 	}
 }
 
-// coordinatorEntry is an entry for another coordinator: setting it moves authority.
+// CoordinatorEntry is an entry for another coordinator: setting it moves authority.
 func CoordinatorEntry(t TB, n int) string {
 	pub, _, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -282,6 +288,7 @@ func CoordinatorEntry(t TB, n int) string {
 	return fmt.Sprintf("  - {name: coordinator-%d, kind: coordinator, match: [\"key:%s\"]}\n", n, key)
 }
 
+// GetStatus is what the coordinator of f says of itself on its machine.
 func GetStatus(f *Fleet) *fealtyv1.GetStatusResponse {
 	f.T.Helper()
 	st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})

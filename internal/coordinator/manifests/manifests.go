@@ -1,6 +1,6 @@
 // Package manifests changes the manifest and the seed when people ask for it, and shows those in force and before.
 //
-// What it is asked is decided under the turn and the head in force; package succession moves the head.
+// A change is decided under the turn and the head in force; package succession moves the head.
 package manifests
 
 import (

@@ -22,11 +22,10 @@ import (
 
 // A reseed gives the cluster a new seed (docs/explanation/reseed.md). Signers sign
 // the new public keys, so that the seed is made first, and comes into force like
-// every other move.
-// The records that it moves are package reseal's.
-const (
-	PreparedLife = time.Hour // how long signers have
-)
+// every other move: package reseal moves the records to it.
+
+// PreparedLife is how long signers have for the keys of a seed that was made for them.
+const PreparedLife = time.Hour
 
 // prepared is a seed that waits for its signatures, in memory alone.
 type prepared struct {

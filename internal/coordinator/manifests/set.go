@@ -168,9 +168,6 @@ func (c *Manifests) Set(ctx context.Context, req *fealtyv1.SetManifestRequest,
 		return nil, err
 	}
 	defer release()
-	if s.Phase == authority.Recovery {
-		return nil, explain.New(explain.RecoveryMode, "reason", s.Reason)
-	}
 	next, err := c.proposed(s, req.GetManifest())
 	if err != nil {
 		return nil, err

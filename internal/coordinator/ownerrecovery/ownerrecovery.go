@@ -6,8 +6,8 @@
 package ownerrecovery
 
 import (
+	"cmp"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -39,8 +39,8 @@ type Config struct {
 	Log        *slog.Logger
 	Now        func() time.Time
 
-	// MaxBringing bounds the streams of owners that have brought no share of the seed yet: it
-	// is the constant of that name, but where a test cannot make as many.
+	// MaxBringing bounds the streams of owners that have brought no share of the seed yet. Zero
+	// means the constant of that name: a test cannot make as many.
 	MaxBringing int
 }
 
@@ -55,7 +55,7 @@ type OwnerRecovery struct {
 
 // New returns an OwnerRecovery without an attempt.
 func New(cfg Config) *OwnerRecovery {
-	return &OwnerRecovery{cfg: cfg, recoveries: newRecoveries(cfg.MaxBringing)}
+	return &OwnerRecovery{cfg: cfg, recoveries: newRecoveries(cmp.Or(cfg.MaxBringing, MaxBringing))}
 }
 
 // End ends whatever attempt is open: the head has its secrets, or the process stops.
@@ -64,8 +64,11 @@ func (c *OwnerRecovery) End() { c.recoveries.over() }
 // Expect notes whose shares would bring the seed of a head back, as the store has it.
 func (c *OwnerRecovery) Expect(l *history.Link) { c.recoveries.expect(l) }
 
-// Alive is what its attempt is guarded by.
-func (c *OwnerRecovery) Alive() sync.Locker { return &c.recoveries.mu }
+// Alive returns once the lock that calls of owners take was free: it says that none of them is stuck.
+func (c *OwnerRecovery) Alive() {
+	c.recoveries.mu.Lock()
+	defer c.recoveries.mu.Unlock()
+}
 
 // Recipient is the public key that shares are encrypted to.
 func (g *Attempt) Recipient() string { return g.recipient.Public() }

@@ -46,6 +46,9 @@ const (
 	// second.
 	recoveryRate  = 1
 	recoveryBurst = 50
+	// recoverTimeout bounds one stream, from offer to answer, and the making of the seed: a long history
+	// takes its receiver a while.
+	recoverTimeout = 2 * time.Minute
 	// lastLook bounds the round with the peers that a person waits for.
 	lastLook = 3 * time.Second
 )
@@ -192,7 +195,7 @@ func (c *OwnerRecovery) RegisterServices(to grpc.ServiceRegistrar) {
 // answer. Strangers may call it, and learn the history and the manifests: these
 // are not secret, and without them an owner could not know who asks.
 func (r recoveryServer) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
-	ctx, cancel := context.WithTimeout(stream.Context(), verification.Timeout)
+	ctx, cancel := context.WithTimeout(stream.Context(), recoverTimeout)
 	defer cancel()
 	slot, err := r.c.recoveries.owners.Enter(ctx, identity.FromContext(ctx).Addr, r.c.cfg.Now())
 	if err != nil {
@@ -530,11 +533,11 @@ func (c *OwnerRecovery) gathered(ctx context.Context, g *Attempt) (owners []stri
 // recoverSeed makes the seed of the shares, and believes it only if the whole
 // history was signed by it. Then it writes a rekey transition, because the mesh CA
 // key is gone, and adopts it. The caller has the turn. A crash anywhere is a recovery that
-// did not happen, or one that the next goes on from; see rekey.
+// did not happen, or one that the next goes on from; see [succession.Succession.Rekey].
 func (c *OwnerRecovery) recoverSeed(ctx context.Context, g *Attempt, owners []string,
 	shares []keyring.Share) (*authority.State, error) {
 	// An owner who hangs up now must not undo what the others brought.
-	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), verification.Timeout)
+	ctx, cancel := context.WithTimeout(patience.Beyond(ctx), recoverTimeout)
 	defer cancel()
 	if s := c.readyAtPeer(ctx, g); s != nil {
 		return s, nil
@@ -585,9 +588,7 @@ func (c *OwnerRecovery) readyAtPeer(ctx context.Context, g *Attempt) *authority.
 	if g.force {
 		return nil
 	}
-	looking, cancel := context.WithTimeout(ctx, lastLook) // a person waits
-	defer cancel()
-	err := c.cfg.Succession.FromPeers(looking, ctx, g.head.Hash)
+	err := c.cfg.Succession.FromPeers(ctx, g.head.Hash, lastLook) // a person waits
 	if now := c.cfg.Head.State(); err == nil && now.Phase == authority.Ready {
 		c.dropShares(ctx, g)
 		c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "another coordinator was ready: the shares were not needed",
@@ -626,7 +627,7 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *Attempt,
 		_, err = seen.Accepts(verified)
 	}
 	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
-		// Of a restored history it is the restore transition that has to: see restoration.
+		// Of a restored history it is the restore transition that has to: see [restoration.Restoration.Next].
 		if intent, _, pending := c.cfg.Head.PendingRestore(ctx); pending == nil && intent != nil &&
 			!restoration.Carries(verified,
 				intent) {

@@ -205,7 +205,8 @@ type claimedHead struct {
 //
 // Who may give is read from a manifest that nothing vouches for yet. A store that lies
 // can so name its own coordinators, whose seed then vouches for its own history; what
-// stands against that is the mark of a head that was seen before, and Config.Pin.
+// stands against that is the mark of a head that was seen before, and the pin of the root key
+// ([authority.EnrolmentConfig]).
 //
 // The error is [ErrNoPeers] or holds one [*Error] for each peer that was asked.
 func (c *PeerRecovery) FromPeers(ctx context.Context, loaded *history.History) (*Received, error) {

@@ -85,7 +85,7 @@ func TestSeedGoesToNoOtherCertificate(t *testing.T) {
 	claim := proof.KeyClaim(key.Public().(ed25519.PublicKey))
 	var earlier []byte // made for another exchange of the same holder
 	rawAsk := func(certificates [][]byte, vouch func(said [64]byte) []byte) error {
-		return askRaw(f, r, key, certificates, vouch)
+		return askRaw(f, key, certificates, vouch)
 	}
 	coordinatortest.WantOnlyNil(t, rawAsk(theirs, func(said [64]byte) []byte {
 		v, err := of.Vouch(claim, said)
@@ -259,7 +259,7 @@ func TestPreparedKeyIsAuditedFirst(t *testing.T) {
 }
 
 // askRaw asks f for the secrets of its head by a client of its own.
-func askRaw(f, r *coordinatortest.Fleet, key ed25519.PrivateKey, certificates [][]byte,
+func askRaw(f *coordinatortest.Fleet, key ed25519.PrivateKey, certificates [][]byte,
 	vouch func(said [64]byte) []byte) error {
 	f.T.Helper()
 	conn, err := coordinatortest.DialUnproven(f.Addr)
@@ -302,7 +302,7 @@ func askRaw(f, r *coordinatortest.Fleet, key ed25519.PrivateKey, certificates []
 	return nil
 }
 
-// enrolledAs returns an enrolment as f's coordinator would have it with another key or certificate.
+// enrolledAs returns an enrolment at f's address and by its clock, with another key or certificate, and without a pin.
 func enrolledAs(f *coordinatortest.Fleet, key ed25519.PrivateKey, cert *enrolment.Certificate) *authority.Enrolment {
 	return authority.NewEnrolment(authority.EnrolmentConfig{
 		FS: durable.OS(), Log: slog.New(slog.DiscardHandler), Now: f.Clock, DataDir: f.T.TempDir(),

@@ -100,3 +100,6 @@ func (a *asking) For(alter func(*history.Link, *manifest.Manifest)) {
 func NewGreeted(s *authority.State, key string, shown proof.Coordinator) *Greeted {
 	return &greeted{state: s, key: key, shown: shown, transcript: proof.PeerTranscript{Cluster: s.Manifest.Cluster}}
 }
+
+// Limits are those of coordinators that come back.
+func (c *PeerRecovery) Limits() flowcontrol.Limits { return c.peerCalls.Limits() }

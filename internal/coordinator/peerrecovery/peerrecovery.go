@@ -5,14 +5,15 @@
 // known yet. Both prove that they are coordinators of the manifest by signatures over the channel binding
 // of that connection (a TLS exporter, RFC 8446 §7.5), the head that is asked for, and an X25519 recipient made for
 // this exchange alone. The seed and the mesh CA key are sealed to that recipient (age-encryption.org/v1),
-// and written into the audit log before they leave. What comes is believed only if the whole history
-// verifies under it.
+// and written into the audit log before they leave. A seed that comes is believed only if the whole
+// history verifies under it.
 //
 // Before a head moves that has another mesh CA key, that key is brought in the same way to the
 // coordinators that are ready, so that none of them has to ask for it.
 package peerrecovery
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -46,8 +47,8 @@ type Config struct {
 	Peers      []string
 	LookupHost func(ctx context.Context, name string) ([]string, error)
 	Dial       func(ctx context.Context, addr string) (net.Conn, error) // nil: TCP
-	// MaxAsking bounds the exchanges under way with callers who have proven nothing yet: it is
-	// the constant of that name, but where a test cannot make as many.
+	// MaxAsking bounds the exchanges under way with callers who have proven nothing yet. Zero means
+	// the constant of that name: a test cannot make as many.
 	MaxAsking int
 	// HeadIfFree returns the state to answer a peer with that is at another head. It does not
 	// wait for who changes the head: two coordinators that prepare each other would wait for
@@ -66,5 +67,5 @@ type PeerRecovery struct {
 
 // New returns a PeerRecovery. It asks nobody yet.
 func New(cfg Config) *PeerRecovery {
-	return &PeerRecovery{cfg: cfg, peerCalls: newPeerCalls(cfg.MaxAsking)}
+	return &PeerRecovery{cfg: cfg, peerCalls: newPeerCalls(cmp.Or(cfg.MaxAsking, MaxAsking))}
 }

@@ -117,3 +117,13 @@ func TestFirstOf(t *testing.T) {
 		})
 	}
 }
+
+// Exchanges with callers who have proven nothing are bounded as the constant says, but where the config says
+// otherwise.
+func TestLimitInForce(t *testing.T) {
+	for config, want := range map[int]int{0: peerrecovery.MaxAsking, 7: 7} {
+		if got := peerrecovery.New(peerrecovery.Config{MaxAsking: config}).Limits().Most; got != want {
+			t.Errorf("with %d in the config %d exchanges are taken, want %d", config, got, want)
+		}
+	}
+}

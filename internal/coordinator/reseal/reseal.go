@@ -82,7 +82,7 @@ func (r *Reseal) Unsettled() bool { return r.unsettled.Load() }
 // Tokens is the family of join tokens, which end with the root.
 func (r *Reseal) Tokens() string { return r.cfg.Families.Tokens }
 
-// Settle notes that what a reseed may have left was looked at.
+// Settle notes, under the turn, that what a reseed may have left was looked at.
 func (r *Reseal) Settle() { r.unsettled.Store(false) }
 
 // Frozen is the value of the freeze: which seed the records wait for, by whom, since when.
@@ -98,7 +98,7 @@ type Frozen struct {
 const FreezeLimit = time.Minute
 
 // Freeze makes every change of a record fail, on every replica, until the returned
-// function is called or the records are moved. It names the seed by its salt.
+// function is called or the records are moved. It names the seed by its salt. The caller has the turn.
 func (r *Reseal) Freeze(ctx context.Context, s *authority.State, salt history.Salt) (f Frozen, thaw func(),
 	err error) {
 	f = Frozen{salt, record.NewID(), r.cfg.Self.EnrolmentKey(), r.cfg.Now().UTC()}
@@ -139,7 +139,7 @@ func (r *Reseal) Unsettle() {
 	r.cfg.Head.LookAgain()
 }
 
-// Await waits for a reseed of ours to end, and has a freeze looked at that
+// Await takes the turn, and so waits for a reseed of ours to end, and has a freeze looked at that
 // nobody seems to end.
 func (r *Reseal) Await(ctx context.Context) {
 	release, err := r.cfg.Turn.Take(ctx)

@@ -1,6 +1,5 @@
 // Package restoration goes on from a backup that was restored into the store: it writes the transition that signers
-// signed
-// for it, and ends the restore once that is in force (docs/explanation/backup.md).
+// signed for it, and ends the restore once that is in force (docs/how-to/back-up-and-restore.md).
 package restoration
 
 import (

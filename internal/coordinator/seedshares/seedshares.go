@@ -1,6 +1,6 @@
-// Package seedshares keeps in the store the shares of the seed, each encrypted to its owner, and removes what is
-// kept of
-// seeds for nobody.
+// Package seedshares keeps the shares of the seed in the store, each encrypted to its owner, and removes what lies
+// there
+// of seeds and mesh CA keys for nobody: shares, copies that keepers sealed, and the ledgers of reseeds that are over.
 package seedshares
 
 import (

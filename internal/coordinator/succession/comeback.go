@@ -30,11 +30,11 @@ import (
 type claim struct {
 	loaded   *history.History
 	link     history.Link
-	manifest *manifest.Manifest // that of claimed
+	manifest *manifest.Manifest // that of link
 	seen     history.SeenHead   // what the history must lead through (I11)
 	last     *authority.State   // the last ready state; nil if there was none
 	admitted bool               // manifest admits this coordinator
-	restore  *backup.Intent     // what is to follow claimed: the store was restored; nil: it was not
+	restore  *backup.Intent     // what is to follow link: the store was restored; nil: it was not
 }
 
 // claimOf returns what loaded claims its head to be.
@@ -338,7 +338,7 @@ func (c *Succession) askPeers(ctx context.Context, w *claim) (*authority.State, 
 
 // resumeRestore brings the history that w leads to into force by the restore transition that is
 // to follow. The seed comes from memory or a keeper; without either owners bring it,
-// and rekey does the rest there too.
+// and Rekey does the rest there too.
 func (c *Succession) resumeRestore(ctx context.Context, w *claim) (*authority.State, error) {
 	secrets, by, err := c.openSeed(ctx, w)
 	if err != nil {
@@ -362,9 +362,10 @@ func (c *Succession) resumeRestore(ctx context.Context, w *claim) (*authority.St
 	return s, nil
 }
 
-// FromPeers asks the peers for the secrets of head, while asking lasts, and brings it into force with what one
-// gives. The caller has the turn. The error says why nobody helped, or that head is not the one to come.
-func (c *Succession) FromPeers(asking, ctx context.Context, head history.Hash) error {
+// FromPeers asks the peers for the secrets of head, for as long as within once the history was read, and
+// brings it into force with what one gives. The caller has the turn. The error says why nobody helped, or
+// that head is not the one to come.
+func (c *Succession) FromPeers(ctx context.Context, head history.Hash, within time.Duration) error {
 	w, _, err := c.read(ctx, c.cfg.Head.State().Ready())
 	switch {
 	case err != nil:
@@ -372,6 +373,8 @@ func (c *Succession) FromPeers(asking, ctx context.Context, head history.Hash) e
 	case w == nil || w.link.Hash != head || w.restore != nil:
 		return errors.New("the history moved on")
 	}
+	asking, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 	s, _, err := c.askPeers(asking, w)
 	if err != nil {
 		return err

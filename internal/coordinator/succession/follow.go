@@ -72,7 +72,8 @@ func (c *Succession) read(ctx context.Context, last *authority.State) (*claim, *
 
 // Load returns the state at the start, without asking peers: these may be waiting
 // for us to serve. Keepers open what they sealed for the head; for everything else the
-// loop that follows the head looks.
+// loop that follows the head looks. It is called once, before anything else of c. The error is of a store that
+// cannot be read; whatever else is in the way is a state in recovery mode.
 func (c *Succession) Load(ctx context.Context) (*authority.State, error) {
 	w, s, err := c.read(ctx, nil)
 	switch {
@@ -154,7 +155,7 @@ func loadRoot(ctx context.Context, st store.Store, v *history.Verified,
 // that ended instead would take its copy of the seed with it.
 //
 // If it fails because somebody else was first, the state of before stays for reads where
-// it can, and the error says so; see [lost].
+// it can, and the error says so; see [lost]. The caller has the turn, but for the first head, at the start.
 func (c *Succession) Adopt(ctx context.Context, s *authority.State) error {
 	var failed error
 	old := c.cfg.Head.State()
@@ -312,7 +313,7 @@ func (c *Succession) Follow(ctx context.Context) error {
 	}
 }
 
-// Look compares the persisted head with ours. If another one is there the
+// Look takes the turn, and compares the persisted head with ours. If another one is there the
 // state is loaded anew; until then nothing is decided under the old one, because
 // every transaction is conditional on our head. It returns when to look again, and whether
 // somebody else was first with what it was about to adopt.
@@ -357,7 +358,7 @@ func (c *Succession) Look(ctx context.Context) (pause time.Duration, outrun bool
 	return pause, false
 }
 
-// Leave makes sure that a call that found another head in the store decides
+// Leave takes the turn, and makes sure that a call that found another head in the store decides
 // nothing more under ours: what is in memory leads to that head at once, everything
 // else is left to the loop that follows the head.
 func (c *Succession) Leave(ctx context.Context) {
@@ -369,7 +370,7 @@ func (c *Succession) Leave(ctx context.Context) {
 	c.toHead(ctx)
 }
 
-// toHead is leaveHead for who has the turn.
+// toHead is Leave for who has the turn.
 func (c *Succession) toHead(ctx context.Context) {
 	for range followTries {
 		s := c.cfg.Head.State()

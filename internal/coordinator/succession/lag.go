@@ -49,18 +49,23 @@ func (c *Succession) lingers(ctx context.Context, w *claim) time.Duration {
 	return decide.FollowFor - lagged
 }
 
-// Take takes the turn, for a change of the head that the store shows. In recovery mode
-// it returns that state at once.
+// Take takes the turn, for a change of the head that the store shows, and returns the state in force. In
+// recovery mode it does not wait for who looks for the keys: the error is [explain.RecoveryMode] at once.
 func (c *Succession) Take(ctx context.Context) (s *authority.State, release func(), err error) {
 	for {
-		if s := c.cfg.Head.State(); s.Phase == authority.Recovery { // it need not wait for who looks for the keys
-			return s, func() {}, nil
+		if s := c.cfg.Head.State(); s.Phase == authority.Recovery {
+			return nil, nil, explain.New(explain.RecoveryMode, "reason", s.Reason)
 		}
 		if release, err = c.cfg.Turn.Take(ctx); err != nil {
 			return nil, nil, err
 		}
 		c.toHead(ctx)
-		if s = c.cfg.Head.State(); s.Phase != authority.Ready || c.cfg.Head.Acts(s) {
+		s = c.cfg.Head.State()
+		switch {
+		case s.Phase == authority.Recovery:
+			release()
+			return nil, nil, explain.New(explain.RecoveryMode, "reason", s.Reason)
+		case s.Phase != authority.Ready || c.cfg.Head.Acts(s):
 			return s, release, nil
 		}
 		release() // for who follows the head

@@ -137,7 +137,7 @@ func (c *Succession) Fits(ctx context.Context, mv *transition.Move) error {
 }
 
 // WriteSecrets writes what must be found by who comes up at the new head: the
-// seed, sealed by each keeper, its shares, encrypted to their owners, and the root.
+// seed, sealed by each keeper, its shares, encrypted to their owners, and the root. The caller has the turn.
 func (c *Succession) WriteSecrets(ctx context.Context, mv *transition.Move) error {
 	if err := c.cfg.Keepers.SealSeeds(ctx, &mv.Sealing); err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 // rekeyTimeout bounds a change of the mesh CA key, which goes on when its caller hangs up.
 const rekeyTimeout = 2 * time.Minute
 
-// RotateMesh puts another mesh CA key into force, as by asked for, and returns the state
+// RotateMesh takes the turn, and puts another mesh CA key into force, as by asked for, and returns the state
 // then. A dry run changes nothing, and returns the state that it would follow.
 func (c *Succession) RotateMesh(ctx context.Context, dryRun bool, reason, by string) (*authority.State, error) {
 	release, err := c.cfg.Turn.Take(ctx)
@@ -107,9 +107,8 @@ func (c *Succession) Rekey(ctx context.Context, before *authority.State, reason,
 
 // StateBefore returns the head of v with its secrets, for a rekey to follow: of all
 // that a state has the mesh CA is missing.
-func (c *Succession) StateBefore(ctx context.Context, v *history.Verified, secrets *authority.Secrets) (
-	*authority.State,
-	error) {
+func (c *Succession) StateBefore(ctx context.Context, v *history.Verified,
+	secrets *authority.Secrets) (*authority.State, error) {
 	root, err := loadRoot(ctx, c.cfg.Store, v, secrets)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.HistoryInvalid, "cluster", v.Manifest().Cluster, "problem", err.Error())

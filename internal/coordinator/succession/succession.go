@@ -2,8 +2,7 @@
 // moves the head, follows it where another coordinator moved it, and brings its secrets back where they are lost
 // (docs/explanation/failure-model.md, docs/explanation/recovery.md).
 //
-// One head comes into force at a time, under the turn. What higher rooms have to do then, they hang into it: see
-// [Hooks].
+// One head comes into force at a time, under the turn. Other rooms say by [Hooks] what they have to do then.
 package succession
 
 import (
@@ -57,8 +56,8 @@ type Config struct {
 	Hooks         Hooks
 }
 
-// Hooks are what higher rooms do when a head comes, is replaced, or is away. All are called under the turn,
-// and take none.
+// Hooks are what other rooms do when a head comes, is replaced, or is away. All but Idle are called under the
+// turn, or by [Succession.Load] and the first [Succession.Adopt] before anything else runs; they take none.
 type Hooks struct {
 	Followers []authority.Follower // in the order in which they prepare
 	Arrivals  []func()             // a head came into force
@@ -99,11 +98,12 @@ func (c *Succession) Push() {
 	c.cfg.Head.LookAgain()
 }
 
-// Tried reports whether every way to bring the keys back was tried once, or they are here.
+// Tried reports whether the history was looked at to its end once: its keys are here, there is none, or a way
+// back to them was tried.
 func (c *Succession) Tried() bool { return c.tried.Load() }
 
 // HeadMoved follows the head, which a transaction found to be another one, and reports whether what it was to
-// do may be decided again.
+// do may be decided again: while the store shows an older head nothing can. It takes the turn.
 func (c *Succession) HeadMoved(ctx context.Context, _ *store.ConflictError) (again bool) {
 	c.Leave(ctx)
 	return c.cfg.Head.OlderHeadError() == nil

@@ -29,7 +29,7 @@ type Turn struct {
 func New(silent func() bool) *Turn { return &Turn{silent: silent, held: make(chan struct{}, 1)} }
 
 // Take waits until no other change is under way. The error is that of ctx, or that the store was waited
-// for long enough.
+// for long enough. release is called once.
 func (t *Turn) Take(ctx context.Context) (release func(), err error) {
 	began := time.Now()
 	for {
@@ -77,8 +77,8 @@ func (t *Turn) Try() (release func(), ok bool) {
 	}
 }
 
-// TakeForOwner is Take for an owner that has proven itself: strangers end no search. What is asked of
-// others meanwhile ends.
+// TakeForOwner is Take for an owner that has proven itself: strangers end no search. A question
+// that others are asked meanwhile ends.
 func (t *Turn) TakeForOwner(ctx context.Context) (release func(), err error) {
 	t.mu.Lock()
 	t.owners++

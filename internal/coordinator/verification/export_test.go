@@ -12,8 +12,8 @@ const VerifyBurst = verifyBurst
 // Places are those of callers that verify.
 func (v *Verification) Places() *flowcontrol.Limiter { return v.verifiers }
 
-// SetPatience exchanges how long one page may take.
-func (v *Verification) SetPatience(alter func(*flowcontrol.Limits)) {
+// SetLimits exchanges the limits of callers that verify.
+func (v *Verification) SetLimits(alter func(*flowcontrol.Limits)) {
 	limits := v.verifiers.Limits()
 	alter(&limits)
 	v.verifiers = flowcontrol.New(limits)

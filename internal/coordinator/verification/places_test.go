@@ -25,7 +25,7 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f.C.Rooms().Verification.SetPatience(func(l *flowcontrol.Limits) { l.Patience = 2 * time.Second })
+	f.C.Rooms().Verification.SetLimits(func(l *flowcontrol.Limits) { l.Patience = 2 * time.Second })
 	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest}
 	var held []fealtyv1.VerifyService_VerifyClient
 	for i := range 8 {

@@ -1,8 +1,9 @@
 // Package verification shows the history to anybody who checks it, and proves which coordinator says so
-// (docs/how-to/verify.md).
+// (docs/how-to/verify-a-cluster.md).
 //
-// Who calls has proven nothing, and need not: what is shown are links, without the manifests, and the proof is
-// bound to the caller's TLS connection (RFC 8446 §7.5). It decides nothing.
+// A caller has proven nothing, and need not: the service shows links without their manifests, and its proof is
+// bound to the caller's TLS connection (RFC 8446 §7.5). It decides nothing. [Send] and [Pages] show what they are
+// given, to owners with manifests.
 package verification
 
 import (
@@ -24,7 +25,7 @@ import (
 )
 
 // Timeout bounds one stream on which the history is shown: a long one takes its receiver a while. Patience bounds
-// one page of it.
+// one page of it, and then the wait for what the receiver answers.
 const (
 	Timeout  = 2 * time.Minute
 	Patience = 30 * time.Second
@@ -51,7 +52,8 @@ func New(cfg Config) *Verification {
 	return &Verification{cfg: cfg, verifiers: newVerifiers(), showing: make(chan struct{}, 1)}
 }
 
-// RegisterServices registers the service by which anybody checks the history.
+// RegisterServices registers the service by which anybody checks the history. A call of it is under the context
+// that [Verification.Enter] returns.
 func (v *Verification) RegisterServices(to grpc.ServiceRegistrar) {
 	fealtyv1.RegisterVerifyServiceServer(to, verifyServer{v: v})
 }
@@ -59,8 +61,9 @@ func (v *Verification) RegisterServices(to grpc.ServiceRegistrar) {
 // slotKey is the key of a slot in the context of a call.
 type slotKey struct{}
 
-// Enter takes a slot for a caller at addr, before its request is read. leave gives it back, with what ended the
-// call.
+// Enter takes a slot for a caller at addr, before its request is read, for at most [Timeout]. leave is called once:
+// it gives the slot back, and words what ended the call. The error is that there is no slot for this address
+// ([explain.RateLimited]).
 func (v *Verification) Enter(ctx context.Context, addr string) (in context.Context, leave func(error) error,
 	err error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
@@ -240,7 +243,7 @@ func Pages(h *history.History, send func(*fealtyv1.RecoveryHistory) error) error
 	for _, raw := range h.Links {
 		t, err := history.Decode(raw)
 		if err != nil {
-			return err // it was decoded when the attempt was opened
+			return err // it was decoded when it was read
 		}
 		more := len(raw)
 		if h.Manifests == nil {
