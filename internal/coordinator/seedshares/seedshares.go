@@ -1,6 +1,6 @@
-// Package seedshares keeps the shares of the seed in the store, each encrypted to its owner, and removes what lies
-// there
-// of seeds and mesh CA keys for nobody: shares, copies that keepers sealed, and the ledgers of reseeds that are over.
+// Package seedshares keeps the shares of the seed in the store, each encrypted to its owner. It removes what lies
+// there of seeds and mesh CA keys for nobody: shares, copies that keepers sealed, and the ledgers of reseeds that
+// are over.
 package seedshares
 
 import (
