@@ -85,7 +85,7 @@ func startThree(t *testing.T, url, log string, stores map[string]string, apart b
 	return startThreeOf(t, exe, url, log, stores, apart)
 }
 
-// newFleet returns one without coordinators. What is started ends with the test.
+// newFleet returns one without coordinators. Processes that it starts end with the test.
 func newFleet(t *testing.T, exe, url, log string) *fleet {
 	f := &fleet{
 		t: t, exe: exe, dir: t.TempDir(), store: url, log: log,
@@ -279,38 +279,8 @@ func killCoordinators(t *testing.T, url string, open func(context.Context) (stor
 	}
 	defer st.Close()
 
-	// People write and members join meanwhile, by whoever answers.
-	var mu sync.Mutex
-	var tokens, members []string // acknowledged; guarded by mu
-	busy, stop := context.WithCancel(t.Context())
-	var writers sync.WaitGroup
-	defer writers.Wait()
-	defer stop()
-	for w := range 2 {
-		writers.Go(func() {
-			for i := 0; busy.Err() == nil; i++ {
-				id := fmt.Sprintf("node-%d-%d", w, i)
-				token, err := f.run("token", "create", "--entry", "nodes", "--name", id, "--socket", f.socket(three[(w+i)%len(three)]))
-				if err != nil {
-					continue // it may have happened, and nobody was told so
-				}
-				mu.Lock()
-				tokens = append(tokens, id)
-				mu.Unlock()
-				if _, err := f.run("join", strings.TrimSpace(token), "--data", id); err != nil {
-					continue
-				}
-				mu.Lock()
-				members = append(members, id)
-				mu.Unlock()
-			}
-		})
-	}
-	progress := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return len(members)
-	}
+	people := f.load("node")
+	progress := people.joined
 	var took []time.Duration
 	for range kills {
 		before := progress()
@@ -327,24 +297,85 @@ func killCoordinators(t *testing.T, url string, open func(context.Context) (stor
 		f.start(leader)
 		f.ready(leader)
 	}
-	stop()
-	writers.Wait()
-	t.Logf("another led after %v; %d tokens, %d members", took, len(tokens), len(members))
-
-	// Each coordinator shows all that anyone acknowledged.
+	people.stop()
+	t.Logf("another led after %v; %d tokens, %d members", took, len(people.tokens), len(people.members))
 	for _, name := range three {
 		f.ready(name)
-		listed := f.must("token", "list", "-o", "json", "--socket", f.socket(name))
-		joined := f.must("member", "list", "-o", "json", "--socket", f.socket(name))
-		for _, id := range tokens {
-			if !strings.Contains(listed, `"`+id+`"`) {
-				t.Errorf("%s does not know the token of %s", name, id)
-			}
+		people.known(name)
+	}
+}
+
+// load is people who make tokens and members who join with them, at whichever coordinator answers.
+type load struct {
+	f       fleet // as it was: the program is theirs
+	end     context.CancelFunc
+	writers sync.WaitGroup
+
+	mu              sync.Mutex
+	tokens, members []string // acknowledged; guarded by mu
+}
+
+// load begins one, whose members have names that begin with prefix. It ends with the test.
+func (f *fleet) load(prefix string) *load {
+	var names []string
+	for _, name := range three {
+		if f.listens[name] != "" {
+			names = append(names, name)
 		}
-		for _, id := range members {
-			if !strings.Contains(joined, `"`+id+`"`) {
-				t.Errorf("%s does not know %s, which joined", name, id)
+	}
+	busy, end := context.WithCancel(f.t.Context())
+	l := &load{f: *f, end: end}
+	f.t.Cleanup(l.stop)
+	for w := range 2 {
+		l.writers.Go(func() {
+			for i := 0; busy.Err() == nil; i++ {
+				id := fmt.Sprintf("%s-%d-%d", prefix, w, i)
+				token, err := l.f.run("token", "create", "--entry", "nodes", "--name", id, "--socket",
+					l.f.socket(names[(w+i)%len(names)]))
+				if err != nil {
+					continue // it may have happened, and nobody was told so
+				}
+				l.mu.Lock()
+				l.tokens = append(l.tokens, id)
+				l.mu.Unlock()
+				if _, err := l.f.run("join", strings.TrimSpace(token), "--data", id); err != nil {
+					continue
+				}
+				l.mu.Lock()
+				l.members = append(l.members, id)
+				l.mu.Unlock()
 			}
+		})
+	}
+	return l
+}
+
+// joined counts the members that joined.
+func (l *load) joined() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.members)
+}
+
+// stop returns once nobody writes any more.
+func (l *load) stop() {
+	l.end()
+	l.writers.Wait()
+}
+
+// known fails unless a coordinator shows all that was acknowledged.
+func (l *load) known(name string) {
+	l.f.t.Helper()
+	listed := l.f.must("token", "list", "-o", "json", "--socket", l.f.socket(name))
+	joined := l.f.must("member", "list", "-o", "json", "--socket", l.f.socket(name))
+	for _, id := range l.tokens {
+		if !strings.Contains(listed, `"`+id+`"`) {
+			l.f.t.Errorf("%s does not know the token of %s", name, id)
+		}
+	}
+	for _, id := range l.members {
+		if !strings.Contains(joined, `"`+id+`"`) {
+			l.f.t.Errorf("%s does not know %s, which joined", name, id)
 		}
 	}
 }

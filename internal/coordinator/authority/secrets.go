@@ -9,7 +9,7 @@
 // their shares, or another coordinator hands it over. It is believed by whoever replays the
 // history under its keys, not here.
 //
-// Keys derive from the seed by HKDF over SHA-256 (RFC 5869). What is sealed or handed over is encrypted
+// Keys derive from the seed by HKDF over SHA-256 (RFC 5869). A secret that is sealed or handed over is encrypted
 // to an X25519 recipient (age-encryption.org/v1).
 package authority
 

@@ -49,7 +49,7 @@ func TestBackup(t *testing.T) {
 		!found.Trailer.SignedBy(s.Secrets.TransactionKey()) {
 		t.Errorf("found %+v", found.Header)
 	}
-	// What is in it is what the store had, all of it that is to survive.
+	// It holds what the store had, all of it that is to survive.
 	kept := make(map[string][]byte)
 	r, err := backup.Open(bytes.NewReader(file), ids)
 	if err != nil {

@@ -168,6 +168,13 @@ func Keys(f *Fleet, prefix string) []string {
 // ServePeer serves s over TLS of its own, and returns its address.
 func ServePeer(t testing.TB, s fealtyv1.PeerServiceServer) string {
 	t.Helper()
+	return ServeAlone(t, func(to grpc.ServiceRegistrar) { fealtyv1.RegisterPeerServiceServer(to, s) })
+}
+
+// ServeAlone serves what register registers until the test ends, over TLS with a certificate that nobody vouches for,
+// and returns the address.
+func ServeAlone(t testing.TB, register func(grpc.ServiceRegistrar)) string {
+	t.Helper()
 	material, err := credential.NewEphemeral(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +188,7 @@ func ServePeer(t testing.TB, s fealtyv1.PeerServiceServer) string {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer(grpc.Creds(guard.Credentials()), grpc.WaitForHandlers(true))
-	fealtyv1.RegisterPeerServiceServer(server, s)
+	register(server)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() { server.Stop(); <-done })

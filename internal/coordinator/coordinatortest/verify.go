@@ -2,7 +2,6 @@ package coordinatortest
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 
@@ -58,16 +57,5 @@ func (l *Impostor) Verify(req *fealtyv1.VerifyRequest, stream fealtyv1.VerifySer
 // Serve serves the impostor until the test ends, and returns its address.
 func (l *Impostor) Serve(t *testing.T) string {
 	t.Helper()
-	material, err := credential.NewEphemeral(nil)
-	WantOnly(t, "certificate", err, "")
-	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.NewIssued(material)})
-	WantOnly(t, "guard", err, "")
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	WantOnly(t, "listen", err, "")
-	server := grpc.NewServer(grpc.Creds(guard.Credentials()))
-	fealtyv1.RegisterVerifyServiceServer(server, l)
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(listener) }()
-	t.Cleanup(func() { server.Stop(); <-done })
-	return listener.Addr().String()
+	return ServeAlone(t, func(to grpc.ServiceRegistrar) { fealtyv1.RegisterVerifyServiceServer(to, l) })
 }

@@ -173,7 +173,7 @@ func WantOrigins(t *testing.T, f *Fleet, names ...string) {
 	}
 	holds := make(map[held]bool)
 	created := make(map[history.Salt]bool)
-	// Who made a seed says so once its head is in force: a keeper may have opened it for
+	// A coordinator that made a seed says so once its head is in force: a keeper may have opened it for
 	// another one by then.
 	for _, e := range Audited(f, transition.ActionSeedCreated) {
 		h := held{by(e), seedOf[e.Fields["head"]]}

@@ -2,7 +2,7 @@
 // bundle first, then what is published for the member, in the smallest form that it can verify.
 // It pulls what is large, or was lost. A slow member holds up nobody.
 //
-// What is sent is signed over canonical JSON (RFC 8785) already, and its place among all that is
+// All that it sends is signed over canonical JSON (RFC 8785) already, and its place among all that is
 // published is proven by a Merkle tree (RFC 6962 §2.1): no path of it has to be trusted.
 package delivery
 

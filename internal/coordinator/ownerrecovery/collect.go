@@ -194,7 +194,7 @@ func (c *OwnerRecovery) notOpen(ctx context.Context, key string, err error) {
 		slog.Any("err", err))
 }
 
-// forwardOne encrypts one share to an open attempt. What is there already stays: the
+// forwardOne encrypts one share to an open attempt. A share that is there already stays: the
 // attempt itself removes what is not what the head commits to.
 func (c *OwnerRecovery) forwardOne(ctx context.Context, open *recovery.Open, owner string, share keyring.Share) error {
 	key := recoveryKey(open.Attempt, owner)

@@ -1,8 +1,8 @@
 // Package ownerrecovery brings the seed back from its owners' shares (docs/explanation/recovery.md).
 //
 // The shares are those of Shamir's scheme, each sent by its owner to a recipient that lives as long as the attempt
-// (age-encryption.org/v1), over a TLS 1.3 connection that the offer is bound to (RFC 8446 §7.5). Whoever has enough of
-// them believes the seed that they make only if the whole history was signed by it.
+// (age-encryption.org/v1), over a TLS 1.3 connection that the offer is bound to (RFC 8446 §7.5). A coordinator that
+// has enough of them believes the seed that they make only if the whole history was signed by it.
 package ownerrecovery
 
 import (

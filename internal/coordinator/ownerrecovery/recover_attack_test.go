@@ -9,7 +9,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
@@ -81,24 +79,9 @@ func (s *thief) Recover(stream fealtyv1.RecoveryService_RecoverServer) error {
 // serve serves the thief over TLS of its own, and returns its address.
 func (s *thief) serve(t testing.TB) string {
 	t.Helper()
-	material, err := credential.NewEphemeral(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.NewIssued(material)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(grpc.Creds(guard.Credentials()))
-	fealtyv1.RegisterRecoveryServiceServer(server, s)
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
-	t.Cleanup(func() { server.Stop(); <-done })
-	return l.Addr().String()
+	return coordinatortest.ServeAlone(t, func(to grpc.ServiceRegistrar) {
+		fealtyv1.RegisterRecoveryServiceServer(to, s)
+	})
 }
 
 // Nobody but a coordinator that the share's own history admits gets a share: not

@@ -31,7 +31,7 @@ func TestReadyPeerWinsOverOwners(t *testing.T) {
 			f.Faults.Fail("peer.before-reread", coordinatortest.ErrCrash) // it gives nothing yet
 			r.Start()
 			r.Await(authority.Recovery)
-			// From here on it would. What looks for peers by itself waits for the share.
+			// From here on it would. The loop that looks for peers waits for the share.
 			r.Faults.Arm("recover.after-store", func() error {
 				f.Faults.Disarm("peer.before-reread")
 				return nil
@@ -96,7 +96,7 @@ func TestSharesOfBeforeAReshareOverReplicas(t *testing.T) {
 			}
 		}
 	}
-	// Whoever writes the store encrypts an old share to the attempt itself.
+	// A thief who writes the store encrypts an old share to the attempt itself.
 	two := others[0]
 	g := two.Rooms().Secrets.OwnerRecovery.Current()
 	d.Store.Write(ownerrecovery.Key(g.ID, "bob"), coordinatortest.SentShare(t, g.Recipient(), g.ID[:],

@@ -419,7 +419,7 @@ func TestConcurrentRecoveries(t *testing.T) {
 	}
 }
 
-// Whoever controls the store can name himself in a head, but not sign one: enough
+// A thief who controls the store can name himself in a head, but not sign one: enough
 // shares that he made himself are thrown away, with all that was gathered.
 func TestForgedHeadIsThrownAway(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
@@ -495,7 +495,7 @@ func TestRecoveryAttemptEnds(t *testing.T) {
 	}
 }
 
-// What lies among the gathered shares is looked at like what a stranger sent.
+// Values among the gathered shares are looked at like those that a stranger sent.
 func TestForgedGatheredShares(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
 	alice, bob, carol := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob"), p.ShareFile(d.Store, "carol")
@@ -584,7 +584,7 @@ func TestKeeperThatStaysGone(t *testing.T) {
 	coordinatortest.WantPhase(d, "ready", "")
 }
 
-// What an attempt left that ended with its process is removed, and nothing else.
+// Shares of an attempt that ended with its process are removed, and nothing else.
 func TestLeftSharesArePruned(t *testing.T) {
 	d, p := coordinatortest.OwnedDesk(t, "")
 	alice, bob := p.ShareFile(d.Store, "alice"), p.ShareFile(d.Store, "bob")
@@ -626,7 +626,7 @@ func TestSharesInRecovery(t *testing.T) {
 	defer conn.Close()
 	_, err = fealtyv1.NewManifestServiceClient(conn).GetSeedShares(f.Context(), &fealtyv1.GetSeedSharesRequest{})
 	coordinatortest.WantCode(t, err, explain.Unauthenticated)
-	// Whoever came over TLS, as who it may be.
+	// A caller that came over TLS, as any of these.
 	_, err = coordinatortest.Served[fealtyv1.ManifestServiceServer](
 		f.C.Rooms().Moves.Manifests.RegisterServices).GetSeedShares(
 		t.Context(),
@@ -653,7 +653,7 @@ func TestSharesInRecovery(t *testing.T) {
 		t.Error("it names another transition")
 	}
 
-	// What a set that failed left is of another set, and stays where it is.
+	// Shares that a failed set left are of another set, and stay where they are.
 	entries, err := f.Store.List(f.Context(), seedshares.Prefix)
 	if err != nil {
 		t.Fatal(err)

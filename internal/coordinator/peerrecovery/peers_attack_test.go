@@ -31,7 +31,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// Whatever a peer answers, nothing is adopted that is not the secrets of the very head;
+// Nothing is adopted, whatever a peer answers, that is not the secrets of the very head;
 // and the failure says at which step, and with whom. The liar holds a key that the
 // manifest names as a coordinator's: all that an admitted one can do.
 func TestLyingPeer(t *testing.T) {
@@ -588,7 +588,7 @@ func TestWhoIsGivenNothing(t *testing.T) {
 	}
 }
 
-// Who was dismissed is given nothing, whatever the store that it looks at says.
+// A coordinator that was dismissed is given nothing, whatever the store that it looks at says.
 func TestDismissedCoordinator(t *testing.T) {
 	t.Parallel()
 	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)

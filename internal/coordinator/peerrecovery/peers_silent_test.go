@@ -39,7 +39,7 @@ func TestReadyPeerBehindBlackHoles(t *testing.T) {
 	}
 }
 
-// Who said that it is ready is asked before those that are configured and swallow
+// A coordinator that said it was ready is asked before those that are configured and swallow
 // everything.
 func TestReadyPeerIsAskedFirst(t *testing.T) {
 	f, rs := coordinatortest.NewPeerFleet(t, 1, nil)

@@ -259,7 +259,7 @@ func TestAuditShowsWhereEverySeedCameFrom(t *testing.T) {
 			evidence) || g.Fields["head"] != s.Head.Hash.String() {
 			t.Errorf("hand-over %d is not to a coordinator of the manifest in force that proved itself: %+v", i, g)
 		}
-		// Whoever gave it held it, by an entry of before.
+		// The giver held it, by an entry of before.
 		j := slices.IndexFunc(received,
 			func(e record.AuditEntry) bool { return strings.HasSuffix(e.Actor, "/"+found.Name) })
 		if j < 0 || !holds[received[j].Fields["key"]] || received[j].At.Before(g.At) {

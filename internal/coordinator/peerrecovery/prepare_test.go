@@ -122,7 +122,7 @@ func TestWhatIsNotTaken(t *testing.T) {
 	if got := coordinatortest.Audited(r, "mesh.prepared"); len(got) > 0 {
 		t.Errorf("the audit log says that keys were taken: %v", got)
 	}
-	// What is in order is taken, up to a bound; the oldest goes.
+	// A key that is in order is taken, up to a bound; the oldest goes.
 	var brought []*transition.Move
 	for range keychain.MaxPrepared + 2 {
 		mv := coordinatortest.Candidate(f, coordinatortest.MoreCoordinators(t), nil)
@@ -215,7 +215,7 @@ func TestPeerRecoveryTellsNoSecret(t *testing.T) {
 	}
 }
 
-// What a peer sends is refused or right, and never a panic: the secrets that it gives.
+// Secrets that a peer sends are refused or right, and never a panic: the secrets that it gives.
 func FuzzPeerSecrets(f *testing.F) {
 	d := coordinatortest.NewDesk(f)
 	if err := d.Set(""); err != nil {

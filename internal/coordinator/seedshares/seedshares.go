@@ -197,7 +197,7 @@ func (x *Shares) readShare(ctx context.Context, made history.Link, rec SetRecord
 
 // Drop removes what the store holds of the seed for nobody: sealed copies of
 // keepers, and shares, that are older than the head and that the manifest in force
-// does not name. What is newer belongs to a move that is under way.
+// does not name. A newer one belongs to a move that is under way.
 func (x *Shares) Drop(ctx context.Context, s *authority.State) error {
 	over, err := x.goneSealed(ctx, s)
 	if err != nil {
@@ -251,7 +251,7 @@ func (x *Shares) goneSealed(ctx context.Context, s *authority.State) ([]store.En
 
 // Sweep removes what a move leaves behind: ledgers, what is sealed of seeds and
 // mesh CA keys that were replaced, and for keepers that were dismissed, and shares of
-// seeds of before. Whoever holds them holds them; it is not ours to keep.
+// seeds of before. Others may hold them; they are not ours to keep.
 //
 // It runs after the head has moved, whoever moved it, and again at each start: a crash
 // in between leaves them to the next one.
@@ -288,7 +288,7 @@ func (x *Shares) Sweep(ctx context.Context, s *authority.State) error {
 		for _, e := range batch {
 			ch.Delete(e.Key, e.Version)
 		}
-		// Who was faster is another coordinator at the same work.
+		// A faster one is another coordinator at the same work.
 		if _, err := ch.Commit(ctx); record.IgnoreConflict(err) != nil {
 			return err
 		}

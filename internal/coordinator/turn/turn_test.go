@@ -47,7 +47,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// What was asked under is over with the asking: a search goes on for as long as the
+// The context of a question is over with it: a search goes on for as long as the
 // coordinator is in recovery mode, and must not gather a context for each step.
 func TestAskingEnds(t *testing.T) {
 	asking, asked := turn.New(never).Asking(t.Context())

@@ -209,8 +209,8 @@ func (v *Verification) showHistory(ctx context.Context) (*shown, error) {
 	if err != nil {
 		return nil, err
 	}
-	// No manifests: who verifies has the one that was agreed on, and links name hashes.
-	// What a manifest holds, who may join by what and who holds the seed, is for people
+	// No manifests: a verifier has the one that was agreed on, and links name hashes.
+	// The content of a manifest (who may join by what, and who holds the seed) is for people
 	// who have logged in.
 	h = &history.History{Head: h.Head, Links: h.Links}
 	v.shown = &shown{head: links[len(links)-1].Hash, cluster: m.Cluster, history: h}

@@ -59,7 +59,7 @@ func TestVerify(t *testing.T) {
 	got, err = coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify the next", err, "")
 
-	// What was seen binds: an older head, another head at the same place, another root.
+	// The mark of a head that was seen binds: an older head, another head at the same place, another root.
 	second := got.Mark()
 	for name, tc := range map[string]struct {
 		change func(*recovery.Expected)
@@ -95,7 +95,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// What a stranger is shown of a ready cluster holds nothing of its manifests: neither of
+// A stranger's view of a ready cluster holds nothing of its manifests: neither of
 // the one in force nor of one before.
 func TestStrangersSeeNoManifest(t *testing.T) {
 	t.Parallel()
