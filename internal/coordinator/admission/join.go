@@ -141,43 +141,52 @@ func (a *Admission) Join(ctx context.Context, ch challenge.Challenge,
 	req *fealtyv1.JoinRequest) (*fealtyv1.JoinGrant, error) {
 	turn := a.oneTurn()
 	var j *joiner
-	for range record.CommitTries {
-		s, err := a.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, err
-		}
+	err := a.cfg.Head.Transact(ctx, "the join", func(s *authority.State) (err error) {
 		if lost := a.cfg.StoreGuard.LostError(); lost != nil {
-			return nil, lost
+			return lost
 		}
 		first := j == nil
 		if first || j.s != s {
 			if j, err = a.prove(ctx, s, ch, req); err != nil {
-				return nil, err
+				return err
 			}
 			j.turn = turn
 		}
-		if !first {
-			// Nobody is refused on what memory says, and who lost to somebody looks again.
-			if err := a.look(ctx, j); err != nil {
-				return nil, err
+		if first {
+			if err := a.enter(ctx, j); !errors.Is(err, errLookAgain) {
+				return err
 			}
 		}
-		if err := a.cfg.Faults.Hit("join.proven"); err != nil {
-			return nil, err
+		// Nobody is refused on what memory says, and a join that lost to somebody looks again.
+		if err := a.look(ctx, j); err != nil {
+			return err
 		}
-		err = a.joins.Do(ctx, a.lineOf(j), j)
-		switch {
-		case err == nil:
-			return a.grant(ctx, j)
-		case errors.Is(err, errLookAgain):
-		case errors.Is(err, batch.ErrUnderWay):
-			return nil, a.cfg.Head.StoreError("admit the member", fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
-		case !a.cfg.Head.Conflicts(ctx, err):
-			return nil, a.cfg.Head.StoreError("admit the member",
-				err) // with a conflict: the call ended before it was decided again
+		if err := a.enter(ctx, j); !errors.Is(err, errLookAgain) {
+			return err
 		}
+		return store.ErrConflict // somebody was first, between the look and the decision
+	})
+	if err != nil {
+		return nil, err
 	}
-	return nil, record.Busy("the join")
+	return a.grant(ctx, j)
+}
+
+// enter decides j together with the joins that come at the same time, and commits it. The error matches
+// [errLookAgain] if j is refused on what memory says, and [store.ErrConflict] if it is to be decided again.
+func (a *Admission) enter(ctx context.Context, j *joiner) error {
+	const what = "admit the member"
+	if err := a.cfg.Faults.Hit("join.proven"); err != nil {
+		return err
+	}
+	err := a.joins.Do(ctx, a.lineOf(j), j)
+	switch {
+	case err == nil, errors.Is(err, errLookAgain):
+		return err
+	case errors.Is(err, batch.ErrUnderWay):
+		return a.cfg.Head.StoreError(what, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
+	}
+	return a.cfg.Head.CommitError(what, err)
 }
 
 // prove runs the checks that come before the catalog is looked at: cluster, and

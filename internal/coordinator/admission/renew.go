@@ -70,21 +70,17 @@ func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest,
 	turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
 	next := r.key
-	for range record.CommitTries {
-		s, err := a.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, false, err
-		}
+	err = a.cfg.Head.Transact(ctx, "the renewal", func(s *authority.State) error {
 		id := peer.ID
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, false, a.cfg.Head.StoreError("read the member", err)
+			return a.cfg.Head.StoreError("read the member", err)
 		}
 		if r.again && next != rec.Value.Key && len(rec.Value.Older) > 0 && next == rec.Value.Older[0].Key &&
 			next == peer.Key {
 			// The outage swallowed the answer to a renewal: the member holds that newer key
 			// too, and asks with it once more. This one shows no second machine.
-			return nil, false, record.Busy("the renewal")
+			return record.Busy("the renewal")
 		}
 		now, stored := a.cfg.Now(), rec
 		membership.CatchUp(s, &rec.Value, peer.Leaf, now)
@@ -93,51 +89,46 @@ func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			if errors.Is(err, explain.RenewOlderKey) {
 				a.cfg.Membership.OlderKey(ctx, id.Kind(), id.Name(), err.Error())
 			}
-			return nil, false, err
+			return err
 		}
 		if err := turn(id.Kind(), id.Name()); err != nil {
-			return nil, false, err
+			return err
 		}
 		if a.cfg.Bundle.Bans(id, next) || a.cfg.Bundle.Bans(id, peer.Key) {
-			return nil, false, explain.New(explain.JoinBanned, "identity", id.String())
+			return explain.New(explain.JoinBanned, "identity", id.String())
 		}
 		after.MeshKey = s.MeshKey
 		change := s.Records.NewChange(s.HeadVersion)
 		change.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, after)
 		if err := a.cfg.Membership.Recount(ctx, s, change, rec.Value.Entry, entry.Name); err != nil {
-			return nil, false, err
+			return err
 		}
 		change.Require(record.BanIDKey(id.Kind(), id.Name()), 0)
 		change.Require(record.BanKeyKey(next), 0)
 		rev, err := change.Commit(ctx)
 		if errors.Is(err, store.ErrConflict) {
 			if err := a.bannedNow(ctx, s, id, next); err != nil {
-				return nil, false, err
-			}
-			if a.cfg.Head.Conflicts(ctx, err) {
-				continue
+				return err
 			}
 		}
 		if err != nil {
 			refused := store.ReasonOf(err) != 0
-			err = a.cfg.Head.StoreError("record the renewal", err)
-			if refused {
+			if err = a.cfg.Head.CommitError("record the renewal", err); refused {
 				chain, err = a.renewFull(ctx, s, peer, r, stored, turn, err)
-				return chain, err == nil, err
+				alone = err == nil
 			}
-			return nil, false, err
+			return err
 		}
 		if err := a.cfg.Faults.Hit("renew.after-commit"); err != nil {
-			return nil, false, err
+			return err
 		}
 		a.cfg.Membership.Roster().Put(after, rev)
-		chain, err := s.Issue(r.publicKey, id, entry, after.NotAfter, now)
-		if err != nil {
-			return nil, false, fmt.Errorf("certify %s: %w", id, err)
+		if chain, err = s.Issue(r.publicKey, id, entry, after.NotAfter, now); err != nil {
+			return fmt.Errorf("certify %s: %w", id, err)
 		}
-		return chain, false, nil
-	}
-	return nil, false, record.Busy("the renewal")
+		return nil
+	})
+	return chain, alone, err
 }
 
 // bannedNow says so if the conflict of a transaction is a ban.

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -74,20 +72,16 @@ type tokenServer struct {
 func (t tokenServer) CreateToken(ctx context.Context, req *fealtyv1.CreateTokenRequest) (*fealtyv1.CreateTokenResponse,
 	error) {
 	c := t.c
-	for range record.CommitTries {
-		s, err := c.cfg.Head.AtHead(ctx)
-		if err != nil {
-			return nil, err
-		}
-		resp, err := c.createToken(ctx, s, req)
-		if err == nil || !c.cfg.Head.Conflicts(ctx, err) {
-			if errors.Is(err, store.ErrConflict) {
-				err = c.cfg.Head.StoreError("create the token", err) // it is not decided again
-			}
-			return resp, err
-		}
+	// A token names the root of the head, so the store is asked for that first.
+	if _, err := c.cfg.Head.AtHead(ctx); err != nil {
+		return nil, err
 	}
-	return nil, record.Busy("the token")
+	var out *fealtyv1.CreateTokenResponse
+	err := c.cfg.Head.Transact(ctx, "the token", func(s *authority.State) (err error) {
+		out, err = c.createToken(ctx, s, req)
+		return err
+	})
+	return out, err
 }
 
 // createToken makes a token under s. The error matches [store.ErrConflict] if it
@@ -112,10 +106,8 @@ func (a *Admission) createToken(ctx context.Context, s *authority.State,
 	ch.Put(TokenKey(rec.ID), 0, rec)
 	ch.Audit(a.cfg.Now(), record.AuditEntry{Actor: rec.CreatedBy, Action: "token.create", Target: rec.ID,
 		Fields: map[string]string{"entry": rec.Entry, "name": rec.Name, "uses": fmt.Sprint(rec.Uses)}})
-	if _, err := ch.Commit(ctx); errors.Is(err, store.ErrConflict) {
-		return nil, err
-	} else if err != nil {
-		return nil, a.cfg.Head.StoreError("create the token", err)
+	if _, err := ch.Commit(ctx); err != nil {
+		return nil, a.cfg.Head.CommitError("create the token", err)
 	}
 	return &fealtyv1.CreateTokenResponse{Token: a.tokenMessage(s, rec, nil), Line: token.Line()}, nil
 }
@@ -231,30 +223,27 @@ func (t tokenServer) GetToken(ctx context.Context, req *fealtyv1.GetTokenRequest
 func (t tokenServer) RevokeToken(ctx context.Context, req *fealtyv1.RevokeTokenRequest) (*fealtyv1.RevokeTokenResponse,
 	error) {
 	c := t.c
-	for range record.CommitTries {
-		s, err := c.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, err
-		}
+	var out *fealtyv1.RevokeTokenResponse
+	err := c.cfg.Head.Transact(ctx, "token "+req.GetId(), func(s *authority.State) error {
 		rec, err := c.token(ctx, s, req.GetId())
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if rec.Value.Revoked || req.GetDryRun() {
-			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
+			out = &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}
+			return nil
 		}
 		rec.Value.Revoked = true
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Put(TokenKey(rec.Value.ID), rec.Version, rec.Value)
 		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "token.revoke", Target: rec.Value.ID})
-		switch _, err := ch.Commit(ctx); {
-		case err == nil:
-			return &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}, nil
-		case !c.cfg.Head.Conflicts(ctx, err):
-			return nil, c.cfg.Head.StoreError("revoke the token", err)
+		if _, err := ch.Commit(ctx); err != nil {
+			return c.cfg.Head.CommitError("revoke the token", err)
 		}
-	}
-	return nil, record.Busy("token " + req.GetId())
+		out = &fealtyv1.RevokeTokenResponse{Token: c.tokenMessage(s, rec.Value, nil)}
+		return nil
+	})
+	return out, err
 }
 
 // token reads the token called id.

@@ -212,6 +212,38 @@ func (h *Head) Ready() (*State, error) {
 	return nil, explain.New(explain.RecoveryMode, "reason", reason+"; fealty status on its machine says why")
 }
 
+// Transact has try make a decision under the state in force, and make it again while somebody else's
+// transaction is first, at most [record.CommitTries] times; what names it for errors, as in "the ban".
+//
+// try returns the conflict of its transaction as it is, as [Head.CommitError] does: what was registered for its
+// key with [Head.OnConflict] is asked first. Every other error ends it, and is returned as try worded it. A
+// conflict after which nothing is decided again is an [explain.StoreBusy], or an [explain.HistoryInvalid] while
+// the store shows an older head. After its commit try returns no conflict: it would decide a second time.
+func (h *Head) Transact(ctx context.Context, what string, try func(*State) error) error {
+	for range record.CommitTries {
+		s, err := h.InForce(ctx)
+		if err != nil {
+			return err
+		}
+		if err = try(s); !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+		if !h.Conflicts(ctx, err) {
+			return h.StoreError(what, err)
+		}
+	}
+	return record.Busy(what)
+}
+
+// CommitError words the error of a commit as [Head.StoreError] does, but for a conflict: that is for
+// [Head.Transact], and stays as it is.
+func (h *Head) CommitError(what string, err error) error {
+	if errors.Is(err, store.ErrConflict) {
+		return err
+	}
+	return h.StoreError(what, err)
+}
+
 // Conflicts reports whether err means that somebody else's transaction was
 // first, so that the decision must be made again on what is there now. If it was
 // the head of the history that moved, our state is looked at first.
@@ -526,12 +558,6 @@ func (h *Head) ForgedUnder(ctx context.Context, s *State, all ...Suspect) error 
 		h.Forged(ctx, one.What, one.Err)
 	}
 	return nil
-}
-
-// MovedOn reports whether the store shows another head than that of s.
-func (h *Head) MovedOn(ctx context.Context, s *State) bool {
-	e, err := h.cfg.Store.Get(ctx, history.HeadKey)
-	return err == nil && e.Version != s.HeadVersion
 }
 
 // StoreAnswers reports whether the store showed our head since a call last failed for it.

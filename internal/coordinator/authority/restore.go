@@ -68,10 +68,10 @@ func (s *State) RestoredEpoch() uint64 {
 // Until then the coordinator is in recovery mode, and says what is missing. It is not
 // ready either at the head of the backup itself, whatever its keepers could open.
 
-// PendingRestore returns the intent in the store, with its version; nil if there is
+// PendingRestore returns the intent in st, with its version; nil if there is
 // none. An error that has a code says that there is one which is unusable.
-func (h *Head) PendingRestore(ctx context.Context) (*backup.Intent, store.Revision, error) {
-	intent, version, err := backup.ReadIntent(ctx, h.cfg.Store)
+func PendingRestore(ctx context.Context, st store.Store) (*backup.Intent, store.Revision, error) {
+	intent, version, err := backup.ReadIntent(ctx, st)
 	if errors.Is(err, backup.ErrVersion) || errors.Is(err, backup.ErrAltered) {
 		return nil, 0, explain.Wrap(err, explain.RestoreUnfit, "problem", err.Error())
 	}
@@ -81,7 +81,7 @@ func (h *Head) PendingRestore(ctx context.Context) (*backup.Intent, store.Revisi
 // restoring reports whether a whole restore waits in the store: then an older head there
 // is neither a late notice nor a lost write.
 func (h *Head) restoring(ctx context.Context) bool {
-	intent, _, err := h.PendingRestore(ctx)
+	intent, _, err := PendingRestore(ctx, h.cfg.Store)
 	return err == nil && intent != nil && intent.Whole
 }
 

@@ -11,6 +11,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -212,37 +213,33 @@ func (a agentServer) bootstrapDue(id identity.ID, held *fealtyv1.HeldSnapshot) (
 // on who else is a member now, so it takes a version of its own: the member's
 // record is written again.
 func (c *Delivery) BootstrapAgain(ctx context.Context, id identity.ID) (*fealtyv1.SignedSnapshot, error) {
-	for range record.CommitTries {
-		s, err := c.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, err
-		}
+	var signed *fealtyv1.SignedSnapshot
+	err := c.cfg.Head.Transact(ctx, "member "+id.Name(), func(s *authority.State) error {
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.cfg.Head.StoreError("read the member", err)
+			return c.cfg.Head.StoreError("read the member", err)
 		}
 		gone := explain.New(explain.RenewEntryGone, "identity", id.String())
 		if !rec.Exists() || !rec.Value.Held() {
-			return nil, gone
+			return gone
 		}
 		found, ok := s.Manifest.Match(rec.Value.Kind, rec.Value.Selectors)
 		if !ok {
-			return nil, gone
+			return gone
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		if err := c.cfg.Membership.Recount(ctx, s, ch, rec.Value.Entry, found.Entry.Name); err != nil {
-			return nil, err
+			return err
 		}
 		rec.Value.Cover(found.Entry)
 		ch.Put(record.MemberKey(id.Kind(), id.Name()), rec.Version, rec.Value)
 		version, err := ch.Commit(ctx)
-		switch {
-		case err == nil:
-			c.cfg.Membership.Roster().Put(rec.Value, version)
-			return c.cfg.Admission.Bootstrap(s, rec.Value, version, c.cfg.Now())
-		case !c.cfg.Head.Conflicts(ctx, err):
-			return nil, c.cfg.Head.StoreError("number the member's bootstrap", err)
+		if err != nil {
+			return c.cfg.Head.CommitError("number the member's bootstrap", err)
 		}
-	}
-	return nil, record.Busy("member " + id.Name())
+		c.cfg.Membership.Roster().Put(rec.Value, version)
+		signed, err = c.cfg.Admission.Bootstrap(s, rec.Value, version, c.cfg.Now())
+		return err
+	})
+	return signed, err
 }

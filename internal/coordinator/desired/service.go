@@ -107,20 +107,15 @@ type configWrite struct {
 // writeConfig makes a change in one transaction, or nothing of it, and returns what
 // it did and the version that is in force then. A change of nothing is not written.
 func (d *Desired) writeConfig(ctx context.Context, w configWrite) ([]*fealtyv1.ConfigChange, store.Revision, error) {
-	for range record.CommitTries {
-		s, err := d.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, 0, err
+	var changes []*fealtyv1.ConfigChange
+	var version store.Revision
+	err := d.cfg.Head.Transact(ctx, "the change of the config", func(s *authority.State) (err error) {
+		if changes, version, err = d.tryWriteConfig(ctx, s, w); err != nil {
+			return d.cfg.Head.CommitError(w.what, err)
 		}
-		changes, version, err := d.tryWriteConfig(ctx, s, w)
-		if err == nil || !d.cfg.Head.Conflicts(ctx, err) {
-			if err != nil {
-				return nil, 0, d.cfg.Head.StoreError(w.what, err)
-			}
-			return changes, version, nil
-		}
-	}
-	return nil, 0, record.Busy(w.what)
+		return nil
+	})
+	return changes, version, err
 }
 
 func (d *Desired) tryWriteConfig(ctx context.Context, s *authority.State, w configWrite) ([]*fealtyv1.ConfigChange,

@@ -2,7 +2,6 @@ package election
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -82,21 +81,16 @@ func (l leaderServer) TransferLeader(ctx context.Context,
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	for range record.CommitTries {
-		s, err := c.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, err
-		}
-		out, done, err := c.transferLeader(ctx, s, req)
-		switch {
-		case err == nil && done != 0:
-			out.Leader = c.awaitLeaderAfter(ctx, done)
-			return out, nil
-		case err == nil || !c.cfg.Head.Conflicts(ctx, err):
-			return out, err
-		}
+	var out *fealtyv1.TransferLeaderResponse
+	var done store.Revision
+	err := c.cfg.Head.Transact(ctx, "the handover", func(s *authority.State) (err error) {
+		out, done, err = c.transferLeader(ctx, s, req)
+		return err
+	})
+	if err == nil && done != 0 {
+		out.Leader = c.awaitLeaderAfter(ctx, done)
 	}
-	return nil, record.Busy("hand over leadership")
+	return out, err
 }
 
 // transferLeader hands over once, and returns the revision at which it did; 0 if there
@@ -137,10 +131,7 @@ func (e *Election) transferLeader(ctx context.Context, s *authority.State,
 	}
 	done, err := ch.Commit(ctx)
 	if err != nil {
-		if errors.Is(err, store.ErrConflict) {
-			return nil, 0, err
-		}
-		return nil, 0, e.cfg.Head.StoreError(what, err)
+		return nil, 0, e.cfg.Head.CommitError(what, err)
 	}
 	e.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "the leader was asked to hand over", slog.String("from", was.Name),
 		slog.String("to", req.GetTo()), slog.String("by", record.Actor(ctx)))

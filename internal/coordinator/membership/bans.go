@@ -31,80 +31,85 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	out := &fealtyv1.BanMemberResponse{}
 	// Counted from before the commit: the loop that follows the store may be first.
 	mark := c.ended.Mark()
-	// A ban must not fail for want of room: the identity alone keeps its
-	// certificates out, and lifting its ban bans the keys.
-	withKeys := true
-	for range record.CommitTries {
-		s, err := c.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, err
+	out := &fealtyv1.BanMemberResponse{}
+	err := c.cfg.Head.Transact(ctx, "member "+req.GetName(), func(s *authority.State) error {
+		path, err := m.ban(ctx, s, req, true, out)
+		if errors.Is(err, bundle.ErrFull) {
+			// A ban must not fail for want of room: the identity alone keeps its
+			// certificates out, and lifting its ban bans the keys.
+			path, err = m.ban(ctx, s, req, false, out)
 		}
-		id, err := memberID(s, req.GetKind(), req.GetName())
-		if err != nil {
-			return nil, err
+		if err != nil || path == "" {
+			return trustbundle.WordFull("the ban", err)
 		}
-		if id.Kind() == identity.Coordinator {
-			return nil, explain.New(explain.RequestField, "field", "kind", "problem",
-				"every process believes coordinators by the manifest, so banning one would lock everybody out: take "+
-					"it out of the manifest, by a set")
+		if err := c.cfg.Head.Made(ctx, "the ban", c.cfg.Bundle.Apply(ctx)); err != nil {
+			return err
 		}
-		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
-		if err != nil {
-			return nil, c.cfg.Head.StoreError("read the member", err)
+		out.Ended = c.cfg.Peers.Ended(ctx, s, path, &fealtyv1.EndedConnections{
+			Coordinator: c.cfg.Self.NameIn(s.Manifest), Answered: true, Connections: c.ended.After(path, mark),
+		})
+		for _, at := range out.Ended {
+			out.ConnectionsClosed += at.GetConnections()
 		}
-		old, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
-		if err != nil {
-			return nil, c.cfg.Head.StoreError("read the ban", err)
-		}
-		ban := record.Ban{Reason: req.GetReason(), By: record.Actor(ctx), At: c.cfg.Now().UTC()}
-		if rec.Exists() {
-			out.Member = c.memberMessage(s, rec.Value, record.Versioned[record.Ban]{Value: ban, Version: 1})
-		}
-		if req.GetDryRun() {
-			return out, nil
-		}
-		ch := s.Records.NewChange(s.HeadVersion)
-		// The record does not change, but what is banned must be what it says.
-		ch.Require(record.MemberKey(id.Kind(), id.Name()), rec.Version)
-		banned := rec.Value
-		if !withKeys {
-			banned = record.Member{}
-		}
-		switch err := c.banKeys(ctx, s, ch, banned, ban, bundle.Delta{Ban: []identity.ID{id},
-			Write: func(counter uint64) {
-				ban.Counter = counter
-				ch.Put(record.BanIDKey(id.Kind(), id.Name()), old.Version, ban)
-			}}, bundle.ForBans); {
-		case errors.Is(err, bundle.ErrFull) && withKeys:
-			withKeys = false
-			continue
-		case err != nil:
-			return nil, trustbundle.WordFull("the ban", err)
-		}
-		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(),
-			Reason: ban.Reason})
-		ch.Withdraws = string(id.Kind()) + "/" + id.Name()
-		switch err := c.cfg.Bundle.Withdraw(ctx, ch); {
-		case err == nil:
-			if err := c.cfg.Head.Made(ctx, "the ban", c.cfg.Bundle.Apply(ctx)); err != nil {
-				return out, err
-			}
-			member := string(id.Kind()) + "/" + id.Name()
-			out.Ended = c.cfg.Peers.Ended(ctx, s, member, &fealtyv1.EndedConnections{
-				Coordinator: c.cfg.Self.NameIn(s.Manifest), Answered: true, Connections: c.ended.After(member, mark),
-			})
-			for _, at := range out.Ended {
-				out.ConnectionsClosed += at.GetConnections()
-			}
-			return out, nil
-		case !c.cfg.Head.Conflicts(ctx, err):
-			return nil, c.cfg.Head.StoreError("ban the member", err)
-		}
+		return nil
+	})
+	return out, err
+}
+
+// ban commits the ban that req asks for, with the member's keys or without, and returns the path of the member;
+// nothing of a dry run. What it shows of the member is put into out. The error matches [bundle.ErrFull] if the
+// keys have no room, and [store.ErrConflict] if it is to be decided again.
+func (m memberServer) ban(ctx context.Context, s *authority.State, req *fealtyv1.BanMemberRequest, withKeys bool,
+	out *fealtyv1.BanMemberResponse) (path string, err error) {
+	c := m.c
+	id, err := memberID(s, req.GetKind(), req.GetName())
+	if err != nil {
+		return "", err
 	}
-	return nil, record.Busy("member " + req.GetName())
+	if id.Kind() == identity.Coordinator {
+		return "", explain.New(explain.RequestField, "field", "kind", "problem",
+			"every process believes coordinators by the manifest, so banning one would lock everybody out: take "+
+				"it out of the manifest, by a set")
+	}
+	rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
+	if err != nil {
+		return "", c.cfg.Head.StoreError("read the member", err)
+	}
+	old, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
+	if err != nil {
+		return "", c.cfg.Head.StoreError("read the ban", err)
+	}
+	ban := record.Ban{Reason: req.GetReason(), By: record.Actor(ctx), At: c.cfg.Now().UTC()}
+	if rec.Exists() {
+		out.Member = c.memberMessage(s, rec.Value, record.Versioned[record.Ban]{Value: ban, Version: 1})
+	}
+	if req.GetDryRun() {
+		return "", nil
+	}
+	ch := s.Records.NewChange(s.HeadVersion)
+	// The record does not change, but what is banned must be what it says.
+	ch.Require(record.MemberKey(id.Kind(), id.Name()), rec.Version)
+	banned := rec.Value
+	if !withKeys {
+		banned = record.Member{}
+	}
+	if err := c.banKeys(ctx, s, ch, banned, ban, bundle.Delta{Ban: []identity.ID{id},
+		Write: func(counter uint64) {
+			ban.Counter = counter
+			ch.Put(record.BanIDKey(id.Kind(), id.Name()), old.Version, ban)
+		}}, bundle.ForBans); err != nil {
+		return "", err
+	}
+	ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: ban.By, Action: "member.ban", Target: id.String(),
+		Reason: ban.Reason})
+	path = string(id.Kind()) + "/" + id.Name()
+	ch.Withdraws = path
+	if err := c.cfg.Bundle.Withdraw(ctx, ch); err != nil {
+		return "", c.cfg.Head.CommitError("ban the member", err)
+	}
+	return path, nil
 }
 
 // UnbanMember lifts the ban of an identity. The keys stay banned, so the member
@@ -112,29 +117,26 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMemberRequest) (*fealtyv1.UnbanMemberResponse,
 	error) {
 	c := m.c
-	for range record.CommitTries {
-		s, err := c.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, err
-		}
+	var out *fealtyv1.UnbanMemberResponse
+	err := c.cfg.Head.Transact(ctx, "member "+req.GetName(), func(s *authority.State) error {
 		id, err := memberID(s, req.GetKind(), req.GetName())
 		if err != nil {
-			return nil, err
+			return err
 		}
 		ban, err := record.Get[record.Ban](ctx, s.Records, record.BanIDKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.cfg.Head.StoreError("read the ban", err)
+			return c.cfg.Head.StoreError("read the ban", err)
 		}
 		if !ban.Exists() {
-			return nil, explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
+			return explain.New(explain.NotFound, "what", "ban", "name", string(id.Kind())+"/"+id.Name())
 		}
 		rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(id.Kind(), id.Name()))
 		if err != nil {
-			return nil, c.cfg.Head.StoreError("read the member", err)
+			return c.cfg.Head.StoreError("read the member", err)
 		}
-		out := &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(lifetimes.KeyMemory(s.Manifest))}
+		out = &fealtyv1.UnbanMemberResponse{KeysBannedFor: durationpb.New(lifetimes.KeyMemory(s.Manifest))}
 		if req.GetDryRun() {
-			return out, nil
+			return nil
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Delete(record.BanIDKey(id.Kind(), id.Name()), ban.Version)
@@ -143,7 +145,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		kept := record.Ban{Reason: ban.Value.Reason, By: ban.Value.By, At: c.cfg.Now().UTC()}
 		if err := c.banKeys(ctx, s, ch, rec.Value, kept, bundle.Delta{Unban: []identity.ID{id}},
 			bundle.ForBans); err != nil {
-			return nil, trustbundle.WordFull("lifting the ban, which bans the member's keys instead,", err)
+			return trustbundle.WordFull("lifting the ban, which bans the member's keys instead,", err)
 		}
 		if rec.Exists() && rec.Value.Held() {
 			rec.Value.State = record.Replacing
@@ -152,14 +154,12 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 			ch.Require(record.MemberKey(id.Kind(), id.Name()), rec.Version)
 		}
 		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "member.unban", Target: id.String()})
-		switch _, err := ch.Commit(ctx); {
-		case err == nil:
-			return out, c.cfg.Head.Made(ctx, "the end of the ban", c.cfg.Bundle.Apply(ctx))
-		case !c.cfg.Head.Conflicts(ctx, err):
-			return nil, c.cfg.Head.StoreError("lift the ban", err)
+		if _, err := ch.Commit(ctx); err != nil {
+			return c.cfg.Head.CommitError("lift the ban", err)
 		}
-	}
-	return nil, record.Busy("member " + req.GetName())
+		return c.cfg.Head.Made(ctx, "the end of the ban", c.cfg.Bundle.Apply(ctx))
+	})
+	return out, err
 }
 
 // banKeys adds to ch a ban of every key that m remembers, and the version of the

@@ -62,11 +62,7 @@ func (m *Membership) changeMember(ctx context.Context, kind, name, what string,
 // again from the start if somebody was first. f answers false for nothing to do.
 func (m *Membership) ChangeMemberLater(ctx context.Context, kind, name, what string,
 	f func(*authority.State, record.Versioned[record.Member], *record.Change) (bool, error)) error {
-	for range record.CommitTries {
-		s, err := m.cfg.Head.InForce(ctx)
-		if err != nil {
-			return err
-		}
+	return m.cfg.Head.Transact(ctx, "member "+name, func(s *authority.State) error {
 		rec, err := m.member(ctx, s, kind, name)
 		if err != nil {
 			return err
@@ -75,15 +71,12 @@ func (m *Membership) ChangeMemberLater(ctx context.Context, kind, name, what str
 		if do, err := f(s, rec, ch); err != nil || !do {
 			return err
 		}
-		switch err := m.cfg.Bundle.Withdraw(ctx, ch); {
-		case err == nil:
-			m.cfg.Bundle.LookAgain()
-			return nil
-		case !m.cfg.Head.Conflicts(ctx, err):
-			return m.cfg.Head.StoreError(what, err)
+		if err := m.cfg.Bundle.Withdraw(ctx, ch); err != nil {
+			return m.cfg.Head.CommitError(what, err)
 		}
-	}
-	return record.Busy("member " + name)
+		m.cfg.Bundle.LookAgain()
+		return nil
+	})
 }
 
 // RemoveRecord adds to ch what deletes rec and bans its keys.

@@ -267,7 +267,7 @@ func shareLabel(p *fealtyv1.RecoveryProgress, err error) string {
 // stands there; nil if there is none that owners could do anything for. What is signed in
 // it they check themselves.
 func (c *OwnerRecovery) waitingRestore(ctx context.Context) ([]byte, error) {
-	intent, _, err := c.cfg.Head.PendingRestore(ctx)
+	intent, _, err := authority.PendingRestore(ctx, c.cfg.Store)
 	switch {
 	case explain.CodeOf(err) != "", err == nil && (intent == nil || !intent.Whole):
 		return nil, nil // status says what is wrong with it
@@ -628,7 +628,7 @@ func (c *OwnerRecovery) verifyRecovered(ctx context.Context, g *Attempt,
 	}
 	if errors.Is(err, history.ErrRollback) || errors.Is(err, history.ErrFork) {
 		// Of a restored history it is the restore transition that has to: see [restoration.Restoration.Next].
-		if intent, _, pending := c.cfg.Head.PendingRestore(ctx); pending == nil && intent != nil &&
+		if intent, _, pending := authority.PendingRestore(ctx, c.cfg.Store); pending == nil && intent != nil &&
 			!restoration.Carries(verified,
 				intent) {
 			err = nil

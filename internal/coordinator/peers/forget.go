@@ -2,7 +2,6 @@ package peers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/internal/store"
 )
 
 // coordinatorServer serves CoordinatorService.
@@ -30,17 +28,13 @@ func (x coordinatorServer) ForgetCoordinator(ctx context.Context,
 	if err := record.CheckReason(req.GetReason(), false); err != nil {
 		return nil, err
 	}
-	for range record.CommitTries {
-		s, err := p.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, err
-		}
-		out, err := p.forgetCoordinator(ctx, s, req)
-		if err == nil || !p.cfg.Head.Conflicts(ctx, err) {
-			return out, err
-		}
-	}
-	return nil, record.Busy("coordinator " + flowcontrol.Clip(req.GetName(), flowcontrol.MaxShownBytes))
+	var out *fealtyv1.ForgetCoordinatorResponse
+	err := p.cfg.Head.Transact(ctx, "coordinator "+flowcontrol.Clip(req.GetName(), flowcontrol.MaxShownBytes),
+		func(s *authority.State) (err error) {
+			out, err = p.forgetCoordinator(ctx, s, req)
+			return err
+		})
+	return out, err
 }
 
 // forgetCoordinator removes what the coordinators of a name said of themselves that stopped
@@ -96,10 +90,7 @@ func (p *Peers) forgetCoordinator(ctx context.Context, s *authority.State,
 		return nil, err
 	}
 	if _, err := ch.Commit(ctx); err != nil {
-		if errors.Is(err, store.ErrConflict) {
-			return nil, err
-		}
-		return nil, p.cfg.Head.StoreError(what, err)
+		return nil, p.cfg.Head.CommitError(what, err)
 	}
 	p.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a coordinator was forgotten", slog.String("name", name),
 		slog.String("by", record.Actor(ctx)))

@@ -1,6 +1,6 @@
 // Package reseal moves the records of a cluster to a new seed: whole, or not at all (docs/explanation/reseed.md).
 //
-// A reseed comes into force like every other move of the head. What is different are the records under the
+// A reseed comes into force like every other move of the head. Different are the records under the
 // record MAC: they have to stand under the new key, all of them as they were when the head moved, and nothing
 // that the old key signs afterwards may count. A store transaction is too small for a fleet. So before the head
 // moves the records are frozen, and a ledger of their hashes is written under the new key; after it they are
@@ -163,7 +163,7 @@ func (r *Reseal) Look(ctx context.Context) {
 }
 
 // Break ends a freeze that nobody will end: its coordinator stopped before the
-// head moved. Who may yet move the head under it is stopped by the same transaction,
+// head moved. A coordinator that may yet move the head under it is stopped by the same transaction,
 // which writes the head again, as it is, under another version; so ending one too
 // early costs another try, and no more. One that is young is left alone, unless this
 // coordinator made it. A freeze for the seed of the head stays: the records are to be
@@ -234,7 +234,7 @@ func valueSum(value []byte) string {
 }
 
 // WriteLedger writes what counts of the records when the head moves, sealed under
-// the key of the new seed. What is not genuine under the old one is left out, and so
+// the key of the new seed. A record that is not genuine under the old one is left out, and so
 // never becomes genuine.
 func (r *Reseal) WriteLedger(ctx context.Context, s *authority.State, mv *transition.Move, f Frozen) error {
 	auth, err := mv.Secrets.Records()
@@ -323,7 +323,7 @@ func (r *Reseal) Move(ctx context.Context, s *authority.State) error {
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, store.ErrConflict) && !r.cfg.Head.MovedOn(ctx, s):
+		case errors.Is(err, store.ErrConflict) && !r.movedOn(ctx, s):
 		case errors.Is(err, store.ErrForged) && r.thawed(ctx, e.Version):
 		default:
 			return err
@@ -333,6 +333,12 @@ func (r *Reseal) Move(ctx context.Context, s *authority.State) error {
 		}
 	}
 	return record.Busy("the records under the new seed")
+}
+
+// movedOn reports whether the store shows another head than that of s.
+func (r *Reseal) movedOn(ctx context.Context, s *authority.State) bool {
+	e, err := r.cfg.Store.Get(ctx, history.HeadKey)
+	return err == nil && e.Version != s.HeadVersion
 }
 
 // thawed reports whether a freeze has ended: then what was frozen is elsewhere, and not

@@ -69,7 +69,7 @@ func madeOf(t *history.Transition, intent *backup.Intent) bool {
 // nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
 // the way is an error with a code.
 func (r *Restoration) Next(ctx context.Context, before *authority.State) (*history.Transition, error) {
-	intent, _, err := r.cfg.Head.PendingRestore(ctx)
+	intent, _, err := authority.PendingRestore(ctx, r.cfg.Store)
 	if err != nil {
 		return nil, r.cfg.Head.StoreError("read what a restore left", err)
 	}
@@ -162,7 +162,7 @@ func (r *Restoration) Settle(ctx context.Context, s *authority.State) error {
 	if last == nil {
 		return nil
 	}
-	intent, version, err := r.cfg.Head.PendingRestore(ctx)
+	intent, version, err := authority.PendingRestore(ctx, r.cfg.Store)
 	if err != nil {
 		return err
 	}

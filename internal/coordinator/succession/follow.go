@@ -36,7 +36,7 @@ func (c *Succession) read(ctx context.Context, last *authority.State) (*claim, *
 	if last != nil {
 		seen = last.Chain.Seen()
 	}
-	intent, _, err := c.cfg.Head.PendingRestore(ctx)
+	intent, _, err := authority.PendingRestore(ctx, c.cfg.Store)
 	switch {
 	case explain.CodeOf(err) != "":
 		return nil, authority.Recovering(last, err), nil
@@ -220,7 +220,7 @@ func (c *Succession) Adopt(ctx context.Context, s *authority.State) error {
 }
 
 // auditOrigin writes down what brought s about and where its secrets came from, now
-// that it is ready. What the store does not take, or not while another one moves the
+// that it is ready. An entry that the store does not take, or not while another one moves the
 // head, waits until it does: nobody else wrote down what owners or a keeper brought.
 func (c *Succession) auditOrigin(ctx context.Context, s *authority.State) {
 	if len(c.untold) == 0 {

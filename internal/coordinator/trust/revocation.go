@@ -72,50 +72,44 @@ func (t trustServer) ApplyEmergency(ctx context.Context,
 	}
 	out := &fealtyv1.ApplyEmergencyResponse{}
 	cuts := c.cfg.Membership.ConnectionsCut()
-	for range record.CommitTries {
-		s, err := c.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, err
-		}
+	err = c.cfg.Head.Transact(ctx, "the trust state", func(s *authority.State) error {
 		in, err := c.cfg.Bundle.Read(ctx, s)
 		if err != nil {
-			return nil, c.cfg.Head.StoreError("read the trust state", err)
+			return c.cfg.Head.StoreError("read the trust state", err)
 		}
 		e, err := signed.Verify(s.Bundle.Compile(in))
 		if err != nil {
-			return nil, emergencyRefused(err)
+			return emergencyRefused(err)
 		}
 		news, err := in.State.Value.IsNews(signed, e)
 		if err != nil {
-			return nil, emergencyRefused(err)
+			return emergencyRefused(err)
 		}
 		if slices.Contains(e.Keys, s.MeshKey) {
-			return nil, emergencyRefused(errors.New("it bans the mesh CA key in force, and so every member: move " +
+			return emergencyRefused(errors.New("it bans the mesh CA key in force, and so every member: move " +
 				"authority to another one first, with fealty recover, or reseed"))
 		}
 		if out.Changed = news; !news || req.GetDryRun() {
-			return out, nil
+			return nil
 		}
 		ch := s.Records.NewChange(s.HeadVersion)
 		if err := c.emergencyChange(ctx, s, in, ch, signed, e); err != nil {
-			return nil, trustbundle.WordFull("the emergency statement", err)
+			return trustbundle.WordFull("the emergency statement", err)
 		}
 		if err := c.cfg.Faults.Hit("emergency.before-commit"); err != nil {
-			return nil, err
+			return err
 		}
-		switch _, err := ch.Commit(ctx); {
-		case err == nil:
-			if err := c.cfg.Faults.Hit("emergency.after-commit"); err != nil {
-				return nil, err
-			}
-			err = c.cfg.Head.Made(ctx, "the emergency statement", c.cfg.Bundle.Apply(ctx))
-			out.ConnectionsClosed = uint32(c.cfg.Membership.ConnectionsCut() - cuts)
-			return out, err
-		case !c.cfg.Head.Conflicts(ctx, err):
-			return nil, c.cfg.Head.StoreError("apply the emergency statement", err)
+		if _, err := ch.Commit(ctx); err != nil {
+			return c.cfg.Head.CommitError("apply the emergency statement", err)
 		}
-	}
-	return nil, record.Busy("the trust state")
+		if err := c.cfg.Faults.Hit("emergency.after-commit"); err != nil {
+			return err
+		}
+		err = c.cfg.Head.Made(ctx, "the emergency statement", c.cfg.Bundle.Apply(ctx))
+		out.ConnectionsClosed = uint32(c.cfg.Membership.ConnectionsCut() - cuts)
+		return err
+	})
+	return out, err
 }
 
 // emergencyChange adds to ch what a statement does. Identities are banned without their

@@ -113,14 +113,12 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 	edit func(s *authority.State, st *bundle.State, was store.Revision, now time.Time) (record.AuditEntry, bool,
 		error)) (*authority.State,
 	bundle.Input, error) {
-	for range record.CommitTries {
-		s, err := c.cfg.Head.InForce(ctx)
-		if err != nil {
-			return nil, bundle.Input{}, err
-		}
-		in, err := c.cfg.Bundle.Read(ctx, s)
-		if err != nil {
-			return nil, bundle.Input{}, c.cfg.Head.StoreError("read the trust state", err)
+	var under *authority.State
+	var in bundle.Input
+	err := c.cfg.Head.Transact(ctx, "the trust state", func(s *authority.State) (err error) {
+		under = s
+		if in, err = c.cfg.Bundle.Read(ctx, s); err != nil {
+			return c.cfg.Head.StoreError("read the trust state", err)
 		}
 		now := c.cfg.Now().UTC().Truncate(time.Second)
 		var entry record.AuditEntry
@@ -132,33 +130,25 @@ func (c *Trust) changeTrust(ctx context.Context, dry bool, point string,
 				in.State.Value = *st
 				return err
 			}}, bundle.ForBans)
-		switch {
-		case err != nil:
-			return nil, in, trustbundle.WordFull("the change", err)
-		case !changed || dry:
-			return s, in, nil
+		if err != nil || !changed || dry {
+			return trustbundle.WordFull("the change", err)
 		}
 		ch.Audit(c.cfg.Now(), entry)
 		if err := c.cfg.Faults.Hit(point + ".before-commit"); err != nil {
-			return nil, in, err
+			return err
 		}
-		_, err = ch.Commit(ctx)
-		switch {
-		case err == nil:
-		case c.cfg.Head.Conflicts(ctx, err):
-			continue
-		default:
-			return nil, in, c.cfg.Head.StoreError("change the trust state", err)
+		if _, err := ch.Commit(ctx); err != nil {
+			return c.cfg.Head.CommitError("change the trust state", err)
 		}
 		if err := c.cfg.Faults.Hit(point + ".after-commit"); err != nil {
-			return nil, in, err
+			return err
 		}
 		if err = c.cfg.Bundle.Apply(ctx); err == nil {
 			in, err = c.cfg.Bundle.Read(ctx, s)
 		}
-		return s, in, c.cfg.Head.Made(ctx, "the change of trust", err)
-	}
-	return nil, bundle.Input{}, record.Busy("the trust state")
+		return c.cfg.Head.Made(ctx, "the change of trust", err)
+	})
+	return under, in, err
 }
 
 // trustMessage says what in means.
