@@ -80,6 +80,7 @@ type coord struct {
 	up, cut      bool
 	ready        bool              // it compared all of the store since it started
 	view         bundle            // in force
+	refreshed    int               // how often it was put into force
 	had          map[string]ban    // that were in force since it started
 	owes         map[string]record // config that the store lost, and that it saw
 	claimed      bool              // another one says that it saw more, and cannot prove it
@@ -93,6 +94,7 @@ type call struct {
 	began regress.Seen
 	read  bool // the store was read
 	all   bool // of the trust state, else of the revision alone
+	after int  // how often a view had been put into force when it began
 	db    db
 }
 
@@ -198,7 +200,7 @@ func (w *simulation) lose(x *coord, loss *regress.Loss) {
 // begin begins a read.
 func (w *simulation) begin(x *coord, all bool) {
 	if len(x.calls) < 4 {
-		x.calls = append(x.calls, call{began: x.k.Begin(), all: all})
+		x.calls = append(x.calls, call{began: x.k.Begin(), all: all, after: x.refreshed})
 	}
 }
 
@@ -243,6 +245,10 @@ func (w *simulation) judge(x *coord, c call) (ok bool) {
 		return false
 	}
 	x.ready = true
+	if c.after != x.refreshed {
+		return true // a bundle comes of one read at a time: this one says nothing of a bundle since then
+	}
+	x.refreshed++
 	if next := (bundle{c.db.version, c.db.restored, c.db.bans}); next.restored != x.view.restored || next.version >= x.view.version {
 		x.view = next
 		x.k.SawBundle(next.encode())
@@ -261,7 +267,7 @@ func (x *coord) looked(c call) {
 
 // fresh reads all of the store at once, as who is about to change something does.
 func (w *simulation) fresh(x *coord) bool {
-	c := call{began: x.k.Begin(), read: true, all: true, db: w.cur.clone()}
+	c := call{began: x.k.Begin(), read: true, all: true, after: x.refreshed, db: w.cur.clone()}
 	return w.judge(x, c)
 }
 
@@ -338,6 +344,9 @@ func (w *simulation) unban(x *coord) {
 		delete(d.bans, who)
 		d.unbans[who] = of
 		delete(w.bans, who) // from here on it may be lifted
+		for _, y := range w.reps {
+			delete(y.had, who) // a store that goes back may give a later ban the same numbers
+		}
 		return true
 	}, func(db) {})
 }
@@ -375,12 +384,15 @@ func (w *simulation) goBack() {
 	w.cur = d
 	for _, x := range w.reps {
 		x.looks = true
-		saw := x.small.Seen.Revision
+		saw := x.small.Seen
 		if x.up {
-			saw = x.k.Revision()
+			saw = x.k.Record().Seen
+		}
+		if saw.Restored != w.cur.restored {
+			continue // revisions from before the restore and after it are one to it: it forgets both with the restore
 		}
 		for name, want := range w.config {
-			if want.version > d.revision && want.version <= saw {
+			if want.version > d.revision && want.version <= saw.Revision {
 				x.owes[name] = want
 			}
 		}
@@ -452,7 +464,7 @@ func (w *simulation) show(x *coord, from string, b bundle, revision uint64) {
 	if !x.up || x.cut || !x.ready || b.version == 0 || b.restored != w.cur.restored || x.view.restored != w.cur.restored {
 		return
 	}
-	c := call{began: x.k.Begin(), read: true, all: true, db: w.cur.clone()}
+	c := call{began: x.k.Begin(), read: true, all: true, after: x.refreshed, db: w.cur.clone()}
 	w.judge(x, c)
 	p := regress.Proof{From: from, Version: b.version, Bans: slices.Sorted(maps.Keys(b.bans))}
 	if loss := w.rules.proof(p, c.db.seen().Trust, w.now); loss != nil {

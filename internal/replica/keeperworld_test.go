@@ -14,6 +14,7 @@ import (
 type keepers struct {
 	seeds   map[int]map[int]int  // by seed and key: how many heads there were when it was written
 	mesh    map[int]map[int]bool // by transition and key
+	lost    map[int]map[int]bool // whose copies were forgotten, by seed and key
 	nextKey int
 }
 
@@ -27,7 +28,8 @@ type disk struct {
 // firstSealed begins with what the first set left: the first machine has the key, and some
 // others got a copy of its file, or have one of their own.
 func (w *world) firstSealed() {
-	w.keepers = keepers{seeds: map[int]map[int]int{}, mesh: map[int]map[int]bool{}, nextKey: 1}
+	w.keepers = keepers{seeds: map[int]map[int]int{}, mesh: map[int]map[int]bool{},
+		lost: map[int]map[int]bool{}, nextKey: 1}
 	if !w.names(0) {
 		return
 	}
@@ -138,7 +140,8 @@ func (w *world) unseal(seed, key int, why string) {
 }
 
 // checkCopies looks at what is sealed when the head moves: a key that opened the seed
-// before opens the one after, and a keeper that is named was sealed by.
+// before opens the one after, and a keeper that is named was sealed by. A key that somebody
+// said is lost counts as it did before: the move may have sealed under it already.
 func (w *world) checkCopies(base, t int) {
 	if !w.names(t) {
 		if w.names(base) {
@@ -147,14 +150,15 @@ func (w *world) checkCopies(base, t int) {
 		return
 	}
 	before, after := w.seeds[w.log[base].seed], w.seeds[w.log[t].seed]
-	if len(after) == 0 && (w.log[t].seed != w.log[base].seed || w.log[t].manifest != w.log[base].manifest) {
+	if len(after) == 0 && len(w.lost[w.log[t].seed]) == 0 &&
+		(w.log[t].seed != w.log[base].seed || w.log[t].manifest != w.log[base].manifest) {
 		w.violated("%d comes into force, and its keeper sealed nothing", t)
 	}
 	if w.log[t].seed == w.log[base].seed || !w.names(base) || len(before) == 0 {
 		return
 	}
 	for key := range after {
-		if _, ok := before[key]; ok {
+		if _, ok := before[key]; ok || w.lost[w.log[base].seed][key] {
 			return
 		}
 	}
@@ -234,8 +238,12 @@ func (r *rep) keyEvent() {
 }
 
 // forget removes the copies under keys that are nowhere any more, on no disk and in no
-// backup: an admin says so.
+// backup: an admin says so. It is of a keeper that the manifest in force names: a copy for one that a set
+// is about to name is none of those that an admin sees.
 func (w *world) forget() {
+	if !w.names(w.latest) {
+		return
+	}
 	seed := w.log[w.latest].seed
 	held := make(map[int]bool)
 	for _, r := range w.reps {
@@ -245,6 +253,10 @@ func (w *world) forget() {
 		if !held[key] {
 			w.saw[keyForgotten]++
 			delete(w.seeds[seed], key)
+			if w.lost[seed] == nil {
+				w.lost[seed] = make(map[int]bool)
+			}
+			w.lost[seed][key] = true
 		}
 	}
 }
