@@ -1,6 +1,7 @@
 package sim_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -368,6 +369,23 @@ func (s *schedule) otherKey(x *coord) {
 	s.putKey(x, fmt.Appendf(nil, "fealty-keeper-key-v1 %s\n", base64.StdEncoding.EncodeToString(key)))
 }
 
+// hasKey reports whether there is a key file on the machine.
+func (s *schedule) hasKey(x *coord) bool {
+	_, err := x.disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
+	return err == nil
+}
+
+// keyOpens reports whether the key file on the machine opens the seed.
+func (s *schedule) keyOpens(x *coord) bool {
+	raw, err := x.disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
+	for id, opens := range s.m.opens {
+		if err == nil && opens && bytes.Equal(raw, s.m.keys[id]) {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *schedule) restoreKey(x *coord) {
 	for _, id := range slices.Sorted(maps.Keys(s.m.opens)) {
 		if s.m.opens[id] {
@@ -420,11 +438,19 @@ func (s *schedule) settle() bool {
 // heal ends all faults and compares what is there with what was acknowledged.
 func (s *schedule) heal() {
 	s.say("all is well from here on")
-	for _, x := range s.coord {
+	ready := slices.ContainsFunc(s.coord, func(x *coord) bool {
 		if x.c == nil {
-			if _, err := x.disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes); err != nil {
-				s.restoreKey(x)
-			}
+			return false
+		}
+		phase, _ := x.c.Phase()
+		return phase == "ready"
+	})
+	for _, x := range s.coord {
+		// Where nobody is ready, people put back the key on the machines that are asked for it.
+		if x.c == nil && !s.hasKey(x) || !ready && !s.keyOpens(x) {
+			s.restoreKey(x)
+		}
+		if x.c == nil {
 			x.start()
 		}
 	}
