@@ -4,9 +4,10 @@
 #
 # With the race detector there are two runs. The second is of every test, under the
 # detector. The first is without it, of tests whose rounds are many and each a single
-# goroutine, or one coordinator that is made anew (rounds). The detector finds in a few
+# goroutine, or coordinators that are made anew (rounds). The detector finds in a few
 # rounds what it finds in all, and makes each of them up to six times as long:
-#   - schedules of pure code, and of whole coordinators in virtual time (schedules);
+#   - schedules of pure code, of whole coordinators in virtual time, and of a few that
+#     share a store (schedules);
 #   - power that is cut, a process killed, or a disk that fails, at each point of something
 #     (cuts), and a store whose answer is lost at each commit, or that is gone at each call
 #     (lost);
@@ -59,7 +60,7 @@ processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 options=(-vet=off -timeout "${TEST_TIMEOUT:-20m}" -parallel "${TEST_PARALLEL:-$((2 * processors))}")
 status=0
 
-schedules='TestSchedules|TestFleetSchedules(NoticeBugs)?|TestRotationLosesNoConfig|TestUsesAndCountsAreExact'
+schedules='TestSchedules|TestFleetSchedules(NoticeBugs)?|TestReplicaSchedules|TestRotationLosesNoConfig|TestUsesAndCountsAreExact'
 cuts='Test(Activation|Commit|Emergency|FallBack|Join|Periods|RuntimeActivation|SeveralScopes|Wipe)Crash|TestWriteInterrupted|TestKilledActivation'
 cuts+='|TestJoinDiskErrors|TestRenewOnAFullDisk'
 cuts+='|Test(Gathering|Recovery)CutOff|TestReseedInterrupted'
