@@ -48,6 +48,8 @@ soak:
 # A seed that is not given is chosen by each run, which prints it.
 CHAOS_TIME ?= 10m
 chaos:
+	@tools/postgres.sh
+	@tools/etcd.sh
 	CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -parallel 8 -timeout 24h -v ./internal/chaos
 
 BENCH ?= .
