@@ -41,7 +41,7 @@ var storedTypes = map[string]any{
 	"ban":              record.Ban{},
 	"config-state":     desired.State{},
 	"entry-count":      record.EntryCount{},
-	"freeze":           reseal.Frozen{},
+	"freeze":           reseal.RecordLock{},
 	"head-seen":        history.SeenHead{},
 	"header":           publication.HeaderRecord{},
 	"leader":           election.Record{},

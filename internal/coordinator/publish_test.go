@@ -647,7 +647,7 @@ func TestPublicationIsBounded(t *testing.T) {
 	t.Parallel()
 	// Of each header: itself, the condition on its member, a content that is new, and
 	// two that nobody uses any more, its own and its base; and beside them head, state,
-	// freeze, config, trust state, and strays.
+	// record lock, config, trust state, and strays.
 	if most := 5*publication.MaxPublished + publication.MaxPublished + 5; most > store.MaxTxOps {
 		t.Fatalf("a generation may need %d operations, a transaction has %d", most, store.MaxTxOps)
 	}

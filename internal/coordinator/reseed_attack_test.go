@@ -76,8 +76,8 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 				t.Fatalf("the owners do not bring the cluster back: %v", err)
 			}
 			awaitPhase(f, authority.Ready)
-			if !thawed(f) {
-				t.Error("the records are still frozen")
+			if !unlocked(f) {
+				t.Error("the records are still locked")
 			}
 			if got := recordText(f); got != records {
 				t.Errorf("the records are\n%s\nwant\n%s", got, records)
@@ -91,7 +91,7 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 }
 
 // A store that hides the trust state while the records move costs time, and no
-// cluster: the freeze and its ledger stay until everything is moved.
+// cluster: the record lock and its ledger stay until everything is moved.
 func TestMoveWaitsForTheTrustState(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
@@ -115,8 +115,8 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	for range 3 {
 		f.C.Rooms().Moves.Succession.Look(t.Context())
 	}
-	if thawed(f) {
-		t.Error("the freeze ended though the trust state was not moved")
+	if unlocked(f) {
+		t.Error("the record lock ended though the trust state was not moved")
 	}
 	if _, err := f.Store.Commit(t.Context(),
 		store.Tx{Put: []store.Write{{Key: bundle.StateKey, Value: hidden.Value}}}); err != nil {
@@ -129,9 +129,9 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 }
 
-// Who put the freeze of a reseed back, with its ledger and records of that time, brings
+// Who put the record lock of a reseed back, with its ledger and records of that time, brings
 // none of them back: a reseed ends once.
-func TestFreezeThatIsPutBack(t *testing.T) {
+func TestRecordLockThatIsPutBack(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	f.Member("a")
@@ -168,8 +168,8 @@ func TestFreezeThatIsPutBack(t *testing.T) {
 	}
 	f.Restart()
 	awaitPhase(f, authority.Ready)
-	if !thawed(f) {
-		t.Error("the records are frozen")
+	if !unlocked(f) {
+		t.Error("the records are locked")
 	}
 	rec, err := record.Get[record.Member](t.Context(), f.C.Rooms().Head.State().Records, a.Key)
 	if !errors.Is(err, store.ErrForged) {

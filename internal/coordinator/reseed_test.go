@@ -487,12 +487,12 @@ func TestReseedInterrupted(t *testing.T) {
 				for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 					s := f.C.Rooms().Head.State()
 					if s.Phase == authority.Ready && s.Head.SeedEpoch == tc.epoch &&
-						!f.C.Rooms().Moves.Reseal.Unsettled() && thawed(f) {
+						!f.C.Rooms().Moves.Reseal.Unsettled() && unlocked(f) {
 						break
 					}
 					if time.Now().After(deadline) {
-						t.Fatalf("phase %s (%s), want ready under seed epoch %d; thawed: %v", s.Phase, s.Reason,
-							tc.epoch, thawed(f))
+						t.Fatalf("phase %s (%s), want ready under seed epoch %d; unlocked: %v", s.Phase, s.Reason,
+							tc.epoch, unlocked(f))
 					}
 				}
 				if got := recordText(f); got != records {
@@ -524,8 +524,8 @@ func TestReseedInterrupted(t *testing.T) {
 	}
 }
 
-func thawed(f *coordinatortest.Fleet) bool {
-	_, err := f.Store.Get(context.Background(), record.FreezeKey)
+func unlocked(f *coordinatortest.Fleet) bool {
+	_, err := f.Store.Get(context.Background(), record.LockKey)
 	return errors.Is(err, store.ErrNotFound)
 }
 
@@ -957,28 +957,28 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	}
 }
 
-// A freeze is ended by who made it, or by anybody after a minute: its coordinator may be
+// A record lock is ended by who made it, or by anybody after a minute: its coordinator may be
 // at work, and the reseed would fail. One that lags, or starts, meanwhile is ready under
 // the seed that is in force.
-func TestFreezeOfAnotherStays(t *testing.T) {
+func TestRecordLockOfAnotherStays(t *testing.T) {
 	const one, another = "coordinator", "another"
 	for name, tc := range map[string]struct {
 		reseeded   bool // before
 		by, starts string
 		after      time.Duration
-		thawed     bool
+		unlocked   bool
 	}{
 		"another one starts":               {by: one, starts: another},
 		"another one that is ready starts": {by: another, starts: one},
-		"another one, for a minute":        {by: another, starts: one, after: reseal.FreezeLimit},
-		"another one, after a minute": {by: another, starts: one, after: reseal.FreezeLimit + time.Second,
-			thawed: true},
-		"it itself":                          {by: one, starts: one, thawed: true},
+		"another one, for a minute":        {by: another, starts: one, after: reseal.LockLimit},
+		"another one, after a minute": {by: another, starts: one, after: reseal.LockLimit + time.Second,
+			unlocked: true},
+		"it itself":                          {by: one, starts: one, unlocked: true},
 		"another one, after a reseed":        {reseeded: true, by: one, starts: another},
 		"another one, ready, after a reseed": {reseeded: true, by: another, starts: one},
-		"it itself, after a reseed":          {reseeded: true, by: one, starts: one, thawed: true},
+		"it itself, after a reseed":          {reseeded: true, by: one, starts: one, unlocked: true},
 		"another one, a minute, and a reseed": {reseeded: true, by: another, starts: one,
-			after: reseal.FreezeLimit + time.Second, thawed: true},
+			after: reseal.LockLimit + time.Second, unlocked: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
@@ -996,13 +996,13 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 				}
 				by = c
 			}
-			if _, _, err := by.Rooms().Moves.Reseal.Freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := by.Rooms().Moves.Reseal.Lock(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			// It follows the head that is in force, whose records are all moved.
 			if err := d.C.Rooms().Moves.Reseal.Move(t.Context(),
-				s); err != nil || d.Store.Version(record.FreezeKey) == 0 || d.C.Rooms().Moves.Reseal.Unsettled() {
-				t.Errorf("who follows the head: %v; frozen: %v", err, d.Store.Version(record.FreezeKey) != 0)
+				s); err != nil || d.Store.Version(record.LockKey) == 0 || d.C.Rooms().Moves.Reseal.Unsettled() {
+				t.Errorf("who follows the head: %v; locked: %v", err, d.Store.Version(record.LockKey) != 0)
 			}
 			d.Advance(tc.after)
 			if tc.starts == one {
@@ -1011,20 +1011,20 @@ func TestFreezeOfAnotherStays(t *testing.T) {
 			} else if _, err := d.Another(another); err != nil {
 				t.Fatal(err)
 			}
-			if thawed := d.Store.Version(record.FreezeKey) == 0; thawed != tc.thawed {
-				t.Errorf("thawed: %v, want %v", thawed, tc.thawed)
+			if unlocked := d.Store.Version(record.LockKey) == 0; unlocked != tc.unlocked {
+				t.Errorf("unlocked: %v, want %v", unlocked, tc.unlocked)
 			}
 		})
 	}
 }
 
 // The leader may be the only one that writes, or a coordinator that tries to lead: each has a
-// freeze looked at that its write meets. One that is young is left alone.
-func TestLeaderLooksAtTheFreeze(t *testing.T) {
-	for after, want := range map[time.Duration]bool{0: false, reseal.FreezeLimit: false,
-		reseal.FreezeLimit + time.Second: true} {
+// record lock looked at that its write meets. One that is young is left alone.
+func TestLeaderLooksAtTheRecordLock(t *testing.T) {
+	for after, want := range map[time.Duration]bool{0: false, reseal.LockLimit: false,
+		reseal.LockLimit + time.Second: true} {
 		d := coordinatortest.PoolDesk(t)
-		if _, _, err := d.C.Rooms().Moves.Reseal.Freeze(t.Context(), d.State(), history.Salt{1}); err != nil {
+		if _, _, err := d.C.Rooms().Moves.Reseal.Lock(t.Context(), d.State(), history.Salt{1}); err != nil {
 			t.Fatal(err)
 		}
 		d.Advance(after)
@@ -1037,20 +1037,20 @@ func TestLeaderLooksAtTheFreeze(t *testing.T) {
 		})
 		d.C.Rooms().Election.Step(t.Context())
 		if tried == 0 {
-			t.Errorf("%v after the freeze it did not try to lead", after)
+			t.Errorf("%v after the record lock it did not try to lead", after)
 		}
 		if _, _, leads := d.C.Rooms().Election.Leading(); leads {
-			t.Errorf("%v after the freeze it leads", after)
+			t.Errorf("%v after the record lock it leads", after)
 		}
 		if got := d.C.Rooms().Moves.Reseal.Unsettled(); got != want {
-			t.Errorf("%v after the freeze it was looked at: %v, want %v", after, got, want)
+			t.Errorf("%v after the record lock it was looked at: %v, want %v", after, got, want)
 		}
 	}
 }
 
-// A freeze over a head that cannot be followed keeps no coordinator from starting: it is in
+// A record lock over a head that cannot be followed keeps no coordinator from starting: it is in
 // recovery mode, and says what is wrong with the history.
-func TestFreezeOverADamagedHead(t *testing.T) {
+func TestRecordLockOverADamagedHead(t *testing.T) {
 	for name, damage := range map[string]func(d *coordinatortest.Desk, s *authority.State){
 		"no record": func(d *coordinatortest.Desk, _ *authority.State) { d.Store.Write(history.HeadKey, []byte("{")) },
 		"no blob":   func(d *coordinatortest.Desk, s *authority.State) { d.Store.Remove(history.BlobKey(s.Head.Hash)) },
@@ -1061,37 +1061,37 @@ func TestFreezeOverADamagedHead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			s := d.State()
-			if _, _, err := d.C.Rooms().Moves.Reseal.Freeze(t.Context(), s, history.Salt{1}); err != nil {
+			if _, _, err := d.C.Rooms().Moves.Reseal.Lock(t.Context(), s, history.Salt{1}); err != nil {
 				t.Fatal(err)
 			}
 			damage(d, s)
 			d.Restart()
 			coordinatortest.WantPhase(d, authority.Recovery.String(), "")
-			if d.Store.Version(record.FreezeKey) == 0 {
-				t.Error("the freeze ended, and nobody knows which head it is for")
+			if d.Store.Version(record.LockKey) == 0 {
+				t.Error("the record lock ended, and nobody knows which head it is for")
 			}
 		})
 	}
 }
 
-// A freeze whose coordinator does not come back ends without anybody's call: the next write
+// A record lock whose coordinator does not come back ends without anybody's call: the next write
 // of a coordinator that runs finds it.
-func TestFreezeOfOneThatIsGoneEnds(t *testing.T) {
+func TestRecordLockOfOneThatIsGoneEnds(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	f.Member("a")
 	records := recordText(f)
-	value, err := json.Marshal(reseal.Frozen{Salt: history.Salt{1}, Ledger: "x", By: "gone",
-		At: f.Clock().Add(-reseal.FreezeLimit - time.Second).UTC()})
+	value, err := json.Marshal(reseal.RecordLock{Salt: history.Salt{1}, Ledger: "x", By: "gone",
+		At: f.Clock().Add(-reseal.LockLimit - time.Second).UTC()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Store.CompareAndSwap(t.Context(), record.FreezeKey, 0, value); err != nil {
+	if _, err := f.Store.CompareAndSwap(t.Context(), record.LockKey, 0, value); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); !thawed(f); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !unlocked(f); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the records are frozen")
+			t.Fatal("the records are locked")
 		}
 	}
 	if got := recordText(f); got != records {
@@ -1111,7 +1111,7 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 		step, done := 0, false
 		d.Store.Intercept(func(tx store.Tx) {
 			if !slices.ContainsFunc(tx.If,
-				func(c store.Condition) bool { return c.Key == record.FreezeKey && c.Version != 0 }) ||
+				func(c store.Condition) bool { return c.Key == record.LockKey && c.Version != 0 }) ||
 				tx.ID == "another" {
 				return
 			}

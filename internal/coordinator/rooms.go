@@ -199,7 +199,7 @@ func (c *Coordinator) wire(o own) error {
 	r.Election, err = election.New(election.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, StoreGuard: r.StoreGuard, Store: c.store,
 		Faults: cfg.Faults, Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
-		Lease: cfg.Timing.Lease, Beat: cfg.Timing.Beat, LookAtFreeze: r.Moves.Reseal.Look,
+		Lease: cfg.Timing.Lease, Beat: cfg.Timing.Beat, LookAtLock: r.Moves.Reseal.Look,
 	})
 	if err != nil {
 		return err
@@ -322,7 +322,7 @@ func (r *Rooms) hooks() succession.Hooks {
 // was decided by.
 func (c *Coordinator) conflicts() {
 	c.rooms.Head.OnConflict(history.HeadKey, c.rooms.Moves.Succession.HeadMoved)
-	c.rooms.Head.OnConflict(record.FreezeKey, func(ctx context.Context, _ *store.ConflictError) bool {
+	c.rooms.Head.OnConflict(record.LockKey, func(ctx context.Context, _ *store.ConflictError) bool {
 		c.rooms.Moves.Reseal.Await(ctx)
 		return true
 	})

@@ -169,7 +169,7 @@ func (Stop) event()       {}
 type Key int
 
 const (
-	KeyOther Key = iota // what the caller added: the head of the history, a freeze
+	KeyOther Key = iota // what the caller added: the head of the history, a record lock
 	KeyTerm             // the leader entry
 	KeyBeat
 )

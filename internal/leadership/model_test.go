@@ -24,7 +24,7 @@ type world struct {
 	old      []stored
 	oldBeats []beat
 	down     bool
-	frozen   bool // conditions of the caller fail
+	locked   bool // conditions of the caller fail
 	replicas []*replica
 	flying   []*request
 	// steady: clocks keep to their rate within the margin, and nobody writes the entry
@@ -124,7 +124,7 @@ func (w *world) arrive(q *request) {
 			return Conflict{KeyTerm}
 		case beat && ifBeat != w.beat.version:
 			return Conflict{KeyBeat}
-		case w.frozen:
+		case w.locked:
 			return Conflict{KeyOther}
 		}
 		w.revision++
@@ -160,7 +160,7 @@ func (w *world) arrive(q *request) {
 			w.put(stored{version: version, replica: q.from.name, nonce: e.Nonce, lease: w.entry.lease, handedOver: true})
 		})
 	case nil: // what a leader writes
-		if q.term == w.entry.version && !w.frozen {
+		if q.term == w.entry.version && !w.locked {
 			w.revision++
 			w.led = append(w.led, led{q.term, q.life*100 + slices.Index(w.replicas, q.from)})
 		}
@@ -323,12 +323,12 @@ func TestOneLeads(t *testing.T) {
 			"crash": func(t *rapid.T) { w.boot(t, any(t)) },
 			"transfer": func(t *rapid.T) {
 			},
-			"unfit":  func(t *rapid.T) { r := any(t); r.fit = false; w.step(r, Unfit{}) },
-			"fit":    func(t *rapid.T) { r := any(t); r.fit = true; w.step(r, Fit{}) },
-			"notice": func(t *rapid.T) { w.step(any(t), Noticed{}) },
-			"store":  func(t *rapid.T) { w.down = !w.down },
-			"freeze": func(t *rapid.T) { w.frozen = !w.frozen },
-			"write":  func(t *rapid.T) { w.revision += 3 },
+			"unfit":       func(t *rapid.T) { r := any(t); r.fit = false; w.step(r, Unfit{}) },
+			"fit":         func(t *rapid.T) { r := any(t); r.fit = true; w.step(r, Fit{}) },
+			"notice":      func(t *rapid.T) { w.step(any(t), Noticed{}) },
+			"store":       func(t *rapid.T) { w.down = !w.down },
+			"record lock": func(t *rapid.T) { w.locked = !w.locked },
+			"write":       func(t *rapid.T) { w.revision += 3 },
 			"reseal": func(t *rapid.T) { // the same entry under another key, and no beat
 				if w.entry.version != 0 && !w.entry.forged {
 					w.revision++
@@ -339,7 +339,7 @@ func TestOneLeads(t *testing.T) {
 		}
 		if !w.steady {
 			actions["transfer"] = func(t *rapid.T) { // by anyone who may
-				if s := w.entry; s.version != 0 && !s.forged && !w.frozen {
+				if s := w.entry; s.version != 0 && !s.forged && !w.locked {
 					w.revision++
 					s.version, s.handedOver, s.to = w.revision, true, rapid.SampledFrom([]string{"", "c1", "c2", "gone"}).Draw(t, "to")
 					w.put(s)
@@ -373,7 +373,7 @@ func TestOneLeads(t *testing.T) {
 		t.Repeat(actions)
 
 		// The faults end: somebody leads soon, and can write.
-		w.down, w.frozen = false, false
+		w.down, w.locked = false, false
 		for _, r := range w.replicas {
 			r.paused = false
 			if !r.fit {

@@ -183,9 +183,9 @@ type admission struct {
 	from     string // the entry that covered it before; "" for a new member
 }
 
-// admit decides steps 4 to 6: bans, then whether the name is free or the
-// candidate proves that it is the member of that name. csr is what is wrong with
-// the candidate's request for a certificate, nil for nothing; it is step 5.
+// admit decides on a candidate whose proof holds: first the bans, then csr, which is what is wrong
+// with its request for a certificate (nil for nothing), then whether the name is free or the candidate
+// proves that it is the member of that name.
 func admit(m match, c candidate, v admissionView, csr error, now time.Time) (admission, error) {
 	if v.bannedID.Exists() || v.bannedKey.Exists() || v.bannedProof.Exists() || v.believed {
 		return admission{}, explain.New(explain.JoinBanned, "identity", m.id.String())

@@ -33,7 +33,7 @@ const (
 	// every engine commits in one request.
 	MaxJoinOps = 96
 	// fixedJoinOps are those that it has whoever is admitted: the head of the history
-	// and the freeze, with room for what the audit log may ask for as a whole.
+	// and the record lock, with room for what the audit log may ask for as a whole.
 	fixedJoinOps = 4
 	// maxKnown bounds the tokens and the counts that are kept in memory.
 	maxKnown = 1024
@@ -604,7 +604,7 @@ func (a *Admission) admitTogether(ctx context.Context, line joinLine,
 			}
 		}
 		return again, false
-	case own, conflict.Key == history.HeadKey, conflict.Key == record.FreezeKey, len(on) == 1:
+	case own, conflict.Key == history.HeadKey, conflict.Key == record.LockKey, len(on) == 1:
 		answer(err)
 		return again, false
 	}

@@ -159,7 +159,7 @@ func (d *desk) adds(target string) {
 
 // changes commits a change with entries, whose answer the next one of the store is.
 func (d *desk) changes(targets ...string) (*record.Change, error) {
-	ch := record.Records{Store: d.store, Audit: d.Places()}.FrozenChange(1)
+	ch := record.Records{Store: d.store, Audit: d.Places()}.LockedChange(1)
 	for _, target := range targets {
 		ch.Audit(d.now, record.AuditEntry{Actor: "a", Action: "test.changed", Target: target})
 	}
@@ -280,7 +280,7 @@ func TestAgainMakesNoChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDesk(t)
-			ch := record.Records{Store: d.store, Audit: d.Places()}.FrozenChange(1)
+			ch := record.Records{Store: d.store, Audit: d.Places()}.LockedChange(1)
 			ch.Tx.Put = append(ch.Tx.Put, store.Write{Key: "member/a", Value: []byte("x")})
 			ch.Audit(d.now, record.AuditEntry{Actor: "a", Action: "test.changed", Target: "target"})
 			d.store.next = how

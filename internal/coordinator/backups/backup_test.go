@@ -138,18 +138,18 @@ func TestBackupRefused(t *testing.T) {
 		Version: e.Version + 1}}}, nil); !errors.Is(err, explain.StoreBusy) {
 		t.Errorf("at another head: %v", err)
 	}
-	if _, _, err := f.C.Rooms().Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: record.FreezeKey}}},
+	if _, _, err := f.C.Rooms().Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: record.LockKey}}},
 		nil); !errors.Is(err, explain.BackupReseeding) {
 		t.Errorf("during a reseed: %v", err)
 	}
 	// Without its audit entry it does not leave.
-	if _, err := f.Store.CompareAndSwap(f.Context(), record.FreezeKey, 0,
+	if _, err := f.Store.CompareAndSwap(f.Context(), record.LockKey, 0,
 		[]byte(fmt.Sprintf(`{"salt":%q,"ledger":"x","at":%q}`, strings.Repeat("0", 64),
 			f.Clock().UTC().Format("2006-01-02T15:04:05Z")))); err != nil {
 		t.Fatal(err)
 	}
 	if _, file, err := coordinatortest.BackUp(f, &fealtyv1.CreateBackupRequest{Recipients: one}); err == nil ||
 		len(file) > 0 {
-		t.Errorf("with frozen records: %d bytes, %v", len(file), err)
+		t.Errorf("with locked records: %d bytes, %v", len(file), err)
 	}
 }

@@ -170,7 +170,7 @@ func (c *Backups) backupHead(s *authority.State, l store.Listing, owners []strin
 	current := false
 	for _, e := range l.Entries {
 		switch {
-		case e.Key == record.FreezeKey:
+		case e.Key == record.LockKey:
 			// Half of the records would be under one seed, half under the other.
 			return nil, nil, explain.New(explain.BackupReseeding)
 		case e.Key == history.HeadKey:

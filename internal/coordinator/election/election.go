@@ -30,8 +30,8 @@ type Config struct {
 	Elapsed    func() time.Duration // by which leases end: it goes forward, at the pace of real time
 
 	Lease, Beat time.Duration // see package leadership
-	// LookAtFreeze has a freeze of the records ended that nobody seems to end.
-	LookAtFreeze func(ctx context.Context)
+	// LookAtLock has a record lock of the records ended that nobody seems to end.
+	LookAtLock func(ctx context.Context)
 }
 
 // Election runs internal/leadership over the store (I4).

@@ -317,8 +317,8 @@ func (l *lead) failed(ctx context.Context, what string, err error) leadership.Ev
 			return leadership.Conflict{Key: leadership.KeyBeat}
 		case history.HeadKey:
 			l.c.cfg.Head.LookAgain()
-		case record.FreezeKey:
-			l.c.cfg.LookAtFreeze(ctx) // it may be that nobody else writes
+		case record.LockKey:
+			l.c.cfg.LookAtLock(ctx) // it may be that nobody else writes
 		}
 		return leadership.Conflict{}
 	case errors.Is(err, store.ErrConflict):
@@ -390,12 +390,12 @@ func leaseOf(ms int64) time.Duration {
 }
 
 // change begins a write of leadership: it holds at entry and beat as they were, unless
-// the records are frozen. They come first, so that a conflict names them.
+// the records are locked. They come first, so that a conflict names them.
 func (l *lead) change(r record.Records, term uint64, keys ...store.Condition) *record.Change {
 	ch := r.Part()
 	ch.Require(TermKey, store.Revision(term))
 	ch.Tx.If = append(ch.Tx.If, keys...)
-	ch.Require(record.FreezeKey, 0)
+	ch.Require(record.LockKey, 0)
 	return ch
 }
 

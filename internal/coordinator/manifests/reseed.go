@@ -185,12 +185,12 @@ func (r reseedServer) CommitReseed(ctx context.Context,
 	if err := c.cfg.Succession.WriteSecrets(ctx, mv); err != nil {
 		return nil, err
 	}
-	f, thaw, err := c.cfg.Reseal.Freeze(ctx, s, mv.Link.Salt)
+	f, unlock, err := c.cfg.Reseal.Lock(ctx, s, mv.Link.Salt)
 	if err != nil {
 		return nil, err
 	}
 	if err := c.cfg.Reseal.WriteLedger(ctx, s, mv, f); err != nil {
-		thaw()
+		unlock()
 		return nil, err
 	}
 	out.KeysMade = mv.Sealing.Made
@@ -199,7 +199,7 @@ func (r reseedServer) CommitReseed(ctx context.Context,
 		c.prepared = nil // the seed is the cluster's now, or may be
 	}
 	if err != nil {
-		c.cfg.Reseal.Unsettle() // the head may have moved, or may yet: who ends the freeze sees to that
+		c.cfg.Reseal.Unsettle() // the head may have moved, or may yet: who ends the record lock sees to that
 		return nil, err
 	}
 	return out, nil

@@ -12,8 +12,8 @@ import (
 	"github.com/fealty-io/fealty/internal/store/patience"
 )
 
-// FreezeKey is there while a reseed moves the records: none of them changes then.
-const FreezeKey = "reseed/freeze"
+// LockKey is there while a reseed moves the records: none of them changes then.
+const LockKey = "reseed/freeze"
 
 // AuditEntry is one line of the audit log.
 type AuditEntry = auditlog.Entry
@@ -42,15 +42,15 @@ type Change struct {
 // is the one that the caller's state was built from (I1): a replica that lags
 // cannot act under an old manifest.
 //
-// While the records are frozen for a reseed it does not hold either.
+// While the records are locked for a reseed it does not hold either.
 func (r Records) NewChange(head store.Revision) *Change {
-	c := r.FrozenChange(head)
-	c.Require(FreezeKey, 0)
+	c := r.LockedChange(head)
+	c.Require(LockKey, 0)
 	return c
 }
 
-// FrozenChange is NewChange for the coordinator that moves the frozen records.
-func (r Records) FrozenChange(head store.Revision) *Change {
+// LockedChange is NewChange for the coordinator that moves the locked records.
+func (r Records) LockedChange(head store.Revision) *Change {
 	return &Change{r: r, Tx: store.Tx{
 		ID: store.NewTxID(),
 		If: []store.Condition{{Key: history.HeadKey, Version: head}},

@@ -100,7 +100,7 @@ func TestForged(t *testing.T) {
 	}
 }
 
-// A change holds under the head that it was decided under, while nothing is frozen, and at
+// A change holds under the head that it was decided under, while nothing is locked, and at
 // the versions that it was decided by; otherwise nothing of it is written.
 func TestChangeHolds(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -110,7 +110,7 @@ func TestChangeHolds(t *testing.T) {
 	}{
 		"as decided":      {"", func(c *record.Change) {}, ""},
 		"another head":    {history.HeadKey, func(c *record.Change) {}, history.HeadKey},
-		"frozen":          {record.FreezeKey, func(c *record.Change) {}, record.FreezeKey},
+		"locked":          {record.LockKey, func(c *record.Change) {}, record.LockKey},
 		"required absent": {"x", func(c *record.Change) { c.Require("x", 0) }, "x"},
 		"put as new":      {"x", func(c *record.Change) { c.Put("x", 0, value{}) }, "x"},
 		"deleted":         {"x", func(c *record.Change) { c.Delete("x", 1<<20) }, "x"},

@@ -3,7 +3,7 @@
 // A reseed comes into force like every other move of the head. Different are the records under the
 // record MAC: they have to stand under the new key, all of them as they were when the head moved, and nothing
 // that the old key signs afterwards may count. A store transaction is too small for a fleet. So before the head
-// moves the records are frozen, and a ledger of their hashes is written under the new key; after it they are
+// moves the records are locked, and a ledger of their hashes is written under the new key; after it they are
 // moved one batch after the other, each only if it is what the ledger says. A crash at any point leaves the old
 // seed with its records, or the new one with a ledger that the next start goes on with.
 package reseal
@@ -66,16 +66,16 @@ type Config struct {
 	Families Families
 }
 
-// Reseal freezes the records, and moves them.
+// Reseal locks the records, and moves them.
 type Reseal struct {
 	cfg       Config
-	unsettled atomic.Bool // a reseed may have left the records frozen
+	unsettled atomic.Bool // a reseed may have left the records locked
 }
 
 // New returns a Reseal. It looks at nothing yet.
 func New(cfg Config) *Reseal { return &Reseal{cfg: cfg} }
 
-// Unsettled reports whether a reseed may have left the records frozen: the history is to be read again, and
+// Unsettled reports whether a reseed may have left the records locked: the history is to be read again, and
 // [Reseal.Break] called.
 func (r *Reseal) Unsettled() bool { return r.unsettled.Load() }
 
@@ -85,61 +85,61 @@ func (r *Reseal) Tokens() string { return r.cfg.Families.Tokens }
 // Settle notes, under the turn, that what a reseed may have left was looked at.
 func (r *Reseal) Settle() { r.unsettled.Store(false) }
 
-// Frozen is the value of the freeze: which seed the records wait for, by whom, since when.
-type Frozen struct {
+// RecordLock is the value of the record lock: which seed the records wait for, by whom, since when.
+type RecordLock struct {
 	Salt   history.Salt `json:"salt"`
 	Ledger string       `json:"ledger"` // of this try: an earlier one may have left another
 	By     string       `json:"by"`     // the enrolment key of the coordinator
 	At     time.Time    `json:"at"`
 }
 
-// FreezeLimit is how long a freeze is waited for that another coordinator made. Moving
+// LockLimit is how long a record lock is waited for that another coordinator made. Moving
 // the records of a large fleet takes seconds.
-const FreezeLimit = time.Minute
+const LockLimit = time.Minute
 
-// Freeze makes every change of a record fail, on every replica, until the returned
+// Lock makes every change of a record fail, on every replica, until the returned
 // function is called or the records are moved. It names the seed by its salt. The caller has the turn.
-func (r *Reseal) Freeze(ctx context.Context, s *authority.State, salt history.Salt) (f Frozen, thaw func(),
+func (r *Reseal) Lock(ctx context.Context, s *authority.State, salt history.Salt) (f RecordLock, unlock func(),
 	err error) {
-	f = Frozen{salt, record.NewID(), r.cfg.Self.EnrolmentKey(), r.cfg.Now().UTC()}
+	f = RecordLock{salt, record.NewID(), r.cfg.Self.EnrolmentKey(), r.cfg.Now().UTC()}
 	value, err := json.Marshal(f)
 	if err != nil {
 		return f, nil, err
 	}
 	ch := s.Records.NewChange(s.HeadVersion) // which wants that it does not exist
-	ch.Tx.Put = append(ch.Tx.Put, store.Write{Key: record.FreezeKey, Value: value})
+	ch.Tx.Put = append(ch.Tx.Put, store.Write{Key: record.LockKey, Value: value})
 	version, err := ch.Commit(ctx)
 	if err != nil {
 		r.Unsettle() // it may be there, of this try or of an earlier one
-		return f, nil, r.cfg.Head.StoreError("freeze the records", err)
+		return f, nil, r.cfg.Head.StoreError("lock the records", err)
 	}
 	if err := r.cfg.Faults.Hit("reseed.after-freeze"); err != nil {
 		r.Unsettle()
 		return f, nil, err
 	}
 	return f, func() {
-		ctx, cancel := context.WithTimeout(patience.Beyond(ctx), thawTimeout)
+		ctx, cancel := context.WithTimeout(patience.Beyond(ctx), unlockTimeout)
 		defer cancel()
-		tx := store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: version}},
-			Delete: []string{record.FreezeKey}}
+		tx := store.Tx{If: []store.Condition{{Key: record.LockKey, Version: version}},
+			Delete: []string{record.LockKey}}
 		if _, err := r.cfg.Store.Commit(ctx, tx); err != nil {
-			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the records are still frozen, which is tried again",
+			r.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the records are still locked, which is tried again",
 				slog.Any("err", err))
 			r.Unsettle()
 		}
 	}, nil
 }
 
-// thawTimeout bounds the end of a freeze: it is not given up with its caller.
-const thawTimeout = 10 * time.Second
+// unlockTimeout bounds the end of a record lock: it is not given up with its caller.
+const unlockTimeout = 10 * time.Second
 
-// Unsettle makes the loop that follows the head look at the freeze.
+// Unsettle makes the loop that follows the head look at the record lock.
 func (r *Reseal) Unsettle() {
 	r.unsettled.Store(true)
 	r.cfg.Head.LookAgain()
 }
 
-// Await takes the turn, and so waits for a reseed of ours to end, and has a freeze looked at that
+// Await takes the turn, and so waits for a reseed of ours to end, and has a record lock looked at that
 // nobody seems to end.
 func (r *Reseal) Await(ctx context.Context) {
 	release, err := r.cfg.Turn.Take(ctx)
@@ -150,47 +150,47 @@ func (r *Reseal) Await(ctx context.Context) {
 	r.Look(ctx)
 }
 
-// Look has a freeze ended that nobody seems to end. It waits for no reseed.
+// Look has a record lock ended that nobody seems to end. It waits for no reseed.
 func (r *Reseal) Look(ctx context.Context) {
-	e, err := r.cfg.Store.Get(ctx, record.FreezeKey)
+	e, err := r.cfg.Store.Get(ctx, record.LockKey)
 	if err != nil {
 		return // most likely it is over
 	}
-	var f Frozen
-	if err := json.Unmarshal(e.Value, &f); err != nil || r.cfg.Now().Sub(f.At).Abs() > FreezeLimit {
+	var f RecordLock
+	if err := json.Unmarshal(e.Value, &f); err != nil || r.cfg.Now().Sub(f.At).Abs() > LockLimit {
 		r.Unsettle()
 	}
 }
 
-// Break ends a freeze that nobody will end: its coordinator stopped before the
+// Break ends a record lock that nobody will end: its coordinator stopped before the
 // head moved. A coordinator that may yet move the head under it is stopped by the same transaction,
 // which writes the head again, as it is, under another version; so ending one too
 // early costs another try, and no more. One that is young is left alone, unless this
-// coordinator made it. A freeze for the seed of the head stays: the records are to be
+// coordinator made it. A record lock for the seed of the head stays: the records are to be
 // moved. The caller has the turn, so that it is none of ours that is under way.
 func (r *Reseal) Break(ctx context.Context) error {
-	e, err := r.cfg.Store.Get(ctx, record.FreezeKey)
+	e, err := r.cfg.Store.Get(ctx, record.LockKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	var f Frozen
+	var f RecordLock
 	if err := json.Unmarshal(e.Value,
-		&f); err == nil && f.By != r.cfg.Self.EnrolmentKey() && r.cfg.Now().Sub(f.At).Abs() <= FreezeLimit {
+		&f); err == nil && f.By != r.cfg.Self.EnrolmentKey() && r.cfg.Now().Sub(f.At).Abs() <= LockLimit {
 		return nil
 	}
 	head, err := r.cfg.Store.Get(ctx, history.HeadKey)
 	if errors.Is(err, store.ErrNotFound) { // nobody of ours made it
-		_, err := r.cfg.Store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: e.Version}},
-			Delete: []string{record.FreezeKey}})
+		_, err := r.cfg.Store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.LockKey, Version: e.Version}},
+			Delete: []string{record.LockKey}})
 		return err
 	}
 	if err != nil {
 		return err
 	}
-	// A head that cannot be followed is told by who reads the history next, and the freeze
+	// A head that cannot be followed is told by who reads the history next, and the record lock
 	// stays until there is one that can.
 	shown, err := history.DecodeRecord(head.Value)
 	if err != nil {
@@ -213,10 +213,10 @@ func (r *Reseal) Break(ctx context.Context) error {
 	r.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 		"a reseed was cut off before the head moved: the records are free again, and the old seed stays")
 	_, err = r.cfg.Store.Commit(ctx, store.Tx{
-		If: []store.Condition{{Key: record.FreezeKey, Version: e.Version},
+		If: []store.Condition{{Key: record.LockKey, Version: e.Version},
 			{Key: history.HeadKey, Version: head.Version}},
 		Put:    []store.Write{{Key: history.HeadKey, Value: head.Value}},
-		Delete: []string{record.FreezeKey},
+		Delete: []string{record.LockKey},
 	})
 	return err
 }
@@ -224,7 +224,7 @@ func (r *Reseal) Break(ctx context.Context) error {
 // Ledger is the SHA-256 of each record's value when the head moved, in hex, by key.
 type Ledger map[string]string
 
-func (f Frozen) prefix() string {
+func (f RecordLock) prefix() string {
 	return LedgerPrefix + hex.EncodeToString(f.Salt[:]) + "/" + f.Ledger + "/"
 }
 
@@ -236,7 +236,7 @@ func valueSum(value []byte) string {
 // WriteLedger writes what counts of the records when the head moves, sealed under
 // the key of the new seed. A record that is not genuine under the old one is left out, and so
 // never becomes genuine.
-func (r *Reseal) WriteLedger(ctx context.Context, s *authority.State, mv *transition.Move, f Frozen) error {
+func (r *Reseal) WriteLedger(ctx context.Context, s *authority.State, mv *transition.Move, f RecordLock) error {
 	auth, err := mv.Secrets.Records()
 	if err != nil {
 		return err
@@ -275,8 +275,8 @@ func (r *Reseal) WriteLedger(ctx context.Context, s *authority.State, mv *transi
 	return r.cfg.Faults.Hit("reseed.after-ledger")
 }
 
-// readLedger returns the ledger of a freeze, for the seed of s.
-func (r *Reseal) readLedger(ctx context.Context, s *authority.State, f Frozen) (Ledger, error) {
+// readLedger returns the ledger of a record lock, for the seed of s.
+func (r *Reseal) readLedger(ctx context.Context, s *authority.State, f RecordLock) (Ledger, error) {
 	l, err := r.cfg.Store.List(ctx, f.prefix())
 	if err != nil {
 		return nil, err
@@ -306,25 +306,25 @@ func (r *Reseal) readLedger(ctx context.Context, s *authority.State, f Frozen) (
 
 // Move brings the records under the seed of s, after a reseed whose head is
 // in force: those that the ledger names as they are, and nothing else. It goes on
-// where an earlier try was cut off. Without a freeze there is nothing to do.
+// where an earlier try was cut off. Without a record lock there is nothing to do.
 //
 // All coordinators do it at once, each as soon as it knows the head: what fails because
 // another one was first is looked at again.
 func (r *Reseal) Move(ctx context.Context, s *authority.State) error {
 	for range record.CommitTries {
-		e, err := r.cfg.Store.Get(ctx, record.FreezeKey)
+		e, err := r.cfg.Store.Get(ctx, record.LockKey)
 		switch {
 		case errors.Is(err, store.ErrNotFound):
 			return nil
 		case err != nil:
 			return err
 		}
-		err = r.moveFrozen(ctx, s, e)
+		err = r.moveLocked(ctx, s, e)
 		switch {
 		case err == nil:
 			return nil
 		case errors.Is(err, store.ErrConflict) && !r.movedOn(ctx, s):
-		case errors.Is(err, store.ErrForged) && r.thawed(ctx, e.Version):
+		case errors.Is(err, store.ErrForged) && r.unlocked(ctx, e.Version):
 		default:
 			return err
 		}
@@ -341,16 +341,16 @@ func (r *Reseal) movedOn(ctx context.Context, s *authority.State) bool {
 	return err == nil && e.Version != s.HeadVersion
 }
 
-// thawed reports whether a freeze has ended: then what was frozen is elsewhere, and not
+// unlocked reports whether a record lock has ended: then what was locked is elsewhere, and not
 // missing.
-func (r *Reseal) thawed(ctx context.Context, at store.Revision) bool {
-	e, err := r.cfg.Store.Get(ctx, record.FreezeKey)
+func (r *Reseal) unlocked(ctx context.Context, at store.Revision) bool {
+	e, err := r.cfg.Store.Get(ctx, record.LockKey)
 	return errors.Is(err, store.ErrNotFound) || err == nil && e.Version != at
 }
 
-// moveFrozen is one try at it, under the freeze e.
-func (r *Reseal) moveFrozen(ctx context.Context, s *authority.State, e store.Entry) error {
-	frozenAt := e.Version
+// moveLocked is one try at it, under the record lock e.
+func (r *Reseal) moveLocked(ctx context.Context, s *authority.State, e store.Entry) error {
+	lockedAt := e.Version
 	trust, err := r.cfg.Store.Get(ctx, bundle.StateKey)
 	if err == nil {
 		_, err = s.Records.Auth.Open(bundle.StateKey, trust.Value)
@@ -359,20 +359,20 @@ func (r *Reseal) moveFrozen(ctx context.Context, s *authority.State, e store.Ent
 		return err
 	}
 	moved := err == nil // it moves last
-	var f Frozen
+	var f RecordLock
 	other := json.Unmarshal(e.Value, &f) != nil || f.Salt != s.Head.Salt
 	switch {
 	case other && moved:
-		return nil // the freeze is of a reseed after that of s
+		return nil // the record lock is of a reseed after that of s
 	case other:
-		return errors.New("the records are frozen for another seed than that of the head")
+		return errors.New("the records are locked for another seed than that of the head")
 	case moved:
-		// It moves with the end of the freeze: somebody put the freeze back, and what it
+		// It moves with the end of the record lock: somebody put the record lock back, and what it
 		// says is void.
-		_, err := r.cfg.Store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.FreezeKey, Version: frozenAt}},
-			Delete: []string{record.FreezeKey}})
+		_, err := r.cfg.Store.Commit(ctx, store.Tx{If: []store.Condition{{Key: record.LockKey, Version: lockedAt}},
+			Delete: []string{record.LockKey}})
 		if !errors.Is(err, store.ErrConflict) { // it was there still
-			r.cfg.Head.Forged(ctx, record.FreezeKey, fmt.Errorf("the reseed that it is of has ended: %w",
+			r.cfg.Head.Forged(ctx, record.LockKey, fmt.Errorf("the reseed that it is of has ended: %w",
 				store.ErrForged))
 		}
 		return err
@@ -387,8 +387,8 @@ func (r *Reseal) moveFrozen(ctx context.Context, s *authority.State, e store.Ent
 			return err
 		}
 		for batch := range slices.Chunk(l.Entries, moveBatch) {
-			ch := s.Records.FrozenChange(s.HeadVersion)
-			ch.Require(record.FreezeKey, frozenAt) // what is made after the freeze stays
+			ch := s.Records.LockedChange(s.HeadVersion)
+			ch.Require(record.LockKey, lockedAt) // what is made after the record lock stays
 			for _, e := range batch {
 				ch.Delete(e.Key, e.Version)
 			}
@@ -420,8 +420,8 @@ func (r *Reseal) moveFrozen(ctx context.Context, s *authority.State, e store.Ent
 			due = append(due, e)
 		}
 		for batch := range slices.Chunk(due, moveBatch) {
-			ch := s.Records.FrozenChange(s.HeadVersion)
-			ch.Require(record.FreezeKey, frozenAt)
+			ch := s.Records.LockedChange(s.HeadVersion)
+			ch.Require(record.LockKey, lockedAt)
 			for _, e := range batch {
 				ch.Reseal(e)
 			}
@@ -433,14 +433,14 @@ func (r *Reseal) moveFrozen(ctx context.Context, s *authority.State, e store.Ent
 			}
 		}
 	}
-	// The trust state last, and the freeze with it: from here on the ledger is void. So
+	// The trust state last, and the record lock with it: from here on the ledger is void. So
 	// while it is missing, from the store or from a ledger that was cut short, all stays.
 	if last == nil {
 		return fmt.Errorf("the trust state is not what it was when the seed changed: %w", store.ErrForged)
 	}
-	ch := s.Records.FrozenChange(s.HeadVersion)
+	ch := s.Records.LockedChange(s.HeadVersion)
 	ch.Reseal(*last)
-	ch.Delete(record.FreezeKey, frozenAt)
+	ch.Delete(record.LockKey, lockedAt)
 	if _, err := ch.Commit(ctx); err != nil {
 		return fmt.Errorf("move the trust state to the new seed: %w", err)
 	}

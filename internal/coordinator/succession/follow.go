@@ -298,7 +298,7 @@ func (c *Succession) Follow(ctx context.Context) error {
 		pause, outrun := c.Look(ctx)
 		if outrun {
 			// The notice to look again is its own. Without the pause, two that are in each
-			// other's way, or one that meets a freeze, would load the history again and again.
+			// other's way, or one that meets a record lock, would load the history again and again.
 			if err := watch.Sleep(ctx, pause); err != nil {
 				return err
 			}
