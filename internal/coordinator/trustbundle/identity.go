@@ -44,13 +44,13 @@ func (b *Current) Follow(ctx context.Context, next *authority.State) (authority.
 }
 
 // presentAs certifies this coordinator anew and presents it. t is the bundle to
-// believe from now on; nil keeps the current one.
+// believe from now on; nil keeps the current one, as one does that came into force since t was made.
 func (b *Current) presentAs(s *authority.State, t *bundle.View) error {
 	// A bundle that comes in between would be lost, and its bans with it.
 	b.trustMu.Lock()
 	defer b.trustMu.Unlock()
-	if t == nil {
-		t = b.trust.Load()
+	if have := b.trust.Load(); t == nil || have != nil && have.Epoch == t.Epoch && have.Newer(t) {
+		t = have
 	}
 	m, err := b.ownMaterial(s, t.Bundle)
 	if err != nil {
