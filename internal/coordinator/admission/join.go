@@ -152,19 +152,13 @@ func (a *Admission) Join(ctx context.Context, ch challenge.Challenge,
 			}
 			j.turn = turn
 		}
-		if first {
-			if err := a.enter(ctx, j); !errors.Is(err, errLookAgain) {
+		if !first {
+			// Nobody is refused on what memory says, and a join that lost to somebody looks again.
+			if err := a.look(ctx, j); err != nil {
 				return err
 			}
 		}
-		// Nobody is refused on what memory says, and a join that lost to somebody looks again.
-		if err := a.look(ctx, j); err != nil {
-			return err
-		}
-		if err := a.enter(ctx, j); !errors.Is(err, errLookAgain) {
-			return err
-		}
-		return store.ErrConflict // somebody was first, between the look and the decision
+		return a.enter(ctx, j)
 	})
 	if err != nil {
 		return nil, err
@@ -173,7 +167,7 @@ func (a *Admission) Join(ctx context.Context, ch challenge.Challenge,
 }
 
 // enter decides j together with the joins that come at the same time, and commits it. The error matches
-// [errLookAgain] if j is refused on what memory says, and [store.ErrConflict] if it is to be decided again.
+// [store.ErrConflict] if it is to be decided again, as [errLookAgain] does.
 func (a *Admission) enter(ctx context.Context, j *joiner) error {
 	const what = "admit the member"
 	if err := a.cfg.Faults.Hit("join.proven"); err != nil {
@@ -181,8 +175,8 @@ func (a *Admission) enter(ctx context.Context, j *joiner) error {
 	}
 	err := a.joins.Do(ctx, a.lineOf(j), j)
 	switch {
-	case err == nil, errors.Is(err, errLookAgain):
-		return err
+	case err == nil:
+		return nil
 	case errors.Is(err, batch.ErrUnderWay):
 		return a.cfg.Head.StoreError(what, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, err))
 	}

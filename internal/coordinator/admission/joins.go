@@ -66,8 +66,8 @@ type ownRecords struct {
 }
 
 // errLookAgain says that memory refuses a join: the store is asked before anybody is
-// told so.
-var errLookAgain = errors.New("decide the join by what the store holds")
+// told so. It is a conflict: all of it is decided again, under the head that is in force then.
+var errLookAgain = fmt.Errorf("decide the join by what the store holds: %w", store.ErrConflict)
 
 // A joinLine is of joins that are decided together.
 type joinLine struct {

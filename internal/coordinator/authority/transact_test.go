@@ -165,7 +165,7 @@ func TestTransactWantsAStateInForce(t *testing.T) {
 	if err := h.Transact(gone, "the change", never); !errors.Is(err, context.Canceled) {
 		t.Errorf("behind the store, for a caller that went away: %v", err)
 	}
-	// A caller that goes away during a conflict is told so, and nothing is decided again.
+	// For a caller that goes away during a conflict nothing is decided again.
 	h.CaughtUp(ready)
 	going, leave := context.WithCancel(t.Context())
 	tries := 0
