@@ -26,7 +26,7 @@ import (
 // audit log show it and as their states were seen; and at the end each of them is at
 // the head.
 //
-// FEALTY_TEST_REPLICA_SCHEDULES says how many: 20 without it, and 6 of them under the race detector.
+// FEALTY_TEST_REPLICA_SCHEDULES says how many: 20 without it, and 10 of them under the race detector.
 // FEALTY_TEST_REPLICA_SCHEDULE runs one.
 func TestReplicaSchedules(t *testing.T) {
 	t.Parallel()
@@ -47,7 +47,7 @@ func TestReplicaSchedules(t *testing.T) {
 	} else {
 		usual := 20
 		if coordinatortest.RaceDetector {
-			usual = 6
+			usual = 10
 		}
 		to, _ = number("FEALTY_TEST_REPLICA_SCHEDULES", usual)
 	}

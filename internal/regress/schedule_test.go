@@ -81,6 +81,7 @@ type coord struct {
 	ready        bool              // it compared all of the store since it started
 	view         bundle            // in force
 	refreshed    int               // how often it was put into force
+	knows, wrote uint64            // the restore that it read all of the store under, and wrote so down
 	had          map[string]ban    // that were in force since it started
 	owes         map[string]record // config that the store lost, and that it saw
 	claimed      bool              // another one says that it saw more, and cannot prove it
@@ -167,7 +168,7 @@ func (x *coord) alarm() bool { return x.k.Lost() != nil || x.claimed }
 
 // start has x begin with what its files say.
 func (w *simulation) start(x *coord) {
-	*x = coord{n: x.n, k: new(regress.Keeper), small: x.small, trust: x.trust, up: true, cut: x.cut, passed: x.passed, looks: x.looks, had: make(map[string]ban), owes: x.owes}
+	*x = coord{n: x.n, k: new(regress.Keeper), small: x.small, trust: x.trust, up: true, cut: x.cut, passed: x.passed, looks: x.looks, knows: x.wrote, wrote: x.wrote, had: make(map[string]ban), owes: x.owes}
 	for name, want := range x.owes {
 		if x.looks && want.version > x.small.Seen.Revision {
 			delete(x.owes, name) // it did not write down that it saw it
@@ -183,7 +184,7 @@ func (w *simulation) start(x *coord) {
 func (w *simulation) save(x *coord, whole bool) {
 	small, trust := w.rules.record(x.k.Record()).Split()
 	if x.trust = trust; whole || !w.chance(10) {
-		x.small = small
+		x.small, x.wrote = small, x.knows
 		return
 	}
 	w.saw["ends between two files"]++
@@ -229,6 +230,7 @@ func (w *simulation) judge(x *coord, c call) (ok bool) {
 		c.began = x.k.Begin()
 	}
 	if c.all {
+		x.knows = c.db.restored
 		if x.k.Restored(c.db.restored) {
 			c.began, x.claimed = x.k.Begin(), false
 		}
@@ -384,15 +386,15 @@ func (w *simulation) goBack() {
 	w.cur = d
 	for _, x := range w.reps {
 		x.looks = true
-		saw := x.small.Seen
+		saw, restored := x.small.Seen.Revision, x.wrote
 		if x.up {
-			saw = x.k.Record().Seen
+			saw, restored = x.k.Revision(), x.knows
 		}
-		if saw.Restored != w.cur.restored {
+		if restored != w.cur.restored {
 			continue // revisions from before the restore and after it are one to it: it forgets both with the restore
 		}
 		for name, want := range w.config {
-			if want.version > d.revision && want.version <= saw.Revision {
+			if want.version > d.revision && want.version <= saw {
 				x.owes[name] = want
 			}
 		}

@@ -14,7 +14,7 @@ import (
 type keepers struct {
 	seeds   map[int]map[int]int  // by seed and key: how many heads there were when it was written
 	mesh    map[int]map[int]bool // by transition and key
-	lost    map[int]map[int]bool // whose copies were forgotten, by seed and key
+	lost    map[int]map[int]bool // whose copies were forgotten under the head in force, by seed and key
 	nextKey int
 }
 
@@ -143,6 +143,7 @@ func (w *world) unseal(seed, key int, why string) {
 // before opens the one after, and a keeper that is named was sealed by. A key that somebody
 // said is lost counts as it did before: the move may have sealed under it already.
 func (w *world) checkCopies(base, t int) {
+	defer clear(w.lost) // no move that began before this head comes into force
 	if !w.names(t) {
 		if w.names(base) {
 			w.saw[keeperDropped]++

@@ -369,6 +369,12 @@ func (s *schedule) otherKey(x *coord) {
 	s.putKey(x, fmt.Appendf(nil, "fealty-keeper-key-v1 %s\n", base64.StdEncoding.EncodeToString(key)))
 }
 
+// ready reports whether the coordinator is in phase ready.
+func (x *coord) ready() bool {
+	phase, _ := x.c.Phase()
+	return phase == "ready"
+}
+
 // hasKey reports whether there is a key file on the machine.
 func (s *schedule) hasKey(x *coord) bool {
 	_, err := x.disk.FS().ReadSecret(keeperFile, keyring.MaxKeyFileBytes)
@@ -438,21 +444,18 @@ func (s *schedule) settle() bool {
 // heal ends all faults and compares what is there with what was acknowledged.
 func (s *schedule) heal() {
 	s.say("all is well from here on")
-	ready := slices.ContainsFunc(s.coord, func(x *coord) bool {
-		if x.c == nil {
-			return false
-		}
-		phase, _ := x.c.Phase()
-		return phase == "ready"
-	})
 	for _, x := range s.coord {
-		// Where nobody is ready, people put back the key on the machines that are asked for it.
-		if x.c == nil && !s.hasKey(x) || !ready && !s.keyOpens(x) {
-			s.restoreKey(x)
-		}
 		if x.c == nil {
+			if !s.hasKey(x) {
+				s.restoreKey(x)
+			}
 			x.start()
 		}
+	}
+	if !s.settle() && !slices.ContainsFunc(s.coord, func(x *coord) bool { return x.ready() || s.keyOpens(x) }) {
+		// Nobody has the seed, and no machine a key that opens it: people put one back.
+		s.saw.add("keys that people put back at the end")
+		s.restoreKey(s.coord[0])
 	}
 	if !s.settle() {
 		for _, x := range s.coord {
