@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // scanWindow is how many bytes in a row of a secret betray it: also who prints a part of
@@ -49,7 +50,7 @@ func (s *scanner) find(data []byte) map[string]string {
 	for _, view := range []struct {
 		form string
 		data []byte
-	}{{"", data}, {"unfolded ", unfolded(data)}, {"escaped ", unescaped(data)}} {
+	}{{"", data}, {"unfolded ", unfolded(data)}, {"escaped ", unescaped(data, false)}, {"UTF-8 escaped ", unescaped(data, true)}} {
 		if view.data == nil {
 			continue
 		}
@@ -250,11 +251,13 @@ func unfolded(data []byte) []byte {
 	return out
 }
 
-// unescaped returns data with \x12, \u0012, \012 and the short escapes undone; nil if
-// there are none.
+// unescaped returns data with \x12, \u0012, \U00000012, \012 and the short escapes undone;
+// nil if there are none. A character of \u or \U is its UTF-8 if runes is set: Go quotes
+// two bytes that happen to be a character which nobody can see as that character. Without
+// it, \u00ab is the byte 0xab.
 //
 //go:norace
-func unescaped(data []byte) []byte {
+func unescaped(data []byte, runes bool) []byte {
 	if bytes.IndexByte(data, '\\') < 0 {
 		return nil
 	}
@@ -267,6 +270,10 @@ func unescaped(data []byte) []byte {
 		rest := data[i+1:]
 		if v, ok := escape(rest[1:], 2, 16); rest[0] == 'x' && ok {
 			out, i = append(out, byte(v)), i+3
+		} else if v, ok := escape(rest[1:], 4, 16); rest[0] == 'u' && ok && runes {
+			out, i = utf8.AppendRune(out, rune(v)), i+5
+		} else if v, ok := escape(rest[1:], 8, 16); rest[0] == 'U' && ok && runes {
+			out, i = utf8.AppendRune(out, rune(v)), i+9
 		} else if v, ok := escape(rest[1:], 4, 16); rest[0] == 'u' && ok && v < 256 {
 			out, i = append(out, byte(v)), i+5
 		} else if v, ok := escape(rest, 3, 8); ok && v < 256 {
@@ -365,6 +372,13 @@ func TestScan(t *testing.T) {
 					t.Errorf("%s is not seen in %q", name, data)
 				}
 			}
+		}
+	}
+	// Random bytes may be characters that Go quotes by their number.
+	for _, r := range []rune{0x85, 0xad, 0x378, 0x200b, 0xfeff, 0xe0001} {
+		hidden := fmt.Appendf([]byte("five!"), "%c and 5", r)
+		if quoted := fmt.Appendf(nil, "%q", hidden); newScanner(map[string][]byte{"it": hidden}).find(quoted)["it"] == "" {
+			t.Errorf("U+%04X hides what is around it in %s", r, quoted)
 		}
 	}
 	for name, text := range map[string]string{
