@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bufio"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +22,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/cli"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
@@ -31,6 +36,12 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(lingers) != "" {
+		code := cli.Main()
+		fmt.Println("\nended")
+		io.Copy(io.Discard, os.Stdin)
+		os.Exit(code)
+	}
 	code := m.Run()
 	for _, dir := range append(removed, programDir) {
 		if dir != "" {
@@ -38,6 +49,46 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// lingers is the variable that makes a process of these tests the program, which says when
+// its command has ended, and exits when its standard input does.
+const lingers = "FEALTY_TEST_LINGERS"
+
+// A signal that comes after the command has ended changes nothing of how it ended: a
+// supervisor that stops an agent which just left its cluster sees no failure.
+func TestSignalAfterTheEnd(t *testing.T) {
+	for _, row := range []struct {
+		args []string
+		want int
+	}{{[]string{"help"}, 0}, {[]string{"no-such-command"}, int(explain.ExitUsage)}} {
+		t.Run(row.args[0], func(t *testing.T) {
+			cmd := exec.Command(os.Args[0], row.args...)
+			cmd.Env = append(os.Environ(), lingers+"=1")
+			stdin, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stdout, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			lines := bufio.NewScanner(stdout)
+			for lines.Scan() && lines.Text() != "ended" {
+			}
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			stdin.Close()
+			err = cmd.Wait()
+			if state := cmd.ProcessState; state.ExitCode() != row.want {
+				t.Errorf("it ended with %v (%v), want exit status %d", state, err, row.want)
+			}
+		})
+	}
 }
 
 // program returns the path of the program as it is built for use: without the race

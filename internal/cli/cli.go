@@ -113,8 +113,7 @@ func New(env Env) *CLI {
 // signals: the first one ends what runs cleanly, the second one ends the process.
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, stop) // and not at the end: a signal there would replace the exit status
 	env := Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		Args: os.Args[1:], Environ: os.Environ(), Program: calledAs(os.Args[0]),
