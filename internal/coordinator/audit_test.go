@@ -548,7 +548,7 @@ func TestAuditOverMoves(t *testing.T) {
 	}
 	// Its own loop vouches under its new keys.
 	var r *auditlog.Report
-	within(t, "the log verifies under the new keys", func() bool {
+	coordinatortest.Within(t, "the log verifies under the new keys", func() bool {
 		r = auditReport(t, f.C, f.Store)
 		return r.Uncovered == 0 && r.Wrong == 0
 	})

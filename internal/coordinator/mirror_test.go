@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -17,16 +16,6 @@ import (
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// within waits until cond holds.
-func within(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
 
 // What a coordinator publishes is in the publish directory too, and verifies for its
 // member as what the stream brings: bundle, header, proof and content.
@@ -44,7 +33,7 @@ func TestPublishDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	within(t, "the member's header is in the directory", func() bool {
+	coordinatortest.Within(t, "the member's header is in the directory", func() bool {
 		if tree, err = mirror.Open(f.Context(), source, coordinatortest.Cluster); err != nil {
 			return false
 		}
@@ -93,7 +82,7 @@ func TestPublishDir(t *testing.T) {
 		t.Errorf("the pointer has mode %v, %v: its group may read it, others may not", info.Mode(), err)
 	}
 	// It is counted after it can be seen.
-	within(t, "a write is counted",
+	coordinatortest.Within(t, "a write is counted",
 		func() bool {
 			return coordinatortest.CounterOf(f.C.Registry(), "fealty_publish_dir_writes_total", "written") >= 1
 		})
@@ -110,7 +99,7 @@ func TestPublishDirFails(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.PublishDir = dir })
 	joined := f.Member("db-1")
 	publishedFor(f, joined.ID)
-	within(t, "the failure is a finding", func() bool {
+	coordinatortest.Within(t, "the failure is a finding", func() bool {
 		st, err := f.Local().Status.GetStatus(f.Context(), &fealtyv1.GetStatusRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -134,7 +123,7 @@ func TestPublishDirFails(t *testing.T) {
 func publishedFor(f *coordinatortest.Fleet, id identity.ID) publication.Published {
 	f.T.Helper()
 	var out publication.Published
-	within(f.T, "the member's node_runtime is published", func() bool {
+	coordinatortest.Within(f.T, "the member's node_runtime is published", func() bool {
 		p := f.C.Rooms().Publication.View()
 		if !p.Serves() {
 			return false

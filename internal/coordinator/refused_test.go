@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/mesh"
@@ -34,10 +33,7 @@ func TestRefusedConnectionsAreCounted(t *testing.T) {
 			}
 		})
 	}
-	for deadline := time.Now().Add(time.Minute); coordinatortest.CounterOf(f.C.Registry(), "fealty_connections_refused_total") == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("no refusal was counted")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	coordinatortest.Within(t, "a refusal is counted", func() bool {
+		return coordinatortest.CounterOf(f.C.Registry(), "fealty_connections_refused_total") > 0
+	})
 }

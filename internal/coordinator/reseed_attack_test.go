@@ -3,8 +3,8 @@ package coordinator_test
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -218,11 +218,7 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 		t.Errorf("the answer to who asked: %v", err)
 	}
 	for kind, conn := range conns {
-		for deadline := time.Now().Add(time.Minute); ask(conn) == nil; time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Errorf("%s under the old root is still served", kind)
-				break
-			}
-		}
+		coordinatortest.Within(t, fmt.Sprintf("%s under the old root is not served any more", kind),
+			func() bool { return ask(conn) != nil })
 	}
 }

@@ -336,12 +336,9 @@ func TestReseed(t *testing.T) {
 	// The old root leaves the bundle with the last SVID under it.
 	f.Advance(26 * time.Hour)
 	f.C.Rooms().Bundle.LookAgain()
-	for deadline := time.Now().Add(time.Minute); len(f.C.Rooms().Bundle.View().Bundle.RetiredRoots()) > 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the old roots stay in the bundle")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	coordinatortest.Within(t, "the old roots leave the bundle", func() bool {
+		return len(f.C.Rooms().Bundle.View().Bundle.RetiredRoots()) == 0
+	})
 }
 
 // rootChanges asks as a stranger for the changes of root.
@@ -871,12 +868,9 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			f.Faults.Disarm("adopt.begin")
 			f.C.Rooms().Head.LookAgain()
 			if lost {
-				for deadline := time.Now().Add(time.Minute); !strings.Contains(f.C.Rooms().Head.State().Reason,
-					"seed of the head"); time.Sleep(5 * time.Millisecond) {
-					if time.Now().After(deadline) {
-						t.Fatalf("%s: %s", f.C.Rooms().Head.State().Phase, f.C.Rooms().Head.State().Reason)
-					}
-				}
+				coordinatortest.Within(t, "the reason names the seed of the head", func() bool {
+					return strings.Contains(f.C.Rooms().Head.State().Reason, "seed of the head")
+				})
 				return
 			}
 			awaitPhase(f, authority.Ready)
@@ -1089,11 +1083,7 @@ func TestRecordLockOfOneThatIsGoneEnds(t *testing.T) {
 	if _, err := f.Store.CompareAndSwap(t.Context(), record.LockKey, 0, value); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(time.Minute); !unlocked(f); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the records are locked")
-		}
-	}
+	coordinatortest.Within(t, "the records are not locked", func() bool { return unlocked(f) })
 	if got := recordText(f); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
 	}

@@ -47,7 +47,7 @@ func TestReplicaSchedules(t *testing.T) {
 	} else {
 		usual := 20
 		if coordinatortest.RaceDetector {
-			usual = 10
+			usual = 4
 		}
 		to, _ = number("FEALTY_TEST_REPLICA_SCHEDULES", usual)
 	}

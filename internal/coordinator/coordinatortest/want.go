@@ -297,3 +297,16 @@ func GetStatus(f *Fleet) *fealtyv1.GetStatusResponse {
 	}
 	return st
 }
+
+// Within waits until cond holds, for a minute. It looks often at first and then ever more
+// seldom: a look may cost a call, and most of the waiting is for a time that has to pass.
+func Within(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for began := time.Now(); !cond(); {
+		waited := time.Since(began)
+		if waited > time.Minute {
+			t.Fatalf("never happened: %s", what)
+		}
+		time.Sleep(min(max(waited/8, time.Millisecond), 50*time.Millisecond))
+	}
+}

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -288,12 +287,7 @@ func TestRecoveriesAreBounded(t *testing.T) {
 	_, err = f.Bring(alice, recovery.Options{})
 	coordinatortest.WantOnly(t, "bring", err, "")
 	// A stream gives its place back a moment after its caller has the answer.
-	none := func() bool { return r.InUse() == 0 }
-	for deadline := time.Now().Add(time.Minute); !none(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("streams that ended are counted for ever")
-		}
-	}
+	coordinatortest.Within(t, "streams that ended are not counted", func() bool { return r.InUse() == 0 })
 	for range 2 * ownerrecovery.RecoveryBurst { // it refills meanwhile
 		if _, err = f.Bring(alice, recovery.Options{DryRun: true}); err != nil {
 			break
@@ -335,12 +329,9 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 	}
 	f.Await(authority.Ready)
 	// Whoever brought it back says so once the shares are gone, a moment after it is ready.
-	for deadline := time.Now().Add(time.Minute); !bytes.Contains(log.Bytes(),
-		[]byte("recovered by its owners")); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the log says nothing of the recovery")
-		}
-	}
+	coordinatortest.Within(t, "the log tells of the recovery", func() bool {
+		return bytes.Contains(log.Bytes(), []byte("recovered by its owners"))
+	})
 	say(files, nil)
 
 	s := f.C.Rooms().Head.State()

@@ -141,14 +141,9 @@ func TestWhatIsNotTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.AwaitHead(f)
-	kept := func() int {
-		return len(r.C.Rooms().Secrets.Keys.Brought())
-	}
-	for end := time.Now().Add(coordinatortest.LeadPatience); kept() > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d keys are kept after the head", kept())
-		}
-	}
+	coordinatortest.Within(t, "no key is kept after the head", func() bool {
+		return len(r.C.Rooms().Secrets.Keys.Brought()) == 0
+	})
 }
 
 // Nothing of what passes between coordinators, or is written, logged, counted or

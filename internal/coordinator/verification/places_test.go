@@ -44,10 +44,6 @@ func TestStrangersHoldUpNobodyWhoVerifies(t *testing.T) {
 	_, err := coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "a data owner among strangers", err, "")
 	v := f.C.Rooms().Verification.Places()
-	none := func() bool { return v.InUse() == 0 }
-	for deadline := time.Now().Add(time.Minute); !none(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d streams that take nothing hold their places for ever", len(held))
-		}
-	}
+	coordinatortest.Within(t, fmt.Sprintf("none of %d streams that take nothing holds its place", len(held)),
+		func() bool { return v.InUse() == 0 })
 }
