@@ -36,6 +36,8 @@ SCHEDULES ?= 5000000
 JOINS ?= 10000
 FLEET_SCHEDULES ?= 1000
 soak:
+	@tools/postgres.sh
+	@tools/etcd.sh
 	FEALTY_TEST_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/replica
 	FEALTY_TEST_REGRESS_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/regress
 	FEALTY_TEST_FLEET_SCHEDULES=$(FLEET_SCHEDULES) go test -run '^TestFleetSchedules$$' -timeout 2h ./internal/sim

@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -66,7 +67,7 @@ func TestStreamsLeaveWhoIsNotReady(t *testing.T) {
 	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a"}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, stream, snapshot.ScopeNodeBootstrap)
+	desktest.Until(t, stream, snapshot.ScopeNodeBootstrap)
 
 	ready := f.C.Rooms().Head.State()
 	leave := func() {

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -32,30 +33,11 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func banAt(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
-	t.Helper()
-	_, err := d.Members().BanMember(t.Context(),
-		&fealtyv1.BanMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
-	coordinatortest.WantOnly(t, "ban", err, "")
-}
-
-func unban(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
-	t.Helper()
-	_, err := d.Members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: string(kind), Name: name})
-	coordinatortest.WantOnly(t, "unban", err, "")
-}
-
 func replace(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
 	t.Helper()
 	_, err := d.Members().ReplaceMember(t.Context(),
 		&fealtyv1.ReplaceMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
 	coordinatortest.WantOnly(t, "replace", err, "")
-}
-
-func remove(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
-	t.Helper()
-	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(kind), Name: name})
-	coordinatortest.WantOnly(t, "remove", err, "")
 }
 
 // byToken is a join of machine m with a new token.
@@ -104,30 +86,30 @@ func TestAdmissionCases(t *testing.T) {
 			}
 		}, explain.JoinUnauthorized},
 		{"banned before it ever joined", func(t *testing.T, d *coordinatortest.Desk) step {
-			banAt(d, t, identity.Data, "a")
+			desktest.BanAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, explain.JoinBanned},
 		{"ban lifted before it ever joined", func(t *testing.T, d *coordinatortest.Desk) step {
-			banAt(d, t, identity.Data, "a")
-			unban(d, t, identity.Data, "a")
+			desktest.BanAt(d, t, identity.Data, "a")
+			desktest.UnbanAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
 		{"unban, the old key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			banAt(d, t, identity.Data, "a")
-			unban(d, t, identity.Data, "a")
+			desktest.BanAt(d, t, identity.Data, "a")
+			desktest.UnbanAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, m, named) }
 		}, explain.JoinBanned},
 		{"unban, the old key's proof", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			banAt(d, t, identity.Data, "a")
-			unban(d, t, identity.Data, "a")
+			desktest.BanAt(d, t, identity.Data, "a")
+			desktest.UnbanAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.JoinUnauthorized},
 		{"unban, a new key", func(t *testing.T, d *coordinatortest.Desk) step {
 			d.Joined("a")
-			banAt(d, t, identity.Data, "a")
-			unban(d, t, identity.Data, "a")
+			desktest.BanAt(d, t, identity.Data, "a")
+			desktest.UnbanAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
 		{"replaced, an older key of the old machine", func(t *testing.T, d *coordinatortest.Desk) step {
@@ -149,19 +131,19 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.RenewEntryGone},
 		{"removed, the name is free", func(t *testing.T, d *coordinatortest.Desk) step {
 			d.Joined("a")
-			remove(d, t, identity.Data, "a")
+			desktest.RemoveAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
 		{"removed, the old key with a new token", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			remove(d, t, identity.Data, "a")
+			desktest.RemoveAt(d, t, identity.Data, "a")
 			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, m, named) }
 		}, explain.JoinBanned},
 		{"removed, ban of the key forgotten, the spent token again", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(29 * 24 * time.Hour)})
 			m := d.Machine()
 			coordinatortest.WantOnly(t, "join", m.Join(identity.Data, proof.NewTokenProver(tok)), "")
-			remove(d, t, identity.Data, m.ID.Name())
+			desktest.RemoveAt(d, t, identity.Data, m.ID.Name())
 			d.Advance(10 * 24 * time.Hour)
 			coordinatortest.WantOnly(t, "prune", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 			coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
@@ -275,7 +257,7 @@ func TestAdmissionCases(t *testing.T) {
 		}, ""},
 		{"renewal to a banned key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m, other := d.Joined("a"), d.Joined("b")
-			banAt(d, t, identity.Data, "b")
+			desktest.BanAt(d, t, identity.Data, "b")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				_, err := m.RenewWith(m.Leaf,
 					other.Key)
@@ -292,7 +274,7 @@ func TestAdmissionCases(t *testing.T) {
 				m := d.Joined("a")
 				coordinatortest.WantOnly(t, "join as b", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "pool",
 					Name: "b"}), "")
-				banAt(d, t, identity.Data, "a")
+				desktest.BanAt(d, t, identity.Data, "a")
 				next, _ := coordinatortest.NewKey()
 				return func(*testing.T, *coordinatortest.Desk) error {
 					return m.JoinWith(next, identity.Data, proof.NewSVIDProver(identity.Data, "b", m.Key))
@@ -328,7 +310,7 @@ func TestAdmissionCases(t *testing.T) {
 				m = d.Machine()
 				coordinatortest.WantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
-			remove(d, t, identity.Data, m.ID.Name())
+			desktest.RemoveAt(d, t, identity.Data, m.ID.Name())
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
 			}
@@ -349,7 +331,7 @@ func TestAdmissionCases(t *testing.T) {
 			coordinatortest.WantOnly(t, "set", d.Set(limited), "")
 			d.Joined("a")
 			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries), "")
-			remove(d, t, identity.Data, "a")
+			desktest.RemoveAt(d, t, identity.Data, "a")
 			coordinatortest.WantOnly(t, "set", d.Set(limited), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
 		}, ""},
@@ -463,7 +445,7 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 		t.Run(prefix, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			m, other := d.Joined("a"), d.Joined("b")
-			banAt(d, t, identity.Data, "a")
+			desktest.BanAt(d, t, identity.Data, "a")
 			version := d.C.Rooms().Bundle.View().Version
 			for _, key := range d.Store.Keys(prefix) {
 				d.Store.Alter(key, func([]byte) []byte { return nil })
@@ -600,8 +582,8 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		var delta bundle.Delta
 		for ; have < n; have++ {
-			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(have), CertEnd: d.Clock().Add(20 * time.Hour)})
-			ch.Put(record.BanKeyKey(testKey(have)), 0,
+			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: coordinatortest.KeyNumber(have), CertEnd: d.Clock().Add(20 * time.Hour)})
+			ch.Put(record.BanKeyKey(coordinatortest.KeyNumber(have)), 0,
 				record.Ban{Reason: "filler", Until: d.Clock().Add(1000 * time.Hour),
 					CertEnd: d.Clock().Add(20 * time.Hour)})
 		}
@@ -616,7 +598,7 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "spare"})
 	coordinatortest.WantOnly(t, "a removal without room", err, explain.RateLimited)
 	fill(100)
-	banAt(d, t, identity.Data, "victim")
+	desktest.BanAt(d, t, identity.Data, "victim")
 	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the ban is not in force")
 	}
@@ -625,11 +607,11 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 	// A day later the fillers' certificates have ended.
 	d.Advance(21 * time.Hour)
 	coordinatortest.WantOnly(t, "refresh", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-	unban(d, t, identity.Data, "victim")
+	desktest.UnbanAt(d, t, identity.Data, "victim")
 	if !d.C.Rooms().Bundle.View().Bundle.Banned(victim.ID, coordinatortest.KeyOf(t, victim.Key)) {
 		t.Fatal("the key of a member whose ban was lifted is not banned")
 	}
-	remove(d, t, identity.Data, spare.ID.Name())
+	desktest.RemoveAt(d, t, identity.Data, spare.ID.Name())
 }
 
 // No bundle changes without a version, and no version has two contents.
@@ -658,13 +640,13 @@ func TestBundleVersions(t *testing.T) {
 	for i := range 6 {
 		d.Joined(fmt.Sprintf("node-%d", i))
 	}
-	banAt(d, t, identity.Data, "node-0")
+	desktest.BanAt(d, t, identity.Data, "node-0")
 	look("ban")
-	remove(d, t, identity.Data, "node-1")
+	desktest.RemoveAt(d, t, identity.Data, "node-1")
 	look("remove")
 	replace(d, t, identity.Data, "node-2")
 	look("replace")
-	unban(d, t, identity.Data, "node-0")
+	desktest.UnbanAt(d, t, identity.Data, "node-0")
 	look("unban")
 	for range 12 {
 		d.Advance(20 * time.Hour)

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -484,8 +485,8 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 	}
 	allAtOnce(d, t, together)
 	in.trips = d.Store.Calls() - before
-	follow(d, d.C)
-	mustPublish(d, publication.NewPublisher())
+	desktest.FollowMembers(d, d.C)
+	desktest.MustPublish(d, publication.NewPublisher())
 	d.Store.Follow(nil)
 	for _, a := range slices.Concat(joins, together) {
 		coordinatortest.WantOnly(t, "join", a.err, "")

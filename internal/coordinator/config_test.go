@@ -18,37 +18,12 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-func configAt(d *coordinatortest.Desk) fealtyv1.ConfigServiceServer {
-	return coordinatortest.Served[fealtyv1.ConfigServiceServer](d.C.Rooms().Desired.RegisterServices)
-}
-
-// putAt puts records, which are documents of one text.
-func putAt(d *coordinatortest.Desk, text string) (*fealtyv1.PutConfigResponse, error) {
-	return configAt(d).PutConfig(context.Background(), putRequest(text))
-}
-
-func putRequest(text string) *fealtyv1.PutConfigRequest {
-	req := &fealtyv1.PutConfigRequest{}
-	for doc := range strings.SplitSeq(text, "\n---\n") {
-		req.Records = append(req.Records, []byte(doc))
-	}
-	return req
-}
-
-func mustPut(d *coordinatortest.Desk, text string) *fealtyv1.PutConfigResponse {
-	d.T.Helper()
-	resp, err := putAt(d, text)
-	if err != nil {
-		d.T.Fatalf("put: %v", err)
-	}
-	return resp
-}
 
 // audits returns what the audit log says of an action, in order.
 func audits(d *coordinatortest.Desk, action string) (out []record.AuditEntry, text string) {
@@ -70,22 +45,20 @@ func audits(d *coordinatortest.Desk, action string) (out []record.AuditEntry, te
 	return out, text
 }
 
-const qosRecord = "kind: qos\nname: gold\npriority: 7\n"
-
 func TestConfigPutGetListDelete(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	before := len(d.Store.Keys(desired.Prefix))
-	plan := putRequest(config.Example)
+	plan := desktest.PutRequest(config.Example)
 	plan.DryRun = true
-	dry, err := configAt(d).PutConfig(t.Context(), plan)
+	dry, err := desktest.ConfigAt(d).PutConfig(t.Context(), plan)
 	if err != nil || len(dry.GetChanges()) != len(config.Kinds()) || len(d.Store.Keys(desired.Prefix)) != before {
 		t.Fatalf("dry run: %d changes, %v", len(dry.GetChanges()), err)
 	}
-	put := mustPut(d, config.Example)
+	put := desktest.MustPut(d, config.Example)
 	if put.GetVersion() <= dry.GetVersion() {
 		t.Errorf("version %d after %d", put.GetVersion(), dry.GetVersion())
 	}
-	again := mustPut(d, config.Example)
+	again := desktest.MustPut(d, config.Example)
 	if again.GetVersion() != put.GetVersion() {
 		t.Errorf("the same again is version %d, want %d still", again.GetVersion(), put.GetVersion())
 	}
@@ -102,7 +75,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 		t.Errorf("%d audit entries: %s", len(entries), text)
 	}
 
-	list, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+	list, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	if err != nil || len(list.GetRecords()) != len(config.Kinds()) || list.GetVersion() != put.GetVersion() ||
 		list.GetNextPageToken() != "" {
 		t.Fatalf("list: %v, %v", list, err)
@@ -111,7 +84,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 		var got []string
 		token := ""
 		for {
-			page, err := configAt(d).ListConfig(t.Context(),
+			page, err := desktest.ConfigAt(d).ListConfig(t.Context(),
 				&fealtyv1.ListConfigRequest{PageSize: uint32(size), PageToken: token})
 			if err != nil {
 				t.Fatal(err)
@@ -127,28 +100,28 @@ func TestConfigPutGetListDelete(t *testing.T) {
 			t.Errorf("pages of %d: %v", size, got)
 		}
 	}
-	peers, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "peer"})
+	peers, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "peer"})
 	if err != nil || len(peers.GetRecords()) != 1 {
 		t.Errorf("peers: %v, %v", peers, err)
 	}
-	one, err := configAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "gold"})
+	one, err := desktest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "gold"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if same, err := configAt(d).PutConfig(t.Context(),
+	if same, err := desktest.ConfigAt(d).PutConfig(t.Context(),
 		&fealtyv1.PutConfigRequest{Records: [][]byte{one.GetRecord().GetRecord()}}); err != nil ||
 		same.GetVersion() != put.GetVersion() {
 		t.Errorf("put of what was got: %v, %v", same, err)
 	}
 
-	_, err = configAt(d).DeleteConfig(t.Context(),
+	_, err = desktest.ConfigAt(d).DeleteConfig(t.Context(),
 		&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
 	coordinatortest.WantOnly(t, "delete of what is in use", err, explain.ConfigInUse)
 	if !strings.Contains(err.Error(), "service/web") {
 		t.Errorf("%v does not name who refers to it", err)
 	}
 	all := &fealtyv1.DeleteConfigRequest{Records: list.GetRecords(), ExpectedVersion: put.GetVersion()}
-	gone, err := configAt(d).DeleteConfig(t.Context(), all)
+	gone, err := desktest.ConfigAt(d).DeleteConfig(t.Context(), all)
 	if err != nil || len(d.Store.Keys(desired.RecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
 		t.Fatalf("delete of all: %v, %v", gone, err)
 	}
@@ -157,17 +130,17 @@ func TestConfigPutGetListDelete(t *testing.T) {
 		t.Errorf("audit of the deletion: %v", entries)
 	}
 	all.ExpectedVersion = 0
-	_, err = configAt(d).DeleteConfig(t.Context(), all)
+	_, err = desktest.ConfigAt(d).DeleteConfig(t.Context(), all)
 	coordinatortest.WantOnly(t, "delete again", err, explain.NotFound)
 }
 
 func TestConfigRefusals(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	put := mustPut(d, config.Example)
+	put := desktest.MustPut(d, config.Example)
 	stale := put.GetVersion() - 1
 	many := &fealtyv1.PutConfigRequest{}
 	for range config.MaxBatch + 1 {
-		many.Records = append(many.Records, []byte(qosRecord))
+		many.Records = append(many.Records, []byte(desktest.QosRecord))
 	}
 	for _, tt := range []struct {
 		name string
@@ -175,63 +148,69 @@ func TestConfigRefusals(t *testing.T) {
 		code explain.Code
 	}{
 		{"nothing",
-			func() error { _, err := configAt(d).PutConfig(t.Context(), &fealtyv1.PutConfigRequest{}); return err },
+			func() error {
+				_, err := desktest.ConfigAt(d).PutConfig(t.Context(), &fealtyv1.PutConfigRequest{})
+				return err
+			},
 			explain.RequestField},
-		{"too many", func() error { _, err := configAt(d).PutConfig(t.Context(), many); return err },
+		{"too many", func() error { _, err := desktest.ConfigAt(d).PutConfig(t.Context(), many); return err },
 			explain.RequestField},
 		{"two in one", func() error {
-			_, err := configAt(d).PutConfig(t.Context(),
+			_, err := desktest.ConfigAt(d).PutConfig(t.Context(),
 				&fealtyv1.PutConfigRequest{Records: [][]byte{[]byte(config.Example)}})
 			return err
 		}, explain.RequestField},
-		{"one twice", func() error { _, err := putAt(d, qosRecord+"---\n"+qosRecord); return err },
+		{"one twice", func() error {
+			_, err := desktest.PutAt(d, desktest.QosRecord+"---\n"+desktest.QosRecord)
+			return err
+		},
 			explain.ConfigInvalid},
-		{"no record", func() error { _, err := putAt(d, "kind: thing\nname: x\n"); return err }, explain.ConfigInvalid},
-		{"unknown reference", func() error { _, err := putAt(d, "kind: route\nname: r\nservice: nope\n"); return err },
+		{"no record", func() error { _, err := desktest.PutAt(d, "kind: thing\nname: x\n"); return err }, explain.ConfigInvalid},
+		{"unknown reference", func() error { _, err := desktest.PutAt(d, "kind: route\nname: r\nservice: nope\n"); return err },
 			explain.ConfigInvalid},
 		{"a secret", func() error {
-			_, err := putAt(d, "kind: organization\nname: o\ndescription: AKIAIOSFODNN7EXAMPLE\n")
+			_, err := desktest.PutAt(d, "kind: organization\nname: o\ndescription: AKIAIOSFODNN7EXAMPLE\n")
 			return err
 		}, explain.ConfigInvalid},
 		{"stale put", func() error {
-			req := putRequest(qosRecord)
+			req := desktest.PutRequest(desktest.QosRecord)
 			req.ExpectedVersion = stale
-			_, err := configAt(d).PutConfig(t.Context(), req)
+			_, err := desktest.ConfigAt(d).PutConfig(t.Context(), req)
 			return err
 		}, explain.ConfigStale},
 		{"stale delete", func() error {
-			_, err := configAt(d).DeleteConfig(t.Context(),
+			_, err := desktest.ConfigAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "storage", Name: "mirror"}},
 					ExpectedVersion: stale})
 			return err
 		}, explain.ConfigStale},
 		{"delete of nothing", func() error {
-			_, err := configAt(d).DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{})
+			_, err := desktest.ConfigAt(d).DeleteConfig(t.Context(), &fealtyv1.DeleteConfigRequest{})
 			return err
 		}, explain.RequestField},
 		{"delete of no kind", func() error {
-			_, err := configAt(d).DeleteConfig(t.Context(),
+			_, err := desktest.ConfigAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "thing", Name: "x"}}})
 			return err
 		}, explain.NotFound},
 		{"get of no name", func() error {
-			_, err := configAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "../x"})
+			_, err := desktest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "../x"})
 			return err
 		}, explain.RequestField},
 		{"get of what is not there", func() error {
-			_, err := configAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "silver"})
+			_, err := desktest.ConfigAt(d).GetConfig(t.Context(), &fealtyv1.GetConfigRequest{Kind: "qos", Name: "silver"})
 			return err
 		}, explain.NotFound},
 		{"list of no kind", func() error {
-			_, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "thing"})
+			_, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{Kind: "thing"})
 			return err
 		}, explain.NotFound},
 		{"a page too large", func() error {
-			_, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: desired.MaxPage + 1})
+			_, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageSize: desired.MaxPage + 1})
 			return err
 		}, explain.RequestField},
 		{"a page after nothing", func() error {
-			_, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageToken: "qos"})
+			_, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{PageToken: "qos"})
 			return err
 		}, explain.RequestField},
 	} {
@@ -263,11 +242,11 @@ func TestConfigWriters(t *testing.T) {
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
 	writers := []*coordinator.Coordinator{d.C, other}
-	version := mustPut(d, qosRecord).GetVersion()
+	version := desktest.MustPut(d, desktest.QosRecord).GetVersion()
 	results := make(chan error, len(writers))
 	for i, c := range writers {
 		go func() {
-			req := putRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
+			req := desktest.PutRequest(fmt.Sprintf("kind: qos\nname: gold\npriority: %d\n", 10+i))
 			req.ExpectedVersion = version
 			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
 				c.Rooms().Desired.RegisterServices).PutConfig(
@@ -294,7 +273,7 @@ func TestConfigWriters(t *testing.T) {
 				if _, err := (coordinatortest.Served[fealtyv1.ConfigServiceServer](
 					c.Rooms().Desired.RegisterServices)).PutConfig(
 					context.Background(),
-					putRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
+					desktest.PutRequest(fmt.Sprintf("kind: qos\nname: q-%d-%d\n", i, n))); err != nil {
 					results <- err
 					return
 				}
@@ -325,21 +304,21 @@ func TestConfigWriteInBetween(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Store.Intercept(func(store.Tx) {
 		d.Store.Intercept(nil)
-		mustPut(d, "kind: qos\nname: between\n")
+		desktest.MustPut(d, "kind: qos\nname: between\n")
 	})
-	mustPut(d, qosRecord)
+	desktest.MustPut(d, desktest.QosRecord)
 	v, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true)
 	if err != nil || v.Set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
 	// Who named the version that it was made from is refused instead.
-	req := putRequest("kind: qos\nname: late\n")
+	req := desktest.PutRequest("kind: qos\nname: late\n")
 	req.ExpectedVersion = uint64(v.State.Version)
 	d.Store.Intercept(func(store.Tx) {
 		d.Store.Intercept(nil)
-		mustPut(d, "kind: qos\nname: again\n")
+		desktest.MustPut(d, "kind: qos\nname: again\n")
 	})
-	_, err = configAt(d).PutConfig(t.Context(), req)
+	_, err = desktest.ConfigAt(d).PutConfig(t.Context(), req)
 	coordinatortest.WantOnly(t, "the late one", err, explain.ConfigStale)
 }
 
@@ -348,10 +327,10 @@ func TestConfigWriteInBetween(t *testing.T) {
 func TestConfigOfAnOlderHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
-		mustPut(d, qosRecord)
+		desktest.MustPut(d, desktest.QosRecord)
 		was := d.Store.Snapshot()
 		coordinatortest.WantOnlyNil(t, d.Set(coordinatortest.PoolEntries+"# again\n"))
-		mustPut(d, "kind: qos\nname: more\n")
+		desktest.MustPut(d, "kind: qos\nname: more\n")
 		for _, key := range []string{history.HeadKey, desired.StateKey,
 			desired.KeyOf(config.Key{Kind: "qos", Name: "more"})} {
 			if e, ok := was[key]; ok {
@@ -368,7 +347,7 @@ func TestConfigOfAnOlderHead(t *testing.T) {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if n := forgedRecords(d.C); n != 0 {
+		if n := coordinatortest.ForgedRecords(d.C); n != 0 {
 			t.Errorf("%v records are called altered", n)
 		}
 	})
@@ -394,10 +373,10 @@ func TestConfigUnknownOutcome(t *testing.T) {
 	} {
 		d := coordinatortest.PoolDesk(t)
 		d.Store.Lose(tt.lost...)
-		_, err := putAt(d, qosRecord)
+		_, err := desktest.PutAt(d, desktest.QosRecord)
 		coordinatortest.WantOnly(t, name, err, tt.code)
 		// What happened or not, the same again leads there, and nothing is double.
-		mustPut(d, qosRecord)
+		desktest.MustPut(d, desktest.QosRecord)
 		if entries, _ := audits(d, "config.put"); len(entries) != 1 {
 			t.Errorf("%s: %d audit entries", name, len(entries))
 		}
@@ -443,14 +422,14 @@ func TestConfigAltered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
-			mustPut(d, "kind: qos\nname: old\n---\nkind: qos\nname: gold\npriority: 1\n")
+			desktest.MustPut(d, "kind: qos\nname: old\n---\nkind: qos\nname: gold\npriority: 1\n")
 			before := d.Store.Snapshot()
-			if _, err := configAt(d).DeleteConfig(t.Context(),
+			if _, err := desktest.ConfigAt(d).DeleteConfig(t.Context(),
 				&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos",
 					Name: "old"}}}); err != nil {
 				t.Fatal(err)
 			}
-			version := mustPut(d, config.Example).GetVersion()
+			version := desktest.MustPut(d, config.Example).GetVersion()
 			set, _, _ := d.C.Rooms().Desired.Configured()
 			alter(d, before)
 			if _, err := d.C.Rooms().Desired.Read(t.Context(), d.State(), true); !errors.Is(err, store.ErrForged) {
@@ -466,9 +445,9 @@ func TestConfigAltered(t *testing.T) {
 			if _, _, ok := d.C.Rooms().Desired.Configured(); ok {
 				t.Error("after a start there is a config")
 			}
-			_, err := putAt(d, qosRecord)
+			_, err := desktest.PutAt(d, desktest.QosRecord)
 			coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
-			_, err = configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+			_, err = desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 			coordinatortest.WantOnly(t, "list", err, explain.StoreForged)
 		})
 	}
@@ -477,11 +456,11 @@ func TestConfigAltered(t *testing.T) {
 // The whole config of an earlier time is refused by whoever has seen a later one.
 func TestConfigRolledBack(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	mustPut(d, qosRecord)
+	desktest.MustPut(d, desktest.QosRecord)
 	old := d.Store.Snapshot()
-	version := mustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
+	version := desktest.MustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
 	d.Store.Revert(old)
-	_, err := putAt(d, "kind: qos\nname: silver\n")
+	_, err := desktest.PutAt(d, "kind: qos\nname: silver\n")
 	coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
 	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
@@ -491,9 +470,9 @@ func TestConfigRolledBack(t *testing.T) {
 // Nor is it believed if somebody writes all of it anew, so that its version is above.
 func TestConfigWrittenBack(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
-	mustPut(d, qosRecord)
+	desktest.MustPut(d, desktest.QosRecord)
 	old := d.Store.Snapshot()
-	version := mustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
+	version := desktest.MustPut(d, "kind: qos\nname: gold\npriority: 8\n").GetVersion()
 	var tx store.Tx
 	for key, e := range old {
 		if strings.HasPrefix(key, desired.Prefix) {
@@ -503,7 +482,7 @@ func TestConfigWrittenBack(t *testing.T) {
 	if _, err := d.Store.Commit(t.Context(), tx); err != nil {
 		t.Fatal(err)
 	}
-	_, err := putAt(d, "kind: qos\nname: silver\n")
+	_, err := desktest.PutAt(d, "kind: qos\nname: silver\n")
 	coordinatortest.WantOnly(t, "put", err, explain.StoreForged)
 	if _, v, ok := d.C.Rooms().Desired.Configured(); !ok || uint64(v) != version {
 		t.Errorf("the config in force is of version %d, want %d", v, version)
@@ -529,5 +508,5 @@ func TestConfigBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Restart()
-	mustPut(d, config.Example)
+	desktest.MustPut(d, config.Example)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -105,12 +106,12 @@ func TestCopiedFolderAlarms(t *testing.T) {
 			t.Errorf("the member is served no more: %v", err)
 		default:
 		}
-		found := findings(d, t, explain.MemberCopied)
+		found := desktest.FindingsAt(d, t, explain.MemberCopied)
 		if len(found) != 1 || !strings.Contains(found[0].GetSummary(), "data/a") {
 			t.Errorf("findings %v", found)
 		}
 		time.Sleep(15 * time.Minute)
-		if found := findings(d, t, explain.MemberCopied); len(found) != 0 {
+		if found := desktest.FindingsAt(d, t, explain.MemberCopied); len(found) != 0 {
 			t.Errorf("told for ever: %v", found)
 		}
 	})
@@ -153,7 +154,7 @@ func TestOneMachineIsNoCopy(t *testing.T) {
 			}
 			time.Sleep(time.Duration(n%5) * time.Second)
 		}
-		if n := alarms(d); n != 0 || len(findings(d, t, explain.MemberCopied)) != 0 {
+		if n := alarms(d); n != 0 || len(desktest.FindingsAt(d, t, explain.MemberCopied)) != 0 {
 			t.Errorf("%d alarms of one machine", n)
 		}
 	})

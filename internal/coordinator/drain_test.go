@@ -15,20 +15,13 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-func drain(d *coordinatortest.Desk, t *testing.T, name string) *fealtyv1.DrainMemberResponse {
-	t.Helper()
-	resp, err := d.Members().DrainMember(t.Context(),
-		&fealtyv1.DrainMemberRequest{Kind: "data", Name: name, Reason: "old rack"})
-	coordinatortest.WantOnly(t, "drain", err, "")
-	return resp
-}
 
 // What drain and undrain do, and what they leave alone.
 func TestDrainIsAMarkThatStays(t *testing.T) {
@@ -44,13 +37,13 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 		d.Record(identity.Data, "a").Value.State != record.Active {
 		t.Fatalf("a dry run answered %v and left %s", dry, d.Record(identity.Data, "a").Value.State)
 	}
-	first := drain(d, t, "a")
+	first := desktest.DrainAt(d, t, "a")
 	if m := first.GetMember(); !first.GetChanged() || m.GetState() != record.Draining ||
 		m.GetDrainReason() != "old rack" || m.GetDrainedBy() == "" || !m.GetDrainingSince().AsTime().Equal(d.Clock()) {
 		t.Fatalf("drain answered %v", first)
 	}
 	version := d.Record(identity.Data, "a").Version
-	if again := drain(d, t, "a"); again.GetChanged() || d.Record(identity.Data, "a").Version != version {
+	if again := desktest.DrainAt(d, t, "a"); again.GetChanged() || d.Record(identity.Data, "a").Version != version {
 		t.Fatalf("draining twice wrote something: %v", again)
 	}
 	if n := len(d.Store.Keys(auditlog.Prefix)); n != audited+1 {
@@ -132,7 +125,7 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 	if b := status().GetBaseline(); !b.GetMet() || b.GetDataMembers() != 3 || b.GetDrainingCount() != 0 {
 		t.Fatalf("baseline %v", b)
 	}
-	drain(d, t, "b")
+	desktest.DrainAt(d, t, "b")
 	st := status()
 	if b := st.GetBaseline(); b.GetMet() || b.GetDataMembers() != 2 ||
 		!slices.Equal(b.GetDraining(), []string{"data/b"}) || b.GetDrainingCount() != 1 {
@@ -144,7 +137,7 @@ func TestDrainingMemberIsNotInTheBaseline(t *testing.T) {
 		!strings.Contains(st.GetFindings()[i].GetRemedy(), "fealty member undrain data/b") {
 		t.Fatalf("findings %v", st.GetFindings())
 	}
-	banAt(d, t, identity.Data, "b")
+	desktest.BanAt(d, t, identity.Data, "b")
 	if b := status().GetBaseline(); b.GetDrainingCount() != 0 {
 		t.Fatalf("a banned member is waited for: %v", b)
 	}
@@ -155,7 +148,7 @@ func TestBootstrapShowsWhoDrains(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
-	drain(d, t, "a")
+	desktest.DrainAt(d, t, "a")
 	rec := d.Record(identity.Data, "a")
 	d.C.Rooms().Membership.Roster().Put(rec.Value, rec.Version)
 	if n := d.C.Rooms().Membership.Roster().Count(identity.Data); n != 0 {
@@ -189,7 +182,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		{"connected, draining", func(t *testing.T, d *coordinatortest.Desk,
 			a *coordinatortest.Machine) {
 			d.C.Rooms().Membership.Live().Opened(a.ID, "")
-			drain(d, t, "a")
+			desktest.DrainAt(d, t, "a")
 		}, false, ""},
 		{"connected, replacing", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
 			d.C.Rooms().Membership.Live().Opened(a.ID, "")
@@ -197,7 +190,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, false, ""},
 		{"connected, banned", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
 			d.C.Rooms().Membership.Live().Opened(a.ID, "")
-			banAt(d, t, identity.Data, "a")
+			desktest.BanAt(d, t, identity.Data, "a")
 		}, false, ""},
 		{"reported lately", func(_ *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
 			reported(d, a.ID)
@@ -392,7 +385,7 @@ func TestRacesOverAMember(t *testing.T) {
 					m := d.Joined("a")
 					own := coordinatortest.Machine{Desk: d, Key: m.Key}
 					if from.draining {
-						drain(d, t, "a")
+						desktest.DrainAt(d, t, "a")
 					}
 					if from.contact {
 						d.C.Rooms().Membership.Live().Opened(m.ID, "")

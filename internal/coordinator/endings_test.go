@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -40,7 +41,7 @@ func TestBanTellsWhereItEnded(t *testing.T) {
 		if err := stream.Send(&fealtyv1.ConnectRequest{Name: name}); err != nil {
 			t.Fatal(err)
 		}
-		until(t, stream, snapshot.ScopeNodeBootstrap)
+		desktest.Until(t, stream, snapshot.ScopeNodeBootstrap)
 	}
 	ban := func(name string) []string {
 		t.Helper()

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -165,7 +166,7 @@ func TestFullStoreIsTold(t *testing.T) {
 			"fealty_store_full"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if got := len(findings(d, t, explain.StoreFull)) == 1; got != want {
+		if got := len(desktest.FindingsAt(d, t, explain.StoreFull)) == 1; got != want {
 			t.Errorf("%s: a finding: %v", what, got)
 		}
 		a := d.C.Health().Readiness()
@@ -206,11 +207,11 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 	d.Joined("a")
 	before, head := d.Store.Snapshot(), d.State().Head.Hash
 	d.Store.SetFull(true)
-	_, put := putAt(d, qosRecord)
+	_, put := desktest.PutAt(d, desktest.QosRecord)
 	_, token := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
 		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	_, rotate := trustService(d).RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
+	_, rotate := desktest.TrustService(d).RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
 	_, rekey := rekey(d)
 	for what, err := range map[string]error{
 		"a manifest": d.Set(coordinatortest.PoolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n"),
@@ -290,14 +291,14 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 			t.Errorf("%s: readiness %+v, want %q with %q", what, a, word, text)
 		}
 		for _, other := range []explain.Code{explain.StoreFull, explain.StoreRefuses} {
-			if got, want := len(findings(d, t, other)), word != "ok" && other == code; got == 1 != want || got > 1 {
+			if got, want := len(desktest.FindingsAt(d, t, other)), word != "ok" && other == code; got == 1 != want || got > 1 {
 				t.Errorf("%s: %d findings %s", what, got, other)
 			}
 		}
 	}
 	told("meanwhile", storeguard.Word(reason), "has taken no writes for")
 	told("meanwhile", storeguard.Word(reason), reason.String())
-	found := findings(d, t, code)[0]
+	found := desktest.FindingsAt(d, t, code)[0]
 	if !strings.Contains(found.GetSummary(), "every change since") || strings.Contains(found.GetRemedy(), "{") ||
 		found.GetRemedy() == "" {
 		t.Errorf("the finding: %v", found)
@@ -314,7 +315,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	back := d.Clock().UTC().Format("15:04:05")
 	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	told("as soon as it takes one", storeguard.Word(reason), "since "+back+" UTC the store takes some writes")
-	if text := findings(d, t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") ||
+	if text := desktest.FindingsAt(d, t, code)[0].GetSummary(); !strings.Contains(text, "some changes from") ||
 		!strings.Contains(text, "it takes some") {
 		t.Errorf("as soon as it takes one: %s", text)
 	}

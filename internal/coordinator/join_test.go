@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -183,7 +184,7 @@ func TestRenewBanAndRestart(t *testing.T) {
 // One that is there already holds up no other.
 func TestNamesThatLookLikeSecrets(t *testing.T) {
 	const name = "glpat-aaaaaaaaaaaaaaaaaaaaaa"
-	d := tenants(t)
+	d := desktest.Tenants(t)
 	_, err := coordinatortest.Served[fealtyv1.TokenServiceServer](d.C.Rooms().Admission.RegisterServices).CreateToken(
 		t.Context(),
 		&fealtyv1.CreateTokenRequest{Entry: "acme", Name: name})
@@ -218,8 +219,8 @@ func TestNamesThatLookLikeSecrets(t *testing.T) {
 	if _, ok := d.Store.Snapshot()[record.MemberKey(identity.Data, name)]; ok {
 		t.Fatal("it is a member")
 	}
-	joinedAs(d, "acme", "earlier")
+	desktest.JoinedAs(d, "acme", "earlier")
 	rename(record.MemberPrefix, "name", "earlier", name)
-	follow(d, d.C)
-	joinedAs(d, "acme", "later")
+	desktest.FollowMembers(d, d.C)
+	desktest.JoinedAs(d, "acme", "later")
 }

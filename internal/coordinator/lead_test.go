@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -475,7 +476,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 func TestLeaderWritesNeedTheTerm(t *testing.T) {
 	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
 	d.Joined("n1")
-	follow(d, d.C)
+	desktest.FollowMembers(d, d.C)
 	s := d.State()
 	term, condition, ok := d.C.Rooms().Election.Leading()
 	if !ok || condition != (store.Condition{Key: election.TermKey, Version: store.Revision(term)}) {
@@ -494,8 +495,8 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 				s)
 		},
 	}
-	coordinatortest.WantOnly(t, "rotate", func() error { rotate(d, time.Hour); return nil }(), "")
-	follow(d, d.C)
+	coordinatortest.WantOnly(t, "rotate", func() error { desktest.Rotate(d, time.Hour); return nil }(), "")
+	desktest.FollowMembers(d, d.C)
 	for name, write := range writes {
 		t.Run(name, func(t *testing.T) {
 			seen := 0
@@ -658,7 +659,7 @@ func TestForgedLeader(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			forged := func() (n float64) {
 				for _, f := range all {
-					n += forgedRecords(f.C)
+					n += coordinatortest.ForgedRecords(f.C)
 				}
 				return n
 			}
@@ -751,7 +752,7 @@ func TestLeaderAfterAReseed(t *testing.T) {
 	_, term, _ := awaitLeader(t, f)
 	reseedIn(f)
 	awaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() > term && l.GetSelf() })
-	if n := forgedRecords(f.C); n != 0 {
+	if n := coordinatortest.ForgedRecords(f.C); n != 0 {
 		t.Errorf("%v forged records were reported", n)
 	}
 	f.Member("n2")

@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"testing"
@@ -64,18 +63,6 @@ func entriesOf(pool bool) string {
 `
 }
 
-// fewerChecks has rapid check only so often in this test, unless -rapid.checks says how
-// often. The flag is the process's: a test that calls this is not in parallel.
-func fewerChecks(t *testing.T, checks string) {
-	t.Helper()
-	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
-		if err := f.Value.Set(checks); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // TestAdmissionModel lets machines, thieves and admins do what they like, with
 // answers of the store that get lost, restarts and time that passes.
 func TestAdmissionModel(t *testing.T) {
@@ -83,7 +70,7 @@ func TestAdmissionModel(t *testing.T) {
 	if coordinatortest.RaceDetector {
 		checks = "10"
 	}
-	fewerChecks(t, checks)
+	coordinatortest.FewerChecks(t, checks)
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{Desk: coordinatortest.ReadyDesk(r, entriesOf(true)), r: r,
 			holder: make(map[string]*coordinatortest.Machine),
@@ -453,7 +440,7 @@ func (w *world) ban(r *rapid.T) {
 	}
 	id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 	w.ok(err)
-	if !w.C.Rooms().Bundle.View().Bundle.Banned(id, testKey(0)) {
+	if !w.C.Rooms().Bundle.View().Bundle.Banned(id, coordinatortest.KeyNumber(0)) {
 		r.Fatalf("%s is banned, and the bundle in force does not say so", path)
 	}
 }
@@ -691,7 +678,7 @@ func (w *world) check(r *rapid.T) {
 		kind, name := split(path)
 		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 		w.ok(err)
-		if !bundle.Banned(id, testKey(0)) {
+		if !bundle.Banned(id, coordinatortest.KeyNumber(0)) {
 			r.Fatalf("%s is banned, and the bundle does not say so", path)
 		}
 	}

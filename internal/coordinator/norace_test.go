@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
@@ -16,9 +17,9 @@ import (
 // A generation takes as much as one transaction of the store does: what is left goes
 // with the next, and a content that no store takes is cut.
 func TestMuchContent(t *testing.T) {
-	d := tenants(t)
+	d := desktest.Tenants(t)
 	b := publication.NewPublisher()
-	mustPublish(d, b)
+	desktest.MustPublish(d, b)
 	long := strings.Repeat("x", 55)
 	addresses := make([]string, 60)
 	for i := range addresses {
@@ -31,7 +32,7 @@ func TestMuchContent(t *testing.T) {
 				fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j,
 					strings.Join(addresses, ", ")))
 		}
-		mustPut(d, strings.Join(records, "\n---\n"))
+		desktest.MustPut(d, strings.Join(records, "\n---\n"))
 	}
 	most := 0
 	d.Store.Intercept(func(tx store.Tx) {
@@ -43,19 +44,19 @@ func TestMuchContent(t *testing.T) {
 		}
 		most = max(most, large)
 	})
-	p := mustPublish(d, b)
+	p := desktest.MustPublish(d, b)
 	if most < 1 || most > 2 {
 		t.Errorf("%d large contents in one transaction", most)
 	}
-	raw := p.Contents[given(t, d, p, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
+	raw := p.Contents[desktest.Given(t, d, p, "acme")[snapshot.ScopePeerDirectory].ContentHash.String()]
 	if len(raw) < store.MaxValueBytes*9/10 || len(raw) > store.MaxValueBytes {
 		t.Fatalf("%d bytes", len(raw))
 	}
-	if f := findings(d, t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
+	if f := desktest.FindingsAt(d, t, explain.ConfigNotGiven); len(f) != 1 || !strings.Contains(f[0].GetSummary(), "too large") {
 		t.Fatalf("findings %v", f)
 	}
-	wantWholeAt(d, t, p)
+	desktest.WantWholeAt(d, t, p)
 	// The next one has it as its base.
-	mustPut(d, "kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
-	wantWholeAt(d, t, mustPublish(d, b))
+	desktest.MustPut(d, "kind: peer\nname: zig-0-0\nmember: data/both\naddresses: [\"h:1\"]\nclass: bootstrap")
+	desktest.WantWholeAt(d, t, desktest.MustPublish(d, b))
 }

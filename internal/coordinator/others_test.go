@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -41,7 +42,7 @@ func TestOthersAreHeard(t *testing.T) {
 		Release: "its own", DegradedPeriods: []*fealtyv1.DegradedPeriod{period}}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, stream, snapshot.ScopeNodeBootstrap)
+	desktest.Until(t, stream, snapshot.ScopeNodeBootstrap)
 	f.C.Rooms().Membership.Listens(time.Unix(0, 0))
 	r.C.Rooms().Membership.Listens(time.Unix(0, 0)) // both have been ready for long
 

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -127,8 +128,8 @@ func testOutage(t *testing.T, o storeOutage) {
 	banned, removed, clone := d.Joined("banned"), d.Joined("removed"), d.Joined("cloned")
 	copied := *clone
 	coordinatortest.WantOnlyNil(t, clone.Renew())
-	banAt(d, t, identity.Data, "banned")
-	remove(d, t, identity.Data, "removed")
+	desktest.BanAt(d, t, identity.Data, "banned")
+	desktest.RemoveAt(d, t, identity.Data, "removed")
 	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(),
 		false)) // as the trust loop goes on trying
 	spare := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
@@ -199,7 +200,7 @@ func testOutage(t *testing.T, o storeOutage) {
 			func(f *fealtyv1.Finding) bool { return f.GetCode() == string(o.code) }) {
 		t.Errorf("status in the outage: %d members, %v, %v", len(st.GetMembers()), st.GetFindings(), err)
 	}
-	if _, err := configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
+	if _, err := desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{}); err != nil {
 		t.Errorf("config in the outage: %v", err)
 	}
 
@@ -261,7 +262,7 @@ func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	removed, other := d.Joined("removed"), d.Joined("other")
-	remove(d, t, identity.Data, "removed")
+	desktest.RemoveAt(d, t, identity.Data, "removed")
 	for _, path := range []string{"data/removed", "data/other"} {
 		d.C.Rooms().Membership.Roster().Remove(path, d.Store.Version(history.HeadKey)+1<<40)
 	}
@@ -283,7 +284,7 @@ func TestOutageEnds(t *testing.T) {
 	coordinatortest.WantOnly(t, "members, too late", err, explain.StoreUnreachable)
 	_, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
 	coordinatortest.WantOnly(t, "a member, too late", err, explain.StoreUnreachable)
-	_, err = configAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
+	_, err = desktest.ConfigAt(d).ListConfig(t.Context(), &fealtyv1.ListConfigRequest{})
 	coordinatortest.WantOnly(t, "config, too late", err, explain.StoreUnreachable)
 	st, err := d.C.Rooms().Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
@@ -309,7 +310,7 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	end := a.Leaf.NotAfter
 	d.Store.SetDown(nil)
 	d.C.Rooms().Moves.Succession.Look(t.Context())
-	remove(d, t, identity.Data, "a")
+	desktest.RemoveAt(d, t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(coordinatortest.KeyOf(t,
 		a.Key)))
 	if err != nil || ban.Value.CertEnd.Before(end.Add(time.Hour)) {
@@ -344,7 +345,7 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	if refused == 0 {
 		t.Error("it may renew as often as it likes")
 	}
-	remove(d, t, identity.Data, "a")
+	desktest.RemoveAt(d, t, identity.Data, "a")
 	ban, err := record.Get[record.Ban](t.Context(), d.State().Records, record.BanKeyKey(stale.Key))
 	if err != nil || ban.Value.CertEnd.Before(until) {
 		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, until, err)
@@ -435,11 +436,11 @@ func TestOutageInTheMiddle(t *testing.T) {
 			return err
 		}},
 		{"config", func(_ *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
-			_, err := putAt(d, "kind: degraded\nname: less\nmax: 1s")
+			_, err := desktest.PutAt(d, "kind: degraded\nname: less\nmax: 1s")
 			return err
 		}},
 		{"rotate", func(t *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {
-			_, err := trustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+			_, err := desktest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 			return err
 		}},
 		{"set", func(_ *testing.T, d *coordinatortest.Desk, _ *coordinatortest.Machine, _ proof.JoinToken) error {

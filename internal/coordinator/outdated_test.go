@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -72,7 +73,7 @@ func TestOutdatedManifest(t *testing.T) {
 			if d.State().Phase != authority.Ready {
 				t.Fatalf("it did not come back: %s", d.State().Reason)
 			}
-			found := findings(d, t, explain.ManifestOutdated)
+			found := desktest.FindingsAt(d, t, explain.ManifestOutdated)
 			if len(found) != 1 {
 				t.Fatalf("findings %v, want the place that could not be set today", found)
 			}
@@ -105,7 +106,7 @@ func TestOutdatedManifest(t *testing.T) {
 			if err := d.Set(pool); err != nil {
 				t.Fatalf("the manifest that mends it: %v", err)
 			}
-			if found := findings(d, t, explain.ManifestOutdated); len(found) != 0 {
+			if found := desktest.FindingsAt(d, t, explain.ManifestOutdated); len(found) != 0 {
 				t.Errorf("still told: %v", found)
 			}
 		})
@@ -146,7 +147,7 @@ func TestOutdatedMember(t *testing.T) {
 		t.Errorf("a join by a name that hides a character: %v", err)
 	}
 	coordinatortest.WantOnlyNil(t, d.Set(pool+strings.Replace(entry, "no\u3164de-*", "node-*", 1)))
-	if found := findings(d, t, explain.ManifestOutdated); len(found) != 0 {
+	if found := desktest.FindingsAt(d, t, explain.ManifestOutdated); len(found) != 0 {
 		t.Errorf("still told: %v", found)
 	}
 	renew("under the manifest that mends it")

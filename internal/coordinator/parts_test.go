@@ -3,7 +3,6 @@ package coordinator_test
 import (
 	"crypto/ed25519"
 	"crypto/rand"
-	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -11,17 +10,12 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/manifest"
 )
-
-func testKey(n int) identity.KeyID {
-	return identity.KeyID(sha256.Sum256(fmt.Appendf(nil, "key %d", n)))
-}
 
 func TestRenewEvery(t *testing.T) {
 	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour,
@@ -82,9 +76,4 @@ func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// forgedRecords is how many records c refused because their MAC failed.
-func forgedRecords(c *coordinator.Coordinator) float64 {
-	return coordinatortest.CounterOf(c.Registry(), "fealty_store_forged_records_total")
 }

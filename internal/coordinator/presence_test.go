@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -230,7 +231,7 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 	first := x.all[0]
 	first.Member("node-a")
 	if _, err := fealtyv1.NewConfigServiceClient(first.LocalConn()).PutConfig(first.Context(),
-		putRequest(lost)); err != nil {
+		desktest.PutRequest(lost)); err != nil {
 		t.Fatal(err)
 	}
 	found := func(f *coordinatortest.Fleet) []*fealtyv1.Finding {
@@ -285,7 +286,7 @@ func TestContactOfMembers(t *testing.T) {
 	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "node-a"}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, stream, snapshot.ScopeNodeBootstrap)
+	desktest.Until(t, stream, snapshot.ScopeNodeBootstrap)
 	first.C.Rooms().Membership.Listens(time.Unix(0, 0))
 	check := func(step, ofA, ofB, state string, want *fealtyv1.Contacts, codes ...explain.Code) {
 		t.Helper()

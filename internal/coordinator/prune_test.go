@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/ownerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -39,7 +40,7 @@ func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]stri
 
 	// A banned key is forgotten when no certificate over it can be valid.
 	m := d.Joined("lost")
-	remove(d, t, identity.Data, "lost")
+	desktest.RemoveAt(d, t, identity.Data, "lost")
 	over["banned key"] = record.BanKeyKey(coordinatortest.KeyOf(t, m.Key))
 
 	// A session is over when its certificate has ended, and what clocks may differ.
@@ -67,7 +68,7 @@ func prunable(t *testing.T) (d *coordinatortest.Desk, over, kept map[string]stri
 	kept["token"], kept["use of a token"] = admission.TokenKey(id), d.Store.Keys(admission.TokenUsePrefix + id + "/")[0]
 	kept["session"] = login("new")
 	m = d.Joined("lost-2")
-	remove(d, t, identity.Data, "lost-2")
+	desktest.RemoveAt(d, t, identity.Data, "lost-2")
 	kept["banned key"] = record.BanKeyKey(coordinatortest.KeyOf(t, m.Key))
 	until(at)
 

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -181,7 +182,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			m := d.Joined("a")
-			banAt(d, t, identity.Data, "z")
+			desktest.BanAt(d, t, identity.Data, "z")
 			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			good := d.Store.Snapshot()
 			tc.spoil(d)
@@ -500,7 +501,7 @@ func TestTwoReplicas(t *testing.T) {
 	other.Rooms().Moves.Succession.Look(t.Context())
 
 	// A ban at one is a ban at the other, even before its loop looks.
-	banAt(d, t, identity.Data, "a")
+	desktest.BanAt(d, t, identity.Data, "a")
 	next, _ := coordinatortest.NewKey()
 	_, err = coordinatortest.RenewOver(t.Context(), other, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t,
 		m.Key)},
@@ -525,7 +526,7 @@ func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
 	old := d.C.Rooms().Bundle.View()
-	banAt(d, t, identity.Data, "a")
+	desktest.BanAt(d, t, identity.Data, "a")
 	if err := d.C.Rooms().Bundle.Believe(old); err != nil {
 		t.Fatal(err)
 	}
@@ -564,7 +565,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		}
 		for i := range identity.MaxMeshKeys - 1 {
 			rec.Value.MeshKeys = append(rec.Value.MeshKeys,
-				bundle.MeshKey{Key: testKey(i), AuthorityEpoch: 1, AcceptUntil: d.Clock().Add(time.Hour)})
+				bundle.MeshKey{Key: coordinatortest.KeyNumber(i), AuthorityEpoch: 1, AcceptUntil: d.Clock().Add(time.Hour)})
 		}
 		rec.Value.Change++
 		ch := d.State().Records.NewChange(d.State().HeadVersion)
@@ -596,8 +597,8 @@ func testClockThatJumps(t *testing.T, bans bool) {
 	var gone []*coordinatortest.Machine
 	if bans {
 		gone = []*coordinatortest.Machine{d.Joined("a"), d.Joined("b")}
-		banAt(d, t, identity.Data, "a")
-		remove(d, t, identity.Data, "b")
+		desktest.BanAt(d, t, identity.Data, "a")
+		desktest.RemoveAt(d, t, identity.Data, "b")
 	}
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
 		d.Advance(jump)

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -88,20 +89,20 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"TrustService.RotateMeshKey", "one authority epoch more, in which all members renew",
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := trustService(d).RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
+					_, err := desktest.TrustService(d).RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{})
 					return err
 				}
 			}},
 		{"TrustService.RotateConfigKey", "refused while the first goes on, and one key more after it",
 			func(d *coordinatortest.Desk) func() error {
 				return func() error {
-					_, err := trustService(d).RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
+					_, err := desktest.TrustService(d).RotateConfigKey(ctx, &fealtyv1.RotateConfigKeyRequest{Reason: "test"})
 					return err
 				}
 			}},
 		{"TrustService.Revoke", "nothing: it is revoked for good", func(d *coordinatortest.Desk) func() error {
 			return func() error {
-				_, err := trustService(d).Revoke(ctx,
+				_, err := desktest.TrustService(d).Revoke(ctx,
 					&fealtyv1.RevokeRequest{Kind: string(snapshot.RevokedRole), Name: "data/a/ingress", Reason: "test"})
 				return err
 			}
@@ -144,13 +145,13 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		}},
 		{"ConfigService.PutConfig", "nothing, or what somebody put since is undone",
 			func(d *coordinatortest.Desk) func() error {
-				return func() error { _, err := putAt(d, gold); return err }
+				return func() error { _, err := desktest.PutAt(d, gold); return err }
 			}},
 		{"ConfigService.DeleteConfig", "not found, or what somebody put since goes too",
 			func(d *coordinatortest.Desk) func() error {
-				mustPut(d, gold)
+				desktest.MustPut(d, gold)
 				return func() error {
-					_, err := configAt(d).DeleteConfig(ctx,
+					_, err := desktest.ConfigAt(d).DeleteConfig(ctx,
 						&fealtyv1.DeleteConfigRequest{Records: []*fealtyv1.ConfigRecord{{Kind: "qos", Name: "gold"}}})
 					return err
 				}
@@ -166,7 +167,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"MemberService.UndrainMember", "nothing, or a drain that somebody asked for since ends",
 			func(d *coordinatortest.Desk) func() error {
 				d.Joined("a")
-				drain(d, t, "a")
+				desktest.DrainAt(d, t, "a")
 				return func() error {
 					_, err := d.Members().UndrainMember(ctx, &fealtyv1.UndrainMemberRequest{Kind: "data", Name: "a"})
 					return err
@@ -201,7 +202,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"MemberService.UnbanMember", "not found, or a ban that somebody made since is lifted",
 			func(d *coordinatortest.Desk) func() error {
 				d.Joined("a")
-				banAt(d, t, identity.Data, "a")
+				desktest.BanAt(d, t, identity.Data, "a")
 				return func() error {
 					_, err := d.Members().UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"})
 					return err

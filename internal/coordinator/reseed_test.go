@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/manifests"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -589,7 +590,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	if got := strings.Count(recordText(f), record.MemberPrefix); got != len(members) {
 		t.Errorf("%d members, want %d", got, len(members))
 	}
-	if n := forgedRecords(f.C); n != 0 {
+	if n := coordinatortest.ForgedRecords(f.C); n != 0 {
 		t.Errorf("%v alarms of forged records", n)
 	}
 }
@@ -897,7 +898,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
 	d.Joined("b")
-	mustPublish(d, publication.NewPublisher())
+	desktest.MustPublish(d, publication.NewPublisher())
 	before := d.State()
 	if err := reseedAt(d, nil); err != nil {
 		t.Fatal(err)
@@ -928,16 +929,16 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		},
 	} {
 		if err := read(); !errors.Is(err, store.ErrConflict) && !errors.Is(err, explain.StoreBusy) ||
-			forgedRecords(d.C) != 0 {
+			coordinatortest.ForgedRecords(d.C) != 0 {
 			t.Errorf("%s under the head of before: %v, and %v forgeries", what, err,
-				forgedRecords(d.C))
+				coordinatortest.ForgedRecords(d.C))
 		}
 	}
 	// While nobody knows which head the store has, nothing is called a forgery either.
 	d.Store.SetDown(coordinatortest.ErrDown)
 	err := d.C.Rooms().Head.ForgedUnder(t.Context(), before, authority.Suspect{What: all[0].Key, Err: store.ErrForged})
 	d.Store.SetDown(nil)
-	if n := forgedRecords(d.C); !errors.Is(err, coordinatortest.ErrDown) || n != 0 {
+	if n := coordinatortest.ForgedRecords(d.C); !errors.Is(err, coordinatortest.ErrDown) || n != 0 {
 		t.Errorf("without a store: %v, and %v forgeries", err, n)
 	}
 	d.Store.Alter(all[0].Key, func(b []byte) []byte { b[len(b)-1] ^= 1; return b })
@@ -946,7 +947,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 		err = adoption.Present()
 	}
 	recs := d.C.Rooms().Membership.Roster().All()
-	if n := forgedRecords(d.C); err != nil || n != 1 || len(recs) != len(all)-1 {
+	if n := coordinatortest.ForgedRecords(d.C); err != nil || n != 1 || len(recs) != len(all)-1 {
 		t.Errorf("under the head in force: %d of %d records, %v, and %v forgeries", len(recs), len(all), err, n)
 	}
 }
@@ -1116,7 +1117,7 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 		})
 		err := reseedAt(d, nil)
 		s := d.State()
-		n := forgedRecords(d.C)
+		n := coordinatortest.ForgedRecords(d.C)
 		if err != nil || s.Phase != authority.Ready || s.Head.Kind != history.KindReseed || n != 0 {
 			t.Fatalf("another was first at step %d: %v, %v at %s: %s; %v forgeries", first, err, s.Phase, s.Head.Kind,
 				s.Reason, n)

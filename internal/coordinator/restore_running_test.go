@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/peerrecovery"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -140,7 +141,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.AwaitHead(f)
 	}
 	put := func(f *coordinatortest.Fleet, text string) error {
-		_, err := fealtyv1.NewConfigServiceClient(f.LocalConn()).PutConfig(f.Context(), putRequest(text))
+		_, err := fealtyv1.NewConfigServiceClient(f.LocalConn()).PutConfig(f.Context(), desktest.PutRequest(text))
 		return err
 	}
 	f.Member("kept")
@@ -233,7 +234,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 			t.Errorf("its config is of version %d and has %d records; the store has version %d", version, set.Len(),
 				e.Version)
 		}
-		if n := forgedRecords(r.C); n != 0 {
+		if n := coordinatortest.ForgedRecords(r.C); n != 0 {
 			t.Errorf("it says of %v records that somebody altered them", n)
 		}
 		if r.C.Rooms().Bundle.View().Version <= uint64(b.Plan.Floor) {

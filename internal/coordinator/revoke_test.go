@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -38,10 +39,10 @@ func TestRevoke(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
 	b := publication.NewPublisher()
-	follow(d, d.C)
-	before := mustPublish(d, b).State.Value.Revocations
+	desktest.FollowMembers(d, d.C)
+	before := desktest.MustPublish(d, b).State.Value.Revocations
 	revoke := func(kind, name, reason string, dry bool) (*fealtyv1.RevokeResponse, error) {
-		return trustService(d).Revoke(t.Context(),
+		return desktest.TrustService(d).Revoke(t.Context(),
 			&fealtyv1.RevokeRequest{Kind: kind, Name: name, Reason: reason, DryRun: dry})
 	}
 	for _, tc := range []struct{ kind, name, reason string }{
@@ -74,7 +75,7 @@ func TestRevoke(t *testing.T) {
 	if got := bundleAt(d).Revoked; !slices.Equal(got, want) {
 		t.Fatalf("revoked %v", got)
 	}
-	if after := mustPublish(d, b).State.Value.Revocations; after == before ||
+	if after := desktest.MustPublish(d, b).State.Value.Revocations; after == before ||
 		after != d.C.Rooms().Bundle.View().Revocations.String() {
 		t.Error("the record does not say that something was revoked")
 	}
@@ -135,7 +136,7 @@ func statement(d *coordinatortest.Desk, number uint64, edit func(*snapshot.Emerg
 }
 
 func apply(d *coordinatortest.Desk, raw []byte, dry bool) (*fealtyv1.ApplyEmergencyResponse, error) {
-	return trustService(d).ApplyEmergency(context.Background(),
+	return desktest.TrustService(d).ApplyEmergency(context.Background(),
 		&fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
 }
 
@@ -143,9 +144,9 @@ func apply(d *coordinatortest.Desk, raw []byte, dry bool) (*fealtyv1.ApplyEmerge
 func TestApplyEmergency(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := keepingAt(d, "a")
-	follow(d, d.C)
+	desktest.FollowMembers(d, d.C)
 	b := publication.NewPublisher()
-	mustPublish(d, b)
+	desktest.MustPublish(d, b)
 	id, err := identity.New(coordinatortest.Cluster, identity.Data, "stolen")
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +166,7 @@ func TestApplyEmergency(t *testing.T) {
 			t.Fatalf("%s: %v", point, err)
 		}
 		d.Restart()
-		follow(d, d.C)
+		desktest.FollowMembers(d, d.C)
 		if got, want := len(bundleAt(d).Revoked) == 1, point == "emergency.after-commit"; got != want {
 			t.Fatalf("%s: it is in force: %v", point, got)
 		}
@@ -181,11 +182,11 @@ func TestApplyEmergency(t *testing.T) {
 	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 signing"}) {
 		t.Errorf("keys %v", got)
 	}
-	mustPublish(d, publication.NewPublisher())
+	desktest.MustPublish(d, publication.NewPublisher())
 	if err := m.fetch(d); err != nil {
 		t.Errorf("a member: %v", err)
 	}
-	resp, err := trustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+	resp, err := desktest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
 	if err != nil || len(resp.GetTrust().GetEmergencies()) != 1 ||
 		resp.GetTrust().GetEmergencies()[0].GetNumber() != 1 {
 		t.Fatalf("%v (%v)", resp, err)
@@ -272,7 +273,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 				t.Fatal(err)
 			}
 			delta.Ban = append(delta.Ban, id)
-			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: testKey(i), CertEnd: d.Clock().Add(time.Hour)})
+			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: coordinatortest.KeyNumber(i), CertEnd: d.Clock().Add(time.Hour)})
 		}
 		return delta
 	}

@@ -14,25 +14,12 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	trustpkg "github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-func trustService(d *coordinatortest.Desk) fealtyv1.TrustServiceServer {
-	return coordinatortest.Served[fealtyv1.TrustServiceServer](d.C.Rooms().Trust.RegisterServices)
-}
-
-func rotate(d *coordinatortest.Desk, deadline time.Duration) *fealtyv1.RotateConfigKeyResponse {
-	d.T.Helper()
-	resp, err := trustService(d).RotateConfigKey(context.Background(),
-		&fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(deadline), Reason: "test"})
-	if err != nil {
-		d.T.Fatalf("rotate: %v", err)
-	}
-	return resp
-}
 
 // look does what the loops of c do on one round: the trust state, the rotation.
 func look(d *coordinatortest.Desk, c *coordinator.Coordinator) error {
@@ -46,7 +33,7 @@ func look(d *coordinatortest.Desk, c *coordinator.Coordinator) error {
 
 func mustLook(d *coordinatortest.Desk) {
 	d.T.Helper()
-	follow(d, d.C)
+	desktest.FollowMembers(d, d.C)
 	if err := look(d, d.C); err != nil {
 		d.T.Fatalf("look: %v", err)
 	}
@@ -55,7 +42,7 @@ func mustLook(d *coordinatortest.Desk) {
 // states returns the config keys by what they do.
 func keyStates(d *coordinatortest.Desk) []string {
 	d.T.Helper()
-	resp, err := trustService(d).GetTrust(context.Background(), &fealtyv1.GetTrustRequest{})
+	resp, err := desktest.TrustService(d).GetTrust(context.Background(), &fealtyv1.GetTrustRequest{})
 	if err != nil {
 		d.T.Fatal(err)
 	}
@@ -68,7 +55,7 @@ func keyStates(d *coordinatortest.Desk) []string {
 
 // member is a node that keeps what it accepted, as its disk does, and reports it.
 type keeping struct {
-	*reader
+	*desktest.Reader
 	m    *coordinatortest.Machine
 	disk *snapshot.Signed   // its node_runtime
 	v    *snapshot.Verified // what it knows of it
@@ -77,12 +64,12 @@ type keeping struct {
 func keepingAt(d *coordinatortest.Desk, name string) *keeping {
 	d.T.Helper()
 	m := d.Joined(name)
-	return &keeping{reader: readerOf(m), m: m}
+	return &keeping{Reader: desktest.ReaderOf(m), m: m}
 }
 
 // fetch takes the newest bundle and then what is published, as a stream delivers it.
 func (k *keeping) fetch(d *coordinatortest.Desk) error {
-	k.follow(d)
+	k.Follow(d)
 	return k.pull(d)
 }
 
@@ -98,7 +85,7 @@ func (k *keeping) pull(d *coordinatortest.Desk) error {
 	if err != nil {
 		return err
 	}
-	v, err := k.read(d, p)
+	v, err := k.Read(d, p)
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && r.Reason == snapshot.ReasonUnchanged {
 		return k.start(d) // it looks at what it has under the bundle that it has
 	}
@@ -113,7 +100,7 @@ func (k *keeping) start(d *coordinatortest.Desk) error {
 	if k.disk == nil {
 		return nil
 	}
-	v, err := snapshot.Recheck(k.disk, k.trust, k.marks, d.Clock())
+	v, err := snapshot.Recheck(k.disk, k.Trust, k.Marks, d.Clock())
 	if err == nil {
 		k.v = v
 	}
@@ -122,7 +109,7 @@ func (k *keeping) start(d *coordinatortest.Desk) error {
 
 // report tells a coordinator what the member holds.
 func (k *keeping) report(d *coordinatortest.Desk, c *coordinator.Coordinator) {
-	h := k.trust.Bundle.Header()
+	h := k.Trust.Bundle.Header()
 	held := []*fealtyv1.HeldSnapshot{{Scope: string(snapshot.ScopeTrustBundle), AuthorityEpoch: h.AuthorityEpoch,
 		ConfigVersion: h.ConfigVersion}}
 	if k.v != nil {
@@ -141,23 +128,23 @@ func TestRotation(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			members := []*keeping{keepingAt(d, "a"), keepingAt(d, "b")}
 			b := publication.NewPublisher()
-			follow(d, d.C)
-			mustPublish(d, b)
+			desktest.FollowMembers(d, d.C)
+			desktest.MustPublish(d, b)
 			for _, m := range members {
 				if err := m.fetch(d); err != nil {
 					t.Fatal(err)
 				}
 				m.report(d, d.C)
 			}
-			resp := rotate(d, time.Hour)
+			resp := desktest.Rotate(d, time.Hour)
 			if got := keyStates(d); !slices.Equal(got, []string{"1 leaving", "2 introduced"}) ||
 				resp.GetNumber() != 2 {
 				t.Fatalf("keys %v, %v", got, resp)
 			}
-			_, err := trustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+			_, err := desktest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 			coordinatortest.WantOnly(t, "a second rotation", err, explain.TrustRotating)
 			// Who has the bundle of before reads what both keys sign.
-			if n := len(mustPublish(d, b).State.Value.Signatures); n != 2 {
+			if n := len(desktest.MustPublish(d, b).State.Value.Signatures); n != 2 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -170,14 +157,14 @@ func TestRotation(t *testing.T) {
 				t.Fatalf("nobody confirmed, and the keys are %v", got)
 			}
 			// The bundle alone is not enough: what is on disk has to stand on the new key.
-			half := members[0].trust.Bundle
-			members[0].follow(d)
+			half := members[0].Trust.Bundle
+			members[0].Follow(d)
 			members[0].report(d, d.C)
 			mustLook(d)
 			if got := keyStates(d); len(got) != 2 {
 				t.Fatalf("a member has the bundle alone, and the keys are %v", got)
 			}
-			if half.Header().ConfigVersion >= members[0].trust.Bundle.Header().ConfigVersion {
+			if half.Header().ConfigVersion >= members[0].Trust.Bundle.Header().ConfigVersion {
 				t.Fatal("the bundle has no version of its own")
 			}
 			for i, m := range members {
@@ -191,7 +178,7 @@ func TestRotation(t *testing.T) {
 			}
 			mustLook(d)
 			trust := func() *fealtyv1.Trust {
-				resp, err := trustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+				resp, err := desktest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -216,7 +203,7 @@ func TestRotation(t *testing.T) {
 			if keys := d.Store.Keys(trustpkg.RolloutPrefix); len(keys) != 0 {
 				t.Errorf("left over: %v", keys)
 			}
-			if n := len(mustPublish(d, b).State.Value.Signatures); n != 1 {
+			if n := len(desktest.MustPublish(d, b).State.Value.Signatures); n != 1 {
 				t.Fatalf("%d signatures", n)
 			}
 			for i, m := range members {
@@ -236,7 +223,7 @@ func TestRotation(t *testing.T) {
 				}
 			}
 			// And once more: numbers are not used again.
-			if n := rotate(d, time.Hour).GetNumber(); n != 3 {
+			if n := desktest.Rotate(d, time.Hour).GetNumber(); n != 3 {
 				t.Errorf("the next key has number %d", n)
 			}
 		})
@@ -250,21 +237,21 @@ func TestCompromisedKey(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := keepingAt(d, "a")
 	b := publication.NewPublisher()
-	follow(d, d.C)
-	mustPublish(d, b)
+	desktest.FollowMembers(d, d.C)
+	desktest.MustPublish(d, b)
 	if err := m.fetch(d); err != nil {
 		t.Fatal(err)
 	}
 	stolen := d.State().Bundle.KeyID(1)
 	compromised := func(key, reason string, dry bool) (*fealtyv1.RotateConfigKeyResponse, error) {
-		return trustService(d).RotateConfigKey(t.Context(),
+		return desktest.TrustService(d).RotateConfigKey(t.Context(),
 			&fealtyv1.RotateConfigKeyRequest{Compromised: key, Reason: reason, DryRun: dry})
 	}
 	_, err := compromised(stolen, "", false)
 	coordinatortest.WantOnly(t, "no reason", err, explain.RequestField)
 	_, err = compromised("0123456789abcdef", "x", false)
 	coordinatortest.WantOnly(t, "another key", err, explain.NotFound)
-	_, err = trustService(d).RotateConfigKey(t.Context(),
+	_, err = desktest.TrustService(d).RotateConfigKey(t.Context(),
 		&fealtyv1.RotateConfigKeyRequest{Compromised: stolen, Reason: "x", Deadline: durationpb.New(time.Hour)})
 	coordinatortest.WantOnly(t, "a deadline", err, explain.RequestField)
 	if _, err := compromised(stolen, "stolen", true); err != nil || len(keyStates(d)) != 1 {
@@ -282,11 +269,11 @@ func TestCompromisedKey(t *testing.T) {
 	if err != nil || again.GetNumber() != 2 {
 		t.Fatalf("twice: %v (%v)", again, err)
 	}
-	p := mustPublish(d, b)
+	p := desktest.MustPublish(d, b)
 	if len(p.State.Value.Signatures) != 1 || p.State.Value.Generation == before.State.Value.Generation {
 		t.Fatal("what was published is not signed again")
 	}
-	m.follow(d)
+	m.Follow(d)
 	if err := m.start(d); err == nil {
 		t.Fatal("what the stolen key signed is used at a start")
 	}
@@ -310,26 +297,26 @@ func TestCompromisedKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	signed.Publication = forged
-	_, err = snapshot.Verify(signed, m.trust, m.marks, d.Clock())
+	_, err = snapshot.Verify(signed, m.Trust, m.Marks, d.Clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonSigner {
 		t.Fatalf("what the stolen key signed later: %v", err)
 	}
 	// It survives a restart, another replica agrees, and another rotation keeps it.
 	d.Restart()
-	rotate(d, time.Hour)
+	desktest.Rotate(d, time.Hour)
 	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 leaving", "3 introduced"}) {
 		t.Fatalf("keys %v", got)
 	}
 	// Stolen meanwhile: of the two that sign, the other one is left, and the rotation over.
-	if _, err := trustService(d).RotateConfigKey(t.Context(),
+	if _, err := desktest.TrustService(d).RotateConfigKey(t.Context(),
 		&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(2), Reason: "too"}); err != nil {
 		t.Fatal(err)
 	}
 	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 revoked", "3 signing"}) {
 		t.Fatalf("keys %v", got)
 	}
-	m.follow(d)
-	content, _ := m.trust.Bundle.TrustBundle()
+	m.Follow(d)
+	content, _ := m.Trust.Bundle.TrustBundle()
 	if n := len(content.ConfigKeys); n != 3 {
 		t.Fatalf("%d keys in the bundle", n)
 	}
@@ -351,7 +338,7 @@ func TestCompromisedKey(t *testing.T) {
 	raw := statement(d, 1, func(e *snapshot.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.State().Bundle.PublicKey(last.Number))}
 	})
-	if _, err := trustService(d).ApplyEmergency(t.Context(),
+	if _, err := desktest.TrustService(d).ApplyEmergency(t.Context(),
 		&fealtyv1.ApplyEmergencyRequest{Statement: raw}); err != nil {
 		t.Errorf("a statement of the signers, when an admin used up the keys: %v", err)
 	}
@@ -366,8 +353,8 @@ func TestRotationCrashes(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			m := keepingAt(d, "a")
-			follow(d, d.C)
-			mustPublish(d, publication.NewPublisher())
+			desktest.FollowMembers(d, d.C)
+			desktest.MustPublish(d, publication.NewPublisher())
 			if err := m.fetch(d); err != nil {
 				t.Fatal(err)
 			}
@@ -379,7 +366,7 @@ func TestRotationCrashes(t *testing.T) {
 				if err := f(); errors.Is(err, crash) {
 					crashed = true
 					d.Restart()
-					follow(d, d.C)
+					desktest.FollowMembers(d, d.C)
 				} else if err != nil && !errors.Is(err, explain.TrustRotating) {
 					t.Fatal(err)
 				}
@@ -387,12 +374,12 @@ func TestRotationCrashes(t *testing.T) {
 			for range 4 {
 				if got := keyStates(d); len(got) == 1 && got[0] == "1 signing" {
 					step(func() error {
-						_, err := trustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+						_, err := desktest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 						return err
 					})
 				}
 				for range 2 { // once more, for one that was cut off
-					step(func() error { return publishAll(d, d.C, publication.NewPublisher()) })
+					step(func() error { return desktest.PublishAll(d, d.C, publication.NewPublisher()) })
 				}
 				if err := m.fetch(d); err != nil {
 					t.Fatalf("keys %v: %v", keyStates(d), err)
@@ -425,21 +412,21 @@ func TestRotationOfReplicas(t *testing.T) {
 			other.Rooms().Self.EnrolmentKey())), "")
 	other.Rooms().Moves.Succession.Look(t.Context())
 	a, b := keepingAt(d, "a"), keepingAt(d, "b")
-	follow(d, d.C)
+	desktest.FollowMembers(d, d.C)
 	pub := publication.NewPublisher()
-	mustPublish(d, pub)
-	follow(d, other)
+	desktest.MustPublish(d, pub)
+	desktest.FollowMembers(d, other)
 	if err := look(d, other); err != nil {
 		t.Fatal(err)
 	}
-	rotate(d, time.Hour)
+	desktest.Rotate(d, time.Hour)
 	// The other one has not heard of it: what it would publish is void.
-	if err := publishAll(d, other, publication.NewPublisher()); err == nil {
+	if err := desktest.PublishAll(d, other, publication.NewPublisher()); err == nil {
 		if n := len(other.Rooms().Publication.View().State.Value.Signatures); n != 2 {
 			t.Fatalf("a replica that lags published under %d keys", n)
 		}
 	}
-	mustPublish(d, pub)
+	desktest.MustPublish(d, pub)
 	for _, m := range []*keeping{a, b} {
 		if err := m.fetch(d); err != nil {
 			t.Fatal(err)
@@ -452,7 +439,7 @@ func TestRotationOfReplicas(t *testing.T) {
 		t.Fatalf("one of two confirmed here, and the keys are %v", got)
 	}
 	d.Restart()
-	follow(d, d.C)
+	desktest.FollowMembers(d, d.C)
 	for range 2 { // the first look reads that there is a rotation
 		if err := look(d, other); err != nil {
 			t.Fatal(err)
@@ -475,7 +462,7 @@ func TestRotationOfReplicas(t *testing.T) {
 func TestRotationWaitsForTheMembers(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	keepingAt(d, "a")
-	rotate(d, time.Hour)
+	desktest.Rotate(d, time.Hour)
 	d.Restart()
 	if err := look(d, d.C); err != nil {
 		t.Fatal(err)
@@ -490,7 +477,7 @@ func TestRotationWaitsForTheMembers(t *testing.T) {
 // what is published.
 func TestRotationLosesNoConfig(t *testing.T) {
 	if coordinatortest.RaceDetector {
-		fewerChecks(t, "10")
+		coordinatortest.FewerChecks(t, "10")
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		d := coordinatortest.ReadyDesk(rt, "")
@@ -502,15 +489,15 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			members = append(members, keepingAt(d, string(rune('a'+i))))
 		}
 		pub := publication.NewPublisher()
-		follow(d, d.C)
-		mustPublish(d, pub)
+		desktest.FollowMembers(d, d.C)
+		desktest.MustPublish(d, pub)
 		for _, m := range members {
 			coordinatortest.WantOnlyNil(rt, m.fetch(d))
 		}
 		member := rapid.SampledFrom(members)
 		rt.Repeat(map[string]func(*rapid.T){
 			"rotate": func(rt *rapid.T) {
-				_, err := trustService(d).RotateConfigKey(context.Background(),
+				_, err := desktest.TrustService(d).RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Deadline: durationpb.New(time.Duration(rapid.IntRange(1,
 						100).Draw(rt, "minutes")) * time.Minute)})
 				if err != nil && !errors.Is(err, explain.TrustRotating) && !errors.Is(err, explain.TrustFull) {
@@ -520,17 +507,17 @@ func TestRotationLosesNoConfig(t *testing.T) {
 			"compromised": func(rt *rapid.T) {
 				keys := d.C.Rooms().Bundle.View().ConfigKeys
 				k := rapid.SampledFrom(keys).Draw(rt, "key")
-				_, err := trustService(d).RotateConfigKey(context.Background(),
+				_, err := desktest.TrustService(d).RotateConfigKey(context.Background(),
 					&fealtyv1.RotateConfigKeyRequest{Compromised: d.State().Bundle.KeyID(k.Number), Reason: "test"})
 				if err != nil && !errors.Is(err, explain.TrustFull) {
 					rt.Fatal(err)
 				}
 			},
-			"publish": func(*rapid.T) { mustPublish(d, pub) },
+			"publish": func(*rapid.T) { desktest.MustPublish(d, pub) },
 			"comes": func(rt *rapid.T) {
 				m := member.Draw(rt, "member")
-				m.follow(d)
-				mustPublish(d, pub)
+				m.Follow(d)
+				desktest.MustPublish(d, pub)
 				coordinatortest.WantOnlyNil(rt, m.pull(d))
 				coordinatortest.WantOnlyNil(rt, m.start(d))
 				m.report(d, d.C)
@@ -540,7 +527,11 @@ func TestRotationLosesNoConfig(t *testing.T) {
 				d.Advance(time.Duration(rapid.IntRange(1, 60).Draw(rt,
 					"minutes")) * time.Minute)
 			},
-			"restart": func(*rapid.T) { d.Restart(); follow(d, d.C); coordinatortest.WantOnlyNil(rt, look(d, d.C)) },
+			"restart": func(*rapid.T) {
+				d.Restart()
+				desktest.FollowMembers(d, d.C)
+				coordinatortest.WantOnlyNil(rt, look(d, d.C))
+			},
 			"": func(rt *rapid.T) {
 				signing := 0
 				for _, k := range d.C.Rooms().Bundle.View().ConfigKeys {

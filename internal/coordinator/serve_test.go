@@ -21,6 +21,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -37,6 +38,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -408,27 +410,6 @@ func TestExpiryAndGrace(t *testing.T) {
 		explain.RejoinGraceOver)
 }
 
-// until receives snapshots until one is of the scope, and returns those scopes that
-// came before it.
-func until(t *testing.T, stream fealtyv1.AgentService_ConnectClient, scope snapshot.Scope) (*fealtyv1.SignedSnapshot,
-	[]string) {
-	t.Helper()
-	var before []string
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			t.Fatalf("waiting for a %s, after %v: %v", scope, before, err)
-		}
-		if m.GetSnapshot().GetScope() == string(scope) {
-			return m.GetSnapshot(), before
-		}
-		if m.GetSnapshot() == nil {
-			continue // another kind of news
-		}
-		before = append(before, m.GetSnapshot().GetScope())
-	}
-}
-
 // A bootstrap that is sent again has another version, and comes after the trust
 // bundle that it needs.
 func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
@@ -446,7 +427,7 @@ func TestConnectDeliversABootstrapOfItsOwn(t *testing.T) {
 		Refusals: []*fealtyv1.Refusal{{Scope: "a"}, {Scope: "b", Reason: strings.Repeat("x", 1000)}}}); err != nil {
 		t.Fatal(err)
 	}
-	boot, before := until(t, stream, snapshot.ScopeNodeBootstrap)
+	boot, before := desktest.Until(t, stream, snapshot.ScopeNodeBootstrap)
 	if len(before) == 0 || before[0] != string(snapshot.ScopeTrustBundle) {
 		t.Fatalf("before the bootstrap came %v", before)
 	}
@@ -502,7 +483,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 		return stream
 	}
 	stream := connect()
-	first, before := until(t, stream, snapshot.ScopeNodeRuntime)
+	first, before := desktest.Until(t, stream, snapshot.ScopeNodeRuntime)
 	if !slices.Equal(before, []string{string(snapshot.ScopeTrustBundle)}) {
 		t.Fatalf("before the node_runtime came %v", before)
 	}
@@ -511,7 +492,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if err := f.Set(changed); err != nil {
 		t.Fatal(err)
 	}
-	second, _ := until(t, stream, snapshot.ScopeNodeRuntime)
+	second, _ := desktest.Until(t, stream, snapshot.ScopeNodeRuntime)
 	n.Trust.Roles = []string{"ingress"}
 	is := held(second)
 	if is.GetConfigVersion() <= was.GetConfigVersion() || is.GetGeneration() <= was.GetGeneration() {
@@ -522,7 +503,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
 	}
-	third, _ := until(t, stream, snapshot.ScopeNodeRuntime)
+	third, _ := desktest.Until(t, stream, snapshot.ScopeNodeRuntime)
 	if h := held(third); h.GetConfigVersion() <= is.GetConfigVersion() {
 		t.Fatalf("after %v came %v", is, h)
 	}
@@ -603,6 +584,22 @@ type fakeStream struct {
 }
 
 func (s fakeStream) Context() context.Context { return s.ctx }
+
+// silentStream is a stream whose caller sends nothing more.
+type silentStream struct{ fakeStream }
+
+func (s silentStream) RecvMsg(any) error { <-s.ctx.Done(); return s.ctx.Err() }
+
+// A request that its caller does not end is given up, with what it holds.
+func TestRequestOfAStreamIsReadInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := coordinator.ReadRequest(silentStream{fakeStream{ctx: ctx}}, nil, cancel); !errors.Is(err,
+			context.DeadlineExceeded) {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
 
 // Every goroutine that a coordinator starts is gone when Run returns.
 func TestNothingIsLeftRunning(t *testing.T) {

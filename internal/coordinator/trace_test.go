@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/goldentest"
@@ -389,7 +390,7 @@ func (tr *tracing) settled(seed string) *coordinatortest.Desk {
 	d.Seed = seed
 	d.Open()
 	coordinatortest.WantOnly(tr.T, "first set", d.Set(coordinatortest.PoolEntries), "")
-	mustPut(d, "kind: qos\nname: gold\npriority: 1\n")
+	desktest.MustPut(d, "kind: qos\nname: gold\npriority: 1\n")
 	m := d.Machine()
 	token := d.Token(&fealtyv1.CreateTokenRequest{Entry: "small", Name: "a"})
 	coordinatortest.WantOnly(tr.T, "join", m.Join(identity.Data, proof.NewTokenProver(token)), "")
@@ -438,7 +439,7 @@ func traceRotateMeshKey(tr *tracing) {
 	d := tr.settled("")
 	before := d.State()
 	tr.during("rotate the mesh CA key", func() error {
-		_, err := trustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+		_, err := desktest.TrustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	if after := d.State(); after.MeshKey == before.MeshKey {
@@ -574,7 +575,7 @@ func traceSetWithPeer(tr *tracing) {
 	tr.during("it says where it is",
 		func() error { return peer.c.Rooms().Announcement.Announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
-		_, err := trustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+		_, err := desktest.TrustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	tr.during("the second looks at the head", func() error {

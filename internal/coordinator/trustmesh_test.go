@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -95,7 +96,7 @@ func TestRotateMeshKey(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a, b := d.Joined("a"), d.Joined("b")
 	before := d.State()
-	dry, err := trustService(d).RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{DryRun: true})
+	dry, err := desktest.TrustService(d).RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{DryRun: true})
 	if err != nil || dry.GetAuthorityEpoch() != before.Head.AuthorityEpoch+1 || dry.GetMeshKeyId() != "" ||
 		d.State() != before {
 		t.Fatalf("dry run: %v, %v", dry, err)
@@ -103,12 +104,12 @@ func TestRotateMeshKey(t *testing.T) {
 	if r := dry.GetTrust().GetMeshRollout(); r.GetMembers() != 2 || r.GetRenewed() != 2 {
 		t.Errorf("before: %v", r)
 	}
-	_, err = trustService(d).RotateMeshKey(t.Context(),
+	_, err = desktest.TrustService(d).RotateMeshKey(t.Context(),
 		&fealtyv1.RotateMeshKeyRequest{Reason: string(make([]byte, record.MaxReasonBytes+1))})
 	coordinatortest.WantOnly(t, "a long reason", err, explain.RequestField)
 	gone, cancel := context.WithCancel(t.Context())
 	d.Faults.Arm("rekey.before-swap", func() error { cancel(); return nil }) // whoever asked hangs up
-	resp, err := trustService(d).RotateMeshKey(gone, &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+	resp, err := desktest.TrustService(d).RotateMeshKey(gone, &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 	d.Faults.Disarm("rekey.before-swap")
 	if err != nil && !errors.Is(err, explain.DoneNotInForce) { // the rest of the answer was not read
 		t.Fatal(err)
@@ -126,7 +127,7 @@ func TestRotateMeshKey(t *testing.T) {
 	}
 	want := func(renewed uint32, missing string) {
 		t.Helper()
-		got, err := trustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
+		got, err := desktest.TrustService(d).GetTrust(t.Context(), &fealtyv1.GetTrustRequest{})
 		if r := got.GetTrust().GetMeshRollout(); err != nil || r.GetMembers() != 2 || r.GetRenewed() != renewed ||
 			fmt.Sprint(r.GetMissing()) != missing {
 			t.Errorf("%v, %v, want %d renewed and %s missing", r, err, renewed, missing)
@@ -142,7 +143,7 @@ func TestRotateMeshKey(t *testing.T) {
 		t.Errorf("%d audit entries", len(found))
 	}
 	d.Store.SetDown(coordinatortest.ErrDown)
-	_, err = trustService(d).RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{})
+	_, err = desktest.TrustService(d).RotateMeshKey(t.Context(), &fealtyv1.RotateMeshKeyRequest{})
 	if err == nil || d.State() != s {
 		t.Errorf("without a store: %v", err)
 	}

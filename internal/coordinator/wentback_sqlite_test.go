@@ -9,6 +9,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/internal/store"
@@ -48,7 +49,7 @@ func TestPutBackAndGrown(t *testing.T) {
 				_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
 					f.C.Rooms().Desired.RegisterServices).PutConfig(
 					f.Context(),
-					putRequest(qosRecord))
+					desktest.PutRequest(desktest.QosRecord))
 				coordinatortest.WantOnly(t, "put", err, "")
 			}
 			// Many more, so that what a start itself writes is not what passes the revision.
@@ -86,7 +87,7 @@ func TestPutBackAndGrown(t *testing.T) {
 			_, err := coordinatortest.Served[fealtyv1.ConfigServiceServer](
 				f.C.Rooms().Desired.RegisterServices).PutConfig(
 				f.Context(),
-				putRequest(qosRecord))
+				desktest.PutRequest(desktest.QosRecord))
 			if want := tc.want != ""; (err != nil && explain.Of(err).Code == explain.StoreWentBack) != want {
 				t.Errorf("a change: %v", err)
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -113,7 +114,7 @@ func TestStoreWentBack(t *testing.T) {
 		t.Fatalf("the trust state of before: %v", err)
 	}
 	wantWentBack(d, "while it runs")
-	if forgedRecords(d.C) != 0 {
+	if coordinatortest.ForgedRecords(d.C) != 0 {
 		t.Error("it says that somebody altered a record")
 	}
 	was := d.Store.Snapshot()
@@ -501,15 +502,15 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	lies, hears := connect(liar, said), connect(honest, &fealtyv1.ConnectRequest{Name: "honest"})
 	// It is sent what there is like anybody.
-	until(t, lies, snapshot.ScopeTrustBundle)
-	until(t, hears, snapshot.ScopeTrustBundle)
+	desktest.Until(t, lies, snapshot.ScopeTrustBundle)
+	desktest.Until(t, hears, snapshot.ScopeTrustBundle)
 	banIn(f, other)
 	l, err := f.Store.List(f.Context(), bundle.StateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
-		sent, _ := until(t, stream, snapshot.ScopeTrustBundle)
+		sent, _ := desktest.Until(t, stream, snapshot.ScopeTrustBundle)
 		bundle, h, err := f.C.Rooms().Head.State().Bundle.Open(sent.GetEnvelope())
 		if err != nil {
 			t.Fatal(err)

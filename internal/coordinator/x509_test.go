@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -245,11 +246,11 @@ func TestX509ClaimedMember(t *testing.T) {
 		{"a name that nobody has, by a proof that gives another", "nobody", "member", func() { join("member") },
 			explain.JoinOtherMember},
 		{"one that was removed", "removed", "removed",
-			func() { join("removed"); remove(d, t, identity.Data, "removed") }, explain.JoinOtherMember},
+			func() { join("removed"); desktest.RemoveAt(d, t, identity.Data, "removed") }, explain.JoinOtherMember},
 		{"one that never was", "new", "new", func() {}, explain.JoinOtherMember},
 		{"one that was replaced", "replaced", "replaced",
 			func() { join("replaced"); replace(d, t, identity.Data, "replaced") }, explain.JoinOtherMember},
-		{"one that is banned", "banned", "banned", func() { join("banned"); banAt(d, t, identity.Data, "banned") },
+		{"one that is banned", "banned", "banned", func() { join("banned"); desktest.BanAt(d, t, identity.Data, "banned") },
 			explain.JoinBanned},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -291,7 +292,7 @@ func TestX509BannedForGood(t *testing.T) {
 	if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
-	banAt(d, t, identity.Data, "c")
+	desktest.BanAt(d, t, identity.Data, "c")
 	d.Advance(60 * 24 * time.Hour)
 	if err := d.C.PruneOnce(t.Context(), d.State(), d.Clock()); err != nil {
 		t.Fatal(err)
@@ -316,12 +317,12 @@ func TestX509WhatKeepsACertificateOut(t *testing.T) {
 		want explain.Code // "" for in again
 	}{
 		{"nothing", func(*coordinatortest.Desk) {}, ""},
-		{"remove", func(d *coordinatortest.Desk) { remove(d, t, identity.Data, "c") }, ""},
+		{"remove", func(d *coordinatortest.Desk) { desktest.RemoveAt(d, t, identity.Data, "c") }, ""},
 		{"replace", func(d *coordinatortest.Desk) { replace(d, t, identity.Data, "c") }, ""},
-		{"ban", func(d *coordinatortest.Desk) { banAt(d, t, identity.Data, "c") }, explain.JoinBanned},
+		{"ban", func(d *coordinatortest.Desk) { desktest.BanAt(d, t, identity.Data, "c") }, explain.JoinBanned},
 		{"ban and remove", func(d *coordinatortest.Desk) {
-			banAt(d, t, identity.Data, "c")
-			remove(d, t, identity.Data,
+			desktest.BanAt(d, t, identity.Data, "c")
+			desktest.RemoveAt(d, t, identity.Data,
 				"c")
 		},
 			explain.JoinBanned},

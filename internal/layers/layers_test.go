@@ -127,6 +127,7 @@ var levels = []struct {
 	{"internal/dashboard", 13, "a client"},
 
 	{"internal/coordinator/coordinatortest", 14, "a whole coordinator, for tests of its rooms"},
+	{"internal/coordinator/desktest", 15, "what tests do at one"},
 	{"internal/cli", 14, "commands"},
 	{"internal/devcluster", 14, "a whole cluster in one process"},
 	{"internal/sim", 14, "whole fleets"},

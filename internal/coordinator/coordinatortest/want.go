@@ -5,9 +5,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -309,4 +311,26 @@ func Within(t testing.TB, what string, cond func() bool) {
 		}
 		time.Sleep(min(max(waited/8, time.Millisecond), 50*time.Millisecond))
 	}
+}
+
+// FewerChecks has rapid check only so often in this test, unless -rapid.checks says how
+// often. The flag is the process's: a test that calls this is not in parallel.
+func FewerChecks(t *testing.T, checks string) {
+	t.Helper()
+	if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+		t.Cleanup(func() { _ = f.Value.Set(f.DefValue) })
+		if err := f.Value.Set(checks); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// KeyNumber is the n-th of keys that nobody has.
+func KeyNumber(n int) identity.KeyID {
+	return identity.KeyID(sha256.Sum256(fmt.Appendf(nil, "key %d", n)))
+}
+
+// ForgedRecords is how many records c refused because their MAC failed.
+func ForgedRecords(c *coordinator.Coordinator) float64 {
+	return CounterOf(c.Registry(), "fealty_store_forged_records_total")
 }

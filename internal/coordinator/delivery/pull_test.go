@@ -1,4 +1,4 @@
-package coordinator_test
+package delivery_test
 
 import (
 	"bytes"
@@ -18,9 +18,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -178,9 +178,9 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 			records = append(records, fmt.Sprintf("kind: peer\nname: p%d\nmember: data/a\naddresses: [%s]\nclass: bootstrap",
 				i, strings.Join(addresses, ", ")))
 		}
-		mustPut(d, strings.Join(records, "\n---\n"))
-		p := mustPublish(d, publication.NewPublisher())
-		sum := given(t, d, p, "a")[snapshot.ScopePeerDirectory].ContentHash
+		desktest.MustPut(d, strings.Join(records, "\n---\n"))
+		p := desktest.MustPublish(d, publication.NewPublisher())
+		sum := desktest.Given(t, d, p, "a")[snapshot.ScopePeerDirectory].ContentHash
 		large := p.Contents[sum.String()]
 		chunks := (len(large) + 16<<10 - 1) / (16 << 10) // 16 KiB each
 
@@ -213,7 +213,7 @@ func TestPullIsChunkedAndBounded(t *testing.T) {
 			t.Errorf("of %d members pulls are under way", n)
 		}
 		close(release)
-		d.C.Readers().Wait()
+		synctest.Wait() // until what was sent late is
 		// The rate counts whatever the pulls did.
 		var err error
 		for range delivery.PullBurst {
@@ -326,20 +326,4 @@ func TestGetSnapshot(t *testing.T) {
 			t.Errorf("%v: %v, %v", c.req, resp.GetSnapshot().GetScope(), err)
 		}
 	}
-}
-
-// silentStream is a stream whose caller sends nothing more.
-type silentStream struct{ fakeStream }
-
-func (s silentStream) RecvMsg(any) error { <-s.ctx.Done(); return s.ctx.Err() }
-
-// A request that its caller does not end is given up, with what it holds.
-func TestRequestOfAStreamIsReadInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		if err := coordinator.ReadRequest(silentStream{fakeStream{ctx: ctx}}, nil, cancel); !errors.Is(err,
-			context.DeadlineExceeded) {
-			t.Errorf("ended with %v", err)
-		}
-	})
 }

@@ -1,0 +1,41 @@
+package desktest
+
+import (
+	"context"
+	"strings"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+)
+
+// ConfigAt is the service of the config.
+func ConfigAt(d *coordinatortest.Desk) fealtyv1.ConfigServiceServer {
+	return coordinatortest.Served[fealtyv1.ConfigServiceServer](d.C.Rooms().Desired.RegisterServices)
+}
+
+// PutAt puts records, which are documents of one text.
+func PutAt(d *coordinatortest.Desk, text string) (*fealtyv1.PutConfigResponse, error) {
+	return ConfigAt(d).PutConfig(context.Background(), PutRequest(text))
+}
+
+// PutRequest is the request for [PutAt].
+func PutRequest(text string) *fealtyv1.PutConfigRequest {
+	req := &fealtyv1.PutConfigRequest{}
+	for doc := range strings.SplitSeq(text, "\n---\n") {
+		req.Records = append(req.Records, []byte(doc))
+	}
+	return req
+}
+
+// MustPut is [PutAt] of records that are in order.
+func MustPut(d *coordinatortest.Desk, text string) *fealtyv1.PutConfigResponse {
+	d.T.Helper()
+	resp, err := PutAt(d, text)
+	if err != nil {
+		d.T.Fatalf("put: %v", err)
+	}
+	return resp
+}
+
+// QosRecord is a record that everybody gets.
+const QosRecord = "kind: qos\nname: gold\npriority: 7\n"

@@ -1,0 +1,40 @@
+package desktest
+
+import (
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+)
+
+// BanAt bans a member, as an admin does.
+func BanAt(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
+	t.Helper()
+	_, err := d.Members().BanMember(t.Context(),
+		&fealtyv1.BanMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
+	coordinatortest.WantOnly(t, "ban", err, "")
+}
+
+// UnbanAt ends the ban of a member.
+func UnbanAt(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
+	t.Helper()
+	_, err := d.Members().UnbanMember(t.Context(), &fealtyv1.UnbanMemberRequest{Kind: string(kind), Name: name})
+	coordinatortest.WantOnly(t, "unban", err, "")
+}
+
+// RemoveAt removes a member.
+func RemoveAt(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
+	t.Helper()
+	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: string(kind), Name: name})
+	coordinatortest.WantOnly(t, "remove", err, "")
+}
+
+// DrainAt drains a data member.
+func DrainAt(d *coordinatortest.Desk, t *testing.T, name string) *fealtyv1.DrainMemberResponse {
+	t.Helper()
+	resp, err := d.Members().DrainMember(t.Context(),
+		&fealtyv1.DrainMemberRequest{Kind: "data", Name: name, Reason: "old rack"})
+	coordinatortest.WantOnly(t, "drain", err, "")
+	return resp
+}
