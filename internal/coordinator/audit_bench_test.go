@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/audit"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -129,7 +130,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 		return time.Since(began).Seconds() / batch, (processorTime(b) - used).Seconds() / batch
 	}
 	checkpoint := func() (entries uint64, took time.Duration) {
-		leader, _, _ := awaitLeader(b, all...)
+		leader, _, _ := desktest.AwaitLeader(b, all...)
 		before := auditReport(b, leader.C, leader.Store).Covered
 		began := time.Now()
 		if err := leader.C.Rooms().Audit.Checkpoint(f.Context(), leader.C.Rooms().Head.State(), 0); err != nil {

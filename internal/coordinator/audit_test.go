@@ -343,7 +343,7 @@ func TestAuditWhole(t *testing.T) {
 	}
 	drain()
 	wantWhole(t, d.Store, checkpointed(d))
-	entries, _ := audits(d, "test.noted")
+	entries, _ := desktest.Audits(d, "test.noted")
 	told := map[string]int{}
 	for _, e := range entries {
 		told[e.Target]++
@@ -543,7 +543,7 @@ func TestAuditOverMoves(t *testing.T) {
 	if before.Number == 0 {
 		t.Fatal("no checkpoint came before the head moved")
 	}
-	reseedIn(f)
+	desktest.ReseedIn(f)
 	if last := last(); last.Number <= before.Number {
 		t.Errorf("checkpoint %d is the last before and after a new seed", last.Number)
 	}

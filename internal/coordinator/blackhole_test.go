@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -73,20 +74,20 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 			}
 		}
 	}
-	all := coordinatorsWith(t, open, func(cfg *coordinator.Config) {
+	all := desktest.CoordinatorsWith(t, open, func(cfg *coordinator.Config) {
 		cfg.Timing.Lease, cfg.Timing.Beat, cfg.Timing.MaxHeadAge = election.DefaultLease/2, election.DefaultBeat/2,
 			5*time.Minute
 	})
 	t.Cleanup(way.Heal) // so that a test that failed ends
 
-	_, term, _ := awaitLeader(t, all...)
+	_, term, _ := desktest.AwaitLeader(t, all...)
 	var known []*swallowed
 	for i, f := range all {
 		known = append(known, newSwallowed(f, string(rune('a'+i))))
 	}
 	for _, f := range all {
 		for _, k := range known {
-			awaitTold(f, "data/"+k.name)
+			desktest.AwaitTold(f, "data/"+k.name)
 		}
 	}
 	head := all[0].C.Rooms().Head.State().Head
@@ -94,7 +95,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	way.BlackHole()
 	before := withoutBeats(t, direct)
 	for _, f := range all {
-		awaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
+		desktest.AwaitSeen(f, func(l *fealtyv1.Leader) bool { return l.GetTerm() == 0 })
 		if _, _, ok := f.C.Rooms().Election.Leading(); ok {
 			t.Error("it leads, and reaches no store")
 		}
@@ -119,7 +120,7 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 
 	way.Heal()
-	leader, next, _ := awaitLeader(t, all...)
+	leader, next, _ := desktest.AwaitLeader(t, all...)
 	if next < term {
 		t.Errorf("term %d comes after %d", next, term)
 	}
@@ -138,10 +139,10 @@ func TestNetworkSwallowsPostgres(t *testing.T) {
 	}
 	leader.Member("after")
 	for _, f := range all {
-		awaitTold(f, "data/after")
+		desktest.AwaitTold(f, "data/after")
 	}
-	awaitAgreed(t, 0, all...)
-	wantOneLeader(t, all...)
+	desktest.AwaitAgreed(t, 0, all...)
+	desktest.WantOneLeader(t, all...)
 	for _, k := range known {
 		k.awaitAudit(t, direct)
 	}
@@ -182,7 +183,7 @@ type swallowed struct {
 
 func newSwallowed(f *coordinatortest.Fleet, name string) *swallowed {
 	f.T.Helper()
-	k := &swallowed{name: name, n: f.Member(name), people: f.Local(), leads: leaderClient(f)}
+	k := &swallowed{name: name, n: f.Member(name), people: f.Local(), leads: desktest.LeaderClient(f)}
 	k.member = coordinatortest.NewClients(k.n.Conn())
 	k.prover = proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"}))
 	k.signed = &fealtyv1.SetManifestRequest{Manifest: f.Manifest("  - {name: more, kind: witness, match: " +

@@ -2,7 +2,6 @@ package coordinator_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +10,6 @@ import (
 	"testing/synctest"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -19,31 +17,10 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
-	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-// audits returns what the audit log says of an action, in order.
-func audits(d *coordinatortest.Desk, action string) (out []record.AuditEntry, text string) {
-	d.T.Helper()
-	for _, e := range d.Store.Snapshot() {
-		if !strings.HasPrefix(e.Key, auditlog.Prefix) {
-			continue
-		}
-		var a record.AuditEntry
-		if err := json.Unmarshal(e.Value, &a); err != nil {
-			d.T.Fatal(err)
-		}
-		if a.Action == action {
-			out = append(out, a)
-			text += string(e.Value)
-		}
-	}
-	slices.SortFunc(out, func(a, b record.AuditEntry) int { return strings.Compare(a.Target, b.Target) })
-	return out, text
-}
 
 func TestConfigPutGetListDelete(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
@@ -69,7 +46,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 			t.Errorf("change %v, after %v", c, put.GetChanges()[i])
 		}
 	}
-	entries, text := audits(d, "config.put")
+	entries, text := desktest.Audits(d, "config.put")
 	if len(entries) != len(config.Kinds()) || strings.Contains(text, "verify-full") ||
 		entries[0].Fields["after"] == "" || entries[0].Fields["before"] != "" {
 		t.Errorf("%d audit entries: %s", len(entries), text)
@@ -125,7 +102,7 @@ func TestConfigPutGetListDelete(t *testing.T) {
 	if err != nil || len(d.Store.Keys(desired.RecordPrefix)) != 0 || gone.GetVersion() <= put.GetVersion() {
 		t.Fatalf("delete of all: %v, %v", gone, err)
 	}
-	if entries, _ := audits(d, "config.delete"); len(entries) != len(config.Kinds()) ||
+	if entries, _ := desktest.Audits(d, "config.delete"); len(entries) != len(config.Kinds()) ||
 		entries[0].Fields["before"] == "" || entries[0].Fields["after"] != "" {
 		t.Errorf("audit of the deletion: %v", entries)
 	}
@@ -377,7 +354,7 @@ func TestConfigUnknownOutcome(t *testing.T) {
 		coordinatortest.WantOnly(t, name, err, tt.code)
 		// What happened or not, the same again leads there, and nothing is double.
 		desktest.MustPut(d, desktest.QosRecord)
-		if entries, _ := audits(d, "config.put"); len(entries) != 1 {
+		if entries, _ := desktest.Audits(d, "config.put"); len(entries) != 1 {
 			t.Errorf("%s: %d audit entries", name, len(entries))
 		}
 	}

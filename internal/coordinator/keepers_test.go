@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -95,7 +96,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 			what = "another key"
 			putKeyFile(r, []byte(key))
 		}
-		_, err := reseedClient(r).PrepareReseed(r.Context(), &fealtyv1.PrepareReseedRequest{})
+		_, err := desktest.ReseedClient(r).PrepareReseed(r.Context(), &fealtyv1.PrepareReseedRequest{})
 		coordinatortest.WantCode(t, err, explain.KeeperNotHere)
 		if text := explain.Of(err).Error(); !strings.Contains(text, "coordinator-1") ||
 			!strings.Contains(text, string(id)) {
@@ -121,7 +122,7 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 		coordinatortest.WantOnly(t, "read a copy", err, "")
 		_, err = f.Store.CompareAndSwap(t.Context(), of.FormerKey("host"), 0, e.Value)
 		coordinatortest.WantOnly(t, "write it in the old place", err, "")
-		reseedIn(f)
+		desktest.ReseedIn(f)
 		r.AwaitHead(f)
 		if now := coordinatortest.KeyIDs(t, f.C, f.Store); !slices.Equal(now, []keyring.KeyID{id}) {
 			t.Errorf("the new seed is sealed under %v, want %v", now, id)
@@ -378,7 +379,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	if got := status(); got != "" {
 		t.Errorf("shown is %q", got)
 	}
-	if entries, _ := audits(d, "keeper.forget"); len(entries) != 1 {
+	if entries, _ := desktest.Audits(d, "keeper.forget"); len(entries) != 1 {
 		t.Errorf("%d audit entries", len(entries))
 	}
 	d.Restart()

@@ -212,7 +212,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	if n := d.C.Rooms().Auditing.Waiting(); n != 0 {
 		t.Errorf("%d audit entries still wait", n)
 	}
-	if entries, _ := audits(d, "member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" ||
+	if entries, _ := desktest.Audits(d, "member.renew.outage"); len(entries) < 9 || entries[0].Fields["not_after"] == "" ||
 		entries[0].Fields["key"] == "" || entries[0].At.Before(began) {
 		t.Errorf("%d audit entries of the outage: %v", len(entries), entries[:min(1, len(entries))])
 	}

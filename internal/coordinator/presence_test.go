@@ -115,8 +115,8 @@ func TestDeadCoordinatorIsFound(t *testing.T) {
 	}
 	first, second, third := x.all[0], x.all[1], x.all[2]
 
-	if leader, _, _ := awaitLeader(t, x.all...); leader != first {
-		_, err := leaderClient(leader).TransferLeader(t.Context(),
+	if leader, _, _ := desktest.AwaitLeader(t, x.all...); leader != first {
+		_, err := desktest.LeaderClient(leader).TransferLeader(t.Context(),
 			&fealtyv1.TransferLeaderRequest{To: "coordinator-1"})
 		coordinatortest.WantOnlyNil(t, err)
 	}
@@ -242,7 +242,7 @@ func TestFindingsOfOthersAreTold(t *testing.T) {
 	var leader, other *coordinatortest.Fleet
 	var own []*fealtyv1.Finding
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
-		one, _, others := awaitLeader(t, x.all...)
+		one, _, others := desktest.AwaitLeader(t, x.all...)
 		leader, other = one, others[0]
 		if own = found(leader); len(own) > 0 && own[0].GetCoordinator() == "" {
 			break

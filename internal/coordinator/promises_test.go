@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -263,7 +264,7 @@ func TestVerifyFollowsAReseed(t *testing.T) {
 	former, oldHistory := keep(f), coordinatortest.Loaded(f)
 	found, err := coordinatortest.VerifyAt(t, f.Addr, recovery.Expected{Manifest: old.Manifest})
 	coordinatortest.WantOnly(t, "verify", err, "")
-	reseedIn(f)
+	desktest.ReseedIn(f)
 	f.AwaitState("the new seed",
 		func(s *authority.State) bool { return s.Phase == authority.Ready && s.RootPin != old.RootPin })
 	s := f.C.Rooms().Head.State()

@@ -83,7 +83,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	if told == nil || told.ID != r.ID {
 		t.Errorf("who keeps marks is told of %v", told)
 	}
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	s := f.C.Rooms().Head.State()
 	if s.Head.Kind != history.KindRestore {
 		t.Fatalf("the head is a %v", s.Head.Kind)

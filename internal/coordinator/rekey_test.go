@@ -6,6 +6,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -152,7 +153,7 @@ func TestHeadsThatAreNotAdoptedKeepTheirKeys(t *testing.T) {
 		if action == transition.ActionMeshMade {
 			want++ // that of the first set
 		}
-		if found, _ := audits(d, action); len(found) != want {
+		if found, _ := desktest.Audits(d, action); len(found) != want {
 			t.Errorf("%d entries of %s, want %d", len(found), action, want)
 		}
 	}

@@ -108,8 +108,8 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			}
 		}},
 		{"TrustService.ApplyEmergency", "nothing: it is in force", func(d *coordinatortest.Desk) func() error {
-			raw := statement(d, 1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
-			return func() error { _, err := apply(d, raw, false); return err }
+			raw := desktest.Statement(d, 1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} })
+			return func() error { _, err := desktest.ApplyEmergency(d, raw, false); return err }
 		}},
 		{"LeaderService.TransferLeader", "the next leader is sent away too",
 			func(d *coordinatortest.Desk) func() error {

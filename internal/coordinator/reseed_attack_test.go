@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/reseal"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -52,7 +53,7 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 			records := recordText(f)
 			oldAlice, oldBob := p.ShareFile(f.Store, "alice"), p.ShareFile(f.Store, "bob")
 			f.Faults.Fail(tc.point, coordinatortest.ErrCrash)
-			_, _ = reseedClient(f).CommitReseed(f.Context(), prepare(f, nil))
+			_, _ = desktest.ReseedClient(f).CommitReseed(f.Context(), desktest.PrepareReseed(f, nil))
 			newAlice, newBob := p.ShareFile(f.Store, "alice"), p.ShareFile(f.Store, "bob")
 			f.Stop()
 			f.Faults.Disarm(tc.point)
@@ -75,7 +76,7 @@ func TestOwnersEndACutOffReseed(t *testing.T) {
 			if _, err := f.Bring(bob, recovery.Options{}); err != nil {
 				t.Fatalf("the owners do not bring the cluster back: %v", err)
 			}
-			awaitPhase(f, authority.Ready)
+			f.Await(authority.Ready)
 			if !unlocked(f) {
 				t.Error("the records are still locked")
 			}
@@ -99,7 +100,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	records := recordText(f)
 	f.Faults.Fail("set.after-swap", coordinatortest.ErrCrash)
 	f.Faults.Fail("adopt.begin", coordinatortest.ErrCrash) // of whoever follows the head too
-	if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil)); err == nil {
+	if _, err := desktest.ReseedClient(f).CommitReseed(f.Context(), desktest.PrepareReseed(f, nil)); err == nil {
 		t.Fatal("the crash was survived")
 	}
 	f.Restart()
@@ -123,7 +124,7 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.C.Rooms().Head.LookAgain()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	if got := recordText(f); got != records {
 		t.Errorf("the records are\n%s\nwant\n%s", got, records)
 	}
@@ -142,7 +143,7 @@ func TestRecordLockThatIsPutBack(t *testing.T) {
 	kept := []store.Write{{Key: a.Key, Value: a.Value}}
 	f.Faults.Fail("set.after-swap", coordinatortest.ErrCrash)
 	f.Faults.Fail("adopt.begin", coordinatortest.ErrCrash) // of whoever follows the head too
-	if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil)); err == nil {
+	if _, err := desktest.ReseedClient(f).CommitReseed(f.Context(), desktest.PrepareReseed(f, nil)); err == nil {
 		t.Fatal("the crash was survived")
 	}
 	f.Restart()
@@ -156,7 +157,7 @@ func TestRecordLockThatIsPutBack(t *testing.T) {
 	f.Faults.Disarm("set.after-swap")
 	f.Faults.Disarm("adopt.begin")
 	f.C.Rooms().Head.LookAgain()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	if _, err := f.Local().Member.RemoveMember(f.Context(),
 		&fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a", Force: true, Reason: "test"}); err != nil {
 		t.Fatal(err)
@@ -167,7 +168,7 @@ func TestRecordLockThatIsPutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Restart()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	if !unlocked(f) {
 		t.Error("the records are locked")
 	}
@@ -214,7 +215,7 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 	}
 	// An admin that is under the old root is still told that its own reseed is done.
 	if _, err := fealtyv1.NewReseedServiceClient(conns[identity.Admin]).CommitReseed(f.Context(),
-		prepare(f, nil)); err != nil {
+		desktest.PrepareReseed(f, nil)); err != nil {
 		t.Errorf("the answer to who asked: %v", err)
 	}
 	for kind, conn := range conns {

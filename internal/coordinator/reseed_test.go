@@ -36,49 +36,8 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-func reseedClient(f *coordinatortest.Fleet) fealtyv1.ReseedServiceClient {
-	f.T.Helper()
-	return fealtyv1.NewReseedServiceClient(f.LocalConn())
-}
-
-// prepare has the coordinator make a seed, and returns what commits it, signed.
-func prepare(f *coordinatortest.Fleet, m []byte) *fealtyv1.CommitReseedRequest {
-	f.T.Helper()
-	p, err := reseedClient(f).PrepareReseed(f.Context(), &fealtyv1.PrepareReseedRequest{Manifest: m})
-	if err != nil {
-		f.T.Fatalf("prepare: %v", err)
-	}
-	return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
-		Reason: "test", Signatures: signChangeIn(f, p.GetChange(), f.Signer)}
-}
-
-// signChangeIn signs a change of root.
-func signChangeIn(f *coordinatortest.Fleet, change []byte,
-	signers ...ed25519.PrivateKey) (out []*fealtyv1.ManifestSignature) {
-	for _, signer := range signers {
-		key, err := manifest.NewKey(signer.Public().(ed25519.PublicKey))
-		if err != nil {
-			f.T.Fatal(err)
-		}
-		out = append(out, &fealtyv1.ManifestSignature{Key: key.String(),
-			Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))})
-	}
-	return out
-}
-
-// reseedIn gives the fleet a new seed.
-func reseedIn(f *coordinatortest.Fleet) *fealtyv1.CommitReseedResponse {
-	f.T.Helper()
-	resp, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil))
-	if err != nil {
-		f.T.Fatalf("reseed: %v", err)
-	}
-	return resp
-}
 
 // former is what somebody kept who had the seed before it was changed.
 type former struct {
@@ -192,15 +151,15 @@ func TestReseed(t *testing.T) {
 	before := f.C.Rooms().Head.State()
 
 	// Nothing happens before the signers signed.
-	commit := prepare(f, nil)
+	commit := desktest.PrepareReseed(f, nil)
 	dry := &fealtyv1.CommitReseedRequest{Change: commit.Change, Signatures: commit.Signatures, DryRun: true}
-	if _, err := reseedClient(f).CommitReseed(f.Context(), dry); err != nil {
+	if _, err := desktest.ReseedClient(f).CommitReseed(f.Context(), dry); err != nil {
 		t.Fatalf("dry run: %v", err)
 	}
 	if f.C.Rooms().Head.State().Head.Hash != before.Head.Hash {
 		t.Fatal("a dry run moved the head")
 	}
-	done, err := reseedClient(f).CommitReseed(f.Context(), commit)
+	done, err := desktest.ReseedClient(f).CommitReseed(f.Context(), commit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +272,7 @@ func TestReseed(t *testing.T) {
 	}
 
 	// And once more.
-	reseedIn(f)
+	desktest.ReseedIn(f)
 	if s := f.C.Rooms().Head.State(); s.Head.SeedEpoch != 3 || len(s.Bundle.RootChanges) != 2 {
 		t.Fatalf("after a second reseed: seed epoch %d, %d changes of root", s.Head.SeedEpoch,
 			len(s.Bundle.RootChanges))
@@ -366,9 +325,9 @@ func TestReseedRefusals(t *testing.T) {
 	}
 	commit := func(edit func(*fealtyv1.CommitReseedRequest)) error {
 		t.Helper()
-		req := prepare(f, nil)
+		req := desktest.PrepareReseed(f, nil)
 		edit(req)
-		_, err := reseedClient(f).CommitReseed(f.Context(), req)
+		_, err := desktest.ReseedClient(f).CommitReseed(f.Context(), req)
 		return err
 	}
 	head := f.C.Rooms().Head.State().Head.Hash
@@ -379,12 +338,12 @@ func TestReseedRefusals(t *testing.T) {
 	}{
 		{"nobody signed", func(r *fealtyv1.CommitReseedRequest) { r.Signatures = nil }, explain.ManifestUnsigned},
 		{"a stranger signed", func(r *fealtyv1.CommitReseedRequest) {
-			r.Signatures = signChangeIn(f, r.Change,
+			r.Signatures = desktest.SignChangeIn(f, r.Change,
 				stranger)
 		},
 			explain.SignatureForeign},
 		{"another seed was signed", func(r *fealtyv1.CommitReseedRequest) {
-			prepare(f, nil)
+			desktest.PrepareReseed(f, nil)
 		}, explain.ReseedUnprepared},
 		{"the change was altered",
 			func(r *fealtyv1.CommitReseedRequest) {
@@ -411,26 +370,26 @@ func TestReseedRefusals(t *testing.T) {
 	if got := f.C.Rooms().Head.State().Head.Hash; got != head {
 		t.Fatal("the head moved")
 	}
-	if _, err := reseedClient(f).PrepareReseed(f.Context(),
+	if _, err := desktest.ReseedClient(f).PrepareReseed(f.Context(),
 		&fealtyv1.PrepareReseedRequest{Manifest: []byte(strings.Replace(string(f.Manifest("")), coordinatortest.Cluster,
 			"other.example", 1))}); err == nil {
 		t.Error("a seed was prepared for another cluster")
 	}
 	// The history moved on while people signed.
-	req := prepare(f, nil)
+	req := desktest.PrepareReseed(f, nil)
 	if err := f.Set(f.Manifest("  - {name: more, kind: data, match: [\"token:more\"]}\n")); err != nil {
 		t.Fatal(err)
 	}
-	_, err = reseedClient(f).CommitReseed(f.Context(), req)
+	_, err = desktest.ReseedClient(f).CommitReseed(f.Context(), req)
 	coordinatortest.WantCode(t, err, explain.ManifestStale)
 	// A restart forgets what was prepared.
-	req = prepare(f, nil)
+	req = desktest.PrepareReseed(f, nil)
 	f.Restart()
-	_, err = reseedClient(f).CommitReseed(f.Context(), req)
+	_, err = desktest.ReseedClient(f).CommitReseed(f.Context(), req)
 	coordinatortest.WantCode(t, err, explain.ReseedUnprepared)
 	// And with everything in order it is done, with another manifest at once.
 	more := f.Manifest("  - {name: evenmore, kind: data, match: [\"token:evenmore\"]}\n")
-	if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, more)); err != nil {
+	if _, err := desktest.ReseedClient(f).CommitReseed(f.Context(), desktest.PrepareReseed(f, more)); err != nil {
 		t.Fatal(err)
 	}
 	if s := f.C.Rooms().Head.State(); s.Head.SeedEpoch != 2 || string(s.Manifest.Bytes()) != string(more) {
@@ -463,10 +422,10 @@ func TestReseedInterrupted(t *testing.T) {
 				a := f.Member("a")
 				f.Member("b")
 				records := recordText(f)
-				req := prepare(f, nil)
+				req := desktest.PrepareReseed(f, nil)
 				old := keep(f)
 				f.Faults.Fail(tc.point, crash)
-				_, err := reseedClient(f).CommitReseed(f.Context(), req)
+				_, err := desktest.ReseedClient(f).CommitReseed(f.Context(), req)
 				if tc.epoch == 1 && err == nil {
 					t.Fatal("the crash was survived")
 				}
@@ -511,7 +470,7 @@ func TestReseedInterrupted(t *testing.T) {
 					return
 				}
 				// The same signatures do, if the process still has the seed.
-				_, err = reseedClient(f).CommitReseed(f.Context(), req)
+				_, err = desktest.ReseedClient(f).CommitReseed(f.Context(), req)
 				if restart {
 					coordinatortest.WantCode(t, err, explain.ReseedUnprepared)
 				} else if err != nil {
@@ -583,7 +542,7 @@ func TestJoinsDuringAReseed(t *testing.T) {
 		})
 	}
 	for range 3 {
-		reseedIn(f)
+		desktest.ReseedIn(f)
 	}
 	close(stop)
 	wg.Wait()
@@ -611,7 +570,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reseedIn(f)
+	desktest.ReseedIn(f)
 	now := f.Clock()
 	s := f.C.Rooms().Head.State()
 	believed := f.C.Rooms().Bundle.View().Bundle
@@ -781,7 +740,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.C.Rooms().Head.LookAgain()
-	awaitPhase(f, authority.Recovery)
+	f.Await(authority.Recovery)
 	f.Restart()
 	if s := f.C.Rooms().Head.State(); s.Phase != authority.Recovery {
 		t.Fatalf("a restart under a forged head is %s, head %v (%v)", s.Phase, s.Head.Hash, forked.Head().Hash)
@@ -791,18 +750,7 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.C.Rooms().Head.LookAgain()
-	awaitPhase(f, authority.Ready)
-}
-
-func awaitPhase(f *coordinatortest.Fleet, want authority.Phase) {
-	f.T.Helper()
-	for deadline := time.Now().Add(time.Minute); f.C.Rooms().Head.State().Phase != want; time.Sleep(
-		5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			s := f.C.Rooms().Head.State()
-			f.T.Fatalf("phase %s (%s), want %s", s.Phase, s.Reason, want)
-		}
-	}
+	f.Await(authority.Ready)
 }
 
 // What is between two seeds cannot be altered: a ledger that was exchanged, or a
@@ -859,7 +807,7 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			old := keep(f)
 			f.Faults.Fail("set.after-swap", errors.New("crash"))
 			f.Faults.Fail("adopt.begin", errors.New("crash")) // of whoever follows the head too
-			if _, err := reseedClient(f).CommitReseed(f.Context(), prepare(f, nil)); err == nil {
+			if _, err := desktest.ReseedClient(f).CommitReseed(f.Context(), desktest.PrepareReseed(f, nil)); err == nil {
 				t.Fatal("the crash was survived")
 			}
 			f.Stop()
@@ -874,7 +822,7 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 				})
 				return
 			}
-			awaitPhase(f, authority.Ready)
+			f.Await(authority.Ready)
 			s := f.C.Rooms().Head.State()
 			for _, name := range []string{"a", "mallory"} {
 				rec, err := record.Get[record.Member](t.Context(), s.Records, record.MemberKey(identity.Data, name))

@@ -153,7 +153,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		coordinatortest.WantOnly(t, "put", put(f, "kind: qos\nname: "+name+"\npriority: 1\n"), "")
 	}
 	f.Member("lost")
-	banIn(f, f.Member("banned"))
+	desktest.BanIn(f, f.Member("banned"))
 	if err := f.Set(coordinatortest.WithSeed(f.Manifest("  - {name: extra, kind: witness, match: [\"token:extra\"]}\n"),
 		owners.Seed(1, ""))); err != nil {
 		t.Fatal(err)
@@ -162,9 +162,9 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 		r.AwaitHead(f)
 	}
 	for _, r := range all {
-		awaitTold(r, "data/lost")
+		desktest.AwaitTold(r, "data/lost")
 	}
-	leader, term, _ := awaitLeader(t, all...)
+	leader, term, _ := desktest.AwaitLeader(t, all...)
 	before, was := leader.C.Rooms().Head.State(), leader.C.Rooms().Publication.View()
 	l, err := old.List(t.Context(), "")
 	coordinatortest.WantOnly(t, "list", err, "")
@@ -207,7 +207,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	if s.Head.Previous != b.V.Current().Hash || s.Head.Kind != history.KindRestore {
 		t.Errorf("after the backup comes %s at index %d, %s", s.Head.Kind, s.Head.Index, s.Head.Reason)
 	}
-	_, again, _ := awaitLeader(t, all...)
+	_, again, _ := desktest.AwaitLeader(t, all...)
 	if again <= term {
 		t.Errorf("term %d comes after %d", again, term)
 	}
@@ -218,8 +218,8 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	}
 	f.Member("new")
 	for _, r := range all {
-		awaitTold(r, "data/new")
-		awaitTold(r, "data/kept")
+		desktest.AwaitTold(r, "data/new")
+		desktest.AwaitTold(r, "data/kept")
 		p := r.C.Rooms().Publication.View()
 		if _, ok := p.Find(publication.RuntimePath("data/lost")); ok {
 			t.Error("members are told of one that the backup does not know")

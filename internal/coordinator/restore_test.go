@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -234,7 +235,7 @@ func TestRestoreOfOlderBackup(t *testing.T) {
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
 	a := f.Member("a")
 	older := coordinatortest.Save(f, owners)
-	banIn(f, a)
+	desktest.BanIn(f, a)
 	newer := coordinatortest.Save(f, owners).Signed(f.Signer)
 	if older.V.Current().Hash != newer.V.Current().Hash {
 		t.Fatal("the backups are of different heads")
@@ -308,7 +309,7 @@ func TestRestoreCrash(t *testing.T) {
 			f.Start()
 			f.Faults.Fail(point, nil)
 			f.Restart()
-			awaitPhase(f, authority.Ready)
+			f.Await(authority.Ready)
 			s := f.C.Rooms().Head.State()
 			restores := 0
 			for _, l := range s.Chain.Links() {

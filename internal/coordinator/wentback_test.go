@@ -481,7 +481,7 @@ func TestMemberThatClaims(t *testing.T) {
 	r.Start()
 	r.AwaitHead(f)
 	liar, honest, other := f.Member("liar"), f.Member("honest"), f.Member("other")
-	_, term, _ := awaitLeader(t, f, r)
+	_, term, _ := desktest.AwaitLeader(t, f, r)
 	const most = 1<<53 - 1
 	said := &fealtyv1.ConnectRequest{Name: "liar"}
 	for _, scope := range snapshot.Scopes() {
@@ -504,7 +504,7 @@ func TestMemberThatClaims(t *testing.T) {
 	// It is sent what there is like anybody.
 	desktest.Until(t, lies, snapshot.ScopeTrustBundle)
 	desktest.Until(t, hears, snapshot.ScopeTrustBundle)
-	banIn(f, other)
+	desktest.BanIn(f, other)
 	l, err := f.Store.List(f.Context(), bundle.StateKey)
 	if err != nil {
 		t.Fatal(err)
@@ -522,7 +522,7 @@ func TestMemberThatClaims(t *testing.T) {
 	}
 	f.Member("late")
 	for _, c := range []*coordinatortest.Fleet{f, r} {
-		awaitTold(c, "data/late")
+		desktest.AwaitTold(c, "data/late")
 		time.Sleep(peers.Fresh) // what was said before is not fresh any more
 		st, named := coordinatortest.GetStatus(c), 0
 		for _, finding := range st.GetFindings() {
@@ -543,7 +543,7 @@ func TestMemberThatClaims(t *testing.T) {
 			t.Errorf("it holds up a coordinator: %v", c.C.Rooms().StoreGuard.Lost())
 		}
 	}
-	if _, now, _ := awaitLeader(t, f, r); now >= most || now < term {
+	if _, now, _ := desktest.AwaitLeader(t, f, r); now >= most || now < term {
 		t.Errorf("term %d after %d", now, term)
 	}
 }
@@ -582,8 +582,8 @@ func TestMemberProves(t *testing.T) {
 	}
 	copyFile(file, was)
 	f.Start()
-	awaitPhase(f, authority.Ready)
-	banIn(f, gone)
+	f.Await(authority.Ready)
+	desktest.BanIn(f, gone)
 	proof := f.C.Rooms().Bundle.View().Signed
 	f.Stop()
 	for _, name := range []string{file + "-wal", file + "-shm"} {
@@ -598,7 +598,7 @@ func TestMemberProves(t *testing.T) {
 		}
 	}
 	f.Start()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	if f.C.Rooms().StoreGuard.Lost() != nil || f.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
 		t.Fatalf("it knows by itself: %v", f.C.Rooms().StoreGuard.Lost())
 	}
@@ -608,14 +608,14 @@ func TestMemberProves(t *testing.T) {
 			proof[len(proof)-1]^1), "of another cluster": other.C.Rooms().Bundle.View().Signed, "its " +
 			"own": f.C.Rooms().Bundle.View().Signed,
 	} {
-		if _, _, err := present(f, raw); name != "its own" && err == nil {
+		if _, _, err := desktest.Present(f, raw); name != "its own" && err == nil {
 			t.Errorf("a bundle that is %s is taken", name)
 		}
 		if loss := f.C.Rooms().StoreGuard.Lost(); loss != nil {
 			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
 		}
 	}
-	first, _, err := present(f, proof)
+	first, _, err := desktest.Present(f, proof)
 	if err != nil || !first.GetCompares() {
 		t.Errorf("presented: %v, %v", first, err)
 	}

@@ -2,10 +2,14 @@ package desktest
 
 import (
 	"context"
+	"encoding/json"
+	"slices"
 	"strings"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 )
 
 // ConfigAt is the service of the config.
@@ -39,3 +43,23 @@ func MustPut(d *coordinatortest.Desk, text string) *fealtyv1.PutConfigResponse {
 
 // QosRecord is a record that everybody gets.
 const QosRecord = "kind: qos\nname: gold\npriority: 7\n"
+
+// Audits returns what the audit log says of an action, in order.
+func Audits(d *coordinatortest.Desk, action string) (out []record.AuditEntry, text string) {
+	d.T.Helper()
+	for _, e := range d.Store.Snapshot() {
+		if !strings.HasPrefix(e.Key, auditlog.Prefix) {
+			continue
+		}
+		var a record.AuditEntry
+		if err := json.Unmarshal(e.Value, &a); err != nil {
+			d.T.Fatal(err)
+		}
+		if a.Action == action {
+			out = append(out, a)
+			text += string(e.Value)
+		}
+	}
+	slices.SortFunc(out, func(a, b record.AuditEntry) int { return strings.Compare(a.Target, b.Target) })
+	return out, text
+}

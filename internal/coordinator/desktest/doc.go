@@ -1,3 +1,3 @@
-// Package desktest is what tests do at the desk of package coordinatortest: they ban and
+// Package desktest is what tests do at the desk, or in the fleet, of package coordinatortest: they ban and
 // remove members, put config, and publish snapshots that a node reads.
 package desktest

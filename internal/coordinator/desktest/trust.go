@@ -8,6 +8,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/snapshot"
 )
 
 // TrustService is the service of the signing keys.
@@ -24,4 +25,31 @@ func Rotate(d *coordinatortest.Desk, deadline time.Duration) *fealtyv1.RotateCon
 		d.T.Fatalf("rotate: %v", err)
 	}
 	return resp
+}
+
+// Statement is one that the desk's signer signed.
+func Statement(d *coordinatortest.Desk, number uint64, edit func(*snapshot.Emergency)) []byte {
+	d.T.Helper()
+	e := snapshot.Emergency{ClusterID: coordinatortest.Cluster, Root: d.State().RootPin, Number: number,
+		IssuedAt: d.Clock().UTC(), Reason: "c1 was stolen"}
+	edit(&e)
+	s := &snapshot.SignedEmergency{}
+	var err error
+	if s.Statement, err = e.Encode(); err != nil {
+		d.T.Fatal(err)
+	}
+	if err := s.Sign(d.Signer); err != nil {
+		d.T.Fatal(err)
+	}
+	raw, err := s.Marshal()
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	return raw
+}
+
+// ApplyEmergency applies a statement as an admin does; dry only checks it.
+func ApplyEmergency(d *coordinatortest.Desk, raw []byte, dry bool) (*fealtyv1.ApplyEmergencyResponse, error) {
+	return TrustService(d).ApplyEmergency(context.Background(),
+		&fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
 }

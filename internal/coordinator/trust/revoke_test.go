@@ -1,4 +1,4 @@
-package coordinator_test
+package trust_test
 
 import (
 	"context"
@@ -114,32 +114,6 @@ func TestRevoke(t *testing.T) {
 	}
 }
 
-// statement is one that the desk's signer signed.
-func statement(d *coordinatortest.Desk, number uint64, edit func(*snapshot.Emergency)) []byte {
-	d.T.Helper()
-	e := snapshot.Emergency{ClusterID: coordinatortest.Cluster, Root: d.State().RootPin, Number: number,
-		IssuedAt: d.Clock().UTC(), Reason: "c1 was stolen"}
-	edit(&e)
-	s := &snapshot.SignedEmergency{}
-	var err error
-	if s.Statement, err = e.Encode(); err != nil {
-		d.T.Fatal(err)
-	}
-	if err := s.Sign(d.Signer); err != nil {
-		d.T.Fatal(err)
-	}
-	raw, err := s.Marshal()
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	return raw
-}
-
-func apply(d *coordinatortest.Desk, raw []byte, dry bool) (*fealtyv1.ApplyEmergencyResponse, error) {
-	return desktest.TrustService(d).ApplyEmergency(context.Background(),
-		&fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
-}
-
 // A statement of the signers enters the bundle with all that it says.
 func TestApplyEmergency(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
@@ -152,17 +126,17 @@ func TestApplyEmergency(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := snapshot.DigestOf(d.State().Bundle.PublicKey(1))
-	raw := statement(d, 1, func(e *snapshot.Emergency) {
+	raw := desktest.Statement(d, 1, func(e *snapshot.Emergency) {
 		e.ConfigKeys, e.Keys, e.Nodes = []snapshot.Digest{key, {1}}, []identity.KeyID{{7}}, []identity.ID{id}
 		e.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedService, Name: "web"}}
 	})
-	if resp, err := apply(d, raw, true); err != nil || !resp.GetChanged() || len(keyStates(d)) != 1 {
+	if resp, err := desktest.ApplyEmergency(d, raw, true); err != nil || !resp.GetChanged() || len(keyStates(d)) != 1 {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
 	}
 	for _, point := range []string{"emergency.before-commit", "emergency.after-commit"} {
 		crash := errors.New("crash")
 		d.Faults.FailNext(point, 1, crash)
-		if _, err := apply(d, raw, false); !errors.Is(err, crash) {
+		if _, err := desktest.ApplyEmergency(d, raw, false); !errors.Is(err, crash) {
 			t.Fatalf("%s: %v", point, err)
 		}
 		d.Restart()
@@ -171,7 +145,7 @@ func TestApplyEmergency(t *testing.T) {
 			t.Fatalf("%s: it is in force: %v", point, got)
 		}
 	}
-	if resp, err := apply(d, raw, false); err != nil || resp.GetChanged() {
+	if resp, err := desktest.ApplyEmergency(d, raw, false); err != nil || resp.GetChanged() {
 		t.Fatalf("twice: %v (%v)", resp, err)
 	}
 	content := bundleAt(d)
@@ -199,7 +173,7 @@ func TestApplyEmergency(t *testing.T) {
 func TestApplyEmergencyRefused(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	good := func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{7}} }
-	if _, err := apply(d, statement(d, 3, good), false); err != nil {
+	if _, err := desktest.ApplyEmergency(d, desktest.Statement(d, 3, good), false); err != nil {
 		t.Fatal(err)
 	}
 	version := d.C.Rooms().Bundle.View().Version
@@ -208,39 +182,39 @@ func TestApplyEmergencyRefused(t *testing.T) {
 		raw  func() []byte
 	}{
 		{"garbage", func() []byte { return []byte("garbage") }},
-		{"an altered byte", func() []byte { raw := statement(d, 4, good); raw[40] ^= 1; return raw }},
+		{"an altered byte", func() []byte { raw := desktest.Statement(d, 4, good); raw[40] ^= 1; return raw }},
 		{"another signer", func() []byte {
 			signer := d.Signer
 			defer func() { d.Signer = signer }()
 			_, d.Signer, _ = ed25519.GenerateKey(rand.Reader)
-			return statement(d, 4, good)
+			return desktest.Statement(d, 4, good)
 		}},
 		{"another root", func() []byte {
-			return statement(d, 4, func(e *snapshot.Emergency) { good(e); e.Root = identity.KeyID{1} })
+			return desktest.Statement(d, 4, func(e *snapshot.Emergency) { good(e); e.Root = identity.KeyID{1} })
 		}},
 		{"another cluster", func() []byte {
-			return statement(d, 4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
+			return desktest.Statement(d, 4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
 		}},
 		{"a number that is taken", func() []byte {
-			return statement(d, 3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} })
+			return desktest.Statement(d, 3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} })
 		}},
 		{"the mesh CA key in force", func() []byte {
-			return statement(d, 4, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{d.State().MeshKey} })
+			return desktest.Statement(d, 4, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{d.State().MeshKey} })
 		}},
 	} {
-		_, err := apply(d, tc.raw(), false)
+		_, err := desktest.ApplyEmergency(d, tc.raw(), false)
 		coordinatortest.WantOnly(t, tc.name, err, explain.EmergencyRefused)
 	}
 	if d.C.Rooms().Bundle.View().Version != version {
 		t.Error("a statement that was refused made another bundle")
 	}
 	// A lower number counts: statements add up in whatever order they come.
-	if resp, err := apply(d, statement(d, 1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }),
+	if resp, err := desktest.ApplyEmergency(d, desktest.Statement(d, 1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }),
 		false); err != nil || !resp.GetChanged() {
 		t.Errorf("%v (%v)", resp, err)
 	}
 	// The largest statement there is fits into one transaction.
-	large := statement(d, 5, func(e *snapshot.Emergency) {
+	large := desktest.Statement(d, 5, func(e *snapshot.Emergency) {
 		for i := range snapshot.MaxEmergencyParts {
 			id, err := identity.New(coordinatortest.Cluster, identity.Data, fmt.Sprintf("n-%d", i))
 			if err != nil {
@@ -251,7 +225,7 @@ func TestApplyEmergencyRefused(t *testing.T) {
 			e.Revoked = append(e.Revoked, snapshot.Revoked{Kind: snapshot.RevokedService, Name: fmt.Sprintf("s-%d", i)})
 		}
 	})
-	if _, err := apply(d, large, false); err != nil {
+	if _, err := desktest.ApplyEmergency(d, large, false); err != nil {
 		t.Errorf("a large one: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package coordinator_test
+package trust_test
 
 import (
 	"context"
@@ -335,7 +335,7 @@ func TestCompromisedKey(t *testing.T) {
 	coordinatortest.WantOnly(t, "a full list", err, explain.TrustFull)
 	// The signers still have room: an admin who used up his does not take theirs.
 	last := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1]
-	raw := statement(d, 1, func(e *snapshot.Emergency) {
+	raw := desktest.Statement(d, 1, func(e *snapshot.Emergency) {
 		e.ConfigKeys = []snapshot.Digest{snapshot.DigestOf(d.State().Bundle.PublicKey(last.Number))}
 	})
 	if _, err := desktest.TrustService(d).ApplyEmergency(t.Context(),

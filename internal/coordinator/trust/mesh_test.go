@@ -1,4 +1,4 @@
-package coordinator_test
+package trust_test
 
 import (
 	"context"
@@ -139,7 +139,7 @@ func TestRotateMeshKey(t *testing.T) {
 	coordinatortest.WantOnlyNil(t, b.Rejoin())
 	want(2, "[]")
 	coordinatortest.WantOneKeyPerEpoch(t, d)
-	if found, _ := audits(d, "manifest.rekey"); len(found) != 1 {
+	if found, _ := desktest.Audits(d, "manifest.rekey"); len(found) != 1 {
 		t.Errorf("%d audit entries", len(found))
 	}
 	d.Store.SetDown(coordinatortest.ErrDown)

@@ -1,4 +1,4 @@
-package coordinator_test
+package trust_test
 
 import (
 	"bytes"
@@ -13,55 +13,18 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/mesh"
 )
-
-func restoreClient(f *coordinatortest.Fleet) fealtyv1.RestoreServiceClient {
-	f.T.Helper()
-	conn, err := mesh.DialPinned(f.Addr, credential.Unproven(), mesh.Options{Now: f.Clock})
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	f.T.Cleanup(func() { conn.Close() })
-	return fealtyv1.NewRestoreServiceClient(conn)
-}
-
-// present shows a trust bundle as a stranger.
-func present(f *coordinatortest.Fleet, raw []byte) (first, done *fealtyv1.PresentTrustResponse, err error) {
-	f.T.Helper()
-	stream, err := restoreClient(f).PresentTrust(f.Context())
-	if err != nil {
-		return nil, nil, err
-	}
-	if first, err = stream.Recv(); err != nil || !first.GetRestored() && !first.GetCompares() {
-		return first, nil, err
-	}
-	if err := stream.Send(&fealtyv1.PresentTrustRequest{Bundle: &fealtyv1.SignedSnapshot{Scope: "trust_bundle",
-		Envelope: raw}}); err != nil && !errors.Is(err, io.EOF) {
-		return first, nil, err
-	}
-	done, err = stream.Recv()
-	return first, done, err
-}
-
-func banIn(f *coordinatortest.Fleet, n *coordinatortest.Node) {
-	f.T.Helper()
-	if _, err := f.Local().Member.BanMember(f.Context(),
-		&fealtyv1.BanMemberRequest{Kind: string(n.ID.Kind()), Name: n.ID.Name(), Reason: "test"}); err != nil {
-		f.T.Fatal(err)
-	}
-}
 
 // What was banned after the backup is in force again when a member shows the bundle
 // that says so; who shows it is of no matter, and nothing else is believed.
@@ -71,15 +34,15 @@ func TestPresented(t *testing.T) {
 	a, lost := f.Member("a"), f.Member("b")
 	atBackup := f.C.Rooms().Bundle.View().Signed
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
-	banIn(f, lost)
+	desktest.BanIn(f, lost)
 	banned := f.C.Rooms().Bundle.View().Signed
-	first, _, err := present(f, banned)
+	first, _, err := desktest.Present(f, banned)
 	if err != nil || first.GetRestored() {
 		t.Errorf("a cluster that was not restored wants %v, %v", first, err)
 	}
 	b.Restore()
 	f.Start()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	if f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Fatal("the restored cluster knows of the ban by itself")
 	}
@@ -90,11 +53,11 @@ func TestPresented(t *testing.T) {
 		"of before the backup": atBackup, "of after the restore": f.C.Rooms().Bundle.View().Signed, "of another " +
 			"cluster": other.C.Rooms().Bundle.View().Signed,
 	} {
-		if _, done, err := present(f, raw); err == nil {
+		if _, done, err := desktest.Present(f, raw); err == nil {
 			t.Errorf("%s: %v", name, done)
 		}
 	}
-	first, done, err := present(f, banned)
+	first, done, err := desktest.Present(f, banned)
 	if err != nil || done.GetTaken() < 2 {
 		t.Fatalf("presented: %v, %v, %v", first, done, err)
 	}
@@ -104,12 +67,12 @@ func TestPresented(t *testing.T) {
 	if f.C.Rooms().Bundle.Bans(a.ID, identity.KeyOf(a.Chain[0])) {
 		t.Error("somebody else is banned")
 	}
-	if _, _, err := present(f, banned); err == nil {
+	if _, _, err := desktest.Present(f, banned); err == nil {
 		t.Error("the same again is news")
 	}
 	// It stays, and a person can lift it.
 	f.Restart()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	if !f.C.Rooms().Bundle.Bans(lost.ID, identity.KeyOf(lost.Chain[0])) {
 		t.Error("the ban is not in force after another start")
 	}
@@ -137,8 +100,8 @@ func TestPresentedMeshKeys(t *testing.T) {
 	shown := f.C.Rooms().Bundle.View().Signed
 	b.Restore()
 	f.Start()
-	awaitPhase(f, authority.Ready)
-	if _, done, err := present(f, shown); err != nil {
+	f.Await(authority.Ready)
+	if _, done, err := desktest.Present(f, shown); err != nil {
 		t.Fatalf("presented: %v, %v", done, err)
 	}
 	tr, err := (coordinatortest.Served[fealtyv1.TrustServiceServer](f.C.Rooms().Trust.RegisterServices)).GetTrust(
@@ -172,7 +135,7 @@ func renewedInGap(t *testing.T) (*coordinatortest.Fleet, *coordinatortest.Node) 
 	f.Advance(time.Minute)
 	b.Planned().Signed(f.Signer).Restore()
 	f.Start()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	f.Advance(time.Minute)
 	return f, a
 }
@@ -224,7 +187,7 @@ func TestLinks(t *testing.T) {
 	}
 	before := f.C.Rooms().Head.State()
 	links := func(known history.Hash) [][]byte {
-		stream, err := restoreClient(f).GetLinks(f.Context(), &fealtyv1.GetLinksRequest{Known: known[:]})
+		stream, err := desktest.RestoreClient(f).GetLinks(f.Context(), &fealtyv1.GetLinksRequest{Known: known[:]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +222,7 @@ func TestLinks(t *testing.T) {
 	}
 	b.Restore()
 	f.Start()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	got := links(before.Head.Hash)
 	if restored, err := follow(before, before.Manifest.Signers, got); err != nil || !restored {
 		t.Errorf("a restore: %v, %v", restored, err)
@@ -275,7 +238,7 @@ func TestLinks(t *testing.T) {
 	f.Advance(time.Minute)
 	again.Planned().Signed(f.Signer).Restore()
 	f.Start()
-	awaitPhase(f, authority.Ready)
+	f.Await(authority.Ready)
 	got = links(before.Head.Hash)
 	if t1, err := history.Decode(got[0]); err != nil || t1.Index != first.Head.Index || len(got) != 2 {
 		t.Errorf("%d links from another than the first restore: %v", len(got), err)

@@ -1,0 +1,51 @@
+package desktest
+
+import (
+	"crypto/ed25519"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// ReseedClient is a client for new seeds.
+func ReseedClient(f *coordinatortest.Fleet) fealtyv1.ReseedServiceClient {
+	f.T.Helper()
+	return fealtyv1.NewReseedServiceClient(f.LocalConn())
+}
+
+// PrepareReseed has the coordinator make a seed, and returns what commits it, signed.
+func PrepareReseed(f *coordinatortest.Fleet, m []byte) *fealtyv1.CommitReseedRequest {
+	f.T.Helper()
+	p, err := ReseedClient(f).PrepareReseed(f.Context(), &fealtyv1.PrepareReseedRequest{Manifest: m})
+	if err != nil {
+		f.T.Fatalf("prepare: %v", err)
+	}
+	return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
+		Reason: "test", Signatures: SignChangeIn(f, p.GetChange(), f.Signer)}
+}
+
+// ReseedIn gives the fleet a new seed.
+func ReseedIn(f *coordinatortest.Fleet) *fealtyv1.CommitReseedResponse {
+	f.T.Helper()
+	resp, err := ReseedClient(f).CommitReseed(f.Context(), PrepareReseed(f, nil))
+	if err != nil {
+		f.T.Fatalf("reseed: %v", err)
+	}
+	return resp
+}
+
+// SignChangeIn signs a change of root.
+func SignChangeIn(f *coordinatortest.Fleet, change []byte,
+	signers ...ed25519.PrivateKey) (out []*fealtyv1.ManifestSignature) {
+	for _, signer := range signers {
+		key, err := manifest.NewKey(signer.Public().(ed25519.PublicKey))
+		if err != nil {
+			f.T.Fatal(err)
+		}
+		out = append(out, &fealtyv1.ManifestSignature{Key: key.String(),
+			Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))})
+	}
+	return out
+}
