@@ -455,16 +455,17 @@ func TestEmergenciesLostOnDisk(t *testing.T) {
 		n := newNode(f)
 		n.mustJoin()
 		a := n.mustOpen()
-		statement := func(number uint64) []byte {
-			return f.emergency(number, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
+		statements := map[uint64][]byte{}
+		for _, number := range []uint64{1, 2, 3} {
+			statements[number] = f.emergency(number, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{byte(number)}} })
 		}
 		for _, number := range []uint64{1, 2} {
-			_, err := a.applyEmergency(t.Context(), statement(number), false)
+			_, err := a.applyEmergency(t.Context(), statements[number], false)
 			f.must(err)
 		}
 		f.must(n.disk.FS().Remove(n.path(emergencyAName)))
 		n.disk.Put(n.path(emergencyBName), []byte("garbage"))
-		_, err := a.applyEmergency(t.Context(), statement(again), false)
+		_, err := a.applyEmergency(t.Context(), statements[again], false)
 		f.must(err)
 		f.must(a.Close())
 		a = n.mustOpen()
