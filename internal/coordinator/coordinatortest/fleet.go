@@ -102,7 +102,6 @@ func NewFleetOn(t testing.TB, open func() store.Store, config func(*coordinator.
 	f := &Fleet{T: t, Dir: t.TempDir(), Signer: signer, Faults: new(fault.Points), Config: config, Addr: "127.0.0.1:0",
 		Link: new(StoreLink), open: open}
 	f.Start()
-	t.Cleanup(f.Stop)
 	return f
 }
 
@@ -160,6 +159,7 @@ func (f *Fleet) Start() {
 		}
 		closeStore()
 	})
+	f.T.Cleanup(f.StopC) // before its store is closed, which is registered already
 	for !c.Serves() {
 		time.Sleep(time.Millisecond)
 	}
