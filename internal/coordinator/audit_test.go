@@ -659,7 +659,7 @@ func TestAuditRetention(t *testing.T) {
 	d.Advance(2 * time.Hour)
 	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
 	d.Lead(d.C)
-	for n := 1; ; n += coordinatortest.EveryNth(5) {
+	for n := 1; ; n += coordinatortest.EveryNth(10) {
 		d.Store.FailAfter(n)
 		err := d.C.DropAudit(t.Context(), d.State(), d.Clock())
 		d.Store.FailAfter(-1)

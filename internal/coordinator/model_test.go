@@ -68,7 +68,7 @@ func entriesOf(pool bool) string {
 func TestAdmissionModel(t *testing.T) {
 	checks := "30" // each is a cluster of its own
 	if coordinatortest.RaceDetector {
-		checks = "10"
+		checks = "5"
 	}
 	coordinatortest.FewerChecks(t, checks)
 	rapid.Check(t, func(r *rapid.T) {

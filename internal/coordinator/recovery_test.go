@@ -359,7 +359,7 @@ func TestSetDiesAnywhere(t *testing.T) {
 			}
 		}
 		// The store dies for good before each write.
-		for n := 0; n < 12; n += coordinatortest.EveryNth(3) {
+		for n := 0; n < 12; n += coordinatortest.EveryNth(6) {
 			t.Run(fmt.Sprintf("first %v, store gone at write %d", first, n), func(t *testing.T) {
 				d := coordinatortest.NewDesk(t)
 				if !first {

@@ -47,7 +47,7 @@ func TestReplicaSchedules(t *testing.T) {
 	} else {
 		usual := 20
 		if coordinatortest.RaceDetector {
-			usual = 4
+			usual = 3
 		}
 		to, _ = number("FEALTY_TEST_REPLICA_SCHEDULES", usual)
 	}

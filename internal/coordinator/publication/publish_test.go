@@ -634,7 +634,7 @@ func TestRecordSigners(t *testing.T) {
 // answer is lost, make no second root for a generation.
 func TestPublicationsRace(t *testing.T) {
 	if coordinatortest.RaceDetector {
-		coordinatortest.FewerChecks(t, "15")
+		coordinatortest.FewerChecks(t, "8")
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		d := coordinatortest.NewDesk(rt)

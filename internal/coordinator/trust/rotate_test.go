@@ -374,7 +374,8 @@ func TestRotationCrashes(t *testing.T) {
 			for range 4 {
 				if got := keyStates(d); len(got) == 1 && got[0] == "1 signing" {
 					step(func() error {
-						_, err := desktest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
+						_, err := desktest.TrustService(d).RotateConfigKey(t.Context(),
+							&fealtyv1.RotateConfigKeyRequest{})
 						return err
 					})
 				}
@@ -477,7 +478,7 @@ func TestRotationWaitsForTheMembers(t *testing.T) {
 // what is published.
 func TestRotationLosesNoConfig(t *testing.T) {
 	if coordinatortest.RaceDetector {
-		coordinatortest.FewerChecks(t, "10")
+		coordinatortest.FewerChecks(t, "5")
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		d := coordinatortest.ReadyDesk(rt, "")
