@@ -324,7 +324,7 @@ func (k *swallowed) wantProbe(t *testing.T, ok bool, stores ...string) {
 	if a := h.Readiness(); a.OK != ok || !slices.Contains(stores, a.Store) {
 		t.Errorf("readiness: %+v, want %v and the store %v", a, ok, stores)
 	}
-	// A clock that was moved counts as a stuck one until the next pulse.
+	// A clock that was moved counts as a stuck one until the next self-check.
 	for end := time.Now().Add(coordinatortest.LeadPatience); !k.n.Fleet.C.Health().Liveness().OK; time.Sleep(
 		5 * time.Millisecond) {
 		if time.Now().After(end) {

@@ -206,25 +206,25 @@ type knobs struct {
 
 // Coordinator is one replica. Make it with [New], run it with [Coordinator.Run].
 type Coordinator struct {
-	cfg       Config
-	log       *slog.Logger
-	now       func() time.Time
-	store     store.Store
-	fs        durable.FS
-	startedAt time.Time
-	metrics   *metrics
-	registry  *prometheus.Registry
-	elapsed   func() time.Duration // on a clock that only goes forward
-	pulsed    instant.Last         // the last self-check that came through
-	serving   atomic.Bool
-	guard     *mesh.Guard
-	limiter   *flowcontrol.Sources
-	refusals  *flowcontrol.LogSampler // of the log lines that strangers can cause
-	failures  *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
-	readers   *flowcontrol.Readers
-	lock      io.Closer     // of the data directory
-	stopping  chan struct{} // closed when Run's context ended
-	alive     []func()      // each returns once locks that calls of one room take were free
+	cfg         Config
+	log         *slog.Logger
+	now         func() time.Time
+	store       store.Store
+	fs          durable.FS
+	startedAt   time.Time
+	metrics     *metrics
+	registry    *prometheus.Registry
+	elapsed     func() time.Duration // on a clock that only goes forward
+	selfChecked instant.Last         // the last self-check that came through
+	serving     atomic.Bool
+	guard       *mesh.Guard
+	limiter     *flowcontrol.Sources
+	refusals    *flowcontrol.LogSampler // of the log lines that strangers can cause
+	failures    *flowcontrol.LogSampler // of failures and clone alarms, which strangers must not drown
+	readers     *flowcontrol.Readers
+	lock        io.Closer     // of the data directory
+	stopping    chan struct{} // closed when Run's context ended
+	alive       []func()      // each returns once locks that calls of one room take were free
 
 	rooms Rooms
 }
@@ -386,7 +386,7 @@ func open(ctx context.Context, cfg Config, o own, reloads prometheus.Collector) 
 	if err = c.rooms.Auditing.Open(public.String()[:16]); err != nil {
 		return nil, err
 	}
-	c.pulsed.Set(cfg.Machine.Now())
+	c.selfChecked.Set(cfg.Machine.Now())
 	c.registerMetrics(cfg.Monitoring.Registry, reloads)
 	c.rooms.StoreGuard.Load()
 	s, err := c.rooms.Moves.Succession.Load(ctx)
@@ -474,7 +474,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	g.Go(func() error {
 		return watch.Forever(ctx, c.log, "keepers", func() error { return c.rooms.Secrets.Keepers.Follow(ctx) })
 	})
-	g.Go(func() error { return c.pulse(ctx) })
+	g.Go(func() error { return c.watchdog(ctx) })
 	g.Go(func() error { return c.rooms.Auditing.Run(ctx) })
 	g.Go(func() error { return c.rooms.Admission.FollowRecalls(ctx) })
 	g.Go(func() error { return c.rooms.Membership.FollowOpenings(ctx) })

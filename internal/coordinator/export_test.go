@@ -114,7 +114,7 @@ func (x *Coordinator) PruneWhileLeading(ctx context.Context, s *authority.State,
 	return x.pruneWhileLeading(ctx, s, ended)
 }
 
-func (x *Coordinator) Pulse(ctx context.Context) error { return x.pulse(ctx) }
+func (x *Coordinator) Watchdog(ctx context.Context) error { return x.watchdog(ctx) }
 
 func (x *Coordinator) Word(ctx context.Context, method string, err error) error {
 	return x.word(ctx, method, err)
@@ -135,7 +135,7 @@ func (x *Coordinator) Log() *slog.Logger { return x.log }
 
 func (x *Coordinator) Now() func() time.Time { return x.now }
 
-func (x *Coordinator) Pulsed() *instant.Last { return &x.pulsed }
+func (x *Coordinator) SelfChecked() *instant.Last { return &x.selfChecked }
 
 func (x *Coordinator) Readers() *flowcontrol.Readers { return x.readers }
 

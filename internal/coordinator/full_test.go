@@ -158,7 +158,7 @@ func TestFullStoreIsTold(t *testing.T) {
 	m := d.Joined("a")
 	told := func(what string, want bool) {
 		t.Helper()
-		d.C.Pulsed().Set(d.Clock())
+		d.C.SelfChecked().Set(d.Clock())
 		metric := "# HELP fealty_store_full 1 while the store refuses writes, because it has no space left or was " +
 			"made read-only.\n# TYPE fealty_store_full gauge\nfealty_store_full " +
 			map[bool]string{false: "0", true: "1"}[want] + "\n"
@@ -291,7 +291,8 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 			t.Errorf("%s: readiness %+v, want %q with %q", what, a, word, text)
 		}
 		for _, other := range []explain.Code{explain.StoreFull, explain.StoreRefuses} {
-			if got, want := len(desktest.FindingsAt(d, t, other)), word != "ok" && other == code; got == 1 != want || got > 1 {
+			if got, want := len(desktest.FindingsAt(d, t, other)), word != "ok" && other == code; got == 1 != want ||
+				got > 1 {
 				t.Errorf("%s: %d findings %s", what, got, other)
 			}
 		}

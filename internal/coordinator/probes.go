@@ -22,8 +22,8 @@ const (
 
 const (
 	defaultMaxHeadAge = time.Hour // without a confirmed head a coordinator is ready for so long
-	pulsePause        = time.Second
-	stuckAfter        = 30 * time.Second // without a pulse
+	watchdogPause     = time.Second
+	stuckAfter        = 30 * time.Second // without a self-check
 )
 
 // probeAnswer is the JSON body of every probe.
@@ -36,17 +36,17 @@ type probeAnswer struct {
 
 // health is all that the probes are answered from.
 type health struct {
-	Serving    bool            // all ports serve
-	Tried      bool            // to bring the keys back, from peers too
-	Phase      authority.Phase //
-	Reason     string          // why it is not ready
-	HeadAge    time.Duration   // since the store showed our head
-	MaxHeadAge time.Duration
-	Store      string        // how the store takes no writes, in a word; empty if it does
-	Refuses    string        // the same as a sentence
-	Lost       string        // how the store went back; empty if it did not
-	PulseAge   time.Duration // since the self-check last came through
-	Strict     bool          // the store counts for liveness
+	Serving     bool            // all ports serve
+	Tried       bool            // to bring the keys back, from peers too
+	Phase       authority.Phase //
+	Reason      string          // why it is not ready
+	HeadAge     time.Duration   // since the store showed our head
+	MaxHeadAge  time.Duration
+	Store       string        // how the store takes no writes, in a word; empty if it does
+	Refuses     string        // the same as a sentence
+	Lost        string        // how the store went back; empty if it did not
+	WatchdogAge time.Duration // since the self-check last came through
+	Strict      bool          // the store counts for liveness
 }
 
 func (h health) answer(reason string) probeAnswer {
@@ -95,9 +95,9 @@ func (h health) readiness() probeAnswer {
 // seed. The strict form is for those whose keeper brings it back.
 func (h health) liveness() probeAnswer {
 	switch {
-	case h.PulseAge > stuckAfter:
+	case h.WatchdogAge > stuckAfter:
 		return h.answer("it is stuck: a lock that every call takes was not free for " +
-			h.PulseAge.Round(time.Second).String())
+			h.WatchdogAge.Round(time.Second).String())
 	case h.Strict && h.Phase == authority.Ready && h.HeadAge > authority.DegradedAfter:
 		return h.answer("the store was last read " + h.HeadAge.Round(time.Second).String() +
 			" ago, and --liveness-store is set")
@@ -116,7 +116,7 @@ func (c *Coordinator) health() health {
 		Serving: c.serving.Load(), Tried: c.rooms.Moves.Succession.Tried(), Phase: s.Phase, Reason: reason,
 		HeadAge: c.rooms.Head.ConfirmedAge(now), MaxHeadAge: c.cfg.Timing.MaxHeadAge,
 		Store: word, Refuses: refuses, Lost: c.rooms.StoreGuard.LostReason(),
-		PulseAge: c.pulsed.Age(now), Strict: c.cfg.Monitoring.LivenessStore,
+		WatchdogAge: c.selfChecked.Age(now), Strict: c.cfg.Monitoring.LivenessStore,
 	}
 }
 
@@ -141,11 +141,11 @@ func answer(w http.ResponseWriter, a probeAnswer) {
 	_ = json.NewEncoder(w).Encode(a) // the prober went away: nobody is left to tell
 }
 
-// pulse runs the self-check that liveness stands on, again and again.
-func (c *Coordinator) pulse(ctx context.Context) error {
+// watchdog runs the self-check that liveness stands on, again and again.
+func (c *Coordinator) watchdog(ctx context.Context) error {
 	for {
 		c.checkSelf()
-		if err := watch.Sleep(ctx, pulsePause); err != nil {
+		if err := watch.Sleep(ctx, watchdogPause); err != nil {
 			return err
 		}
 	}
@@ -158,5 +158,5 @@ func (c *Coordinator) checkSelf() {
 	for _, alive := range c.alive {
 		alive()
 	}
-	c.pulsed.Set(c.now())
+	c.selfChecked.Set(c.now())
 }

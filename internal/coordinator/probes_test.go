@@ -86,14 +86,14 @@ func TestHealth(t *testing.T) {
 			with(func(h *coordinator.Health) { h.HeadAge = 100 * time.Hour }),
 			coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
 		{"alive after a short wait for a lock", coordinator.Health.Liveness,
-			with(func(h *coordinator.Health) { h.PulseAge = coordinator.StuckAfter }),
+			with(func(h *coordinator.Health) { h.WatchdogAge = coordinator.StuckAfter }),
 			coordinator.ProbeAnswer{OK: true, Phase: "ready"}},
 		{"stuck", coordinator.Health.Liveness, with(
-			func(h *coordinator.Health) { h.PulseAge = coordinator.StuckAfter + time.Second }),
+			func(h *coordinator.Health) { h.WatchdogAge = coordinator.StuckAfter + time.Second }),
 			coordinator.ProbeAnswer{Phase: "ready",
 				Reason: "it is stuck: a lock that every call takes was not free for 31s"}},
 		{"stuck in recovery mode", coordinator.Health.Liveness,
-			with(func(h *coordinator.Health) { h.Phase, h.PulseAge = authority.Recovery, time.Hour }),
+			with(func(h *coordinator.Health) { h.Phase, h.WatchdogAge = authority.Recovery, time.Hour }),
 			coordinator.ProbeAnswer{Phase: "recovery",
 				Reason: "it is stuck: a lock that every call takes was not free for 1h0m0s"}},
 
@@ -158,7 +158,7 @@ func TestProbes(t *testing.T) {
 	want("with a manifest", 200, 200, 200, 0)
 	d.Store.SetDown(errors.New("down"))
 	d.Advance(coordinator.DefaultMaxHeadAge)
-	d.C.Pulsed().Set(d.Clock())
+	d.C.SelfChecked().Set(d.Clock())
 	d.C.Rooms().Moves.Succession.Look(t.Context())
 	want("in an outage of the store", 200, 200, 200, 0)
 	if _, a := ask("/probe/readiness"); a.Store != "degraded" || a.Reason == "" {
@@ -220,12 +220,14 @@ func TestStuck(t *testing.T) {
 }
 
 // A coordinator that runs checks itself.
-func TestPulse(t *testing.T) {
+func TestWatchdog(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	for range 2 {
-		before := f.C.Pulsed().Get()
-		coordinatortest.Within(t, "a self-check comes through", func() bool { return !f.C.Pulsed().Get().Equal(before) })
+		before := f.C.SelfChecked().Get()
+		coordinatortest.Within(t, "a self-check comes through", func() bool {
+			return !f.C.SelfChecked().Get().Equal(before)
+		})
 	}
 }
 

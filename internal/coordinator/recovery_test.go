@@ -527,7 +527,7 @@ func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
 	m := d.Joined("a")
 	old := d.C.Rooms().Bundle.View()
 	desktest.BanAt(d, t, identity.Data, "a")
-	if err := d.C.Rooms().Bundle.Believe(old); err != nil {
+	if err := d.C.Rooms().Bundle.PutInForce(old); err != nil {
 		t.Fatal(err)
 	}
 	d.Advance(20 * time.Hour)
@@ -565,7 +565,8 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		}
 		for i := range identity.MaxMeshKeys - 1 {
 			rec.Value.MeshKeys = append(rec.Value.MeshKeys,
-				bundle.MeshKey{Key: coordinatortest.KeyNumber(i), AuthorityEpoch: 1, AcceptUntil: d.Clock().Add(time.Hour)})
+				bundle.MeshKey{Key: coordinatortest.KeyNumber(i), AuthorityEpoch: 1,
+					AcceptUntil: d.Clock().Add(time.Hour)})
 		}
 		rec.Value.Change++
 		ch := d.State().Records.NewChange(d.State().HeadVersion)

@@ -41,7 +41,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/history"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
@@ -143,7 +143,7 @@ func (c *Coordinator) wire(o own) error {
 		Failures: c.failures, Log: c.log, Now: c.now, Elapsed: c.elapsed,
 		MaxHeadAge: cfg.Timing.MaxHeadAge,
 		Leave:      func(ctx context.Context) { r.Moves.Succession.Leave(ctx) },
-		Memory:     func(s *authority.State) decide.Memory { return r.Secrets.Keys.Memory(s) },
+		Memory:     func(s *authority.State) replica.Memory { return r.Secrets.Keys.Memory(s) },
 	})
 	coordinators := &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
 	r.Secrets.Keepers = keepers.New(keepers.Config{

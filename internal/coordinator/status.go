@@ -125,7 +125,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(append(first, c.rooms.StoreGuard.RefusingFindings()...),
 		c.rooms.Secrets.Keepers.Findings(reading, s)...)
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
-		c.rooms.Membership.HearsSince())...)
+		c.rooms.Membership.ListensSince())...)
 	out.Findings = append(out.Findings, c.rooms.Membership.Claims(reading, s, all)...)
 	out.Findings = append(out.Findings, c.rooms.Election.Findings()...)
 	out.Findings = append(out.Findings, c.rooms.Publication.Findings()...)
@@ -200,7 +200,7 @@ const staleAfter = time.Minute
 // many members at once is one finding: it has one cause. Members could report
 // since hears.
 func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry string, now,
-	hears time.Time) []*fealtyv1.Finding {
+	listensSince time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding
 	if b := st.GetBaseline(); b.GetState() == string(presence.NotMet) {
 		out = append(out, finding.New(explain.MemberBaseline, baselineFields(b, entry)...))
@@ -212,7 +212,7 @@ func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry 
 		case m.GetBanned() || m.GetState() == record.Replacing || record.IsSession(identity.Kind(m.GetKind())):
 		case !now.Before(end):
 			expired = append(expired, finding.Case{Member: path, Value: end.UTC().Format(time.RFC3339)})
-		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(record.Later(hears,
+		case live.GetConnected(), len(st.GetContacts().GetUnanswered()) > 0, now.Sub(record.Later(listensSince,
 			live.GetLastReport().AsTime())) <= replicas.SilentAfter:
 		case live != nil:
 			silent = append(silent, finding.Case{Member: path,

@@ -167,9 +167,9 @@ type admissionView struct {
 	bannedID  record.Versioned[record.Ban]
 	bannedKey record.Versioned[record.Ban]
 	// bannedProof is the ban of the key that proved, which need not be the new one.
-	bannedProof record.Versioned[record.Ban]
-	believed    bool // the bundle in force bans the name or a key
-	members     int  // under the entry; read only for one with max_members
+	bannedProof  record.Versioned[record.Ban]
+	bundleBanned bool // the bundle in force bans the name or a key
+	members      int  // under the entry; read only for one with max_members
 }
 
 // admission is what a transaction must write, and what the candidate is told.
@@ -187,7 +187,7 @@ type admission struct {
 // with its request for a certificate (nil for nothing), then whether the name is free or the candidate
 // proves that it is the member of that name.
 func admit(m match, c candidate, v admissionView, csr error, now time.Time) (admission, error) {
-	if v.bannedID.Exists() || v.bannedKey.Exists() || v.bannedProof.Exists() || v.believed {
+	if v.bannedID.Exists() || v.bannedKey.Exists() || v.bannedProof.Exists() || v.bundleBanned {
 		return admission{}, explain.New(explain.JoinBanned, "identity", m.id.String())
 	}
 	if err := stillMember(m, c, v.member); err != nil {

@@ -248,12 +248,12 @@ func (a *Admission) ownView(ctx context.Context, s *authority.State, m match, ca
 			return v, a.cfg.Head.StoreError("read a ban", err)
 		}
 	}
-	v.believed = a.believes(m, cand)
+	v.bundleBanned = a.bundleBans(m, cand)
 	return v, nil
 }
 
-// believes reports whether the bundle in force bans the name or a key of cand.
-func (a *Admission) believes(m match, cand candidate) bool {
+// bundleBans reports whether the bundle in force bans the name or a key of cand.
+func (a *Admission) bundleBans(m match, cand candidate) bool {
 	key, ok := cand.provingKey()
 	return a.cfg.Bundle.Bans(m.id, cand.key) || ok && a.cfg.Bundle.Bans(m.id, key)
 }
@@ -349,7 +349,7 @@ func (r *roll) add(ctx context.Context, j *joiner) error {
 	if j.own == nil {
 		v = admissionView{member: r.c.cfg.Membership.Roster().Get(string(m.id.Kind()) + "/" + m.id.Name())}
 	}
-	v.believed = r.c.believes(m, cand)
+	v.bundleBanned = r.c.bundleBans(m, cand)
 	var count *rollCount
 	if m.entry.MaxMembers > 0 && !v.member.Exists() {
 		if count, err = r.count(ctx, m.entry); err != nil {

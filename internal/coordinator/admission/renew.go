@@ -22,9 +22,9 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 	c := a.c
 	peer := identity.FromContext(ctx)
 	started := time.Now()
-	chain, alone, err := c.renew(ctx, peer, readRenewRequest(req))
+	chain, degraded, err := c.renew(ctx, peer, readRenewRequest(req))
 	label := "renewed"
-	if alone {
+	if degraded {
 		label = "recertified"
 	}
 	if err != nil {
@@ -45,7 +45,7 @@ func (a admissionServer) Renew(ctx context.Context, req *fealtyv1.RenewRequest) 
 
 // renew certifies what r asks for. It reports whether that was done without a record,
 // which certifies again what is recorded, and nothing else.
-func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, alone bool,
+func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewRequest) (chain [][]byte, degraded bool,
 	err error) {
 	turn := a.oneTurn()
 	if lost := a.cfg.StoreGuard.LostError(); lost != nil {
@@ -58,9 +58,9 @@ func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 	}
 	asking, cancel := a.cfg.Head.Patience(ctx)
 	defer cancel()
-	chain, alone, err = a.renewRecorded(asking, peer, r, turn)
+	chain, degraded, err = a.renewRecorded(asking, peer, r, turn)
 	if !authority.OutOfReach(ctx, asking, err) {
-		return chain, alone, err
+		return chain, degraded, err
 	}
 	a.cfg.StoreGuard.Silent()
 	chain, err = a.renewAlone(ctx, peer, r, turn, err)
@@ -68,7 +68,7 @@ func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 }
 
 func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r renewRequest,
-	turn func(identity.Kind, string) error) (chain [][]byte, alone bool, err error) {
+	turn func(identity.Kind, string) error) (chain [][]byte, degraded bool, err error) {
 	next := r.key
 	err = a.cfg.Head.Transact(ctx, "the renewal", func(s *authority.State) error {
 		id := peer.ID
@@ -115,7 +115,7 @@ func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 			refused := store.ReasonOf(err) != 0
 			if err = a.cfg.Head.CommitError("record the renewal", err); refused {
 				chain, err = a.renewFull(ctx, s, peer, r, stored, turn, err)
-				alone = err == nil
+				degraded = err == nil
 			}
 			return err
 		}
@@ -128,7 +128,7 @@ func (a *Admission) renewRecorded(ctx context.Context, peer identity.Peer, r ren
 		}
 		return nil
 	})
-	return chain, alone, err
+	return chain, degraded, err
 }
 
 // bannedNow says so if the conflict of a transaction is a ban.

@@ -106,7 +106,7 @@ func New(cfg Config) *Trail {
 			Name: "fealty_audit_breaks_total",
 			Help: "Places at which the audit log is not what was written.",
 		}),
-		vouching: vouching{looking: make(chan struct{}, 1), told: make(map[auditlog.Break]bool)},
+		vouching: vouching{looking: make(chan struct{}, 1), reported: make(map[auditlog.Break]bool)},
 	}
 }
 
@@ -123,11 +123,11 @@ type vouching struct {
 	found    time.Time       // when; guarded by mu
 
 	// The fields of the leader's look, of which one goes on at a time.
-	looking chan struct{}           // held by it; capacity 1
-	recheck uint64                  // the checkpoint that is read again next
-	told    map[auditlog.Break]bool // breaks that a checkpoint tells of; at most maxRechecked
-	heads   auditlog.Heads          // of the chains, as checkpoints since restore headsOf tell them
-	headsOf uint64
+	looking  chan struct{}           // held by it; capacity 1
+	recheck  uint64                  // the checkpoint that is read again next
+	reported map[auditlog.Break]bool // breaks that a checkpoint tells of; at most maxRechecked
+	heads    auditlog.Heads          // of the chains, as checkpoints since restore headsOf tell them
+	headsOf  uint64
 }
 
 // last is the last checkpoint that was seen since the restore that s stands on.
@@ -242,7 +242,7 @@ func (t *Trail) Checkpoint(ctx context.Context, s *authority.State, first uint64
 	v.recheck = next
 	var breaks []auditlog.Break
 	for _, b := range again {
-		if !v.told[b] && len(v.told) < maxRechecked {
+		if !v.reported[b] && len(v.reported) < maxRechecked {
 			breaks = append(breaks, b)
 		}
 	}
@@ -254,7 +254,7 @@ func (t *Trail) Checkpoint(ctx context.Context, s *authority.State, first uint64
 		return err
 	}
 	for _, b := range breaks {
-		v.told[b] = true
+		v.reported[b] = true
 	}
 	return nil
 }

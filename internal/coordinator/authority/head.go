@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/instant"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
@@ -36,7 +36,7 @@ const (
 
 // FollowPatience is how long a call waits for the head that the store shows. After
 // that it is refused, and status says that this coordinator does not get there.
-const FollowPatience = decide.FollowFor
+const FollowPatience = replica.FollowFor
 
 // HeadConfig is what a Head is made of.
 type HeadConfig struct {
@@ -56,7 +56,7 @@ type HeadConfig struct {
 	// under the one in force.
 	Leave func(ctx context.Context)
 	// Memory is what is here of s and of what may come, for who judges another head.
-	Memory func(s *State) decide.Memory
+	Memory func(s *State) replica.Memory
 }
 
 // Head knows which head is in force, and what the store shows of it (I10).
@@ -150,11 +150,11 @@ func (h *Head) CaughtUp(s *State) {
 
 // Acts reports whether something may be changed or certified under s.
 func (h *Head) Acts(s *State) bool {
-	last := decide.Same
+	last := replica.Same
 	if h.lag.of.Load() == s {
-		last = decide.Another
+		last = replica.Another
 	}
-	return decide.Acts(s.Phase, last)
+	return replica.Acts(s.Phase, last)
 }
 
 // InForce returns the state to change something under, or to certify somebody. If the
@@ -325,12 +325,12 @@ func (h *Head) Forged(ctx context.Context, what string, err error) {
 // nobody can tell now.
 func (h *Head) HeadHolds(ctx context.Context) bool {
 	verdict, known := h.JudgeStored(ctx, h.state.Load())
-	return !known || verdict != decide.Another
+	return !known || verdict != replica.Another
 }
 
 // JudgeStored says what the head that the store shows means for s. It is not known while
 // the store does not show it. Without a history none is the same.
-func (h *Head) JudgeStored(ctx context.Context, s *State) (verdict decide.Verdict, known bool) {
+func (h *Head) JudgeStored(ctx context.Context, s *State) (verdict replica.Verdict, known bool) {
 	asked := h.cfg.Now()
 	// A call that hangs from before the store was back must not keep it from being seen.
 	asking, cancel := context.WithTimeout(ctx, StorePatience)
@@ -340,16 +340,16 @@ func (h *Head) JudgeStored(ctx context.Context, s *State) (verdict decide.Verdic
 	case ctx.Err() != nil:
 		return 0, false
 	case errors.Is(err, store.ErrNotFound) && s.Phase == Uninitialized:
-		return decide.Same, true
+		return replica.Same, true
 	case errors.Is(err, store.ErrNotFound):
-		return decide.Another, true
+		return replica.Another, true
 	case err != nil:
 		h.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "the head of the history was not confirmed", slog.Any("err", err))
 		h.cfg.StoreGuard.Silent()
 		return 0, false
 	}
 	verdict = h.judgeHead(ctx, s, e)
-	if verdict == decide.Same {
+	if verdict == replica.Same {
 		h.older.Store(nil)
 		h.headConfirmed.Set(asked)
 	}
@@ -457,22 +457,22 @@ func (h *Head) OlderHeadError() error {
 
 // judgeHead says what the head e of the store means. One that cannot be read is another
 // head: why is found out on the way to it.
-func (h *Head) judgeHead(ctx context.Context, s *State, e store.Entry) decide.Verdict {
+func (h *Head) judgeHead(ctx context.Context, s *State, e store.Entry) replica.Verdict {
 	if s.Phase == Ready && e.Version == s.HeadVersion && string(e.Value) == string(s.HeadRecord) {
-		return decide.Same
+		return replica.Same
 	}
 	record, err := history.DecodeRecord(e.Value)
 	if err != nil {
-		return decide.Another
+		return replica.Another
 	}
-	verdict := decide.Judge(h.cfg.Memory(s), record.Hash)
+	verdict := replica.Judge(h.cfg.Memory(s), record.Hash)
 	switch {
-	case verdict == decide.Older && h.restoring(ctx):
-		return decide.Another
-	case verdict == decide.Older:
+	case verdict == replica.Older && h.restoring(ctx):
+		return replica.Another
+	case verdict == replica.Older:
 		h.olderHead(ctx, record)
-	case verdict == decide.Same:
-		return decide.Another // of the same name, and written anew
+	case verdict == replica.Same:
+		return replica.Another // of the same name, and written anew
 	}
 	return verdict
 }

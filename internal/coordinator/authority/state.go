@@ -15,23 +15,23 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Phase is what a coordinator can do.
-type Phase = decide.Phase
+type Phase = replica.Phase
 
 const (
 	// Uninitialized: the store holds no history. Only a first set is served.
-	Uninitialized = decide.Uninitialized
+	Uninitialized = replica.Uninitialized
 	// Recovery: a history exists, and its keys are not in this memory, or the
 	// state in memory is not its head.
-	Recovery = decide.Recovery
+	Recovery = replica.Recovery
 	// Ready: everything is served.
-	Ready = decide.Ready
+	Ready = replica.Ready
 )
 
 // State is all that one head of the history means. It is immutable but for the
@@ -60,7 +60,7 @@ type State struct {
 	RootStatement []byte
 	Bundle        *bundle.Authority // under which trust bundles are made
 
-	Gap *RestoreWindow // what is not known since the last restore; nil: there was none
+	RestoreWindow *RestoreWindow // what is not known since the last restore; nil: there was none
 }
 
 // Ready returns s, or the last ready state before it; nil if there was none.
@@ -134,7 +134,7 @@ func Recovering(last *State, err error) *State {
 func New(v *history.Verified, secrets *Secrets, root *x509.Certificate, mesh *ca.MeshCA,
 	from store.Store, audit record.AuditPlaces, now time.Time) (*State, error) {
 	// The seed is the one that the history verified under.
-	if head := decide.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) {
+	if head := replica.HeadOf(v.Current()); !head.Fits(head.Seed, mesh.KeyID()) {
 		return nil, fmt.Errorf("the mesh CA key %s is not the one of the head, %s", mesh.KeyID(), head.Mesh)
 	}
 	auth, err := secrets.Records()

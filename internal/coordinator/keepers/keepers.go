@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -111,7 +111,7 @@ func seedPlace(cluster, owner string, t *history.Transition) keyring.Place {
 // takes.
 type found struct {
 	keeper
-	decide.Keeper
+	replica.Keeper
 	id      keyring.KeyID // of the key that is here; empty: there is none, or it cannot be used
 	by      keyring.KeyID // of the copy that it opened
 	problem error         // why not
@@ -131,7 +131,7 @@ func (c *Keepers) lookAtKeeper(ctx context.Context, k keeper, s *authority.State
 	}
 	f.Copies = len(f.copies) > 0
 	c.lookAtKey(ctx, &f, place)
-	if f.Key == decide.KeyUsable && f.Copies {
+	if f.Key == replica.KeyUsable && f.Copies {
 		same, by, err := tryCopies(ctx, k, f.id, f.copies, func(data []byte) (bool, error) {
 			return s.Secrets.Opens(ctx, k.box, place, data)
 		})
@@ -150,11 +150,11 @@ func (c *Keepers) lookAtKey(ctx context.Context, f *found, place keyring.Place) 
 	id, err := f.box.KeyID(ctx, place)
 	switch {
 	case errors.Is(err, keyring.ErrNoKey):
-		f.Key, f.problem = decide.KeyMissing, err
+		f.Key, f.problem = replica.KeyMissing, err
 	case err != nil:
-		f.Key, f.problem = decide.KeyBroken, err
+		f.Key, f.problem = replica.KeyBroken, err
 	default:
-		f.Key, f.id = decide.KeyUsable, id
+		f.Key, f.id = replica.KeyUsable, id
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -53,7 +53,7 @@ func (c *Keepers) Look(ctx context.Context, sl *Sealing) error {
 		if err != nil {
 			return err
 		}
-		if f.Act() == decide.RefuseMove {
+		if f.Act() == replica.RefuseMove {
 			return c.refuseMove(ctx, f, sl)
 		}
 		sl.found = append(sl.found, f)
@@ -108,7 +108,7 @@ func (c *Keepers) refuseMove(ctx context.Context, f found, sl *Sealing) error {
 	}
 	here := "has no key of it"
 	switch {
-	case f.Key == decide.KeyBroken:
+	case f.Key == replica.KeyBroken:
 		here = "cannot use its key: " + problemText(f.problem)
 	case f.id != "":
 		here = "has key " + string(f.id)
@@ -137,13 +137,13 @@ func (c *Keepers) SealSeeds(ctx context.Context, sl *Sealing) error {
 // it makes is in the move then.
 func (c *Keepers) sealSeed(ctx context.Context, f *found, sl *Sealing) error {
 	switch f.Act() {
-	case decide.MakeKey:
+	case replica.MakeKey:
 		made, err := f.box.MakeKey(ctx)
 		if err != nil {
 			return explain.Wrap(err, explain.KeeperUnusable, "keeper", f.Name, "problem", err.Error())
 		}
 		c.lookAtKey(ctx, f, seedPlace(sl.Manifest.Cluster, f.Name, &sl.Link.Transition))
-		if f.Key != decide.KeyUsable {
+		if f.Key != replica.KeyUsable {
 			return explain.Wrap(f.problem, explain.KeeperUnusable, "keeper", f.Name, "problem", problemText(f.problem))
 		}
 		if made {
@@ -153,11 +153,11 @@ func (c *Keepers) sealSeed(ctx context.Context, f *found, sl *Sealing) error {
 				slog.String("keeper", f.Name), slog.String("file", f.file()), slog.String("key", string(f.id)))
 		}
 		return c.writeCopy(ctx, f, sl)
-	case decide.SealOwn:
+	case replica.SealOwn:
 		return c.writeCopy(ctx, f, sl)
-	case decide.RefuseMove:
+	case replica.RefuseMove:
 		return c.refuseMove(ctx, *f, sl)
-	case decide.KeepForeign:
+	case replica.KeepForeign:
 		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 			"a keeper of this machine does not open the seed: what is sealed under another key stays",
 			slog.String("keeper", f.Name), slog.String("keys", idText(sealed.IDs(f.copies))), slog.Any("err",
@@ -232,7 +232,7 @@ func (c *Keepers) writeSealedCopy(ctx context.Context, sl *Sealing, key string, 
 func (c *Keepers) SealMesh(ctx context.Context, sl *Sealing) error {
 	for i := range sl.found {
 		f := &sl.found[i]
-		if f.Key != decide.KeyUsable {
+		if f.Key != replica.KeyUsable {
 			continue
 		}
 		err := c.sealMeshWith(ctx, f, sl)
@@ -290,7 +290,7 @@ func (c *Keepers) sealAgainWith(ctx context.Context, o manifest.Owner, sl *Seali
 	if err != nil {
 		return err
 	}
-	if err := c.sealSeed(ctx, &f, sl); err != nil || f.Key != decide.KeyUsable {
+	if err := c.sealSeed(ctx, &f, sl); err != nil || f.Key != replica.KeyUsable {
 		return err
 	}
 	return c.sealMeshWith(ctx, &f, sl)

@@ -16,7 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/history"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 )
 
 // Bounds on what is kept.
@@ -87,7 +87,7 @@ func (k *Keychain) Settle(head history.Link) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for hash, mv := range k.pending {
-		if !decide.Decided(decide.HeadOf(&mv.Link), decide.HeadOf(&head)) {
+		if !replica.Decided(replica.HeadOf(&mv.Link), replica.HeadOf(&head)) {
 			continue // it may come yet
 		}
 		if mv.Link.Salt != head.Salt {

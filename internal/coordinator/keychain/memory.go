@@ -7,7 +7,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/history"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 )
 
 // Memory is what this process holds, as decisions see it: of a state, and of heads that are not
@@ -21,14 +21,14 @@ type Memory struct {
 func (k *Keychain) Memory(s *authority.State) Memory { return Memory{k, s} }
 
 // Phase is the phase of the state.
-func (m Memory) Phase() decide.Phase { return m.state.Phase }
+func (m Memory) Phase() replica.Phase { return m.state.Phase }
 
 // Head is the head in force; the zero one if there is none.
-func (m Memory) Head() decide.Head {
+func (m Memory) Head() replica.Head {
 	if s := m.state.Ready(); s != nil {
-		return decide.HeadOf(&s.Head)
+		return replica.HeadOf(&s.Head)
 	}
-	return decide.Head{}
+	return replica.Head{}
 }
 
 // Knows reports whether the head with the hash is one of the history in force.

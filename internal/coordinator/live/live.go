@@ -56,7 +56,7 @@ type liveMember struct {
 	held        []*fealtyv1.HeldVersion
 	bundle      bundleVersion // the trust bundle that it holds
 	under       []string      // the config keys that it trusts over all that it holds
-	bare        bool          // it holds nothing that config keys sign
+	unsigned    bool          // it holds nothing that config keys sign
 	lastRefusal string
 	svidEnd     *timestamppb.Timestamp // as it said; nil: it did not
 	aloneUntil  *timestamppb.Timestamp // as it said; nil: it did not
@@ -221,7 +221,7 @@ func (l *Members) Reported(id identity.ID, r *fealtyv1.ConnectRequest, now time.
 		m.aloneLimit = ""
 	}
 	bundle, under := m.bundle, m.under
-	m.bundle, m.under, m.bare = standsOn(r.GetHeld())
+	m.bundle, m.under, m.unsigned = standsOn(r.GetHeld())
 	moved = m.bundle != bundle || !slices.Equal(m.under, under)
 	m.degraded = periodsOf(r.GetDegradedPeriods())
 	if d := r.GetClockBehind(); d.CheckValid() == nil && d.AsDuration() > 0 {
@@ -264,11 +264,11 @@ type bundleVersion struct{ epoch, version uint64 }
 // standsOn returns which trust bundle a member says that it holds, and the keys that
 // everything else stands on. A node_bootstrap counts until a node_runtime takes its
 // place.
-func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []string, bare bool) {
+func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []string, unsigned bool) {
 	held = held[:min(len(held), MaxHeldReported)]
 	overtaken := slices.ContainsFunc(held,
 		func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(snapshot.ScopeNodeRuntime) })
-	bare = true
+	unsigned = true
 	for _, h := range held {
 		switch snapshot.Scope(h.GetScope()) {
 		case snapshot.ScopeTrustBundle:
@@ -280,8 +280,8 @@ func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []stri
 			}
 		}
 		signers := h.GetSigners()[:min(len(h.GetSigners()), snapshot.MaxSignatures)]
-		if bare {
-			bare = false
+		if unsigned {
+			unsigned = false
 			for _, id := range signers {
 				under = append(under, flowcontrol.Clip(id, MaxReleaseBytes))
 			}
@@ -289,7 +289,7 @@ func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []stri
 		}
 		under = slices.DeleteFunc(under, func(id string) bool { return !slices.Contains(signers, id) })
 	}
-	return bundle, under, bare
+	return bundle, under, unsigned
 }
 
 // Message returns what is known of id, or nil.
@@ -427,7 +427,7 @@ func (l *Members) Confirmed(r *bundle.Rotation, keyID string) []string {
 	var out []string
 	for id, m := range l.members {
 		knows := m.bundle.epoch > r.Epoch || m.bundle.epoch == r.Epoch && m.bundle.version > r.After
-		if knows && (m.bare || slices.Contains(m.under, keyID)) {
+		if knows && (m.unsigned || slices.Contains(m.under, keyID)) {
 			out = append(out, string(id.Kind())+"/"+id.Name())
 		}
 	}

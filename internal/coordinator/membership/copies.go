@@ -197,11 +197,11 @@ func tellPages(ctx context.Context, conn *mesh.Conn, pages []*fealtyv1.NoteStrea
 // of the gap: the record is of before. That it is genuine was verified, and that it is
 // not banned too.
 func CatchUp(s *authority.State, rec *record.Member, leaf *x509.Certificate, now time.Time) {
-	if s.Gap == nil || leaf == nil || !rec.Held() {
+	if s.RestoreWindow == nil || leaf == nil || !rec.Held() {
 		return
 	}
 	key, issued := identity.KeyOf(leaf), leaf.NotBefore.Add(ca.Backdate)
-	if key == rec.Key || rec.WasKey(key) || issued.Before(s.Gap.BackupAt.Add(-snapshot.ClockTolerance)) ||
+	if key == rec.Key || rec.WasKey(key) || issued.Before(s.RestoreWindow.BackupAt.Add(-snapshot.ClockTolerance)) ||
 		issued.After(s.RestoredAt()) {
 		return
 	}

@@ -55,7 +55,7 @@ type Membership struct {
 	cfg     Config
 	metrics *metrics
 
-	hears    atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
+	listens  atomic.Int64 // Unix nanoseconds: when it became ready, after it was not
 	copies   copies.Watch // which processes opened streams of members
 	openings openings     // streams that the other coordinators are to be told of
 	members  *roster.Roster
@@ -84,10 +84,10 @@ func (m *Membership) Listen() {
 
 // Listens says since when this coordinator hears its members: who was not heard before may
 // have been there.
-func (m *Membership) Listens(since time.Time) { m.hears.Store(since.UnixNano()) }
+func (m *Membership) Listens(since time.Time) { m.listens.Store(since.UnixNano()) }
 
-// HearsSince is since when members can report to this coordinator.
-func (m *Membership) HearsSince() time.Time { return time.Unix(0, m.hears.Load()) }
+// ListensSince is since when members can report to this coordinator.
+func (m *Membership) ListensSince() time.Time { return time.Unix(0, m.listens.Load()) }
 
 // Cut notes that the guard cut a connection of a member, because of a ban or for another
 // reason.

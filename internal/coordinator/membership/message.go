@@ -29,15 +29,15 @@ func (m *Membership) inContact(msg *fealtyv1.Member) string {
 		return "it is connected"
 	case live.GetLastReport() != nil && silent < replicas.SilentAfter:
 		return fmt.Sprintf("it reported %v ago", silent.Round(time.Second))
-	case now.Sub(m.HearsSince()) < replicas.SilentAfter:
+	case now.Sub(m.ListensSince()) < replicas.SilentAfter:
 		return "this coordinator has been ready for less than " + replicas.SilentAfter.String() +
 			" and does not know yet whether it is away"
 	}
-	switch quiet, lost := m.cfg.Peers.MayHear(); {
+	switch silent, lost := m.cfg.Peers.MayHear(); {
 	case lost:
 		return "it may be connected to another coordinator, and the store does not say now which there are"
-	case len(quiet) > 0:
-		return strings.Join(quiet, ", ") + ", to which it may be connected, does not answer now"
+	case len(silent) > 0:
+		return strings.Join(silent, ", ") + ", to which it may be connected, does not answer now"
 	}
 	return ""
 }

@@ -125,13 +125,13 @@ func (e *Error) Error() string {
 		of = " with peer " + e.Peer
 	}
 	return fmt.Sprintf("peer recovery failed at step %d (%s)%s: %s", e.Step, e.Step, of,
-		flowcontrol.Clip(bare(e.Err), maxPeerError))
+		flowcontrol.Clip(reasonOf(e.Err), maxPeerError))
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// bare is the text of err, without the dressing of gRPC.
-func bare(err error) string {
+// reasonOf is the text of err, without the dressing of gRPC.
+func reasonOf(err error) string {
 	if e, ok := errors.AsType[*explain.Error](err); ok {
 		return e.What + ": " + e.Why
 	}
@@ -318,7 +318,8 @@ func (c *PeerRecovery) peerFailed(ctx context.Context, f *Error) {
 	c.metrics.peers.WithLabelValues(f.Step.String()).Inc()
 	c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "peer recovery failed", slog.String("peer", f.Peer),
 		slog.Int("step", int(f.Step)), slog.String("of", f.Step.String()),
-		slog.String("code", explain.CodeOf(f.Err)), slog.String("reason", flowcontrol.Clip(bare(f.Err), maxPeerError)))
+		slog.String("code", explain.CodeOf(f.Err)),
+		slog.String("reason", flowcontrol.Clip(reasonOf(f.Err), maxPeerError)))
 }
 
 // claim is step 1: the head's manifest as the store has it, unverified. It must admit

@@ -21,7 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -58,7 +58,7 @@ func (c *PeerRecovery) Prepare(ctx context.Context, mv *transition.Move) []strin
 			if err := p.bring(ctx, addr); err != nil {
 				c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn,
 					"a peer was not prepared for the next head; it asks for its key when the head appears",
-					slog.String("peer", addr), slog.String("reason", flowcontrol.Clip(bare(err), maxPeerError)))
+					slog.String("peer", addr), slog.String("reason", flowcontrol.Clip(reasonOf(err), maxPeerError)))
 				return nil
 			}
 			mu.Lock()
@@ -129,7 +129,7 @@ func (p *preparing) bring(ctx context.Context, addr string) error {
 	}
 	_, before := x.giver.Match(from.Manifest, p.c.cfg.Now())
 	found, after := x.giver.Match(p.move.Manifest, p.c.cfg.Now())
-	if !decide.Prepares(before == nil, after == nil) {
+	if !replica.Prepares(before == nil, after == nil) {
 		return fmt.Errorf("it is no coordinator both before and after the change: %w", cmp.Or(before, after))
 	}
 	p.name = found.Name
@@ -233,8 +233,8 @@ func (c *PeerRecovery) takeKey(g *greeted, p *fealtyv1.PeerCandidate,
 	}
 	link := *next.Current()
 	_, stranger := g.shown.Match(g.state.Manifest, c.cfg.Now())
-	if answer := decide.Take(c.cfg.Keys.Memory(g.state), decide.HeadOf(&link),
-		stranger == nil); answer != decide.Given {
+	if answer := replica.Take(c.cfg.Keys.Memory(g.state), replica.HeadOf(&link),
+		stranger == nil); answer != replica.Given {
 		return keychain.Prepared{}, fmt.Errorf("it is no move of the head that is in force here: %v", answer)
 	}
 	switch _, err := c.cfg.Self.Admits(m); {

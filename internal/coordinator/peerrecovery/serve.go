@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -165,13 +165,13 @@ func (g *greeted) proven(ctx context.Context, c *PeerRecovery, evidence, vouch [
 	asker, stranger := g.shown.Match(g.state.Manifest, c.cfg.Now())
 	g.asker = asker
 	asked := history.Hash(g.transcript.Head)
-	switch answer := decide.Give(c.cfg.Keys.Memory(g.state), head.Hash, asked, stranger == nil); {
-	case answer == decide.Stranger:
+	switch answer := replica.Give(c.cfg.Keys.Memory(g.state), head.Hash, asked, stranger == nil); {
+	case answer == replica.Stranger:
 		return refusedPeer(stranger.Error())
-	case answer == decide.OtherHead:
+	case answer == replica.OtherHead:
 		return c.behind(g, fmt.Sprintf("there it is %s at index %d", g.state.Head.Hash.String()[:16],
 			g.state.Head.Index))
-	case answer != decide.Given, c.cfg.Head.State() != g.state, version != g.state.HeadVersion:
+	case answer != replica.Given, c.cfg.Head.State() != g.state, version != g.state.HeadVersion:
 		return c.behind(g, fmt.Sprintf("the history moved on to index %d, and that one has not followed yet",
 			head.Index))
 	}

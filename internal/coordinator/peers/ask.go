@@ -26,8 +26,8 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// told is what another coordinator said.
-type told struct {
+// statement is what another coordinator said.
+type statement struct {
 	name     string
 	claim    string // what it says that it saw of the store, and cannot prove
 	findings []*fealtyv1.Finding
@@ -48,7 +48,7 @@ func expected(all []replicas.Record) []presence.Coordinator {
 // Follow asks the other coordinators what they saw of the store and what they find,
 // until ctx ends. A statement that the cluster signed is proof; the rest is told to people.
 func (p *Peers) Follow(ctx context.Context, s *authority.State) error {
-	defer p.forgetTold()
+	defer p.forgetStatements()
 	for {
 		began := time.Now()
 		p.Ask(ctx, s)
@@ -116,7 +116,7 @@ func (p *Peers) seenBy(ctx context.Context, s *authority.State, conn *mesh.Conn)
 
 // take keeps what a coordinator said.
 func (p *Peers) take(ctx context.Context, s *authority.State, r replicas.Record, seen *fealtyv1.GetSeenResponse) {
-	said := told{name: r.Name}
+	said := statement{name: r.Name}
 	if seen != nil {
 		claim, err := p.Compare(ctx, s, r.Name, seen)
 		if err != nil {
@@ -135,10 +135,10 @@ func (p *Peers) take(ctx context.Context, s *authority.State, r replicas.Record,
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.told == nil {
-		p.told = make(map[string]told)
+	if p.statements == nil {
+		p.statements = make(map[string]statement)
 	}
-	p.told[r.Key] = said
+	p.statements[r.Key] = said
 }
 
 // severityOf returns the severity of a finding that somebody tells.
@@ -157,24 +157,24 @@ func (p *Peers) knownBefore(s *authority.State) ([]replicas.Record, [][]*mesh.Co
 	return all, p.connectTo(s, all)
 }
 
-func (p *Peers) forgetTold() {
+func (p *Peers) forgetStatements() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.told = nil
+	p.statements = nil
 }
 
-// toldNow returns what those said who are there still, by name.
-func (p *Peers) toldNow() []told {
+// statementsNow returns what those said who are there still, by name.
+func (p *Peers) statementsNow() []statement {
 	now := p.cfg.Elapsed()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out []told
-	for key, t := range p.told {
+	var out []statement
+	for key, t := range p.statements {
 		if _, expected := p.presence.Silent(key, now); expected && !p.presence.Gone(key, now) {
 			out = append(out, t)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b told) int { return strings.Compare(a.name, b.name) })
+	slices.SortStableFunc(out, func(a, b statement) int { return strings.Compare(a.name, b.name) })
 	return out
 }
 
@@ -182,7 +182,7 @@ func (p *Peers) toldNow() []told {
 // store that they share, or one that two told, is said once.
 func (p *Peers) AddTold(own []*fealtyv1.Finding) []*fealtyv1.Finding {
 	out := own
-	for _, t := range p.toldNow() {
+	for _, t := range p.statementsNow() {
 		if t.claim != "" && p.cfg.StoreGuard.Lost() == nil {
 			out = append(out, finding.New(explain.StoreClaimed, "member", "coordinator "+t.name, "claim", t.claim))
 		}

@@ -81,14 +81,14 @@ type Peers struct {
 	asking  chan struct{} // held by whoever asks what they hear of members; capacity 1
 	hearing chan struct{} // held by whoever asks what they saw and find; capacity 1
 
-	mu     sync.Mutex
-	at     time.Time                 // of the last answers on members, monotonic; guarded by mu
-	live   map[string]*fealtyv1.Live // by "<kind>/<name>"; guarded by mu
-	silent []replicas.Record         // coordinators that did not answer, sorted; guarded by mu
-	lost   bool                      // nobody could say which others there are; guarded by mu
-	known  []replicas.Record         // as the store named them last; guarded by mu
-	conns  map[place]*mesh.Conn      // guarded by mu
-	told   map[string]told           // what each said of the store and finds, by its key; guarded by mu
+	mu         sync.Mutex
+	at         time.Time                 // of the last answers on members, monotonic; guarded by mu
+	live       map[string]*fealtyv1.Live // by "<kind>/<name>"; guarded by mu
+	silent     []replicas.Record         // coordinators that did not answer, sorted; guarded by mu
+	lost       bool                      // nobody could say which others there are; guarded by mu
+	known      []replicas.Record         // as the store named them last; guarded by mu
+	conns      map[place]*mesh.Conn      // guarded by mu
+	statements map[string]statement      // what each said of the store and finds, by its key; guarded by mu
 }
 
 // New returns a [Peers] that heard nobody yet.

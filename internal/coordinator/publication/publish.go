@@ -79,9 +79,9 @@ type races struct {
 	// altered, must not hold up what others are told.
 	contested map[string]store.Revision
 	lost      bool // the last try was lost to such a record
-	// outrun is the version of the config that was found not to be the store's any
+	// stale is the version of the config that was found not to be the store's any
 	// more: what is compiled from config waits for another one.
-	outrun store.Revision
+	stale store.Revision
 	// config: the last try was lost to a write of the config. The next one goes without
 	// config, so that one who writes it all the time does not hold up who joins or leaves.
 	config bool
@@ -101,7 +101,8 @@ func NewPublisher() *Publisher {
 		pending: make(map[string]bool), pendingGroups: make(map[string]bool), groups: make(map[string]*memberGroup),
 		placed: make(map[string]string), heard: make(map[string]time.Time), looks: make(map[string]string),
 		found: unsatisfied{
-			failed: make(map[string]string), removed: make(map[string][]compiler.Removed), told: make(map[gap]bool),
+			failed: make(map[string]string), removed: make(map[string][]compiler.Removed),
+			reported: make(map[unsatisfiedRecord]bool),
 		},
 		races: races{contested: make(map[string]store.Revision), unassigned: make(map[string]bool)},
 	}
@@ -239,7 +240,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		case member:
 			b.races.contested[path], b.races.lost = conflict.Want, true
 		case conflict.Key == desired.StateKey:
-			b.races.outrun, b.races.config = conflict.Want, true
+			b.races.stale, b.races.config = conflict.Want, true
 		}
 	}
 	if err != nil {
@@ -294,32 +295,32 @@ func (c *Publication) nextState(ctx context.Context, s *authority.State, b *Publ
 	if err != nil {
 		return Record{}, false, err
 	}
-	told := make(map[string][]string)
+	addressesOf := make(map[string][]string)
 	for key, addresses := range p.State.Value.Coordinators {
 		// By its key or, for one that a certificate admits, by the record that holds it.
 		_, named := s.Manifest.Match(identity.Coordinator, []string{"key:" + key})
 		if named || slices.ContainsFunc(all, func(r replicas.Record) bool { return r.Key == key }) {
-			told[key] = addresses
+			addressesOf[key] = addresses
 		}
 	}
 	for _, r := range all {
 		if r.Phase == authority.Ready.String() && now.Sub(r.At).Abs() < coordinatorSilence {
-			told[r.Key], b.heard[r.Key] = r.Addresses, now
+			addressesOf[r.Key], b.heard[r.Key] = r.Addresses, now
 		}
 	}
-	told[c.cfg.Self.EnrolmentKey()], b.heard[c.cfg.Self.EnrolmentKey()] = c.cfg.Addresses, now
-	for key := range told {
+	addressesOf[c.cfg.Self.EnrolmentKey()], b.heard[c.cfg.Self.EnrolmentKey()] = c.cfg.Addresses, now
+	for key := range addressesOf {
 		if _, ok := b.heard[key]; !ok {
 			b.heard[key] = now // by who led before
 		}
 		if now.Sub(b.heard[key]) >= coordinatorSilence {
-			delete(told, key)
+			delete(addressesOf, key)
 		}
 	}
 	next := p.State.Value
 	next.Change++
-	next.Coordinators = told
-	return next, !maps.EqualFunc(told, p.State.Value.Coordinators, slices.Equal), nil
+	next.Coordinators = addressesOf
+	return next, !maps.EqualFunc(addressesOf, p.State.Value.Coordinators, slices.Equal), nil
 }
 
 // Collect notes which members and groups to look at. It reports whether what the
@@ -370,7 +371,7 @@ func (b *Publisher) Collect(c *Publication, s *authority.State, t *bundle.View, 
 			b.setRemoved("", b.compiler.Unplaced())
 		}
 	}
-	if b.compiler == nil || b.races.outrun == b.configVersion {
+	if b.compiler == nil || b.races.stale == b.configVersion {
 		return false
 	}
 	maps.Copy(b.pending, b.races.unassigned)

@@ -17,9 +17,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// gap is something that a record of the config asks for and that nobody, or not
-// everybody whom it names, is given.
-type gap struct {
+// unsatisfiedRecord is something that a record of the config asks for and that nobody, or
+// not everybody whom it names, is given.
+type unsatisfiedRecord struct {
 	scope  snapshot.Scope
 	record config.Key
 	reason compiler.Reason
@@ -32,16 +32,16 @@ type unsatisfied struct {
 	failed map[string]string
 	// removed is what the config asks for and nobody is given, by whom it was compiled
 	// for, as in failed; "" is for what is for nobody.
-	removed map[string][]compiler.Removed
-	told    map[gap]bool // that was logged and counted
-	news    bool         // failed or removed changed since the last report
+	removed  map[string][]compiler.Removed
+	reported map[unsatisfiedRecord]bool // that was logged and counted
+	news     bool                       // failed or removed changed since the last report
 }
 
 // compileReport is what the last compile could not do. It is immutable.
 type compileReport struct {
-	gaps   []compiler.Removed // one of each gap, sorted
-	failed []string           // subjects, sorted, of which each is in why
-	why    map[string]string
+	removed []compiler.Removed // one of each, sorted
+	failed  []string           // subjects, sorted, of which each is in why
+	why     map[string]string
 }
 
 // setRemoved notes what was left out for a subject.
@@ -73,10 +73,10 @@ func (c *Publication) report(ctx context.Context, b *Publisher) {
 		return
 	}
 	b.found.news = false
-	found := make(map[gap]compiler.Removed)
+	found := make(map[unsatisfiedRecord]compiler.Removed)
 	for _, name := range slices.Sorted(maps.Keys(b.found.removed)) {
 		for _, r := range b.found.removed[name] {
-			g := gap{r.Scope, r.Record, r.Reason}
+			g := unsatisfiedRecord{r.Scope, r.Record, r.Reason}
 			if _, ok := found[g]; !ok {
 				found[g] = r
 			}
@@ -84,23 +84,23 @@ func (c *Publication) report(ctx context.Context, b *Publisher) {
 	}
 	r := &compileReport{failed: slices.Sorted(maps.Keys(b.found.failed)), why: maps.Clone(b.found.failed)}
 	for g, removed := range found {
-		r.gaps = append(r.gaps, removed)
-		if !b.found.told[g] {
+		r.removed = append(r.removed, removed)
+		if !b.found.reported[g] {
 			c.metrics.removed.WithLabelValues(string(g.scope), string(g.reason)).Inc()
 			c.cfg.Failures.Log(ctx, c.cfg.Log, slog.LevelWarn, "something that the config asks for is not given",
 				slog.String("scope", string(g.scope)), slog.String("record", g.record.String()), slog.String("reason",
 					string(g.reason)), slog.String("detail", removed.Detail))
 		}
 	}
-	for g := range b.found.told {
+	for g := range b.found.reported {
 		if _, ok := found[g]; !ok {
-			delete(b.found.told, g) // it is news when it comes again
+			delete(b.found.reported, g) // it is news when it comes again
 		}
 	}
 	for g := range found {
-		b.found.told[g] = true
+		b.found.reported[g] = true
 	}
-	slices.SortStableFunc(r.gaps, func(a, b compiler.Removed) int {
+	slices.SortStableFunc(r.removed, func(a, b compiler.Removed) int {
 		return cmp.Or(cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Reason, b.Reason), a.Record.Compare(b.Record))
 	})
 	c.compileReport.Store(r)
@@ -129,12 +129,12 @@ func (c *Publication) compileFindings() []*fealtyv1.Finding {
 		out = append(out, finding.New(explain.SnapshotUncompiled, "subjects", named(r.failed), "problem",
 			first+": "+r.why[first]))
 	}
-	for i := 0; i < len(r.gaps); {
-		first, n := r.gaps[i], 1
-		for i+n < len(r.gaps) && r.gaps[i+n].Scope == first.Scope && r.gaps[i+n].Reason == first.Reason {
+	for i := 0; i < len(r.removed); {
+		first, n := r.removed[i], 1
+		for i+n < len(r.removed) && r.removed[i+n].Scope == first.Scope && r.removed[i+n].Reason == first.Reason {
 			n++
 		}
-		same := r.gaps[i : i+n]
+		same := r.removed[i : i+n]
 		i += n
 		if n > finding.FoldAbove {
 			var records []string

@@ -196,7 +196,7 @@ const (
 	KeyRecorded KeyAge = iota // it was certified last
 	KeyBefore                 // the one before: the answer to a renewal may be on its way, or lost
 	KeyOlder                  // an earlier one: another machine holds the identity
-	KeyUnknown                // it is in no record: of a restore's gap, or long forgotten
+	KeyUnknown                // it is in no record: of a restore window, or long forgotten
 )
 
 // Age says where key stands among those that m was certified over.

@@ -25,7 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -171,7 +171,7 @@ func (r Record) check() error {
 			return errors.New("it has an address that is not host:port")
 		}
 	}
-	if !slices.Contains([]string{decide.Ready.String(), decide.Recovery.String()},
+	if !slices.Contains([]string{replica.Ready.String(), replica.Recovery.String()},
 		r.Phase) || len(r.Release) > flowcontrol.MaxShownBytes {
 		return errors.New("it has a field that is not acceptable")
 	}

@@ -179,7 +179,7 @@ func (r *Restoration) Settle(ctx context.Context, s *authority.State) error {
 			return err
 		}
 		if !old.Exists() || old.Value.Index != last.Index {
-			gap := authority.RestoreWindow{Index: last.Index, AuthorityEpoch: head.AuthorityEpoch,
+			window := authority.RestoreWindow{Index: last.Index, AuthorityEpoch: head.AuthorityEpoch,
 				Version: intent.Header.Revision, BackupAt: intent.Header.CreatedAt.UTC()}
 			if intent.InPlace {
 				// It holds what it held when the trust state was written last. Since when it lacks
@@ -188,10 +188,10 @@ func (r *Restoration) Settle(ctx context.Context, s *authority.State) error {
 				if err != nil {
 					return fmt.Errorf("read the trust state: %w", err)
 				}
-				gap.Version, gap.BackupAt = known.Version, time.Time{}
+				window.Version, window.BackupAt = known.Version, time.Time{}
 			}
 			ch := s.Records.NewChange(s.HeadVersion)
-			ch.Write(authority.RestoreWindowKey, gap)
+			ch.Write(authority.RestoreWindowKey, window)
 			ch.Delete(backup.IntentKey, version)
 			ch.Audit(r.cfg.Now(), record.AuditEntry{Actor: "restore", Action: "backup.restored",
 				Target: last.Hash.String(), Reason: last.Reason,
@@ -205,14 +205,14 @@ func (r *Restoration) Settle(ctx context.Context, s *authority.State) error {
 					intent.Header.CreatedAt), slog.Bool("in_place", intent.InPlace))
 		}
 	}
-	gap, err := record.Get[authority.RestoreWindow](ctx, s.Records, authority.RestoreWindowKey)
+	window, err := record.Get[authority.RestoreWindow](ctx, s.Records, authority.RestoreWindowKey)
 	switch {
 	case errors.Is(err, store.ErrForged):
 		return r.cfg.Head.ForgedUnder(ctx, s, authority.Suspect{What: authority.RestoreWindowKey, Err: err})
 	case err != nil:
 		return err
-	case gap.Exists() && gap.Value.Index == last.Index:
-		s.Gap = &gap.Value
+	case window.Exists() && window.Value.Index == last.Index:
+		s.RestoreWindow = &window.Value
 	}
 	return nil
 }

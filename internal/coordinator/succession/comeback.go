@@ -21,7 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -76,11 +76,11 @@ func (c *Succession) recoverHead(ctx context.Context, w *claim) (s *authority.St
 	for {
 		held := c.cfg.Head.State()
 		m := c.cfg.Keys.Memory(held)
-		step, wait := c.search.Next(c.cfg.Elapsed(), m, decide.HeadOf(&w.link), w.admitted)
-		if step != decide.FromMemory && m.Phase() == decide.Ready {
+		step, wait := c.search.Next(c.cfg.Elapsed(), m, replica.HeadOf(&w.link), w.admitted)
+		if step != replica.FromMemory && m.Phase() == replica.Ready {
 			left := c.lingers(ctx, w)
 			switch {
-			case left > 0 && step == decide.Wait:
+			case left > 0 && step == replica.Wait:
 				return held, min(wait, left), nil
 			case left <= 0:
 				if err := c.Adopt(ctx, authority.Recovering(w.last,
@@ -89,22 +89,22 @@ func (c *Succession) recoverHead(ctx context.Context, w *claim) (s *authority.St
 				}
 			}
 		}
-		if step == decide.Wait {
+		if step == replica.Wait {
 			if len(failed) == 0 {
 				return c.cfg.Head.State(), wait, nil // nothing was tried, so nothing is new
 			}
 			return authority.Recovering(w.last, errors.Join(failed...)), wait, nil
 		}
-		found := decide.Nothing
+		found := replica.Nothing
 		asking, asked := c.cfg.Turn.Asking(ctx)
 		switch step {
-		case decide.FromMemory:
+		case replica.FromMemory:
 			s, err = c.fromMemory(ctx, w)
-		case decide.AskPeers:
+		case replica.AskPeers:
 			s, found, err = c.askPeers(asking, w)
-		case decide.AskKeepers:
+		case replica.AskKeepers:
 			s, err = c.fromKeepers(asking, w)
-		case decide.Rekey:
+		case replica.Rekey:
 			s, err = c.heal(ctx, w)
 		}
 		yielded := asking.Err() != nil
@@ -306,18 +306,18 @@ func (c *Succession) WatchPeers(ctx context.Context) error {
 
 // askPeers comes back with what another coordinator gives. While there are others, a
 // new mesh CA key is not made at once.
-func (c *Succession) askPeers(ctx context.Context, w *claim) (*authority.State, decide.Found, error) {
+func (c *Succession) askPeers(ctx context.Context, w *claim) (*authority.State, replica.Found, error) {
 	r, err := c.cfg.Peers.FromPeers(ctx, w.loaded)
 	if errors.Is(err, peerrecovery.ErrNoPeers) {
 		// A backup holds no word of where coordinators are: whoever wrote this very head
 		// says so soon.
 		if w.link.Kind == history.KindRestore && len(recovery.Coordinators(w.manifest)) > 1 {
-			return nil, decide.Nothing, err
+			return nil, replica.Nothing, err
 		}
-		return nil, decide.Nobody, err
+		return nil, replica.Nobody, err
 	}
 	if err != nil {
-		return nil, decide.Nothing, err
+		return nil, replica.Nothing, err
 	}
 	if have := c.memory().Secrets(w.link.Salt); have != nil && have.Same(r.Secrets) {
 		r.Secrets.Wipe()
@@ -328,12 +328,12 @@ func (c *Succession) askPeers(ctx context.Context, w *claim) (*authority.State, 
 		if !c.cfg.Keys.Holds(r.Secrets, c.cfg.Head.State()) {
 			r.Wipe()
 		}
-		return nil, decide.Nothing, err
+		return nil, replica.Nothing, err
 	}
 	c.untold = append(c.untold, r.Audit()...)
 	// If somebody moves the head on before this one is adopted, the key that came is here.
 	c.cfg.Keys.Prepare(keychain.Prepared{Link: *r.Verified.Current(), Mesh: r.Mesh})
-	return s, decide.Nothing, nil
+	return s, replica.Nothing, nil
 }
 
 // resumeRestore brings the history that w leads to into force by the restore transition that is

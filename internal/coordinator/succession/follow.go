@@ -14,7 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/restoration"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
@@ -164,7 +164,7 @@ func (c *Succession) Adopt(ctx context.Context, s *authority.State) error {
 		failed = c.becomeReady(ctx, s)
 		if lost(failed) {
 			c.lost++
-			if decide.Stays(c.cfg.Keys.Memory(old), decide.HeadOf(&s.Head), decide.Conflict) {
+			if replica.Stays(c.cfg.Keys.Memory(old), replica.HeadOf(&s.Head), replica.Conflict) {
 				c.cfg.Head.FallBehind(old)
 				c.cfg.Head.LookAgain()
 				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a newer head is followed: another coordinator was first",
@@ -203,7 +203,7 @@ func (c *Succession) Adopt(ctx context.Context, s *authority.State) error {
 		c.lost = 0
 		c.cfg.Keys.Settle(s.Head)
 		c.cfg.Keys.Drop(s)
-		c.search = decide.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
+		c.search = replica.Search{HealAfter: c.cfg.SelfHealAfter, Random: mathrand.Float64}
 		for _, arrived := range c.cfg.Hooks.Arrivals {
 			arrived()
 		}
@@ -295,8 +295,8 @@ func (c *Succession) Follow(ctx context.Context) error {
 	defer stop()
 	for {
 		due := c.cfg.Head.Due()
-		pause, outrun := c.Look(ctx)
-		if outrun {
+		pause, stale := c.Look(ctx)
+		if stale {
 			// The notice to look again is its own. Without the pause, two that are in each
 			// other's way, or one that meets a record lock, would load the history again and again.
 			if err := watch.Sleep(ctx, pause); err != nil {
@@ -317,7 +317,7 @@ func (c *Succession) Follow(ctx context.Context) error {
 // state is loaded anew; until then nothing is decided under the old one, because
 // every transaction is conditional on our head. It returns when to look again, and whether
 // somebody else was first with what it was about to adopt.
-func (c *Succession) Look(ctx context.Context) (pause time.Duration, outrun bool) {
+func (c *Succession) Look(ctx context.Context) (pause time.Duration, stale bool) {
 	pause = PollPause
 	if !c.cfg.Reseal.Unsettled() && c.cfg.Head.HeadHolds(ctx) {
 		return pause, false
@@ -349,7 +349,7 @@ func (c *Succession) Look(ctx context.Context) (pause time.Duration, outrun bool
 		case lost(err):
 			return lostPause(c.lost), true
 		case err != nil:
-			c.search.Ended(c.cfg.Elapsed(), decide.FromMemory, decide.Nothing)
+			c.search.Ended(c.cfg.Elapsed(), replica.FromMemory, replica.Nothing)
 		}
 	}
 	if wait > 0 {
@@ -406,9 +406,9 @@ func (c *Succession) followed(ctx context.Context) bool {
 	s := c.cfg.Head.State()
 	switch verdict, known := c.cfg.Head.JudgeStored(ctx, s); {
 	case !known:
-	case verdict == decide.Same:
+	case verdict == replica.Same:
 		c.cfg.Head.CaughtUp(s)
-	case verdict == decide.Another:
+	case verdict == replica.Another:
 		c.cfg.Head.FallBehind(s)
 		return false
 	}

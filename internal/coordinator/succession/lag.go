@@ -11,7 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -37,7 +37,7 @@ func (c *Succession) lingers(ctx context.Context, w *claim) time.Duration {
 	}
 	c.cfg.Head.FallBehind(s)
 	lagged := c.cfg.Head.Behind()
-	if !decide.Lingers(c.cfg.Keys.Memory(s), decide.HeadOf(&w.link), w.admitted, lagged) {
+	if !replica.Lingers(c.cfg.Keys.Memory(s), replica.HeadOf(&w.link), w.admitted, lagged) {
 		return 0
 	}
 	verified, _, err := c.verify(ctx, w, s.Secrets)
@@ -46,7 +46,7 @@ func (c *Succession) lingers(ctx context.Context, w *claim) time.Duration {
 	}) {
 		return 0
 	}
-	return decide.FollowFor - lagged
+	return replica.FollowFor - lagged
 }
 
 // Take takes the turn, for a change of the head that the store shows, and returns the state in force. In

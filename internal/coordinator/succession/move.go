@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
@@ -33,46 +33,46 @@ func (c *Succession) Swap(ctx context.Context, mv *transition.Move) (inUse bool,
 	if mv.Actor == "" {
 		mv.Actor = record.Actor(ctx)
 	}
-	var order decide.Move
+	var order replica.Move
 	var verified *history.Verified
 	for {
-		result := decide.OK
+		result := replica.OK
 		switch order.Stage() {
-		case decide.Make:
-		case decide.Seal:
+		case replica.Make:
+		case replica.Seal:
 			if err = c.cfg.Keepers.SealMesh(ctx, &mv.Sealing); err != nil {
-				result = decide.Failed
+				result = replica.Failed
 			}
-		case decide.Prepare:
+		case replica.Prepare:
 			if took := c.cfg.Peers.Prepare(ctx, mv); len(took) > 0 {
 				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "peers have the mesh CA key of the next head",
 					slog.Any("peers", took), slog.String("head", mv.Link.Hash.String()))
 			}
-		case decide.Swap:
+		case replica.Swap:
 			c.cfg.Hooks.BeforeMove(ctx, mv.From)
 			verified, result, err = c.moveHead(ctx, mv)
-		case decide.Adopt:
+		case replica.Adopt:
 			inUse = true
 			// The head moved: what follows must not be given up because the caller did, and
 			// is no reason to say that it did not. The loop that follows the head goes on
 			// where it fails.
 			if s, failed := c.newState(verified, mv.Secrets, mv.Root, mv.Mesh); failed != nil {
 				c.cfg.Log.LogAttrs(ctx, slog.LevelError, "the new head was not adopted", slog.Any("err", failed))
-				result = decide.Failed
+				result = replica.Failed
 			} else {
 				c.untold = append(c.untold, mv.Audit(s)...)
 				c.cfg.Keys.Pend(mv)                         // so that its keys are here whatever the adoption comes to
 				if lost(c.Adopt(patience.Beyond(ctx), s)) { // logged there, and tried again
-					mv.Told, result = true, decide.Conflict
+					mv.Told, result = true, replica.Conflict
 				}
 			}
-		case decide.Keep:
+		case replica.Keep:
 			inUse = c.cfg.Keys.Pend(mv)
 			c.cfg.Head.LookAgain()
-		case decide.Drop:
+		case replica.Drop:
 			mv.WipeMesh()
 			c.cfg.Head.LookAgain()
-		case decide.Done:
+		case replica.Done:
 			return inUse, err
 		}
 		order.Ended(result)
@@ -80,9 +80,9 @@ func (c *Succession) Swap(ctx context.Context, mv *transition.Move) (inUse bool,
 }
 
 // moveHead moves the head to mv, and says how that ended.
-func (c *Succession) moveHead(ctx context.Context, mv *transition.Move) (*history.Verified, decide.Result, error) {
+func (c *Succession) moveHead(ctx context.Context, mv *transition.Move) (*history.Verified, replica.Result, error) {
 	if err := c.cfg.Faults.Hit("set.before-swap"); err != nil {
-		return nil, decide.Failed, err
+		return nil, replica.Failed, err
 	}
 	var from *history.Verified
 	if mv.From != nil {
@@ -91,19 +91,19 @@ func (c *Succession) moveHead(ctx context.Context, mv *transition.Move) (*histor
 	verified, err := c.cfg.Head.History().Append(ctx, from, &mv.Link.Transition, mv.Manifest, mv.Secrets.Transaction())
 	switch {
 	case errors.Is(err, store.ErrUnknownOutcome):
-		return nil, decide.Unknown, setError(c.cfg.Head, err)
+		return nil, replica.Unknown, setError(c.cfg.Head, err)
 	case errors.Is(err, store.ErrConflict):
-		return nil, decide.Conflict, setError(c.cfg.Head, err)
+		return nil, replica.Conflict, setError(c.cfg.Head, err)
 	case err != nil:
-		return nil, decide.Failed, setError(c.cfg.Head, err)
+		return nil, replica.Failed, setError(c.cfg.Head, err)
 	}
 	if err := c.cfg.Faults.Hit("set.after-swap"); err != nil {
-		return nil, decide.Unknown, err
+		return nil, replica.Unknown, err
 	}
 	if verified.Version() == 0 {
-		return nil, decide.Overtaken, nil // on again, by somebody else
+		return nil, replica.Overtaken, nil // on again, by somebody else
 	}
-	return verified, decide.OK, nil
+	return verified, replica.OK, nil
 }
 
 // setError words why the head did not move. If somebody else moved it, our state

@@ -25,7 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/turn"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/history"
-	decide "github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
 )
 
@@ -74,8 +74,8 @@ type Hooks struct {
 type Succession struct {
 	cfg Config
 
-	search decide.Search // the way back to the head; owned by who has the turn
-	pushed atomic.Bool   // a peer may be at the head: look for it now
+	search replica.Search // the way back to the head; owned by who has the turn
+	pushed atomic.Bool    // a peer may be at the head: look for it now
 
 	// untold is what the audit log is told once a state is adopted: where the secrets came
 	// from, and the moves that made it; owned by who has the turn.
@@ -89,7 +89,7 @@ type Succession struct {
 
 // New returns a Succession. It looks at nothing before [Succession.Load].
 func New(cfg Config) *Succession {
-	return &Succession{cfg: cfg, search: decide.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64}}
+	return &Succession{cfg: cfg, search: replica.Search{HealAfter: cfg.SelfHealAfter, Random: mathrand.Float64}}
 }
 
 // Push has the peers asked at once for the secrets of the head, if these are missing: one may have them now.

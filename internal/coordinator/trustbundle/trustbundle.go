@@ -256,7 +256,7 @@ func (b *Current) Refresh(ctx context.Context, s *authority.State, renew bool) (
 	if err != nil {
 		return err
 	}
-	if err := b.Believe(t); err != nil {
+	if err := b.PutInForce(t); err != nil {
 		return err
 	}
 	b.cfg.Guard.Sweep(ctx)
@@ -268,15 +268,15 @@ func (b *Current) Refresh(ctx context.Context, s *authority.State, renew bool) (
 	return nil
 }
 
-// Believe puts t into force here, unless a newer one is already.
-func (b *Current) Believe(t *bundle.View) error {
+// PutInForce puts t into force here, unless a newer one is already.
+func (b *Current) PutInForce(t *bundle.View) error {
 	b.trustMu.Lock()
 	defer b.trustMu.Unlock()
 	if have := b.trust.Load(); have != nil && have.Newer(t) {
 		return nil
 	}
 	if err := b.cfg.Source.Trust(t.Bundle); err != nil {
-		return fmt.Errorf("believe the new trust bundle: %w", err)
+		return fmt.Errorf("put the new trust bundle into force: %w", err)
 	}
 	b.trust.Store(t)
 	b.cfg.StoreGuard.SawBundle(t.Signed)
