@@ -16,10 +16,11 @@
 #   - files with a byte damaged, each in its turn (damaged);
 #   - what rapid checks for a hundred random courses of events (properties);
 #   - one goroutine that goes up to a bound of content, bans or entries (much);
+#   - each method, called by everybody there is (callers);
 #   - what type-checks the whole module (typed).
 # Under the detector these do fewer rounds, by a constant raceDetector of their packages, or
-# RaceDetector of coordinatortest;
-# most of much, TestFleetSchedulesNoticeBugs and the last kind are in the first run alone.
+# RaceDetector of coordinatortest; what is one goroutine, TestFleetSchedulesNoticeBugs and the
+# last kind are in the first run alone.
 # Where there is no detector, one run does all of everything. A test in internal/layers
 # holds that what does less under the detector is named here.
 #
@@ -27,11 +28,12 @@
 # detector (FEALTY_TEST_PROGRAM); the tests that run it are under it.
 #
 # Under the detector the code of SQLite and of cryptography is not instrumented, nor what
-# reads YAML and ASN.1 byte by byte (uninstrumented): it is not ours, and does most of the work. A race of ours over bytes
-# that are hashed or signed is found where our own code touches them too. No more packages
-# may be in that list without care: one with atomics, or with an instance of a generic type
-# that others use, hides from the detector what orders their reads and writes, and it then
-# reports races that are none.
+# reads YAML, JSON, ASN.1 and headers byte by byte (uninstrumented): it is not ours, and does
+# most of the work. A race of ours over bytes that are hashed or signed is found where our own
+# code touches them too. No more packages may be in that list without care: one with atomics,
+# or with an instance of a generic type that others use (encoding/json has those of sync.Map),
+# hides from the detector what orders their reads and writes, and it then reports races that
+# are none.
 #
 # Files of tests are in memory where there is room for them (TEST_MEMORY): a disk that is
 # waited for costs a tenth of the processors' time. No test needs the disk of this machine:
@@ -71,14 +73,16 @@ damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestP
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublicationsRace|TestAdmissionModel'
 properties+='|TestConcurrentAppends'
 much='Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestRepairInTurn|TestOutdatedManifest'
+callers='Test(AuthorizationMatrix|EveryMethodInRecoveryMode)'
 typed='TestRooms(AreForTests)?|TestSecretsStayInTheirRooms'
-rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$typed"
+rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$callers|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
 first=(./internal/devcluster ./internal/coordinator/... ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty
   ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli ./internal/store/sqlite ./manifest ./snapshot)
 uninstrumented=(modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory crypto/internal/... math/big
   golang.org/x/crypto/... vendor/golang.org/x/crypto/cryptobyte
-  github.com/goccy/go-yaml/{ast,lexer,scanner,token})
+  github.com/goccy/go-yaml/{ast,lexer,parser,scanner,token} github.com/go-json-experiment/json/{jsontext,internal/jsonwire}
+  encoding/{asn1,base64,hex} golang.org/x/net/http2/hpack)
 
 product() { CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -tags=grpcnotrace" go "$@"; }
 
@@ -89,7 +93,7 @@ export FEALTY_TEST_PROGRAM="$built/fealty"
 
 # Tests have little in memory and make much garbage: with more room for it a tenth of the
 # time is saved. The processes that tests start have an environment of their own.
-export GOGC="${GOGC:-400}" GOMEMLIMIT="${GOMEMLIMIT:-2GiB}"
+export GOGC="${GOGC:-200}" GOMEMLIMIT="${GOMEMLIMIT:-2GiB}"
 # A process waits this long for races when it ends; a second would be most of the time of
 # many packages.
 export GORACE="${GORACE:-atexit_sleep_ms=100}"

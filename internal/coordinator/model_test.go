@@ -66,11 +66,8 @@ func entriesOf(pool bool) string {
 // TestAdmissionModel lets machines, thieves and admins do what they like, with
 // answers of the store that get lost, restarts and time that passes.
 func TestAdmissionModel(t *testing.T) {
-	checks := "30" // each is a cluster of its own
-	if coordinatortest.RaceDetector {
-		checks = "5"
-	}
-	coordinatortest.FewerChecks(t, checks)
+	coordinatortest.NotUnderDetector(t)
+	coordinatortest.FewerChecks(t, "30") // each is a cluster of its own
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{Desk: coordinatortest.ReadyDesk(r, entriesOf(true)), r: r,
 			holder: make(map[string]*coordinatortest.Machine),

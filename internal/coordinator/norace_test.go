@@ -20,7 +20,8 @@ func TestMuchContent(t *testing.T) {
 	d := desktest.Tenants(t)
 	b := publication.NewPublisher()
 	desktest.MustPublish(d, b)
-	long := strings.Repeat("x", 55)
+	// No form of a secret begins with this letter: a name is then looked through in no time.
+	long := strings.Repeat("z", 55)
 	addresses := make([]string, 60)
 	for i := range addresses {
 		addresses[i] = fmt.Sprintf("%q", fmt.Sprintf("h%d-%s.%s.%s.example:1", i, long, long, long))

@@ -73,7 +73,10 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 				rule := proto.GetExtension(m.Options(), fealtyv1.E_Authorization).(*fealtyv1.Authorization)
 				name := fmt.Sprintf("%s.%s", svc.Name(), m.Name())
 				exception, answers := inRecovery[name]
-				for _, cl := range callers {
+				for j, cl := range callers {
+					if coordinatortest.RaceDetector && !answers && (i+j)%2 == 1 {
+						continue
+					}
 					local := cl.name == "local"
 					want := explain.RecoveryMode
 					switch {

@@ -28,6 +28,7 @@ import (
 // manifest, starts, certifies its members, tells of it, and takes the manifest that
 // mends it. Nothing new of the kind is taken.
 func TestOutdatedManifest(t *testing.T) {
+	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	corp := coordinatortest.CorpEntries(identitytest.NewPKI(t, "corp", nil))
 	outdated := map[string]string{
@@ -48,9 +49,6 @@ func TestOutdatedManifest(t *testing.T) {
 		"a coordinator's TPM": "  - {name: other, kind: coordinator, match: [\"tpm:ek:" + strings.Repeat("ab", 32) +
 			"\"]}\n",
 		"a person in a pod": "  - {name: ci, kind: readonly, match: [\"k8s:sa:prod/ci\"]}\n",
-	}
-	if coordinatortest.RaceDetector {
-		delete(outdated, "many marks") // which take long to read
 	}
 	for name, entry := range outdated {
 		t.Run(name, func(t *testing.T) {

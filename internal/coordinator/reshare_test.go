@@ -155,6 +155,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 // A reshare that dies anywhere leaves the old owners or the new ones, each with
 // shares that fit, and a keeper that brings the seed back.
 func TestReshareDiesAnywhere(t *testing.T) {
+	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	crash := errors.New("crash")
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "bob", "carol", "dave")
@@ -206,7 +207,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 		})
 	}
 	for n := range 14 {
-		for _, how := range coordinatortest.Losses(n) {
+		for _, how := range coordinatortest.Losses() {
 			t.Run(fmt.Sprintf("write %d, %d", n, how), func(t *testing.T) {
 				d, from := start(t)
 				d.Store.Lose(append(slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n), how)...)

@@ -26,7 +26,7 @@ import (
 // audit log show it and as their states were seen; and at the end each of them is at
 // the head.
 //
-// FEALTY_TEST_REPLICA_SCHEDULES says how many: 20 without it, and 10 of them under the race detector.
+// FEALTY_TEST_REPLICA_SCHEDULES says how many: 12 without it, and one of them under the race detector.
 // FEALTY_TEST_REPLICA_SCHEDULE runs one.
 func TestReplicaSchedules(t *testing.T) {
 	t.Parallel()
@@ -45,9 +45,9 @@ func TestReplicaSchedules(t *testing.T) {
 	if one, ok := number("FEALTY_TEST_REPLICA_SCHEDULE", 0); ok {
 		from, to = one, one+1
 	} else {
-		usual := 20
+		usual := 12
 		if coordinatortest.RaceDetector {
-			usual = 3
+			usual = 1
 		}
 		to, _ = number("FEALTY_TEST_REPLICA_SCHEDULES", usual)
 	}

@@ -121,13 +121,9 @@ const (
 	LostForGoodN            // the same, of one that did not happen
 )
 
-// Losses returns the ways in which the answer of the nth commit of something is lost:
-// all of them, or one in its turn of every other commit under the race detector.
-func Losses(n int) []LostAnswer {
-	if n%EveryNth(2) != 0 {
-		return nil
-	}
-	return InTurn(n/EveryNth(2), LostApplied, LostDropped, LostForGood, LostForGoodN)
+// Losses returns the ways in which the answer of a commit is lost.
+func Losses() []LostAnswer {
+	return []LostAnswer{LostApplied, LostDropped, LostForGood, LostForGoodN}
 }
 
 // InTurn returns in how many ways the nth row of a table is done: in all of them, or in
@@ -138,15 +134,6 @@ func InTurn[T any](n int, all ...T) []T {
 		return all[n%len(all):][:1]
 	}
 	return all
-}
-
-// EveryNth returns by how much to go on with what is counted up, call by call: by one, or
-// by n under the race detector, as with [InTurn].
-func EveryNth(n int) int {
-	if RaceDetector {
-		return n
-	}
-	return 1
 }
 
 // NotUnderDetector skips a test of one goroutine that has much to do: the detector makes it
