@@ -30,8 +30,6 @@ var withoutATest = []string{
 	"- **Traffic analysis.**",
 	"| the coordinator's disk loses what it confirmed |",
 	"| **I5 Once** |",
-	"| **I6 Fence** |",
-	"| **I7 One owner** |",
 	"| **I17 Rails** |",
 }
 

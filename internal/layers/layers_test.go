@@ -46,6 +46,8 @@ var levels = []struct {
 	{"api", 0, "generated messages, which decide nothing"},
 
 	{"fence/durable", 1, "fence on disk"},
+	{"fence/fencegrpc", 1, "fence at both ends of gRPC"},
+	{"fence/fencehttp", 1, "fence at both ends of HTTP"},
 	{"credential", 1, "material of an identity"},
 	{"snapshot", 1, "signed content for an identity"},
 	{"manifest", 1, "who may become an identity"},

@@ -1,0 +1,95 @@
+// Package fencegrpc fences a gRPC service with a few lines at either end: see [Server] and
+// [Client].
+//
+// The token of a call travels in its metadata, and a refusal in the detail of its status
+// (google.rpc.ErrorInfo, of the domain [ErrorDomain]), so that clients in any language can
+// tell what happened. FAILED_PRECONDITION is for fencing alone: a fenced service answers
+// with it for nothing else.
+package fencegrpc
+
+import (
+	"errors"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/fence"
+)
+
+// The metadata of a fenced call. The token is always there, the others where the sender
+// has them.
+const (
+	TokenKey   = "fealty-fence-token"   // [fence.Token.String]
+	LineageKey = "fealty-fence-lineage" // [fence.Lineage.String]
+	GrantKey   = "fealty-fence-grant"   // a signed [fence.Grant]
+)
+
+// ErrorDomain is the domain of the ErrorInfo of a refusal, whose reason is a
+// [fence.Reason].
+const ErrorDomain = "fence.fealty.io"
+
+// codeOf is the status of a refusal. What says that the sender is not in charge, or that
+// it has been there before, has the code that is for nothing else.
+func codeOf(r fence.Reason) codes.Code {
+	switch r {
+	case fence.ReasonStale, fence.ReasonMoved, fence.ReasonClone, fence.ReasonOwner, fence.ReasonDuplicate:
+		return codes.FailedPrecondition
+	case fence.ReasonUngranted:
+		return codes.PermissionDenied
+	case fence.ReasonUnpromised, fence.ReasonLate:
+		return codes.Aborted
+	case fence.ReasonFull:
+		return codes.ResourceExhausted
+	}
+	return codes.InvalidArgument // domain, malformed
+}
+
+// refusal is what a sender hears: the reason, and no mark.
+func refusal(reason fence.Reason) error {
+	s := status.New(codeOf(reason), "refused by the fence: "+string(reason))
+	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{Reason: string(reason), Domain: ErrorDomain}); err == nil {
+		s = detailed
+	}
+	return s.Err()
+}
+
+// RefusedError is a refusal as its sender sees it. It matches [fence.ErrRefused], and
+// [fence.ErrFenced] and [fence.ErrEnded] by its reason, and keeps the status of the call.
+type RefusedError struct {
+	Reason fence.Reason
+	err    error
+}
+
+func (e *RefusedError) Error() string { return e.err.Error() }
+
+// Unwrap returns the error of the call.
+func (e *RefusedError) Unwrap() error { return e.err }
+
+// GRPCStatus returns the status of the call.
+func (e *RefusedError) GRPCStatus() *status.Status { return status.Convert(e.err) }
+
+// Is reports what a refusal matches.
+func (e *RefusedError) Is(target error) bool { return e.Reason.Matches(target) }
+
+// heard returns the error of a fenced call, with its reason if it is a refusal. Whoever
+// answers FAILED_PRECONDITION and does not say why has fenced the sender: to go on acting
+// would be the worse mistake.
+func heard(err error) error {
+	s, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
+	}
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == ErrorDomain {
+			return &RefusedError{Reason: fence.Reason(info.GetReason()), err: err}
+		}
+	}
+	if s.Code() == codes.FailedPrecondition {
+		return &RefusedError{Reason: fence.ReasonStale, err: err}
+	}
+	return err
+}
+
+// ErrNoRule is matched where a method was called that no rule names.
+var ErrNoRule = errors.New("no fencing rule")

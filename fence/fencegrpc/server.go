@@ -1,0 +1,151 @@
+package fencegrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/fence"
+)
+
+// Rule says how the calls of one method are fenced.
+type Rule struct {
+	// Resource returns the resource that a request acts on. Nil: the method changes
+	// nothing, and is not fenced; what it answers may be out of date.
+	Resource func(request any) string
+
+	// Domain returns the domain in which a request creates its resource. Nil: in none, or
+	// it creates nothing.
+	Domain func(request any) string
+}
+
+// Server fences the methods of a service: their calls reach the service only when its
+// receiver may obey them, one at a time for each resource, before anything of them was
+// looked at.
+type Server struct {
+	// Gate decides. Required.
+	Gate *fence.Gate
+
+	// Holder returns who is on the other end, as its certificate says. Required.
+	Holder func(ctx context.Context) (string, error)
+
+	// Rules has a rule for each method, by its full name "/package.Service/Method". A call
+	// of another one is refused: a method that was forgotten is open to no zombie. Required.
+	Rules map[string]Rule
+
+	// Authority is whose grants count; the zero Authority has none.
+	Authority fence.Authority
+
+	// Refused hears of every refusal, before the sender does: the place for logs, metrics
+	// and alarms ([fence.Reason.Alarm]). Nil: nobody hears. It does not block.
+	Refused func(ctx context.Context, err *fence.RefusedError)
+}
+
+// Unary is a [grpc.UnaryServerInterceptor].
+func (s *Server) Unary(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	rule, ok := s.Rules[info.FullMethod]
+	if !ok {
+		return nil, noRule(info.FullMethod)
+	}
+	if rule.Resource == nil {
+		return handler(ctx, request)
+	}
+	holder, err := s.Holder(ctx)
+	if err != nil {
+		return nil, status.Errorf(codes.Unauthenticated, "%s: nobody is known on the other end: %v", info.FullMethod, err)
+	}
+	claim, err := s.claim(ctx, holder, rule, request)
+	if err != nil {
+		return nil, s.refused(ctx, &fence.RefusedError{Reason: fence.ReasonMalformed, Holder: holder, Resource: claim.Resource,
+			Detail: err.Error()})
+	}
+	var response any
+	var answer error
+	err = s.Gate.Do(ctx, claim, func(ctx context.Context) error {
+		response, answer = handler(ctx, request)
+		return nil
+	})
+	if err == nil {
+		return response, answered(answer)
+	}
+	if refused, ok := errors.AsType[*fence.RefusedError](err); ok {
+		return nil, s.refused(ctx, refused)
+	}
+	switch {
+	case errors.Is(err, fence.ErrBusy):
+		return nil, status.Error(codes.ResourceExhausted, err.Error())
+	case ctx.Err() != nil:
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	return nil, status.Error(codes.Unavailable, "the attempt was not made, as its mark could not be saved")
+}
+
+// Stream is a [grpc.StreamServerInterceptor]. A stream has no one request to fence: those
+// of methods that change nothing pass, and all others are refused.
+func (s *Server) Stream(service any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if rule, ok := s.Rules[info.FullMethod]; !ok || rule.Resource != nil {
+		return noRule(info.FullMethod)
+	}
+	return handler(service, stream)
+}
+
+func noRule(method string) error {
+	return status.Errorf(codes.Unimplemented, "%s is refused, as there is %v for it: name it in the server's rules", method, ErrNoRule)
+}
+
+// claim reads what came with a call. Each of it is there once.
+func (s *Server) claim(ctx context.Context, holder string, rule Rule, request any) (fence.Claim, error) {
+	c := fence.Claim{Holder: holder, Resource: rule.Resource(request)}
+	if rule.Domain != nil {
+		c.Domain = rule.Domain(request)
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	one := func(key string) (string, error) {
+		values := md.Get(key)
+		if len(values) > 1 {
+			return "", fmt.Errorf("%d values of %s", len(values), key)
+		}
+		return strings.Join(values, ""), nil
+	}
+	text, err := one(TokenKey)
+	if err != nil {
+		return c, err
+	}
+	if c.Token, err = fence.ParseToken(text); err != nil {
+		return c, err
+	}
+	if text, err = one(LineageKey); err != nil {
+		return c, err
+	}
+	if c.Lineage, err = fence.ParseLineage(text); err != nil {
+		return c, err
+	}
+	if text, err = one(GrantKey); err != nil || text == "" || s.Authority.Key == nil {
+		return c, err
+	}
+	// A grant that is not believed is as none: the claim is refused if it needs one.
+	c.Grant, _ = s.Authority.OpenGrant(text)
+	return c, nil
+}
+
+func (s *Server) refused(ctx context.Context, err *fence.RefusedError) error {
+	if s.Refused != nil {
+		s.Refused(ctx, err)
+	}
+	return refusal(err.Reason)
+}
+
+// answered keeps the code of fencing for fencing: a service that answers with it for
+// something else would make its client stop for good.
+func answered(err error) error {
+	if s, ok := status.FromError(err); err != nil && ok && s.Code() == codes.FailedPrecondition {
+		return status.Error(codes.Internal, "the service answered FAILED_PRECONDITION, which is for fencing alone: "+s.Message())
+	}
+	return err
+}
