@@ -116,6 +116,9 @@ if [ -n "$memory" ]; then
   files=$(mktemp -d "$memory/fealty-tests.XXXXXX")
   chmod 711 "$files"
   export GOTMPDIR="${GOTMPDIR:-${TMPDIR:-/tmp}}" TMPDIR="$files"
+  # PostgreSQL servers of tests begin with a copy of the first one's database cluster.
+  mkdir -m 711 "$files/postgres"
+  export FEALTY_PGTEST_TEMPLATES="$files/postgres"
 fi
 # Most tests wait, so one package more than there are processors runs at once.
 options+=(-p $((processors + 1)))
