@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -482,6 +483,29 @@ func (l *Ledger) set(s *shard, c Change) {
 		h.process.Floor = max(h.process.Floor, c.Process.Floor)
 	}
 	l.holders[c.Pair.Holder] = h
+}
+
+// Read sets token, lineage and grant to what came with a request: the values of each, of
+// which there is at most one. The token has to be there. An error matches [ErrMalformed];
+// a grant that a did not sign is as none, as a claim is refused if it needs one. The zero
+// Authority signs nothing.
+func (c *Claim) Read(a Authority, token, lineage, grant []string) error {
+	for what, values := range map[string][]string{"token": token, "lineage": lineage, "grant": grant} {
+		if len(values) > 1 {
+			return fmt.Errorf("fence: %d values of a %s, want one: %w", len(values), what, ErrMalformed)
+		}
+	}
+	var err error
+	if c.Token, err = ParseToken(strings.Join(token, "")); err != nil {
+		return err
+	}
+	if c.Lineage, err = ParseLineage(strings.Join(lineage, "")); err != nil {
+		return err
+	}
+	if len(grant) == 1 && a.Key != nil {
+		c.Grant, _ = a.OpenGrant(grant[0])
+	}
+	return nil
 }
 
 // fault says why c is no claim, or "".

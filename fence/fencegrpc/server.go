@@ -3,8 +3,6 @@ package fencegrpc
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -99,39 +97,14 @@ func noRule(method string) error {
 	return status.Errorf(codes.Unimplemented, "%s is refused, as there is %v for it: name it in the server's rules", method, ErrNoRule)
 }
 
-// claim reads what came with a call. Each of it is there once.
 func (s *Server) claim(ctx context.Context, holder string, rule Rule, request any) (fence.Claim, error) {
 	c := fence.Claim{Holder: holder, Resource: rule.Resource(request)}
 	if rule.Domain != nil {
 		c.Domain = rule.Domain(request)
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	one := func(key string) (string, error) {
-		values := md.Get(key)
-		if len(values) > 1 {
-			return "", fmt.Errorf("%d values of %s", len(values), key)
-		}
-		return strings.Join(values, ""), nil
-	}
-	text, err := one(TokenKey)
-	if err != nil {
-		return c, err
-	}
-	if c.Token, err = fence.ParseToken(text); err != nil {
-		return c, err
-	}
-	if text, err = one(LineageKey); err != nil {
-		return c, err
-	}
-	if c.Lineage, err = fence.ParseLineage(text); err != nil {
-		return c, err
-	}
-	if text, err = one(GrantKey); err != nil || text == "" || s.Authority.Key == nil {
-		return c, err
-	}
-	// A grant that is not believed is as none: the claim is refused if it needs one.
-	c.Grant, _ = s.Authority.OpenGrant(text)
-	return c, nil
+	err := c.Read(s.Authority, md.Get(TokenKey), md.Get(LineageKey), md.Get(GrantKey))
+	return c, err
 }
 
 func (s *Server) refused(ctx context.Context, err *fence.RefusedError) error {

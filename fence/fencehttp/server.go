@@ -3,9 +3,7 @@ package fencehttp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/fealty-io/fealty/fence"
 )
@@ -67,36 +65,11 @@ func (s *Server) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// claim reads what came with a request. Each of it is there once.
 func (s *Server) claim(r *http.Request, holder string) (fence.Claim, error) {
 	c := fence.Claim{Holder: holder}
 	c.Resource, c.Domain = s.Resource(r)
-	one := func(name string) (string, error) {
-		values := r.Header.Values(name)
-		if len(values) > 1 {
-			return "", fmt.Errorf("%d values of %s", len(values), name)
-		}
-		return strings.Join(values, ""), nil
-	}
-	text, err := one(TokenHeader)
-	if err != nil {
-		return c, err
-	}
-	if c.Token, err = fence.ParseToken(text); err != nil {
-		return c, err
-	}
-	if text, err = one(LineageHeader); err != nil {
-		return c, err
-	}
-	if c.Lineage, err = fence.ParseLineage(text); err != nil {
-		return c, err
-	}
-	if text, err = one(GrantHeader); err != nil || text == "" || s.Authority.Key == nil {
-		return c, err
-	}
-	// A grant that is not believed is as none: the claim is refused if it needs one.
-	c.Grant, _ = s.Authority.OpenGrant(text)
-	return c, nil
+	err := c.Read(s.Authority, r.Header.Values(TokenHeader), r.Header.Values(LineageHeader), r.Header.Values(GrantHeader))
+	return c, err
 }
 
 // refuse tells the sender the reason, and no mark.

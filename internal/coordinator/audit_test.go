@@ -643,7 +643,6 @@ func TestCheckpointOutlivesPatience(t *testing.T) {
 // TestAuditRetention: whole checkpoints and what is behind them go after 90 days, and the rest
 // verifies. A crash between two of its transactions is made good the next time.
 func TestAuditRetention(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
 	for i := range 4 {

@@ -66,7 +66,6 @@ func entriesOf(pool bool) string {
 // TestAdmissionModel lets machines, thieves and admins do what they like, with
 // answers of the store that get lost, restarts and time that passes.
 func TestAdmissionModel(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	coordinatortest.FewerChecks(t, "30") // each is a cluster of its own
 	rapid.Check(t, func(r *rapid.T) {
 		w := &world{Desk: coordinatortest.ReadyDesk(r, entriesOf(true)), r: r,

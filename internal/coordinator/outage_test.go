@@ -396,7 +396,6 @@ func counted(t *testing.T, d *coordinatortest.Desk, name string) float64 {
 // store. Whatever became of the call: the keys are there, a member that it was not
 // about is certified on, and when the store is back everything works.
 func TestOutageInTheMiddle(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	type call struct {
 		name string

@@ -28,7 +28,6 @@ import (
 // manifest, starts, certifies its members, tells of it, and takes the manifest that
 // mends it. Nothing new of the kind is taken.
 func TestOutdatedManifest(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	corp := coordinatortest.CorpEntries(identitytest.NewPKI(t, "corp", nil))
 	outdated := map[string]string{

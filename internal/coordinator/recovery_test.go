@@ -314,7 +314,6 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 // A set that dies anywhere leaves the old head or the new one, and a coordinator
 // that comes up ready with the mesh CA key of that head.
 func TestSetDiesAnywhere(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	crash := errors.New("crash")
 	points := []string{"set.after-seed", "set.before-swap", "set.after-swap", "adopt.begin", "adopt.before-identity"}

@@ -155,7 +155,6 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 // A reshare that dies anywhere leaves the old owners or the new ones, each with
 // shares that fit, and a keeper that brings the seed back.
 func TestReshareDiesAnywhere(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	crash := errors.New("crash")
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "bob", "carol", "dave")

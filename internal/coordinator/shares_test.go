@@ -168,7 +168,6 @@ func TestFirstSetWithPeople(t *testing.T) {
 // The answer of a set that moves the mesh CA key is lost, and no keeper could open
 // it again: the process still holds it, and goes on.
 func TestLostAnswerWithoutAKeeper(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	for _, first := range []bool{true, false} {
 		for n := range 12 {

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
@@ -134,16 +133,6 @@ func InTurn[T any](n int, all ...T) []T {
 		return all[n%len(all):][:1]
 	}
 	return all
-}
-
-// NotUnderDetector skips a test of one goroutine that has much to do: the detector makes it
-// six times as long, and has nothing to find. The test is among the rounds of tools/test.sh,
-// which does it without.
-func NotUnderDetector(t *testing.T) {
-	t.Helper()
-	if RaceDetector {
-		t.Skip("one goroutine: make test runs it without the race detector")
-	}
 }
 
 // NewMemStore returns an empty one.

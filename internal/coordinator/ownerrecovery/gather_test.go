@@ -169,7 +169,6 @@ func TestTwoFinishAtOnce(t *testing.T) {
 // took it costs it; wherever a gathering is cut off it goes on, and the epoch goes up
 // once for each head that was written.
 func TestGatheringCutOff(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	for _, point := range []string{
 		"recover.before-tell", "recover.after-tell", "recover.before-store", "recover.after-store",

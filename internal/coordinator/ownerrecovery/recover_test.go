@@ -232,7 +232,6 @@ func wantProgress(t testing.TB, p recovery.Progress, err error, recovered bool, 
 // Wherever a recovery is cut off, the next one works, nothing is doubled, and no
 // authority epoch ever has two mesh CA keys in use (I9).
 func TestRecoveryCutOff(t *testing.T) {
-	coordinatortest.NotUnderDetector(t)
 	t.Parallel()
 	for _, keeper := range []string{"", "file:/keeper/key"} {
 		for _, point := range []string{

@@ -729,7 +729,6 @@ func TestCompanions(t *testing.T) {
 // A content that is too large is cut to what fits, and that is said.
 func TestTooLargeContent(t *testing.T) {
 	t.Parallel()
-	coordinatortest.NotUnderDetector(t)
 	d := desktest.Tenants(t)
 	b := publication.NewPublisher()
 	long := strings.Repeat("x", 1000)

@@ -468,7 +468,6 @@ func TestCoordinatorsOfOneEntry(t *testing.T) {
 // them in turn, and each reads what the other left.
 func TestRepairInTurn(t *testing.T) {
 	t.Parallel()
-	coordinatortest.NotUnderDetector(t)
 	d := coordinatortest.PoolDesk(t)
 	other, err := d.Another("other")
 	if err != nil {

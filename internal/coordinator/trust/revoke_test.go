@@ -234,7 +234,6 @@ func TestApplyEmergencyRefused(t *testing.T) {
 // a change of authority: else no bundle could follow, and the cluster had none.
 func TestBundleKeepsRoomForManifests(t *testing.T) {
 	t.Parallel()
-	coordinatortest.NotUnderDetector(t)
 	d := coordinatortest.PoolDesk(t)
 	in, err := d.C.Rooms().Bundle.Read(t.Context(), d.State())
 	if err != nil {
