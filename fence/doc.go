@@ -34,8 +34,8 @@
 //     whatever became of the command that carried it (I6).
 //   - After [Gate.Promise] returned nil for an assignment, no mutation under an older
 //     assignment of that domain is running or will be (I7).
-//   - Two processes that run with copies of one state are told apart at a receiver that
-//     hears of both: see [Reason.Alarm].
+//   - Of two processes that run with copies of one state a receiver that hears of both obeys
+//     one, and where it can tell that they are copies it says so: see [Reason.Alarm].
 //   - Nobody raises an ownership without a statement that the authority signed, nor a grant
 //     unless [LedgerOptions.BelieveEpochs] says so. One forged huge number locks out nobody.
 //

@@ -124,8 +124,8 @@ type shard struct {
 }
 
 type resource struct {
-	domain string
-	pairs  int
+	domain  string
+	holders []string // that have a mark of it
 }
 
 // NewLedger returns an empty ledger.
@@ -152,21 +152,44 @@ func (l *Ledger) Admit(c Claim) error {
 	s := l.shard(c.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	l.mu.RLock()
 	change, err := l.check(s, &c)
-	if err != nil {
+	if err != nil || !l.setLater(s, change) {
+		l.mu.RUnlock()
+		return err
+	}
+	l.mu.RUnlock()
+	// It is the first of something of its holder. That is decided and noted under one lock:
+	// of two copies that come at once, to different resources, the second is refused.
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if change, err = l.check(s, &c); err != nil {
 		return err
 	}
 	l.set(s, change)
 	return nil
 }
 
+// setLater makes a change that is of its pair alone, or reports that it is of its holder
+// too. The shard's mutex is held, and l.mu for reading.
+func (l *Ledger) setLater(s *shard, c Change) bool {
+	if _, known := s.marks[c.Pair]; !known || c.Process.Epoch != 0 {
+		return true
+	}
+	s.marks[c.Pair] = c.Mark
+	return false
+}
+
 // Check is the decision of [Ledger.Admit] alone: what it would change. Between it and Set
-// the caller keeps other claims of the same resource away, and a promise of its domain is
-// not answered before the attempt is over; a [Gate] does both.
+// the caller keeps other claims of the same resource away, and of the same holder if the
+// change has a Process; and a promise of its domain is not answered before the attempt is
+// over.
 func (l *Ledger) Check(c Claim) (Change, error) {
 	s := l.shard(c.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	l.mu.RLock()
+	defer l.mu.RUnlock()
 	return l.check(s, &c)
 }
 
@@ -184,6 +207,8 @@ func (l *Ledger) Set(c Change) {
 	s := l.shard(c.Pair.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.set(s, c)
 }
 
@@ -259,15 +284,13 @@ func (l *Ledger) Forget(name string) {
 	defer s.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for pair, mark := range s.marks {
-		if pair.Resource != name {
-			continue
-		}
-		h := l.holders[pair.Holder]
+	for _, of := range s.resources[name].holders {
+		pair := Pair{of, name}
+		mark, h := s.marks[pair], l.holders[of]
 		if h.pairs--; h.process.Epoch == mark.Epoch {
 			h.process.Floor = max(h.process.Floor, mark.Sequence)
 		}
-		l.holders[pair.Holder] = h
+		l.holders[of] = h
 		delete(s.marks, pair)
 		l.pairs.Add(-1)
 	}
@@ -334,7 +357,7 @@ func (l *Ledger) shard(resource string) *shard {
 	return &l.shards[maphash.String(l.seed, resource)%uint64(len(l.shards))]
 }
 
-// check decides. The order is the argument: whose process it is comes first, as nothing
+// check decides. The shard's mutex and l.mu are held. The order is the argument: whose process it is comes first, as nothing
 // that an old one says counts; whose domain it is comes before the mark, as a holder that
 // owns it no more has the newest mark of its own.
 func (l *Ledger) check(s *shard, c *Claim) (Change, error) {
@@ -346,9 +369,7 @@ func (l *Ledger) check(s *shard, c *Claim) (Change, error) {
 	change := Change{Pair: pair, Mark: Mark{c.Token.Epoch, c.Token.Sequence, c.Token.Digest}, Domain: c.Domain}
 	is, exists := s.resources[c.Resource]
 
-	l.mu.RLock()
 	h, promised := l.holders[c.Holder], l.domains[cmp.Or(is.domain, c.Domain)]
-	l.mu.RUnlock()
 	reason, why := l.checkProcess(c, h.process, &change)
 	if reason == "" {
 		reason, why = l.checkDomain(c, is.domain, exists, promised)
@@ -385,10 +406,12 @@ func (l *Ledger) checkProcess(c *Claim, newest Process, change *Change) (Reason,
 	}
 	change.Process = Process{Epoch: epoch, Incarnation: c.Token.Incarnation}
 	if newest.Epoch != 0 && epoch.Grant() == newest.Epoch.Grant() {
+		// The lives of a lineage follow one another, so that nobody skips any.
+		between := uint64(epoch - newest.Epoch)
 		switch {
-		case slices.Contains(c.Lineage, newest.Incarnation):
+		case between <= uint64(len(c.Lineage)) && c.Lineage[uint64(len(c.Lineage))-between] == newest.Incarnation:
 			return "", ""
-		case len(c.Lineage) == MaxLineage:
+		case len(c.Lineage) == MaxLineage && between > MaxLineage:
 			return ReasonUngranted, fmt.Sprintf("it has had %d lives since process %v", MaxLineage, newest.Incarnation)
 		}
 		return ReasonClone, fmt.Sprintf("process %v acted under the same grant, and is not among the lives before this one", newest.Incarnation)
@@ -421,16 +444,20 @@ func (l *Ledger) checkDomain(c *Claim, domain string, exists bool, promised Assi
 		return "", ""
 	}
 	switch {
+	case c.Domain != "" && c.Domain != domain:
+		// Its ownership is of another domain, and says nothing of this one.
+		return ReasonDomain, fmt.Sprintf("it is in domain %q", domain)
 	case promised.Ownership == 0 || c.Token.Ownership > promised.Ownership:
 		return ReasonUnpromised, fmt.Sprintf("of domain %q ownership %d is the newest that was promised", domain, promised.Ownership)
 	case c.Token.Ownership < promised.Ownership:
 		return ReasonMoved, fmt.Sprintf("ownership %d of domain %q was promised to %q", promised.Ownership, domain, promised.Holder)
 	case promised.Holder == "":
 		return ReasonMoved, fmt.Sprintf("domain %q was taken from everybody", domain)
+	case promised.Holder != c.Holder && c.Domain == "":
+		// Perhaps it is the ownership of another domain that the sender means.
+		return ReasonMoved, fmt.Sprintf("domain %q was promised to %q", domain, promised.Holder)
 	case promised.Holder != c.Holder:
 		return ReasonOwner, fmt.Sprintf("the same ownership of domain %q was promised to %q", domain, promised.Holder)
-	case c.Domain != "" && c.Domain != domain:
-		return ReasonDomain, fmt.Sprintf("it is in domain %q", domain)
 	}
 	return "", ""
 }
@@ -450,7 +477,7 @@ func checkMark(t Token, mark Mark) (Reason, string) {
 	return "", ""
 }
 
-// set makes a change of a pair. The shard's mutex is held.
+// set makes a change of a pair. The shard's mutex and l.mu are held.
 func (l *Ledger) set(s *shard, c Change) {
 	first := false
 	if c.Mark.Sequence != 0 {
@@ -461,7 +488,7 @@ func (l *Ledger) set(s *shard, c Change) {
 		}
 		if first {
 			is, exists := s.resources[c.Pair.Resource]
-			if is.pairs++; !exists {
+			if is.holders = append(is.holders, c.Pair.Holder); !exists {
 				is.domain = c.Domain
 			}
 			s.resources[c.Pair.Resource] = is
@@ -471,8 +498,6 @@ func (l *Ledger) set(s *shard, c Change) {
 	if !first && c.Process.Epoch == 0 {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	h := l.holders[c.Pair.Holder]
 	if first {
 		h.pairs++

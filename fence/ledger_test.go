@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/fealty-io/fealty/fence"
@@ -159,7 +161,9 @@ func TestAdmit(t *testing.T) {
 			{s1.claim("m", 1), ""}, {s1restarted.claim("m", 1), ""},
 			{life("s1", 0, 3, 'y', 'a', 'z').claim("m", 1), fence.ReasonClone}, {s1restarted.claim("m", 2), ""}}},
 		{"a life whose lineage has the last one is no clone", believing, []step{
-			{s1.claim("m", 1), ""}, {life("s1", 0, 5, 'e', 'a', 'b', 'c', 'd').claim("m", 1), ""}}},
+			{s1.claim("m", 1), ""}, {life("s1", 0, 5, 'e', 'a', 'b', 'c', 'd').claim("m", 1), ""},
+			{life("s1", 0, 9, 'i', 'e').claim("m", 1), fence.ReasonClone},
+			{life("s1", 0, 7, 'i', 'e', 'f', 'g').claim("m", 1), fence.ReasonClone}, {life("s1", 0, math.MaxUint32, 'i', 'e').claim("m", 1), fence.ReasonClone}}},
 		{"after more lives than are named a new grant is wanted", believing, []step{
 			{s1.claim("m", 1), ""}, {many.claim("m", 1), fence.ReasonUngranted}, {life("s1", 1, 1, 'z').claim("m", 1), ""}}},
 		{"a new grant needs no lineage", believing, []step{
@@ -229,9 +233,11 @@ func TestAdmit(t *testing.T) {
 			{s1.claim("m", 1), ""}, {a.assign("d", "s2", 1), ""},
 			{own(in(life("s2", 0, 1, 'b').claim("m", 1), "d"), 1), fence.ReasonDomain},
 			{in(s1.claim("m", 2), "d"), fence.ReasonDomain}, {s1.claim("m", 2), ""}}},
-		{"who is no owner does not learn the domain", believing, []step{
-			{a.assign("d", "s1", 1), ""}, {own(in(s1.claim("m", 1), "d"), 1), ""}, {a.assign("d", "s2", 2), ""},
-			{own(in(s1.claim("m", 2), "e"), 1), fence.ReasonMoved}}},
+		{"an ownership of another domain is no alarm, and ends nobody", believing, []step{
+			{a.assign("d", "s1", 1), ""}, {a.assign("e", "s2", 1), ""}, {own(in(life("s2", 0, 1, 'b').claim("m", 1), "e"), 1), ""},
+			{own(in(s1.claim("m", 1), "d"), 1), fence.ReasonDomain}, {own(s1.claim("m", 1), 1), fence.ReasonMoved},
+			{own(in(s1.claim("m", 1), "e"), 1), fence.ReasonOwner}, {a.assign("e", "s2", 2), ""},
+			{own(in(s1.claim("m", 1), "d"), 1), fence.ReasonDomain}}},
 		{"where every resource has to be in a domain", fence.LedgerOptions{Cluster: cluster, BelieveEpochs: true, RequireDomain: true},
 			[]step{{s1.claim("m", 1), fence.ReasonDomain}, {a.assign("d", "s1", 1), ""}, {own(in(s1.claim("m", 1), "d"), 1), ""},
 				{own(s1.claim("m", 2), 1), ""}}},
@@ -379,6 +385,37 @@ func TestForget(t *testing.T) {
 	} {
 		if got := reasonOf(l.Admit(step.claim)); got != step.want {
 			t.Errorf("step %d: %q, want %q", i, got, step.want)
+		}
+	}
+}
+
+// Of two copies that come at once, to different resources, one is admitted: what a newer
+// process changes is decided and noted as one.
+func TestCopiesAtOnce(t *testing.T) {
+	first := process{holder: "s1", epoch: 1, me: incarnation('a')}
+	twins := []process{{holder: "s1", epoch: 2, me: incarnation('b'), lineage: fence.Lineage{first.me}},
+		{holder: "s1", epoch: 2, me: incarnation('c'), lineage: fence.Lineage{first.me}}}
+	for range 5000 {
+		l := fence.NewLedger(believing)
+		if err := l.Admit(first.claim("m", 1)); err != nil {
+			t.Fatal(err)
+		}
+		var admitted, there atomic.Int32
+		var wait sync.WaitGroup
+		for i, twin := range twins {
+			c := twin.claim(fmt.Sprint("m-", i), 1)
+			wait.Go(func() {
+				for there.Add(1); there.Load() < int32(len(twins)); { // both at the same instant
+					runtime.Gosched()
+				}
+				if l.Admit(c) == nil {
+					admitted.Add(1)
+				}
+			})
+		}
+		wait.Wait()
+		if n := admitted.Load(); n != 1 {
+			t.Fatalf("%d copies were admitted", n)
 		}
 	}
 }

@@ -10,7 +10,7 @@
 //   - A file that is missing, damaged or at its end is an error that says how to mend it.
 //     No counter starts at the beginning by itself, as that is how a zombie is made.
 //   - A directory that was copied gives two processes one epoch; they differ in their
-//     incarnation, and receivers tell them apart. See [fence.Lineage].
+//     incarnation, and a receiver obeys one of them. See [fence.Lineage].
 //
 // A directory belongs to one process for as long as that lives. It must be on a disk that
 // keeps what it acknowledged.

@@ -161,7 +161,9 @@ func readEpoch(disk files.FS, name string) (fence.Life, bool, error) {
 // next decides which life begins after the last one.
 func (o EpochOptions) next(name string, last fence.Life) (fence.Life, error) {
 	// The grant of the file was verified when it was new: a start with it needs no key.
+	grantText := last.Grant
 	if o.Grant != "" && o.Grant != last.Grant {
+		grantText = o.Grant // the same grant, signed with a newer key, is the one to show
 		grant, err := o.grant()
 		switch {
 		case err != nil:
@@ -180,7 +182,7 @@ func (o EpochOptions) next(name string, last fence.Life) (fence.Life, error) {
 	lineage := append(last.Lineage[:len(last.Lineage):len(last.Lineage)], last.Incarnation)
 	// The newest are kept. A receiver that saw this holder longer ago wants a new grant.
 	lineage = lineage[max(0, len(lineage)-fence.MaxLineage):]
-	return fence.Life{Epoch: epoch, Incarnation: fence.NewIncarnation(), Lineage: lineage, Grant: last.Grant}, nil
+	return fence.Life{Epoch: epoch, Incarnation: fence.NewIncarnation(), Lineage: lineage, Grant: grantText}, nil
 }
 
 // under returns the first life under the grant.

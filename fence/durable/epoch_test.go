@@ -144,8 +144,18 @@ func TestLives(t *testing.T) {
 		}
 		lineage = append(lineage, life.Incarnation)
 	}
+	// The same grant, signed with a newer key, is the one to show from now on.
+	later := newAuthority(t)
+	resigned := later.under(t, holder, 7)
+	e, err := durable.OpenEpoch(dir, resigned)
+	if err != nil || e.Life().Epoch != fence.NewEpoch(7, 3) || e.Life().Grant != resigned.Grant {
+		t.Fatalf("%v, %v", e, err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
+	}
 	// A holder that is enrolled under a grant.
-	e, err := durable.EnrolEpoch(t.TempDir(), a.under(t, holder, 3))
+	e, err = durable.EnrolEpoch(t.TempDir(), a.under(t, holder, 3))
 	if err != nil || e.Life().Epoch != fence.NewEpoch(3, 1) {
 		t.Fatalf("%v, %v", e, err)
 	}

@@ -61,12 +61,14 @@ func (c *Client) Unary(ctx context.Context, method string, request, response any
 		return err
 	}
 	life := c.Sender.Life()
-	pairs := []string{TokenKey, token.String()}
-	if len(life.Lineage) > 0 {
-		pairs = append(pairs, LineageKey, life.Lineage.String())
+	// In place of what was there: a service may pass on what came to itself.
+	md, _ := metadata.FromOutgoingContext(ctx)
+	md = md.Copy()
+	for key, value := range map[string]string{TokenKey: token.String(), LineageKey: life.Lineage.String(), GrantKey: life.Grant} {
+		md.Delete(key)
+		if value != "" {
+			md.Set(key, value)
+		}
 	}
-	if life.Grant != "" {
-		pairs = append(pairs, GrantKey, life.Grant)
-	}
-	return c.Sender.Heard(heard(invoke(metadata.AppendToOutgoingContext(ctx, pairs...), method, request, response, conn, options...)))
+	return c.Sender.Heard(heard(invoke(metadata.NewOutgoingContext(ctx, md), method, request, response, conn, options...)))
 }

@@ -81,7 +81,9 @@ func heard(err error) error {
 		return err
 	}
 	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == ErrorDomain {
+		// One under another code is not the fence's own.
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == ErrorDomain &&
+			s.Code() == codeOf(fence.Reason(info.GetReason())) {
 			return &RefusedError{Reason: fence.Reason(info.GetReason()), err: err}
 		}
 	}

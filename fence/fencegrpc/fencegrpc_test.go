@@ -313,12 +313,57 @@ func TestCodes(t *testing.T) {
 	if _, err := client.Check(t.Context(), machine("m")); status.Code(err) != codes.Internal || sender.Err() != nil {
 		t.Errorf("a service that answers FAILED_PRECONDITION: %v, %v", err, sender.Err())
 	}
+	// Nor does one that passes on what another fenced service told it.
+	for _, code := range []codes.Code{codes.FailedPrecondition, codes.Aborted, codes.Internal} {
+		told, err := status.New(code, "told").WithDetails(&errdetails.ErrorInfo{Reason: "stale", Domain: fencegrpc.ErrorDomain},
+			&errdetails.ErrorInfo{Reason: "other", Domain: "example"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr, _ = serve(t, &machines{answer: told.Err()}, nil)
+		client, sender = holder(t, addr, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+		_, err = client.Check(t.Context(), machine("m"))
+		if errors.Is(err, fence.ErrRefused) || sender.Err() != nil || reasonOf(err) != "" || len(status.Convert(err).Details()) != 1 {
+			t.Errorf("a service that passes on %v: %v, %v", code, err, status.Convert(err).Details())
+		}
+		// A client believes a reason under its own code alone.
+		addr, _ = serve(t, &machines{answer: told.Err()}, func(s *fencegrpc.Server) {
+			s.Rules[grpc_health_v1.Health_Check_FullMethodName] = fencegrpc.Rule{}
+		})
+		client, sender = holder(t, addr, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+		if _, err := client.Check(t.Context(), machine("m")); (sender.Err() != nil) != (code == codes.FailedPrecondition) {
+			t.Errorf("told under %v: %v, %v", code, err, sender.Err())
+		}
+	}
 	// And who answers with it, and is no server of ours, has fenced its caller.
 	m = &machines{answer: status.Error(codes.FailedPrecondition, "no detail")}
 	addr, _ = serve(t, m, func(s *fencegrpc.Server) { s.Rules[grpc_health_v1.Health_Check_FullMethodName] = fencegrpc.Rule{} })
 	client, sender = holder(t, addr, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
 	if _, err := client.Check(t.Context(), machine("m")); !errors.Is(err, fence.ErrFenced) || sender.Err() == nil {
 		t.Errorf("FAILED_PRECONDITION without a reason: %v, %v", err, sender.Err())
+	}
+}
+
+// A service that passes on what came to itself sends its own token, and a resource is
+// forgotten when its removal succeeded.
+func TestPassedOnAndRemoved(t *testing.T) {
+	ledger := fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true})
+	m := new(machines)
+	addr, _ := serve(t, m, func(s *fencegrpc.Server) {
+		s.Gate = fence.NewGate(fence.InMemory(ledger), 0)
+		rule := s.Rules[grpc_health_v1.Health_Check_FullMethodName]
+		rule.Removes = true
+		s.Rules[grpc_health_v1.Health_Check_FullMethodName] = rule
+	})
+	client, _ := holder(t, addr, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+	ctx := metadata.AppendToOutgoingContext(t.Context(), fencegrpc.TokenKey, "another", fencegrpc.LineageKey, "another", "else", "kept")
+	pair := fence.Pair{Holder: "shard-a", Resource: "m"}
+	m.answer = status.Error(codes.Internal, "failed")
+	if _, err := client.Check(ctx, machine("m")); status.Code(err) != codes.Internal || ledger.Mark(pair).Sequence != 1 {
+		t.Errorf("a removal that failed: %v, the mark is at %d", err, ledger.Mark(pair).Sequence)
+	}
+	if _, err := client.Check(ctx, machine("m")); err != nil || ledger.Mark(pair).Sequence != 0 {
+		t.Errorf("a removal: %v, the mark is at %d", err, ledger.Mark(pair).Sequence)
 	}
 }
 

@@ -3,11 +3,15 @@ package fencegrpc
 import (
 	"context"
 	"errors"
+	"slices"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fealty-io/fealty/fence"
 )
@@ -18,9 +22,11 @@ type Rule struct {
 	// nothing, and is not fenced; what it answers may be out of date.
 	Resource func(request any) string
 
-	// Domain returns the domain in which a request creates its resource. Nil: in none, or
-	// it creates nothing.
+	// Domain returns the domain that a request says its resource is in. Nil: it says none.
 	Domain func(request any) string
+
+	// Removes: after a call that succeeded the resource is gone for good, and forgotten.
+	Removes bool
 }
 
 // Server fences the methods of a service: their calls reach the service only when its
@@ -65,11 +71,17 @@ func (s *Server) Unary(ctx context.Context, request any, info *grpc.UnaryServerI
 	}
 	var response any
 	var answer error
-	err = s.Gate.Do(ctx, claim, func(ctx context.Context) error {
+	do := s.Gate.Do
+	if rule.Removes {
+		do = s.Gate.Remove
+	}
+	acted := false
+	err = do(ctx, claim, func(ctx context.Context) error {
+		acted = true
 		response, answer = handler(ctx, request)
-		return nil
+		return answer
 	})
-	if err == nil {
+	if acted {
 		return response, answered(answer)
 	}
 	if refused, ok := errors.AsType[*fence.RefusedError](err); ok {
@@ -114,11 +126,22 @@ func (s *Server) refused(ctx context.Context, err *fence.RefusedError) error {
 	return refusal(err.Reason)
 }
 
-// answered keeps the code of fencing for fencing: a service that answers with it for
-// something else would make its client stop for good.
+// answered keeps code and detail of fencing for fencing: a service that answers with them
+// for something else, such as what another fenced service told it, would make its client
+// stop for good, or send again what was done.
 func answered(err error) error {
-	if s, ok := status.FromError(err); err != nil && ok && s.Code() == codes.FailedPrecondition {
-		return status.Error(codes.Internal, "the service answered FAILED_PRECONDITION, which is for fencing alone: "+s.Message())
+	s, ok := status.FromError(err)
+	if err == nil || !ok {
+		return err
 	}
-	return err
+	p := proto.CloneOf(s.Proto())
+	p.Details = slices.DeleteFunc(p.Details, func(d *anypb.Any) bool {
+		var info errdetails.ErrorInfo
+		return d.MessageIs(&info) && (d.UnmarshalTo(&info) != nil || info.GetDomain() == ErrorDomain)
+	})
+	if s.Code() == codes.FailedPrecondition {
+		p.Code = int32(codes.Internal)
+		p.Message = "the service answered FAILED_PRECONDITION, which is for fencing alone: " + p.GetMessage()
+	}
+	return status.ErrorProto(p)
 }

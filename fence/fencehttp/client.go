@@ -15,6 +15,11 @@ type Transport struct {
 	// Sender numbers the attempts. Required.
 	Sender *fence.Sender
 
+	// Host is the host, with its port if the URL has one, of the fenced service. Requests to
+	// others, also those to which it redirects, go without a token, and what they answer
+	// fences nobody. Required.
+	Host string
+
 	// Base sends the requests. Nil means [http.DefaultTransport].
 	Base http.RoundTripper
 
@@ -44,7 +49,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if base == nil {
 		base = http.DefaultTransport
 	}
-	if safe(r.Method) {
+	if safe(r.Method) || t.Host != "" && r.URL.Host != t.Host {
 		return base.RoundTrip(r)
 	}
 	stamped, err := t.stamp(r)
@@ -59,12 +64,13 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	reason := fence.Reason(response.Header.Get(ReasonHeader))
-	if reason == "" && response.StatusCode == http.StatusPreconditionFailed {
+	switch {
+	case reason != "" && response.StatusCode == statusOf(reason):
+	case response.StatusCode == http.StatusPreconditionFailed:
 		// Whoever answers so and does not say why has fenced the sender: to go on acting would
 		// be the worse mistake.
 		reason = fence.ReasonStale
-	}
-	if reason == "" {
+	default: // a reason beside another status is not the fence's own
 		return response, nil
 	}
 	_ = response.Body.Close()
@@ -73,6 +79,18 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // stamp returns the request with a token, and leaves r as it is.
 func (t *Transport) stamp(r *http.Request) (*http.Request, error) {
+	refuse := func(why string) (*http.Request, error) {
+		return nil, fmt.Errorf("fence: %s %s was not sent: %s", r.Method, r.URL.Redacted(), why)
+	}
+	switch {
+	case t.Host == "":
+		return refuse("the transport has no Host")
+	case r.Body != nil && r.Body != http.NoBody && r.GetBody == nil:
+		return refuse("its body can be read once alone, and has to be read for the token: set GetBody")
+	case len(r.Header.Values("Idempotency-Key"))+len(r.Header.Values("X-Idempotency-Key")) > 0:
+		// net/http sends such a request again by itself, with the same token.
+		return refuse("it has an Idempotency-Key, by which it may be sent twice: name the operation in its body")
+	}
 	// The digest need not be of the bytes on the wire, only another one for another request.
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s\n", r.Method, r.URL)

@@ -1,11 +1,13 @@
 package fencehttp_test
 
 import (
+	"bufio"
 	"context"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -70,13 +72,13 @@ func serve(t *testing.T, m http.Handler, alter func(*fencehttp.Server)) (string,
 	}
 }
 
-func holder(t *testing.T, life fence.Life) (*http.Client, *fence.Sender) {
+func holder(t *testing.T, at string, life fence.Life) (*http.Client, *fence.Sender) {
 	t.Helper()
 	s, err := fence.NewSender(life)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &http.Client{Transport: &fencehttp.Transport{Sender: s}}, s
+	return &http.Client{Transport: &fencehttp.Transport{Sender: s, Host: strings.TrimPrefix(at, "http://")}}, s
 }
 
 // send returns the status and the header with the reason, if the request was answered.
@@ -104,8 +106,8 @@ func TestZombie(t *testing.T) {
 	m := new(machines)
 	url, refused := serve(t, m, nil)
 	first := fence.Life{Epoch: fence.NewEpoch(0, 1), Incarnation: fence.NewIncarnation()}
-	zombie, sender := holder(t, first)
-	successor, _ := holder(t, fence.Life{Epoch: fence.NewEpoch(0, 2), Incarnation: fence.NewIncarnation(), Lineage: fence.Lineage{first.Incarnation}})
+	zombie, sender := holder(t, url, first)
+	successor, _ := holder(t, url, fence.Life{Epoch: fence.NewEpoch(0, 2), Incarnation: fence.NewIncarnation(), Lineage: fence.Lineage{first.Incarnation}})
 	for _, c := range []*http.Client{zombie, zombie, successor} {
 		if code, reason, err := send(t, c, "POST", url+"/m-1", "body"); err != nil || code != 200 || reason != "" {
 			t.Fatal(code, reason, err)
@@ -144,7 +146,7 @@ func TestRedirect(t *testing.T) {
 		}
 		m.ServeHTTP(w, r)
 	}), func(s *fencehttp.Server) { s.Resource = func(*http.Request) (string, string) { return "m", "" } })
-	c, sender := holder(t, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+	c, sender := holder(t, url, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
 	if code, _, err := send(t, c, "POST", url+"/old", "x"); err != nil || code != 200 || len(refused()) != 0 || sender.Err() != nil {
 		t.Errorf("%d, %v, refused %v", code, err, refused())
 	}
@@ -202,7 +204,7 @@ func TestStatus(t *testing.T) {
 		if code, got, err := send(t, http.DefaultClient, "POST", url, "", fencehttp.TokenHeader, token); err != nil || code != want || got != string(reason) {
 			t.Errorf("%s: %d %s, %v", reason, code, got, err)
 		}
-		c, sender := holder(t, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+		c, sender := holder(t, url, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
 		_, _, err := send(t, c, "POST", url, "")
 		if !errors.Is(err, fence.ErrRefused) || errors.Is(err, fence.ErrFenced) != reason.Fenced() || (sender.Err() != nil) != reason.Ends() {
 			t.Errorf("%s: %v, the sender: %v", reason, err, sender.Err())
@@ -210,8 +212,8 @@ func TestStatus(t *testing.T) {
 	}
 	m := new(machines)
 	url, _ := serve(t, m, func(s *fencehttp.Server) { s.Gate = fence.NewGate(brokenMarks{errors.New("disk")}, 0) })
-	c, sender := holder(t, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
-	if code, _, err := send(t, c, "POST", url, ""); err != nil || code != 503 || len(m.seen()) != 0 {
+	c, sender := holder(t, url, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+	if code, _, err := send(t, c, "POST", url, ""); err != nil || code != 503 || len(m.seen()) != 0 || sender.Err() != nil {
 		t.Errorf("marks that cannot be saved: %d, %v", code, err)
 	}
 	url, _ = serve(t, m, func(s *fencehttp.Server) {
@@ -222,14 +224,116 @@ func TestStatus(t *testing.T) {
 	}
 	// A service that uses the status for something else stops nobody.
 	url, _ = serve(t, &machines{status: 412}, nil)
+	c, sender = holder(t, url, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
 	if code, _, err := send(t, c, "POST", url, ""); err != nil || code != 500 || sender.Err() != nil {
 		t.Errorf("a service that answers 412: %d, %v, %v", code, err, sender.Err())
 	}
 	// And who answers with it, and is no server of ours, has fenced its caller.
 	bare := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(412) }))
 	defer bare.Close()
+	if code, _, err := send(t, c, "POST", bare.URL, ""); err != nil || code != 412 || sender.Err() != nil {
+		t.Errorf("412 of another host: %d, %v, %v", code, err, sender.Err())
+	}
+	// A reason beside another status is not the fence's own.
+	spoof := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(fencehttp.ReasonHeader, "stale")
+	}))
+	defer spoof.Close()
+	c, sender = holder(t, spoof.URL, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+	if code, _, err := send(t, c, "POST", spoof.URL, ""); err != nil || code != 200 || sender.Err() != nil {
+		t.Errorf("a reason beside 200: %d, %v", code, err)
+	}
+	c, sender = holder(t, bare.URL, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
 	if _, _, err := send(t, c, "POST", bare.URL, ""); !errors.Is(err, fence.ErrFenced) || sender.Err() == nil {
 		t.Errorf("412 without a reason: %v", err)
+	}
+}
+
+// What the transport cannot send once, or stamp, is not sent.
+func TestNotSent(t *testing.T) {
+	m := new(machines)
+	url, _ := serve(t, m, nil)
+	c, _ := holder(t, url, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if _, _, err := send(t, c, "POST", url, "", name, "1"); err == nil {
+			t.Errorf("with %s", name)
+		}
+	}
+	r, err := http.NewRequestWithContext(t.Context(), "POST", url, io.MultiReader(strings.NewReader("x")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, err := c.Do(r); err == nil {
+		response.Body.Close()
+		t.Error("a body that can be read once alone")
+	}
+	s, err := fence.NewSender(fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := send(t, &http.Client{Transport: &fencehttp.Transport{Sender: s}}, "POST", url, ""); err == nil {
+		t.Error("to no host")
+	}
+	if n := len(m.seen()); n != 0 {
+		t.Errorf("%d effects", n)
+	}
+}
+
+// A sender that stands still in the middle of its request, or of the answer, has no turn.
+func TestWhoStandsStillHoldsUpNobody(t *testing.T) {
+	m := new(machines)
+	url, _ := serve(t, m, func(s *fencehttp.Server) { s.MaxBody = 8 })
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	token := fence.Token{Epoch: 1, Sequence: 1, Incarnation: fence.Incarnation{1}}.String()
+	if _, err := fmt.Fprintf(conn, "POST /m HTTP/1.1\r\nHost: x\r\nFealty-Fence-Token: %s\r\nContent-Length: 5\r\n\r\nha", token); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := holder(t, url, fence.Life{Epoch: 2, Incarnation: fence.NewIncarnation(), Lineage: fence.Lineage{{1}}})
+	if code, _, err := send(t, c, "POST", url+"/m", "12345678"); err != nil || code != 200 {
+		t.Errorf("another one: %d, %v", code, err)
+	}
+	if code, _, err := send(t, c, "POST", url+"/m", "123456789"); err != nil || code != 413 {
+		t.Errorf("a body above the bound: %d, %v", code, err)
+	}
+	// The one that stood still goes on, and is overtaken.
+	if _, err := conn.Write([]byte("lf!")); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != 412 || !slices.Equal(m.seen(), []string{"POST /m12345678"}) {
+		t.Errorf("it: %s, effects %v", response.Status, m.seen())
+	}
+}
+
+// A resource is forgotten when its removal succeeded.
+func TestRemoves(t *testing.T) {
+	ledger := fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true})
+	m := &machines{status: 500}
+	url, _ := serve(t, m, func(s *fencehttp.Server) {
+		s.Gate = fence.NewGate(fence.InMemory(ledger), 0)
+		s.Removes = func(r *http.Request) bool { return r.Method == "DELETE" }
+	})
+	c, _ := holder(t, url, fence.Life{Epoch: 1, Incarnation: fence.NewIncarnation()})
+	for i, step := range []struct {
+		method string
+		status int
+		left   uint64
+	}{{"POST", 200, 1}, {"DELETE", 500, 2}, {"DELETE", 204, 0}} {
+		m.status = step.status
+		if code, _, err := send(t, c, step.method, url+"/m", ""); err != nil || code != step.status {
+			t.Errorf("step %d: %d, %v", i, code, err)
+		}
+		if n := ledger.Mark(fence.Pair{Holder: "shard-a", Resource: "/m"}).Sequence; n != step.left {
+			t.Errorf("step %d: the mark is at %d, want %d", i, n, step.left)
+		}
 	}
 }
 
@@ -247,14 +351,14 @@ func TestGrants(t *testing.T) {
 		}}
 	})
 	life := fence.Life{Epoch: fence.NewEpoch(4, 1), Incarnation: fence.NewIncarnation()}
-	c, _ := holder(t, life)
+	c, _ := holder(t, url, life)
 	if _, _, err := send(t, c, "POST", url+"/m", ""); !errors.Is(err, fence.ErrRefused) || len(m.seen()) != 0 {
 		t.Errorf("without a grant: %v", err)
 	}
 	if life.Grant, err = (fence.Grant{Cluster: "test.example", Holder: "shard-a", Number: 4, AuthorityEpoch: 1}).Sign(key); err != nil {
 		t.Fatal(err)
 	}
-	c, _ = holder(t, life)
+	c, _ = holder(t, url, life)
 	if code, _, err := send(t, c, "POST", url+"/m", ""); err != nil || code != 200 {
 		t.Errorf("with it: %d, %v", code, err)
 	}

@@ -1,9 +1,12 @@
 package fencehttp
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"strings"
 
 	"github.com/fealty-io/fealty/fence"
 )
@@ -18,10 +21,17 @@ type Server struct {
 	// Holder returns who is on the other end, as its certificate says. Required.
 	Holder func(r *http.Request) (string, error)
 
-	// Resource returns the resource that a request acts on, and the domain in which it
-	// creates it, "" for none. It looks at method and URL, not at the body, which nobody has
+	// Resource returns the resource that a request acts on, and the domain that it says it
+	// is in, "" for none. It looks at method and URL, not at the body, which nobody has
 	// bounded yet. Required.
 	Resource func(r *http.Request) (resource, domain string)
+
+	// Removes says that after a request that is answered with success its resource is gone
+	// for good, and to be forgotten. Nil: none is.
+	Removes func(r *http.Request) bool
+
+	// MaxBody bounds the body of a fenced request, in bytes. Zero means [DefaultMaxBody].
+	MaxBody int64
 
 	// Authority is whose grants count; the zero Authority has none.
 	Authority fence.Authority
@@ -31,7 +41,12 @@ type Server struct {
 	Refused func(r *http.Request, err *fence.RefusedError)
 }
 
-// Handler returns next behind the fence.
+// DefaultMaxBody bounds the body of a fenced request where the server says nothing.
+const DefaultMaxBody = 1 << 20
+
+// Handler returns next behind the fence. A fenced request is read whole before it has its
+// turn, and answered after it, so that a sender that stands still holds up nobody; next
+// therefore cannot flush or hijack.
 func (s *Server) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if safe(r.Method) {
@@ -45,26 +60,58 @@ func (s *Server) Handler(next http.Handler) http.Handler {
 		}
 		claim, err := s.claim(r, holder)
 		if err != nil {
-			s.refuse(w, r, &fence.RefusedError{Reason: fence.ReasonMalformed, Holder: holder, Resource: claim.Resource, Detail: err.Error()})
+			s.refuse(w, r, &fence.RefusedError{Reason: fence.ReasonMalformed, Holder: holder, Resource: claim.Resource,
+				Detail: err.Error()})
 			return
 		}
-		err = s.Gate.Do(r.Context(), claim, func(ctx context.Context) error {
-			next.ServeHTTP(&answer{ResponseWriter: w}, r.WithContext(ctx))
+		limit := s.MaxBody
+		if limit <= 0 {
+			limit = DefaultMaxBody
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+		if err != nil {
+			code := http.StatusBadRequest
+			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+				code = http.StatusRequestEntityTooLarge
+			}
+			http.Error(w, "the attempt was not made, as its body was not read", code)
+			return
+		}
+		do := s.Gate.Do
+		if s.Removes != nil && s.Removes(r) {
+			do = s.Gate.Remove
+		}
+		var given *answer
+		err = do(r.Context(), claim, func(ctx context.Context) error {
+			given = &answer{header: make(http.Header)}
+			whole := r.WithContext(ctx)
+			whole.Body = io.NopCloser(bytes.NewReader(body))
+			next.ServeHTTP(given, whole)
+			if given.status/100 > 2 {
+				return errFailed
+			}
 			return nil
 		})
 		refused, ok := errors.AsType[*fence.RefusedError](err)
 		switch {
-		case err == nil:
+		case given != nil:
+			given.send(w)
 		case ok:
 			s.refuse(w, r, refused)
 		case errors.Is(err, fence.ErrBusy):
 			http.Error(w, err.Error(), http.StatusTooManyRequests)
+		case r.Context().Err() != nil:
+			http.Error(w, "the attempt was not made, as the request ended while it waited", http.StatusServiceUnavailable)
 		default:
 			http.Error(w, "the attempt was not made, as its mark could not be saved", http.StatusServiceUnavailable)
 		}
 	})
 }
 
+// errFailed keeps a resource whose removal was answered with a failure.
+var errFailed = errors.New("the service answered with a failure")
+
+// claim reads what came with a request.
 func (s *Server) claim(r *http.Request, holder string) (fence.Claim, error) {
 	c := fence.Claim{Holder: holder}
 	c.Resource, c.Domain = s.Resource(r)
@@ -81,22 +128,42 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err *fence.Refus
 	http.Error(w, "refused by the fence: "+string(err.Reason), statusOf(err.Reason))
 }
 
-// answer keeps the status of fencing for fencing: a service that answers with it for
-// something else would make its client stop for good.
-type answer struct{ http.ResponseWriter }
+// answer is what a service answers, until its turn is over.
+type answer struct {
+	header http.Header
+	status int // 0: none was written yet
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header { return a.header }
 
 func (a *answer) WriteHeader(code int) {
-	a.Header().Del(ReasonHeader)
-	if code == http.StatusPreconditionFailed {
-		code = http.StatusInternalServerError
+	if a.status == 0 && code >= 200 { // there is no place for those before
+		a.status = code
 	}
-	a.ResponseWriter.WriteHeader(code)
 }
 
 func (a *answer) Write(b []byte) (int, error) {
-	a.Header().Del(ReasonHeader) // the first Write is a WriteHeader(200)
-	return a.ResponseWriter.Write(b)
+	a.WriteHeader(http.StatusOK)
+	return a.body.Write(b)
 }
 
-// Unwrap is for [http.ResponseController].
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+// send writes it. Status and reason of fencing are for fencing alone: a service that
+// answers with them, such as with what another fenced service told it, would make its
+// client stop for good.
+func (a *answer) send(w http.ResponseWriter) {
+	for name, values := range a.header {
+		if !strings.EqualFold(name, ReasonHeader) {
+			w.Header()[name] = values
+		}
+	}
+	code := a.status
+	if code == 0 {
+		code = http.StatusOK
+	}
+	if code == http.StatusPreconditionFailed {
+		code = http.StatusInternalServerError
+	}
+	w.WriteHeader(code)
+	_, _ = w.Write(a.body.Bytes()) // whoever asked is gone
+}
