@@ -27,7 +27,7 @@
 // fence each other. A holder therefore has one command under way for a resource. Epochs are
 // compared for each holder: nothing of a process is obeyed after something of its successor.
 //
-// What the package promises:
+// The package promises:
 //
 //   - A refusal changes nothing: no mark moves, and nothing new is remembered.
 //   - A mark never goes down, and a token that was admitted is never admitted again,
@@ -39,7 +39,7 @@
 //   - Nobody raises an ownership without a statement that the authority signed, nor a grant
 //     unless [LedgerOptions.BelieveEpochs] says so. One forged huge number locks out nobody.
 //
-// What is left to the caller: the name of the holder, which comes from the sender's
+// This is left to the caller: the name of the holder, which comes from the sender's
 // certificate and never from the message; to ask before anything else is looked at, the
 // existence of the resource and the answer to an earlier attempt included, so that a
 // zombie learns nothing; and to keep what a restart must not forget on disk, before an

@@ -272,7 +272,7 @@ var errDisk = errors.New("disk")
 func (brokenMarks) Check(fence.Claim) error                  { return nil }
 func (brokenMarks) Admit(context.Context, fence.Claim) error { return errDisk }
 
-// Who cannot save a mark does not act (F4).
+// A receiver that cannot save a mark does not act.
 func TestNothingActsUnsaved(t *testing.T) {
 	g := fence.NewGate(brokenMarks{fence.InMemory(fence.NewLedger(believing))}, 0)
 	p := process{holder: "s1", epoch: 1, me: incarnation('a')}

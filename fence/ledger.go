@@ -76,7 +76,7 @@ type LedgerOptions struct {
 	Cluster string
 
 	// BelieveEpochs admits a holder's processes under epochs that no authority granted, as
-	// the holder counts them. Whoever has a holder's certificate can then lock out its
+	// the holder counts them. A thief of a holder's certificate can then lock out its
 	// processes with one huge epoch.
 	BelieveEpochs bool
 

@@ -281,8 +281,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// What each reason means: that the sender is not in charge, that its process is over, that
-// somebody has to be told.
+// Each reason says whether the sender is not in charge, whether its process is over, and
+// whether somebody has to be told.
 func TestReasons(t *testing.T) {
 	for _, test := range []struct {
 		reason              fence.Reason
@@ -300,7 +300,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// What a ledger tells of itself makes another one that decides the same.
+// The changes that a ledger tells of itself make another one that decides the same.
 func TestLedgerAgain(t *testing.T) {
 	a := newAuthority(t)
 	l := fence.NewLedger(strict)
@@ -338,7 +338,7 @@ func TestLedgerAgain(t *testing.T) {
 	if err := again.Promise(a.assign("d", "s2", 3)); err != nil {
 		t.Fatal(err)
 	}
-	// What is set never takes anything down.
+	// A change that is set never takes anything down.
 	after := dump(again)
 	for change := range l.All() {
 		again.Set(change)

@@ -139,7 +139,8 @@ func TestStatements(t *testing.T) {
 	}
 }
 
-// What no receiver takes is not signed, and what was signed all the same is not taken.
+// A statement that no receiver takes is not signed, and one that was signed all the same is
+// not taken.
 func TestStatementsThatSayNothing(t *testing.T) {
 	a := newAuthority(t)
 	long := strings.Repeat("x", fence.MaxName+1)

@@ -180,7 +180,7 @@ func TestTerm(t *testing.T) {
 	}
 }
 
-// Who was fenced sends nothing more, whatever comes back after it.
+// A sender that was fenced sends nothing more, whatever comes back after it.
 func TestFencedIsTheEnd(t *testing.T) {
 	if _, err := fence.NewSender(fence.Life{Incarnation: incarnation('a')}); !errors.Is(err, fence.ErrMalformed) {
 		t.Errorf("no epoch: %v", err)

@@ -1,7 +1,7 @@
 // Package durable keeps on disk what package fence decides by: the epoch of a holder, and
 // the term that a member believes.
 //
-// What is promised:
+// The package promises:
 //
 //   - An epoch that was handed out is never handed out again, and none below it; a term that
 //     was obeyed is never forgotten. That holds after a crash of the process, of the system

@@ -2,7 +2,7 @@
 // internal, so that no public name may show it.
 package durable
 
-// What ends in On is on a disk of a test, OpenTermOn with true is [EnrolTerm];
+// Functions that end in On are on a disk of a test, OpenTermOn with true is [EnrolTerm];
 // EncodeEpoch makes a file of a life that takes long to reach.
 var (
 	OpenEpochOn  = openEpoch

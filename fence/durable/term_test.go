@@ -60,8 +60,8 @@ func TestTermOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// What was heard of and could not be saved is not obeyed, and neither is who was deposed by
-// it.
+// A term that was heard of and could not be saved is not obeyed, and neither is the one that
+// it deposed.
 func TestTermOnAFullDisk(t *testing.T) {
 	disk := durabletest.NewDisk()
 	if err := disk.FS().MkdirAll("/m"); err != nil {

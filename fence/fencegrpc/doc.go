@@ -29,8 +29,8 @@ const (
 // [fence.Reason].
 const ErrorDomain = "fence.fealty.io"
 
-// codeOf is the status of a refusal. What says that the sender is not in charge, or that
-// it has been there before, has the code that is for nothing else.
+// codeOf is the status of a refusal. A reason that the sender is not in charge, or that it has
+// been there before, has the code that is for nothing else.
 func codeOf(r fence.Reason) codes.Code {
 	switch r {
 	case fence.ReasonStale, fence.ReasonMoved, fence.ReasonClone, fence.ReasonOwner, fence.ReasonDuplicate:

@@ -199,7 +199,7 @@ func TestNothingIsSentTwice(t *testing.T) {
 	}
 }
 
-// What no rule names is called by nobody, at either end.
+// A method that no rule names is called by nobody, at either end.
 func TestNoRule(t *testing.T) {
 	m := new(machines)
 	addr, _ := serve(t, m, func(s *fencegrpc.Server) { delete(s.Rules, grpc_health_v1.Health_List_FullMethodName) })
@@ -234,7 +234,7 @@ func TestNoRule(t *testing.T) {
 	}
 }
 
-// What is no claim acts on nothing, and is known by its code.
+// A call that is no claim acts on nothing, and is known by its code.
 func TestWhatIsNoClaim(t *testing.T) {
 	m := new(machines)
 	addr, refused := serve(t, m, nil)
@@ -367,7 +367,7 @@ func TestPassedOnAndRemoved(t *testing.T) {
 	}
 }
 
-// Who is not known acts on nothing.
+// Somebody who is not known acts on nothing.
 func TestNobody(t *testing.T) {
 	m := new(machines)
 	addr, _ := serve(t, m, func(s *fencegrpc.Server) {

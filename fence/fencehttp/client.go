@@ -67,8 +67,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case reason != "" && response.StatusCode == statusOf(reason):
 	case response.StatusCode == http.StatusPreconditionFailed:
-		// Whoever answers so and does not say why has fenced the sender: to go on acting would
-		// be the worse mistake.
+		// An answer that does not say why has fenced the sender: to go on acting would be the
+		// worse mistake.
 		reason = fence.ReasonStale
 	default: // a reason beside another status is not the fence's own
 		return response, nil

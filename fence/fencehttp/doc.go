@@ -22,8 +22,8 @@ const (
 	ReasonHeader  = "Fealty-Fence-Reason"  // a [fence.Reason]
 )
 
-// statusOf is the status of a refusal. What says that the sender is not in charge, or that
-// it has been there before, has the status that is for nothing else (RFC 9110, section
+// statusOf is the status of a refusal. A reason that the sender is not in charge, or that it has
+// been there before, has the status that is for nothing else (RFC 9110, section
 // 15.5.13: the condition is the sender's token).
 func statusOf(r fence.Reason) int {
 	switch r {

@@ -249,7 +249,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// What the transport cannot send once, or stamp, is not sent.
+// A request that the transport cannot send once, or stamp, is not sent.
 func TestNotSent(t *testing.T) {
 	m := new(machines)
 	url, _ := serve(t, m, nil)
