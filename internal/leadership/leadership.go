@@ -560,6 +560,10 @@ func (c *Core) took(now time.Duration, e Event) {
 	case Conflict:
 		if e.Key == KeyOther {
 			c.pause = now + c.cfg.Beat
+		} else {
+			// Somebody was first, and reading tells whom. A store whose reads are of before its
+			// writes would tell nobody, again and again.
+			c.pause = now + c.cfg.Beat/4
 		}
 	default:
 		c.pause = now + c.cfg.Beat

@@ -534,6 +534,19 @@ func TestFailedTakeoverIsTriedAgainAfterAPause(t *testing.T) {
 	}
 }
 
+// A store whose reads are of before its writes refuses a takeover and does not show who
+// was first: it is not asked again without a pause, for ever.
+func TestRefusedTakeoverOfWhatIsStillReadWaits(t *testing.T) {
+	for _, key := range []Key{KeyTerm, KeyBeat} {
+		l := newLife(t, "me")
+		l.step(0, Fit{}, ReadEntry{})
+		l.step(0, Read{}, TakeOver{Nonce: "me1", Lease: testLease})
+		l.step(0, Conflict{key}, ReadEntry{})
+		l.step(0, Read{}, nil)
+		l.step(testBeat/4, Tick{}, TakeOver{Nonce: "me2", Lease: testLease})
+	}
+}
+
 func TestNobodyIsAskedForWhileUnfitOrStopped(t *testing.T) {
 	l := newLife(t, "me")
 	l.step(0, Tick{}, nil)
