@@ -42,6 +42,7 @@ soak:
 	FEALTY_TEST_REGRESS_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/regress
 	FEALTY_TEST_FLEET_SCHEDULES=$(FLEET_SCHEDULES) go test -run '^TestFleetSchedules$$' -timeout 2h ./internal/sim
 	FEALTY_TEST_REPLICA_SCHEDULES=500 go test -run '^TestReplicaSchedules$$' -timeout 2h ./internal/coordinator
+	go test -run '^TestRotationLosesNoConfig$$' -timeout 2h ./internal/coordinator/trust -rapid.checks 1000
 	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent
 	FEALTY_TEST_KILLS=$(COORDINATOR_KILLS) go test -run '^TestKilledCoordinators$$' -timeout 2h -v ./cmd/fealty
 	FEALTY_TEST_JOINS=$(JOINS) go test -run '^TestJoinsAtOnceFromOneAddress$$' -timeout 2h -v ./cmd/fealty

@@ -13,14 +13,18 @@
 #     (lost);
 #   - calls that are overtaken by each other call, and a thousand connections of one machine
 #     (overtaken);
-#   - files with a byte damaged, each in its turn (damaged);
+#   - files with a byte damaged, each in its turn (damaged), and records of a store (altered);
 #   - what rapid checks for a hundred random courses of events (properties);
-#   - one goroutine that goes up to a bound of content, bans or entries (much);
+#   - one goroutine that goes up to a bound of content, bans or entries, or counts what many
+#     joins cost (much);
+#   - a row for each way in which a machine may join or a coordinator is kept from its state
+#     (rows), and a restore and a reseed that are cut off at each point;
 #   - each method, called by everybody there is (callers);
 #   - what type-checks the whole module (typed).
 # Under the detector these do fewer rounds, by a constant raceDetector of their packages, or
 # RaceDetector of coordinatortest. Some are in the first run alone: one goroutine has no race to
-# find (alone), and TestFleetSchedulesNoticeBugs and the last kind are not built under it.
+# find, and what is cut off at each point is under the detector uncut (alone).
+# TestFleetSchedulesNoticeBugs and the last kind are not built under it.
 # Where there is no detector, one run does all of everything. A test in internal/layers
 # holds that what does less under the detector is named here.
 #
@@ -65,19 +69,24 @@ status=0
 schedules='TestSchedules|TestFleetSchedules(NoticeBugs)?|TestReplicaSchedules|TestRotationLosesNoConfig|TestUsesAndCountsAreExact'
 cuts='Test(Activation|Commit|Emergency|FallBack|Join|Periods|RuntimeActivation|SeveralScopes|Wipe)Crash|TestWriteInterrupted|TestKilledActivation'
 cuts+='|TestJoinDiskErrors|TestRenewOnAFullDisk'
-cuts+='|Test(Gathering|Recovery)CutOff|TestReseedInterrupted'
+cuts+='|Test(Gathering|Recovery)CutOff|TestReseedInterrupted|TestOwnersEndACutOffReseed|TestRestore(Crash|Waits)'
 lost='Test(Set|Reshare)DiesAnywhere|TestLostAnswerWithoutAKeeper'
 lost+='|TestOutage(InTheMiddle)?|TestAuditRetention|TestRefusingStoreIsTold'
 overtaken='TestRacesOverAMember|TestOneMachineIsNoCopy'
 damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestPeriodsDamaged|TestSealed'
+altered='TestAudit(Altered|NoteAltered|Whole)|TestConfigAltered'
+rows='TestAdmissionCases|TestWhatKeepsACoordinatorFromItsState'
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublicationsRace|TestAdmissionModel'
 properties+='|TestConcurrentAppends'
-much='Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestRepairInTurn|TestOutdatedManifest'
+much='TestChainsCostJoinsLittle|Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestRepairInTurn|TestOutdatedManifest'
 callers='Test(AuthorizationMatrix|EveryMethodInRecoveryMode)'
 typed='TestRooms(AreForTests)?|TestSecretsStayInTheirRooms'
-alone='Test(AdmissionModel|AuditRetention|BundleKeepsRoomForManifests|GatheringCutOff|LostAnswerWithoutAKeeper|OutageInTheMiddle'
-alone+='|OutdatedManifest|RecoveryCutOff|RepairInTurn|ReshareDiesAnywhere|RotationLosesNoConfig|SetDiesAnywhere|TooLargeContent)'
-rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$properties|$much|$callers|$typed"
+alone='Test(Admission(Cases|Model)|Audit(Altered|NoteAltered|Retention|Whole)|ChainsCostJoinsLittle|ConfigAltered'
+alone+='|BundleKeepsRoomForManifests|GatheringCutOff|LostAnswerWithoutAKeeper|OutageInTheMiddle'
+alone+='|OutdatedManifest|OwnersEndACutOffReseed|RacesOverAMember|RecoveryCutOff|RefusingStoreIsTold|RepairInTurn'
+alone+='|ReseedInterrupted|ReshareDiesAnywhere|RestoreCrash|RestoreWaits|RotationLosesNoConfig'
+alone+='|SetDiesAnywhere|TooLargeContent|WhatKeepsACoordinatorFromItsState)'
+rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$altered|$rows|$properties|$much|$callers|$typed"
 # These take longest, so they begin first: at the end no processor waits for one of them.
 first=(./internal/devcluster ./internal/coordinator/... ./internal/chaos ./internal/agent ./internal/store/etcd ./cmd/fealty
   ./internal/store/postgres ./docs ./internal/mirror ./internal/sim ./internal/cli ./internal/store/sqlite ./manifest ./snapshot)

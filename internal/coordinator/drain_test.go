@@ -371,14 +371,12 @@ func lifeCalls() []lifeCall {
 // those of the two calls one after the other, in one order or the other.
 func TestRacesOverAMember(t *testing.T) {
 	t.Parallel()
-	for i, first := range lifeCalls() {
-		for j, second := range lifeCalls() {
+	for _, first := range lifeCalls() {
+		for _, second := range lifeCalls() {
 			if first.name == "rejoin" && second.name == "rejoin" {
 				continue // joins of one member wait for each other on a replica
 			}
-			for _, from := range coordinatortest.InTurn(i+j, lifeState{}, lifeState{contact: true},
-				lifeState{draining: true},
-				lifeState{draining: true, contact: true}) {
+			for _, from := range []lifeState{{}, {contact: true}, {draining: true}, {draining: true, contact: true}} {
 				t.Run(fmt.Sprintf("%s overtaken by %s, draining %v, contact %v", first.name, second.name, from.draining,
 					from.contact), func(t *testing.T) {
 					d := coordinatortest.PoolDesk(t)

@@ -28,7 +28,7 @@ func TestMuchContent(t *testing.T) {
 	}
 	for i := range 2 {
 		var records []string
-		for j := range 220 {
+		for j := range 200 {
 			records = append(records,
 				fmt.Sprintf("kind: peer\nname: zig-%d-%d\nmember: data/both\naddresses: [%s]\nclass: bootstrap", i, j,
 					strings.Join(addresses, ", ")))

@@ -402,7 +402,7 @@ func TestReseedRefusals(t *testing.T) {
 func TestReseedInterrupted(t *testing.T) {
 	t.Parallel()
 	crash := errors.New("crash")
-	for i, tc := range []struct {
+	for _, tc := range []struct {
 		point string
 		epoch uint64 // afterwards
 	}{
@@ -416,7 +416,7 @@ func TestReseedInterrupted(t *testing.T) {
 		{"reseed.after-move", 2},
 		{"adopt.before-identity", 2},
 	} {
-		for _, restart := range coordinatortest.InTurn(i, false, true) {
+		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/restart=%v", tc.point, restart), func(t *testing.T) {
 				f := coordinatortest.ReadyFleet(t, nil)
 				a := f.Member("a")

@@ -39,9 +39,8 @@ func TestLeadership(t *testing.T) {
 		run  func(t *testing.T, open func() store.Store)
 	}{
 		{"another leads after a kill", testAnotherLeadsAfterAKill},
-		{"a leader that stops hands over at once", testStoppedLeaderHandsOverAtOnce},
 		{"the late write of a paused leader fails in the store", testLateWriteOfAPausedLeader},
-		{"transfer", testTransfer},
+		{"transfer, and a leader that stops", testTransfer},
 		{"outage", testNobodyLeadsInAnOutage},
 	}
 	for _, engine := range []string{"sqlite", "postgres", "etcd"} {
@@ -249,9 +248,9 @@ func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	}
 }
 
-// A leader that stops hands over: nobody waits for its lease.
-func testStoppedLeaderHandsOverAtOnce(t *testing.T, open func() store.Store) {
-	all := desktest.CoordinatorsWith(t, open, longLease)
+// A leader that stops hands over: nobody waits for its lease, which is a long one.
+func wantStoppedLeaderHandsOverAtOnce(t *testing.T, all []*coordinatortest.Fleet) {
+	t.Helper()
 	leader, term, others := desktest.AwaitLeader(t, all...)
 	ended := make(chan struct{})
 	go func() { leader.Stop(); close(ended) }()
@@ -450,6 +449,8 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		_, err = desktest.LeaderClient(asked).TransferLeader(t.Context(), &fealtyv1.TransferLeaderRequest{To: c.to})
 		coordinatortest.WantCode(t, err, c.code)
 	}
+	desktest.AwaitAgreed(t, term, all...)
+	wantStoppedLeaderHandsOverAtOnce(t, all)
 }
 
 // While no coordinator reaches the store nobody leads; later exactly one does.

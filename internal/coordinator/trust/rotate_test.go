@@ -477,7 +477,7 @@ func TestRotationWaitsForTheMembers(t *testing.T) {
 // stands under the bundle that it has, and when it hears from a coordinator it reads
 // what is published.
 func TestRotationLosesNoConfig(t *testing.T) {
-	coordinatortest.FewerChecks(t, "50") // each is a cluster of its own
+	coordinatortest.FewerChecks(t, "20") // each is a cluster of its own
 	rapid.Check(t, func(rt *rapid.T) {
 		d := coordinatortest.ReadyDesk(rt, "")
 		d.T = rt
