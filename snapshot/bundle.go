@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 )
 
@@ -330,6 +331,24 @@ func (b *TrustBundle) rootKeys() ([]identity.KeyID, error) {
 	}
 	slices.SortFunc(keys, identity.KeyID.Compare)
 	return slices.Compact(keys), nil
+}
+
+// FenceAuthority returns whose statements package [fence] believes of the bundle's cluster:
+// grants, assignments and terms signed with a config key that may sign scope node_runtime,
+// which is what the cluster tells each member of itself. now says when a key's time is;
+// required. Take the authority of the next bundle when there is one: a key that it revokes
+// goes on to count by this one.
+func (b TrustBundle) FenceAuthority(now func() time.Time) fence.Authority {
+	keys := make(map[string]ConfigKey)
+	for _, k := range b.clone().ConfigKeys {
+		if k.Algorithm == AlgorithmTree {
+			keys[k.ID()] = k
+		}
+	}
+	return fence.Authority{Cluster: b.ClusterID, Key: func(id string) (ed25519.PublicKey, bool) {
+		k, ok := keys[id]
+		return k.Key, ok && k.trusts(ScopeNodeRuntime, now()) == ""
+	}}
 }
 
 // Identity returns what the bundle says about certificates.

@@ -193,7 +193,7 @@ func TestOnTheWayNothingIsDecided(t *testing.T) {
 	want := recovery.Expected{Manifest: f.C.Rooms().Head.State().Manifest, Seen: seen.Mark()}
 	_, err = coordinatortest.VerifyAt(t, r.Addr, want)
 	coordinatortest.WantCode(t, err, explain.RecoveryMode)
-	if claim, _, err := r.C.Rooms().Verification.Claim(r.Context(), make([]byte, proof.NonceBytes), make([]byte,
+	if claim, _, err := r.C.Rooms().Shown.Verification.Claim(r.Context(), make([]byte, proof.NonceBytes), make([]byte,
 		32)); err != nil ||
 		claim.GetReady() || len(claim.GetMeshCa()) > 0 {
 		t.Errorf("behind the head it claims %v, %v", claim, err)

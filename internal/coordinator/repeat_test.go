@@ -10,6 +10,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/authz"
@@ -225,6 +226,16 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 					d.C.Rooms().Admission.RegisterServices).Leave(
 					identity.NewContext(ctx, peer),
 					&fealtyv1.LeaveRequest{})
+				return err
+			}
+		}},
+		{"GrantService.Grant", "a newer grant", func(d *coordinatortest.Desk) func() error {
+			m := d.Joined("a")
+			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
+			return func() error {
+				_, err := coordinatortest.Served[fealtyv1.GrantServiceServer](d.C.Rooms().Grants.RegisterServices).Grant(
+					identity.NewContext(ctx, peer),
+					&fealtyv1.GrantRequest{Name: "a", Incarnation: fence.NewIncarnation().String()})
 				return err
 			}
 		}},

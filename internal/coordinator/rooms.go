@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/keepers"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/manifests"
@@ -67,13 +68,13 @@ type Rooms struct {
 	Election     *election.Election
 	Audit        *audit.Trail
 	Announcement *announcement.Announcer
-	Verification *verification.Verification
-	Backups      *backups.Backups
+	Shown        Shown
 	Peers        *peers.Peers
 	Membership   *membership.Membership
 	Trust        *trust.Trust
 	Desired      *desired.Desired
 	Admission    *admission.Admission
+	Grants       *grants.Grants
 	Publication  *publication.Publication
 	Delivery     *delivery.Delivery
 	Status       fealtyv1.StatusServiceServer // which lets everybody in
@@ -88,6 +89,12 @@ type Secrets struct {
 	OwnerRecovery *ownerrecovery.OwnerRecovery
 }
 
+// Shown are the rooms that show what there is, and change none of it.
+type Shown struct {
+	Verification *verification.Verification
+	Backups      *backups.Backups
+}
+
 // Moves are the rooms that move the head, one change at a time.
 type Moves struct {
 	Turn        *turn.Turn
@@ -100,8 +107,8 @@ type Moves struct {
 // recordFamilies are all of them.
 var recordFamilies = reseal.Families{
 	// Trust is last: it is what says that the others are whole.
-	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, election.TermKey, publication.Prefix,
-		bundle.Prefix},
+	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, grants.Prefix, election.TermKey,
+		publication.Prefix, bundle.Prefix},
 	// A join token pins the root, so that it admits nobody under another one, and all keys
 	// are other ones, so that nobody has confirmed any. A beat ends too: the leader makes the
 	// next.
@@ -220,10 +227,10 @@ func (c *Coordinator) wire(o own) error {
 		Election: r.Election, Store: c.store, Faults: cfg.Faults, Readers: c.readers, Refusals: c.refusals,
 		Log: c.log, Now: c.now, MaxBringing: cfg.knobs.maxBringing,
 	})
-	r.Verification = verification.New(verification.Config{
+	r.Shown.Verification = verification.New(verification.Config{
 		Self: r.Self, Head: r.Head, Readers: c.readers, Now: c.now,
 	})
-	r.Backups = backups.New(backups.Config{
+	r.Shown.Backups = backups.New(backups.Config{
 		Head: r.Head, Store: c.store, Release: cfg.Release, Log: c.log, Now: c.now,
 		Tokens: admission.TokenPrefix,
 	})
@@ -258,6 +265,9 @@ func (c *Coordinator) wire(o own) error {
 		Pending: cfg.knobs.maxJoins, PendingPerSource: cfg.knobs.maxSourceJoins,
 		Faults: cfg.Faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.Timing.MaxHeadAge,
+	})
+	r.Grants = grants.New(grants.Config{
+		Head: r.Head, Bundle: r.Bundle, PerMember: cfg.Rates.perMember(), Log: c.log, Now: c.now,
 	})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,

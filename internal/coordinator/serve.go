@@ -142,6 +142,7 @@ func Services() []string {
 		fealtyv1.BackupService_ServiceDesc.ServiceName,
 		fealtyv1.ConfigService_ServiceDesc.ServiceName,
 		fealtyv1.CoordinatorService_ServiceDesc.ServiceName,
+		fealtyv1.GrantService_ServiceDesc.ServiceName,
 		fealtyv1.LeaderService_ServiceDesc.ServiceName,
 		fealtyv1.LiveService_ServiceDesc.ServiceName,
 		fealtyv1.ManifestService_ServiceDesc.ServiceName,
@@ -207,8 +208,9 @@ func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
 	c.rooms.Desired.RegisterServices(to)
 	c.rooms.Admission.RegisterServices(to)
 	c.rooms.Delivery.RegisterServices(to)
-	c.rooms.Backups.RegisterServices(to)
-	c.rooms.Verification.RegisterServices(to)
+	c.rooms.Shown.Backups.RegisterServices(to)
+	c.rooms.Shown.Verification.RegisterServices(to)
+	c.rooms.Grants.RegisterServices(to)
 	fealtyv1.RegisterStatusServiceServer(to, c.rooms.Status)
 }
 

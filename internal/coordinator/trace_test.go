@@ -609,7 +609,7 @@ func traceRestore(tr *tracing) {
 	tr.call(head.Manifest.String(), "manifest")
 	var saved backupStream
 	tr.during("back up", func() error {
-		return coordinatortest.Served[fealtyv1.BackupServiceServer](d.C.Rooms().Backups.RegisterServices).CreateBackup(
+		return coordinatortest.Served[fealtyv1.BackupServiceServer](d.C.Rooms().Shown.Backups.RegisterServices).CreateBackup(
 			&fealtyv1.CreateBackupRequest{}, &saved)
 	})
 	coordinatortest.WantOnly(tr.T, "set", d.Set(

@@ -77,6 +77,7 @@ func Areas() []Area {
 		{'A', "authorization"},
 		{'C', "credentials and certificates"},
 		{'D', "desired config"},
+		{'F', "fencing"},
 		{'H', "history and manifest"},
 		{'J', "join"},
 		{'K', "keys and keepers"},

@@ -43,6 +43,12 @@ const (
 	SnapshotUncompiled Code = "FE-D112"
 )
 
+// Fencing.
+const (
+	GrantsExhausted   Code = "FE-F101"
+	StatementUnsigned Code = "FE-F102"
+)
+
 // History and manifest.
 const (
 	ManifestInvalid      Code = "FE-H101"
@@ -552,6 +558,29 @@ A group is all members with the same roles and organizations. ` + "`fealty_snaps
 the members and groups without a new one.`,
 	},
 
+	{
+		Code:  GrantsExhausted,
+		Title: "a holder has had all grants",
+		What:  "{member|the member} was given no grant: it has had the highest number there is",
+		Why:   "a grant has 32 bits, so something asked for grants without end",
+		Do:    "find out what: fealty audit list --action grant.give; then have the member join under another name",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+Each grant of a name is newer than all before it, for ever: a receiver that heard of one obeys nothing older. So the
+numbers of a name that used them up cannot begin anew, and another name has its own. At ten grants a second they last
+for thirteen years.`,
+	},
+	{
+		Code:  StatementUnsigned,
+		Title: "no key signs statements now",
+		What:  "nothing was granted or assigned: no config signing key may sign now",
+		Why:   "the newest one is not valid yet, or it expired or was revoked before another took its place",
+		Do:    "see the keys with fealty trust show, and make another: fealty trust rotate",
+		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
+		Page: `
+Grants and assignments are statements that the newest config signing key of the trust bundle signs. While none may,
+what was granted and assigned before goes on to count, and a call is to be made again when there is a key.`,
+	},
 	{
 		Code:  ManifestInvalid,
 		Title: "the manifest has problems",

@@ -105,6 +105,7 @@ var levels = []struct {
 	{"internal/coordinator/ownerrecovery", 12, "shares of the seed, for the head that they bring back"},
 	{"internal/coordinator/verification", 7, "the history, and which head is in force"},
 	{"internal/coordinator/backups", 7, "all that a store holds at the head in force"},
+	{"internal/coordinator/grants", 8, "numbers of holders, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/turn", 7, "whose turn it is, while the authority's store is silent too"},
 	{"internal/coordinator/restoration", 7, "what a restore left, for the head that it leads to"},
 	{"internal/coordinator/transition", 8, "the next link of the history, as keepers seal it"},

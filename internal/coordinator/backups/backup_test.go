@@ -121,24 +121,24 @@ func TestBackupRefused(t *testing.T) {
 		}
 	}
 	one := []string{key.Recipient().String()}
-	f.C.Rooms().Backups.Busy() <- struct{}{}
+	f.C.Rooms().Shown.Backups.Busy() <- struct{}{}
 	if _, _, err := coordinatortest.BackUp(f, &fealtyv1.CreateBackupRequest{Recipients: one}); !errors.Is(
 		explain.Of(err),
 		explain.RateLimited) {
 		t.Errorf("beside another one: %v", err)
 	}
-	<-f.C.Rooms().Backups.Busy()
+	<-f.C.Rooms().Shown.Backups.Busy()
 	// A replica whose head is not the store's backs nothing up.
 	e, err := f.Store.Get(f.Context(), history.HeadKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := f.C.Rooms().Head.State()
-	if _, _, err := f.C.Rooms().Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
+	if _, _, err := f.C.Rooms().Shown.Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: history.HeadKey,
 		Version: e.Version + 1}}}, nil); !errors.Is(err, explain.StoreBusy) {
 		t.Errorf("at another head: %v", err)
 	}
-	if _, _, err := f.C.Rooms().Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: record.LockKey}}},
+	if _, _, err := f.C.Rooms().Shown.Backups.HeadOf(s, store.Listing{Entries: []store.Entry{{Key: record.LockKey}}},
 		nil); !errors.Is(err, explain.BackupReseeding) {
 		t.Errorf("during a reseed: %v", err)
 	}

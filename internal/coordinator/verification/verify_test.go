@@ -210,7 +210,7 @@ func TestVerifyRefusesLiars(t *testing.T) {
 	coordinatortest.WantOnly(t, "key", err, "")
 	h, _, _, err := f.C.Rooms().Head.ClaimedHistory(t.Context())
 	coordinatortest.WantOnly(t, "history", err, "")
-	genuine, _, err := f.C.Rooms().Verification.Claim(t.Context(), make([]byte, 32), make([]byte, 32))
+	genuine, _, err := f.C.Rooms().Shown.Verification.Claim(t.Context(), make([]byte, 32), make([]byte, 32))
 	coordinatortest.WantOnly(t, "claim", err, "")
 	// by makes a claim by the coordinator's own key, of what change made of the truth.
 	by := func(key ed25519.PrivateKey, change func(*proof.VerifyTranscript)) func(nonce,
@@ -309,7 +309,7 @@ func TestVerifiersAreBounded(t *testing.T) {
 	var place *flowcontrol.Slot
 	for range verification.MaxPerSource {
 		var err error
-		place, err = f.C.Rooms().Verification.Places().Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)
+		place, err = f.C.Rooms().Shown.Verification.Places().Enter(t.Context(), "127.0.0.1", coordinatortest.Epoch0)
 		coordinatortest.WantOnly(t, "enter", err, "")
 	}
 	_, err := coordinatortest.VerifyAt(t, f.Addr, want)
@@ -317,10 +317,10 @@ func TestVerifiersAreBounded(t *testing.T) {
 	place.Leave()
 	_, err = coordinatortest.VerifyAt(t, f.Addr, want)
 	coordinatortest.WantOnly(t, "verify", err, "")
-	before := f.C.Rooms().Verification.Shown()
-	_, err = f.C.Rooms().Verification.Show(t.Context())
+	before := f.C.Rooms().Shown.Verification.Shown()
+	_, err = f.C.Rooms().Shown.Verification.Show(t.Context())
 	coordinatortest.WantOnly(t, "show", err, "")
-	if f.C.Rooms().Verification.Shown() != before {
+	if f.C.Rooms().Shown.Verification.Shown() != before {
 		t.Error("the history was read again")
 	}
 	for range 2 * verification.VerifyBurst { // it refills meanwhile
