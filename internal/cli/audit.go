@@ -23,7 +23,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -164,7 +166,7 @@ func (c *CLI) listAudit(ctx context.Context, s *services, req *fealtyv1.GetAudit
 	for _, e := range entries {
 		data = append(data, auditData(e))
 	}
-	return c.print(result{object{{"entries", data}}, func(p *page) error { return p.table(auditTable(entries)) }})
+	return c.print(result{object{{"entries", data}}, func(p *term.Page) error { return p.Table(auditTable(entries)) }})
 }
 
 func auditData(e *fealtyv1.AuditEntry) object {
@@ -190,14 +192,15 @@ func checkpointOf(e *fealtyv1.AuditEntry) string {
 	return number(e.GetCheckpoint())
 }
 
-func auditTable(entries []*fealtyv1.AuditEntry) *table {
-	t := &table{columns: []column{
-		{title: "AT"}, {title: "ACTOR", least: 16}, {title: "ACTION"}, {title: "TARGET", least: 16}, {title: "REASON", least: 12}, {title: "CHECKPOINT", right: true},
-		{title: "CHAIN", wide: true}, {title: "NUMBER", wide: true, right: true},
+func auditTable(entries []*fealtyv1.AuditEntry) *term.Table {
+	t := &term.Table{Columns: []term.Column{
+		{Title: "AT"}, {Title: "ACTOR", Least: 16}, {Title: "ACTION"}, {Title: "TARGET", Least: 16}, {Title: "REASON", Least: 12}, {Title: "CHECKPOINT", Right: true},
+		{Title: "CHAIN", Wide: true}, {Title: "NUMBER", Wide: true, Right: true},
 	}}
 	for _, e := range entries {
-		t.add(cell{text: when(e.GetAt())}, cell{text: e.GetActor()}, cell{text: e.GetAction()}, cell{text: e.GetTarget()}, cell{text: e.GetReason()},
-			cell{text: checkpointOf(e)}, cell{text: e.GetChain()}, cell{text: number(e.GetNumber())})
+		t.Add(term.Cell{Text: command.When(e.GetAt())}, term.Cell{Text: e.GetActor()},
+			term.Cell{Text: e.GetAction()}, term.Cell{Text: e.GetTarget()}, term.Cell{Text: e.GetReason()},
+			term.Cell{Text: checkpointOf(e)}, term.Cell{Text: e.GetChain()}, term.Cell{Text: number(e.GetNumber())})
 	}
 	return t
 }
@@ -245,12 +248,12 @@ func (c *CLI) followAudit(ctx context.Context, s *services, req *fealtyv1.GetAud
 		if e == nil {
 			continue
 		}
-		err = c.print(result{auditData(e), func(p *page) error {
+		err = c.print(result{auditData(e), func(p *term.Page) error {
 			reason := ""
 			if r := e.GetReason(); r != "" {
 				reason = " (" + r + ")"
 			}
-			p.line("%s  %s  %s  %s%s", when(e.GetAt()), e.GetActor(), e.GetAction(), e.GetTarget(), reason)
+			p.Line("%s  %s  %s  %s%s", command.When(e.GetAt()), e.GetActor(), e.GetAction(), e.GetTarget(), reason)
 			return nil
 		}})
 		if err != nil {
@@ -309,10 +312,11 @@ func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) e
 	if err != nil {
 		return err
 	}
-	return c.print(result{object{{"file", file}, {"cluster", head.GetClusterId()}, {"records", number(n)}}, func(p *page) error {
-		p.line("%s of the audit log of cluster %s are in %s", plural(int(n), "record", "records"), head.GetClusterId(), file)
-		return nil
-	}})
+	return c.print(result{object{{"file", file}, {"cluster", head.GetClusterId()}, {"records", number(n)}},
+		func(p *term.Page) error {
+			p.Line("%s of the audit log of cluster %s are in %s", plural(int(n), "record", "records"), head.GetClusterId(), file)
+			return nil
+		}})
 }
 
 // auditAnchor says whom audit verify believes.
@@ -337,7 +341,7 @@ off is whole in itself: keep the number and hash of the checkpoint that verify p
 the next time.`,
 		sample: `  fealty audit verify
   fealty audit verify audit.jsonl --config-root KEY --known 1201:HASH`,
-		groups: []group{client}, args: atMostOne("FILE"),
+		groups: []group{client}, args: command.AtMostOne("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			var knows []auditlog.Known
 			if known != "" {
@@ -390,9 +394,10 @@ func (a *auditAnchor) keys(c *CLI, cfg *config, came []byte) (cluster string, ke
 	case bundle.header().ScopeType != snapshot.ScopeTrustBundle:
 		return "", nil, explain.New(explain.BadValue, "name", "--trust", "value", name, "problem", fmt.Sprintf("it is a snapshot of scope %s", bundle.header().ScopeType), "want", "a trust_bundle")
 	case a.configRoot == "" && a.root == "":
-		return "", nil, missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
+		return "", nil, command.Missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
 	case a.configRoot == "" && a.statement == "":
-		return "", nil, missing("--root-statement", "the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
+		return "", nil, command.Missing("--root-statement",
+			"the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
 	}
 	key, err := c.rootKey(cfg, bundle, a.configRoot, a.root, a.statement)
 	if err != nil {
@@ -530,29 +535,29 @@ func (c *CLI) auditReport(r *auditlog.Report, by string, root []byte) error {
 		{"cluster", r.Cluster}, {"verified_with", by}, {"config_root_key", hex.EncodeToString(root)}, {"first_checkpoint", number(r.First)}, {"last_checkpoint", last},
 		{"covered", number(r.Covered)}, {"uncovered", number(r.Uncovered)}, {"before_chains", number(r.Unchained)}, {"wrong", number(r.Wrong)}, {"problems", problems},
 	}
-	err := c.print(result{data, func(p *page) error {
-		var f facts
-		f.add("cluster", r.Cluster)
-		f.add("verified with", by)
+	err := c.print(result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Add("cluster", r.Cluster)
+		f.Add("verified with", by)
 		if len(root) > 0 {
-			f.add("config root key", hex.EncodeToString(root))
+			f.Add("config root key", hex.EncodeToString(root))
 		}
-		f.add("vouched for", plural(int(r.Covered), "entry", "entries"))
-		f.add("behind no checkpoint yet", plural(int(r.Uncovered), "entry", "entries"))
+		f.Add("vouched for", plural(int(r.Covered), "entry", "entries"))
+		f.Add("behind no checkpoint yet", plural(int(r.Uncovered), "entry", "entries"))
 		if r.Unchained > 0 {
-			f.add("before chains", plural(int(r.Unchained), "entry", "entries")+", for which nothing vouches")
+			f.Add("before chains", plural(int(r.Unchained), "entry", "entries")+", for which nothing vouches")
 		}
 		if last != "" {
-			f.add("last checkpoint", last)
+			f.Add("last checkpoint", last)
 		}
-		if err := p.facts(f); err != nil {
+		if err := p.Facts(f); err != nil {
 			return err
 		}
 		for _, problem := range r.Problems {
-			p.line("✖ %s: %s", problem.Rule, problem)
+			p.Line("✖ %s: %s", problem.Rule, problem)
 		}
 		if more := r.Wrong - uint64(len(r.Problems)); more > 0 {
-			p.line("and %d more", more)
+			p.Line("and %d more", more)
 		}
 		return nil
 	}})

@@ -8,7 +8,9 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) authzCommand() *cobra.Command {
@@ -26,17 +28,19 @@ func (c *CLI) authzCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t := &table{columns: []column{{title: "METHOD"}, {title: "CALLERS", least: 12}, {title: "BOUND TO"}, {title: "SOCKET"}, {title: "WHY", least: 24}}}
+			t := &term.Table{Columns: []term.Column{{Title: "METHOD"}, {Title: "CALLERS", Least: 12},
+				{Title: "BOUND TO"}, {Title: "SOCKET"}, {Title: "WHY", Least: 24}}}
 			items := list{}
 			for _, r := range rules {
 				callers := kindNames(r)
 				if kind != "" && !r.Open && !strings.Contains(" "+strings.Join(callers, " ")+" ", " "+kind+" ") {
 					continue
 				}
-				t.add(txt(method(r)), txt(callersText(r)), txt(dash(r.Bind)), txt(socketText(r)), txt(r.Why))
+				t.Add(term.Txt(method(r)), term.Txt(callersText(r)), term.Txt(command.Dash(r.Bind)),
+					term.Txt(socketText(r)), term.Txt(r.Why))
 				items = append(items, object{{"method", r.Method}, {"kinds", texts(callers)}, {"open", r.Open}, {"local", r.Local}, {"consumers", r.Consumers}, {"bind", r.Bind}, {"why", r.Why}})
 			}
-			return c.print(result{object{{"rules", items}}, func(p *page) error { return p.table(t) }})
+			return c.print(result{object{{"rules", items}}, func(p *term.Page) error { return p.Table(t) }})
 		},
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "only what this kind may call")

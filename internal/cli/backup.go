@@ -20,8 +20,10 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) backupCommand() *cobra.Command {
@@ -42,13 +44,13 @@ Join tokens are not in it: a restore voids them. The file is there whole or not 
 of it is lost or altered: fealty backup check says so.`,
 		sample: `  fealty backup create prod-2026-05-04.backup
   fealty backup create prod.backup --recipient age1…`,
-		groups: []group{client}, args: exactly("FILE"),
+		groups: []group{client}, args: command.Exactly("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			return c.asking(cfg, func(s *services) error { return c.createBackup(ctx, cfg, s, args[0], recipients, dry) })
 		},
 	})
 	cmd.Flags().StringArrayVar(&recipients, "recipient", nil, "encrypt it to this age or SSH public key as well; once for each")
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }
 
@@ -121,20 +123,20 @@ func backupResult(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEn
 	if end != nil {
 		data = data.with("bytes", number(end.GetBytes())).with("sha256", hex.EncodeToString(end.GetSha256())).with("digest", hex.EncodeToString(end.GetDigest()))
 	}
-	return result{data, func(p *page) error {
-		var f facts
-		f.add("cluster", head.GetClusterId())
-		f.add("revision", number(head.GetRevision()))
-		f.add("head", fmt.Sprintf("%s, index %d, epoch %d", short(hex.EncodeToString(head.GetHead())), head.GetHistoryIndex(), head.GetAuthorityEpoch()))
-		f.add("holds", fmt.Sprintf("%s, %s, %s", plural(int(head.GetMembers()), "member", "members"), plural(int(head.GetBans()), "ban", "bans"), plural(int(head.GetEntries()), "entry", "entries")))
-		f.add("leaves out", plural(int(head.GetTokens()), "join token", "join tokens"))
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Add("cluster", head.GetClusterId())
+		f.Add("revision", number(head.GetRevision()))
+		f.Add("head", fmt.Sprintf("%s, index %d, epoch %d", short(hex.EncodeToString(head.GetHead())), head.GetHistoryIndex(), head.GetAuthorityEpoch()))
+		f.Add("holds", fmt.Sprintf("%s, %s, %s", plural(int(head.GetMembers()), "member", "members"), plural(int(head.GetBans()), "ban", "bans"), plural(int(head.GetEntries()), "entry", "entries")))
+		f.Add("leaves out", plural(int(head.GetTokens()), "join token", "join tokens"))
 		if len(head.GetOwners()) > 0 {
-			f.add("for", strings.Join(head.GetOwners(), ", "))
+			f.Add("for", strings.Join(head.GetOwners(), ", "))
 		}
 		if end != nil {
-			f.add("digest", hex.EncodeToString(end.GetDigest()))
+			f.Add("digest", hex.EncodeToString(end.GetDigest()))
 		}
-		return p.facts(f)
+		return p.Facts(f)
 	}}
 }
 
@@ -165,7 +167,7 @@ transaction key signed it, and that its history holds from genesis to head. Noth
 Who the transaction key belongs to the file cannot say: compare it once with fealty manifest verify-history, or give
 it with --transaction-key.`,
 		sample: "  fealty backup check prod.backup --share-key ~/.ssh/id_ed25519 --transaction-key HEX",
-		args:   exactly("FILE"),
+		args:   command.Exactly("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			found, key, err := c.checkBackup(ctx, cfg, args[0], in)
 			if err != nil {
@@ -211,7 +213,8 @@ func (c *CLI) checkBackup(ctx context.Context, cfg *config, file string, in back
 
 func (c *CLI) backupKeys(ctx context.Context, cfg *config, in backupFlags) ([]age.Identity, error) {
 	if len(in.keys) == 0 {
-		return nil, missing("--share-key", "a backup is encrypted to the owners of the seed", "--share-key FILE, the age key file or SSH key whose public half the manifest names")
+		return nil, command.Missing("--share-key", "a backup is encrypted to the owners of the seed",
+			"--share-key FILE, the age key file or SSH key whose public half the manifest names")
 	}
 	return c.readShareKeys(ctx, cfg, in.keys, in.passphraseFile)
 }
@@ -248,27 +251,27 @@ func contentsResult(file string, found *backup.Contents, key identity.KeyID, pin
 		{"transitions", len(found.History.Links())}, {"transaction_key", key.String()}, {"pinned", pinned}, {"owners", texts(h.Owners)},
 		{"digest", hex.EncodeToString(found.Trailer.Digest[:])}, {"entries", number(found.Trailer.Entries)}, {"families", families}, {"bytes", number(found.Bytes)},
 	}
-	return result{data, func(p *page) error {
-		var f facts
-		f.paint("backup", green, file+" is whole, and its history verifies")
-		f.add("cluster", h.Cluster)
-		f.add("made", h.CreatedAt.UTC().Format(time.RFC3339)+" by release "+h.Release)
-		f.add("revision", number(uint64(h.Revision)))
-		f.add("head", fmt.Sprintf("%s, index %d, epoch %d", short(head.Hash.String()), head.Index, head.AuthorityEpoch))
-		f.add("history", plural(len(found.History.Links()), "transition", "transitions"))
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Paint("backup", term.Green, file+" is whole, and its history verifies")
+		f.Add("cluster", h.Cluster)
+		f.Add("made", h.CreatedAt.UTC().Format(time.RFC3339)+" by release "+h.Release)
+		f.Add("revision", number(uint64(h.Revision)))
+		f.Add("head", fmt.Sprintf("%s, index %d, epoch %d", short(head.Hash.String()), head.Index, head.AuthorityEpoch))
+		f.Add("history", plural(len(found.History.Links()), "transition", "transitions"))
 		var counts []string
 		for _, name := range sortedKeys(found.Families) {
 			counts = append(counts, fmt.Sprintf("%s %d", name, found.Families[name]))
 		}
-		f.add("entries", strings.Join(counts, ", "))
+		f.Add("entries", strings.Join(counts, ", "))
 		if len(h.Owners) > 0 {
-			f.add("for", strings.Join(h.Owners, ", "))
+			f.Add("for", strings.Join(h.Owners, ", "))
 		}
 		trust := " (compare it with fealty manifest verify-history: the file cannot vouch for it)"
 		if pinned {
 			trust = " (as you said)"
 		}
-		f.add("signed by", key.String()+trust)
-		return p.facts(f)
+		f.Add("signed by", key.String()+trust)
+		return p.Facts(f)
 	}}
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 // maxCertBytes bounds a file with certificates, and maxCerts their number.
@@ -77,7 +79,7 @@ func (c *CLI) certShow() *cobra.Command {
 		use: "show FILE", short: "show the certificates in a PEM file",
 		long:   "Show the certificates in a PEM file, such as identity/svid.pem in an agent's folder, or - for standard input. Private keys are never shown.",
 		sample: "  fealty cert show /var/lib/fealty/agent/identity/svid.pem",
-		args:   exactly("FILE"),
+		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *config, args []string) error {
 			f, err := c.readCerts(cfg, args[0])
 			if err != nil {
@@ -93,21 +95,22 @@ func (f *certFile) result(now time.Time) result {
 	for _, cert := range f.certs {
 		items = append(items, ofCert(cert, now))
 	}
-	return result{object{{"file", f.name}, {"certificates", items}, {"private_keys", f.keys}}, func(p *page) error {
-		for i, cert := range f.certs {
-			if i > 0 {
-				p.line("")
+	return result{object{{"file", f.name}, {"certificates", items}, {"private_keys", f.keys}},
+		func(p *term.Page) error {
+			for i, cert := range f.certs {
+				if i > 0 {
+					p.Line("")
+				}
+				if err := p.Facts(certFacts(cert, now, p.Wide)); err != nil {
+					return err
+				}
 			}
-			if err := p.facts(certFacts(cert, now, p.wide)); err != nil {
-				return err
+			if f.keys > 0 {
+				p.Line("")
+				p.Line("The file also holds %s, not shown.", plural(f.keys, "private key", "private keys"))
 			}
-		}
-		if f.keys > 0 {
-			p.line("")
-			p.line("The file also holds %s, not shown.", plural(f.keys, "private key", "private keys"))
-		}
-		return nil
-	}}
+			return nil
+		}}
 }
 
 // sortOf says what a certificate is in a cluster, and its identity, or why it has
@@ -155,31 +158,31 @@ func profileProblem(cert *x509.Certificate, sort string, now time.Time) string {
 	return ""
 }
 
-func certFacts(cert *x509.Certificate, now time.Time, wide bool) facts {
-	var f facts
+func certFacts(cert *x509.Certificate, now time.Time, wide bool) term.Facts {
+	var f term.Facts
 	sort, id, problem := sortOf(cert)
-	f.add("certificate", sort)
-	f.add("identity", id)
-	f.paint("no identity", amber, problem)
+	f.Add("certificate", sort)
+	f.Add("identity", id)
+	f.Paint("no identity", term.Amber, problem)
 	if cert.Subject.String() != "" {
-		f.add("subject", cert.Subject.String())
+		f.Add("subject", cert.Subject.String())
 	}
-	f.add("issuer", cert.Issuer.String())
-	f.add("key", identity.KeyOf(cert).String())
-	state := painted(green, "● in date, ends "+relative(cert.NotAfter, now))
+	f.Add("issuer", cert.Issuer.String())
+	f.Add("key", identity.KeyOf(cert).String())
+	state := term.Painted(term.Green, "● in date, ends "+relative(cert.NotAfter, now))
 	switch {
 	case now.Before(cert.NotBefore):
-		state = painted(amber, "▲ not valid yet, begins "+relative(cert.NotBefore, now))
+		state = term.Painted(term.Amber, "▲ not valid yet, begins "+relative(cert.NotBefore, now))
 	case now.After(cert.NotAfter):
-		state = painted(red, "✖ expired "+relative(cert.NotAfter, now))
+		state = term.Painted(term.Red, "✖ expired "+relative(cert.NotAfter, now))
 	}
-	f.paint("state", state.paint, state.text)
-	f.add("valid", cert.NotBefore.UTC().Format(time.RFC3339)+" to "+cert.NotAfter.UTC().Format(time.RFC3339))
-	f.paint("profile", amber, profileProblem(cert, sort, now))
-	f.add("dns names", strings.Join(cert.DNSNames, ", "))
+	f.Paint("state", state.Paint, state.Text)
+	f.Add("valid", cert.NotBefore.UTC().Format(time.RFC3339)+" to "+cert.NotAfter.UTC().Format(time.RFC3339))
+	f.Paint("profile", term.Amber, profileProblem(cert, sort, now))
+	f.Add("dns names", strings.Join(cert.DNSNames, ", "))
 	if wide {
-		f.add("serial", cert.SerialNumber.Text(16))
-		f.add("key type", cert.PublicKeyAlgorithm.String())
+		f.Add("serial", cert.SerialNumber.Text(16))
+		f.Add("key type", cert.PublicKeyAlgorithm.String())
 	}
 	return f
 }
@@ -194,13 +197,14 @@ func (c *CLI) certVerify() *cobra.Command {
 key was given up is not noticed. --bundle names one with roots and the mesh CAs that are accepted. Bans are in
 neither: a trust bundle of the cluster says who is banned.`,
 		sample: "  fealty cert verify svid.pem --root root.pem --cluster prod.example",
-		args:   exactly("FILE"),
+		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *config, args []string) error {
 			switch {
 			case cluster == "":
-				return missing("--cluster", "an identity counts in one cluster", "--cluster ID")
+				return command.Missing("--cluster", "an identity counts in one cluster", "--cluster ID")
 			case root == "" == (bundle == ""):
-				return missing("--root", "it has to be said whom to believe, in one way", "--root FILE or --bundle FILE")
+				return command.Missing("--root", "it has to be said whom to believe, in one way",
+					"--root FILE or --bundle FILE")
 			}
 			f, err := c.readCerts(cfg, args[0])
 			if err != nil {
@@ -220,13 +224,13 @@ neither: a trust bundle of the cluster says who is banned.`,
 			return c.print(result{object{
 				{"file", args[0]}, {"verified", true}, {"spiffe_id", v.ID.String()}, {"key_id", v.Key.String()},
 				{"not_after", stamp(v.Leaf.NotAfter)}, {"mesh_ca_checked", bundle != ""}, {"bans_checked", false},
-			}, func(p *page) error {
-				var out facts
-				out.paint("verified", green, "● "+v.ID.String())
-				out.add("key", v.Key.String())
-				out.add("ends", v.Leaf.NotAfter.UTC().Format(time.RFC3339)+", "+relative(v.Leaf.NotAfter, c.env.Now()))
-				out.add("not checked", map[bool]string{true: "bans", false: "bans, and whether the mesh CA's key is still accepted"}[bundle != ""])
-				return p.facts(out)
+			}, func(p *term.Page) error {
+				var out term.Facts
+				out.Paint("verified", term.Green, "● "+v.ID.String())
+				out.Add("key", v.Key.String())
+				out.Add("ends", v.Leaf.NotAfter.UTC().Format(time.RFC3339)+", "+relative(v.Leaf.NotAfter, c.env.Now()))
+				out.Add("not checked", map[bool]string{true: "bans", false: "bans, and whether the mesh CA's key is still accepted"}[bundle != ""])
+				return p.Facts(out)
 			}})
 		},
 	})

@@ -12,9 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -32,12 +34,13 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
   fealty check pre --manifest fealty.yaml
   fealty check node --data /var/lib/fealty/agent
   fealty check coordinator -o json`,
-		groups: []group{client}, words: checkGroups(), args: atMostOne("pre|node|coordinator|store"),
+		groups: []group{client}, words: checkGroups(), args: command.AtMostOne("pre|node|coordinator|store"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			groups := []string{"node", "coordinator", "store"}
 			if len(args) > 0 {
 				if !slices.Contains(checkGroups(), args[0]) {
-					return explain.New(explain.BadValue, "name", "the group of checks", "value", shownArg(args[0]),
+					return explain.New(explain.BadValue, "name", "the group of checks", "value",
+						command.ShownArg(args[0]),
 						"problem", joinText("there is none of that name", guess(args[0], checkGroups())), "want", "one of "+strings.Join(checkGroups(), ", "))
 				}
 				groups = args[:1]
@@ -108,7 +111,7 @@ func (c *CLI) site(ctx context.Context, cfg *config) *site {
 			return nil, err
 		}
 		defer l.Close()
-		st, err := getStatus(ctx, fealtyv1.NewStatusServiceClient(l), pageSize)
+		st, err := getStatus(ctx, fealtyv1.NewStatusServiceClient(l), command.PageSize)
 		s.now = c.env.Now()
 		return st, err
 	})
@@ -189,26 +192,26 @@ func checkExit(results []lookedAt) explain.Exit {
 func shapeOf(o outcome) condition {
 	switch o {
 	case checkOK:
-		return condition{string(o), "●", green}
+		return condition{string(o), "●", term.Green}
 	case checkWarning:
-		return condition{string(o), "▲", amber}
+		return condition{string(o), "▲", term.Amber}
 	case checkFailed:
-		return condition{string(o), "✖", red}
+		return condition{string(o), "✖", term.Red}
 	case checkUnknown:
-		return condition{string(o), "?", amber}
+		return condition{string(o), "?", term.Amber}
 	}
-	return condition{string(o), "·", dim}
+	return condition{string(o), "·", term.Dim}
 }
 
 func checkResult(results []lookedAt) result {
 	items := list{}
-	t := &table{columns: []column{{title: "RESULT"}, {title: "CHECK"}, {title: "SEEN", least: 30}}}
+	t := &term.Table{Columns: []term.Column{{Title: "RESULT"}, {Title: "CHECK"}, {Title: "SEEN", Least: 30}}}
 	for _, r := range results {
 		items = append(items, object{{"id", r.id}, {"title", r.title}, {"result", string(r.outcome)}, {"seen", r.text}, {"do", r.do}, {"depends_on", r.root}})
-		t.add(shapeOf(r.outcome).cell(), txt(r.id), txt(r.text))
+		t.Add(shapeOf(r.outcome).cell(), term.Txt(r.id), term.Txt(r.text))
 	}
-	return result{object{{"exit", int(checkExit(results))}, {"checks", items}}, func(p *page) error {
-		if err := p.table(t); err != nil {
+	return result{object{{"exit", int(checkExit(results))}, {"checks", items}}, func(p *term.Page) error {
+		if err := p.Table(t); err != nil {
 			return err
 		}
 		first := true
@@ -217,10 +220,10 @@ func checkResult(results []lookedAt) result {
 				continue
 			}
 			if first {
-				p.heading("what to do")
+				p.Heading("what to do")
 				first = false
 			}
-			p.advise("%s: %s", r.id, r.do)
+			p.Advise("%s: %s", r.id, r.do)
 		}
 		return nil
 	}}

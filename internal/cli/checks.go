@@ -12,6 +12,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
@@ -268,7 +269,7 @@ func lookStoreURL(s *site) seen {
 		}
 		return fine("%s can be written", dir)
 	case scheme != "postgres" && scheme != "postgresql" && scheme != "etcd":
-		return seen{checkFailed, "there is no store of kind " + shownArg(scheme), "fealty explain config.store"}
+		return seen{checkFailed, "there is no store of kind " + command.ShownArg(scheme), "fealty explain config.store"}
 	}
 	if _, after, found := strings.Cut(rest, "@"); found {
 		rest = after
@@ -493,7 +494,8 @@ func lookPhase(s *site) seen {
 	case "uninitialized":
 		return seen{checkFailed, "it has no cluster yet", "fealty manifest init --cluster NAME, then fealty manifest set"}
 	default:
-		return seen{checkFailed, joinWords(st.GetPhase(), ": ", st.GetPhaseReason()), "fealty explain " + string(explain.RecoveryMode)}
+		return seen{checkFailed, command.JoinWords(st.GetPhase(), ": ", st.GetPhaseReason()),
+			"fealty explain " + string(explain.RecoveryMode)}
 	}
 }
 

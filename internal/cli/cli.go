@@ -31,9 +31,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
+	terminal "golang.org/x/term"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 // Env is all that a command sees of the world, besides files and sockets.
@@ -119,10 +120,10 @@ func Main() int {
 		Args: os.Args[1:], Environ: os.Environ(), Program: calledAs(os.Args[0]),
 		IsTerminal: func(stream any) bool {
 			f, ok := stream.(*os.File)
-			return ok && term.IsTerminal(int(f.Fd()))
+			return ok && terminal.IsTerminal(int(f.Fd()))
 		},
 		Width: func() int {
-			width, _, err := term.GetSize(int(os.Stdout.Fd()))
+			width, _, err := terminal.GetSize(int(os.Stdout.Fd()))
 			if err != nil {
 				return 0
 			}
@@ -171,7 +172,7 @@ node may do, and what happens when the control plane is gone.`,
 	root.SetErr(c.env.Stderr)
 	root.SetFlagErrorFunc(c.flagError)
 	root.PersistentFlags().SortFlags = false
-	c.addSettings(root.PersistentFlags(), everywhere)
+	addSettings(root.PersistentFlags(), everywhere)
 	c.completeSettings(root, everywhere)
 	root.PersistentFlags().Bool("print-config", false, "print the settings in force and where each is from, and do nothing")
 	root.AddGroup(
@@ -188,7 +189,7 @@ node may do, and what happens when the control plane is gone.`,
 	}
 	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand())
 	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand(), c.whoamiCommand(), c.contextCommand())
-	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), c.conformanceCommand())
+	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), domainCommand(c), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), c.conformanceCommand())
 	add("read", c.certCommand(), c.snapshotCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())
 	root.SetHelpCommand(helpCommand())
 	help := root.HelpFunc()
@@ -205,7 +206,7 @@ node may do, and what happens when the control plane is gone.`,
 
 // talk prints one line for a person.
 func (c *CLI) talk(text string, args ...any) {
-	fmt.Fprintf(c.env.Stderr, "fealty: %s\n", sanitize(c.called(fmt.Sprintf(text, args...))))
+	fmt.Fprintf(c.env.Stderr, "fealty: %s\n", term.Sanitize(c.called(fmt.Sprintf(text, args...))))
 }
 
 // getenv returns a variable of the environment; the last one of a name counts.

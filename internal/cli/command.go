@@ -5,10 +5,14 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
+	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/domaincmd"
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
@@ -36,7 +40,7 @@ func (c *CLI) command(s spec) *cobra.Command {
 		ValidArgs: s.words,
 	}
 	if s.args == nil {
-		cmd.Args = noArgs
+		cmd.Args = command.NoArgs
 	}
 	if s.long == "" {
 		cmd.Long = strings.ToUpper(s.short[:1]) + s.short[1:] + "."
@@ -54,7 +58,7 @@ func (c *CLI) command(s spec) *cobra.Command {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	cmd.Flags().SortFlags = false
-	c.addSettings(cmd.Flags(), s.groups...)
+	addSettings(cmd.Flags(), s.groups...)
 	c.completeSettings(cmd, s.groups...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := c.load(cmd, s.groups...)
@@ -133,7 +137,7 @@ func oneOfCommands(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	pairs := []any{"command", cmd.CommandPath() + " " + shownArg(args[0])}
+	pairs := []any{"command", cmd.CommandPath() + " " + command.ShownArg(args[0])}
 	if g := meant(cmd, args[0]); g != "" {
 		pairs = append(pairs, "guess", g)
 	} else if g := guess(args[0], names(cmd)); g != "" {
@@ -142,40 +146,6 @@ func oneOfCommands(cmd *cobra.Command, args []string) error {
 		pairs = append(pairs, "guess", "there are "+strings.Join(names(cmd), ", "))
 	}
 	return explain.New(explain.UnknownCommand, pairs...)
-}
-
-// noArgs refuses arguments.
-func noArgs(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	return explain.New(explain.BadValue, "name", "the argument of "+cmd.CommandPath(), "value", shownArg(args[0]),
-		"problem", "the command takes none", "want", "flags only")
-}
-
-// exactly wants one argument for each name.
-func exactly(names ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch want := strings.Join(names, " "); {
-		case len(args) < len(names):
-			return explain.New(explain.BadValue, "name", names[len(args)], "value", "missing",
-				"problem", "the command is "+cmd.CommandPath()+" "+want, "want", names[len(args)])
-		case len(args) > len(names):
-			return explain.New(explain.BadValue, "name", "the argument after "+names[len(names)-1], "value", shownArg(args[len(names)]),
-				"problem", "the command is "+cmd.CommandPath()+" "+want, "want", "one of each")
-		}
-		return nil
-	}
-}
-
-// atMostOne wants no argument or one.
-func atMostOne(name string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) <= 1 {
-			return nil
-		}
-		return exactly(name)(cmd, args)
-	}
 }
 
 // flagError words what is wrong with a flag. A command that does not exist is the
@@ -247,18 +217,60 @@ func flagNames(cmd *cobra.Command) []string {
 	return out
 }
 
-// shownArg returns what may be shown of an argument that came to the wrong place:
-// it could be a token.
-func shownArg(arg string) string {
-	if strings.HasPrefix(arg, "fealty") && len(arg) > 20 {
-		return explain.Redact(arg)
-	}
-	return arg
-}
-
 func orBlank(value string) string {
 	if value == "" {
 		return "blank"
 	}
 	return value
 }
+
+// elsewhere makes the command of one that stands in a package of its own.
+func elsewhere(c *CLI, of command.Command) *cobra.Command {
+	s := spec{
+		use: of.Use, short: of.Short, long: of.Long, sample: of.Sample, groups: []group{client}, args: of.Args, names: of.Names,
+		run: func(ctx context.Context, cfg *config, args []string) error { return of.Run(ctx, shell{c, cfg}, args) },
+	}
+	if of.Complete != nil {
+		s.complete = func(ctx context.Context, cfg *config) []string { return of.Complete(ctx, shell{c, cfg}) }
+	}
+	cmd := c.command(s)
+	if of.Flags != nil {
+		of.Flags(cmd.Flags())
+	}
+	return cmd
+}
+
+// domainCommand has the commands over domains.
+func domainCommand(c *CLI) *cobra.Command {
+	var below []*cobra.Command
+	for _, of := range domaincmd.Commands() {
+		below = append(below, elsewhere(c, of))
+	}
+	return noun("domain", "show and change which member owns which domain", below...)
+}
+
+// shell is what such a command is run in.
+type shell struct {
+	c   *CLI
+	cfg *config
+}
+
+func (s shell) Ask(do func(grpc.ClientConnInterface) error) error {
+	return s.c.asking(s.cfg, func(all *services) error { return do(all.line) })
+}
+
+func (s shell) Print(r command.Result) error { return s.c.print(result{ofMessage(r.Data), r.Show}) }
+
+func (s shell) PrintList(names []string, r command.Result) error {
+	return s.c.printList(names, result{ofMessage(r.Data), r.Show})
+}
+
+func (s shell) Say(text string, args ...any) { s.c.talk(text, args...) }
+func (s shell) Planned(what string)          { s.c.planned(what) }
+
+func (s shell) Confirm(ctx context.Context, command, risk string, yes bool) error {
+	return s.c.confirm(ctx, command, risk, yes)
+}
+
+func (s shell) Member(arg string) (kind, name string, err error) { return memberArg(arg) }
+func (s shell) Ago(at time.Time) string                          { return relative(at, s.c.env.Now()) }

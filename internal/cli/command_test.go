@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 // commands returns every command that does something.
@@ -49,8 +50,8 @@ func TestCommandsAreDescribed(t *testing.T) {
 
 // What changes something can be tried without, and what takes something away asks.
 func TestChangesCanBeTried(t *testing.T) {
-	changes := []string{"fealty manifest set", "fealty manifest reshare", "fealty manifest reseed", "fealty manifest keeper forget", "fealty coordinator forget", "fealty token create", "fealty token revoke", "fealty member drain", "fealty member undrain", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban", "fealty recover", "fealty verify", "fealty backup create", "fealty backup restore", "fealty leader transfer", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply", "fealty config put", "fealty config delete", "fealty dev break clock", "fealty dev break coordinator", "fealty dev break leader", "fealty dev break network", "fealty dev heal"}
-	dangerous := []string{"fealty manifest keeper forget", "fealty coordinator forget", "fealty member remove", "fealty member replace", "fealty member ban", "fealty leave", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply", "fealty recover"}
+	changes := []string{"fealty manifest set", "fealty manifest reshare", "fealty manifest reseed", "fealty manifest keeper forget", "fealty coordinator forget", "fealty token create", "fealty token revoke", "fealty member drain", "fealty member undrain", "fealty member remove", "fealty member replace", "fealty member ban", "fealty member unban", "fealty recover", "fealty verify", "fealty backup create", "fealty backup restore", "fealty domain assign", "fealty domain unassign", "fealty leader transfer", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply", "fealty config put", "fealty config delete", "fealty dev break clock", "fealty dev break coordinator", "fealty dev break leader", "fealty dev break network", "fealty dev heal"}
+	dangerous := []string{"fealty domain assign", "fealty domain unassign", "fealty manifest keeper forget", "fealty coordinator forget", "fealty member remove", "fealty member replace", "fealty member ban", "fealty leave", "fealty trust rotate", "fealty trust revoke", "fealty trust emergency apply", "fealty recover"}
 	waits := []string{"fealty join", "fealty member wait", "fealty member drain", "fealty recover", "fealty leader show", "fealty trust rotate"}
 	for _, cmd := range commands() {
 		for flag, want := range map[string][]string{"dry-run": changes, "yes": dangerous, "wait": waits} {
@@ -162,7 +163,7 @@ func TestColour(t *testing.T) {
 		t.Fatal(r.stderr)
 	} else {
 		for line := range strings.SplitSeq(r.stdout, "\n") {
-			if n := columns(stripColour(line)); n > 120 {
+			if n := term.Columns(stripColour(line)); n > 120 {
 				t.Errorf("a line of %d columns on a narrow terminal: %s", n, line)
 			}
 		}

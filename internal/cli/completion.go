@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -56,7 +57,7 @@ func (c *CLI) completeSettings(cmd *cobra.Command, groups ...group) {
 // memberNames are the members, as KIND/NAME.
 func (c *CLI) memberNames(ctx context.Context, cfg *config) (out []string) {
 	_ = c.asking(cfg, func(s *services) error {
-		resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{PageSize: pageSize})
+		resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{PageSize: command.PageSize})
 		for _, m := range resp.GetMembers() {
 			out = append(out, m.GetKind()+"/"+m.GetName())
 		}
@@ -97,7 +98,7 @@ func (c *CLI) completionCommand() *cobra.Command {
 		sample: `  source <(fealty completion bash)
   fealty completion zsh > "${fpath[1]}/_fealty"
   fealty completion fish > ~/.config/fish/completions/fealty.fish`,
-		words: shells, args: exactly("SHELL"),
+		words: shells, args: command.Exactly("SHELL"),
 		run: func(_ context.Context, _ *config, args []string) error {
 			root := c.root()
 			switch args[0] {
@@ -108,7 +109,7 @@ func (c *CLI) completionCommand() *cobra.Command {
 			case "fish":
 				return root.GenFishCompletion(c.env.Stdout, true)
 			}
-			return explain.New(explain.BadValue, "name", "SHELL", "value", shownArg(args[0]),
+			return explain.New(explain.BadValue, "name", "SHELL", "value", command.ShownArg(args[0]),
 				"problem", joinText("there is no completion for it", guess(args[0], shells)), "want", "bash, zsh or fish")
 		},
 	})

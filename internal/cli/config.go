@@ -20,6 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store/etcd"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 // maxConfigBytes bounds a configuration file.
@@ -357,15 +358,16 @@ func bare(err error) error {
 // printConfig shows what is in force.
 func (c *CLI) printConfig(cfg *config) error {
 	items := make(list, 0, len(cfg.values))
-	t := &table{columns: []column{{title: "SETTING"}, {title: "VALUE", least: 20}, {title: "FROM"}, {title: "MEANING", wide: true}}}
+	t := &term.Table{Columns: []term.Column{{Title: "SETTING"}, {Title: "VALUE", Least: 20}, {Title: "FROM"},
+		{Title: "MEANING", Wide: true}}}
 	for _, v := range cfg.values {
 		text := v.setting.shown(v.text)
 		shown, meaning := text, v.help
 		if shown == "" {
 			shown, meaning = "-", v.zero
 		}
-		t.add(txt(v.key), txt(shown), txt(v.from), txt(meaning))
+		t.Add(term.Txt(v.key), term.Txt(shown), term.Txt(v.from), term.Txt(meaning))
 		items = append(items, object{{"key", v.key}, {"value", text}, {"from", v.from}})
 	}
-	return c.print(result{object{{"settings", items}}, func(p *page) error { return p.table(t) }})
+	return c.print(result{object{{"settings", items}}, func(p *term.Page) error { return p.Table(t) }})
 }

@@ -9,10 +9,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/conformance"
 	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) conformanceCommand() *cobra.Command {
@@ -33,7 +35,7 @@ The URL is as for --store. One without a password is best: the command line show
 exit status is 10 if a promise was not kept.`,
 		sample: `  fealty conformance store sqlite:/var/lib/fealty/new.db
   fealty conformance store etcd://c1:2379,c2:2379/fealty -o json`,
-		args: exactly("URL"),
+		args: command.Exactly("URL"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			if problem := checkStore(args[0]); problem != "" {
 				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want", (&setting{form: storeForm}).want())
@@ -84,7 +86,8 @@ func (c *CLI) checkConformance(ctx context.Context, cfg *config, text string) er
 
 func conformanceResult(name string, results []conformance.Result) result {
 	items := list{}
-	t := &table{columns: []column{{title: "RESULT"}, {title: "CASE"}, {title: "TOOK"}, {title: "PROMISE", least: 30}}}
+	t := &term.Table{Columns: []term.Column{{Title: "RESULT"}, {Title: "CASE"}, {Title: "TOOK"}, {Title: "PROMISE",
+		Least: 30}}}
 	kept := 0
 	for _, r := range results {
 		outcome := checkOK
@@ -95,21 +98,22 @@ func conformanceResult(name string, results []conformance.Result) result {
 		}
 		took := r.Took.Round(time.Millisecond)
 		items = append(items, object{{"case", r.Name}, {"promise", r.Promise}, {"result", string(outcome)}, {"took_ms", took.Milliseconds()}, {"log", texts(r.Log)}})
-		t.add(shapeOf(outcome).cell(), txt(r.Name), txt(took.String()), txt(r.Promise))
+		t.Add(shapeOf(outcome).cell(), term.Txt(r.Name), term.Txt(took.String()), term.Txt(r.Promise))
 	}
-	return result{object{{"store", name}, {"kept", kept}, {"failed", len(results) - kept}, {"cases", items}}, func(p *page) error {
-		if err := p.table(t); err != nil {
-			return err
-		}
-		for _, r := range results {
-			if r.Kept {
-				continue
+	return result{object{{"store", name}, {"kept", kept}, {"failed", len(results) - kept}, {"cases", items}},
+		func(p *term.Page) error {
+			if err := p.Table(t); err != nil {
+				return err
 			}
-			p.heading(r.Name)
-			for _, line := range r.Log {
-				p.line("%s", line)
+			for _, r := range results {
+				if r.Kept {
+					continue
+				}
+				p.Heading(r.Name)
+				for _, line := range r.Log {
+					p.Line("%s", line)
+				}
 			}
-		}
-		return nil
-	}}
+			return nil
+		}}
 }

@@ -12,9 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/logins"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 // userFolder returns this program's folder in the user's configuration folder: below
@@ -157,15 +159,15 @@ remembers. Nobody is asked for it.`,
 				{"spiffe_id", id.String()}, {"cluster", id.Cluster()}, {"kind", string(id.Kind())}, {"name", id.Name()},
 				{"svid_not_after", stamp(login.NotAfter)}, {"coordinators", texts(asked)}, {"context", p.context}, {"dir", p.dir}, {"from", p.from},
 			}
-			return c.print(result{data, func(pg *page) error {
-				var f facts
-				f.add("identity", id.String())
-				f.add("valid until", login.NotAfter.UTC().Format("2006-01-02T15:04:05Z07:00")+", "+relative(login.NotAfter, c.env.Now()))
-				f.add("coordinators", strings.Join(asked, ", "))
-				f.add("context", p.context)
-				f.add("kept in", p.dir)
-				f.add("named by", p.from)
-				return pg.facts(f)
+			return c.print(result{data, func(pg *term.Page) error {
+				var f term.Facts
+				f.Add("identity", id.String())
+				f.Add("valid until", login.NotAfter.UTC().Format("2006-01-02T15:04:05Z07:00")+", "+relative(login.NotAfter, c.env.Now()))
+				f.Add("coordinators", strings.Join(asked, ", "))
+				f.Add("context", p.context)
+				f.Add("kept in", p.dir)
+				f.Add("named by", p.from)
+				return pg.Facts(f)
 			}})
 		},
 	})
@@ -189,7 +191,8 @@ func (c *CLI) contextList() *cobra.Command {
 				return err
 			}
 			items := list{}
-			t := &table{columns: []column{{title: "CURRENT"}, {title: "CONTEXT"}, {title: "IDENTITY", least: 20}, {title: "VALID"}}}
+			t := &term.Table{Columns: []term.Column{{Title: "CURRENT"}, {Title: "CONTEXT"}, {Title: "IDENTITY",
+				Least: 20}, {Title: "VALID"}}}
 			for _, name := range names {
 				dir, err := c.logins().Dir(name)
 				if err != nil {
@@ -207,9 +210,10 @@ func (c *CLI) contextList() *cobra.Command {
 					o = o.with("spiffe_id", "").with("svid_not_after", nil)
 				}
 				items = append(items, o)
-				t.add(txt(mark), txt(name), txt(id), txt(until))
+				t.Add(term.Txt(mark), term.Txt(name), term.Txt(id), term.Txt(until))
 			}
-			return c.printList(names, result{object{{"contexts", items}}, func(p *page) error { return p.table(t) }})
+			return c.printList(names, result{object{{"contexts", items}},
+				func(p *term.Page) error { return p.Table(t) }})
 		},
 	})
 }
@@ -217,7 +221,7 @@ func (c *CLI) contextList() *cobra.Command {
 func (c *CLI) contextUse() *cobra.Command {
 	return c.command(spec{
 		use: "use NAME", short: "take this login where nothing else is named",
-		args: exactly("NAME"), complete: func(context.Context, *config) []string {
+		args: command.Exactly("NAME"), complete: func(context.Context, *config) []string {
 			names, _ := c.loginNames() // completion says nothing of its failures
 			return names
 		},
@@ -232,7 +236,8 @@ func (c *CLI) contextUse() *cobra.Command {
 			if err := c.logins().Use(args[0]); err != nil {
 				return err
 			}
-			return c.print(result{object{{"context", args[0]}}, func(p *page) error { p.line("%s is the current context", args[0]); return nil }})
+			return c.print(result{object{{"context", args[0]}},
+				func(p *term.Page) error { p.Line("%s is the current context", args[0]); return nil }})
 		},
 	})
 }

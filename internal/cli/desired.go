@@ -16,9 +16,11 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
 	desired "github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -53,7 +55,8 @@ references, and that nothing looks like a secret. fealty explain KIND shows the 
 		groups: []group{client},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			if file == "" {
-				return missing("--file", "there is nothing to put", "--file FILE, a folder, or - for standard input")
+				return command.Missing("--file", "there is nothing to put",
+					"--file FILE, a folder, or - for standard input")
 			}
 			docs, err := c.readRecords(cfg, file)
 			if err != nil {
@@ -74,7 +77,7 @@ references, and that nothing looks like a secret. fealty explain KIND shows the 
 	})
 	cmd.Flags().StringVarP(&file, "file", "f", "", "FILE, folder or -: the records")
 	expectVersion(cmd, &version)
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }
 
@@ -89,7 +92,7 @@ func (c *CLI) configGet() *cobra.Command {
 beside the version of the config.`,
 		sample: `  fealty config get service web
   fealty config get service web -o yaml > web.yaml`,
-		groups: []group{client}, args: exactly("KIND", "NAME"), words: kindWords(),
+		groups: []group{client}, args: command.Exactly("KIND", "NAME"), words: kindWords(),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			if err := checkKind(args[0]); err != nil {
 				return err
@@ -118,7 +121,7 @@ func (c *CLI) configList() *cobra.Command {
 		use: "list [KIND]", short: "list the records of the desired config",
 		sample: `  fealty config list
   fealty config list service`,
-		groups: []group{client}, args: atMostOne("KIND"), words: kindWords(), names: true,
+		groups: []group{client}, args: command.AtMostOne("KIND"), words: kindWords(), names: true,
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			req := &fealtyv1.ListConfigRequest{}
 			if len(args) == 1 {
@@ -134,7 +137,8 @@ func (c *CLI) configList() *cobra.Command {
 				}
 				var recordNames []string
 				items := list{}
-				t := &table{columns: []column{{title: "KIND"}, {title: "NAME", least: 8}, {title: "ORGANIZATION"}, {title: "ROLES"}, {title: "SHA-256", wide: true}}}
+				t := &term.Table{Columns: []term.Column{{Title: "KIND"}, {Title: "NAME", Least: 8},
+					{Title: "ORGANIZATION"}, {Title: "ROLES"}, {Title: "SHA-256", Wide: true}}}
 				for _, m := range records {
 					r, err := readRecord(m.GetRecord())
 					if err != nil {
@@ -143,15 +147,17 @@ func (c *CLI) configList() *cobra.Command {
 					items = append(items, nodeValue(desired.Node(r)))
 					recordNames = append(recordNames, m.GetKind()+"/"+m.GetName())
 					base := r.Base()
-					t.add(txt(m.GetKind()), txt(m.GetName()), txt(dash(base.Organization)), txt(dash(strings.Join(base.Roles, ","))), txt(sum(m.GetRecord())))
+					t.Add(term.Txt(m.GetKind()), term.Txt(m.GetName()), term.Txt(command.Dash(base.Organization)),
+						term.Txt(command.Dash(strings.Join(base.Roles, ","))), term.Txt(sum(m.GetRecord())))
 				}
-				return c.printList(recordNames, result{object{{"version", version}, {"records", items}}, func(p *page) error {
-					if err := p.table(t); err != nil {
-						return err
-					}
-					c.talk("%s, version %d", plural(len(records), "record", "records"), version)
-					return nil
-				}})
+				return c.printList(recordNames, result{object{{"version", version}, {"records", items}},
+					func(p *term.Page) error {
+						if err := p.Table(t); err != nil {
+							return err
+						}
+						c.talk("%s, version %d", plural(len(records), "record", "records"), version)
+						return nil
+					}})
 			})
 		},
 	})
@@ -201,7 +207,7 @@ deleted; the message names those.`,
 		groups: []group{client}, words: kindWords(),
 		args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return exactly("KIND", "NAME")(cmd, args)
+				return command.Exactly("KIND", "NAME")(cmd, args)
 			}
 			return nil
 		},
@@ -223,7 +229,7 @@ deleted; the message names those.`,
 		},
 	})
 	expectVersion(cmd, &version)
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }
 
@@ -232,7 +238,8 @@ func checkKind(kind string) error {
 		return nil
 	}
 	want := "one of " + strings.Join(kindWords(), ", ")
-	return explain.New(explain.BadValue, "name", "KIND", "value", shownArg(kind), "problem", joinText("it is no kind of record", guess(kind, kindWords())), "want", want)
+	return explain.New(explain.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
+		joinText("it is no kind of record", guess(kind, kindWords())), "want", want)
 }
 
 // A sourceRecord is a record with the file that it stands in.
@@ -430,26 +437,27 @@ func (c *CLI) printChanges(changes []*fealtyv1.ConfigChange, version uint64, dry
 	if dry {
 		c.planned(plural(n, "record", "records") + " would change")
 	}
-	return c.print(result{object{{"version", version}, {"changed", n > 0}, {"changes", items}}, func(p *page) error {
-		for _, x := range all {
-			p.line("%s %s", x.action, x.record)
-			for _, f := range x.fields {
-				switch {
-				case x.action != "changed" && !dry:
-				case f.before == "":
-					p.line("  + %s: %s", f.field, f.after)
-				case f.after == "":
-					p.line("  - %s: %s", f.field, f.before)
-				default:
-					p.line("  ~ %s: %s -> %s", f.field, f.before, f.after)
+	return c.print(result{object{{"version", version}, {"changed", n > 0}, {"changes", items}},
+		func(p *term.Page) error {
+			for _, x := range all {
+				p.Line("%s %s", x.action, x.record)
+				for _, f := range x.fields {
+					switch {
+					case x.action != "changed" && !dry:
+					case f.before == "":
+						p.Line("  + %s: %s", f.field, f.after)
+					case f.after == "":
+						p.Line("  - %s: %s", f.field, f.before)
+					default:
+						p.Line("  ~ %s: %s -> %s", f.field, f.before, f.after)
+					}
 				}
 			}
-		}
-		if !dry {
-			c.talk("%s changed, version %d", plural(n, "record", "records"), version)
-		}
-		return nil
-	}})
+			if !dry {
+				c.talk("%s changed, version %d", plural(n, "record", "records"), version)
+			}
+			return nil
+		}})
 }
 
 func changeOf(m *fealtyv1.ConfigChange) (recordChange, error) {

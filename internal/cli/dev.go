@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) devCommand() *cobra.Command {
@@ -216,7 +217,7 @@ func writeStep(w io.Writer, r devcluster.StepResult, asLine bool) error {
 		word = "FAILED"
 	}
 	_, err := fmt.Fprintf(w, "%-6s %-21s %s\n       %-21s %s (%.2f s)\n       %-21s shown by: %s\n",
-		word, r.Step, r.Expected, "", sanitize(r.Seen), r.Seconds, "", r.How)
+		word, r.Step, r.Expected, "", term.Sanitize(r.Seen), r.Seconds, "", r.How)
 	return err
 }
 

@@ -7,8 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 // breakCommand is fealty dev break, which does harm to a dev cluster that runs.
@@ -25,7 +27,7 @@ fails there.`,
 		long: `Kill one coordinator, as kill -9 would. The others serve, and its members go to them. When it is started again
 it gets its secrets back from another one.`,
 		sample: `  fealty dev break coordinator coordinator-2`,
-		args:   exactly("NAME"),
+		args:   command.Exactly("NAME"),
 	}, func(args []string) devcluster.Harm {
 		return devcluster.Harm{Kind: devcluster.BreakCoordinator, Name: args[0]}
 	})
@@ -44,7 +46,7 @@ comes back by itself when the network does.`,
 		use: "clock NAME", short: "set the clock of a coordinator or member wrong",
 		long:   `Set the clock of one coordinator or one member, by --by from what is right: ahead, or behind if that is negative.`,
 		sample: `  fealty dev break clock node-a --by 20m`,
-		args:   exactly("NAME"),
+		args:   command.Exactly("NAME"),
 	}, func(args []string) devcluster.Harm {
 		return devcluster.Harm{Kind: devcluster.BreakClock, Name: args[0], By: by}
 	})
@@ -93,16 +95,17 @@ runs it can do that.`
 			c.planned("no harm is done or undone")
 			did = "would say: " + did
 		}
-		return c.print(result{object{{"did", done.Did}, {"watch", texts(done.Watch)}, {"dry_run", dry}}, func(p *page) error {
-			p.advise("%s", did)
-			for _, w := range done.Watch {
-				p.advise("watch  %s", w)
-			}
-			return nil
-		}})
+		return c.print(result{object{{"did", done.Did}, {"watch", texts(done.Watch)}, {"dry_run", dry}},
+			func(p *term.Page) error {
+				p.Advise("%s", did)
+				for _, w := range done.Watch {
+					p.Advise("watch  %s", w)
+				}
+				return nil
+			}})
 	}
 	cmd := c.command(s)
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }
 

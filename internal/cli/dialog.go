@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 // confirm asks whether to go on with something that takes something away. Where
@@ -21,7 +22,7 @@ func (c *CLI) confirm(ctx context.Context, command, risk string, yes bool) error
 	if !c.env.IsTerminal(c.env.Stdin) {
 		return refuse("there is no terminal to ask on")
 	}
-	fmt.Fprintf(c.env.Stderr, "fealty: %s\nfealty: go on? [y/N] ", sanitize(c.called(risk)))
+	fmt.Fprintf(c.env.Stderr, "fealty: %s\nfealty: go on? [y/N] ", term.Sanitize(c.called(risk)))
 	answer := make(chan string, 1)
 	// The read ends with the process: a terminal cannot be told to stop waiting.
 	go func() {

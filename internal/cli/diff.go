@@ -9,8 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -34,7 +36,7 @@ diff; then nothing is on standard error, as it is for an error.`,
 			if len(args) == 2 {
 				return nil
 			}
-			return exactly("NEW")(cmd, args)
+			return command.Exactly("NEW")(cmd, args)
 		},
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			e, err := c.diffManifest(ctx, cfg, args)
@@ -75,7 +77,7 @@ func (c *CLI) diffManifest(ctx context.Context, cfg *config, args []string) (*ef
 	}
 	var e *effect
 	err = c.asking(cfg, func(s *services) error {
-		e, err = c.preview(ctx, s, next)
+		e, err = preview(ctx, s, next)
 		return err
 	})
 	return e, err
@@ -90,7 +92,7 @@ type effect struct {
 }
 
 // preview asks the coordinator what next would do to who is there.
-func (c *CLI) preview(ctx context.Context, s *services, next *manifest.Manifest) (*effect, error) {
+func preview(ctx context.Context, s *services, next *manifest.Manifest) (*effect, error) {
 	resp, err := s.manifest.PreviewManifest(ctx, &fealtyv1.PreviewManifestRequest{Manifest: next.Bytes()})
 	if err != nil {
 		return nil, err
@@ -129,22 +131,24 @@ func (e *effect) object() object {
 	return out
 }
 
-func (e *effect) show(p *page) error {
+func (e *effect) show(p *term.Page) error {
 	if e.changes.Empty() {
-		p.line("nothing changes in effect")
+		p.Line("nothing changes in effect")
 	} else {
-		t := &table{columns: []column{{title: ""}, {title: "CHANGE"}, {title: "OF", least: 16}, {title: "BEFORE", least: 8}, {title: "AFTER", least: 8}, {title: "MEANS", least: 24}}}
+		t := &term.Table{Columns: []term.Column{{Title: ""}, {Title: "CHANGE"}, {Title: "OF", Least: 16},
+			{Title: "BEFORE", Least: 8}, {Title: "AFTER", Least: 8}, {Title: "MEANS", Least: 24}}}
 		for _, x := range e.changes.List {
-			sign := txt("~")
+			sign := term.Txt("~")
 			switch {
 			case x.Wider && !x.Narrower:
-				sign = painted(amber, "+")
+				sign = term.Painted(term.Amber, "+")
 			case x.Narrower && !x.Wider:
-				sign = painted(red, "-")
+				sign = term.Painted(term.Red, "-")
 			}
-			t.add(sign, txt(x.Class), txt(x.Subject), txt(dash(x.Before)), txt(dash(x.After)), txt(x.Means))
+			t.Add(sign, term.Txt(x.Class), term.Txt(x.Subject), term.Txt(command.Dash(x.Before)),
+				term.Txt(command.Dash(x.After)), term.Txt(x.Means))
 		}
-		if err := p.table(t); err != nil {
+		if err := p.Table(t); err != nil {
 			return err
 		}
 	}
@@ -152,26 +156,26 @@ func (e *effect) show(p *page) error {
 		return nil
 	}
 	if n := e.preview.GetMembersTotal(); n > 0 {
-		p.heading(plural(n, "member", "members") + " would not be renewed")
-		t := &table{columns: []column{{title: "MEMBER"}, {title: "ENTRY"}, {title: "WHY", least: 20}}}
+		p.Heading(plural(n, "member", "members") + " would not be renewed")
+		t := &term.Table{Columns: []term.Column{{Title: "MEMBER"}, {Title: "ENTRY"}, {Title: "WHY", Least: 20}}}
 		for _, m := range e.preview.GetMembers() {
-			t.add(txt(m.GetKind()+"/"+m.GetName()), txt(m.GetEntry()), txt(m.GetWhy()))
+			t.Add(term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(m.GetEntry()), term.Txt(m.GetWhy()))
 		}
-		if err := p.table(t); err != nil {
+		if err := p.Table(t); err != nil {
 			return err
 		}
 	}
 	if n := e.preview.GetTokensTotal(); n > 0 {
-		p.heading(plural(n, "token", "tokens") + " would admit nobody")
-		t := &table{columns: []column{{title: "TOKEN"}, {title: "ENTRY"}}}
+		p.Heading(plural(n, "token", "tokens") + " would admit nobody")
+		t := &term.Table{Columns: []term.Column{{Title: "TOKEN"}, {Title: "ENTRY"}}}
 		for _, x := range e.preview.GetTokens() {
-			t.add(txt(x.GetId()), txt(x.GetEntry()))
+			t.Add(term.Txt(x.GetId()), term.Txt(x.GetEntry()))
 		}
-		if err := p.table(t); err != nil {
+		if err := p.Table(t); err != nil {
 			return err
 		}
 	}
-	p.line("")
-	p.line("compared with the manifest in force, at head %s", hex.EncodeToString(e.preview.GetTransition().GetHash()))
+	p.Line("")
+	p.Line("compared with the manifest in force, at head %s", hex.EncodeToString(e.preview.GetTransition().GetHash()))
 	return nil
 }

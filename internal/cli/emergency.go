@@ -13,7 +13,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -44,7 +46,7 @@ does not expire, and is never taken back. It needs no coordinator, neither here 
 				return err
 			}
 			if in.out == "" {
-				return missing("--out", "the statement goes into a file", "--out FILE")
+				return command.Missing("--out", "the statement goes into a file", "--out FILE")
 			}
 			s := &snapshot.SignedEmergency{}
 			if s.Statement, err = e.Encode(); err != nil {
@@ -77,13 +79,13 @@ does not expire, and is never taken back. It needs no coordinator, neither here 
 func (in emergencyFlags) statement(now time.Time) (*snapshot.Emergency, error) {
 	e := &snapshot.Emergency{ClusterID: in.cluster, Number: in.number, Reason: in.reason, IssuedAt: now.UTC().Truncate(time.Second)}
 	if in.cluster == "" {
-		return nil, missing("--cluster", "a statement is for one cluster", "--cluster ID")
+		return nil, command.Missing("--cluster", "a statement is for one cluster", "--cluster ID")
 	}
 	if in.root == "" {
-		return nil, missing("--root", "a statement is for one root, so that it means nothing after a reseed", "--root HEX, as in fealty trust show")
+		return nil, command.Missing("--root", "a statement is for one root, so that it means nothing after a reseed", "--root HEX, as in fealty trust show")
 	}
 	if in.reason == "" {
-		return nil, missing("--reason", "signers have to know what they sign", "--reason TEXT")
+		return nil, command.Missing("--reason", "signers have to know what they sign", "--reason TEXT")
 	}
 	if err := digestFlag("--root", in.root, e.Root[:]); err != nil {
 		return nil, err
@@ -109,21 +111,25 @@ func (in emergencyFlags) statement(now time.Time) (*snapshot.Emergency, error) {
 		}
 		id, err := identity.New(in.cluster, identity.Kind(kind), name)
 		if err != nil {
-			return nil, explain.Wrap(err, explain.BadValue, "name", "--member", "value", shownArg(text), "problem", err.Error(), "want", "KIND/NAME of a member")
+			return nil, explain.Wrap(err, explain.BadValue, "name", "--member", "value", command.ShownArg(text),
+				"problem", err.Error(), "want", "KIND/NAME of a member")
 		}
 		e.Nodes = append(e.Nodes, id)
 	}
 	for _, text := range in.revoked {
 		kind, name, ok := strings.Cut(text, "=")
 		if !ok {
-			return nil, explain.New(explain.BadValue, "name", "--revoke", "value", shownArg(text), "problem", "it is not KIND=NAME", "want", "such as service=billing")
+			return nil, explain.New(explain.BadValue, "name", "--revoke", "value", command.ShownArg(text),
+				"problem", "it is not KIND=NAME", "want", "such as service=billing")
 		}
 		if err := checkRevokedKind(kind); err != nil {
 			return nil, err
 		}
 		r := snapshot.Revoked{Kind: snapshot.RevokedKind(kind), Name: name}
 		if err := r.Check(in.cluster); err != nil {
-			return nil, explain.Wrap(err, explain.BadValue, "name", "--revoke", "value", shownArg(text), "problem", strings.TrimPrefix(err.Error(), "snapshot: "), "want", "KIND=NAME, as fealty trust revoke --help says")
+			return nil, explain.Wrap(err, explain.BadValue, "name", "--revoke", "value", command.ShownArg(text),
+				"problem", strings.TrimPrefix(err.Error(),
+					"snapshot: "), "want", "KIND=NAME, as fealty trust revoke --help says")
 		}
 		e.Revoked = append(e.Revoked, r)
 	}
@@ -135,7 +141,8 @@ func (in emergencyFlags) statement(now time.Time) (*snapshot.Emergency, error) {
 func digestFlag(flag, text string, dst []byte) error {
 	raw, err := hex.DecodeString(text)
 	if err != nil || len(raw) != len(dst) || text != strings.ToLower(text) {
-		return explain.New(explain.BadValue, "name", flag, "value", shownArg(text), "problem", "it is not 64 lower case hex digits", "want", "a SHA-256, as fealty trust show -o wide shows it")
+		return explain.New(explain.BadValue, "name", flag, "value", command.ShownArg(text), "problem",
+			"it is not 64 lower case hex digits", "want", "a SHA-256, as fealty trust show -o wide shows it")
 	}
 	copy(dst, raw)
 	return nil
@@ -189,13 +196,13 @@ func (c *CLI) emergencySign() *cobra.Command {
 		long: `Sign an emergency statement as one signer of the manifest, and show what it does. The file that comes out has the
 signatures that FILE had, and this one. Compare what it says with what you were told on another way: nothing takes it back.`,
 		sample: "  fealty trust emergency sign stolen.emergency --key alice.key --out alice.emergency",
-		args:   exactly("FILE"),
+		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *config, args []string) error {
 			if keyFile == "" {
-				return missing("--key", "a signature needs a key", "--key FILE of a signer's key")
+				return command.Missing("--key", "a signature needs a key", "--key FILE of a signer's key")
 			}
 			if out == "" {
-				return missing("--out", "the signed statement goes into a file", "--out FILE")
+				return command.Missing("--out", "the signed statement goes into a file", "--out FILE")
 			}
 			s, e, err := readEmergency(cfg, args)
 			if err != nil {
@@ -287,12 +294,12 @@ more. Several files of one statement, signed apart, count as one.`,
 				if dry {
 					c.planned("the statement would be applied")
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error {
+				return c.print(result{ofMessage(resp), func(p *term.Page) error {
 					switch {
 					case !resp.GetChanged():
-						p.line("statement %d was in force before", e.Number)
+						p.Line("statement %d was in force before", e.Number)
 					case !dry:
-						p.line("statement %d is in force, and in the trust bundle; %s ended", e.Number, plural(resp.GetConnectionsClosed(), "connection", "connections"))
+						p.Line("statement %d is in force, and in the trust bundle; %s ended", e.Number, plural(resp.GetConnectionsClosed(), "connection", "connections"))
 					}
 					return nil
 				}})
@@ -301,7 +308,7 @@ more. Several files of one statement, signed apart, count as one.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&dir, "agent", "", "the folder of the agent of this machine, instead of a coordinator")
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
@@ -319,15 +326,15 @@ func (c *CLI) applyOnNode(ctx context.Context, cfg *config, dir string, raw []by
 	if dry {
 		c.planned("the node would act on the statement")
 	}
-	return c.print(result{ofMessage(resp), func(p *page) error {
+	return c.print(result{ofMessage(resp), func(p *term.Page) error {
 		switch {
 		case !resp.GetChanged():
-			p.line("the statement was in force on this node before")
+			p.Line("the statement was in force on this node before")
 		case !dry:
-			p.line("the statement is in force on this node")
+			p.Line("the statement is in force on this node")
 		}
 		if d := resp.GetDistrusted(); len(d) > 0 {
-			p.line("only a revoked key signed %s", strings.Join(d, ", "))
+			p.Line("only a revoked key signed %s", strings.Join(d, ", "))
 		}
 		return nil
 	}})
@@ -364,26 +371,26 @@ func emergencyResult(s *snapshot.SignedEmergency, e *snapshot.Emergency, m *mani
 	if m != nil {
 		data = data.with("threshold", m.Signers.Threshold).with("counted", good)
 	}
-	return result{data, func(p *page) error {
-		var f facts
-		f.add("statement", s.Digest().String())
-		f.add("cluster", e.ClusterID)
-		f.add("root", e.Root.String())
-		f.add("number", fmt.Sprint(e.Number))
-		f.add("issued", e.IssuedAt.Format(time.RFC3339))
-		f.add("reason", e.Reason)
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Add("statement", s.Digest().String())
+		f.Add("cluster", e.ClusterID)
+		f.Add("root", e.Root.String())
+		f.Add("number", fmt.Sprint(e.Number))
+		f.Add("issued", e.IssuedAt.Format(time.RFC3339))
+		f.Add("reason", e.Reason)
 		for _, list := range []struct {
 			name  string
 			items []string
 		}{{"revokes config key", configKeys}, {"bans key", keys}, {"bans member", nodes}, {"revokes", things}, {"signed by", signers}} {
 			for _, item := range list.items {
-				f.add(list.name, item)
+				f.Add(list.name, item)
 			}
 		}
 		if m != nil {
-			f.add("signatures", fmt.Sprintf("%d count, %d are needed", good, m.Signers.Threshold))
+			f.Add("signatures", fmt.Sprintf("%d count, %d are needed", good, m.Signers.Threshold))
 		}
-		return p.facts(f)
+		return p.Facts(f)
 	}}
 }
 
@@ -413,6 +420,6 @@ func atLeastOne(name string) cobra.PositionalArgs {
 		if len(args) > 0 {
 			return nil
 		}
-		return exactly(name)(cmd, args)
+		return command.Exactly(name)(cmd, args)
 	}
 }

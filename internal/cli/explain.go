@@ -8,7 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) explainCommand() *cobra.Command {
@@ -25,7 +27,7 @@ func (c *CLI) explainCommand() *cobra.Command {
 		sample: `  fealty explain FE-J106
   fealty explain config.listen
   fealty explain manifest.admit`,
-		args: atMostOne("CODE|NOUN[.FIELD]"), words: words,
+		args: command.AtMostOne("CODE|NOUN[.FIELD]"), words: words,
 		run: func(_ context.Context, _ *config, args []string) error {
 			if len(args) == 0 {
 				return c.print(explainAll())
@@ -142,7 +144,7 @@ func (s *setting) data() object {
 }
 
 func noPage(what, name string, names []string) error {
-	name = shownArg(name)
+	name = command.ShownArg(name)
 	e := explain.New(explain.NotFound, "what", what+" to explain called", "name", name)
 	if g := guess(strings.ToUpper(name), names); g != "" {
 		e.Do = strings.TrimSuffix(g, "?") + "? fealty explain lists all there is"
@@ -162,9 +164,9 @@ func codeTexts() []string {
 
 // pageOf shows Markdown as it is: it is made to be read.
 func pageOf(data object, text string) result {
-	return result{data, func(p *page) error {
+	return result{data, func(p *term.Page) error {
 		for line := range strings.SplitSeq(strings.TrimRight(text, "\n"), "\n") {
-			p.advise("%s", line)
+			p.Advise("%s", line)
 		}
 		return nil
 	}}
@@ -173,10 +175,10 @@ func pageOf(data object, text string) result {
 // explainAll lists what can be explained.
 func explainAll() result {
 	codes, words := list{}, list{}
-	t := &table{columns: []column{{title: "WORD"}, {title: "WHAT IT IS", least: 30}}}
+	t := &term.Table{Columns: []term.Column{{Title: "WORD"}, {Title: "WHAT IT IS", Least: 30}}}
 	for _, x := range topics() {
 		first, _, _ := strings.Cut(x.text, "\n")
-		t.add(txt(x.name), txt(first))
+		t.Add(term.Txt(x.name), term.Txt(first))
 		words = append(words, x.name)
 	}
 	words = append(words, "config", "check")
@@ -184,21 +186,22 @@ func explainAll() result {
 		e, _ := explain.Lookup(code)
 		codes = append(codes, object{{"code", string(code)}, {"title", e.Title}, {"exit", int(e.Exit)}})
 	}
-	return result{object{{"words", words}, {"codes", codes}}, func(p *page) error {
-		t.add(txt("config"), txt(p.called("The settings: fealty explain config lists them.")))
-		t.add(txt("check"), txt(p.called("What fealty check looks at: fealty explain check lists it.")))
-		if err := p.table(t); err != nil {
+	return result{object{{"words", words}, {"codes", codes}}, func(p *term.Page) error {
+		t.Add(term.Txt("config"), term.Txt(p.Called("The settings: fealty explain config lists them.")))
+		t.Add(term.Txt("check"), term.Txt(p.Called("What fealty check looks at: fealty explain check lists it.")))
+		if err := p.Table(t); err != nil {
 			return err
 		}
 		for _, area := range explain.Areas() {
-			p.heading(area.Title)
-			rows := &table{columns: []column{{title: "CODE"}, {title: "TITLE", least: 30}, {title: "EXIT", right: true}}}
+			p.Heading(area.Title)
+			rows := &term.Table{Columns: []term.Column{{Title: "CODE"}, {Title: "TITLE", Least: 30}, {Title: "EXIT",
+				Right: true}}}
 			for _, code := range explain.Codes() {
 				if e, _ := explain.Lookup(code); code[len("FE-")] == area.Letter {
-					rows.add(txt(string(code)), txt(e.Title), txt(itoa(int64(e.Exit))))
+					rows.Add(term.Txt(string(code)), term.Txt(e.Title), term.Txt(itoa(int64(e.Exit))))
 				}
 			}
-			if err := p.table(rows); err != nil {
+			if err := p.Table(rows); err != nil {
 				return err
 			}
 		}

@@ -27,7 +27,7 @@ import (
 
 // failure returns the one error that explains err best. Those of packages that
 // know no codes get theirs here.
-func (c *CLI) failure(cmd *cobra.Command, err error) *explain.Error {
+func failure(cmd *cobra.Command, err error) *explain.Error {
 	if e, ok := errors.AsType[*explain.Error](err); ok {
 		return e
 	}

@@ -18,8 +18,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) manifestHistory() *cobra.Command {
@@ -35,14 +37,16 @@ verified elsewhere: fealty manifest verify-history --file FILE.`,
 				if err != nil {
 					return err
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error {
-					t := &table{columns: []column{{title: "INDEX", right: true}, {title: "EPOCH", right: true}, {title: "KIND"}, {title: "MANIFEST"},
-						{title: "REASON", least: 12}, {title: "TRANSITION", wide: true}, {title: "MESH CA", wide: true}}}
+				return c.print(result{ofMessage(resp), func(p *term.Page) error {
+					t := &term.Table{Columns: []term.Column{{Title: "INDEX", Right: true}, {Title: "EPOCH",
+						Right: true}, {Title: "KIND"}, {Title: "MANIFEST"},
+						{Title: "REASON", Least: 12}, {Title: "TRANSITION", Wide: true}, {Title: "MESH CA", Wide: true}}}
 					for _, x := range resp.GetTransitions() {
-						t.add(txt(itoa(int64(x.GetIndex()))), txt(itoa(int64(x.GetAuthorityEpoch()))), txt(x.GetKind()), txt(short(hex.EncodeToString(x.GetManifestHash()))),
-							txt(dash(x.GetReason())), txt(hex.EncodeToString(x.GetHash())), txt(short(hex.EncodeToString(x.GetMeshCaKey()))))
+						t.Add(term.Txt(itoa(int64(x.GetIndex()))), term.Txt(itoa(int64(x.GetAuthorityEpoch()))),
+							term.Txt(x.GetKind()), term.Txt(short(hex.EncodeToString(x.GetManifestHash()))),
+							term.Txt(command.Dash(x.GetReason())), term.Txt(hex.EncodeToString(x.GetHash())), term.Txt(short(hex.EncodeToString(x.GetMeshCaKey()))))
 					}
-					return p.table(t)
+					return p.Table(t)
 				}})
 			})
 		},
@@ -198,27 +202,30 @@ func checked(v *history.Verified, key, want identity.KeyID) result {
 		{"head", object{{"hash", head.Hash.String()}, {"index", head.Index}, {"authority_epoch", head.AuthorityEpoch}}},
 		{"manifest_hash", v.Manifest().Hash().String()}, {"transaction_key", key.String()}, {"transaction_key_pinned", pinned}, {"rules", rules},
 	}
-	return result{data, func(p *page) error {
-		var f facts
-		f.paint("history", green, fmt.Sprintf("● verified: %s of cluster %s, from genesis to head", plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
-		f.add("head", fmt.Sprintf("%s, index %d, authority epoch %d", head.Hash, head.Index, head.AuthorityEpoch))
-		f.add("manifest", v.Manifest().Hash().String())
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Paint("history", term.Green, fmt.Sprintf("● verified: %s of cluster %s, from genesis to head",
+			plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
+		f.Add("head", fmt.Sprintf("%s, index %d, authority epoch %d", head.Hash, head.Index, head.AuthorityEpoch))
+		f.Add("manifest", v.Manifest().Hash().String())
 		if pinned && want != key {
-			f.add("transaction key", key.String()+", by the signers from the one that was given")
+			f.Add("transaction key", key.String()+", by the signers from the one that was given")
 		} else if pinned {
-			f.add("transaction key", key.String()+", the one that was given")
+			f.Add("transaction key", key.String()+", the one that was given")
 		} else {
-			f.paint("transaction key", amber, key.String()+" ▲ as it was sent: compare it with what you know, and give it with --transaction-key")
+			f.Paint("transaction key", term.Amber,
+				key.String()+" ▲ as it was sent: compare it with what you know, and give it with --transaction-key")
 		}
-		f.add("checked", plural(len(history.Rules()), "rule", "rules")+" of each link and of the chain; -o wide lists them")
-		if err := p.facts(f); err != nil || !p.wide {
+		f.Add("checked", plural(len(history.Rules()), "rule", "rules")+" of each link and of the chain; -o wide lists them")
+		if err := p.Facts(f); err != nil || !p.Wide {
 			return err
 		}
-		p.heading("rules")
-		t := &table{columns: []column{{title: "RULE"}, {title: "WITHOUT IT", least: 30}, {title: "SECTION", least: 12}}}
+		p.Heading("rules")
+		t := &term.Table{Columns: []term.Column{{Title: "RULE"}, {Title: "WITHOUT IT", Least: 30},
+			{Title: "SECTION", Least: 12}}}
 		for _, r := range history.Rules() {
-			t.add(txt(r.Name), txt(r.Why), txt(r.Section))
+			t.Add(term.Txt(r.Name), term.Txt(r.Why), term.Txt(r.Section))
 		}
-		return p.table(t)
+		return p.Table(t)
 	}}
 }

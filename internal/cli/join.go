@@ -15,8 +15,10 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
@@ -37,7 +39,7 @@ failure repeats the same request, whatever was lost.`,
   fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness
   fealty join --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --cluster prod.example --pin HEX --coordinator c1.example:7443`,
 		groups: []group{ofAgent, candidate, certified, ofJoin, addresses, running, process},
-		args:   atMostOne("TOKEN"),
+		args:   command.AtMostOne("TOKEN"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			p, err := c.proof(ctx, cfg, args)
 			if err != nil {
@@ -79,7 +81,7 @@ func (c *CLI) join(ctx context.Context, wait waiting, cfg agent.JoinConfig) (age
 		if err == nil || !mayPass(err) {
 			return got, true, err
 		}
-		c.talk("not yet: %s", c.failure(nil, err).What)
+		c.talk("not yet: %s", failure(nil, err).What)
 		return got, false, err
 	}, &pause)
 }
@@ -106,26 +108,26 @@ func joined(r agent.Result, dir string) result {
 		{"outcome", outcome}, {"svid_not_after", stamp(r.NotAfter)}, {"autonomy", r.Autonomy.String()},
 		{"coordinator", r.Coordinator}, {"coordinators", texts(r.Coordinators)}, {"dir", dir},
 	}
-	return result{data, func(p *page) error {
-		var f facts
-		f.add("identity", r.ID.String())
-		f.add("outcome", map[string]string{"admitted": "admitted as a new member", "already_member": "a member already; it keeps its record"}[outcome])
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Add("identity", r.ID.String())
+		f.Add("outcome", map[string]string{"admitted": "admitted as a new member", "already_member": "a member already; it keeps its record"}[outcome])
 		renewed := ", unless renewed"
 		if k := r.ID.Kind(); k == identity.Admin || k == identity.Readonly {
 			renewed = "; then log in again"
 		}
-		f.add("valid until", r.NotAfter.UTC().Format(time.RFC3339)+renewed)
-		f.add("coordinator", r.Coordinator)
-		f.add("stored in", dir)
-		return p.facts(f)
+		f.Add("valid until", r.NotAfter.UTC().Format(time.RFC3339)+renewed)
+		f.Add("coordinator", r.Coordinator)
+		f.Add("stored in", dir)
+		return p.Facts(f)
 	}}
 }
 
 // step shows one step of a join.
 func (c *CLI) step(s agent.Step) {
-	word, p, detail := "ok", green, s.Detail
+	word, p, detail := "ok", term.Green, s.Detail
 	if s.Err != nil {
-		word, p = "FAILED", red
+		word, p = "FAILED", term.Red
 		if e, ok := errors.AsType[*explain.Error](s.Err); ok {
 			detail = joinText(detail, e.What)
 		} else if e := translate(s.Err); e != nil {
@@ -133,7 +135,7 @@ func (c *CLI) step(s agent.Step) {
 		}
 	}
 	colour := c.coloured(c.env.Stderr)
-	line := "fealty: " + padded(string(s.Name), 9) + p.on(padded(word, 7), colour) + sanitize(detail)
+	line := "fealty: " + padded(string(s.Name), 9) + p.On(padded(word, 7), colour) + term.Sanitize(detail)
 	_, _ = io.WriteString(c.env.Stderr, strings.TrimRight(line, " ")+"\n")
 }
 
@@ -144,7 +146,9 @@ func joinText(a, b string) string {
 	return a + ": " + b
 }
 
-func padded(s string, width int) string { return s + strings.Repeat(" ", max(width-columns(s), 0)) }
+func padded(s string, width int) string {
+	return s + strings.Repeat(" ", max(width-term.Columns(s), 0))
+}
 
 // proof returns what a candidate shows: a certificate or a key if one is named, else
 // a token.
@@ -170,7 +174,7 @@ func (c *CLI) proof(ctx context.Context, cfg *config, args []string) (agent.Proo
 		}
 		return agent.ByX509(ctx, cfg.text("cluster"), cfg.list("coordinator"), pin, files)
 	case key.text != "":
-		return c.keyProof(cfg)
+		return keyProof(cfg)
 	}
 	line, err := c.tokenLine(cfg, args)
 	if err != nil {
@@ -219,7 +223,7 @@ func place(cfg *config, proof, flags string) (identity.KeyID, error) {
 	return pin, nil
 }
 
-func (c *CLI) keyProof(cfg *config) (agent.Proof, error) {
+func keyProof(cfg *config) (agent.Proof, error) {
 	pin, err := place(cfg, "key", "--key FILE")
 	if err != nil {
 		return agent.Proof{}, err
@@ -243,21 +247,21 @@ func (c *CLI) tokenLine(cfg *config, args []string) (string, error) {
 	case len(args) > 0 && args[0] != "-":
 		return args[0], nil
 	case len(args) > 0, file.rank == fromFlag && file.text == "-":
-		return c.readLine(c.env.Stdin, "standard input")
+		return readLine(c.env.Stdin, "standard input")
 	case file.rank == fromFlag:
-		return c.tokenFile(cfg.path("token_file"))
+		return tokenFile(cfg.path("token_file"))
 	case env.text != "":
 		return env.text, nil
 	case file.text == "-":
-		return c.readLine(c.env.Stdin, "standard input")
+		return readLine(c.env.Stdin, "standard input")
 	case file.text != "":
-		return c.tokenFile(cfg.path("token_file"))
+		return tokenFile(cfg.path("token_file"))
 	}
 	return "", explain.New(explain.BadValue, "name", "TOKEN", "value", "missing",
 		"problem", "there is none in the arguments, in --token-file and in FEALTY_JOIN_TOKEN", "want", "the line that fealty token create printed")
 }
 
-func (c *CLI) tokenFile(path string) (string, error) {
+func tokenFile(path string) (string, error) {
 	data, err := readFile(path, proof.MaxLineBytes+2)
 	if err != nil {
 		return "", explain.Wrap(err, explain.FileMissing, "purpose", "token file", "file", path)
@@ -266,7 +270,7 @@ func (c *CLI) tokenFile(path string) (string, error) {
 }
 
 // readLine reads the one line of a token.
-func (c *CLI) readLine(r io.Reader, from string) (string, error) {
+func readLine(r io.Reader, from string) (string, error) {
 	data, err := io.ReadAll(io.LimitReader(r, proof.MaxLineBytes+2))
 	if err != nil {
 		return "", explain.Wrap(err, explain.FileMissing, "purpose", "the token on", "file", from)
@@ -285,7 +289,7 @@ the same flag. It is not renewed: whoever still may, logs in again.`,
   fealty login --token-file alice.token --context prod
   fealty login --token-file ci.token --identity ci && fealty status --identity ci`,
 		groups: []group{candidate, certified, ofLogin, addresses, identities},
-		args:   atMostOne("TOKEN"),
+		args:   command.AtMostOne("TOKEN"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			p, err := c.proof(ctx, cfg, args)
 			if err != nil {
@@ -346,8 +350,8 @@ identity and snapshots. The agent has to run, and ends.`,
 			if _, err := node.LeaveCluster(ctx, &fealtyv1.LeaveClusterRequest{}); err != nil {
 				return err
 			}
-			return c.print(result{object{{"left", n.GetSpiffeId()}}, func(p *page) error {
-				p.line("%s left its cluster; its identity is removed from %s", n.GetSpiffeId(), cfg.path("data"))
+			return c.print(result{object{{"left", n.GetSpiffeId()}}, func(p *term.Page) error {
+				p.Line("%s left its cluster; its identity is removed from %s", n.GetSpiffeId(), cfg.path("data"))
 				return nil
 			}})
 		},

@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) manifestKeeper() *cobra.Command {
@@ -28,7 +30,7 @@ sealed copy of a keeper forgotten the next manifest that is set makes a new key,
 The last copy that a coordinator opens is kept.`,
 		sample: `  fealty manifest keeper forget host 9d6e7f12d9fd22fe --reason "its disk burned, and there was no backup"
   fealty manifest keeper forget host 9d6e7f12d9fd22fe --dry-run`,
-		groups: []group{client}, args: exactly("NAME", "KEYID"),
+		groups: []group{client}, args: command.Exactly("NAME", "KEYID"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			return c.asking(cfg, func(s *services) error {
 				if !dry {
@@ -44,7 +46,7 @@ The last copy that a coordinator opens is kept.`,
 				if dry {
 					c.planned(fmt.Sprintf("what keeper %s sealed under key %s would be removed", args[0], args[1]))
 				}
-				if err := c.print(result{ofMessage(resp), func(p *page) error { return nil }}); err != nil || dry {
+				if err := c.print(result{ofMessage(resp), func(p *term.Page) error { return nil }}); err != nil || dry {
 					return err
 				}
 				if len(resp.GetKeyIds()) > 0 {
@@ -58,7 +60,7 @@ The last copy that a coordinator opens is kept.`,
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }
 

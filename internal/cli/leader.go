@@ -8,7 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) leaderCommand() *cobra.Command {
@@ -48,28 +50,29 @@ ends rotations and prunes; everything else is served by every coordinator that i
 // leaderResult shows who leads.
 func (c *CLI) leaderResult(data object, l *fealtyv1.Leader) result {
 	now := c.env.Now()
-	return result{data, func(p *page) error {
-		var f facts
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
 		addLeader(&f, l, now)
 		if l.GetTerm() != 0 {
-			f.add("enrolment key", l.GetEnrolmentKey())
+			f.Add("enrolment key", l.GetEnrolmentKey())
 		}
-		return p.facts(f)
+		return p.Facts(f)
 	}}
 }
 
 // addLeader adds who leads to the facts of a cluster.
-func addLeader(f *facts, l *fealtyv1.Leader, now time.Time) {
+func addLeader(f *term.Facts, l *fealtyv1.Leader, now time.Time) {
 	switch {
 	case l == nil: // an older coordinator does not say
 	case l.GetTerm() == 0:
-		f.paint("leader", amber, "nobody, for "+span(l.GetNobodyFor().AsDuration()))
+		f.Paint("leader", term.Amber, "nobody, for "+span(l.GetNobodyFor().AsDuration()))
 	default:
 		answers := ""
 		if l.GetSelf() {
 			answers = " (answers)"
 		}
-		f.add("leader", fmt.Sprintf("%s%s, term %d, since %s, %s", l.GetName(), answers, l.GetTerm(), when(l.GetSince()), relative(l.GetSince().AsTime(), now)))
+		f.Add("leader", fmt.Sprintf("%s%s, term %d, since %s, %s", l.GetName(), answers, l.GetTerm(),
+			command.When(l.GetSince()), relative(l.GetSince().AsTime(), now)))
 	}
 }
 
@@ -120,6 +123,6 @@ A coordinator that is stopped hands over by itself. Nothing is lost by a transfe
 	f := cmd.Flags()
 	f.StringVar(&to, "to", "", "the name of the coordinator that is to lead (default any other that is ready)")
 	f.StringVar(&reason, "reason", "", "why, for the audit log")
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }

@@ -17,9 +17,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -75,13 +77,15 @@ Without --coordinator-key the coordinator that the settings name is asked for it
 
 func (c *CLI) initManifest(ctx context.Context, cfg *config, in initFlags) error {
 	if in.cluster == "" {
-		return missing("--cluster", "a cluster needs a name of its own", "--cluster ID, such as prod.example")
+		return command.Missing("--cluster", "a cluster needs a name of its own", "--cluster ID, such as prod.example")
 	}
 	if len(in.signers) == 0 && in.signerKeyOut == "" {
-		return missing("--signer", "somebody has to sign the next manifest", "--signer NAME=ed25519:KEY, or --signer-key-out FILE to make a key")
+		return command.Missing("--signer", "somebody has to sign the next manifest",
+			"--signer NAME=ed25519:KEY, or --signer-key-out FILE to make a key")
 	}
 	if len(in.keepers)+len(in.owners) == 0 {
-		return missing("--keeper", "somebody has to bring the seed back when every coordinator is lost", "--keeper file:PATH or exec:PATH, or --owner NAME=RECIPIENT")
+		return command.Missing("--keeper", "somebody has to bring the seed back when every coordinator is lost",
+			"--keeper file:PATH or exec:PATH, or --owner NAME=RECIPIENT")
 	}
 	if len(in.coordinators) == 0 {
 		key, err := c.enrolmentKey(ctx, cfg)
@@ -137,7 +141,7 @@ func (c *CLI) enrolmentKey(ctx context.Context, cfg *config) (key string, err er
 		return err
 	})
 	if errors.Is(err, explain.NoCoordinatorConfigured) {
-		return "", missing("--coordinator-key", "the manifest has to admit a coordinator, and none is named that could be asked for its key", "--coordinator-key ed25519:KEY, or --socket PATH of the coordinator")
+		return "", command.Missing("--coordinator-key", "the manifest has to admit a coordinator, and none is named that could be asked for its key", "--coordinator-key ed25519:KEY, or --socket PATH of the coordinator")
 	}
 	return key, err
 }
@@ -195,7 +199,7 @@ func (c *CLI) manifestVerify() *cobra.Command {
 	return c.command(spec{
 		use: "verify FILE", short: "check a manifest offline, and show all its problems",
 		sample: "  fealty manifest verify manifest.yaml",
-		args:   exactly("FILE"),
+		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *config, args []string) error {
 			_, m, err := c.readManifest(cfg, args[0], manifest.Parse)
 			if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
@@ -258,9 +262,9 @@ func problemList(file string, e *manifest.InvalidError) result {
 	for _, p := range e.Problems {
 		items = append(items, object{{"rule", p.Rule}, {"line", p.Line}, {"column", p.Column}, {"field", p.Field}, {"what", p.What}, {"do", p.Do}})
 	}
-	return result{object{{"file", file}, {"valid", false}, {"problems", items}}, func(p *page) error {
+	return result{object{{"file", file}, {"valid", false}, {"problems", items}}, func(p *term.Page) error {
 		for _, x := range e.Problems {
-			p.line("%s", problemLine(file, x))
+			p.Line("%s", problemLine(file, x))
 		}
 		return nil
 	}}
@@ -276,16 +280,16 @@ func validManifest(file string, m *manifest.Manifest) result {
 		entries = append(entries, fmt.Sprintf("%d %s", kinds[k], k))
 	}
 	data := object{{"file", file}, {"valid", true}, {"problems", list{}}, {"cluster", m.Cluster}, {"hash", m.Hash().String()}, {"entries", len(m.Admit)}}
-	return result{data, func(p *page) error {
-		var f facts
-		f.paint("manifest", green, file+" is valid")
-		f.add("cluster", m.Cluster)
-		f.add("hash", m.Hash().String())
-		f.add("admits", plural(len(m.Admit), "entry", "entries")+": "+strings.Join(entries, ", "))
-		f.add("signers", fmt.Sprintf("%d of %d", m.Signers.Threshold, len(m.Signers.Keys)))
-		f.add("seed owners", seedOwners(m.Seed))
-		f.add("trust", string(m.Trust))
-		return p.facts(f)
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Paint("manifest", term.Green, file+" is valid")
+		f.Add("cluster", m.Cluster)
+		f.Add("hash", m.Hash().String())
+		f.Add("admits", plural(len(m.Admit), "entry", "entries")+": "+strings.Join(entries, ", "))
+		f.Add("signers", fmt.Sprintf("%d of %d", m.Signers.Threshold, len(m.Signers.Keys)))
+		f.Add("seed owners", seedOwners(m.Seed))
+		f.Add("trust", string(m.Trust))
+		return p.Facts(f)
 	}}
 }
 
@@ -314,7 +318,7 @@ func (in *changeFlags) add(cmd *cobra.Command) {
 	f.StringArrayVar(&in.signatures, "signature", nil, "a file that a signer made with fealty manifest sign; once for each")
 	f.StringVar(&in.reason, "reason", "", "why, for the history; at most 256 bytes")
 	f.StringVar(&in.sharesOut, "shares-out", "", "write the shares of the seed that it makes to files in this folder")
-	dryRun(cmd, &in.dry)
+	command.DryRun(cmd.Flags(), &in.dry)
 }
 
 func (c *CLI) manifestSet() *cobra.Command {
@@ -334,7 +338,7 @@ person: --shares-out writes them to files.`,
   fealty manifest set manifest.yaml --sign-with alice.key --reason "admit the new rack" --dry-run
   fealty manifest set manifest.yaml --signature alice.sig --signature bob.sig
   fealty manifest set manifest.yaml --setup-token-file setup-token`,
-		groups: []group{client}, args: exactly("FILE"),
+		groups: []group{client}, args: command.Exactly("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			return c.changeManifest(ctx, cfg, args[0], history.KindSet, in)
 		},
@@ -357,7 +361,7 @@ by the names of their owners. Who holds enough of them could still bring the see
 reshare does not take it back.`,
 		sample: `  fealty manifest reshare manifest.yaml --sign-with alice.key --shares-out shares
   fealty manifest reshare manifest.yaml --signature alice.sig --signature bob.sig --dry-run`,
-		groups: []group{client}, args: exactly("FILE"),
+		groups: []group{client}, args: command.Exactly("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			return c.changeManifest(ctx, cfg, args[0], history.KindReshare, in)
 		},
@@ -379,7 +383,7 @@ func (c *CLI) changeManifest(ctx context.Context, cfg *config, file string, kind
 		return err
 	}
 	if in.sharesOut != "" {
-		if err := c.readySharesDir(cfg, in.sharesOut, m, in.dry); err != nil {
+		if err := readySharesDir(cfg, in.sharesOut, m, in.dry); err != nil {
 			return err
 		}
 	}
@@ -442,7 +446,7 @@ func (c *CLI) setManifest(ctx context.Context, s *services, req *fealtyv1.SetMan
 		if len(st.GetHead()) != sha256.Size {
 			return nil, explain.New(explain.RecoveryMode, "method", "a "+req.GetKind(), "reason", st.GetPhaseReason())
 		}
-		if effect, err = c.preview(ctx, s, m); err != nil {
+		if effect, err = preview(ctx, s, m); err != nil {
 			return nil, err
 		}
 		head := effect.head
@@ -480,11 +484,11 @@ func (c *CLI) wasSet(resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, d
 	if effect != nil {
 		data = data.with("effect", effect.object())
 	}
-	if err := c.print(result{data, func(p *page) error {
-		if err := p.facts(transitionFacts(resp.GetTransition(), dry)); err != nil || effect == nil {
+	if err := c.print(result{data, func(p *term.Page) error {
+		if err := p.Facts(transitionFacts(resp.GetTransition(), dry)); err != nil || effect == nil {
 			return err
 		}
-		p.heading("in effect")
+		p.Heading("in effect")
 		return effect.show(p)
 	}}); err != nil {
 		return err
@@ -502,20 +506,20 @@ func (c *CLI) wasSet(resp *fealtyv1.SetManifestResponse, m *manifest.Manifest, d
 	return nil
 }
 
-func transitionFacts(t *fealtyv1.Transition, dry bool) facts {
-	var f facts
-	f.add("index", itoa(int64(t.GetIndex())))
-	f.add("authority epoch", itoa(int64(t.GetAuthorityEpoch())))
-	f.add("kind", t.GetKind())
+func transitionFacts(t *fealtyv1.Transition, dry bool) term.Facts {
+	var f term.Facts
+	f.Add("index", itoa(int64(t.GetIndex())))
+	f.Add("authority epoch", itoa(int64(t.GetAuthorityEpoch())))
+	f.Add("kind", t.GetKind())
 	if !dry { // what a dry run would sign is not what will be
-		f.add("transition", hex.EncodeToString(t.GetHash()))
+		f.Add("transition", hex.EncodeToString(t.GetHash()))
 	}
-	f.add("manifest", hex.EncodeToString(t.GetManifestHash()))
+	f.Add("manifest", hex.EncodeToString(t.GetManifestHash()))
 	if !dry {
-		f.add("mesh CA", hex.EncodeToString(t.GetMeshCaKey()))
+		f.Add("mesh CA", hex.EncodeToString(t.GetMeshCaKey()))
 	}
-	f.add("recorded", when(t.GetRecordedAt()))
-	f.add("reason", t.GetReason())
+	f.Add("recorded", command.When(t.GetRecordedAt()))
+	f.Add("reason", t.GetReason())
 	return f
 }
 
@@ -634,8 +638,8 @@ func (c *CLI) manifestGet() *cobra.Command {
 					return explain.New(explain.HistoryInvalid, "index", resp.GetTransition().GetIndex(), "problem", "the manifest that was sent is not the one that the transition names")
 				}
 				data := object{{"transition", ofMessage(resp.GetTransition())}, {"manifest", string(resp.GetManifest())}}
-				return c.print(result{data, func(p *page) error {
-					_, err := p.w.Write(resp.GetManifest())
+				return c.print(result{data, func(p *term.Page) error {
+					_, err := p.W.Write(resp.GetManifest())
 					return err
 				}})
 			})

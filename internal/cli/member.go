@@ -13,7 +13,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -33,25 +35,15 @@ func memberArg(arg string) (kind, name string, err error) {
 		problem := "it is not KIND/NAME"
 		if ok && name != "" {
 			problem = "there is no kind " + kind
-			if g := guess(kind, memberKinds()); g != "" {
+			if g := guess(kind, command.MemberKinds()); g != "" {
 				problem += "; " + g
 			}
 		}
-		return "", "", explain.New(explain.BadValue, "name", "MEMBER", "value", shownArg(arg), "problem", problem, "want", "KIND/NAME, such as data/node-c")
+		return "", "", explain.New(explain.BadValue, "name", "MEMBER", "value", command.ShownArg(arg), "problem",
+			problem, "want", "KIND/NAME, such as data/node-c")
 	}
 	return kind, name, nil
 }
-
-// memberKinds are the kinds of members.
-func memberKinds() (out []string) {
-	for _, k := range identity.Kinds() {
-		out = append(out, string(k))
-	}
-	return out
-}
-
-// pageSize is how many members are asked for at once.
-const pageSize = 500
 
 // listMembers returns all members that req is about, which it asks for page by page.
 func listMembers(ctx context.Context, members fealtyv1.MemberServiceClient, req *fealtyv1.ListMembersRequest) (*fealtyv1.ListMembersResponse, error) {
@@ -90,7 +82,8 @@ how much of what a member holds is the newest that there is, by its own word: -o
 				return err
 			}
 			return c.asking(cfg, func(s *services) error {
-				resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host, Labels: labels, PageSize: pageSize})
+				resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{Kind: kind, Host: host,
+					Labels: labels, PageSize: command.PageSize})
 				if err != nil {
 					return err
 				}
@@ -101,14 +94,15 @@ how much of what a member holds is the newest that there is, by its own word: -o
 				for _, m := range resp.GetMembers() {
 					names = append(names, m.GetKind()+"/"+m.GetName())
 				}
-				return c.printList(names, result{ofMessage(resp), func(p *page) error { return p.table(memberTable(resp.GetMembers(), c.env.Now())) }})
+				return c.printList(names, result{ofMessage(resp),
+					func(p *term.Page) error { return p.Table(memberTable(resp.GetMembers(), c.env.Now())) }})
 			})
 		},
 	})
 	cmd.Flags().StringVar(&kind, "kind", "", "only members of this kind")
 	cmd.Flags().StringVar(&host, "host", "", "only members whose machine reported this host name")
 	cmd.Flags().StringSliceVar(&labels, "label", nil, "only members with this label, KEY=VALUE")
-	completeFlag(cmd, "kind", cobra.FixedCompletions(memberKinds(), cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "kind", cobra.FixedCompletions(command.MemberKinds(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -116,20 +110,20 @@ how much of what a member holds is the newest that there is, by its own word: -o
 type condition struct {
 	word  string
 	shape string
-	paint paint
+	paint term.Paint
 }
 
 // The conditions of a member. One that is not heard has not failed: it works on what it has
 // verified. Unknown is one that a coordinator may hear which did not say.
 var (
-	isBanned    = condition{"banned", "✖", red}
-	isReplacing = condition{"replacing", "◌", amber}
-	isDraining  = condition{"draining", "◐", amber}
-	isExpired   = condition{"expired", "✖", red}
-	isUnheard   = condition{"not heard", "▲", amber}
-	isUnknown   = condition{"unknown", "?", dim}
-	isConnected = condition{"connected", "●", green}
-	isCertified = condition{"certified", "●", green} // people hold no stream
+	isBanned    = condition{"banned", "✖", term.Red}
+	isReplacing = condition{"replacing", "◌", term.Amber}
+	isDraining  = condition{"draining", "◐", term.Amber}
+	isExpired   = condition{"expired", "✖", term.Red}
+	isUnheard   = condition{"not heard", "▲", term.Amber}
+	isUnknown   = condition{"unknown", "?", term.Dim}
+	isConnected = condition{"connected", "●", term.Green}
+	isCertified = condition{"certified", "●", term.Green} // people hold no stream
 )
 
 // contactOf says in words whether a coordinator hears of the member: its state may
@@ -148,7 +142,7 @@ func contactOf(m *fealtyv1.Member, now time.Time) string {
 	return "unknown: a coordinator that may hear it did not say" + last
 }
 
-func (c condition) cell() cell { return painted(c.paint, c.shape+" "+c.word) }
+func (c condition) cell() term.Cell { return term.Painted(c.paint, c.shape+" "+c.word) }
 
 // conditionOf looks at a member at now.
 func conditionOf(m *fealtyv1.Member, now time.Time) condition {
@@ -180,12 +174,12 @@ func conditionOfContact(m *fealtyv1.Member) condition {
 	return isUnknown
 }
 
-func memberTable(members []*fealtyv1.Member, now time.Time) *table {
-	t := &table{columns: []column{
-		{title: "STATE"}, {title: "MEMBER"}, {title: "SVID"}, {title: "REPORT"}, {title: "SCOPES"}, {title: "HOST", least: 8},
-		{title: "FROM", wide: true}, {title: "OS", wide: true}, {title: "LABELS", wide: true}, {title: "VERSIONS", wide: true, least: 12},
-		{title: "ALONE", wide: true}, {title: "RELEASE", wide: true, least: 8}, {title: "ENTRY", wide: true}, {title: "JOINED BY", wide: true, least: 12},
-		{title: "ROLES", wide: true}, {title: "ORGANIZATIONS", wide: true}, {title: "DOMAINS", wide: true, right: true}, {title: "KEY", wide: true},
+func memberTable(members []*fealtyv1.Member, now time.Time) *term.Table {
+	t := &term.Table{Columns: []term.Column{
+		{Title: "STATE"}, {Title: "MEMBER"}, {Title: "SVID"}, {Title: "REPORT"}, {Title: "SCOPES"}, {Title: "HOST", Least: 8},
+		{Title: "FROM", Wide: true}, {Title: "OS", Wide: true}, {Title: "LABELS", Wide: true}, {Title: "VERSIONS", Wide: true, Least: 12},
+		{Title: "ALONE", Wide: true}, {Title: "RELEASE", Wide: true, Least: 8}, {Title: "ENTRY", Wide: true}, {Title: "JOINED BY", Wide: true, Least: 12},
+		{Title: "ROLES", Wide: true}, {Title: "ORGANIZATIONS", Wide: true}, {Title: "DOMAINS", Wide: true, Right: true}, {Title: "KEY", Wide: true},
 	}}
 	for _, m := range members {
 		live := m.GetLive()
@@ -197,11 +191,13 @@ func memberTable(members []*fealtyv1.Member, now time.Time) *table {
 		if at := live.GetAutonomousUntil(); at != nil {
 			alone = relative(at.AsTime(), now)
 		}
-		t.add(conditionOf(m, now).cell(), txt(m.GetKind()+"/"+m.GetName()), txt(relative(m.GetSvidNotAfter().AsTime(), now)), txt(report),
-			currentOf(live), txt(dash(m.GetReportedHost())), txt(dash(m.GetSeenAddress())), txt(dash(m.GetReportedOs())), txt(dash(strings.Join(m.GetLabels(), ","))),
-			txt(dash(versions(live.GetHeld()))), txt(alone), txt(dash(live.GetRelease())), txt(m.GetEntry()), txt(m.GetJoinedBy()),
-			txt(dash(strings.Join(m.GetRoles(), ","))), txt(dash(strings.Join(m.GetOrganizations(), ","))),
-			txt(itoa(int64(len(m.GetDomains())))), txt(short(m.GetKeyId())))
+		t.Add(conditionOf(m, now).cell(), term.Txt(m.GetKind()+"/"+m.GetName()),
+			term.Txt(relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report),
+			currentOf(live), term.Txt(command.Dash(m.GetReportedHost())), term.Txt(command.Dash(m.GetSeenAddress())), term.Txt(command.Dash(m.GetReportedOs())), term.Txt(command.Dash(strings.Join(m.GetLabels(), ","))),
+			term.Txt(command.Dash(versions(live.GetHeld()))), term.Txt(alone), term.Txt(command.Dash(live.GetRelease())), term.Txt(m.GetEntry()), term.Txt(m.GetJoinedBy()),
+			term.Txt(command.Dash(strings.Join(m.GetRoles(),
+				","))), term.Txt(command.Dash(strings.Join(m.GetOrganizations(), ","))),
+			term.Txt(itoa(int64(len(m.GetDomains())))), term.Txt(short(m.GetKeyId())))
 	}
 	return t
 }
@@ -209,7 +205,7 @@ func memberTable(members []*fealtyv1.Member, now time.Time) *table {
 // currentOf says how much of what a member holds is the newest that there is: it is
 // fresh by the member's own word. What has no freshness is not counted: a bootstrap that
 // the runtime took the place of. Of a member that is not connected nobody knows.
-func currentOf(live *fealtyv1.Live) cell {
+func currentOf(live *fealtyv1.Live) term.Cell {
 	held, fresh := 0, 0
 	for _, h := range live.GetHeld() {
 		switch h.GetFreshness() {
@@ -222,11 +218,11 @@ func currentOf(live *fealtyv1.Live) cell {
 	}
 	switch text := fmt.Sprintf("%d/%d current", fresh, held); {
 	case !live.GetConnected() || held == 0:
-		return txt("-")
+		return term.Txt("-")
 	case fresh < held:
-		return painted(amber, text)
+		return term.Painted(term.Amber, text)
 	default:
-		return txt(text)
+		return term.Txt(text)
 	}
 }
 
@@ -239,49 +235,51 @@ func versions(held []*fealtyv1.HeldVersion) string {
 	return strings.Join(out, ", ")
 }
 
-func memberFacts(m *fealtyv1.Member, now time.Time) facts {
-	var f facts
+func memberFacts(m *fealtyv1.Member, now time.Time) term.Facts {
+	var f term.Facts
 	is, live := conditionOf(m, now), m.GetLive()
-	f.add("member", m.GetSpiffeId())
-	f.paint("state", is.paint, is.shape+" "+is.word)
+	f.Add("member", m.GetSpiffeId())
+	f.Paint("state", is.paint, is.shape+" "+is.word)
 	if m.GetBanned() {
-		f.add("banned for", m.GetBanReason())
+		f.Add("banned for", m.GetBanReason())
 	}
 	if m.GetDrainingSince() != nil {
-		f.paint("draining", amber, joinWords("since "+joinWords(when(m.GetDrainingSince()), " by ", m.GetDrainedBy()), ": ", m.GetDrainReason()))
+		f.Paint("draining", term.Amber,
+			command.JoinWords("since "+command.JoinWords(command.When(m.GetDrainingSince()), " by ",
+				m.GetDrainedBy()), ": ", m.GetDrainReason()))
 	}
 	if is != isCertified {
-		f.add("contact", contactOf(m, now))
+		f.Add("contact", contactOf(m, now))
 	}
-	f.add("svid ends", when(m.GetSvidNotAfter())+", "+relative(m.GetSvidNotAfter().AsTime(), now))
-	f.add("key", m.GetKeyId())
-	f.add("joined", joinWords(when(m.GetJoinedAt()), " by ", m.GetJoinedBy()))
-	f.add("entry", m.GetEntry())
-	f.add("labels", strings.Join(m.GetLabels(), ", "))
-	f.add("reported host", joinWords(m.GetReportedHost(), ", ", m.GetReportedOs()))
-	f.add("reported addresses", strings.Join(m.GetReportedAddresses(), ", "))
-	f.add("joined from", m.GetSeenAddress())
-	f.add("roles", strings.Join(m.GetRoles(), ", "))
-	f.add("organizations", strings.Join(m.GetOrganizations(), ", "))
-	f.add("domains", strings.Join(m.GetDomains(), ", "))
+	f.Add("svid ends", command.When(m.GetSvidNotAfter())+", "+relative(m.GetSvidNotAfter().AsTime(), now))
+	f.Add("key", m.GetKeyId())
+	f.Add("joined", command.JoinWords(command.When(m.GetJoinedAt()), " by ", m.GetJoinedBy()))
+	f.Add("entry", m.GetEntry())
+	f.Add("labels", strings.Join(m.GetLabels(), ", "))
+	f.Add("reported host", command.JoinWords(m.GetReportedHost(), ", ", m.GetReportedOs()))
+	f.Add("reported addresses", strings.Join(m.GetReportedAddresses(), ", "))
+	f.Add("joined from", m.GetSeenAddress())
+	f.Add("roles", strings.Join(m.GetRoles(), ", "))
+	f.Add("organizations", strings.Join(m.GetOrganizations(), ", "))
+	f.Add("domains", strings.Join(m.GetDomains(), ", "))
 	if live.GetLastReport() != nil {
-		f.add("last report", when(live.GetLastReport())+", "+relative(live.GetLastReport().AsTime(), now))
+		f.Add("last report", command.When(live.GetLastReport())+", "+relative(live.GetLastReport().AsTime(), now))
 	}
 	if live.GetAutonomousUntil() != nil {
-		f.add("works alone", aloneWords(live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), now))
+		f.Add("works alone", aloneWords(live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), now))
 	}
 	if at := live.GetSvidNotAfter(); at != nil && !at.AsTime().Equal(m.GetSvidNotAfter().AsTime()) {
-		f.add("uses a svid until", when(at))
+		f.Add("uses a svid until", command.When(at))
 	}
 	for _, p := range lastPeriods(live.GetDegradedPeriods()) {
-		f.paint("degraded", amber, periodWords(p, now))
+		f.Paint("degraded", term.Amber, periodWords(p, now))
 	}
-	f.add("release", live.GetRelease())
-	if c := currentOf(live); c.text != "-" {
-		f.paint("current", c.paint, c.text)
+	f.Add("release", live.GetRelease())
+	if c := currentOf(live); c.Text != "-" {
+		f.Paint("current", c.Paint, c.Text)
 	}
-	f.add("holds", versions(live.GetHeld()))
-	f.paint("refused", amber, live.GetLastRefusal())
+	f.Add("holds", versions(live.GetHeld()))
+	f.Paint("refused", term.Amber, live.GetLastRefusal())
 	return f
 }
 
@@ -297,12 +295,12 @@ func lastPeriods(all []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
 
 // periodWords says when a node was in degraded mode, and what its guard was asked.
 func periodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
-	words := "since " + when(p.GetSince()) + ", " + relative(p.GetSince().AsTime(), now)
+	words := "since " + command.When(p.GetSince()) + ", " + relative(p.GetSince().AsTime(), now)
 	if p.GetUntil() != nil {
-		words = "from " + when(p.GetSince()) + " to " + when(p.GetUntil())
+		words = "from " + command.When(p.GetSince()) + " to " + command.When(p.GetUntil())
 	}
 	if p.GetOverAt() != nil {
-		words += "; over at " + when(p.GetOverAt()) + " by " + p.GetLimit()
+		words += "; over at " + command.When(p.GetOverAt()) + " by " + p.GetLimit()
 	}
 	var permitted, refused []string
 	for _, t := range p.GetActions() {
@@ -313,14 +311,15 @@ func periodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
 			refused = append(refused, fmt.Sprintf("%s %d", t.GetAction(), t.GetRefused()))
 		}
 	}
-	return joinWords(joinWords(words, "; permitted: ", strings.Join(permitted, ", ")), "; refused: ", strings.Join(refused, ", "))
+	return command.JoinWords(command.JoinWords(words, "; permitted: ", strings.Join(permitted, ", ")),
+		"; refused: ", strings.Join(refused, ", "))
 }
 
 func (c *CLI) memberShow() *cobra.Command {
 	return c.command(spec{
 		use: "show MEMBER", short: "show a member, named as KIND/NAME",
 		sample: "  fealty member show data/node-c",
-		groups: []group{client}, args: exactly("MEMBER"), complete: c.memberNames,
+		groups: []group{client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
@@ -331,7 +330,8 @@ func (c *CLI) memberShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error { return p.facts(memberFacts(resp.GetMember(), c.env.Now())) }})
+				return c.print(result{ofMessage(resp),
+					func(p *term.Page) error { return p.Facts(memberFacts(resp.GetMember(), c.env.Now())) }})
 			})
 		},
 	})
@@ -345,7 +345,7 @@ func (c *CLI) memberWait() *cobra.Command {
 		use: "wait MEMBER", short: "wait until a member joined, is connected, is drained, or is gone",
 		sample: `  fealty member wait data/node-c --wait=2m
   fealty member wait data/node-c --for gone`,
-		groups: []group{client}, args: exactly("MEMBER"), complete: c.memberNames,
+		groups: []group{client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
@@ -404,9 +404,16 @@ func (c *CLI) waitFor(ctx context.Context, s *services, req *fealtyv1.GetMemberR
 		return err
 	}
 	if m == nil {
-		return c.print(result{object{{"gone", path}}, func(p *page) error { p.line("%s is no member", path); return nil }})
+		return c.print(result{object{{"gone", path}}, func(p *term.Page) error {
+			p.Line("%s is no member",
+				path)
+			return nil
+		}})
 	}
-	return c.print(result{object{{"member", ofMessage(m)}}, func(p *page) error { return p.facts(memberFacts(m, c.env.Now())) }})
+	return c.print(result{object{{"member", ofMessage(m)}}, func(p *term.Page) error {
+		return p.Facts(memberFacts(m,
+			c.env.Now()))
+	}})
 }
 
 // drained reports whether a member can be removed without taking anything along.
@@ -438,7 +445,7 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 	var reason string
 	var wait waiting
 	cmd := c.command(spec{
-		use: m.use, short: m.short, long: m.long, groups: []group{client}, args: exactly("MEMBER"), complete: c.memberNames,
+		use: m.use, short: m.short, long: m.long, groups: []group{client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
@@ -446,7 +453,8 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 			}
 			path := kind + "/" + name
 			if (m.reasonRequired || forced) && reason == "" {
-				return missing("--reason", "it is kept in the audit log, and shown to whoever asks why", "--reason TEXT")
+				return command.Missing("--reason", "it is kept in the audit log, and shown to whoever asks why",
+					"--reason TEXT")
 			}
 			if m.risk != "" && !dry {
 				risk := m.risk
@@ -468,14 +476,14 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 				if !dry && wait.d > 0 {
 					return c.waitFor(ctx, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, m.until, wait)
 				}
-				return c.print(result{data, func(p *page) error {
+				return c.print(result{data, func(p *term.Page) error {
 					if dry {
 						if member != nil {
-							return p.facts(memberFacts(member, c.env.Now()))
+							return p.Facts(memberFacts(member, c.env.Now()))
 						}
 						return nil
 					}
-					p.advise("%s", joinText(path+" is "+m.done, more))
+					p.Advise("%s", joinText(path+" is "+m.done, more))
 					return nil
 				}})
 			})
@@ -490,7 +498,7 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 	if m.until != "" {
 		wait.flag(cmd, "wait until it is "+m.until)
 	}
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	if m.risk != "" {
 		cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	}
@@ -514,7 +522,7 @@ replaced. With --wait the command ends when the member owns nothing any more. Dr
 				more = "it owns nothing; fealty member remove " + a.kind + "/" + a.name + " takes it out"
 			}
 			if !resp.GetChanged() {
-				more = joinWords("it was already", "; ", more)
+				more = command.JoinWords("it was already", "; ", more)
 			}
 			return ofMessage(resp), resp.GetMember(), more, nil
 		},
@@ -618,16 +626,6 @@ func (c *CLI) memberUnban() *cobra.Command {
 	})
 }
 
-// missing says that a flag is needed.
-func missing(flag, why, want string) error {
-	return explain.New(explain.BadValue, "name", flag, "value", "missing", "problem", why, "want", want)
-}
-
-// dryRun adds --dry-run to a command that changes something.
-func dryRun(cmd *cobra.Command, dry *bool) {
-	cmd.Flags().BoolVar(dry, "dry-run", false, "check everything, say what would be done, and change nothing")
-}
-
 // relative says how far t is from now.
 func relative(t, now time.Time) string {
 	switch d := t.Sub(now); {
@@ -642,27 +640,12 @@ func relative(t, now time.Time) string {
 	}
 }
 
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
 // short shows the beginning of a hash.
 func short(s string) string {
 	if len(s) <= 16 {
 		return s
 	}
 	return s[:16]
-}
-
-// joinWords joins two texts by words, unless one is blank.
-func joinWords(a, words, b string) string {
-	if a == "" || b == "" {
-		return a + b
-	}
-	return a + words + b
 }
 
 // lifetime is a flag with a duration above 0.

@@ -106,14 +106,6 @@ func enumWord(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	return strings.ToLower(strings.TrimPrefix(string(value.Name()), prefix))
 }
 
-// when returns a time of a message for a person, or "".
-func when(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return ""
-	}
-	return t.AsTime().UTC().Format(time.RFC3339)
-}
-
 // span says how long d is, in its two largest units: 3d 4h. A year has 365 days.
 func span(d time.Duration) string {
 	if d < 0 {

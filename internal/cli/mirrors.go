@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
 )
@@ -15,7 +16,7 @@ import (
 func checkMirror(text string) string {
 	if isURL(text) {
 		if problem := mirror.CheckURL(text); problem != "" {
-			return shownArg(text) + ": " + problem
+			return command.ShownArg(text) + ": " + problem
 		}
 		return ""
 	}
@@ -45,7 +46,7 @@ func (c *CLI) mirrors(cfg *config) (named []mirror.Source, open func(string) (mi
 	for _, place := range places {
 		source, err := openMirror(cfg, place, ca)
 		if err != nil {
-			return nil, nil, bad(shownArg(place), err.Error(), "https://HOST/PATH or a folder")
+			return nil, nil, bad(command.ShownArg(place), err.Error(), "https://HOST/PATH or a folder")
 		}
 		named = append(named, source)
 	}

@@ -3,13 +3,13 @@ package cli
 import (
 	"bufio"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 // format is how data is printed.
@@ -55,35 +55,7 @@ func (c *CLI) formatOf(args []string) format {
 // it to people.
 type result struct {
 	data object
-	show func(p *page) error
-}
-
-// A page is where a result is shown to a person.
-type page struct {
-	w      io.Writer
-	wide   bool
-	colour bool
-	width  int // 0: no limit
-
-	called func(string) string // puts the name of the program into the commands of a text
-}
-
-func (p *page) line(format string, args ...any) {
-	fmt.Fprintln(p.w, sanitize(fmt.Sprintf(format, args...)))
-}
-
-// advise writes a line of our own words, in which commands are to be pasted. Values
-// that somebody else wrote go through line, which changes nothing in them.
-func (p *page) advise(format string, args ...any) {
-	fmt.Fprintln(p.w, sanitize(p.called(fmt.Sprintf(format, args...))))
-}
-
-func (p *page) table(t *table) error { return t.write(p.w, p.wide, p.colour, p.width) }
-func (p *page) facts(f facts) error  { return f.write(p.w, p.colour, p.width) }
-
-// heading begins a part of the page.
-func (p *page) heading(text string) {
-	fmt.Fprintln(p.w, "\n"+bold.on(sanitize(text), p.colour))
+	show func(p *term.Page) error
 }
 
 // print writes a result in the format that was asked for, at once.
@@ -96,7 +68,8 @@ func (c *CLI) print(r result) error {
 	case asYAML:
 		err = writeYAML(w, stamped(r.data))
 	default:
-		err = r.show(&page{w: w, wide: c.format == asWide, colour: c.coloured(c.env.Stdout), width: c.width(), called: c.called})
+		err = r.show(&term.Page{W: w, Wide: c.format == asWide, Colour: c.coloured(c.env.Stdout), Width: c.width(),
+			Called: c.called})
 	}
 	if err == nil {
 		err = w.Flush()
@@ -111,7 +84,7 @@ func (c *CLI) printList(names []string, r result) error {
 	}
 	w := bufio.NewWriter(c.env.Stdout)
 	for _, name := range names {
-		fmt.Fprintln(w, sanitize(name))
+		fmt.Fprintln(w, term.Sanitize(name))
 	}
 	return w.Flush()
 }
@@ -129,7 +102,7 @@ func (c *CLI) fail(cmd *cobra.Command, err error) int {
 	if e, ok := err.(exitError); ok {
 		return int(e.exit)
 	}
-	e := c.failure(cmd, err)
+	e := failure(cmd, err)
 	c.printError(e)
 	return int(explain.ExitCode(e))
 }
@@ -144,11 +117,11 @@ func (c *CLI) printError(e *explain.Error) {
 	default:
 		colour := c.coloured(c.env.Stderr)
 		for i, line := range e.Lines() {
-			p := plain
+			p := term.Plain
 			if i == 0 {
-				p = red
+				p = term.Red
 			}
-			fmt.Fprintln(c.env.Stderr, "fealty: "+p.on(sanitize(c.called(line)), colour))
+			fmt.Fprintln(c.env.Stderr, "fealty: "+p.On(term.Sanitize(c.called(line)), colour))
 		}
 	}
 }

@@ -13,16 +13,18 @@ import (
 
 	"filippo.io/age"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
+	terminal "golang.org/x/term"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -83,17 +85,18 @@ secret leaves this machine, and nothing of a share is shown.`,
 	f.BoolVar(&in.force, "force", false, "have the coordinator make the seed of the shares without asking ready ones once more")
 	f.BoolVar(&in.yes, "yes", false, "do not ask before a share for a signed restore that goes back behind what this machine saw")
 	marksFlag(cmd, &in.marks)
-	dryRun(cmd, &in.dry)
+	command.DryRun(cmd.Flags(), &in.dry)
 	in.wait.flag(cmd, "bring the share until the coordinator is ready, for so long at most")
 	return cmd
 }
 
 func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
 	if len(in.shares) == 0 {
-		return missing("--share", "it is an owner's share that brings the seed back", "--share FILE, as an admin got it from the first set, a reshare, or fealty manifest shares on the coordinator's machine")
+		return command.Missing("--share", "it is an owner's share that brings the seed back", "--share FILE, as an admin got it from the first set, a reshare, or fealty manifest shares on the coordinator's machine")
 	}
 	if len(in.keys) == 0 {
-		return missing("--share-key", "the share file is encrypted to its owner's key", "--share-key FILE, the age key file or SSH key whose public half the manifest names")
+		return command.Missing("--share-key", "the share file is encrypted to its owner's key",
+			"--share-key FILE, the age key file or SSH key whose public half the manifest names")
 	}
 	for _, x := range []struct {
 		set  bool
@@ -218,11 +221,11 @@ func (c *CLI) passphrase(ctx context.Context, cfg *config, file, key string) ([]
 // askSecret asks on a terminal, and does not show the answer. The terminal is left
 // as it was found, also if ctx ends first.
 func (c *CLI) askSecret(ctx context.Context, fd int, what string) ([]byte, error) {
-	before, err := term.GetState(fd)
+	before, err := terminal.GetState(fd)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(c.env.Stderr, "fealty: %s: ", sanitize(what))
+	fmt.Fprintf(c.env.Stderr, "fealty: %s: ", term.Sanitize(what))
 	defer fmt.Fprintln(c.env.Stderr) // the line end of the answer is not shown either
 	type answer struct {
 		secret []byte
@@ -231,12 +234,12 @@ func (c *CLI) askSecret(ctx context.Context, fd int, what string) ([]byte, error
 	answered := make(chan answer, 1)
 	// The read ends with the process: a terminal cannot be told to stop waiting.
 	go func() {
-		secret, err := term.ReadPassword(fd)
+		secret, err := terminal.ReadPassword(fd)
 		answered <- answer{secret, err}
 	}()
 	select {
 	case <-ctx.Done():
-		return nil, errors.Join(ctx.Err(), term.Restore(fd, before))
+		return nil, errors.Join(ctx.Err(), terminal.Restore(fd, before))
 	case a := <-answered:
 		return a.secret, a.err
 	}
@@ -482,28 +485,29 @@ func (b *broughtOne) result() result {
 		{"needed", b.progress.Needed}, {"brought", texts(b.progress.Brought)}, {"missing", texts(b.progress.Missing)},
 		{"recovered", b.progress.Recovered}, {"authority_epoch", epoch}, {"head", hash.String()}, {"manifest_hash", m.Hash().String()},
 	}
-	return result{data, func(p *page) error {
-		var f facts
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
 		if b.progress.Recovered {
-			f.paint("seed", green, "● back: the coordinator is ready")
+			f.Paint("seed", term.Green, "● back: the coordinator is ready")
 		} else {
-			f.paint("seed", amber, fmt.Sprintf("▲ %d of %d shares are in", len(b.progress.Brought), b.progress.Needed))
+			f.Paint("seed", term.Amber, fmt.Sprintf("▲ %d of %d shares are in", len(b.progress.Brought),
+				b.progress.Needed))
 		}
-		f.add("cluster", m.Cluster)
-		f.add("coordinator", b.seen.Coordinator)
+		f.Add("cluster", m.Cluster)
+		f.Add("coordinator", b.seen.Coordinator)
 		if b.progress.Recovered && b.progress.Head.IsZero() {
-			f.add("share", "sent; fealty status says where the history is now")
-			return p.facts(f)
+			f.Add("share", "sent; fealty status says where the history is now")
+			return p.Facts(f)
 		}
 		if b.progress.Recovered {
-			f.add("authority epoch", itoa(int64(epoch)))
-			f.add("head", hash.String())
-			return p.facts(f)
+			f.Add("authority epoch", itoa(int64(epoch)))
+			f.Add("head", hash.String())
+			return p.Facts(f)
 		}
-		f.add("brought", dash(strings.Join(b.progress.Brought, ", ")))
-		f.add("missing", strings.Join(b.progress.Missing, ", "))
-		f.add("attempt", b.seen.Attempt+", until "+b.seen.Ends.UTC().Format(time.RFC3339))
-		return p.facts(f)
+		f.Add("brought", command.Dash(strings.Join(b.progress.Brought, ", ")))
+		f.Add("missing", strings.Join(b.progress.Missing, ", "))
+		f.Add("attempt", b.seen.Attempt+", until "+b.seen.Ends.UTC().Format(time.RFC3339))
+		return p.Facts(f)
 	}}
 }
 
@@ -590,23 +594,23 @@ func drillResult(found []drilled, good map[string]bool, head *recovery.Head) res
 		data = append(data, member{"needed", head.Threshold}, member{"cluster", head.Cluster}, member{"head", head.Hash.String()}, member{"index", head.Index}, member{"owners", texts(head.Owners())})
 	}
 	data = append(data, member{"enough", enough})
-	return result{data, func(p *page) error {
-		t := &table{columns: []column{{title: "FILE"}, {title: "OWNER"}, {title: "SHARE", least: 12}}}
+	return result{data, func(p *term.Page) error {
+		t := &term.Table{Columns: []term.Column{{Title: "FILE"}, {Title: "OWNER"}, {Title: "SHARE", Least: 12}}}
 		for _, d := range found {
-			cell := txt("● good")
+			cell := term.Txt("● good")
 			if d.err != nil {
-				cell = txt("✗ " + string(d.err.Code) + ": " + d.err.Why)
+				cell = term.Txt("✗ " + string(d.err.Code) + ": " + d.err.Why)
 			}
-			t.add(txt(d.file), txt(d.owner), cell)
+			t.Add(term.Txt(d.file), term.Txt(d.owner), cell)
 		}
-		if err := p.table(t); err != nil || head == nil {
+		if err := p.Table(t); err != nil || head == nil {
 			return err
 		}
-		p.line("%s", "")
+		p.Line("%s", "")
 		if enough {
-			p.line("%s", fmt.Sprintf("%d of %d needed: these would bring back the seed of %s.", len(good), head.Threshold, head.Cluster))
+			p.Line("%s", fmt.Sprintf("%d of %d needed: these would bring back the seed of %s.", len(good), head.Threshold, head.Cluster))
 		} else {
-			p.line("%s", fmt.Sprintf("%d of %d needed: these alone would not bring back the seed of %s.", len(good), head.Threshold, head.Cluster))
+			p.Line("%s", fmt.Sprintf("%d of %d needed: these alone would not bring back the seed of %s.", len(good), head.Threshold, head.Cluster))
 		}
 		return nil
 	}}

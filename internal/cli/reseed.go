@@ -13,7 +13,9 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -49,7 +51,7 @@ same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
 		sample: `  fealty manifest reseed --sign-with alice.key --reason "c2 was stolen"
   fealty manifest reseed without-c2.yaml --prepare reseed.json
   fealty manifest reseed --commit reseed.json --signature alice.sig --signature bob.sig`,
-		groups: []group{client}, args: atMostOne("FILE"),
+		groups: []group{client}, args: command.AtMostOne("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			return c.reseedCluster(ctx, cfg, in, args)
 		},
@@ -60,7 +62,7 @@ same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
 	f.StringVar(&in.commit, "commit", "", "bring the seed into force that was prepared with this file")
 	f.StringArrayVar(&in.signatures, "signature", nil, "a signature that manifest sign-reseed made; once for each signer")
 	f.StringVar(&in.reason, "reason", "", "why, for the history; at most 256 bytes")
-	dryRun(cmd, &in.dry)
+	command.DryRun(cmd.Flags(), &in.dry)
 	return cmd
 }
 
@@ -76,7 +78,8 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 	case len(in.signatures) > 0 && in.commit == "":
 		return conflictingFlags("--signature", "given without --commit", "--commit FILE, the file that was signed")
 	case in.prepare == "" && len(in.keys)+len(in.signatures) == 0 && !in.dry:
-		return missing("--sign-with", "the signers authorize a new seed", "--sign-with KEY, or --prepare FILE for signers who sit apart")
+		return command.Missing("--sign-with", "the signers authorize a new seed",
+			"--sign-with KEY, or --prepare FILE for signers who sit apart")
 	}
 	var set []byte
 	if len(args) > 0 {
@@ -98,7 +101,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 	}
 	req := &fealtyv1.CommitReseedRequest{Reason: in.reason, DryRun: in.dry}
 	for _, file := range in.signatures {
-		sig, err := c.readSignature(cfg, file)
+		sig, err := readSignature(cfg, file)
 		if err != nil {
 			return err
 		}
@@ -132,7 +135,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 					return err
 				}
 				c.talk("next: each signer runs fealty manifest sign-reseed %s --sign-with KEY --out NAME.sig; then, at this coordinator and before %s: fealty manifest reseed --commit %s --signature NAME.sig …",
-					in.prepare, when(p.GetExpiresAt()), in.prepare)
+					in.prepare, command.When(p.GetExpiresAt()), in.prepare)
 				return nil
 			}
 			req.Change = p.GetChange()
@@ -203,7 +206,7 @@ type reseedSignature struct {
 
 const reseedSignatureSchema = "fealty.reseed-signature/v1"
 
-func (c *CLI) readSignature(cfg *config, file string) (*fealtyv1.ManifestSignature, error) {
+func readSignature(cfg *config, file string) (*fealtyv1.ManifestSignature, error) {
 	data, err := readFile(cfg.within(file), maxSignatureFile)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "signature", "file", file)
@@ -235,17 +238,17 @@ func (c *CLI) manifestSignReseed() *cobra.Command {
 The signature authorizes this change of root at this place of the history, and nothing else. Compare cluster,
 roots and manifest with what you were told on another way.`,
 		sample: "  fealty manifest sign-reseed reseed.json --sign-with alice.key --out alice.sig",
-		args:   exactly("FILE"),
+		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *config, args []string) error {
 			change, err := readFile(cfg.within(args[0]), snapshot.MaxRecord)
 			if err != nil {
 				return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", args[0])
 			}
 			if keyFile == "" {
-				return missing("--sign-with", "a signature needs a key", "--sign-with KEY")
+				return command.Missing("--sign-with", "a signature needs a key", "--sign-with KEY")
 			}
 			if out == "" {
-				return missing("--out", "the signature goes into a file", "--out FILE")
+				return command.Missing("--out", "the signature goes into a file", "--out FILE")
 			}
 			keys, err := readKeys(cfg, []string{keyFile})
 			if err != nil {
@@ -266,7 +269,8 @@ roots and manifest with what you were told on another way.`,
 			if err != nil {
 				return err
 			}
-			return c.print(result{changeObject(parsed), func(p *page) error { return p.facts(changeFacts(parsed)) }})
+			return c.print(result{changeObject(parsed),
+				func(p *term.Page) error { return p.Facts(changeFacts(parsed)) }})
 		},
 	})
 	f := cmd.Flags()
@@ -283,43 +287,43 @@ func changeObject(r snapshot.RootChange) object {
 	}
 }
 
-func changeFacts(r snapshot.RootChange) facts {
-	var f facts
-	f.add("cluster", r.ClusterID)
-	f.add("seed epoch", itoa(int64(r.SeedEpoch)))
-	f.add("authority epoch", itoa(int64(r.AuthorityEpoch)))
-	f.add("index", itoa(int64(r.Index)))
-	f.add("after", r.Previous.String())
-	f.add("manifest", r.Manifest.String())
-	f.add("root that leaves", r.PreviousRoot.String())
-	f.add("root that comes", r.Root.String())
+func changeFacts(r snapshot.RootChange) term.Facts {
+	var f term.Facts
+	f.Add("cluster", r.ClusterID)
+	f.Add("seed epoch", itoa(int64(r.SeedEpoch)))
+	f.Add("authority epoch", itoa(int64(r.AuthorityEpoch)))
+	f.Add("index", itoa(int64(r.Index)))
+	f.Add("after", r.Previous.String())
+	f.Add("manifest", r.Manifest.String())
+	f.Add("root that leaves", r.PreviousRoot.String())
+	f.Add("root that comes", r.Root.String())
 	return f
 }
 
 func preparedResult(p *fealtyv1.PrepareReseedResponse, r snapshot.RootChange) result {
 	data := append(changeObject(r), member{"members", p.GetMembers()}, member{"tokens_voided", p.GetTokensVoided()})
-	return result{data, func(pg *page) error {
+	return result{data, func(pg *term.Page) error {
 		f := changeFacts(r)
-		f.add("members to follow", itoa(int64(p.GetMembers())))
-		f.add("tokens voided", itoa(int64(p.GetTokensVoided())))
-		f.add("expires", when(p.GetExpiresAt()))
-		return pg.facts(f)
+		f.Add("members to follow", itoa(int64(p.GetMembers())))
+		f.Add("tokens voided", itoa(int64(p.GetTokensVoided())))
+		f.Add("expires", command.When(p.GetExpiresAt()))
+		return pg.Facts(f)
 	}}
 }
 
 func reseeded(resp *fealtyv1.CommitReseedResponse) result {
-	return result{ofMessage(resp), func(p *page) error {
+	return result{ofMessage(resp), func(p *term.Page) error {
 		t := resp.GetTransition()
-		var f facts
-		f.add("seed epoch", itoa(int64(resp.GetSeedEpoch())))
-		f.add("root", keyText(resp.GetRootKey()))
-		f.add("transaction key", keyText(resp.GetTransactionKey()))
-		f.add("index", itoa(int64(t.GetIndex())))
-		f.add("authority epoch", itoa(int64(t.GetAuthorityEpoch())))
-		f.add("members to follow", itoa(int64(resp.GetMembers())))
-		f.add("tokens voided", itoa(int64(resp.GetTokensVoided())))
-		f.add("reason", t.GetReason())
-		return p.facts(f)
+		var f term.Facts
+		f.Add("seed epoch", itoa(int64(resp.GetSeedEpoch())))
+		f.Add("root", keyText(resp.GetRootKey()))
+		f.Add("transaction key", keyText(resp.GetTransactionKey()))
+		f.Add("index", itoa(int64(t.GetIndex())))
+		f.Add("authority epoch", itoa(int64(t.GetAuthorityEpoch())))
+		f.Add("members to follow", itoa(int64(resp.GetMembers())))
+		f.Add("tokens voided", itoa(int64(resp.GetTokensVoided())))
+		f.Add("reason", t.GetReason())
+		return p.Facts(f)
 	}}
 }
 

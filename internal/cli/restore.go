@@ -12,10 +12,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/backup"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -50,7 +52,7 @@ and members that hold newer bans show them when the coordinators are back.`,
   fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --request-out restore.json
   fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --signature bob.sig
   fealty backup restore --in-place --store postgres://db.example/fealty --sign-with signer.key`,
-		groups: []group{ofRestore}, args: atMostOne("FILE"),
+		groups: []group{ofRestore}, args: command.AtMostOne("FILE"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			switch {
 			case in.inPlace && len(args) > 0:
@@ -58,7 +60,8 @@ and members that hold newer bans show them when the coordinators are back.`,
 			case in.inPlace:
 				return c.restoreInPlace(ctx, cfg, in)
 			case len(args) == 0:
-				return missing("FILE", "a restore reads a backup", "the file that fealty backup create wrote, or --in-place for a store that went back")
+				return command.Missing("FILE", "a restore reads a backup",
+					"the file that fealty backup create wrote, or --in-place for a store that went back")
 			}
 			return c.restoreBackup(ctx, cfg, args[0], in)
 		},
@@ -70,13 +73,14 @@ and members that hold newer bans show them when the coordinators are back.`,
 	f.StringVar(&in.reason, "reason", "", "why, for the history; at most 256 bytes")
 	f.BoolVar(&in.inPlace, "in-place", false, "read no backup: have the cluster go on from what the store holds, after it went back")
 	f.StringVar(&in.requestOut, "request-out", "", "write what signers sign elsewhere to this new file")
-	dryRun(cmd, &in.dry)
+	command.DryRun(cmd.Flags(), &in.dry)
 	return cmd
 }
 
 func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in restoreFlags) error {
 	if cfg.find("store").text == "" {
-		return missing("--store", "a backup is restored into a store of its own", "--store URL of an empty store")
+		return command.Missing("--store", "a backup is restored into a store of its own",
+			"--store URL of an empty store")
 	}
 	if len(in.reason) > history.MaxReasonBytes {
 		return explain.New(explain.BadValue, "name", "--reason", "value", "given", "problem", fmt.Sprintf("it has more than %d bytes", history.MaxReasonBytes), "want", "a shorter one")
@@ -100,7 +104,7 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in re
 		return err
 	}
 	request := history.RequestRestore(plan.Transition(found.History), found.History.Manifest())
-	if err := c.signRestore(cfg, in, found.History.Manifest(), request, plan); err != nil {
+	if err := signRestore(cfg, in, found.History.Manifest(), request, plan); err != nil {
 		return err
 	}
 	if in.requestOut != "" && !in.dry { // the clocks of another plan are others
@@ -162,7 +166,7 @@ func restorePlan(ctx context.Context, st store.Store, name, file string, found *
 }
 
 // signRestore adds the signatures that are given to the plan.
-func (c *CLI) signRestore(cfg *config, in restoreFlags, m *manifest.Manifest, request history.RestoreRequest, plan *backup.Intent) error {
+func signRestore(cfg *config, in restoreFlags, m *manifest.Manifest, request history.RestoreRequest, plan *backup.Intent) error {
 	keys, err := readKeys(cfg, in.signWith)
 	if err != nil {
 		return err
@@ -203,7 +207,7 @@ func (c *CLI) signRestore(cfg *config, in restoreFlags, m *manifest.Manifest, re
 func (c *CLI) restoreInPlace(ctx context.Context, cfg *config, in restoreFlags) error {
 	switch {
 	case cfg.find("store").text == "":
-		return missing("--store", "a store goes on in place", "--store URL of the store that went back")
+		return command.Missing("--store", "a store goes on in place", "--store URL of the store that went back")
 	case len(in.keys) > 0 || in.passphraseFile != "" || in.transactionKey != "":
 		return explain.New(explain.BadValue, "name", "--share-key, --passphrase-file and --transaction-key", "value", "given", "problem", "nothing is read from a backup in place", "want", "none of them with --in-place")
 	case len(in.reason) > history.MaxReasonBytes:
@@ -225,7 +229,7 @@ func (c *CLI) restoreInPlace(ctx context.Context, cfg *config, in restoreFlags) 
 	if err != nil {
 		return restoreFailed(name, "", err)
 	}
-	if err := c.signRestore(cfg, in, found.Manifest, request, found.Intent); err != nil {
+	if err := signRestore(cfg, in, found.Manifest, request, found.Intent); err != nil {
 		return err
 	}
 	if in.requestOut != "" && !in.dry {
@@ -274,19 +278,19 @@ func inPlaceResult(name string, found *backup.Standing) result {
 		{"index", number(plan.Index)}, {"authority_epoch", number(plan.AuthorityEpoch)}, {"floor", number(uint64(plan.Floor))},
 		{"signed", texts(signed)}, {"not_signed", texts(missing)}, {"signatures_needed", m.Signers.Threshold}, {"whole", true},
 	}
-	return result{data, func(p *page) error {
-		var f facts
-		f.add("store", name)
-		f.add("cluster", m.Cluster)
-		f.add("holds", plural(int(found.Entries), "entry", "entries"))
-		f.add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", short(found.Hash.String()), found.Head.Index, found.Head.AuthorityEpoch))
-		f.add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch, plan.Floor))
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Add("store", name)
+		f.Add("cluster", m.Cluster)
+		f.Add("holds", plural(int(found.Entries), "entry", "entries"))
+		f.Add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", short(found.Hash.String()), found.Head.Index, found.Head.AuthorityEpoch))
+		f.Add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch, plan.Floor))
 		have := fmt.Sprintf("%d of %d", len(signed), m.Signers.Threshold)
 		if len(signed) > 0 {
 			have += ": " + strings.Join(signed, ", ")
 		}
-		f.add("signatures", have)
-		return p.facts(f)
+		f.Add("signatures", have)
+		return p.Facts(f)
 	}}
 }
 
@@ -334,19 +338,19 @@ func restoreResult(name string, found *backup.Contents, plan *backup.Intent) res
 		{"index", number(plan.Index)}, {"authority_epoch", number(plan.AuthorityEpoch)}, {"floor", number(uint64(plan.Floor))},
 		{"signed", texts(signed)}, {"not_signed", texts(missing)}, {"signatures_needed", m.Signers.Threshold}, {"whole", plan.Whole},
 	}
-	return result{data, func(p *page) error {
-		var f facts
-		f.add("store", name)
-		f.add("cluster", found.Header.Cluster)
-		f.add("backup of", found.Header.CreatedAt.UTC().Format(time.RFC3339))
-		f.add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", short(head.Hash.String()), head.Index, head.AuthorityEpoch))
-		f.add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch, plan.Floor))
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Add("store", name)
+		f.Add("cluster", found.Header.Cluster)
+		f.Add("backup of", found.Header.CreatedAt.UTC().Format(time.RFC3339))
+		f.Add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", short(head.Hash.String()), head.Index, head.AuthorityEpoch))
+		f.Add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch, plan.Floor))
 		have := fmt.Sprintf("%d of %d", len(signed), m.Signers.Threshold)
 		if len(signed) > 0 {
 			have += ": " + strings.Join(signed, ", ")
 		}
-		f.add("signatures", have)
-		return p.facts(f)
+		f.Add("signatures", have)
+		return p.Facts(f)
 	}}
 }
 
@@ -373,10 +377,10 @@ of --out. It covers the backup, the head that the history goes on from and the c
 it works for this restore alone. The digest that it prints is that of the backup: compare it with what fealty backup
 check says of the one you mean.`,
 		sample: "  fealty backup sign restore.json --key alice.key --out alice.sig",
-		args:   exactly("REQUEST"),
+		args:   command.Exactly("REQUEST"),
 		run: func(_ context.Context, cfg *config, args []string) error {
 			if keyFile == "" {
-				return missing("--key", "somebody has to sign", "--key FILE of a signer's key")
+				return command.Missing("--key", "somebody has to sign", "--key FILE of a signer's key")
 			}
 			raw, err := readFile(cfg.within(args[0]), history.MaxRestoreRequestBytes)
 			if err != nil {

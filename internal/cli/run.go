@@ -18,9 +18,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -57,7 +59,7 @@ stolen, set a manifest that does not admit its key. One that runs after all says
 answers is not forgotten.`,
 		sample: `  fealty coordinator forget coordinator-3 --reason "its machine was scrapped"
   fealty coordinator forget coordinator-3 --dry-run`,
-		groups: []group{client}, args: exactly("NAME"),
+		groups: []group{client}, args: command.Exactly("NAME"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			return c.asking(cfg, func(s *services) error {
 				if !dry {
@@ -74,7 +76,11 @@ answers is not forgotten.`,
 					c.planned("coordinator " + args[0] + " would be forgotten")
 				}
 				now := c.env.Now()
-				if err := c.print(result{ofMessage(resp), func(p *page) error { return p.table(replicaTable(resp.GetForgotten(), now)) }}); err != nil || dry {
+				if err := c.print(result{ofMessage(resp),
+					func(p *term.Page) error {
+						return p.Table(replicaTable(resp.GetForgotten(),
+							now))
+					}}); err != nil || dry {
 					return err
 				}
 				c.talk("forgotten; the manifest admits it still, until one is set that does not")
@@ -84,7 +90,7 @@ answers is not forgotten.`,
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }
 
@@ -109,7 +115,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	listener, err := c.listen(ctx, cfg.text("listen"), "--listen")
+	listener, err := listenOn(ctx, cfg.text("listen"), "--listen")
 	if err != nil {
 		return err
 	}
@@ -203,7 +209,7 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-func (c *CLI) listen(ctx context.Context, address, flag string) (net.Listener, error) {
+func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.AddressUnusable, "address", address, "flag", flag, "problem", network(err))
@@ -215,7 +221,7 @@ func (c *CLI) listenMetrics(ctx context.Context, cfg *config) (net.Listener, err
 	if cfg.text("metrics") == "" {
 		return nil, nil
 	}
-	return c.listen(ctx, cfg.text("metrics"), "--metrics")
+	return listenOn(ctx, cfg.text("metrics"), "--metrics")
 }
 
 // advertised returns the addresses to tell others. A listener on every address of

@@ -300,7 +300,7 @@ func settingsOf(groups ...group) []*setting {
 }
 
 // addSettings makes flags of the settings of groups.
-func (c *CLI) addSettings(flags *pflag.FlagSet, groups ...group) {
+func addSettings(flags *pflag.FlagSet, groups ...group) {
 	for _, s := range settingsOf(groups...) {
 		if !s.hasFlag() {
 			continue

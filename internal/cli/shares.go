@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -36,15 +37,17 @@ The same files come out of fealty manifest set and fealty manifest reshare with 
 				if err != nil {
 					return err
 				}
-				if err := c.print(result{ofMessage(resp), func(p *page) error {
+				if err := c.print(result{ofMessage(resp), func(p *term.Page) error {
 					if len(resp.GetShares()) == 0 {
 						return nil // said below
 					}
-					t := &table{columns: []column{{title: "OWNER"}, {title: "MADE AT INDEX", right: true}, {title: "BYTES", right: true}}}
+					t := &term.Table{Columns: []term.Column{{Title: "OWNER"}, {Title: "MADE AT INDEX", Right: true},
+						{Title: "BYTES", Right: true}}}
 					for _, x := range resp.GetShares() {
-						t.add(txt(x.GetOwner()), txt(itoa(int64(resp.GetTransition().GetIndex()))), txt(itoa(int64(len(x.GetFile())))))
+						t.Add(term.Txt(x.GetOwner()), term.Txt(itoa(int64(resp.GetTransition().GetIndex()))),
+							term.Txt(itoa(int64(len(x.GetFile())))))
 					}
-					return p.table(t)
+					return p.Table(t)
 				}}); err != nil {
 					return err
 				}
@@ -77,7 +80,7 @@ func shareFile(dir, owner string) string { return filepath.Join(dir, owner+".sha
 
 // readySharesDir makes the folder for the shares of m's people, and refuses one
 // that holds a file of theirs: what is found out before a set undoes nothing.
-func (c *CLI) readySharesDir(cfg *config, dir string, m *manifest.Manifest, dry bool) error {
+func readySharesDir(cfg *config, dir string, m *manifest.Manifest, dry bool) error {
 	people := m.Seed.People()
 	if len(people) == 0 {
 		return explain.New(explain.BadValue, "name", "--shares-out", "value", dir, "problem", "no owner of the seed in this manifest is a person with a share", "want", "the set without it")

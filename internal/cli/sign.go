@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/manifest"
@@ -22,7 +23,7 @@ It covers the exact bytes of FILE, the head that the change follows, and whether
 works once, for this change alone. fealty manifest diff shows what the change does, and names the head.`,
 		sample: `  fealty manifest sign manifest.yaml --current HASH --key alice.key --out alice.sig
   fealty manifest sign manifest.yaml --current HASH --key alice.key --kind reshare > alice.sig`,
-		args: exactly("FILE"),
+		args: command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *config, args []string) error {
 			return c.signManifest(cfg, args[0], current, key, history.Kind(kind), out)
 		},
@@ -38,15 +39,18 @@ works once, for this change alone. fealty manifest diff shows what the change do
 func (c *CLI) signManifest(cfg *config, file, current, keyFile string, kind history.Kind, out string) error {
 	switch {
 	case current == "":
-		return missing("--current", "a signature is for one head", "--current HASH, as fealty manifest diff and fealty status show it")
+		return command.Missing("--current", "a signature is for one head",
+			"--current HASH, as fealty manifest diff and fealty status show it")
 	case keyFile == "":
-		return missing("--key", "somebody has to sign", "--key FILE of a signer's key")
+		return command.Missing("--key", "somebody has to sign", "--key FILE of a signer's key")
 	case kind != history.KindSet && kind != history.KindReshare:
-		return explain.New(explain.BadValue, "name", "--kind", "value", shownArg(string(kind)), "problem", "it is no change that signers consent to", "want", "set or reshare")
+		return explain.New(explain.BadValue, "name", "--kind", "value", command.ShownArg(string(kind)), "problem",
+			"it is no change that signers consent to", "want", "set or reshare")
 	}
 	var head history.Hash
 	if err := head.UnmarshalText([]byte(current)); err != nil {
-		return explain.Wrap(err, explain.BadValue, "name", "--current", "value", shownArg(current), "problem", "it is not 64 hex digits", "want", "the hash of the transition in force")
+		return explain.Wrap(err, explain.BadValue, "name", "--current", "value", command.ShownArg(current),
+			"problem", "it is not 64 hex digits", "want", "the hash of the transition in force")
 	}
 	_, m, err := c.readManifest(cfg, file, manifest.Parse)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {

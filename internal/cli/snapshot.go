@@ -21,9 +21,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -136,7 +138,8 @@ func checkScope(scope string) error {
 	if g := guess(scope, all); g != "" {
 		problem = g
 	}
-	return explain.New(explain.BadValue, "name", "SCOPE", "value", shownArg(scope), "problem", problem, "want", "one of "+strings.Join(all, ", "))
+	return explain.New(explain.BadValue, "name", "SCOPE", "value", command.ShownArg(scope), "problem", problem,
+		"want", "one of "+strings.Join(all, ", "))
 }
 
 func scopeNames() []string {
@@ -160,7 +163,7 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 		sample: `  fealty snapshot get trust_bundle --data /var/lib/fealty/agent --out trust_bundle.snap
   fealty snapshot get node_runtime --member data/db-1 -o json
   fealty snapshot get node_runtime --data /var/lib/fealty/agent --from https://mirror.example/fealty`,
-		groups: []group{ofSnapshot, ofGet, client}, args: exactly("SCOPE"), words: scopeNames(),
+		groups: []group{ofSnapshot, ofGet, client}, args: command.Exactly("SCOPE"), words: scopeNames(),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			if err := checkScope(args[0]); err != nil {
 				return err
@@ -210,7 +213,8 @@ func (c *CLI) memberSnapshot(ctx context.Context, cfg *config, member, scope str
 	}
 	kind, name, ok := strings.Cut(member, "/")
 	if !ok || kind == "" || name == "" {
-		return nil, explain.New(explain.BadValue, "name", "--member", "value", shownArg(member), "problem", "it is not KIND/NAME", "want", "KIND/NAME, such as data/db-1")
+		return nil, explain.New(explain.BadValue, "name", "--member", "value", command.ShownArg(member), "problem",
+			"it is not KIND/NAME", "want", "KIND/NAME, such as data/db-1")
 	}
 	err = c.asking(cfg, func(s *services) error {
 		resp, err := s.signed.GetSnapshot(ctx, &fealtyv1.GetSnapshotRequest{Kind: kind, Name: name, Scope: scope})
@@ -226,7 +230,7 @@ const mirrorTime = 2 * time.Minute
 // mirrorSnapshot reads from a mirror what it has for the node of --data.
 func (c *CLI) mirrorSnapshot(ctx context.Context, cfg *config, place string, scope snapshot.Scope) ([]byte, error) {
 	if problem := checkMirror(place); problem != "" {
-		return nil, explain.New(explain.BadValue, "name", "--from", "value", shownArg(place), "problem", problem, "want", "https://HOST/PATH or a folder")
+		return nil, explain.New(explain.BadValue, "name", "--from", "value", command.ShownArg(place), "problem", problem, "want", "https://HOST/PATH or a folder")
 	}
 	ca, err := c.mirrorCA(cfg)
 	if err != nil {
@@ -289,7 +293,7 @@ verified: anybody can write a file that says all of this. See fealty snapshot ve
 ` + ofSources,
 		sample: `  fealty snapshot inspect route_policy.snap
   fealty snapshot inspect agent:trust_bundle --data /var/lib/fealty/agent`,
-		groups: []group{ofSnapshot, client}, args: exactly("SNAPSHOT"),
+		groups: []group{ofSnapshot, client}, args: command.Exactly("SNAPSHOT"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			r, err := c.readSnapshot(ctx, cfg, args[0])
 			if err != nil {
@@ -302,7 +306,7 @@ verified: anybody can write a file that says all of this. See fealty snapshot ve
 
 func (r *reading) inspected(now time.Time) result {
 	parts, problem := r.sections()
-	return result{r.object(parts, problem), func(p *page) error { return r.show(p, parts, problem, now) }}
+	return result{r.object(parts, problem), func(p *term.Page) error { return r.show(p, parts, problem, now) }}
 }
 
 func ofHeader(h *snapshot.Header) object {
@@ -366,53 +370,56 @@ func (r *reading) contentMatches() bool {
 	return len(r.signed.Content) == r.header().ContentSize && snapshot.DigestOf(r.signed.Content) == r.header().ContentHash
 }
 
-func (r *reading) show(p *page, parts []section, problem string, now time.Time) error {
+func (r *reading) show(p *term.Page, parts []section, problem string, now time.Time) error {
 	h := r.header()
-	var f facts
-	f.paint("not verified", amber, p.called("▲ this is what the file says of itself: fealty snapshot verify says whether it is true"))
-	f.add("scope", string(h.ScopeType))
-	f.add("subject", h.Subject.String())
-	f.add("cluster", h.ClusterID)
-	f.add("version", fmt.Sprintf("%d of authority epoch %d", h.ConfigVersion, h.AuthorityEpoch))
+	var f term.Facts
+	f.Paint("not verified", term.Amber,
+		p.Called("▲ this is what the file says of itself: fealty snapshot verify says whether it is true"))
+	f.Add("scope", string(h.ScopeType))
+	f.Add("subject", h.Subject.String())
+	f.Add("cluster", h.ClusterID)
+	f.Add("version", fmt.Sprintf("%d of authority epoch %d", h.ConfigVersion, h.AuthorityEpoch))
 	if h.Base != nil {
-		f.add("follows", fmt.Sprintf("version %d with content %s", h.Base.ConfigVersion, h.Base.ContentHash))
+		f.Add("follows", fmt.Sprintf("version %d with content %s", h.Base.ConfigVersion, h.Base.ContentHash))
 	}
-	f.add("roles", strings.Join(h.Roles, ", "))
-	f.add("organizations", strings.Join(h.OrganizationIDs, ", "))
-	f.add("issued", h.IssuedAt.Format(time.RFC3339)+", "+relative(h.IssuedAt, now))
-	f.add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+relative(h.ExpiresAt, now))
+	f.Add("roles", strings.Join(h.Roles, ", "))
+	f.Add("organizations", strings.Join(h.OrganizationIDs, ", "))
+	f.Add("issued", h.IssuedAt.Format(time.RFC3339)+", "+relative(h.IssuedAt, now))
+	f.Add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+relative(h.ExpiresAt, now))
 	if x := r.claims.Record; x != nil {
-		f.add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch, plural(int(min(x.TreeSize, snapshot.MaxVersion)), "header", "headers")))
-		f.add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+relative(x.FreshUntil, now))
+		f.Add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch, plural(int(min(x.TreeSize, snapshot.MaxVersion)), "header", "headers")))
+		f.Add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+relative(x.FreshUntil, now))
 	}
 	for _, s := range r.signatures() {
-		f.add("signed by", "key "+s.KeyID+", "+s.Algorithm)
+		f.Add("signed by", "key "+s.KeyID+", "+s.Algorithm)
 	}
-	if p.wide {
-		f.add("snapshot id", h.SnapshotID)
-		f.add("valid from", h.ValidFrom.Format(time.RFC3339))
-		f.add("refresh after", h.RefreshAfter.Format(time.RFC3339))
-		f.add("content hash", h.ContentHash.String())
+	if p.Wide {
+		f.Add("snapshot id", h.SnapshotID)
+		f.Add("valid from", h.ValidFrom.Format(time.RFC3339))
+		f.Add("refresh after", h.RefreshAfter.Format(time.RFC3339))
+		f.Add("content hash", h.ContentHash.String())
 		if x := r.claims.Record; x != nil {
-			f.add("tree root", x.Root.String())
-			f.add("revocations", x.Revocations.String())
-			f.add("proof", fmt.Sprintf("header %d, %s", r.signed.Proof.Index, plural(len(r.signed.Proof.Hashes), "hash", "hashes")))
+			f.Add("tree root", x.Root.String())
+			f.Add("revocations", x.Revocations.String())
+			f.Add("proof", fmt.Sprintf("header %d, %s", r.signed.Proof.Index, plural(len(r.signed.Proof.Hashes), "hash", "hashes")))
 		}
 	}
-	f.add("size", fmt.Sprintf("%d bytes, %d of them content", len(r.raw), len(r.signed.Content)))
+	f.Add("size", fmt.Sprintf("%d bytes, %d of them content", len(r.raw), len(r.signed.Content)))
 	if !r.contentMatches() {
-		f.paint("content", red, "✖ not the one that the header names")
+		f.Paint("content", term.Red, "✖ not the one that the header names")
 	}
-	f.paint("content", red, problem)
-	if err := p.facts(f); err != nil || len(parts) == 0 {
+	f.Paint("content", term.Red, problem)
+	if err := p.Facts(f); err != nil || len(parts) == 0 {
 		return err
 	}
-	p.line("")
-	t := &table{columns: []column{{title: "SECTION", least: 16}, {title: "BYTES", right: true}, {title: "SHA-256", wide: true}}}
+	p.Line("")
+	t := &term.Table{Columns: []term.Column{{Title: "SECTION", Least: 16}, {Title: "BYTES", Right: true},
+		{Title: "SHA-256", Wide: true}}}
 	for _, s := range parts {
-		t.add(txt(s.name), txt(strconv.Itoa(len(s.value))), txt(snapshot.DigestOf([]byte(s.value)).String()))
+		t.Add(term.Txt(s.name), term.Txt(strconv.Itoa(len(s.value))),
+			term.Txt(snapshot.DigestOf([]byte(s.value)).String()))
 	}
-	return p.table(t)
+	return p.Table(t)
 }
 
 // A section is a part of a content that changes by itself: a member of the content's
@@ -487,7 +494,7 @@ that it accepted nothing newer.
 ` + ofSources,
 		sample: `  fealty snapshot verify route_policy.snap --data /var/lib/fealty/agent
   fealty snapshot verify route_policy.snap --trust trust_bundle.snap --root PIN --root-statement root`,
-		groups: []group{ofSnapshot, client}, args: exactly("SNAPSHOT"),
+		groups: []group{ofSnapshot, client}, args: command.Exactly("SNAPSHOT"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			r, err := c.readSnapshot(ctx, cfg, args[0])
 			if err != nil {
@@ -530,11 +537,12 @@ func (c *CLI) nodeAnchor(cfg *config) (*anchor, error) {
 func (c *CLI) keyAnchor(cfg *config, r *reading, trust, configRoot, root, statement string) (*anchor, error) {
 	switch {
 	case configRoot == "" && root == "":
-		return nil, missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
+		return nil, command.Missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
 	case configRoot != "" && root+statement != "":
 		return nil, explain.New(explain.BadValue, "name", "--config-root", "value", "given together with --root or --root-statement", "problem", "they name two anchors", "want", "one of them")
 	case root != "" && statement == "", root == "" && statement != "":
-		return nil, missing(map[bool]string{true: "--root-statement", false: "--root"}[statement == ""], "the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
+		return nil, command.Missing(map[bool]string{true: "--root-statement", false: "--root"}[statement == ""],
+			"the pin says which root, and the statement its config root key", "--root PIN --root-statement FILE")
 	}
 	bundle := r
 	if trust != "" {
@@ -551,7 +559,8 @@ func (c *CLI) keyAnchor(cfg *config, r *reading, trust, configRoot, root, statem
 		}
 	}
 	if bundle.header().ScopeType != snapshot.ScopeTrustBundle {
-		return nil, missing("--trust", "only a trust bundle is signed by the config root key itself", "--trust FILE")
+		return nil, command.Missing("--trust", "only a trust bundle is signed by the config root key itself",
+			"--trust FILE")
 	}
 	key, err := c.rootKey(cfg, bundle, configRoot, root, statement)
 	if err != nil {
@@ -717,34 +726,37 @@ func (c *CLI) verifySnapshot(r *reading, a *anchor) error {
 		{"snapshot", r.name}, {"verified", err == nil}, {"accepted_before", held}, {"against", a.name},
 		{"scope", string(h.ScopeType)}, {"subject", h.Subject.String()}, {"authority_epoch", h.AuthorityEpoch}, {"config_version", h.ConfigVersion},
 		{"content_hash", h.ContentHash.String()}, {"expires_at", stamp(h.ExpiresAt)}, {"signer_key_ids", texts(keys)}, {"checks", rows},
-	}, func(p *page) error {
-		var f facts
+	}, func(p *term.Page) error {
+		var f term.Facts
 		what := fmt.Sprintf("%s, version %d of authority epoch %d", h.ScopeType, h.ConfigVersion, h.AuthorityEpoch)
 		switch {
 		case err != nil:
-			f.paint("refused", red, "✖ it says that it is "+what)
+			f.Paint("refused", term.Red, "✖ it says that it is "+what)
 		case held:
-			f.paint("verified", green, "● "+what+", which the node accepted already")
+			f.Paint("verified", term.Green, "● "+what+", which the node accepted already")
 		default:
-			f.paint("verified", green, "● "+what)
+			f.Paint("verified", term.Green, "● "+what)
 		}
-		f.add("subject", h.Subject.String())
-		f.add("against", a.name)
-		f.add("signed by", strings.Join(keys, ", "))
-		if err := p.facts(f); err != nil {
+		f.Add("subject", h.Subject.String())
+		f.Add("against", a.name)
+		f.Add("signed by", strings.Join(keys, ", "))
+		if err := p.Facts(f); err != nil {
 			return err
 		}
-		p.line("")
-		t := &table{columns: []column{{title: "CHECK", right: true}, {title: "RULE"}, {title: "RESULT"}, {title: "DETAIL", least: 24}, {title: "SOURCE", wide: true}}}
+		p.Line("")
+		t := &term.Table{Columns: []term.Column{{Title: "CHECK", Right: true}, {Title: "RULE"}, {Title: "RESULT"},
+			{Title: "DETAIL", Least: 24}, {Title: "SOURCE", Wide: true}}}
 		for _, o := range checks {
 			number := "-"
 			if o.Check > 0 {
 				number = strconv.Itoa(o.Check)
 			}
-			look := map[string]cell{checkHolds: painted(green, "● ok"), checkAssumed: painted(amber, "▲ assumed"), checkFails: painted(red, "✖ refused: "+o.reason), checkUnmade: painted(dim, "- not made")}[o.result]
-			t.add(txt(number), txt(o.Name), look, txt(o.detail), txt(o.Source))
+			look := map[string]term.Cell{checkHolds: term.Painted(term.Green, "● ok"),
+				checkAssumed: term.Painted(term.Amber, "▲ assumed"), checkFails: term.Painted(term.Red,
+					"✖ refused: "+o.reason), checkUnmade: term.Painted(term.Dim, "- not made")}[o.result]
+			t.Add(term.Txt(number), term.Txt(o.Name), look, term.Txt(o.detail), term.Txt(o.Source))
 		}
-		return p.table(t)
+		return p.Table(t)
 	}}); printErr != nil {
 		return printErr
 	}
@@ -766,7 +778,7 @@ added, changed or removed. Nothing is verified. With -o json the values of the s
 The exit status is 0 whether or not they differ. With --exit-code it is 1 if their contents do.`,
 		sample: `  fealty snapshot diff before.snap after.snap
   fealty snapshot diff saved.snap agent:route_policy --exit-code`,
-		groups: []group{ofSnapshot, client}, args: exactly("OLD", "NEW"),
+		groups: []group{ofSnapshot, client}, args: command.Exactly("OLD", "NEW"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			if args[0] == "-" && args[1] == "-" {
 				return explain.New(explain.BadValue, "name", "NEW", "value", "-", "problem", "standard input can be read once", "want", "a file for one of them")
@@ -894,11 +906,12 @@ func (d *difference) object() object {
 	}
 }
 
-func (d *difference) show(p *page) error {
+func (d *difference) show(p *term.Page) error {
 	if len(d.sections) == 0 {
-		p.line("the contents are the same")
+		p.Line("the contents are the same")
 	} else {
-		t := &table{columns: []column{{title: ""}, {title: "SECTION", least: 16}, {title: "CHANGE"}, {title: "BYTES BEFORE", right: true}, {title: "AFTER", right: true}}}
+		t := &term.Table{Columns: []term.Column{{Title: ""}, {Title: "SECTION", Least: 16}, {Title: "CHANGE"},
+			{Title: "BYTES BEFORE", Right: true}, {Title: "AFTER", Right: true}}}
 		size := func(s *string) string {
 			if s == nil {
 				return "-"
@@ -906,18 +919,20 @@ func (d *difference) show(p *page) error {
 			return strconv.Itoa(len(*s))
 		}
 		for _, x := range d.sections {
-			sign := map[string]cell{"added": painted(green, "+"), "removed": painted(red, "-"), "changed": painted(amber, "~")}[x.word()]
-			t.add(sign, txt(x.name), txt(x.word()), txt(size(x.before)), txt(size(x.after)))
+			sign := map[string]term.Cell{"added": term.Painted(term.Green, "+"), "removed": term.Painted(term.Red,
+				"-"), "changed": term.Painted(term.Amber, "~")}[x.word()]
+			t.Add(sign, term.Txt(x.name), term.Txt(x.word()), term.Txt(size(x.before)), term.Txt(size(x.after)))
 		}
-		if err := p.table(t); err != nil {
+		if err := p.Table(t); err != nil {
 			return err
 		}
 	}
 	if len(d.header) == 0 {
 		return nil
 	}
-	p.heading("header and record")
-	t := &table{columns: []column{{title: "FIELD"}, {title: "BEFORE", least: 20}, {title: "AFTER", least: 20}}}
+	p.Heading("header and record")
+	t := &term.Table{Columns: []term.Column{{Title: "FIELD"}, {Title: "BEFORE", Least: 20}, {Title: "AFTER",
+		Least: 20}}}
 	text := func(s *string) string {
 		if s == nil {
 			return "-"
@@ -925,7 +940,7 @@ func (d *difference) show(p *page) error {
 		return strings.Trim(*s, `"`)
 	}
 	for _, x := range d.header {
-		t.add(txt(x.name), txt(text(x.before)), txt(text(x.after)))
+		t.Add(term.Txt(x.name), term.Txt(text(x.before)), term.Txt(text(x.after)))
 	}
-	return p.table(t)
+	return p.Table(t)
 }

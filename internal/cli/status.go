@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -76,7 +78,8 @@ func (c *CLI) look(cfg *config, data string) (glance, func(), error) {
 				return result{}, 0, err
 			}
 			now := c.env.Now()
-			return result{ofMessage(n), func(p *page) error { return showNode(p, n, now) }}, nodeHealth(n, now), nil
+			return result{ofMessage(n), func(p *term.Page) error { return showNode(p, n, now) }}, nodeHealth(n,
+				now), nil
 		}, l.Close, nil
 	}
 	l, _, err := c.dial(cfg)
@@ -85,11 +88,11 @@ func (c *CLI) look(cfg *config, data string) (glance, func(), error) {
 	}
 	status := fealtyv1.NewStatusServiceClient(l)
 	return func(ctx context.Context) (result, explain.Exit, error) {
-		st, err := getStatus(ctx, status, pageSize)
+		st, err := getStatus(ctx, status, command.PageSize)
 		if err != nil {
 			return result{}, 0, err
 		}
-		return result{ofMessage(st), func(p *page) error { return showStatus(p, st) }}, fleetHealth(st), nil
+		return result{ofMessage(st), func(p *term.Page) error { return showStatus(p, st) }}, fleetHealth(st), nil
 	}, l.Close, nil
 }
 
@@ -126,7 +129,7 @@ func (c *CLI) watch(ctx context.Context, look glance) error {
 		case err != nil && first:
 			return err
 		case err != nil:
-			c.printError(c.failure(nil, err))
+			c.printError(failure(nil, err))
 		default:
 			switch {
 			case redraw:
@@ -168,30 +171,30 @@ func fleetHealth(st *fealtyv1.GetStatusResponse) explain.Exit {
 }
 
 // showStatus draws the page of a fleet.
-func showStatus(p *page, st *fealtyv1.GetStatusResponse) error {
+func showStatus(p *term.Page, st *fealtyv1.GetStatusResponse) error {
 	now := st.GetNow().AsTime() // of the coordinator: its times are compared with its clock
-	p.line("%s", sentence(st, now))
+	p.Line("%s", sentence(st, now))
 	if len(st.GetFindings()) > 0 {
-		p.heading("needs attention")
+		p.Heading("needs attention")
 		for _, f := range st.GetFindings() {
 			showFinding(p, f)
 		}
 	}
-	p.heading("cluster")
-	if err := p.facts(clusterFacts(st, now)); err != nil {
+	p.Heading("cluster")
+	if err := p.Facts(clusterFacts(st, now)); err != nil {
 		return err
 	}
 	if len(st.GetReplicas()) > 0 {
-		p.heading("coordinators")
-		if err := p.table(replicaTable(st.GetReplicas(), now)); err != nil {
+		p.Heading("coordinators")
+		if err := p.Table(replicaTable(st.GetReplicas(), now)); err != nil {
 			return err
 		}
 	}
 	if len(st.GetMembers()) == 0 {
 		return nil
 	}
-	p.heading("members")
-	return p.table(memberTable(st.GetMembers(), now))
+	p.Heading("members")
+	return p.Table(memberTable(st.GetMembers(), now))
 }
 
 // replicaQuiet is from when on a coordinator is quiet that nobody asked: it writes each
@@ -202,33 +205,37 @@ const (
 )
 
 // replicaTable shows the coordinators as they say of themselves, and whether they answer.
-func replicaTable(replicas []*fealtyv1.Replica, now time.Time) *table {
-	t := &table{columns: []column{{title: "NAME"}, {title: "PHASE"}, {title: "INDEX", right: true}, {title: "HEARD"}, {title: "ADDRESSES", least: 16}, {title: "RELEASE", wide: true}, {title: "ENROLMENT KEY", wide: true}}}
+func replicaTable(replicas []*fealtyv1.Replica, now time.Time) *term.Table {
+	t := &term.Table{Columns: []term.Column{{Title: "NAME"}, {Title: "PHASE"}, {Title: "INDEX", Right: true},
+		{Title: "HEARD"}, {Title: "ADDRESSES", Least: 16}, {Title: "RELEASE", Wide: true}, {Title: "ENROLMENT KEY",
+			Wide: true}}}
 	for _, r := range replicas {
 		name := r.GetName()
 		if r.GetSelf() {
 			name += " (answers)"
 		}
-		phase, heard := painted(green, "● "+r.GetPhase()), r.GetHeardAt().AsTime()
+		phase, heard := term.Painted(term.Green, "● "+r.GetPhase()), r.GetHeardAt().AsTime()
 		asked := r.GetUnheardFor() != nil
 		if asked {
 			heard = now.Add(-r.GetUnheardFor().AsDuration())
 		}
 		switch {
 		case r.GetStopped():
-			phase = painted(dim, "◌ stopped")
+			phase = term.Painted(term.Dim, "◌ stopped")
 		case asked && r.GetUnheardFor().AsDuration() >= replicaUnheard:
-			phase = painted(amber, "▲ not heard, was "+r.GetPhase())
+			phase = term.Painted(term.Amber, "▲ not heard, was "+r.GetPhase())
 		case !asked && now.Sub(heard) > replicaQuiet:
-			phase = painted(amber, "▲ quiet, was "+r.GetPhase())
+			phase = term.Painted(term.Amber, "▲ quiet, was "+r.GetPhase())
 		case r.GetPhase() != "ready":
-			phase = painted(amber, "▲ "+r.GetPhase())
+			phase = term.Painted(term.Amber, "▲ "+r.GetPhase())
 		}
 		index := "-"
 		if r.GetHistoryIndex() > 0 {
 			index = itoa(int64(r.GetHistoryIndex()))
 		}
-		t.add(txt(name), phase, txt(index), txt(relative(heard, now)), txt(strings.Join(r.GetAddresses(), ", ")), txt(dash(r.GetRelease())), txt(r.GetEnrolmentKey()))
+		t.Add(term.Txt(name), phase, term.Txt(index), term.Txt(relative(heard, now)),
+			term.Txt(strings.Join(r.GetAddresses(),
+				", ")), term.Txt(command.Dash(r.GetRelease())), term.Txt(r.GetEnrolmentKey()))
 	}
 	return t
 }
@@ -239,7 +246,7 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	case "uninitialized":
 		return "This coordinator has no cluster yet: it waits for its first manifest."
 	case "recovery":
-		return joinWords("This coordinator is recovering and changes nothing", ": ", phaseReason(st)) + "."
+		return command.JoinWords("This coordinator is recovering and changes nothing", ": ", phaseReason(st)) + "."
 	}
 	if st.GetBaseline() == nil {
 		return fmt.Sprintf("Cluster %s is ready, and cannot read its store: who its members are is not known now; %s attention.",
@@ -279,27 +286,27 @@ func phaseReason(st *fealtyv1.GetStatusResponse) string {
 }
 
 // showFinding shows what needs attention, with what to do under it.
-func showFinding(p *page, f *fealtyv1.Finding) {
-	shape, colour := "▲", amber
+func showFinding(p *term.Page, f *fealtyv1.Finding) {
+	shape, colour := "▲", term.Amber
 	switch f.GetSeverity() {
 	case "critical":
-		shape, colour = "✖", red
+		shape, colour = "✖", term.Red
 	case "info":
-		shape, colour = "·", dim
+		shape, colour = "·", term.Dim
 	}
 	room := 0
-	if p.width > 0 {
-		room = max(p.width-13, 20)
+	if p.Width > 0 {
+		room = max(p.Width-13, 20)
 	}
 	// Severity is a word too: colour and shape only repeat it.
-	head := sanitize(shape + " " + f.GetCode())
-	for i, line := range wrap(sanitize(p.called(f.GetSeverity()+": "+foundBy(f)+f.GetSummary())), room) {
+	head := term.Sanitize(shape + " " + f.GetCode())
+	for i, line := range term.Wrap(term.Sanitize(p.Called(f.GetSeverity()+": "+foundBy(f)+f.GetSummary())), room) {
 		if i > 0 {
 			head = ""
 		}
-		fmt.Fprintf(p.w, "  %s %s\n", colour.on(padded(head, 9), p.colour), line)
+		fmt.Fprintf(p.W, "  %s %s\n", colour.On(padded(head, 9), p.Colour), line)
 	}
-	fmt.Fprintf(p.w, "  %s do: %s\n", padded("", 9), sanitize(p.called(f.GetRemedy())))
+	fmt.Fprintf(p.W, "  %s do: %s\n", padded("", 9), term.Sanitize(p.Called(f.GetRemedy())))
 }
 
 // foundBy says which coordinator a finding is of, if it is another one than was asked.
@@ -325,43 +332,43 @@ func baselineWords(b *fealtyv1.Baseline) string {
 	return fmt.Sprintf("%d of %d data members connected, %d missing", b.GetConnected(), b.GetNeeded(), b.GetNeeded()-b.GetConnected())
 }
 
-func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) facts {
-	var f facts
-	f.add("cluster", st.GetClusterId())
-	phase := green
+func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
+	var f term.Facts
+	f.Add("cluster", st.GetClusterId())
+	phase := term.Green
 	if st.GetPhase() != "ready" {
-		phase = amber
+		phase = term.Amber
 	}
-	f.paint("phase", phase, joinWords(st.GetPhase(), ": ", phaseReason(st)))
+	f.Paint("phase", phase, command.JoinWords(st.GetPhase(), ": ", phaseReason(st)))
 	if st.GetPhase() == "ready" {
-		f.add("authority", fmt.Sprintf("epoch %d, history index %d", st.GetAuthorityEpoch(), st.GetHistoryIndex()))
-		f.add("head", hex.EncodeToString(st.GetHead()))
+		f.Add("authority", fmt.Sprintf("epoch %d, history index %d", st.GetAuthorityEpoch(), st.GetHistoryIndex()))
+		f.Add("head", hex.EncodeToString(st.GetHead()))
 		if epoch := st.GetSeedEpoch(); epoch > 0 { // an older coordinator does not say
-			f.add("seed epoch", itoa(int64(epoch)))
+			f.Add("seed epoch", itoa(int64(epoch)))
 		}
-		f.add("root pin", hex.EncodeToString(st.GetRootPin()))
-		f.add("mesh CA", hex.EncodeToString(st.GetMeshCaKey()))
+		f.Add("root pin", hex.EncodeToString(st.GetRootPin()))
+		f.Add("mesh CA", hex.EncodeToString(st.GetMeshCaKey()))
 	}
 	addLeader(&f, st.GetLeader(), now)
 	if b := st.GetBaseline(); b != nil {
-		met := painted(green, "met")
+		met := term.Painted(term.Green, "met")
 		if !b.GetMet() {
-			met = painted(amber, cmp.Or(b.GetState(), "not met"))
+			met = term.Painted(term.Amber, cmp.Or(b.GetState(), "not met"))
 		}
 		draining := ""
 		if n := b.GetDrainingCount(); n > 0 {
 			draining = fmt.Sprintf("; %d draining and not counted", n)
 		}
-		f.paint("baseline", met.paint, met.text+": "+baselineWords(b)+draining)
+		f.Paint("baseline", met.Paint, met.Text+": "+baselineWords(b)+draining)
 	}
-	f.add("works alone", leastAutonomy(st.GetMembers(), now))
-	f.add("coordinator", joinWords(st.GetRelease(), ", up for ", span(now.Sub(st.GetStartedAt().AsTime()))))
-	f.add("addresses", strings.Join(st.GetAddresses(), ", "))
-	f.add("store", st.GetStore())
-	f.add("enrolment key", st.GetEnrolmentKey())
+	f.Add("works alone", leastAutonomy(st.GetMembers(), now))
+	f.Add("coordinator", command.JoinWords(st.GetRelease(), ", up for ", span(now.Sub(st.GetStartedAt().AsTime()))))
+	f.Add("addresses", strings.Join(st.GetAddresses(), ", "))
+	f.Add("store", st.GetStore())
+	f.Add("enrolment key", st.GetEnrolmentKey())
 	if c := st.GetOperatorCertificate(); c != nil {
-		f.add("own PKI", ownPKI(c, now))
-		f.paint("PKI problem", amber, operatorProblem(c, now))
+		f.Add("own PKI", ownPKI(c, now))
+		f.Paint("PKI problem", term.Amber, operatorProblem(c, now))
 	}
 	return f
 }
@@ -441,10 +448,10 @@ func permittedWords(all []*fealtyv1.ActionPermission) string {
 }
 
 // isAlone is a node that reaches no coordinator.
-var isAlone = condition{"away", "▲", amber}
+var isAlone = condition{"away", "▲", term.Amber}
 
 // showNode draws the page of one node.
-func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
+func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	end := n.GetSvidNotAfter().AsTime()
 	state := isConnected
 	words := "is connected to " + n.GetCoordinator()
@@ -454,68 +461,73 @@ func showNode(p *page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	case !n.GetConnected():
 		state, words = isAlone, "works on its own: no coordinator is in reach"
 	}
-	fmt.Fprintf(p.w, "%s %s\n", state.paint.on(state.shape+" "+state.word, p.colour), sanitize(n.GetSpiffeId()+" "+words+"."))
-	var f facts
+	fmt.Fprintf(p.W, "%s %s\n", state.paint.On(state.shape+" "+state.word, p.Colour),
+		term.Sanitize(n.GetSpiffeId()+" "+words+"."))
+	var f term.Facts
 	switch n.GetMemberState() {
 	case "draining":
-		f.paint("member", amber, "draining: it is to go, and gets no new domains")
+		f.Paint("member", term.Amber, "draining: it is to go, and gets no new domains")
 	default:
-		f.add("member", n.GetMemberState())
+		f.Add("member", n.GetMemberState())
 	}
-	f.add("svid", fmt.Sprintf("from %s to %s, ends %s", when(n.GetSvidNotBefore()), when(n.GetSvidNotAfter()), relative(end, now)))
+	f.Add("svid", fmt.Sprintf("from %s to %s, ends %s", command.When(n.GetSvidNotBefore()),
+		command.When(n.GetSvidNotAfter()), relative(end, now)))
 	if n.GetNextRenewal() != nil {
-		f.add("renewal", relative(n.GetNextRenewal().AsTime(), now))
+		f.Add("renewal", relative(n.GetNextRenewal().AsTime(), now))
 	}
 	if n.GetAutonomousUntil() != nil {
-		f.add("works alone", aloneWords(n.GetAutonomousUntil().AsTime(), n.GetAutonomyLimit(), now))
+		f.Add("works alone", aloneWords(n.GetAutonomousUntil().AsTime(), n.GetAutonomyLimit(), now))
 	}
 	if n.GetContactLostAt() != nil {
-		f.paint("out of reach", amber, "since "+when(n.GetContactLostAt())+", "+relative(n.GetContactLostAt().AsTime(), now))
+		f.Paint("out of reach", term.Amber,
+			"since "+command.When(n.GetContactLostAt())+", "+relative(n.GetContactLostAt().AsTime(), now))
 	}
-	f.add("key", n.GetKeyId())
-	f.add("coordinator", n.GetCoordinator())
-	f.paint("last error", amber, n.GetLastError())
+	f.Add("key", n.GetKeyId())
+	f.Add("coordinator", n.GetCoordinator())
+	f.Paint("last error", term.Amber, n.GetLastError())
 	if c := n.GetOperatorCertificate(); c != nil {
-		f.add("own PKI", ownPKI(c, now))
-		f.paint("PKI problem", amber, operatorProblem(c, now))
+		f.Add("own PKI", ownPKI(c, now))
+		f.Paint("PKI problem", term.Amber, operatorProblem(c, now))
 	}
-	f.add("authority", fmt.Sprintf("epoch %d", n.GetAuthorityEpoch()))
+	f.Add("authority", fmt.Sprintf("epoch %d", n.GetAuthorityEpoch()))
 	switch state := snapshot.Freshness(n.GetFreshness()); state {
 	case snapshot.Fresh:
-		f.add("news", string(state))
+		f.Add("news", string(state))
 	default:
-		f.paint("news", amber, string(state))
+		f.Paint("news", term.Amber, string(state))
 	}
 	if p := n.GetPartition(); p != "" && p != "connected" {
-		f.paint("partition", amber, p)
-		f.add("permitted", permittedWords(n.GetPermissions()))
+		f.Paint("partition", term.Amber, p)
+		f.Add("permitted", permittedWords(n.GetPermissions()))
 	}
 	for _, p := range lastPeriods(n.GetDegradedPeriods()) {
-		f.paint("degraded", amber, periodWords(p, now))
+		f.Paint("degraded", term.Amber, periodWords(p, now))
 	}
 	if d := n.GetClockBehind(); d != nil {
-		f.paint("clock", amber, "the machine's is "+span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
+		f.Paint("clock", term.Amber,
+			"the machine's is "+span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
 	}
-	f.add("release", n.GetRelease())
-	p.heading("node")
-	if err := p.facts(f); err != nil {
+	f.Add("release", n.GetRelease())
+	p.Heading("node")
+	if err := p.Facts(f); err != nil {
 		return err
 	}
-	p.heading("snapshots")
-	t := &table{columns: []column{{title: "SCOPE"}, {title: "EPOCH", right: true}, {title: "VERSION", right: true}, {title: "NEWS"}, {title: "CONTENT", least: 16}}}
+	p.Heading("snapshots")
+	t := &term.Table{Columns: []term.Column{{Title: "SCOPE"}, {Title: "EPOCH", Right: true}, {Title: "VERSION",
+		Right: true}, {Title: "NEWS"}, {Title: "CONTENT", Least: 16}}}
 	for _, h := range n.GetHeld() {
-		t.add(txt(h.GetScope()), txt(itoa(int64(h.GetAuthorityEpoch()))), txt(itoa(int64(h.GetConfigVersion()))), txt(dash(h.GetFreshness())), txt(hex.EncodeToString(h.GetContentHash())))
+		t.Add(term.Txt(h.GetScope()), term.Txt(itoa(int64(h.GetAuthorityEpoch()))), term.Txt(itoa(int64(h.GetConfigVersion()))), term.Txt(command.Dash(h.GetFreshness())), term.Txt(hex.EncodeToString(h.GetContentHash())))
 	}
-	if err := p.table(t); err != nil {
+	if err := p.Table(t); err != nil {
 		return err
 	}
 	if len(n.GetRefusals()) == 0 {
 		return nil
 	}
-	p.heading("refused")
-	r := &table{columns: []column{{title: "SCOPE"}, {title: "REASON"}, {title: "DETAIL", least: 20}}}
+	p.Heading("refused")
+	r := &term.Table{Columns: []term.Column{{Title: "SCOPE"}, {Title: "REASON"}, {Title: "DETAIL", Least: 20}}}
 	for _, x := range n.GetRefusals() {
-		r.add(txt(x.GetScope()), painted(amber, "▲ "+x.GetReason()), txt(x.GetDetail()))
+		r.Add(term.Txt(x.GetScope()), term.Painted(term.Amber, "▲ "+x.GetReason()), term.Txt(x.GetDetail()))
 	}
-	return p.table(r)
+	return p.Table(r)
 }

@@ -10,8 +10,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) tokenCommand() *cobra.Command {
@@ -34,7 +36,8 @@ where it ever is. Who loses it makes another.`,
 		groups: []group{client},
 		run: func(ctx context.Context, cfg *config, _ []string) error {
 			if entry == "" {
-				return missing("--entry", "the token admits under an entry of the manifest", "--entry NAME; fealty manifest get shows them")
+				return command.Missing("--entry", "the token admits under an entry of the manifest",
+					"--entry NAME; fealty manifest get shows them")
 			}
 			if uses == 0 {
 				return explain.New(explain.BadValue, "name", "--uses", "value", "0", "problem", "such a token admits nobody", "want", "how many machines it admits, 1 or more")
@@ -50,14 +53,15 @@ where it ever is. Who loses it makes another.`,
 				}
 				t := resp.GetToken()
 				if dry {
-					c.planned("a token for entry " + t.GetEntry() + ", good until " + when(t.GetExpiresAt()))
+					c.planned("a token for entry " + t.GetEntry() + ", good until " + command.When(t.GetExpiresAt()))
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error {
+				return c.print(result{ofMessage(resp), func(p *term.Page) error {
 					if dry {
-						return p.facts(tokenFacts(t, c.env.Now()))
+						return p.Facts(tokenFacts(t, c.env.Now()))
 					}
-					p.line("%s", resp.GetLine())
-					c.talk("token %s admits %s under entry %s until %s", t.GetId(), plural(t.GetUses(), "machine", "machines"), t.GetEntry(), when(t.GetExpiresAt()))
+					p.Line("%s", resp.GetLine())
+					c.talk("token %s admits %s under entry %s until %s", t.GetId(), plural(t.GetUses(), "machine",
+						"machines"), t.GetEntry(), command.When(t.GetExpiresAt()))
 					c.talk("%s, with the line in it", useOf(t))
 					return nil
 				}})
@@ -72,7 +76,7 @@ where it ever is. Who loses it makes another.`,
 	f.StringSliceVar(&labels, "label", nil, "a label of those that it admits, KEY=VALUE; it decides nothing")
 	f.Var(&ttl, "ttl", "how long it is good, at most 30d (default 1h)")
 	f.Uint32Var(&uses, "uses", 1, "how many machines it admits")
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }
 
@@ -116,48 +120,49 @@ func (c *CLI) tokenList() *cobra.Command {
 				for _, t := range resp.GetTokens() {
 					ids = append(ids, t.GetId())
 				}
-				return c.printList(ids, result{ofMessage(resp), func(p *page) error {
-					return p.table(tokenTable(resp.GetTokens(), c.env.Now()))
+				return c.printList(ids, result{ofMessage(resp), func(p *term.Page) error {
+					return p.Table(tokenTable(resp.GetTokens(), c.env.Now()))
 				}})
 			})
 		},
 	})
 }
 
-func tokenTable(tokens []*fealtyv1.Token, now time.Time) *table {
-	t := &table{columns: []column{
-		{title: "STATE"}, {title: "TOKEN"}, {title: "ENTRY", least: 8}, {title: "NAME", least: 8}, {title: "USED", right: true}, {title: "EXPIRES"},
-		{title: "ORGANIZATIONS", wide: true}, {title: "CREATED", wide: true}, {title: "BY", wide: true},
+func tokenTable(tokens []*fealtyv1.Token, now time.Time) *term.Table {
+	t := &term.Table{Columns: []term.Column{
+		{Title: "STATE"}, {Title: "TOKEN"}, {Title: "ENTRY", Least: 8}, {Title: "NAME", Least: 8}, {Title: "USED", Right: true}, {Title: "EXPIRES"},
+		{Title: "ORGANIZATIONS", Wide: true}, {Title: "CREATED", Wide: true}, {Title: "BY", Wide: true},
 	}}
 	for _, x := range tokens {
-		t.add(tokenState(x), txt(x.GetId()), txt(x.GetEntry()), txt(dash(x.GetName())),
-			txt(itoa(int64(x.GetUsed()))+"/"+itoa(int64(x.GetUses()))), txt(relative(x.GetExpiresAt().AsTime(), now)),
-			txt(dash(strings.Join(x.GetOrganizations(), ","))), txt(when(x.GetCreatedAt())), txt(x.GetCreatedBy()))
+		t.Add(tokenState(x), term.Txt(x.GetId()), term.Txt(x.GetEntry()), term.Txt(command.Dash(x.GetName())),
+			term.Txt(itoa(int64(x.GetUsed()))+"/"+itoa(int64(x.GetUses()))), term.Txt(relative(x.GetExpiresAt().AsTime(), now)),
+			term.Txt(command.Dash(strings.Join(x.GetOrganizations(),
+				","))), term.Txt(command.When(x.GetCreatedAt())), term.Txt(x.GetCreatedBy()))
 	}
 	return t
 }
 
 // tokenState shows the state of a token as shape and word.
-func tokenState(t *fealtyv1.Token) cell {
+func tokenState(t *fealtyv1.Token) term.Cell {
 	if t.GetState() == "usable" {
-		return painted(green, "● usable")
+		return term.Painted(term.Green, "● usable")
 	}
-	return painted(dim, "○ "+t.GetState())
+	return term.Painted(term.Dim, "○ "+t.GetState())
 }
 
-func tokenFacts(t *fealtyv1.Token, now time.Time) facts {
-	var f facts
-	f.add("token", t.GetId())
+func tokenFacts(t *fealtyv1.Token, now time.Time) term.Facts {
+	var f term.Facts
+	f.Add("token", t.GetId())
 	state := tokenState(t)
-	f.paint("state", state.paint, state.text)
-	f.add("entry", t.GetEntry())
-	f.add("name", t.GetName())
-	f.add("organizations", strings.Join(t.GetOrganizations(), ", "))
-	f.add("labels", strings.Join(t.GetLabels(), ", "))
-	f.add("used", itoa(int64(t.GetUsed()))+" of "+itoa(int64(t.GetUses())))
-	f.add("expires", when(t.GetExpiresAt())+", "+relative(t.GetExpiresAt().AsTime(), now))
-	f.add("created", joinWords(when(t.GetCreatedAt()), " by ", t.GetCreatedBy()))
-	f.add("admitted", strings.Join(t.GetAdmitted(), ", "))
+	f.Paint("state", state.Paint, state.Text)
+	f.Add("entry", t.GetEntry())
+	f.Add("name", t.GetName())
+	f.Add("organizations", strings.Join(t.GetOrganizations(), ", "))
+	f.Add("labels", strings.Join(t.GetLabels(), ", "))
+	f.Add("used", itoa(int64(t.GetUsed()))+" of "+itoa(int64(t.GetUses())))
+	f.Add("expires", command.When(t.GetExpiresAt())+", "+relative(t.GetExpiresAt().AsTime(), now))
+	f.Add("created", command.JoinWords(command.When(t.GetCreatedAt()), " by ", t.GetCreatedBy()))
+	f.Add("admitted", strings.Join(t.GetAdmitted(), ", "))
 	return f
 }
 
@@ -168,7 +173,8 @@ func tokenArg(arg string) (string, error) {
 		return t.ID, nil
 	}
 	if !proof.ValidTokenID(arg) {
-		return "", explain.New(explain.BadValue, "name", "ID", "value", shownArg(arg), "problem", "it is not the id of a token", "want", "16 characters of a-z and 2-7, as fealty token list shows them")
+		return "", explain.New(explain.BadValue, "name", "ID", "value", command.ShownArg(arg), "problem",
+			"it is not the id of a token", "want", "16 characters of a-z and 2-7, as fealty token list shows them")
 	}
 	return arg, nil
 }
@@ -176,7 +182,7 @@ func tokenArg(arg string) (string, error) {
 func (c *CLI) tokenShow() *cobra.Command {
 	return c.command(spec{
 		use: "show ID", short: "show a token and whom it admitted",
-		groups: []group{client}, args: exactly("ID"),
+		groups: []group{client}, args: command.Exactly("ID"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			id, err := tokenArg(args[0])
 			if err != nil {
@@ -187,7 +193,8 @@ func (c *CLI) tokenShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error { return p.facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
+				return c.print(result{ofMessage(resp),
+					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
 			})
 		},
 	})
@@ -197,7 +204,7 @@ func (c *CLI) tokenRevoke() *cobra.Command {
 	var dry bool
 	cmd := c.command(spec{
 		use: "revoke ID", short: "end a token; whom it admitted stays",
-		groups: []group{client}, args: exactly("ID"),
+		groups: []group{client}, args: command.Exactly("ID"),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			id, err := tokenArg(args[0])
 			if err != nil {
@@ -211,10 +218,11 @@ func (c *CLI) tokenRevoke() *cobra.Command {
 				if dry {
 					c.planned("token " + resp.GetToken().GetId() + " would be revoked")
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error { return p.facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
+				return c.print(result{ofMessage(resp),
+					func(p *term.Page) error { return p.Facts(tokenFacts(resp.GetToken(), c.env.Now())) }})
 			})
 		},
 	})
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	return cmd
 }

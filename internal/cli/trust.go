@@ -12,7 +12,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -42,58 +44,62 @@ that is asked.`,
 // trustResult shows what the cluster believes: facts, and a table of the keys.
 func (c *CLI) trustResult(data object, t *fealtyv1.Trust) result {
 	now := c.env.Now()
-	return result{data, func(p *page) error {
-		if err := p.facts(trustFacts(t, now)); err != nil {
+	return result{data, func(p *term.Page) error {
+		if err := p.Facts(trustFacts(t, now)); err != nil {
 			return err
 		}
-		p.line("")
-		if err := p.table(configKeyTable(t.GetConfigKeys(), now)); err != nil {
+		p.Line("")
+		if err := p.Table(configKeyTable(t.GetConfigKeys(), now)); err != nil {
 			return err
 		}
 		if len(t.GetRevoked()) == 0 {
 			return nil
 		}
-		p.line("")
-		revoked := &table{columns: []column{{title: "REVOKED"}, {title: "NAME", least: 12}, {title: "SINCE"}, {title: "REASON", least: 12}, {title: "BY", wide: true}}}
+		p.Line("")
+		revoked := &term.Table{Columns: []term.Column{{Title: "REVOKED"}, {Title: "NAME", Least: 12},
+			{Title: "SINCE"}, {Title: "REASON", Least: 12}, {Title: "BY", Wide: true}}}
 		for _, r := range t.GetRevoked() {
-			revoked.add(txt(r.GetKind()), txt(r.GetName()), txt(relative(r.GetAt().AsTime(), now)), txt(r.GetReason()), txt(r.GetBy()))
+			revoked.Add(term.Txt(r.GetKind()), term.Txt(r.GetName()), term.Txt(relative(r.GetAt().AsTime(), now)),
+				term.Txt(r.GetReason()), term.Txt(r.GetBy()))
 		}
-		return p.table(revoked)
+		return p.Table(revoked)
 	}}
 }
 
-func configKeyTable(keys []*fealtyv1.TrustConfigKey, now time.Time) *table {
-	t := &table{columns: []column{{title: "STATE"}, {title: "CONFIG KEY"}, {title: "NUMBER", right: true}, {title: "ENDS"}, {title: "REASON", least: 8}, {title: "DIGEST", wide: true}, {title: "BY", wide: true}}}
+func configKeyTable(keys []*fealtyv1.TrustConfigKey, now time.Time) *term.Table {
+	t := &term.Table{Columns: []term.Column{{Title: "STATE"}, {Title: "CONFIG KEY"}, {Title: "NUMBER", Right: true},
+		{Title: "ENDS"}, {Title: "REASON", Least: 8}, {Title: "DIGEST", Wide: true}, {Title: "BY", Wide: true}}}
 	for _, k := range keys {
-		shape, colour := "●", green
+		shape, colour := "●", term.Green
 		switch k.GetState() {
 		case "introduced", "leaving":
-			shape, colour = "◐", amber
+			shape, colour = "◐", term.Amber
 		case "revoked", "expired":
-			shape, colour = "✖", red
+			shape, colour = "✖", term.Red
 		}
-		t.add(painted(colour, shape+" "+k.GetState()), txt(k.GetKeyId()), txt(itoa(int64(k.GetNumber()))), txt(relative(k.GetNotAfter().AsTime(), now)),
-			txt(dash(k.GetReason())), txt(k.GetDigest()), txt(dash(k.GetRevokedBy())))
+		t.Add(term.Painted(colour, shape+" "+k.GetState()), term.Txt(k.GetKeyId()),
+			term.Txt(itoa(int64(k.GetNumber()))), term.Txt(relative(k.GetNotAfter().AsTime(), now)),
+			term.Txt(command.Dash(k.GetReason())), term.Txt(k.GetDigest()), term.Txt(command.Dash(k.GetRevokedBy())))
 	}
 	return t
 }
 
-func trustFacts(t *fealtyv1.Trust, now time.Time) facts {
-	var f facts
-	f.add("bundle", fmt.Sprintf("version %d of authority epoch %d", t.GetConfigVersion(), t.GetAuthorityEpoch()))
+func trustFacts(t *fealtyv1.Trust, now time.Time) term.Facts {
+	var f term.Facts
+	f.Add("bundle", fmt.Sprintf("version %d of authority epoch %d", t.GetConfigVersion(), t.GetAuthorityEpoch()))
 	if t.GetIssuedAt() != nil {
-		f.add("issued", when(t.GetIssuedAt())+", ends "+relative(t.GetExpiresAt().AsTime(), now))
+		f.Add("issued", command.When(t.GetIssuedAt())+", ends "+relative(t.GetExpiresAt().AsTime(), now))
 	}
 	if r := t.GetRollout(); r != nil {
-		f.add("held by", fmt.Sprintf("%d of %s that are connected here", r.GetHolding(), plural(r.GetConnected(), "member", "members")))
-		f.paint("lagging", amber, named(r.GetLagging(), int(r.GetConnected()-r.GetHolding())))
+		f.Add("held by", fmt.Sprintf("%d of %s that are connected here", r.GetHolding(), plural(r.GetConnected(), "member", "members")))
+		f.Paint("lagging", term.Amber, named(r.GetLagging(), int(r.GetConnected()-r.GetHolding())))
 	}
 	for _, r := range t.GetRoots() {
 		name := "root"
 		if r.GetRetired() {
 			name = "retired root"
 		}
-		f.add(name, r.GetKeyId()+", ends "+relative(r.GetNotAfter().AsTime(), now))
+		f.Add(name, r.GetKeyId()+", ends "+relative(r.GetNotAfter().AsTime(), now))
 	}
 	for _, k := range t.GetMeshKeys() {
 		text := fmt.Sprintf("%s of epoch %d", k.GetKeyId(), k.GetAuthorityEpoch())
@@ -101,22 +107,25 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) facts {
 			text = k.GetKeyId() + " of before the restore"
 		}
 		if k.GetAcceptUntil() != nil {
-			text += ", accepted until " + when(k.GetAcceptUntil())
+			text += ", accepted until " + command.When(k.GetAcceptUntil())
 		}
-		f.add("mesh key", text)
+		f.Add("mesh key", text)
 	}
 	if r := t.GetMeshRollout(); r.GetRenewed() < r.GetMembers() {
-		f.paint("certified under it", amber, fmt.Sprintf("%d of %s", r.GetRenewed(), plural(r.GetMembers(), "member", "members")))
-		f.paint("to renew", amber, named(r.GetMissing(), int(r.GetMembers()-r.GetRenewed())))
+		f.Paint("certified under it", term.Amber, fmt.Sprintf("%d of %s", r.GetRenewed(), plural(r.GetMembers(),
+			"member", "members")))
+		f.Paint("to renew", term.Amber, named(r.GetMissing(), int(r.GetMembers()-r.GetRenewed())))
 	}
-	f.add("config root key", t.GetConfigRootKey())
+	f.Add("config root key", t.GetConfigRootKey())
 	if r := t.GetRotation(); r != nil {
-		f.paint("rotation", amber, fmt.Sprintf("key %s is replacing the one before, since %s: %d of %s hold everything under it", r.GetKeyId(),
-			when(r.GetStartedAt()), r.GetConfirmed(), plural(r.GetMembers(), "member", "members")))
-		f.add("old key leaves", "when all do, or "+relative(r.GetDeadline().AsTime(), now))
-		f.paint("waiting for", amber, named(r.GetMissing(), int(r.GetMembers()-r.GetConfirmed())))
+		f.Paint("rotation", term.Amber,
+			fmt.Sprintf("key %s is replacing the one before, since %s: %d of %s hold everything under it",
+				r.GetKeyId(),
+				command.When(r.GetStartedAt()), r.GetConfirmed(), plural(r.GetMembers(), "member", "members")))
+		f.Add("old key leaves", "when all do, or "+relative(r.GetDeadline().AsTime(), now))
+		f.Paint("waiting for", term.Amber, named(r.GetMissing(), int(r.GetMembers()-r.GetConfirmed())))
 	} else if r := t.GetLastRotation(); r != nil {
-		text := fmt.Sprintf("to key %s, ended %s", r.GetKeyId(), when(r.GetEndedAt()))
+		text := fmt.Sprintf("to key %s, ended %s", r.GetKeyId(), command.When(r.GetEndedAt()))
 		switch r.GetEnded() {
 		case "confirmed":
 			text += ": every member held everything under it"
@@ -125,12 +134,14 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) facts {
 		case "compromised":
 			text += ", because a key was revoked"
 		}
-		f.add("last rotation", text)
-		f.paint("had not confirmed", amber, strings.Join(r.GetMissing(), " "))
+		f.Add("last rotation", text)
+		f.Paint("had not confirmed", term.Amber, strings.Join(r.GetMissing(), " "))
 	}
-	f.add("banned", joinWords(plural(t.GetBannedIds(), "identity", "identities"), ", ", plural(t.GetBannedKeys(), "key", "keys")))
+	f.Add("banned", command.JoinWords(plural(t.GetBannedIds(), "identity", "identities"), ", ",
+		plural(t.GetBannedKeys(), "key", "keys")))
 	for _, e := range t.GetEmergencies() {
-		f.paint("emergency", red, fmt.Sprintf("statement %d, applied %s by %s: %s", e.GetNumber(), when(e.GetAppliedAt()), e.GetBy(), e.GetReason()))
+		f.Paint("emergency", term.Red, fmt.Sprintf("statement %d, applied %s by %s: %s", e.GetNumber(),
+			command.When(e.GetAppliedAt()), e.GetBy(), e.GetReason()))
 	}
 	return f
 }
@@ -174,7 +185,8 @@ same manifest. Members renew by themselves, and certificates under the old key a
 			case stolen != "" && deadline.d > 0:
 				return conflictingFlags("--deadline", "given together with --compromised", "one of them: a stolen key leaves at once")
 			case stolen != "" && reason == "":
-				return missing("--reason", "it is kept in the audit log, and shown to whoever asks why", "--reason TEXT")
+				return command.Missing("--reason", "it is kept in the audit log, and shown to whoever asks why",
+					"--reason TEXT")
 			}
 			if stolen != "" && !dry {
 				if err := c.confirm(ctx, "fealty trust rotate", "config key "+stolen+" is revoked at once and for good; what it signed is signed again by another one", yes); err != nil {
@@ -214,7 +226,7 @@ same manifest. Members renew by themselves, and certificates under the old key a
 	f.BoolVar(&mesh, "mesh", false, "replace the mesh CA key")
 	f.StringVar(&reason, "reason", "", "why, for the audit log")
 	wait.flag(cmd, "wait until the old key has left, with --mesh until every member renewed")
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }
@@ -272,7 +284,8 @@ func checkRevokedKind(kind string) error {
 	if slices.Contains(kinds, kind) {
 		return nil
 	}
-	return explain.New(explain.BadValue, "name", "KIND", "value", shownArg(kind), "problem", joinText("nothing of that kind is revoked", guess(kind, kinds)), "want", "one of "+strings.Join(kinds, ", "))
+	return explain.New(explain.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
+		joinText("nothing of that kind is revoked", guess(kind, kinds)), "want", "one of "+strings.Join(kinds, ", "))
 }
 
 func (c *CLI) trustRevoke() *cobra.Command {
@@ -290,14 +303,15 @@ revoked for good; what is to come back comes back under another name.
   coordinator  an address to refresh at, HOST:PORT
   permission   an action of degraded mode, such as use_storage_endpoints`,
 		sample: `  fealty trust revoke service billing --reason "it leaked"`,
-		groups: []group{client}, args: exactly("KIND", "NAME"), words: revokedKinds(),
+		groups: []group{client}, args: command.Exactly("KIND", "NAME"), words: revokedKinds(),
 		run: func(ctx context.Context, cfg *config, args []string) error {
 			kind, name := args[0], args[1]
 			if err := checkRevokedKind(kind); err != nil {
 				return err
 			}
 			if reason == "" {
-				return missing("--reason", "it is kept in the audit log, and shown to whoever asks why", "--reason TEXT")
+				return command.Missing("--reason", "it is kept in the audit log, and shown to whoever asks why",
+					"--reason TEXT")
 			}
 			if !dry {
 				if err := c.confirm(ctx, "fealty trust revoke", kind+" "+name+" is revoked everywhere and for good", yes); err != nil {
@@ -312,12 +326,12 @@ revoked for good; what is to come back comes back under another name.
 				if dry {
 					c.planned(kind + " " + name + " would be revoked")
 				}
-				return c.print(result{ofMessage(resp), func(p *page) error {
+				return c.print(result{ofMessage(resp), func(p *term.Page) error {
 					switch {
 					case !resp.GetChanged():
-						p.line("%s %s was revoked before", kind, name)
+						p.Line("%s %s was revoked before", kind, name)
 					case !dry:
-						p.line("%s %s is revoked", kind, name)
+						p.Line("%s %s is revoked", kind, name)
 					}
 					return nil
 				}})
@@ -325,7 +339,7 @@ revoked for good; what is to come back comes back under another name.
 		},
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit log")
-	dryRun(cmd, &dry)
+	command.DryRun(cmd.Flags(), &dry)
 	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	return cmd
 }

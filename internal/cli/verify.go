@@ -16,10 +16,12 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -65,13 +67,14 @@ refused by that, and so is another root.`,
 	f.StringVar(&in.out, "out", "", "write "+rootAnchor+" and "+meshAnchor+" into this folder")
 	f.BoolVar(&in.full, "full", false, "replay the history with every manifest too, which takes a login")
 	marksFlag(cmd, &in.marks)
-	dryRun(cmd, &in.dry)
+	command.DryRun(cmd.Flags(), &in.dry)
 	return cmd
 }
 
 func (c *CLI) verify(ctx context.Context, cfg *config, in verifyFlags) error {
 	if in.manifest == "" {
-		return missing("--manifest", "a cluster is verified against what its owners agreed on", "--manifest FILE, as it was reviewed and not as the cluster shows it")
+		return command.Missing("--manifest", "a cluster is verified against what its owners agreed on",
+			"--manifest FILE, as it was reviewed and not as the cluster shows it")
 	}
 	want := recovery.Expected{}
 	if in.pin != "" {
@@ -211,32 +214,32 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 		{"manifest_hash", m.Hash().String()}, {"trust", string(m.Trust)}, {"root_key", root.String()}, {"mesh_ca_key", meshCA.String()},
 		{"first_look", first}, {"restored", found.Restored}, {"full", in.full}, {"consent_unchecked", v.Unsigned()}, {"written", written},
 	}
-	return result{data, func(p *page) error {
-		var f facts
-		f.paint("cluster", green, "● verified: "+m.Cluster)
-		f.add("coordinator", fmt.Sprintf("%s at %s, admitted by the expected manifest", found.Coordinator, addr))
-		f.add("manifest", m.Hash().String()+", in force")
-		f.add("history", fmt.Sprintf("%s, head %s at index %d, authority epoch %d", plural(len(v.Links()), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch))
+	return result{data, func(p *term.Page) error {
+		var f term.Facts
+		f.Paint("cluster", term.Green, "● verified: "+m.Cluster)
+		f.Add("coordinator", fmt.Sprintf("%s at %s, admitted by the expected manifest", found.Coordinator, addr))
+		f.Add("manifest", m.Hash().String()+", in force")
+		f.Add("history", fmt.Sprintf("%s, head %s at index %d, authority epoch %d", plural(len(v.Links()), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch))
 		switch n := v.Unsigned(); {
 		case in.full:
-			f.add("consent", "checked: the signers in force signed each link that takes it")
+			f.Add("consent", "checked: the signers in force signed each link that takes it")
 		case n > 0:
-			f.paint("consent", amber, fmt.Sprintf("▲ of the signers to %s was not checked: their manifests are shown after a login, with --full", plural(n, "link", "links")))
+			f.Paint("consent", term.Amber, fmt.Sprintf("▲ of the signers to %s was not checked: their manifests are shown after a login, with --full", plural(n, "link", "links")))
 		}
 		if first && in.pin == "" {
-			f.paint("root key", amber, root.String()+" ▲ as it was shown on this first look: compare it with what you know, and give it with --pin")
+			f.Paint("root key", term.Amber, root.String()+" ▲ as it was shown on this first look: compare it with what you know, and give it with --pin")
 		} else {
-			f.add("root key", root.String())
+			f.Add("root key", root.String())
 		}
-		f.add("mesh CA key", fmt.Sprintf("%s, until %s", meshCA, found.MeshCA.NotAfter.UTC().Format(time.RFC3339)))
+		f.Add("mesh CA key", fmt.Sprintf("%s, until %s", meshCA, found.MeshCA.NotAfter.UTC().Format(time.RFC3339)))
 		if m.Trust == manifest.TrustMesh {
-			f.add("trust", "mesh: the mesh CA alone may be an anchor; every manifest has its own")
+			f.Add("trust", "mesh: the mesh CA alone may be an anchor; every manifest has its own")
 		} else {
-			f.add("trust", "root: the root is the anchor; a mesh CA key may serve several manifests")
+			f.Add("trust", "root: the root is the anchor; a mesh CA key may serve several manifests")
 		}
 		if written {
-			f.add("written", filepath.Join(in.out, rootAnchor)+", "+filepath.Join(in.out, meshAnchor))
+			f.Add("written", filepath.Join(in.out, rootAnchor)+", "+filepath.Join(in.out, meshAnchor))
 		}
-		return p.facts(f)
+		return p.Facts(f)
 	}}
 }

@@ -6,6 +6,9 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) versionCommand() *cobra.Command {
@@ -25,10 +28,10 @@ func (c *CLI) versionCommand() *cobra.Command {
 			}
 			platform := runtime.GOOS + "/" + runtime.GOARCH
 			data := object{{"release", c.env.Release}, {"revision", revision}, {"changed", changed}, {"go", runtime.Version()}, {"platform", platform}}
-			return c.print(result{data, func(p *page) error {
-				p.line("fealty %s", c.env.Release)
-				if p.wide {
-					p.line("revision %s, %s, %s", dash(revision), runtime.Version(), platform)
+			return c.print(result{data, func(p *term.Page) error {
+				p.Line("fealty %s", c.env.Release)
+				if p.Wide {
+					p.Line("revision %s, %s, %s", command.Dash(revision), runtime.Version(), platform)
 				}
 				return nil
 			}})

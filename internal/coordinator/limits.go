@@ -74,6 +74,13 @@ func (r Rates) perSource() *flowcontrol.Sources {
 // maxMembers bounds the members whose rate is remembered.
 const maxMembers = 1 << 14
 
+// perPoller limits what each member asks about its domains: it does so every other second, and
+// once more when it let go of one. It may do so more often than it renews.
+func (r Rates) perPoller() *flowcontrol.PerKey {
+	r = r.withDefaults()
+	return flowcontrol.NewPerKey(max(r.PerMember, 5), max(r.MemberBurst, 50), maxMembers)
+}
+
 // perMember limits the renewals and rejoins of each member.
 func (r Rates) perMember() *flowcontrol.PerKey {
 	r = r.withDefaults()

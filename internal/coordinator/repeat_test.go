@@ -229,11 +229,32 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 				return err
 			}
 		}},
+		{"DomainService.AssignDomain", "nothing, or what somebody assigned since is undone",
+			func(d *coordinatortest.Desk) func() error {
+				d.Joined("a")
+				return func() error {
+					_, err := domainService(d).AssignDomain(ctx, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"})
+					return err
+				}
+			}},
+		{"DomainService.UnassignDomain", "nothing, or what somebody assigned since is undone",
+			func(d *coordinatortest.Desk) func() error {
+				d.Joined("a")
+				_, err := domainService(d).AssignDomain(ctx, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"})
+				coordinatortest.WantOnlyNil(t, err)
+				return func() error {
+					_, err := domainService(d).UnassignDomain(ctx, &fealtyv1.UnassignDomainRequest{Name: "eu", Force: true,
+						Reason: "test"})
+					return err
+				}
+			}},
+		{"DomainService.ReleaseDomain", "nothing: the ownership is over", nil},
+		{"DomainService.PollAssignments", gone, nil},
 		{"GrantService.Grant", "a newer grant", func(d *coordinatortest.Desk) func() error {
 			m := d.Joined("a")
 			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
 			return func() error {
-				_, err := coordinatortest.Served[fealtyv1.GrantServiceServer](d.C.Rooms().Grants.RegisterServices).Grant(
+				_, err := coordinatortest.Served[fealtyv1.GrantServiceServer](d.C.Rooms().Fencing.Grants.RegisterServices).Grant(
 					identity.NewContext(ctx, peer),
 					&fealtyv1.GrantRequest{Name: "a", Incarnation: fence.NewIncarnation().String()})
 				return err
@@ -328,4 +349,8 @@ func ledByAnother(d *coordinatortest.Desk) {
 	if err := d.C.Rooms().Announcement.Announce(context.Background(), false); err != nil {
 		d.T.Fatal(err)
 	}
+}
+
+func domainService(d *coordinatortest.Desk) fealtyv1.DomainServiceServer {
+	return coordinatortest.Served[fealtyv1.DomainServiceServer](d.C.Rooms().Fencing.Domains.RegisterServices)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/delivery"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/keepers"
@@ -74,7 +75,7 @@ type Rooms struct {
 	Trust        *trust.Trust
 	Desired      *desired.Desired
 	Admission    *admission.Admission
-	Grants       *grants.Grants
+	Fencing      Fencing
 	Publication  *publication.Publication
 	Delivery     *delivery.Delivery
 	Status       fealtyv1.StatusServiceServer // which lets everybody in
@@ -95,6 +96,12 @@ type Shown struct {
 	Backups      *backups.Backups
 }
 
+// Fencing are the rooms that say by which numbers who may act.
+type Fencing struct {
+	Grants  *grants.Grants
+	Domains *domains.Domains
+}
+
 // Moves are the rooms that move the head, one change at a time.
 type Moves struct {
 	Turn        *turn.Turn
@@ -107,8 +114,8 @@ type Moves struct {
 // recordFamilies are all of them.
 var recordFamilies = reseal.Families{
 	// Trust is last: it is what says that the others are whole.
-	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, grants.Prefix, election.TermKey,
-		publication.Prefix, bundle.Prefix},
+	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, domains.Prefix, grants.Prefix,
+		election.TermKey, publication.Prefix, bundle.Prefix},
 	// A join token pins the root, so that it admits nobody under another one, and all keys
 	// are other ones, so that nobody has confirmed any. A beat ends too: the leader makes the
 	// next.
@@ -266,8 +273,11 @@ func (c *Coordinator) wire(o own) error {
 		Faults: cfg.Faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.Timing.MaxHeadAge,
 	})
-	r.Grants = grants.New(grants.Config{
+	r.Fencing.Grants = grants.New(grants.Config{
 		Head: r.Head, Bundle: r.Bundle, PerMember: cfg.Rates.perMember(), Log: c.log, Now: c.now,
+	})
+	r.Fencing.Domains = domains.New(domains.Config{
+		Head: r.Head, Bundle: r.Bundle, Election: r.Election, PerMember: cfg.Rates.perPoller(), Log: c.log, Now: c.now,
 	})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,

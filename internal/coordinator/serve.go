@@ -142,6 +142,7 @@ func Services() []string {
 		fealtyv1.BackupService_ServiceDesc.ServiceName,
 		fealtyv1.ConfigService_ServiceDesc.ServiceName,
 		fealtyv1.CoordinatorService_ServiceDesc.ServiceName,
+		fealtyv1.DomainService_ServiceDesc.ServiceName,
 		fealtyv1.GrantService_ServiceDesc.ServiceName,
 		fealtyv1.LeaderService_ServiceDesc.ServiceName,
 		fealtyv1.LiveService_ServiceDesc.ServiceName,
@@ -210,7 +211,8 @@ func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
 	c.rooms.Delivery.RegisterServices(to)
 	c.rooms.Shown.Backups.RegisterServices(to)
 	c.rooms.Shown.Verification.RegisterServices(to)
-	c.rooms.Grants.RegisterServices(to)
+	c.rooms.Fencing.Grants.RegisterServices(to)
+	c.rooms.Fencing.Domains.RegisterServices(to)
 	fealtyv1.RegisterStatusServiceServer(to, c.rooms.Status)
 }
 

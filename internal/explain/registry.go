@@ -47,6 +47,9 @@ const (
 const (
 	GrantsExhausted   Code = "FE-F101"
 	StatementUnsigned Code = "FE-F102"
+	DomainUnfit       Code = "FE-F103"
+	DomainTooMany     Code = "FE-F104"
+	DomainExhausted   Code = "FE-F105"
 )
 
 // History and manifest.
@@ -580,6 +583,40 @@ for thirteen years.`,
 		Page: `
 Grants and assignments are statements that the newest config signing key of the trust bundle signs. While none may,
 what was granted and assigned before goes on to count, and a call is to be made again when there is a key.`,
+	},
+	{
+		Code:  DomainUnfit,
+		Title: "the member can own no domain now",
+		What:  "the domain was not assigned to {member|the member}",
+		Why:   "{problem|it drains, or no machine holds it}",
+		Do:    "name another member (fealty member list), or first: fealty member undrain {member|MEMBER}",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+A domain goes to a member that a machine holds, of kind data or shard, and that does not drain. A member that becomes
+unfit while the owner before it lets go is not given the domain: it then belongs to nobody, and ` +
+			"`fealty domain show`" + ` says so.`,
+	},
+	{
+		Code:  DomainTooMany,
+		Title: "there are too many domains",
+		What:  "the domain was not assigned: {what|the cluster} has {limit|as many as may be}",
+		Why:   "domains are for parts of a fleet that move as one, and not for single resources",
+		Do:    "put several resources into one domain: fealty domain list shows those there are",
+		Exit:  ExitConflict, GRPC: codes.ResourceExhausted,
+		Page: `
+A cluster has at most 10,000 domains, and a member owns at most 500. A domain is never removed, as its ownership
+may not begin anew; one that nobody needs any more costs a record.`,
+	},
+	{
+		Code:  DomainExhausted,
+		Title: "a domain has had all ownerships",
+		What:  "{domain|the domain} was not passed on: there is no ownership above the last one",
+		Why:   "an ownership has 64 bits, of which the upper half is the authority epoch",
+		Do:    "put its resources into a domain of another name: fealty domain assign NAME --to MEMBER",
+		Exit:  ExitConflict, GRPC: codes.FailedPrecondition,
+		Page: `
+Each change of the owner takes the next ownership, so four billion changes within one authority epoch, or as many
+authority epochs, lead here. No cluster has been seen to.`,
 	},
 	{
 		Code:  ManifestInvalid,
@@ -1252,7 +1289,7 @@ that was replaced since. Nothing was changed, and ` + "`fealty status`" + ` name
 		Title: "the member still owns domains",
 		What:  "{member|the member} was not removed: it owns {domains|some} domains",
 		Why:   "removing an owner would leave its domains without one",
-		Do:    "run fealty member drain {member|MEMBER} --wait, then remove it",
+		Do:    "give them to others first: fealty domain list --member {member|MEMBER} and fealty domain assign",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 ` + "`remove`" + ` is for members that are empty, also with ` + "`--force`" + `: a domain never loses its owner

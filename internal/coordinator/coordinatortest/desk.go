@@ -201,6 +201,25 @@ func (d *Desk) Another(dir string) (*coordinator.Coordinator, error) {
 	return c, nil
 }
 
+// Second sets a manifest with these entries that admits another coordinator too, and returns
+// that one, which is ready.
+func (d *Desk) Second(entries string) *coordinator.Coordinator {
+	d.T.Helper()
+	c, err := d.Another("second")
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	if err := d.Set(entries + fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		c.EnrolmentKey())); err != nil {
+		d.T.Fatal(err)
+	}
+	c.Rooms().Moves.Succession.Look(context.Background())
+	if phase, why := c.Phase(); phase != "ready" {
+		d.T.Fatalf("the second coordinator is in phase %s: %s", phase, why)
+	}
+	return c
+}
+
 // Dir is the directory of a coordinator of the desk, by which [Desk.Another] opens it anew.
 func (d *Desk) Dir(c *coordinator.Coordinator) string {
 	d.Mu.Lock()

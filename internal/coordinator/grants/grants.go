@@ -153,12 +153,10 @@ func (g *Grants) give(ctx context.Context, s *authority.State, id identity.ID, i
 // path names a member as people do.
 func path(id identity.ID) string { return string(id.Kind()) + "/" + id.Name() }
 
-// signer is the key that signs statements now. While the key is rotated that is the older
-// one, as it is the one that a receiver knows that has not heard of the rotation yet.
 func (g *Grants) signer(s *authority.State) (crypto.Signer, error) {
 	if view := g.cfg.Bundle.View(); view != nil {
-		if keys := view.Signers(s.Bundle, g.cfg.Now()); len(keys) > 0 {
-			return keys[len(keys)-1], nil
+		if key, ok := view.StatementSigner(s.Bundle, g.cfg.Now()); ok {
+			return key, nil
 		}
 	}
 	return nil, explain.New(explain.StatementUnsigned)

@@ -29,7 +29,7 @@ func ask(c *coordinator.Coordinator, m *coordinatortest.Machine, newest string) 
 func asking(c *coordinator.Coordinator, m *coordinatortest.Machine, req *fealtyv1.GrantRequest) (*fealtyv1.GrantResponse,
 	error) {
 	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
-	return coordinatortest.Served[fealtyv1.GrantServiceServer](c.Rooms().Grants.RegisterServices).Grant(ctx, req)
+	return coordinatortest.Served[fealtyv1.GrantServiceServer](c.Rooms().Fencing.Grants.RegisterServices).Grant(ctx, req)
 }
 
 func mustAsk(t *testing.T, c *coordinator.Coordinator, m *coordinatortest.Machine, newest string) *fealtyv1.GrantResponse {
@@ -251,12 +251,10 @@ func TestNoGrantTwice(t *testing.T) {
 	for _, loss := range coordinatortest.Losses() {
 		t.Run(fmt.Sprint(loss), func(t *testing.T) {
 			t.Parallel()
-			d := coordinatortest.PoolDesk(t)
+			d := coordinatortest.ReadyDesk(t, "")
+			other := d.Second(coordinatortest.PoolEntries)
+			defer other.Close()
 			a := d.Joined("a")
-			other, err := d.Another("/other")
-			if err != nil {
-				t.Fatal(err)
-			}
 			given := make(map[uint32]bool)
 			note := func(got *fealtyv1.GrantResponse, err error) {
 				t.Helper()
@@ -277,7 +275,11 @@ func TestNoGrantTwice(t *testing.T) {
 				for _, w := range tx.Put {
 					if w.Key == grants.KeyOf(identity.Data, "a") && !overtaken {
 						overtaken = true
-						note(ask(other, a, ""))
+						got, err := ask(other, a, "")
+						if err != nil {
+							t.Error(err)
+						}
+						note(got, err)
 					}
 				}
 			})

@@ -1,4 +1,4 @@
-package cli
+package term_test
 
 import (
 	"strings"
@@ -6,6 +6,8 @@ import (
 	"unicode"
 
 	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/internal/term"
 )
 
 func TestSanitize(t *testing.T) {
@@ -21,7 +23,7 @@ func TestSanitize(t *testing.T) {
 		{"above the basic plane", "a\U000e0001b", `a\U000e0001b`},
 		{"no-break space", "a\u00a0b", `a\u00a0b`},
 	} {
-		if got := sanitize(tt.in); got != tt.want {
+		if got := term.Sanitize(tt.in); got != tt.want {
 			t.Errorf("%s: sanitize(%q) = %q, want %q", tt.name, tt.in, got, tt.want)
 		}
 	}
@@ -30,13 +32,13 @@ func TestSanitize(t *testing.T) {
 func TestSanitizedTextPrints(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		in := string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")) + rapid.String().Draw(t, "text")
-		got := sanitize(in)
+		got := term.Sanitize(in)
 		for _, r := range got {
 			if !unicode.IsPrint(r) {
 				t.Fatalf("%q holds %U", got, r)
 			}
 		}
-		if sanitize(got) != got {
+		if term.Sanitize(got) != got {
 			t.Fatalf("%q changes when sanitized again", got)
 		}
 	})
@@ -44,13 +46,13 @@ func TestSanitizedTextPrints(t *testing.T) {
 
 func TestCutFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := sanitize(rapid.String().Draw(t, "text"))
+		s := term.Sanitize(rapid.String().Draw(t, "text"))
 		width := rapid.IntRange(0, 40).Draw(t, "width")
-		got := cut(s, width)
-		if columns(got) > width {
-			t.Fatalf("cut(%q, %d) = %q takes %d columns", s, width, got, columns(got))
+		got := term.Cut(s, width)
+		if term.Columns(got) > width {
+			t.Fatalf("cut(%q, %d) = %q takes %d columns", s, width, got, term.Columns(got))
 		}
-		if columns(s) <= width && got != s {
+		if term.Columns(s) <= width && got != s {
 			t.Fatalf("cut(%q, %d) = %q, though it fits", s, width, got)
 		}
 		if got != s && width > 0 && !strings.HasSuffix(got, "…") {
@@ -61,7 +63,7 @@ func TestCutFits(t *testing.T) {
 
 func TestColumns(t *testing.T) {
 	for s, want := range map[string]int{"": 0, "abc": 3, "漢字": 4, "e\u0301": 1, "●": 1, "…": 1, "한": 2, "ｆ": 2} {
-		if got := columns(s); got != want {
+		if got := term.Columns(s); got != want {
 			t.Errorf("columns(%q) = %d, want %d", s, got, want)
 		}
 	}
@@ -79,7 +81,7 @@ func TestWrap(t *testing.T) {
 		{"a-very-long-word x", 4, "a-very-long-word|x"},
 		{"", 4, ""},
 	} {
-		if got := strings.Join(wrap(tt.in, tt.width), "|"); got != tt.want {
+		if got := strings.Join(term.Wrap(tt.in, tt.width), "|"); got != tt.want {
 			t.Errorf("wrap(%q, %d) = %s, want %s", tt.in, tt.width, got, tt.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package cli
+package term
 
 import (
 	"fmt"
@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// sanitize makes text from elsewhere safe to show on one line of a terminal: what
+// Sanitize makes text from elsewhere safe to show on one line of a terminal: what
 // does not print (line ends, escape sequences, marks of direction) is written as
 // an escape.
-func sanitize(s string) string {
+func Sanitize(s string) string {
 	if clean(s) {
 		return s
 	}
@@ -43,8 +43,8 @@ func clean(s string) bool {
 	return true
 }
 
-// columns returns how many columns of a terminal s takes; s is sanitized.
-func columns(s string) int {
+// Columns returns how many columns of a terminal s takes; s is sanitized.
+func Columns(s string) int {
 	n := 0
 	for _, r := range s {
 		n += runeColumns(r)
@@ -69,9 +69,9 @@ func runeColumns(r rune) int {
 	return 1
 }
 
-// cut returns s in at most width columns, with an ellipsis if that took something.
-func cut(s string, width int) string {
-	if columns(s) <= width {
+// Cut returns s in at most width columns, with an ellipsis if that took something.
+func Cut(s string, width int) string {
+	if Columns(s) <= width {
 		return s
 	}
 	if width < 1 {
@@ -86,10 +86,10 @@ func cut(s string, width int) string {
 	return s
 }
 
-// wrap breaks s at spaces into lines of at most width columns; 0 is no limit. A
+// Wrap breaks s at spaces into lines of at most width columns; 0 is no limit. A
 // longer word has a line of its own: what is to be pasted stays whole.
-func wrap(s string, width int) []string {
-	if width <= 0 || columns(s) <= width {
+func Wrap(s string, width int) []string {
+	if width <= 0 || Columns(s) <= width {
 		return []string{s}
 	}
 	var lines []string
@@ -98,7 +98,7 @@ func wrap(s string, width int) []string {
 		switch {
 		case line == "":
 			line = word
-		case columns(line)+1+columns(word) <= width:
+		case Columns(line)+1+Columns(word) <= width:
 			line += " " + word
 		default:
 			lines = append(lines, line)
@@ -108,22 +108,22 @@ func wrap(s string, width int) []string {
 	return append(lines, line)
 }
 
-// paint is the look of a text on a terminal that takes colour. It only repeats
+// Paint is the look of a text on a terminal that takes colour. It only repeats
 // what word and shape say.
-type paint string
+type Paint string
 
 const (
-	plain paint = ""
-	green paint = "32"
-	amber paint = "33"
-	red   paint = "31"
-	dim   paint = "2"
-	bold  paint = "1"
+	Plain Paint = ""
+	Green Paint = "32"
+	Amber Paint = "33"
+	Red   Paint = "31"
+	Dim   Paint = "2"
+	Bold  Paint = "1"
 )
 
-// on returns s in p if colour is set.
-func (p paint) on(s string, colour bool) string {
-	if !colour || p == plain || s == "" {
+// On returns s in p if colour is set.
+func (p Paint) On(s string, colour bool) string {
+	if !colour || p == Plain || s == "" {
 		return s
 	}
 	return "\x1b[" + string(p) + "m" + s + "\x1b[0m"

@@ -1,16 +1,20 @@
-package cli
+package term_test
 
 import (
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/internal/term"
 )
 
-func sample() *table {
-	t := &table{columns: []column{{title: "STATE"}, {title: "MEMBER"}, {title: "USED", right: true}, {title: "REASON", least: 8}, {title: "KEY", wide: true}}}
-	t.add(painted(green, "● ok"), txt("data/a"), txt("7"), txt("none at all"), txt("k1"))
-	t.add(painted(red, "✖ banned"), txt("witness/long-name"), txt("12345"), txt("evil\x1b[31m text that is rather long"), txt("k2"))
+func sample() *term.Table {
+	t := &term.Table{Columns: []term.Column{{Title: "STATE"}, {Title: "MEMBER"}, {Title: "USED", Right: true},
+		{Title: "REASON", Least: 8}, {Title: "KEY", Wide: true}}}
+	t.Add(term.Painted(term.Green, "● ok"), term.Txt("data/a"), term.Txt("7"), term.Txt("none at all"), term.Txt("k1"))
+	t.Add(term.Painted(term.Red, "✖ banned"), term.Txt("witness/long-name"), term.Txt("12345"),
+		term.Txt("evil\x1b[31m text that is rather long"), term.Txt("k2"))
 	return t
 }
 
@@ -48,7 +52,7 @@ STATE     MEMBER              USED  REASON
 			"\x1b[31m✖ banned\x1b[0m  witness/long-name  12345  evil\\u001b[31m text that is rather long\n"},
 	} {
 		var b strings.Builder
-		if err := sample().write(&b, tt.wide, tt.colour, tt.width); err != nil {
+		if err := sample().Write(&b, tt.wide, tt.colour, tt.width); err != nil {
 			t.Fatal(err)
 		}
 		if want := strings.TrimPrefix(tt.want, "\n"); b.String() != want {
@@ -62,21 +66,21 @@ STATE     MEMBER              USED  REASON
 func TestTableFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "columns")
-		tab := &table{}
+		tab := &term.Table{}
 		for range n {
-			tab.columns = append(tab.columns, column{title: "T", least: 3, right: rapid.Bool().Draw(t, "right")})
+			tab.Columns = append(tab.Columns, term.Column{Title: "T", Least: 3, Right: rapid.Bool().Draw(t, "right")})
 		}
 		rows := rapid.IntRange(0, 4).Draw(t, "rows")
 		for range rows {
-			var cells []cell
+			var cells []term.Cell
 			for range n {
-				cells = append(cells, txt(rapid.String().Draw(t, "cell")))
+				cells = append(cells, term.Txt(rapid.String().Draw(t, "cell")))
 			}
-			tab.add(cells...)
+			tab.Add(cells...)
 		}
 		width := rapid.IntRange(20, 60).Draw(t, "width")
 		var b strings.Builder
-		if err := tab.write(&b, false, false, width); err != nil {
+		if err := tab.Write(&b, false, false, width); err != nil {
 			t.Fatal(err)
 		}
 		lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
@@ -84,20 +88,20 @@ func TestTableFits(t *testing.T) {
 			t.Fatalf("%d lines for %d rows:\n%s", len(lines), rows, b.String())
 		}
 		for _, line := range lines {
-			if columns(line) > width {
-				t.Fatalf("a line of %d columns, want at most %d: %q", columns(line), width, line)
+			if term.Columns(line) > width {
+				t.Fatalf("a line of %d columns, want at most %d: %q", term.Columns(line), width, line)
 			}
 		}
 	})
 }
 
 func TestFacts(t *testing.T) {
-	var f facts
-	f.add("short", "one")
-	f.add("blank", "")
-	f.add("a longer name", "many words that have to be broken somewhere")
+	var f term.Facts
+	f.Add("short", "one")
+	f.Add("blank", "")
+	f.Add("a longer name", "many words that have to be broken somewhere")
 	var b strings.Builder
-	if err := f.write(&b, false, 40); err != nil {
+	if err := f.Write(&b, false, 40); err != nil {
 		t.Fatal(err)
 	}
 	want := `short          one

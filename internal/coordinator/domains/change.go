@@ -1,0 +1,185 @@
+package domains
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/domain"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+// change is what somebody wants of a domain.
+type change struct {
+	name, action, reason string
+	to                   string // that it is to belong to; read by assign alone
+	force, dryRun        bool
+	decide               func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error)
+}
+
+// apply makes a change in one transaction, with the records of the members whose domains it
+// changes, or nothing of it. It returns the domain as it is then, and whether it changed.
+func (d *Domains) apply(ctx context.Context, c change) (after Record, changed bool, err error) {
+	err = d.cfg.Head.Transact(ctx, "the domain "+c.name, func(s *authority.State) (err error) {
+		after, changed, err = d.try(ctx, s, c)
+		return err
+	})
+	if changed = changed && err == nil; changed && !c.dryRun {
+		d.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a domain was changed", slog.String("domain", c.name),
+			slog.String("owner", after.Owner), slog.Uint64("ownership", after.Ownership),
+			slog.Bool("moving", after.Moving), slog.String("next", after.Next), slog.String("by", record.Actor(ctx)))
+	}
+	return after, changed, err
+}
+
+func (d *Domains) try(ctx context.Context, s *authority.State, c change) (Record, bool, error) {
+	have, err := record.Get[Record](ctx, s.Records, KeyOf(c.name))
+	if err != nil {
+		return Record{}, false, d.cfg.Head.StoreError("read the domain", err)
+	}
+	before := have.Value.Domain
+	before.Name = c.name
+	next, err := c.decide(before, s.Head.AuthorityEpoch)
+	switch {
+	case errors.Is(err, domain.ErrExhausted):
+		return Record{}, false, explain.New(explain.DomainExhausted, "domain", c.name)
+	case err != nil:
+		return Record{}, false, err
+	case next == before:
+		return Record{next, have.Value.At, have.Value.By, have.Value.Reason}, false, nil
+	}
+	after := Record{Domain: next, At: d.cfg.Now().UTC(), By: record.Actor(ctx), Reason: c.reason}
+	ch := s.Records.NewChange(s.HeadVersion)
+	ch.Put(KeyOf(c.name), have.Version, after)
+	if !have.Exists() {
+		if err := d.roomForOneMore(ctx, s); err != nil {
+			return Record{}, false, err
+		}
+	}
+	if next.Owner != before.Owner {
+		if err := d.passMember(ctx, s, ch, before.Owner, without(c.name)); err != nil {
+			return Record{}, false, err
+		}
+		if err := d.passMember(ctx, s, ch, next.Owner, with(c.name)); err != nil {
+			return Record{}, false, err
+		}
+	}
+	if next.Moving && next.Next != "" && next.Next != next.Owner {
+		// The next owner has to be one now, so that an admin is told in time, and again when
+		// it gets the domain.
+		if _, err := d.member(ctx, s, next.Next, true); err != nil {
+			return Record{}, false, err
+		}
+	}
+	fields := map[string]string{"owner": next.Owner, "ownership": fmt.Sprint(next.Ownership), "before": before.Owner}
+	if next.Moving {
+		fields["next"] = next.Next
+	}
+	if c.force {
+		fields["force"] = "true"
+	}
+	ch.Audit(d.cfg.Now(), record.AuditEntry{Actor: after.By, Action: c.action, Target: c.name, Reason: c.reason,
+		Fields: fields})
+	if c.dryRun {
+		return after, true, nil
+	}
+	if _, err := ch.Commit(ctx); err != nil {
+		return Record{}, false, d.cfg.Head.CommitError("record the domain", err)
+	}
+	return after, true, nil
+}
+
+// roomForOneMore refuses a domain above the bound. Two that are made at once may go past it
+// by their number.
+func (d *Domains) roomForOneMore(ctx context.Context, s *authority.State) error {
+	l, err := s.Records.Store.List(ctx, Prefix)
+	if err != nil {
+		return d.cfg.Head.StoreError("count the domains", err)
+	}
+	if len(l.Entries) >= MaxDomains {
+		return explain.New(explain.DomainTooMany, "what", "the cluster", "limit", fmt.Sprint(MaxDomains))
+	}
+	return nil
+}
+
+func with(name string) func([]string) []string {
+	return func(owned []string) []string {
+		i, found := slices.BinarySearch(owned, name)
+		if found {
+			return owned
+		}
+		return slices.Insert(slices.Clone(owned), i, name)
+	}
+}
+
+func without(name string) func([]string) []string {
+	return func(owned []string) []string {
+		return slices.DeleteFunc(slices.Clone(owned), func(n string) bool { return n == name })
+	}
+}
+
+// passMember adds to ch what the domains of a member become. A domain that is taken leaves the
+// record of a member that is gone as it is.
+func (d *Domains) passMember(ctx context.Context, s *authority.State, ch *record.Change, path string,
+	edit func([]string) []string) error {
+	if path == "" {
+		return nil
+	}
+	rec, err := d.member(ctx, s, path, false)
+	if err != nil {
+		return err
+	}
+	owned := edit(rec.Value.Domains)
+	gets := len(owned) > len(rec.Value.Domains)
+	switch {
+	case !rec.Exists() && !gets:
+		return nil
+	case gets:
+		if rec, err = d.member(ctx, s, path, true); err != nil {
+			return err
+		}
+		if len(owned) > MaxOwned {
+			return explain.New(explain.DomainTooMany, "what", path, "limit", fmt.Sprint(MaxOwned))
+		}
+	}
+	rec.Value.Domains = owned
+	ch.Put(record.MemberKey(rec.Value.Kind, rec.Value.Name), rec.Version, rec.Value)
+	return nil
+}
+
+// member reads the record of a member. fit says that it is to own something: then it is one
+// that a machine holds, of a kind that may own, and that does not drain.
+func (d *Domains) member(ctx context.Context, s *authority.State, path string,
+	fit bool) (record.Versioned[record.Member], error) {
+	kind, name, _ := strings.Cut(path, "/")
+	rec, err := record.Get[record.Member](ctx, s.Records, record.MemberKey(identity.Kind(kind), name))
+	if err != nil {
+		return rec, d.cfg.Head.StoreError("read the member", err)
+	}
+	if !fit {
+		return rec, nil
+	}
+	unfit := func(problem string) (record.Versioned[record.Member], error) {
+		return rec, explain.New(explain.DomainUnfit, "member", path, "problem", problem)
+	}
+	switch {
+	case !slices.Contains(Kinds(), identity.Kind(kind)):
+		return unfit("members of kind " + kind + " own nothing")
+	case !rec.Exists():
+		return rec, explain.New(explain.NotFound, "what", "member", "name", path)
+	case !rec.Value.Drain.At.IsZero():
+		return unfit("it drains")
+	case !rec.Value.Held():
+		return unfit("no machine holds it now")
+	}
+	return rec, nil
+}
+
+// Kinds are those of members that can own a domain.
+func Kinds() []identity.Kind { return []identity.Kind{identity.Data, identity.Shard} }

@@ -1,0 +1,393 @@
+package domains_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
+	"github.com/fealty-io/fealty/internal/coordinator/domains"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/store"
+)
+
+func serverOf(c *coordinator.Coordinator) fealtyv1.DomainServiceServer {
+	return coordinatortest.Served[fealtyv1.DomainServiceServer](c.Rooms().Fencing.Domains.RegisterServices)
+}
+
+// as is the context of a call of a member.
+func as(m *coordinatortest.Machine) context.Context {
+	return identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
+}
+
+func assign(d *coordinatortest.Desk, name, to string) (*fealtyv1.AssignDomainResponse, error) {
+	return serverOf(d.C).AssignDomain(context.Background(), &fealtyv1.AssignDomainRequest{Name: name, To: to})
+}
+
+func mustAssign(t *testing.T, d *coordinatortest.Desk, name, to string) *fealtyv1.Domain {
+	t.Helper()
+	resp, err := assign(d, name, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetDomain()
+}
+
+// owned are the assignments of a member, as a receiver believes them, and those of which it is
+// to let go.
+func owned(t testing.TB, d *coordinatortest.Desk, c *coordinator.Coordinator, m *coordinatortest.Machine) (all []fence.Assignment,
+	release []string) {
+	t.Helper()
+	resp, err := serverOf(c).PollAssignments(as(m), &fealtyv1.PollAssignmentsRequest{Name: m.ID.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, _, err := d.State().Bundle.Open(d.C.Rooms().Bundle.View().Signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority := bundle.FenceAuthority(d.Clock)
+	for _, o := range resp.GetDomains() {
+		verified, err := authority.OpenAssignment(o.GetAssignment())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, _ := verified.Get()
+		if a.Domain != o.GetName() || a.Ownership != o.GetOwnership() || a.Holder != m.ID.String() {
+			t.Errorf("%v says %+v", o, a)
+		}
+		all = append(all, a)
+		if o.GetRelease() {
+			release = append(release, a.Domain)
+		}
+	}
+	term, err := authority.OpenTerm(resp.GetTerm())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, _ := term.Get(); uint64(s.Term) != d.C.Rooms().Election.Message().GetTerm() {
+		t.Errorf("the answer is of term %d", s.Term)
+	}
+	return all, release
+}
+
+func release(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine, name string, ownership uint64) bool {
+	t.Helper()
+	resp, err := serverOf(d.C).ReleaseDomain(as(m), &fealtyv1.ReleaseDomainRequest{Name: m.ID.Name(), Domain: name, Ownership: ownership})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetChanged()
+}
+
+// A member that joins owns nothing; it owns what it is assigned, and no member that owns
+// something is let go.
+func TestJoinedOwnsNothing(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	if got := d.Record(identity.Data, "a").Value.Domains; len(got) != 0 {
+		t.Errorf("a member that joins owns %v", got)
+	}
+	if all, _ := owned(t, d, d.C, a); len(all) != 0 {
+		t.Errorf("a member that joins is told that it owns %v", all)
+	}
+	mustAssign(t, d, "eu", "data/a")
+	mustAssign(t, d, "ap", "data/a")
+	if got := d.Record(identity.Data, "a").Value.Domains; !slices.Equal(got, []string{"ap", "eu"}) {
+		t.Errorf("its record says %v", got)
+	}
+	d.C.Rooms().Membership.Listens(d.Clock().Add(-time.Hour))
+	desktest.DrainAt(d, t, "a")
+	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
+	coordinatortest.WantOnly(t, "remove an owner", err, explain.MemberOwnsDomains)
+	// Its name is replaced by another machine: it goes on owning, and its grants tell them apart.
+	entries, text := desktest.Audits(d, "domain.assign")
+	if len(entries) != 2 || !strings.Contains(text, "data/a") {
+		t.Errorf("the audit log: %s", text)
+	}
+}
+
+// A domain moves when its owner let go, and not before.
+func TestMove(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a, b := d.Joined("a"), d.Joined("b")
+	first := mustAssign(t, d, "eu", "data/a")
+	if first.GetOwner() != "data/a" || first.GetOwnership() <= d.State().Head.AuthorityEpoch<<32 {
+		t.Fatalf("%v", first)
+	}
+	moving := mustAssign(t, d, "eu", "data/b")
+	if moving.GetOwner() != "data/a" || moving.GetOwnership() != first.GetOwnership() || !moving.GetMoving() ||
+		moving.GetNext() != "data/b" {
+		t.Errorf("on its way it is %v", moving)
+	}
+	ofA, letGo := owned(t, d, d.C, a)
+	ofB, _ := owned(t, d, d.C, b)
+	if len(ofA) != 1 || len(ofB) != 0 || !slices.Equal(letGo, []string{"eu"}) {
+		t.Errorf("before the owner let go it owns %v, to release %v, and the next one %v", ofA, letGo, ofB)
+	}
+	if release(t, d, b, "eu", first.GetOwnership()) || release(t, d, a, "eu", first.GetOwnership()+1) {
+		t.Error("somebody else let go of it")
+	}
+	if !release(t, d, a, "eu", first.GetOwnership()) {
+		t.Error("nothing changed when its owner let go")
+	}
+	if release(t, d, a, "eu", first.GetOwnership()) {
+		t.Error("it let go twice")
+	}
+	ofA, _ = owned(t, d, d.C, a)
+	ofB, letGo = owned(t, d, d.C, b)
+	if len(ofA) != 0 || len(ofB) != 1 || len(letGo) != 0 || ofB[0].Ownership != first.GetOwnership()+1 {
+		t.Errorf("afterwards they own %v and %v, to release %v", ofA, ofB, letGo)
+	}
+	if x, y := d.Record(identity.Data, "a").Value.Domains, d.Record(identity.Data, "b").Value.Domains; len(x) != 0 ||
+		!slices.Equal(y, []string{"eu"}) {
+		t.Errorf("their records say %v and %v", x, y)
+	}
+	if resp, err := assign(d, "eu", "data/b"); err != nil || resp.GetChanged() {
+		t.Errorf("assigned again: %v, %v", resp, err)
+	}
+	// By force nobody is waited for.
+	resp, err := serverOf(d.C).AssignDomain(t.Context(),
+		&fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a", Force: true, Reason: "b burned"})
+	if err != nil || resp.GetDomain().GetOwner() != "data/a" || resp.GetDomain().GetOwnership() != first.GetOwnership()+2 {
+		t.Errorf("by force: %v, %v", resp, err)
+	}
+	if release(t, d, b, "eu", first.GetOwnership()+1) {
+		t.Error("who was passed over let go of it")
+	}
+	d.Restart()
+	if ofA, _ = owned(t, d, d.C, a); len(ofA) != 1 || ofA[0].Ownership != first.GetOwnership()+2 {
+		t.Errorf("after a restart it owns %v", ofA)
+	}
+	un, err := serverOf(d.C).UnassignDomain(t.Context(), &fealtyv1.UnassignDomainRequest{Name: "eu"})
+	if err != nil || !un.GetDomain().GetMoving() || un.GetDomain().GetNext() != "" {
+		t.Errorf("unassigned: %v, %v", un, err)
+	}
+	if !release(t, d, a, "eu", first.GetOwnership()+2) {
+		t.Error("its owner did not let go")
+	}
+	got, err := serverOf(d.C).GetDomain(t.Context(), &fealtyv1.GetDomainRequest{Name: "eu"})
+	if err != nil || got.GetDomain().GetOwner() != "" || got.GetDomain().GetOwnership() != first.GetOwnership()+3 {
+		t.Errorf("afterwards: %v, %v", got, err)
+	}
+}
+
+// If the next owner cannot own any more when the one before lets go, the domain is nobody's.
+func TestNextOwnerIsGone(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.Joined("b")
+	first := mustAssign(t, d, "eu", "data/a")
+	mustAssign(t, d, "eu", "data/b")
+	desktest.DrainAt(d, t, "b")
+	if !release(t, d, a, "eu", first.GetOwnership()) {
+		t.Fatal("it did not let go")
+	}
+	got, err := serverOf(d.C).GetDomain(t.Context(), &fealtyv1.GetDomainRequest{Name: "eu"})
+	if err != nil || got.GetDomain().GetOwner() != "" || got.GetDomain().GetMoving() {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
+func TestAssignRefused(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		prepare func(t *testing.T, d *coordinatortest.Desk)
+		req     *fealtyv1.AssignDomainRequest
+		want    explain.Code
+	}{
+		{"no name", nil, &fealtyv1.AssignDomainRequest{To: "data/a"}, explain.RequestField},
+		{"a bad name", nil, &fealtyv1.AssignDomainRequest{Name: "E U", To: "data/a"}, explain.RequestField},
+		{"nobody", nil, &fealtyv1.AssignDomainRequest{Name: "eu"}, explain.RequestField},
+		{"no kind", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "a"}, explain.RequestField},
+		{"no such member", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/x"}, explain.NotFound},
+		{"a witness", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "witness/a"}, explain.DomainUnfit},
+		{"one that drains", func(t *testing.T, d *coordinatortest.Desk) { desktest.DrainAt(d, t, "a") },
+			&fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, explain.DomainUnfit},
+		{"next is one that drains", func(t *testing.T, d *coordinatortest.Desk) {
+			d.Joined("b")
+			mustAssign(t, d, "eu", "data/b")
+			desktest.DrainAt(d, t, "a")
+		}, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, explain.DomainUnfit},
+		{"by force, without a reason", nil, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a", Force: true},
+			explain.RequestField},
+		{"too many of one member", func(t *testing.T, d *coordinatortest.Desk) {
+			s, rec := d.State(), d.Record(identity.Data, "a")
+			for i := range domains.MaxOwned {
+				rec.Value.Domains = append(rec.Value.Domains, fmt.Sprintf("d%03d", i))
+			}
+			ch := s.Records.NewChange(s.HeadVersion)
+			ch.Put(record.MemberKey(identity.Data, "a"), rec.Version, rec.Value)
+			if _, err := ch.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}, &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a"}, explain.DomainTooMany},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			d := coordinatortest.PoolDesk(t)
+			d.Joined("a")
+			if tc.prepare != nil {
+				tc.prepare(t, d)
+			}
+			before := d.Store.Snapshot()
+			_, err := serverOf(d.C).AssignDomain(t.Context(), tc.req)
+			coordinatortest.WantOnly(t, "it", err, tc.want)
+			for key, e := range d.Store.Snapshot() {
+				if e.Version != before[key].Version {
+					t.Errorf("%s was written", key)
+				}
+			}
+		})
+	}
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	before := d.Store.Snapshot()
+	resp, err := serverOf(d.C).AssignDomain(t.Context(), &fealtyv1.AssignDomainRequest{Name: "eu", To: "data/a", DryRun: true})
+	if err != nil || !resp.GetChanged() || resp.GetDomain().GetOwner() != "data/a" || len(d.Store.Snapshot()) != len(before) {
+		t.Errorf("a dry run: %v, %v", resp, err)
+	}
+	_, err = serverOf(d.C).GetDomain(t.Context(), &fealtyv1.GetDomainRequest{Name: "eu"})
+	coordinatortest.WantOnly(t, "a domain that is none", err, explain.NotFound)
+	_, err = serverOf(d.C).UnassignDomain(t.Context(), &fealtyv1.UnassignDomainRequest{Name: "eu"})
+	coordinatortest.WantOnly(t, "a domain that is none", err, explain.NotFound)
+}
+
+func TestList(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	d.Joined("b")
+	for i := range 5 {
+		mustAssign(t, d, fmt.Sprint("d", i), "data/"+string("ab"[i%2]))
+	}
+	var names []string
+	after := ""
+	for range 5 {
+		resp, err := serverOf(d.C).ListDomains(t.Context(), &fealtyv1.ListDomainsRequest{PageSize: 2, After: after})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range resp.GetDomains() {
+			names, after = append(names, x.GetName()), x.GetName()
+		}
+		if !resp.GetMore() {
+			break
+		}
+	}
+	if want := []string{"d0", "d1", "d2", "d3", "d4"}; !slices.Equal(names, want) {
+		t.Errorf("%v, want %v", names, want)
+	}
+	resp, err := serverOf(d.C).ListDomains(t.Context(), &fealtyv1.ListDomainsRequest{Member: "data/b"})
+	if err != nil || len(resp.GetDomains()) != 2 || resp.GetMore() {
+		t.Errorf("of one member: %v, %v", resp, err)
+	}
+	for _, size := range []int32{-1, 1001} {
+		_, err := serverOf(d.C).ListDomains(t.Context(), &fealtyv1.ListDomainsRequest{PageSize: size})
+		coordinatortest.WantOnly(t, "a page of that size", err, explain.RequestField)
+	}
+}
+
+// Somebody who can write the store and holds no seed gives nobody a domain.
+func TestForgedDomain(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	mustAssign(t, d, "eu", "data/a")
+	d.Store.Alter(domains.KeyOf("eu"), func(v []byte) []byte { v[len(v)-2] ^= 1; return v })
+	_, err := serverOf(d.C).PollAssignments(as(a), &fealtyv1.PollAssignmentsRequest{Name: "a"})
+	coordinatortest.WantOnly(t, "a domain that was altered", err, explain.StoreForged)
+}
+
+// Whatever people ask of two coordinators, in whatever order, while answers of the store are
+// lost: of no ownership of a domain two members are told that it is theirs (I7).
+func TestOneOwnerEach(t *testing.T) {
+	coordinatortest.FewerChecks(t, "15") // each is a cluster of its own
+	rapid.Check(t, func(rt *rapid.T) {
+		d := coordinatortest.ReadyDesk(rt, "")
+		d.T = rt
+		defer func() { _ = d.C.Close() }()
+		other := d.Second(coordinatortest.PoolEntries)
+		defer func() { _ = other.Close() }()
+		members := []*coordinatortest.Machine{d.Joined("a"), d.Joined("b"), d.Joined("c")}
+		owners, held := map[uint64]string{}, map[string]uint64{}
+		member, at := rapid.IntRange(0, len(members)-1), rapid.IntRange(0, 1)
+		all := []*coordinator.Coordinator{d.C, other}
+		lose := func(rt *rapid.T) {
+			if rapid.IntRange(0, 3).Draw(rt, "lose") == 0 {
+				d.Store.Lose(rapid.SampledFrom(coordinatortest.Losses()).Draw(rt, "how"))
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"assign": func(rt *rapid.T) {
+				lose(rt)
+				_, _ = serverOf(all[at.Draw(rt, "at")]).AssignDomain(context.Background(), &fealtyv1.AssignDomainRequest{Name: "eu",
+					To: "data/" + members[member.Draw(rt, "to")].ID.Name(), Force: rapid.IntRange(0, 4).Draw(rt, "force") == 0, Reason: "x"})
+			},
+			"unassign": func(rt *rapid.T) {
+				lose(rt)
+				_, _ = serverOf(all[at.Draw(rt, "at")]).UnassignDomain(context.Background(), &fealtyv1.UnassignDomainRequest{Name: "eu"})
+			},
+			"release": func(rt *rapid.T) {
+				lose(rt)
+				m := members[member.Draw(rt, "by")]
+				_, _ = serverOf(all[at.Draw(rt, "at")]).ReleaseDomain(as(m), &fealtyv1.ReleaseDomainRequest{Name: m.ID.Name(),
+					Domain: "eu", Ownership: held[m.ID.Name()]})
+			},
+			"": func(rt *rapid.T) {
+				d.Store.ForgetLost()
+				for _, m := range members {
+					resp, err := serverOf(all[at.Draw(rt, "at")]).PollAssignments(as(m), &fealtyv1.PollAssignmentsRequest{Name: m.ID.Name()})
+					if err != nil {
+						rt.Fatal(err)
+					}
+					for _, o := range resp.GetDomains() {
+						name := m.ID.Name()
+						if was, ok := owners[o.GetOwnership()]; ok && was != name {
+							rt.Fatalf("ownership %d is of %s and of %s", o.GetOwnership(), was, name)
+						}
+						owners[o.GetOwnership()], held[name] = name, o.GetOwnership()
+						for who, ownership := range held {
+							if who != name && ownership > o.GetOwnership() {
+								rt.Fatalf("%s is told ownership %d after %s had %d", name, o.GetOwnership(), who, ownership)
+							}
+						}
+					}
+				}
+			},
+		})
+	})
+}
+
+// A change that somebody else was first with is decided again on what is there then.
+func TestOvertaken(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	d.Joined("a")
+	d.Joined("b")
+	overtaken := false
+	d.Store.Intercept(func(tx store.Tx) {
+		if !overtaken && slices.ContainsFunc(tx.Put, func(w store.Write) bool { return w.Key == domains.KeyOf("eu") }) {
+			overtaken = true
+			mustAssign(t, d, "eu", "data/b")
+		}
+	})
+	if got := mustAssign(t, d, "eu", "data/a"); got.GetOwner() != "data/b" || got.GetNext() != "data/a" || !got.GetMoving() {
+		t.Errorf("%v", got)
+	}
+}

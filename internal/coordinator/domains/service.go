@@ -1,0 +1,251 @@
+package domains
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/domain"
+	"github.com/fealty-io/fealty/internal/explain"
+)
+
+type domainServer struct {
+	fealtyv1.UnimplementedDomainServiceServer
+	d *Domains
+}
+
+func message(r Record) *fealtyv1.Domain {
+	return &fealtyv1.Domain{Name: r.Name, Owner: r.Owner, Ownership: r.Ownership, Moving: r.Moving, Next: r.Next,
+		ChangedAt: timestamppb.New(r.At), ChangedBy: r.By, Reason: r.Reason}
+}
+
+// ListDomains returns a page of the domains.
+func (r domainServer) ListDomains(ctx context.Context,
+	req *fealtyv1.ListDomainsRequest) (*fealtyv1.ListDomainsResponse, error) {
+	s, err := r.d.cfg.Head.Ready()
+	if err != nil {
+		return nil, err
+	}
+	size := int(req.GetPageSize())
+	switch {
+	case size == 0:
+		size = page
+	case size < 0 || size > maxPage:
+		return nil, explain.New(explain.RequestField, "field", "page_size",
+			"problem", fmt.Sprintf("%d is not from 1 to %d", size, maxPage))
+	}
+	all, err := record.List[Record](ctx, s.Records, Prefix)
+	if err != nil {
+		return nil, r.d.cfg.Head.StoreError("list the domains", err)
+	}
+	out := &fealtyv1.ListDomainsResponse{}
+	for _, v := range all {
+		switch of := req.GetMember(); {
+		case v.Value.Name <= req.GetAfter(), of != "" && of != v.Value.Owner && of != v.Value.Next:
+			continue
+		case len(out.GetDomains()) == size:
+			out.More = true
+			return out, nil
+		}
+		out.Domains = append(out.Domains, message(v.Value))
+	}
+	return out, nil
+}
+
+// GetDomain returns one.
+func (r domainServer) GetDomain(ctx context.Context,
+	req *fealtyv1.GetDomainRequest) (*fealtyv1.GetDomainResponse, error) {
+	s, err := r.d.cfg.Head.Ready()
+	if err != nil {
+		return nil, err
+	}
+	if err := checkName(req.GetName()); err != nil {
+		return nil, err
+	}
+	rec, err := record.Get[Record](ctx, s.Records, KeyOf(req.GetName()))
+	switch {
+	case err != nil:
+		return nil, r.d.cfg.Head.StoreError("read the domain", err)
+	case !rec.Exists():
+		return nil, explain.New(explain.NotFound, "what", "domain", "name", req.GetName())
+	}
+	return &fealtyv1.GetDomainResponse{Domain: message(rec.Value)}, nil
+}
+
+// AssignDomain gives a domain to a member.
+func (r domainServer) AssignDomain(ctx context.Context,
+	req *fealtyv1.AssignDomainRequest) (*fealtyv1.AssignDomainResponse, error) {
+	if _, err := r.d.cfg.Head.Ready(); err != nil {
+		return nil, err
+	}
+	if kind, name, ok := strings.Cut(req.GetTo(), "/"); !ok || name == "" || !identity.Kind(kind).Valid() ||
+		len(req.GetTo()) > identity.MaxIDBytes {
+		return nil, explain.New(explain.RequestField, "field", "to", "problem", "it is no KIND/NAME of a member")
+	}
+	got, changed, err := r.move(ctx, req, req.GetTo(), "domain.assign", false)
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.AssignDomainResponse{Domain: message(got), Changed: changed}, nil
+}
+
+// UnassignDomain takes a domain from its owner.
+func (r domainServer) UnassignDomain(ctx context.Context,
+	req *fealtyv1.UnassignDomainRequest) (*fealtyv1.UnassignDomainResponse, error) {
+	got, changed, err := r.move(ctx, req, "", "domain.unassign", true)
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.UnassignDomainResponse{Domain: message(got), Changed: changed}, nil
+}
+
+// moveRequest is a request to assign a domain, or to take it from its owner.
+type moveRequest interface {
+	GetName() string
+	GetReason() string
+	GetForce() bool
+	GetDryRun() bool
+}
+
+func (r domainServer) move(ctx context.Context, req moveRequest, to, action string,
+	known bool) (Record, bool, error) {
+	if _, err := r.d.cfg.Head.Ready(); err != nil {
+		return Record{}, false, err
+	}
+	if err := checkName(req.GetName()); err != nil {
+		return Record{}, false, err
+	}
+	if err := record.CheckReason(req.GetReason(), req.GetForce()); err != nil {
+		return Record{}, false, err
+	}
+	return r.d.apply(ctx, change{name: req.GetName(), action: action, reason: req.GetReason(), to: to,
+		force: req.GetForce(), dryRun: req.GetDryRun(),
+		decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+			if known && d.Ownership == 0 {
+				return d, explain.New(explain.NotFound, "what", "domain", "name", d.Name)
+			}
+			return d.Assign(to, authorityEpoch, req.GetForce())
+		}})
+}
+
+func checkName(name string) error {
+	if problem := domain.CheckName(name); problem != "" {
+		return explain.New(explain.RequestField, "field", "name", "problem", problem)
+	}
+	return nil
+}
+
+// ReleaseDomain is its owner's word that it acts no more.
+func (r domainServer) ReleaseDomain(ctx context.Context,
+	req *fealtyv1.ReleaseDomainRequest) (*fealtyv1.ReleaseDomainResponse, error) {
+	if _, err := r.d.cfg.Head.Ready(); err != nil {
+		return nil, err
+	}
+	if err := checkName(req.GetDomain()); err != nil {
+		return nil, err
+	}
+	by, err := r.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	_, changed, err := r.d.apply(ctx, change{name: req.GetDomain(), action: "domain.release",
+		decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+			next, err := d.Release(by, req.GetOwnership(), authorityEpoch)
+			if errors.Is(err, domain.ErrNotOwner) {
+				return d, nil // said before, or of an ownership that is over: nothing is left to do
+			}
+			return next, err
+		}})
+	if errors.Is(err, explain.DomainUnfit) || errors.Is(err, explain.NotFound) ||
+		errors.Is(err, explain.DomainTooMany) {
+		// Whoever was to own it next cannot any more. Its owner let go all the same.
+		_, changed, err = r.d.apply(ctx, change{name: req.GetDomain(), action: "domain.release",
+			decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+				d.Next = ""
+				return d.Release(by, req.GetOwnership(), authorityEpoch)
+			}})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &fealtyv1.ReleaseDomainResponse{Changed: changed}, nil
+}
+
+// caller is the member that asks, "<kind>/<name>", if it may ask once more now.
+func (r domainServer) caller(ctx context.Context) (string, error) {
+	id := identity.FromContext(ctx).ID
+	path := string(id.Kind()) + "/" + id.Name()
+	if !r.d.cfg.PerMember.Allow(path, r.d.cfg.Now()) {
+		limit, burst := r.d.cfg.PerMember.Limit()
+		return "", explain.New(explain.RateLimited, "what", "calls of "+path+" about domains",
+			"limit", fmt.Sprintf("%g a second, %d at once", float64(limit), burst))
+	}
+	return path, nil
+}
+
+// PollAssignments tells a member what it owns.
+func (r domainServer) PollAssignments(ctx context.Context,
+	_ *fealtyv1.PollAssignmentsRequest) (*fealtyv1.PollAssignmentsResponse, error) {
+	path, err := r.caller(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := r.d.cfg.Head.InForce(ctx)
+	if err != nil {
+		return nil, err
+	}
+	key, err := r.d.signer(s)
+	if err != nil {
+		return nil, err
+	}
+	out := &fealtyv1.PollAssignmentsResponse{}
+	// The term first: an answer that was decided under an older leader has no newer term.
+	if term := r.d.cfg.Election.Message().GetTerm(); term != 0 {
+		if out.Term, err = (fence.TermStatement{Cluster: s.Manifest.Cluster, Term: int64(term),
+			AuthorityEpoch: s.Head.AuthorityEpoch}).Sign(key); err != nil {
+			return nil, fmt.Errorf("sign the term %d: %w", term, err)
+		}
+	}
+	member, err := r.d.member(ctx, s, path, false)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range member.Value.Domains {
+		rec, err := record.Get[Record](ctx, s.Records, KeyOf(name))
+		if err != nil {
+			return nil, r.d.cfg.Head.StoreError("read a domain", err)
+		}
+		if rec.Value.Owner != path {
+			continue // it passed on since the member was read
+		}
+		// Nobody signs for a member that was deposed while it is read: the record is durable.
+		text, err := fence.Assignment{Cluster: s.Manifest.Cluster, Domain: name,
+			Holder: identity.FromContext(ctx).ID.String(), Ownership: rec.Value.Ownership,
+			AuthorityEpoch: s.Head.AuthorityEpoch}.Sign(key)
+		if err != nil {
+			return nil, fmt.Errorf("sign the assignment of %s: %w", name, err)
+		}
+		out.Domains = append(out.Domains, &fealtyv1.OwnedDomain{Name: name, Ownership: rec.Value.Ownership,
+			Assignment: text, Release: rec.Value.Moving})
+	}
+	return out, nil
+}
+
+// signer is the key that signs statements now; see package grants.
+func (d *Domains) signer(s *authority.State) (crypto.Signer, error) {
+	if view := d.cfg.Bundle.View(); view != nil {
+		if key, ok := view.StatementSigner(s.Bundle, d.cfg.Now()); ok {
+			return key, nil
+		}
+	}
+	return nil, explain.New(explain.StatementUnsigned)
+}
