@@ -1,4 +1,4 @@
-package coordinator_test
+package desired_test
 
 import (
 	"context"
