@@ -33,22 +33,6 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-func replace(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
-	t.Helper()
-	_, err := d.Members().ReplaceMember(t.Context(),
-		&fealtyv1.ReplaceMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
-	coordinatortest.WantOnly(t, "replace", err, "")
-}
-
-// byToken is a join of machine m with a new token.
-func byToken(d *coordinatortest.Desk, m *coordinatortest.Machine, req *fealtyv1.CreateTokenRequest) error {
-	kind := identity.Data
-	if req.Entry == "ops" {
-		kind = identity.Admin
-	}
-	return m.Join(kind, proof.NewTokenProver(d.Token(req)))
-}
-
 // What comes of each situation in which somebody asks to be admitted, renewed or
 // let go. Each case runs on a cluster of its own; a refusal must leave every
 // record of the store but the audit log as it was.
@@ -62,15 +46,15 @@ func TestAdmissionCases(t *testing.T) {
 		want    explain.Code
 	}{
 		{"new member", func(t *testing.T, d *coordinatortest.Desk) step {
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
 		}, ""},
 		{"name taken, token for it", func(t *testing.T, d *coordinatortest.Desk) step {
 			d.Joined("a")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
 		}, explain.JoinNameTaken},
 		{"own key, another token", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, m, named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, m, named) }
 		}, explain.JoinNameTaken},
 		{"kind of another entry", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
@@ -87,18 +71,18 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.JoinUnauthorized},
 		{"banned before it ever joined", func(t *testing.T, d *coordinatortest.Desk) step {
 			desktest.BanAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
 		}, explain.JoinBanned},
 		{"ban lifted before it ever joined", func(t *testing.T, d *coordinatortest.Desk) step {
 			desktest.BanAt(d, t, identity.Data, "a")
 			desktest.UnbanAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
 		}, ""},
 		{"unban, the old key", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			desktest.BanAt(d, t, identity.Data, "a")
 			desktest.UnbanAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, m, named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, m, named) }
 		}, explain.JoinBanned},
 		{"unban, the old key's proof", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
@@ -110,18 +94,22 @@ func TestAdmissionCases(t *testing.T) {
 			d.Joined("a")
 			desktest.BanAt(d, t, identity.Data, "a")
 			desktest.UnbanAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
 		}, ""},
 		{"replaced, an older key of the old machine", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			first := m.Key
 			coordinatortest.WantOnly(t, "renew", m.Renew(), "")
-			replace(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { m.Key = first; return byToken(d, m, named) }
+			desktest.ReplaceAt(d, t, identity.Data, "a")
+			return func(*testing.T, *coordinatortest.Desk) error {
+				m.Key = first
+				return desktest.JoinByToken(d, m,
+					named)
+			}
 		}, explain.JoinBanned},
 		{"replaced, the old machine renews", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			replace(d, t, identity.Data, "a")
+			desktest.ReplaceAt(d, t, identity.Data, "a")
 			return func(t *testing.T, d *coordinatortest.Desk) error {
 				next, _ := coordinatortest.NewKey()
 				_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID,
@@ -132,12 +120,12 @@ func TestAdmissionCases(t *testing.T) {
 		{"removed, the name is free", func(t *testing.T, d *coordinatortest.Desk) step {
 			d.Joined("a")
 			desktest.RemoveAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
 		}, ""},
 		{"removed, the old key with a new token", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
 			desktest.RemoveAt(d, t, identity.Data, "a")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, m, named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, m, named) }
 		}, explain.JoinBanned},
 		{"removed, ban of the key forgotten, the spent token again", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Ttl: durationpb.New(29 * 24 * time.Hour)})
@@ -266,14 +254,16 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.JoinBanned},
 		{"renewal of a person's session", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Machine()
-			coordinatortest.WantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+			coordinatortest.WantOnly(t, "join", desktest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}),
+				"")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.RenewEntryGone},
 		{"rejoin to a new key, proven by a key that is banned under another name",
 			func(t *testing.T, d *coordinatortest.Desk) step {
 				m := d.Joined("a")
-				coordinatortest.WantOnly(t, "join as b", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "pool",
-					Name: "b"}), "")
+				coordinatortest.WantOnly(t, "join as b",
+					desktest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "pool",
+						Name: "b"}), "")
 				desktest.BanAt(d, t, identity.Data, "a")
 				next, _ := coordinatortest.NewKey()
 				return func(*testing.T, *coordinatortest.Desk) error {
@@ -297,22 +287,23 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.RateLimited},
 		{"entry full", func(t *testing.T, d *coordinatortest.Desk) step {
 			for range 2 {
-				coordinatortest.WantOnly(t, "join", byToken(d, d.Machine(),
+				coordinatortest.WantOnly(t, "join", desktest.JoinByToken(d, d.Machine(),
 					&fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
 			return func(*testing.T, *coordinatortest.Desk) error {
-				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
+				return desktest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
 			}
 		}, explain.JoinEntryFull},
 		{"entry was full, one was removed", func(t *testing.T, d *coordinatortest.Desk) step {
 			var m *coordinatortest.Machine
 			for range 2 {
 				m = d.Machine()
-				coordinatortest.WantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
+				coordinatortest.WantOnly(t, "join",
+					desktest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "small"}), "")
 			}
 			desktest.RemoveAt(d, t, identity.Data, m.ID.Name())
 			return func(*testing.T, *coordinatortest.Desk) error {
-				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
+				return desktest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "small"})
 			}
 		}, ""},
 		{"entry got its maximum after its members", func(t *testing.T, d *coordinatortest.Desk) step {
@@ -322,7 +313,7 @@ func TestAdmissionCases(t *testing.T) {
 				"{name: pool, max_members: 2,",
 				1)), "")
 			return func(*testing.T, *coordinatortest.Desk) error {
-				return byToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
+				return desktest.JoinByToken(d, d.Machine(), &fealtyv1.CreateTokenRequest{Entry: "pool"})
 			}
 		}, explain.JoinEntryFull},
 		{"entry lost and regained its maximum, members left in between", func(t *testing.T,
@@ -333,17 +324,18 @@ func TestAdmissionCases(t *testing.T) {
 			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries), "")
 			desktest.RemoveAt(d, t, identity.Data, "a")
 			coordinatortest.WantOnly(t, "set", d.Set(limited), "")
-			return func(*testing.T, *coordinatortest.Desk) error { return byToken(d, d.Machine(), named) }
+			return func(*testing.T, *coordinatortest.Desk) error { return desktest.JoinByToken(d, d.Machine(), named) }
 		}, ""},
 		{"session that is over, in what would be grace", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Machine()
-			coordinatortest.WantOnly(t, "join", byToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+			coordinatortest.WantOnly(t, "join", desktest.JoinByToken(d, m, &fealtyv1.CreateTokenRequest{Entry: "ops"}),
+				"")
 			d.Advance(8*time.Hour + time.Second)
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.RejoinGraceOver},
 		{"name of a session that is over", func(t *testing.T, d *coordinatortest.Desk) step {
 			ops := &fealtyv1.CreateTokenRequest{Entry: "ops", Name: "alice", Ttl: durationpb.New(24 * time.Hour)}
-			coordinatortest.WantOnly(t, "join", byToken(d, d.Machine(), ops), "")
+			coordinatortest.WantOnly(t, "join", desktest.JoinByToken(d, d.Machine(), ops), "")
 			tok := d.Token(ops)
 			coordinatortest.WantOnly(t, "early", d.Machine().Join(identity.Admin, proof.NewTokenProver(tok)),
 				explain.JoinNameTaken)
@@ -560,7 +552,7 @@ func TestReplaceKeepsDomains(t *testing.T) {
 	}
 	_, err := d.Members().RemoveMember(t.Context(), &fealtyv1.RemoveMemberRequest{Kind: "data", Name: "a"})
 	coordinatortest.WantOnly(t, "remove", err, explain.MemberOwnsDomains)
-	replace(d, t, identity.Data, "a")
+	desktest.ReplaceAt(d, t, identity.Data, "a")
 	next := d.Joined("a")
 	after := d.Record(identity.Data, "a").Value
 	if !slices.Equal(after.Domains, []string{"range-7"}) || after.Incarnation != coordinatortest.KeyOf(t, next.Key) {
@@ -582,7 +574,8 @@ func TestBundleKeepsRoomForBans(t *testing.T) {
 		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		var delta bundle.Delta
 		for ; have < n; have++ {
-			delta.Keys = append(delta.Keys, bundle.KeyBan{Key: coordinatortest.KeyNumber(have), CertEnd: d.Clock().Add(20 * time.Hour)})
+			delta.Keys = append(delta.Keys,
+				bundle.KeyBan{Key: coordinatortest.KeyNumber(have), CertEnd: d.Clock().Add(20 * time.Hour)})
 			ch.Put(record.BanKeyKey(coordinatortest.KeyNumber(have)), 0,
 				record.Ban{Reason: "filler", Until: d.Clock().Add(1000 * time.Hour),
 					CertEnd: d.Clock().Add(20 * time.Hour)})
@@ -644,7 +637,7 @@ func TestBundleVersions(t *testing.T) {
 	look("ban")
 	desktest.RemoveAt(d, t, identity.Data, "node-1")
 	look("remove")
-	replace(d, t, identity.Data, "node-2")
+	desktest.ReplaceAt(d, t, identity.Data, "node-2")
 	look("replace")
 	desktest.UnbanAt(d, t, identity.Data, "node-0")
 	look("unban")

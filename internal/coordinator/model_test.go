@@ -5,7 +5,6 @@ import (
 	"crypto/ecdsa"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -419,7 +419,7 @@ func (w *world) ban(r *rapid.T) {
 	if m, p := w.live(r); m != nil {
 		path = p
 	}
-	kind, name := split(path)
+	kind, name := desktest.SplitPath(path)
 	mayFail := w.lossy(r)
 	_, err := w.Members().BanMember(context.Background(),
 		&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "model"})
@@ -449,7 +449,7 @@ func (w *world) unban(r *rapid.T) {
 	if !w.banned[path] {
 		return
 	}
-	kind, name := split(path)
+	kind, name := desktest.SplitPath(path)
 	_, err := w.Members().UnbanMember(context.Background(), &fealtyv1.UnbanMemberRequest{Kind: kind, Name: name})
 	w.ok(err)
 	delete(w.banned, path)
@@ -463,7 +463,7 @@ func (w *world) replace(r *rapid.T) {
 	if m == nil || w.vacant[path] {
 		return
 	}
-	kind, name := split(path)
+	kind, name := desktest.SplitPath(path)
 	_, err := w.Members().ReplaceMember(context.Background(),
 		&fealtyv1.ReplaceMemberRequest{Kind: kind, Name: name, Reason: "model"})
 	if !w.Record(m.ID.Kind(), m.ID.Name()).Exists() {
@@ -479,7 +479,7 @@ func (w *world) remove(r *rapid.T) {
 	if m == nil {
 		return
 	}
-	kind, name := split(path)
+	kind, name := desktest.SplitPath(path)
 	rec := w.Record(m.ID.Kind(), name)
 	existed := rec.Exists()
 	req := &fealtyv1.RemoveMemberRequest{Kind: kind, Name: name, Force: rapid.Bool().Draw(r, "force"), Reason: "model"}
@@ -532,7 +532,7 @@ func (w *world) undrain(r *rapid.T) {
 func (w *world) mark(r *rapid.T, m *coordinatortest.Machine, path string, want bool,
 	f func(kind, name string) (bool, error)) {
 	rec := w.Record(m.ID.Kind(), m.ID.Name())
-	kind, name := split(path)
+	kind, name := desktest.SplitPath(path)
 	mayFail := w.lossy(r)
 	changed, err := f(kind, name)
 	w.Store.Lose()
@@ -588,7 +588,7 @@ func (w *world) gone(path string) {
 	delete(w.domains, path)
 	delete(w.drained, path)
 	if w.contact[path] {
-		kind, name := split(path)
+		kind, name := desktest.SplitPath(path)
 		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 		w.ok(err)
 		w.C.Rooms().Membership.Live().Closed(id, nil, false)
@@ -671,7 +671,7 @@ func (w *world) check(r *rapid.T) {
 	// What is banned is in the bundle for as long as a certificate can be valid.
 	bundle := w.C.Rooms().Bundle.View().Bundle
 	for path := range w.banned {
-		kind, name := split(path)
+		kind, name := desktest.SplitPath(path)
 		id, err := identity.New(coordinatortest.Cluster, identity.Kind(kind), name)
 		w.ok(err)
 		if !bundle.Banned(id, coordinatortest.KeyNumber(0)) {
@@ -692,13 +692,4 @@ func (w *world) csr(key *ecdsa.PrivateKey) []byte {
 	der, err := ca.NewCSR(key)
 	w.ok(err)
 	return der
-}
-
-func split(path string) (kind, name string) {
-	for i := range path {
-		if path[i] == '/' {
-			return path[:i], path[i+1:]
-		}
-	}
-	panic(fmt.Sprintf("%q is no path", path))
 }

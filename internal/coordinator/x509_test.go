@@ -249,8 +249,9 @@ func TestX509ClaimedMember(t *testing.T) {
 			func() { join("removed"); desktest.RemoveAt(d, t, identity.Data, "removed") }, explain.JoinOtherMember},
 		{"one that never was", "new", "new", func() {}, explain.JoinOtherMember},
 		{"one that was replaced", "replaced", "replaced",
-			func() { join("replaced"); replace(d, t, identity.Data, "replaced") }, explain.JoinOtherMember},
-		{"one that is banned", "banned", "banned", func() { join("banned"); desktest.BanAt(d, t, identity.Data, "banned") },
+			func() { join("replaced"); desktest.ReplaceAt(d, t, identity.Data, "replaced") }, explain.JoinOtherMember},
+		{"one that is banned", "banned", "banned",
+			func() { join("banned"); desktest.BanAt(d, t, identity.Data, "banned") },
 			explain.JoinBanned},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -318,7 +319,7 @@ func TestX509WhatKeepsACertificateOut(t *testing.T) {
 	}{
 		{"nothing", func(*coordinatortest.Desk) {}, ""},
 		{"remove", func(d *coordinatortest.Desk) { desktest.RemoveAt(d, t, identity.Data, "c") }, ""},
-		{"replace", func(d *coordinatortest.Desk) { replace(d, t, identity.Data, "c") }, ""},
+		{"replace", func(d *coordinatortest.Desk) { desktest.ReplaceAt(d, t, identity.Data, "c") }, ""},
 		{"ban", func(d *coordinatortest.Desk) { desktest.BanAt(d, t, identity.Data, "c") }, explain.JoinBanned},
 		{"ban and remove", func(d *coordinatortest.Desk) {
 			desktest.BanAt(d, t, identity.Data, "c")

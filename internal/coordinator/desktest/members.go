@@ -1,11 +1,13 @@
 package desktest
 
 import (
+	"fmt"
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/proof"
 )
 
 // BanAt bans a member, as an admin does.
@@ -37,4 +39,31 @@ func DrainAt(d *coordinatortest.Desk, t *testing.T, name string) *fealtyv1.Drain
 		&fealtyv1.DrainMemberRequest{Kind: "data", Name: name, Reason: "old rack"})
 	coordinatortest.WantOnly(t, "drain", err, "")
 	return resp
+}
+
+// ReplaceAt bans the key of a member, and lets the next proof take its name.
+func ReplaceAt(d *coordinatortest.Desk, t *testing.T, kind identity.Kind, name string) {
+	t.Helper()
+	_, err := d.Members().ReplaceMember(t.Context(),
+		&fealtyv1.ReplaceMemberRequest{Kind: string(kind), Name: name, Reason: "test"})
+	coordinatortest.WantOnly(t, "replace", err, "")
+}
+
+// JoinByToken is a join of machine m with a new token.
+func JoinByToken(d *coordinatortest.Desk, m *coordinatortest.Machine, req *fealtyv1.CreateTokenRequest) error {
+	kind := identity.Data
+	if req.Entry == "ops" {
+		kind = identity.Admin
+	}
+	return m.Join(kind, proof.NewTokenProver(d.Token(req)))
+}
+
+// SplitPath takes the path of a member apart, which is kind/name.
+func SplitPath(path string) (kind, name string) {
+	for i := range path {
+		if path[i] == '/' {
+			return path[:i], path[i+1:]
+		}
+	}
+	panic(fmt.Sprintf("%q is no path", path))
 }

@@ -1,4 +1,4 @@
-package coordinator_test
+package membership_test
 
 import (
 	"context"
@@ -65,7 +65,7 @@ func TestDrainIsAMarkThatStays(t *testing.T) {
 	draining("rejoined")
 	d.Restart()
 	draining("restarted")
-	replace(d, t, identity.Data, "a")
+	desktest.ReplaceAt(d, t, identity.Data, "a")
 	if rec := d.Record(identity.Data, "a").Value; rec.State != record.Replacing {
 		t.Fatalf("a replaced member is %s", rec.State)
 	}
@@ -87,7 +87,8 @@ func TestDrainRefusals(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
 	person := d.Machine()
-	coordinatortest.WantOnly(t, "login", byToken(d, person, &fealtyv1.CreateTokenRequest{Entry: "ops"}), "")
+	coordinatortest.WantOnly(t, "login", desktest.JoinByToken(d, person, &fealtyv1.CreateTokenRequest{Entry: "ops"}),
+		"")
 	for name, tc := range map[string]struct {
 		req  *fealtyv1.DrainMemberRequest
 		want explain.Code
@@ -186,7 +187,7 @@ func TestRemoveOfAMemberAtWork(t *testing.T) {
 		}, false, ""},
 		{"connected, replacing", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
 			d.C.Rooms().Membership.Live().Opened(a.ID, "")
-			replace(d, t, identity.Data, "a")
+			desktest.ReplaceAt(d, t, identity.Data, "a")
 		}, false, ""},
 		{"connected, banned", func(t *testing.T, d *coordinatortest.Desk, a *coordinatortest.Machine) {
 			d.C.Rooms().Membership.Live().Opened(a.ID, "")

@@ -1,23 +1,20 @@
-package coordinator_test
+package membership_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/finding"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	livepkg "github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
@@ -31,7 +28,7 @@ func enter(d *coordinatortest.Desk, paths ...string) {
 		n := min(len(paths), 50)
 		ch := d.State().Records.NewChange(d.State().HeadVersion)
 		for _, path := range paths[:n] {
-			kind, name := split(path)
+			kind, name := desktest.SplitPath(path)
 			ch.Put(record.MemberKey(identity.Kind(kind), name), 0,
 				record.Member{Kind: identity.Kind(kind), Name: name, State: record.Active,
 					Entry: "pool", NotAfter: d.Clock().Add(time.Hour)})
@@ -136,7 +133,7 @@ func TestPagesUnderChange(t *testing.T) {
 			there := make(map[string]*fealtyv1.Member)
 			for _, set := range []map[string]bool{stay, draw("come and go")} {
 				for p := range set {
-					kind, n := split(p)
+					kind, n := desktest.SplitPath(p)
 					there[record.MemberKey(identity.Kind(kind), n)] = &fealtyv1.Member{Kind: kind, Name: n}
 				}
 			}
@@ -167,85 +164,6 @@ func TestPagesUnderChange(t *testing.T) {
 			}
 		}
 	})
-}
-
-// What many members share is one finding.
-func TestFindingsFold(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	now := d.Clock()
-	st := &fealtyv1.GetStatusResponse{Baseline: &fealtyv1.Baseline{Met: true}}
-	for n := range 12 {
-		var members []*fealtyv1.Member
-		for i := range n {
-			members = append(members, &fealtyv1.Member{Kind: "data", Name: fmt.Sprintf("n-%02d", i),
-				State: record.Active, SvidNotAfter: timestamppb.New(now.Add(time.Hour))})
-		}
-		got := coordinator.Findings(st, members, "nodes", now, now.Add(-time.Hour))
-		if n <= finding.FoldAbove {
-			if len(got) != n {
-				t.Errorf("%d silent members are %d findings", n, len(got))
-			}
-			continue
-		}
-		if len(got) != 1 || got[0].GetCode() != string(explain.MemberSilent) || !strings.Contains(got[0].GetSummary(),
-			fmt.Sprintf("data/n-00, data/n-01, data/n-02, and %d more", n-finding.FoldAbove)) {
-			t.Errorf("%d silent members: %v", n, got)
-		}
-	}
-	// A coordinator that just started knows nothing yet, and says nothing.
-	if got := coordinator.Findings(st, []*fealtyv1.Member{{Kind: "data", Name: "a", State: record.Active,
-		SvidNotAfter: timestamppb.New(now.Add(time.Hour))}}, "nodes", now, now); len(got) != 0 {
-		t.Errorf("just started: %v", got)
-	}
-}
-
-// A member that is connected and says for a minute that what it holds is not fresh is a
-// finding, and one whose clock is behind too; both end with the report that says otherwise.
-func TestStaleMembersAndWrongClocksAreFound(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	a := d.Joined("a")
-	s := d.C.Rooms().Membership.Live().Opened(a.ID, "")
-	found := func(want ...explain.Code) {
-		t.Helper()
-		m := &fealtyv1.Member{Kind: "data", Name: "a", State: record.Active,
-			SvidNotAfter: timestamppb.New(d.Clock().Add(time.Hour)), Live: d.C.Rooms().Membership.Live().Message(a.ID)}
-		var got []explain.Code
-		for _, f := range coordinator.Findings(&fealtyv1.GetStatusResponse{}, []*fealtyv1.Member{m}, "nodes", d.Clock(),
-			d.Clock()) {
-			got = append(got, explain.Code(f.GetCode()))
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("found %v, want %v", got, want)
-		}
-	}
-	says := func(freshness string, behind time.Duration) {
-		r := &fealtyv1.ConnectRequest{Held: []*fealtyv1.HeldSnapshot{{Scope: "node_runtime", Freshness: freshness},
-			{Scope: "node_bootstrap"}}}
-		if behind != 0 {
-			r.ClockBehind = durationpb.New(behind)
-		}
-		d.C.Rooms().Membership.Live().Reported(a.ID, r, d.Clock())
-	}
-	says("fresh", 0)
-	found()
-	for _, freshness := range []string{"stale", "degraded", "expired"} {
-		says(freshness, 0)
-		found() // it is sent what is newer now
-		d.Advance(coordinator.StaleAfter)
-		says(freshness, 0)
-		found(explain.MemberStale)
-		says("fresh", 0)
-		found()
-	}
-	says("fresh", 3*time.Minute)
-	found(explain.MemberClock)
-	says("fresh", -time.Minute)
-	found()
-	says("stale", 3*time.Minute)
-	d.Advance(coordinator.StaleAfter)
-	found(explain.MemberStale, explain.MemberClock)
-	d.C.Rooms().Membership.Live().Closed(a.ID, s, true)
-	found() // what it said last is not so any more, for all that is known
 }
 
 // What a member reports is bounded, and decides nothing.
@@ -290,41 +208,6 @@ func TestReportsAreBounded(t *testing.T) {
 	}
 	if d.Record(identity.Data, "a").Version != version {
 		t.Error("a report wrote to its record")
-	}
-}
-
-// Status says when the store last confirmed the head, which a store that fails
-// does not move; of the authority it says as much without the store as with it.
-func TestStatusTellsTheAgeOfTheHead(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	status := func() *fealtyv1.GetStatusResponse {
-		t.Helper()
-		st, err := d.C.Rooms().Status.GetStatus(t.Context(),
-			&fealtyv1.GetStatusRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st
-	}
-	long := time.Now().Add(-time.Hour)
-	d.C.Rooms().Head.Put(d.State(), long)
-	if !d.C.Rooms().Head.HeadHolds(t.Context()) {
-		t.Fatal("the head is not ours")
-	}
-	well := status()
-	if at := well.GetHeadConfirmedAt().AsTime(); !at.Equal(d.C.Now()()) {
-		t.Errorf("the head was confirmed at %v, and status says %v", d.C.Now()(), at)
-	}
-	d.C.Rooms().Head.Put(d.State(), long)
-	d.Store.SetDown(errors.New("down"))
-	d.C.Rooms().Head.HeadHolds(t.Context())
-	st := status()
-	if at := st.GetHeadConfirmedAt().AsTime(); !at.Equal(long) {
-		t.Errorf("without a store the head seems confirmed at %v, want %v", at, long)
-	}
-	if st.GetStoreLatency() != nil || !st.GetRootNotAfter().AsTime().Equal(well.GetRootNotAfter().AsTime()) ||
-		!st.GetMeshCaNotAfter().AsTime().Equal(well.GetMeshCaNotAfter().AsTime()) {
-		t.Errorf("without a store: %v", st)
 	}
 }
 
