@@ -206,7 +206,7 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 		t.Run("cut off at "+point, func(t *testing.T) {
 			t.Parallel()
 			d := coordinatortest.NewDesk(t)
-			d.Seed = seedOf(1, nil, "host", "leaves")
+			d.Seed = desktest.SeedOf(1, nil, "host", "leaves")
 			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			if opened := opensAnything(d, "leaves", "/leaves/key"); len(opened) != 1 {
 				t.Fatalf("before, it opens %v", opened)
@@ -215,7 +215,7 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 			if point != "" {
 				d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
 			}
-			d.Seed = seedOf(1, nil, "host")
+			d.Seed = desktest.SeedOf(1, nil, "host")
 			err := reseedAt(d, d.Manifest(coordinatortest.PoolEntries))
 			if point == "" {
 				coordinatortest.WantOnly(t, "reseed", err, "")
@@ -307,7 +307,7 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	d.Lead(d.C)
 	coordinatortest.WantPhase(d, "ready", "")
 	// With the keeper they all go.
-	d.Seed = seedOf(1, nil, "else")
+	d.Seed = desktest.SeedOf(1, nil, "else")
 	_, err = coordinatortest.Reshare(d, d.Seed)
 	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)
@@ -390,10 +390,10 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 func TestLateSealIsRefused(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.NewDesk(t)
-	d.Seed = seedOf(1, nil, "host", "leaves")
+	d.Seed = desktest.SeedOf(1, nil, "host", "leaves")
 	coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 	old := d.State()
-	d.Seed = seedOf(1, nil, "host")
+	d.Seed = desktest.SeedOf(1, nil, "host")
 	_, err := coordinatortest.Reshare(d, d.Seed)
 	coordinatortest.WantOnly(t, "reshare", err, "")
 	d.Lead(d.C)

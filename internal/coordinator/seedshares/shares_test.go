@@ -1,10 +1,9 @@
-package coordinator_test
+package seedshares_test
 
 import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"filippo.io/age"
@@ -12,46 +11,30 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/seedshares"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/sealed"
 )
 
-// person is a seed share owner with a key.
-type person struct {
-	name string
-	key  *age.X25519Identity
-}
-
-func newOwners(t testing.TB, names ...string) []person {
+func newOwners(t testing.TB, names ...string) []desktest.Person {
 	t.Helper()
-	var out []person
+	var out []desktest.Person
 	for _, n := range names {
 		key, err := age.GenerateX25519Identity()
 		if err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, person{n, key})
+		out = append(out, desktest.Person{Name: n, Key: key})
 	}
 	return out
 }
 
-// seedOf returns the seed section of a manifest, with these keepers by name.
-func seedOf(threshold int, people []person, keepers ...string) string {
-	var owners []string
-	for _, p := range people {
-		owners = append(owners, fmt.Sprintf("{name: %s, recipient: %s}", p.name, p.key.Recipient()))
-	}
-	for _, k := range keepers {
-		owners = append(owners, fmt.Sprintf("{name: %s, keeper: \"file:/%s/key\"}", k, k))
-	}
-	return fmt.Sprintf("seed: {threshold: %d, owners: [%s]}\n", threshold, strings.Join(owners, ", "))
-}
-
 // openShares decrypts the shares that were handed out, each by its owner and by nobody
 // else, and compares each with its commitment in the head.
-func openShares(d *coordinatortest.Desk, t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
+func openShares(d *coordinatortest.Desk, t testing.TB, people []desktest.Person,
+	shares []*fealtyv1.SeedShare) []keyring.Share {
 	t.Helper()
 	s := d.State()
 	if len(shares) != len(people) || len(s.Head.ShareCommitments) != len(people) {
@@ -59,29 +42,29 @@ func openShares(d *coordinatortest.Desk, t testing.TB, people []person, shares [
 	}
 	var out []keyring.Share
 	for i, p := range people {
-		if shares[i].GetOwner() != p.name || s.Head.ShareCommitments[i].Owner != p.name {
+		if shares[i].GetOwner() != p.Name || s.Head.ShareCommitments[i].Owner != p.Name {
 			t.Fatalf("share %d is of %s, committed to for %s, want %s", i+1, shares[i].GetOwner(),
-				s.Head.ShareCommitments[i].Owner, p.name)
+				s.Head.ShareCommitments[i].Owner, p.Name)
 		}
 		for _, other := range people {
-			f, err := keyring.OpenShare([]age.Identity{other.key}, shares[i].GetFile())
-			if other.name != p.name {
+			f, err := keyring.OpenShare([]age.Identity{other.Key}, shares[i].GetFile())
+			if other.Name != p.Name {
 				if err == nil {
-					t.Fatalf("%s opens the share of %s", other.name, p.name)
+					t.Fatalf("%s opens the share of %s", other.Name, p.Name)
 				}
 				continue
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.Cluster != coordinatortest.Cluster || f.Owner != p.name || f.SeedEpoch != s.Head.SeedEpoch ||
+			if f.Cluster != coordinatortest.Cluster || f.Owner != p.Name || f.SeedEpoch != s.Head.SeedEpoch ||
 				f.Threshold != s.Manifest.Seed.Threshold ||
 				!f.TransactionKey.Equal(s.Secrets.Transaction().Public()) || f.RootPin != s.RootPin ||
 				f.Share.Index() != i+1 {
-				t.Fatalf("the share file of %s says %+v", p.name, f)
+				t.Fatalf("the share file of %s says %+v", p.Name, f)
 			}
 			if f.Share.Commitment(coordinatortest.Cluster, f.SeedEpoch) != s.Head.ShareCommitments[i].Hash {
-				t.Fatalf("the share of %s is not the one that the head commits to", p.name)
+				t.Fatalf("the share of %s is not the one that the head commits to", p.Name)
 			}
 			out = append(out, f.Share)
 		}
@@ -91,7 +74,8 @@ func openShares(d *coordinatortest.Desk, t testing.TB, people []person, shares [
 
 // wantShares checks that any threshold of the shares bring back the seed that is in
 // force, and one less does not.
-func wantShares(d *coordinatortest.Desk, t testing.TB, people []person, shares []*fealtyv1.SeedShare) []keyring.Share {
+func wantShares(d *coordinatortest.Desk, t testing.TB, people []desktest.Person,
+	shares []*fealtyv1.SeedShare) []keyring.Share {
 	t.Helper()
 	opened := openShares(d, t, people, shares)
 	k := d.State().Manifest.Seed.Threshold
@@ -99,7 +83,7 @@ func wantShares(d *coordinatortest.Desk, t testing.TB, people []person, shares [
 		some := slices.Concat(opened[i:], opened[:i])[:k]
 		seed, err := keyring.Combine(k, some)
 		if err != nil || !seed.Equal(coordinatortest.Steal(d.State()).Seed) {
-			t.Fatalf("%d shares from %s on do not give the seed: %v", k, people[i].name, err)
+			t.Fatalf("%d shares from %s on do not give the seed: %v", k, people[i].Name, err)
 		}
 		if _, err := keyring.Combine(k, some[1:]); err == nil {
 			t.Fatalf("%d shares are enough, the threshold is %d", k-1, k)
@@ -130,7 +114,7 @@ func TestFirstSetWithPeople(t *testing.T) {
 		t.Run(fmt.Sprintf("%d of %d and %d keepers", tc.threshold, tc.people, len(tc.keepers)), func(t *testing.T) {
 			d := coordinatortest.NewDesk(t)
 			people := newOwners(t, []string{"alice", "bob", "carol"}[:tc.people]...)
-			d.Seed = seedOf(tc.threshold, people, tc.keepers...)
+			d.Seed = desktest.SeedOf(tc.threshold, people, tc.keepers...)
 			req := d.Request(d.Manifest(coordinatortest.PoolEntries))
 			req.DryRun = true
 			if resp, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), req,
@@ -175,7 +159,7 @@ func TestLostAnswerWithoutAKeeper(t *testing.T) {
 				t.Run(fmt.Sprintf("first %v, write %d, %d", first, n, how), func(t *testing.T) {
 					d := coordinatortest.NewDesk(t)
 					people := newOwners(t, "alice", "bob")
-					d.Seed = seedOf(2, people)
+					d.Seed = desktest.SeedOf(2, people)
 					if !first {
 						coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 					}
@@ -219,7 +203,7 @@ func TestForgedShares(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.NewDesk(t)
-			d.Seed = seedOf(2, people)
+			d.Seed = desktest.SeedOf(2, people)
 			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			harm(d)
 			_, err := coordinatortest.Served[fealtyv1.ManifestServiceServer](

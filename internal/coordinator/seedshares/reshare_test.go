@@ -1,4 +1,4 @@
-package coordinator_test
+package seedshares_test
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
@@ -29,7 +30,7 @@ func TestReshare(t *testing.T) {
 	d := coordinatortest.NewDesk(t)
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "carol", "alice", "dave")
 	after[1] = before[0]
-	d.Seed = seedOf(2, before, "host", "stays")
+	d.Seed = desktest.SeedOf(2, before, "host", "stays")
 	resp, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request(d.Manifest(coordinatortest.PoolEntries)), true)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +39,7 @@ func TestReshare(t *testing.T) {
 	old, seed := wantShares(d, t, before, resp.GetShares()), d.State().Secrets
 	node := d.Joined("node-a")
 
-	resp, err = coordinatortest.Reshare(d, seedOf(2, after, "stays", "new"))
+	resp, err = coordinatortest.Reshare(d, desktest.SeedOf(2, after, "stays", "new"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,10 +92,11 @@ func TestReshare(t *testing.T) {
 	}
 	wantShares(d, t, after, resp.GetShares())
 	// Keepers alone, and back.
-	if _, err := coordinatortest.Reshare(d, seedOf(1, nil, "stays")); err != nil || len(storedShares(d, t)) > 0 {
+	if _, err := coordinatortest.Reshare(d, desktest.SeedOf(1, nil, "stays")); err != nil ||
+		len(storedShares(d, t)) > 0 {
 		t.Fatalf("keepers alone: %v, %d shares", err, len(storedShares(d, t)))
 	}
-	if resp, err = coordinatortest.Reshare(d, seedOf(1, before, "stays")); err != nil {
+	if resp, err = coordinatortest.Reshare(d, desktest.SeedOf(1, before, "stays")); err != nil {
 		t.Fatal(err)
 	}
 	wantShares(d, t, before, resp.GetShares())
@@ -109,29 +111,29 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 		seed, extra    string
 		want           explain.Code
 	}{
-		"a set of other owners": {history.KindSet, history.KindSet, seedOf(1, people, "host"),
+		"a set of other owners": {history.KindSet, history.KindSet, desktest.SeedOf(1, people, "host"),
 			coordinatortest.PoolEntries,
 			explain.ManifestOtherKind},
-		"a reshare with an entry more": {history.KindReshare, history.KindReshare, seedOf(1, people, "host"),
+		"a reshare with an entry more": {history.KindReshare, history.KindReshare, desktest.SeedOf(1, people, "host"),
 			coordinatortest.PoolEntries + "  - {name: more, kind: data, match: [\"token:more\"]}\n",
 			explain.ManifestOtherKind},
-		"a reshare of nothing": {history.KindReshare, history.KindReshare, seedOf(1, nil, "host"),
+		"a reshare of nothing": {history.KindReshare, history.KindReshare, desktest.SeedOf(1, nil, "host"),
 			coordinatortest.PoolEntries, explain.ManifestOtherKind},
 		"another keeper of the same name": {history.KindReshare, history.KindReshare,
-			strings.Replace(seedOf(1, people, "host"), "/host/key", "/else/key",
+			strings.Replace(desktest.SeedOf(1, people, "host"), "/host/key", "/else/key",
 				1), coordinatortest.PoolEntries, explain.ManifestOtherKind},
-		"a reshare signed as a set": {history.KindReshare, history.KindSet, seedOf(1, people, "host"),
+		"a reshare signed as a set": {history.KindReshare, history.KindSet, desktest.SeedOf(1, people, "host"),
 			coordinatortest.PoolEntries, explain.ManifestMissigned},
-		"a set signed as a reshare": {history.KindSet, history.KindReshare, seedOf(1, nil, "host"),
+		"a set signed as a reshare": {history.KindSet, history.KindReshare, desktest.SeedOf(1, nil, "host"),
 			coordinatortest.PoolEntries,
 			explain.ManifestMissigned},
-		"a kind that cannot be asked for": {history.KindRekey, history.KindRekey, seedOf(1, nil, "host"),
+		"a kind that cannot be asked for": {history.KindRekey, history.KindRekey, desktest.SeedOf(1, nil, "host"),
 			coordinatortest.PoolEntries,
 			explain.RequestField},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.NewDesk(t)
-			d.Seed = seedOf(1, nil, "host")
+			d.Seed = desktest.SeedOf(1, nil, "host")
 			coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 			keys := d.Store.Keys("")
 			d.Seed = tc.seed
@@ -145,7 +147,7 @@ func TestReshareAndSetAreTwoThings(t *testing.T) {
 		})
 	}
 	d := coordinatortest.NewDesk(t)
-	d.Seed = seedOf(1, people)
+	d.Seed = desktest.SeedOf(1, people)
 	req := d.Request(d.Manifest(coordinatortest.PoolEntries))
 	req.Kind = string(history.KindReshare)
 	_, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), req, true)
@@ -160,7 +162,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 	before, after := newOwners(t, "alice", "bob"), newOwners(t, "bob", "carol", "dave")
 	start := func(t *testing.T) (d *coordinatortest.Desk, from history.Hash) {
 		d = coordinatortest.NewDesk(t)
-		d.Seed = seedOf(2, before, "host", "gone")
+		d.Seed = desktest.SeedOf(2, before, "host", "gone")
 		coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 		return d, d.State().Head.Hash
 	}
@@ -184,11 +186,11 @@ func TestReshareDiesAnywhere(t *testing.T) {
 		wantShares(d, t, people, storedShares(d, t))
 		// And on: a reshare after it finds its way.
 		if !moved {
-			d.Seed = seedOf(2, before, "host", "gone")
+			d.Seed = desktest.SeedOf(2, before, "host", "gone")
 		}
 		d.Restart()
 		coordinatortest.WantPhase(d, "ready", "")
-		if _, err := coordinatortest.Reshare(d, seedOf(3, after, "host", "last")); err != nil {
+		if _, err := coordinatortest.Reshare(d, desktest.SeedOf(3, after, "host", "last")); err != nil {
 			t.Fatal(err)
 		}
 		wantShares(d, t, after, storedShares(d, t))
@@ -201,7 +203,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 		t.Run("at "+point, func(t *testing.T) {
 			d, from := start(t)
 			d.Faults.FailNext(point, 1, crash)
-			_, err := coordinatortest.Reshare(d, seedOf(2, after, "host", "new"))
+			_, err := coordinatortest.Reshare(d, desktest.SeedOf(2, after, "host", "new"))
 			settled(t, d, from, err)
 		})
 	}
@@ -210,7 +212,7 @@ func TestReshareDiesAnywhere(t *testing.T) {
 			t.Run(fmt.Sprintf("write %d, %d", n, how), func(t *testing.T) {
 				d, from := start(t)
 				d.Store.Lose(append(slices.Repeat([]coordinatortest.LostAnswer{coordinatortest.Answered}, n), how)...)
-				_, err := coordinatortest.Reshare(d, seedOf(2, after, "host", "new"))
+				_, err := coordinatortest.Reshare(d, desktest.SeedOf(2, after, "host", "new"))
 				d.Store.Lose()
 				settled(t, d, from, err)
 			})
@@ -222,11 +224,11 @@ func TestReshareDiesAnywhere(t *testing.T) {
 func TestSetAndReshareHaveOneWinner(t *testing.T) {
 	d := coordinatortest.NewDesk(t)
 	people := newOwners(t, "alice", "bob")
-	d.Seed = seedOf(1, people[:1], "host")
+	d.Seed = desktest.SeedOf(1, people[:1], "host")
 	coordinatortest.WantOnly(t, "first set", d.Set(coordinatortest.PoolEntries), "")
 	set := coordinatortest.SignedChange(d, history.KindSet, history.KindSet,
 		d.Manifest(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)))
-	d.Seed = seedOf(2, people, "host")
+	d.Seed = desktest.SeedOf(2, people, "host")
 	share := coordinatortest.SignedChange(d, history.KindReshare, history.KindReshare,
 		d.Manifest(coordinatortest.PoolEntries))
 	var wg sync.WaitGroup
