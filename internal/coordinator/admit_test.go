@@ -64,7 +64,7 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.JoinKindMismatch},
 		{"token of an entry that is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			tok := d.Token(named)
-			coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error {
 				return d.Machine().Join(identity.Data, proof.NewTokenProver(tok))
 			}
@@ -197,12 +197,12 @@ func TestAdmissionCases(t *testing.T) {
 		}, explain.JoinKindMismatch},
 		{"rejoin, the entry is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Rejoin() }
 		}, explain.JoinUnauthorized},
 		{"renewal, the entry is gone", func(t *testing.T, d *coordinatortest.Desk) step {
 			m := d.Joined("a")
-			coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
+			coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
 			return func(*testing.T, *coordinatortest.Desk) error { return m.Renew() }
 		}, explain.RenewEntryGone},
 		{"rejoin, the entry is of another kind now", func(t *testing.T, d *coordinatortest.Desk) step {
@@ -647,7 +647,7 @@ func TestBundleVersions(t *testing.T) {
 		coordinatortest.WantOnly(t, "prune", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
 		look("prune")
 	}
-	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
 	look("set")
 	if n := len(d.Store.Keys(record.BanKeyPrefix)); n != 0 {
 		t.Fatalf("%d banned keys are kept after ten days", n)
@@ -686,7 +686,7 @@ func TestBootstrapIsNeverEquivocated(t *testing.T) {
 		}
 		versions[h.Version] = true
 	}
-	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
 	_, err = d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
 	coordinatortest.WantOnly(t, "without an entry", err, explain.RenewEntryGone)
 }
@@ -719,7 +719,7 @@ func TestStoreOutage(t *testing.T) {
 				&fealtyv1.CreateTokenRequest{Entry: "pool"})
 			return err
 		},
-		"set": func() error { return d.Set(entriesOf(false)) },
+		"set": func() error { return d.Set(desktest.EntriesOf(false)) },
 	}
 	for name, call := range calls {
 		err := call()

@@ -580,7 +580,7 @@ func TestFirstCheckpointComesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := auditDesk(t)
-		coordinatortest.WantOnlyNil(t, reseedAt(d, nil))
+		coordinatortest.WantOnlyNil(t, desktest.ReseedAt(d, nil))
 		s := d.State()
 		late := &lateTrust{d.C.Rooms().Bundle, false, make(chan struct{})}
 		trail := audit.New(audit.Config{

@@ -54,21 +54,12 @@ type modelToken struct {
 	revoked     bool
 }
 
-func entriesOf(pool bool) string {
-	if pool {
-		return coordinatortest.PoolEntries
-	}
-	return `  - {name: small, kind: data, match: ["token:small"], max_members: 2}
-  - {name: ops, kind: admin, match: ["token:ops"]}
-`
-}
-
 // TestAdmissionModel lets machines, thieves and admins do what they like, with
 // answers of the store that get lost, restarts and time that passes.
 func TestAdmissionModel(t *testing.T) {
 	coordinatortest.FewerChecks(t, "30") // each is a cluster of its own
 	rapid.Check(t, func(r *rapid.T) {
-		w := &world{Desk: coordinatortest.ReadyDesk(r, entriesOf(true)), r: r,
+		w := &world{Desk: coordinatortest.ReadyDesk(r, desktest.EntriesOf(true)), r: r,
 			holder: make(map[string]*coordinatortest.Machine),
 			vacant: make(map[string]bool), banned: make(map[string]bool),
 			dead: make(map[identity.KeyID]time.Time), domains: make(map[string]bool), drained: make(map[string]bool),
@@ -385,7 +376,8 @@ func (w *world) stolenKey(r *rapid.T) {
 		r.Fatalf("an earlier key of %s was renewed", path)
 	}
 	ctx := identity.NewContext(context.Background(), csrPeer)
-	if _, err := (coordinatortest.Served[fealtyv1.AdmissionServiceServer](w.C.Rooms().Admission.RegisterServices)).Leave(
+	if _, err := (coordinatortest.Served[fealtyv1.AdmissionServiceServer](
+		w.C.Rooms().Admission.RegisterServices)).Leave(
 		ctx,
 		&fealtyv1.LeaveRequest{Name: m.ID.Name()}); err == nil {
 		r.Fatalf("an earlier key of %s ended its membership", path)
@@ -601,7 +593,8 @@ func (w *world) revoke(r *rapid.T) {
 		return
 	}
 	tok := w.tokens[rapid.IntRange(0, len(w.tokens)-1).Draw(r, "token")]
-	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](w.C.Rooms().Admission.RegisterServices)).RevokeToken(
+	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
+		w.C.Rooms().Admission.RegisterServices)).RevokeToken(
 		context.Background(),
 		&fealtyv1.RevokeTokenRequest{Id: tok.ID}); err == nil {
 		tok.revoked = true
@@ -628,7 +621,7 @@ func (w *world) own(r *rapid.T) {
 
 func (w *world) otherManifest(*rapid.T) {
 	w.withPool = !w.withPool
-	w.ok(w.Set(entriesOf(w.withPool)))
+	w.ok(w.Set(desktest.EntriesOf(w.withPool)))
 }
 
 // check is what always holds, of the records alone.

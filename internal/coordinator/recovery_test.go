@@ -492,7 +492,7 @@ func TestTwoReplicas(t *testing.T) {
 
 	// A replica that lags does not decide under its old manifest: it catches up
 	// first, and then refuses.
-	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
+	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
 	coordinatortest.WantOnly(t, "renew at the one that lags", at(other, m.Renew), explain.RenewEntryGone)
 	if other.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
 		t.Fatal("the other replica did not catch up")
@@ -578,7 +578,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
 				2)),
 			explain.RateLimited)
-		coordinatortest.WantOnly(t, "a set that does not", d.Set(entriesOf(false)), "")
+		coordinatortest.WantOnly(t, "a set that does not", d.Set(desktest.EntriesOf(false)), "")
 		d.Advance(time.Hour)
 		coordinatortest.WantOnly(t, "an hour later",
 			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
@@ -630,7 +630,7 @@ func testClockThatJumps(t *testing.T, bans bool) {
 func TestFullDataDirectory(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Disk.FailAt(1, os.ErrPermission)
-	if err := d.Set(entriesOf(false)); err != nil {
+	if err := d.Set(desktest.EntriesOf(false)); err != nil {
 		t.Fatal(err)
 	}
 	coordinatortest.WantPhase(d, "ready", "")

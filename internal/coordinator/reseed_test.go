@@ -807,7 +807,8 @@ func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 			old := keep(f)
 			f.Faults.Fail("set.after-swap", errors.New("crash"))
 			f.Faults.Fail("adopt.begin", errors.New("crash")) // of whoever follows the head too
-			if _, err := desktest.ReseedClient(f).CommitReseed(f.Context(), desktest.PrepareReseed(f, nil)); err == nil {
+			if _, err := desktest.ReseedClient(f).CommitReseed(f.Context(),
+				desktest.PrepareReseed(f, nil)); err == nil {
 				t.Fatal("the crash was survived")
 			}
 			f.Stop()
@@ -848,7 +849,7 @@ func TestMovedRecordsAreNoForgeries(t *testing.T) {
 	d.Joined("b")
 	desktest.MustPublish(d, publication.NewPublisher())
 	before := d.State()
-	if err := reseedAt(d, nil); err != nil {
+	if err := desktest.ReseedAt(d, nil); err != nil {
 		t.Fatal(err)
 	}
 	ch := d.State().Records.NewChange(d.State().HeadVersion)
@@ -927,7 +928,7 @@ func TestRecordLockOfAnotherStays(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			d.Joined("a")
 			if tc.reseeded {
-				if err := reseedAt(d, nil); err != nil {
+				if err := desktest.ReseedAt(d, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -1063,7 +1064,7 @@ func TestRecordsAreMovedByTwoAtOnce(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		err := reseedAt(d, nil)
+		err := desktest.ReseedAt(d, nil)
 		s := d.State()
 		n := coordinatortest.ForgedRecords(d.C)
 		if err != nil || s.Phase != authority.Ready || s.Head.Kind != history.KindReseed || n != 0 {

@@ -439,7 +439,8 @@ func traceRotateMeshKey(tr *tracing) {
 	d := tr.settled("")
 	before := d.State()
 	tr.during("rotate the mesh CA key", func() error {
-		_, err := desktest.TrustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+		_, err := desktest.TrustService(d).RotateMeshKey(context.Background(),
+			&fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	if after := d.State(); after.MeshKey == before.MeshKey {
@@ -460,7 +461,7 @@ func traceReseed(tr *tracing) {
 		req.Change = p.GetChange()
 		return err
 	})
-	req.Signatures = signChangeAt(d, req.Change)
+	req.Signatures = desktest.SignChangeAt(d, req.Change)
 	tr.during("commit", func() error {
 		_, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
 			d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(
@@ -575,7 +576,8 @@ func traceSetWithPeer(tr *tracing) {
 	tr.during("it says where it is",
 		func() error { return peer.c.Rooms().Announcement.Announce(context.Background(), false) })
 	tr.during("the first rotates the mesh CA key", func() error {
-		_, err := desktest.TrustService(d).RotateMeshKey(context.Background(), &fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
+		_, err := desktest.TrustService(d).RotateMeshKey(context.Background(),
+			&fealtyv1.RotateMeshKeyRequest{Reason: "yearly"})
 		return err
 	})
 	tr.during("the second looks at the head", func() error {
@@ -609,7 +611,8 @@ func traceRestore(tr *tracing) {
 	tr.call(head.Manifest.String(), "manifest")
 	var saved backupStream
 	tr.during("back up", func() error {
-		return coordinatortest.Served[fealtyv1.BackupServiceServer](d.C.Rooms().Shown.Backups.RegisterServices).CreateBackup(
+		return coordinatortest.Served[fealtyv1.BackupServiceServer](
+			d.C.Rooms().Shown.Backups.RegisterServices).CreateBackup(
 			&fealtyv1.CreateBackupRequest{}, &saved)
 	})
 	coordinatortest.WantOnly(tr.T, "set", d.Set(

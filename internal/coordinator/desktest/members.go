@@ -67,3 +67,13 @@ func SplitPath(path string) (kind, name string) {
 	}
 	panic(fmt.Sprintf("%q is no path", path))
 }
+
+// EntriesOf are the entries of a desk with a pool, or of one that lost it.
+func EntriesOf(pool bool) string {
+	if pool {
+		return coordinatortest.PoolEntries
+	}
+	return `  - {name: small, kind: data, match: ["token:small"], max_members: 2}
+  - {name: ops, kind: admin, match: ["token:ops"]}
+`
+}

@@ -1,6 +1,7 @@
 package desktest
 
 import (
+	"context"
 	"crypto/ed25519"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -48,4 +49,34 @@ func SignChangeIn(f *coordinatortest.Fleet, change []byte,
 			Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))})
 	}
 	return out
+}
+
+// ReseedAt gives the desk a new seed under the manifest m; nil: the one in force.
+func ReseedAt(d *coordinatortest.Desk, m []byte) error {
+	d.T.Helper()
+	ctx := context.Background()
+	p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
+		d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
+		ctx,
+		&fealtyv1.PrepareReseedRequest{Manifest: m})
+	if err != nil {
+		return err
+	}
+	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](
+		d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(
+		ctx,
+		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: SignChangeAt(d,
+			p.GetChange())})
+	return err
+}
+
+// SignChangeAt signs a change of root, as the signer of the desk.
+func SignChangeAt(d *coordinatortest.Desk, change []byte) []*fealtyv1.ManifestSignature {
+	d.T.Helper()
+	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	return []*fealtyv1.ManifestSignature{{Key: key.String(),
+		Signature: ed25519.Sign(d.Signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))}}
 }

@@ -1,8 +1,7 @@
-package coordinator_test
+package keepers_test
 
 import (
 	"context"
-	"crypto/ed25519"
 	"fmt"
 	"os"
 	"slices"
@@ -20,8 +19,6 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/sealed"
-	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // A machine without the key that opens the seed is shown by every coordinator, with the
@@ -142,36 +139,6 @@ func TestReseedsSealWithTheKeyThatIsThere(t *testing.T) {
 	f.Await(authority.Ready)
 }
 
-// reseedAt gives the desk a new seed under the manifest m; nil: the one in force.
-func reseedAt(d *coordinatortest.Desk, m []byte) error {
-	d.T.Helper()
-	ctx := context.Background()
-	p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
-		d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
-		ctx,
-		&fealtyv1.PrepareReseedRequest{Manifest: m})
-	if err != nil {
-		return err
-	}
-	_, err = coordinatortest.Served[fealtyv1.ReseedServiceServer](
-		d.C.Rooms().Moves.Manifests.RegisterServices).CommitReseed(
-		ctx,
-		&fealtyv1.CommitReseedRequest{Change: p.GetChange(), Reason: "test", Signatures: signChangeAt(d,
-			p.GetChange())})
-	return err
-}
-
-// signChangeAt signs a change of root.
-func signChangeAt(d *coordinatortest.Desk, change []byte) []*fealtyv1.ManifestSignature {
-	d.T.Helper()
-	key, err := manifest.NewKey(d.Signer.Public().(ed25519.PublicKey))
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	return []*fealtyv1.ManifestSignature{{Key: key.String(),
-		Signature: ed25519.Sign(d.Signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))}}
-}
-
 // opensAnything reports what of the store the key file of a keeper opens.
 func opensAnything(d *coordinatortest.Desk, owner, file string) (opened []string) {
 	d.T.Helper()
@@ -216,7 +183,7 @@ func TestDismissedKeeperFindsNoCopy(t *testing.T) {
 				d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
 			}
 			d.Seed = desktest.SeedOf(1, nil, "host")
-			err := reseedAt(d, d.Manifest(coordinatortest.PoolEntries))
+			err := desktest.ReseedAt(d, d.Manifest(coordinatortest.PoolEntries))
 			if point == "" {
 				coordinatortest.WantOnly(t, "reseed", err, "")
 			} else {
@@ -280,7 +247,7 @@ func TestCopiesOfReleasesBeforeKeyIDs(t *testing.T) {
 	if ids := coordinatortest.KeyIDs(t, d.C, d.Store); !slices.Equal(ids, []keyring.KeyID{id}) {
 		t.Errorf("the former copy is of %v, want %v", ids, id)
 	}
-	coordinatortest.WantOnly(t, "set", d.Set(entriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
 	of := sealed.Seed(&d.State().Head.Transition)
 	if keys := d.Store.Keys(of.Under()); !slices.Equal(keys, []string{of.FormerKey("host"), of.Key("host", id)}) {
 		t.Errorf("after a set there are %v", keys)
@@ -340,7 +307,7 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	coordinatortest.WantOnly(t, "forget a keeper that is none", err, explain.NotFound)
 
 	coordinatortest.WantOnly(t, "remove", d.Disk.FS().Remove("/keeper/key"), "")
-	coordinatortest.WantOnly(t, "set without the key", d.Set(entriesOf(false)), "")
+	coordinatortest.WantOnly(t, "set without the key", d.Set(desktest.EntriesOf(false)), "")
 	if _, err := d.Disk.FS().ReadFile("/keeper/key", 1<<10); err == nil {
 		t.Error("a set made another key in the place of one that was backed up")
 	}
