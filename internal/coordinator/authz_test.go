@@ -2,13 +2,10 @@ package coordinator_test
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"math/big"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -44,48 +41,6 @@ type caller struct {
 	past     bool          // the authorizer of a coordinator that is not ready
 }
 
-// certified makes a certificate with these URI SANs by the fleet's own mesh CA,
-// past the issuer's checks: a certificate that Fealty itself would never make.
-func certified(f *coordinatortest.Fleet, uris ...string) ([]*x509.Certificate, any) {
-	f.T.Helper()
-	s := f.C.Rooms().Head.State()
-	ca := s.MeshCA()
-	key, err := coordinatortest.NewKey()
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	ski, err := identity.SubjectKeyID(key.Public())
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Minute).Truncate(time.Second),
-		NotAfter:              time.Now().Add(time.Hour).Truncate(time.Second),
-		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		BasicConstraintsValid: true, SubjectKeyId: ski, SignatureAlgorithm: x509.ECDSAWithSHA256,
-	}
-	for _, u := range uris {
-		parsed, err := url.Parse(u)
-		if err != nil {
-			f.T.Fatal(err)
-		}
-		template.URIs = append(template.URIs, parsed)
-	}
-	if len(uris) == 0 {
-		template.DNSNames = []string{"nobody.example"} // a leaf needs some name
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, ca.Certificate(), key.Public(), ca.Key())
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	return []*x509.Certificate{leaf, ca.Certificate()}, key
-}
-
 // callers returns one row for each kind under mTLS, and one for each other way to
 // connect.
 func callers(f *coordinatortest.Fleet) []caller {
@@ -109,7 +64,7 @@ func callers(f *coordinatortest.Fleet) []caller {
 		return conn
 	}
 	for _, k := range identity.Kinds() {
-		chain, key := certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
+		chain, key := coordinatortest.Certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(k)+"/"+name)
 		out = append(out, caller{name: "mTLS " + string(k), conn: dial(chain, key), kind: k, bound: name})
 	}
 	stranger, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()),
@@ -122,10 +77,10 @@ func callers(f *coordinatortest.Fleet) []caller {
 		f.T.Fatal(err)
 	}
 	f.T.Cleanup(func() { stranger.Close(); plain.Close() })
-	two, twoKey := certified(f, "spiffe://"+coordinatortest.Cluster+"/admin/"+name,
+	two, twoKey := coordinatortest.Certified(f, "spiffe://"+coordinatortest.Cluster+"/admin/"+name,
 		"spiffe://"+coordinatortest.Cluster+"/data/"+name)
-	zero, zeroKey := certified(f)
-	foreign, foreignKey := certified(f, "spiffe://other.example/admin/"+name)
+	zero, zeroKey := coordinatortest.Certified(f)
+	foreign, foreignKey := coordinatortest.Certified(f, "spiffe://other.example/admin/"+name)
 	// A whole other cluster, whose coordinator happens to trust ours.
 	other := identitytest.NewAuthority(f.T, "other.example")
 	otherID, err := identity.New("other.example", identity.Admin, name)

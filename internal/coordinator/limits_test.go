@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
@@ -28,26 +27,14 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/mesh"
 )
-
-func stranger(f *coordinatortest.Fleet) coordinatortest.Conn {
-	f.T.Helper()
-	conn, err := mesh.DialPinned(f.Addr, credential.RootPin(coordinatortest.Cluster, f.Pin()),
-		mesh.Options{Now: f.Clock})
-	if err != nil {
-		f.T.Fatal(err)
-	}
-	f.T.Cleanup(func() { conn.Close() })
-	return conn
-}
 
 // Nothing of a stranger's request is waited for: it is refused by its headers, or
 // else it could park a request in memory for as long as it likes.
 func TestStrangersAreRefusedBeforeTheirRequestIsRead(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	conn := stranger(f)
+	conn := coordinatortest.Stranger(f)
 	services, err := authz.Services(coordinator.Services()...)
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,8 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			if cl.kind == "" {
 				continue
 			}
-			chain, key := certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(cl.kind)+"/"+cl.bound)
+			chain, key := coordinatortest.Certified(f,
+				"spiffe://"+coordinatortest.Cluster+"/"+string(cl.kind)+"/"+cl.bound)
 			cert := tls.Certificate{PrivateKey: key}
 			for _, c := range chain {
 				cert.Certificate = append(cert.Certificate, c.Raw)

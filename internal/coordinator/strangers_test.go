@@ -108,7 +108,8 @@ func TestVerifyTakesItsPlaceBeforeItsRequest(t *testing.T) {
 	f := coordinatortest.ReadyFleet(t, nil)
 	answers := make(chan error, verification.MaxPerSource+1)
 	for range verification.MaxPerSource + 1 {
-		stream, err := stranger(f).NewStream(f.Context(), &fealtyv1.VerifyService_ServiceDesc.Streams[0],
+		stream, err := coordinatortest.Stranger(f).NewStream(f.Context(),
+			&fealtyv1.VerifyService_ServiceDesc.Streams[0],
 			fealtyv1.VerifyService_Verify_FullMethodName)
 		if err != nil {
 			t.Fatal(err)

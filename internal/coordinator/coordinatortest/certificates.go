@@ -2,15 +2,20 @@ package coordinatortest
 
 import (
 	"crypto/ecdsa"
+	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
+	"math/big"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -156,4 +161,46 @@ proofs:
 // CommonName gives a certificate a subject of this name alone.
 func CommonName(name string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.Subject.CommonName = name }
+}
+
+// Certified makes a certificate with these URI SANs by the fleet's own mesh CA,
+// past the issuer's checks: a certificate that Fealty itself would never make.
+func Certified(f *Fleet, uris ...string) ([]*x509.Certificate, any) {
+	f.T.Helper()
+	s := f.C.Rooms().Head.State()
+	ca := s.MeshCA()
+	key, err := NewKey()
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	ski, err := identity.SubjectKeyID(key.Public())
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Minute).Truncate(time.Second),
+		NotAfter:              time.Now().Add(time.Hour).Truncate(time.Second),
+		KeyUsage:              x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true, SubjectKeyId: ski, SignatureAlgorithm: x509.ECDSAWithSHA256,
+	}
+	for _, u := range uris {
+		parsed, err := url.Parse(u)
+		if err != nil {
+			f.T.Fatal(err)
+		}
+		template.URIs = append(template.URIs, parsed)
+	}
+	if len(uris) == 0 {
+		template.DNSNames = []string{"nobody.example"} // a leaf needs some name
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.Certificate(), key.Public(), ca.Key())
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	return []*x509.Certificate{leaf, ca.Certificate()}, key
 }

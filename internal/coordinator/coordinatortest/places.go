@@ -23,3 +23,15 @@ func StrangerFrom(f *Fleet, i int) *mesh.Conn {
 	f.T.Cleanup(func() { conn.Close() })
 	return conn
 }
+
+// Stranger returns a connection to f of somebody who shows no certificate, and knows the root.
+func Stranger(f *Fleet) Conn {
+	f.T.Helper()
+	conn, err := mesh.DialPinned(f.Addr, credential.RootPin(Cluster, f.Pin()),
+		mesh.Options{Now: f.Clock})
+	if err != nil {
+		f.T.Fatal(err)
+	}
+	f.T.Cleanup(func() { conn.Close() })
+	return conn
+}

@@ -1,4 +1,4 @@
-package coordinator_test
+package reseal_test
 
 import (
 	"context"
@@ -304,7 +304,7 @@ func TestReseed(t *testing.T) {
 // rootChanges asks as a stranger for the changes of root.
 func rootChanges(f *coordinatortest.Fleet) [][]byte {
 	f.T.Helper()
-	stream, err := fealtyv1.NewReseedServiceClient(stranger(f)).GetRootChanges(f.Context())
+	stream, err := fealtyv1.NewReseedServiceClient(coordinatortest.Stranger(f)).GetRootChanges(f.Context())
 	if err != nil {
 		f.T.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package coordinator_test
+package reseal_test
 
 import (
 	"crypto/tls"
@@ -187,7 +187,7 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	dial := func(kind identity.Kind) coordinatortest.Conn {
-		chain, key := certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
+		chain, key := coordinatortest.Certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
 		cert := tls.Certificate{PrivateKey: key}
 		for _, c := range chain {
 			cert.Certificate = append(cert.Certificate, c.Raw)
