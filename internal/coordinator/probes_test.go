@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/recovery"
 )
 
 func TestHealth(t *testing.T) {
@@ -255,5 +256,32 @@ func TestKubernetesProbesAreServed(t *testing.T) {
 	}
 	if code := serves("/probe/other"); code != http.StatusNotFound {
 		t.Errorf("another path: %d", code)
+	}
+}
+
+// Before the first share has come, and without a keeper, it says whose shares it waits for,
+// and blames no keeper.
+func TestRecoveryNamesOwners(t *testing.T) {
+	t.Parallel()
+	f, p := coordinatortest.NewFleet(t, nil), coordinatortest.NewPeople(t, "alice", "bob", "carol")
+	if err := f.Set(coordinatortest.WithSeed(f.Manifest(""), p.Seed(2, ""))); err != nil {
+		t.Fatal(err)
+	}
+	f.Stop()
+	f.Start()
+	for what, text := range map[string]string{"status": f.C.Rooms().Secrets.OwnerRecovery.Text(
+		f.C.Rooms().Head.State()),
+		"readiness": f.C.Health().Readiness().Reason} {
+		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
+			strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
+			t.Errorf("%s says %q", what, text)
+		}
+	}
+	if _, err := f.Bring(p.ShareFile(f.Store, "bob"), recovery.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if text := f.C.Rooms().Secrets.OwnerRecovery.Text(f.C.Rooms().Head.State()); !strings.HasPrefix(text,
+		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
+		t.Errorf("with one share it says %q", text)
 	}
 }

@@ -1,4 +1,4 @@
-package coordinator_test
+package restoration_test
 
 import (
 	"bytes"
@@ -198,32 +198,5 @@ func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	if !errors.Is(err, explain.HistoryWentBack) || !strings.Contains(err.Error(), "0 of 1") ||
 		!strings.Contains(err.Error(), "fealty backup sign") {
 		t.Errorf("a restore that a stranger signed: %v", err)
-	}
-}
-
-// Before the first share has come, and without a keeper, it says whose shares it waits for,
-// and blames no keeper.
-func TestRecoveryNamesOwners(t *testing.T) {
-	t.Parallel()
-	f, p := coordinatortest.NewFleet(t, nil), coordinatortest.NewPeople(t, "alice", "bob", "carol")
-	if err := f.Set(coordinatortest.WithSeed(f.Manifest(""), p.Seed(2, ""))); err != nil {
-		t.Fatal(err)
-	}
-	f.Stop()
-	f.Start()
-	for what, text := range map[string]string{"status": f.C.Rooms().Secrets.OwnerRecovery.Text(
-		f.C.Rooms().Head.State()),
-		"readiness": f.C.Health().Readiness().Reason} {
-		if !strings.HasPrefix(text, "it waits for 2 shares of the seed, of alice, bob, carol; without them: ") ||
-			strings.Contains(text, "keeper") || strings.Contains(text, "FE-K") {
-			t.Errorf("%s says %q", what, text)
-		}
-	}
-	if _, err := f.Bring(p.ShareFile(f.Store, "bob"), recovery.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if text := f.C.Rooms().Secrets.OwnerRecovery.Text(f.C.Rooms().Head.State()); !strings.HasPrefix(text,
-		"it has the share of bob, and waits for 1 more, of alice, carol; without them: ") {
-		t.Errorf("with one share it says %q", text)
 	}
 }

@@ -1,4 +1,4 @@
-package coordinator_test
+package restoration_test
 
 import (
 	"bytes"
