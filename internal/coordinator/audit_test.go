@@ -436,10 +436,10 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 		}
 		newSwitched(t, c).choose(plain)
 	}
-	var joins []*attempt
+	var joins []*desktest.Attempt
 	for i := range inTurn {
 		if i < len(all) { // so that its chain is there
-			attemptAt(d, all[i], d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})).make()
+			desktest.AttemptAt(d, all[i], d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})).Make()
 		}
 	}
 	of := make([]proof.JoinToken, len(all))
@@ -447,11 +447,11 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 		of[i] = d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: inTurn + atOnce})
 	}
 	for i := range inTurn {
-		joins = append(joins, attemptAt(d, all[i%len(all)], of[i%len(all)]))
+		joins = append(joins, desktest.AttemptAt(d, all[i%len(all)], of[i%len(all)]))
 	}
-	var together []*attempt
+	var together []*desktest.Attempt
 	for range atOnce {
-		together = append(together, attemptAt(d, d.C, of[0]))
+		together = append(together, desktest.AttemptAt(d, d.C, of[0]))
 	}
 	var mu sync.Mutex
 	written := map[string]bool{}
@@ -481,15 +481,15 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 	})
 	before := d.Store.Calls()
 	for _, a := range joins {
-		a.make()
+		a.Make()
 	}
-	allAtOnce(d, t, together)
+	desktest.AllAtOnce(d, t, together)
 	in.trips = d.Store.Calls() - before
 	desktest.FollowMembers(d, d.C)
 	desktest.MustPublish(d, publication.NewPublisher())
 	d.Store.Follow(nil)
 	for _, a := range slices.Concat(joins, together) {
-		coordinatortest.WantOnly(t, "join", a.err, "")
+		coordinatortest.WantOnly(t, "join", a.Err, "")
 	}
 	if len(written) != inTurn+atOnce {
 		t.Errorf("%d joins wrote %d entries", inTurn+atOnce, len(written))

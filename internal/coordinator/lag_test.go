@@ -249,7 +249,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	peer := identity.Peer{ID: member.ID, Leaf: member.Chain[0], Key: identity.KeyOf(member.Chain[0])}
 	_, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](b.C.Rooms().Admission.RegisterServices).Renew(
 		identity.NewContext(b.Context(), peer),
-		&fealtyv1.RenewRequest{Name: member.ID.Name(), Csr: mustCSR(t, member.Key), RecordedKey: true})
+		&fealtyv1.RenewRequest{Name: member.ID.Name(), Csr: coordinatortest.MustCSR(t, member.Key), RecordedKey: true})
 	coordinatortest.WantCode(t, err, explain.HeadNotFollowed)
 	b.Link.Cut(nil)
 
@@ -383,7 +383,8 @@ func TestWhoDidNotSayItFollowedIsPrepared(t *testing.T) {
 		}
 		return nil
 	})
-	if err := coordinatortest.SetPeople(a, "  - {name: second, kind: witness, match: [\"token:second\"]}\n"); err != nil {
+	if err := coordinatortest.SetPeople(a,
+		"  - {name: second, kind: witness, match: [\"token:second\"]}\n"); err != nil {
 		t.Fatal(err)
 	}
 	b.AwaitHead(a)

@@ -123,10 +123,10 @@ func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, prover := range map[string]proof.Prover{
-		"certificate": corpProver(t, pki, coordinatortest.CommonName("node-c")),
+		"certificate": coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c")),
 		"token whose grant was lost": proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool",
 			Name: "node-d"})),
-		"certificate of a person": corpProver(t, pki, coordinatortest.CommonName("alice")),
+		"certificate of a person": coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("alice")),
 	} {
 		kind := identity.Data
 		if name == "certificate of a person" {

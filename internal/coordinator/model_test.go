@@ -112,8 +112,6 @@ func (w *world) lossy(r *rapid.T) bool {
 	return len(how) == 2
 }
 
-func unknown(err error) bool { return errors.Is(err, explain.StoreOutcomeUnknown) }
-
 var modelNames = []string{"a", "b", "c"}
 
 func (w *world) makeToken(r *rapid.T) {
@@ -193,7 +191,7 @@ func (w *world) joinByToken(r *rapid.T) {
 	mayFail := w.lossy(r)
 	err := m.Join(kind, proof.NewTokenProver(tok.JoinToken))
 	w.Store.Lose()
-	if unknown(err) && mayFail {
+	if desktest.OutcomeUnknown(err) && mayFail {
 		// It may have happened: then the use is bound to this key.
 		use, e := record.Get[admission.TokenUse](context.Background(), w.State().Records,
 			admission.TokenUseKey(tok.ID, key))
@@ -280,7 +278,7 @@ func (w *world) rejoinBySVID(r *rapid.T) {
 	mayFail := w.lossy(r)
 	err := m.JoinWith(key, m.ID.Kind(), proof.NewSVIDProver(m.ID.Kind(), m.ID.Name(), m.Key))
 	w.Store.Lose()
-	if unknown(err) && mayFail {
+	if desktest.OutcomeUnknown(err) && mayFail {
 		w.settle(r, m, key)
 		return
 	}
@@ -332,7 +330,7 @@ func (w *world) renewal(r *rapid.T) {
 	mayFail := w.lossy(r)
 	chain, err := m.RenewWith(m.Leaf, next)
 	w.Store.Lose()
-	if unknown(err) && mayFail {
+	if desktest.OutcomeUnknown(err) && mayFail {
 		if w.Record(m.ID.Kind(), m.ID.Name()).Value.Key != coordinatortest.KeyOf(w.T, next) {
 			return
 		}
@@ -416,7 +414,7 @@ func (w *world) ban(r *rapid.T) {
 	_, err := w.Members().BanMember(context.Background(),
 		&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "model"})
 	w.Store.Lose()
-	if unknown(err) && mayFail {
+	if desktest.OutcomeUnknown(err) && mayFail {
 		_, err = w.Members().BanMember(context.Background(),
 			&fealtyv1.BanMemberRequest{Kind: kind, Name: name, Reason: "again"})
 	}
@@ -529,7 +527,7 @@ func (w *world) mark(r *rapid.T, m *coordinatortest.Machine, path string, want b
 	changed, err := f(kind, name)
 	w.Store.Lose()
 	again := false
-	if unknown(err) && mayFail {
+	if desktest.OutcomeUnknown(err) && mayFail {
 		again = true
 		changed, err = f(kind, name)
 	}

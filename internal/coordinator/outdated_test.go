@@ -137,7 +137,7 @@ func TestOutdatedMember(t *testing.T) {
 		}
 	}
 	renew("after the upgrade")
-	if err := d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName(
+	if err := d.Machine().Join(identity.Data, coordinatortest.CorpProver(t, pki, coordinatortest.CommonName(
 		"no\u3164de-2"))); !errors.Is(
 		err,
 		explain.JoinUnauthorized) {

@@ -194,7 +194,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			next, _ := coordinatortest.NewKey()
 			_, err := coordinatortest.RenewOver(t.Context(), d.C, identity.Peer{ID: m.ID, Leaf: m.Leaf,
 				Key: coordinatortest.KeyOf(t, m.Key)},
-				mustCSR(t, next))
+				coordinatortest.MustCSR(t, next))
 			coordinatortest.WantOnly(t, "renew", err, explain.RecoveryMode)
 			if s := explain.Of(err); strings.Contains(s.Error(), "/keeper") || strings.Contains(s.Error(), tc.reason) {
 				t.Errorf("a caller is told of our files: %v", s)
@@ -505,7 +505,7 @@ func TestTwoReplicas(t *testing.T) {
 	next, _ := coordinatortest.NewKey()
 	_, err = coordinatortest.RenewOver(t.Context(), other, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t,
 		m.Key)},
-		mustCSR(t, next))
+		coordinatortest.MustCSR(t, next))
 	coordinatortest.WantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
 	if err := other.Rooms().Bundle.Refresh(t.Context(), other.Rooms().Head.State(), true); err != nil {
 		t.Fatal(err)

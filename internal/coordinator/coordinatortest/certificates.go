@@ -1,6 +1,8 @@
 package coordinatortest
 
 import (
+	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
@@ -203,4 +205,18 @@ func Certified(f *Fleet, uris ...string) ([]*x509.Certificate, any) {
 		f.T.Fatal(err)
 	}
 	return []*x509.Certificate{leaf, ca.Certificate()}, key
+}
+
+// CorpProver returns a prover of a certificate of pki, with what edit puts into it.
+func CorpProver(t testing.TB, pki *identitytest.PKI, edit func(*x509.Certificate)) proof.Prover {
+	t.Helper()
+	key := identitytest.NewKey(t)
+	return ProverOf(pki.Issue(t, key, edit), key)
+}
+
+// ProverOf returns a prover of a certificate of somebody else, with its chain and key.
+func ProverOf(chain []*x509.Certificate, key crypto.Signer) proof.Prover {
+	return proof.NewX509Prover(func(context.Context) (proof.X509Credential, error) {
+		return proof.X509Credential{Chain: chain, Key: key}, nil
+	})
 }

@@ -2,6 +2,7 @@ package coordinatortest
 
 import (
 	"context"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -590,4 +591,14 @@ func NewTestKey(t testing.TB) ed25519.PrivateKey {
 		t.Fatal(err)
 	}
 	return key
+}
+
+// MustCSR is a request over this key.
+func MustCSR(t *testing.T, key crypto.Signer) []byte {
+	t.Helper()
+	der, err := ca.NewCSR(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
 }

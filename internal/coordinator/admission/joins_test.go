@@ -1,8 +1,7 @@
-package coordinator_test
+package admission_test
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -20,38 +19,13 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
-	"github.com/fealty-io/fealty/internal/coordinator/challenge"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-// attempt is one join that is ready to be made.
-type attempt struct {
-	c     *coordinator.Coordinator
-	key   identity.KeyID
-	token proof.JoinToken
-	ch    challenge.Challenge
-	req   *fealtyv1.JoinRequest
-	grant *fealtyv1.JoinGrant
-	err   error
-}
-
-func attemptAt(d *coordinatortest.Desk, c *coordinator.Coordinator, tok proof.JoinToken) *attempt {
-	d.T.Helper()
-	m := d.Machine()
-	binding := make([]byte, 32)
-	rand.Read(binding)
-	ch := challenge.New(binding)
-	return &attempt{c: c, key: coordinatortest.KeyOf(d.T, m.Key), token: tok, ch: ch,
-		req: coordinatortest.JoinRequest(d.T, ch, m.Key, identity.Data, proof.NewTokenProver(tok))}
-}
-
-func (a *attempt) make() {
-	a.grant, a.err = a.c.Rooms().Admission.Join(context.Background(), a.ch, a.req)
-}
 
 // banKey bans a key that no member has yet, in the store and in no bundle that is in
 // force.
@@ -79,41 +53,6 @@ func banKey(d *coordinatortest.Desk, t *testing.T, key identity.KeyID) {
 	}
 }
 
-// allAtOnce makes the joins at once. The first transaction waits until all the others
-// are in lines, so that how they gather is not left to chance.
-func allAtOnce(d *coordinatortest.Desk, t *testing.T, joins []*attempt) {
-	t.Helper()
-	lines := func() (n int) {
-		s := d.C.Rooms().Head.State()
-		for _, e := range s.Manifest.Admit {
-			n += d.C.Rooms().Admission.Waiting(s, e.Name)
-		}
-		return n
-	}
-	var first sync.Once
-	d.Store.Intercept(func(store.Tx) {
-		first.Do(func() {
-			for lines() < len(joins)-1 {
-				if t.Context().Err() != nil {
-					return
-				}
-				time.Sleep(100 * time.Microsecond)
-			}
-		})
-	})
-	defer d.Store.Intercept(nil)
-	var all sync.WaitGroup
-	before := d.Faults.Hits("join.before-commit")
-	all.Go(joins[0].make)
-	for d.Faults.Hits("join.before-commit") == before { // the first is on its way alone
-		time.Sleep(100 * time.Microsecond)
-	}
-	for _, a := range joins[1:] {
-		all.Go(a.make)
-	}
-	all.Wait()
-}
-
 // 32 machines that come at once cost a few transactions and a few round trips, with one
 // token as with 32, and each transaction is one that every engine commits.
 func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
@@ -122,13 +61,13 @@ func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 		d := coordinatortest.ReadyDesk(
 			t, coordinatortest.PoolEntries+"  - {name: large, kind: data, match: [\"token:large\"], max_members: 1000}\n")
 		defer d.C.Close()
-		var joins []*attempt
+		var joins []*desktest.Attempt
 		var tok proof.JoinToken
 		for i := range machines {
 			if i%(machines/tokens) == 0 {
 				tok = d.Token(&fealtyv1.CreateTokenRequest{Entry: entry, Uses: uint32(machines / tokens)})
 			}
-			joins = append(joins, attemptAt(d, d.C, tok))
+			joins = append(joins, desktest.AttemptAt(d, d.C, tok))
 		}
 		var n, most atomic.Int64
 		d.Store.Follow(func(tx store.Tx) {
@@ -136,12 +75,12 @@ func TestMachinesThatComeTogetherAreCommittedTogether(t *testing.T) {
 			most.Store(max(most.Load(), int64(len(tx.If)+len(tx.Put)+len(tx.Delete))))
 		})
 		before := d.Store.Calls()
-		allAtOnce(d, t, joins)
+		desktest.AllAtOnce(d, t, joins)
 		trips = d.Store.Calls() - before
 		d.Store.Follow(nil)
 		for _, a := range joins {
-			if a.err != nil {
-				t.Errorf("with %d tokens: %v", tokens, a.err)
+			if a.Err != nil {
+				t.Errorf("with %d tokens: %v", tokens, a.Err)
 			}
 		}
 		if got := len(d.Store.Keys(record.MemberPrefix)); got != machines {
@@ -175,23 +114,23 @@ func TestNobodyWaitsForASignature(t *testing.T) {
 	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 8})
 	reached, release := d.Faults.Block("join.after-commit")
 	defer release()
-	held := attemptAt(d, d.C, tok)
+	held := desktest.AttemptAt(d, d.C, tok)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer release()
-	all.Go(held.make)
+	all.Go(held.Make)
 	<-reached
 	d.Faults.Disarm("join.after-commit")
 	for range 7 {
-		a := attemptAt(d, d.C, tok)
+		a := desktest.AttemptAt(d, d.C, tok)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		_, err := d.C.Rooms().Admission.Join(ctx, a.ch, a.req)
+		_, err := d.C.Rooms().Admission.Join(ctx, a.Challenge, a.Request)
 		cancel()
 		coordinatortest.WantOnly(t, "a join beside one that is certified", err, "")
 	}
 	release()
 	all.Wait()
-	coordinatortest.WantOnly(t, "the join that was held", held.err, "")
+	coordinatortest.WantOnly(t, "the join that was held", held.Err, "")
 }
 
 // Joins of one batch that are refused are told each its own reason, and the others are
@@ -204,63 +143,63 @@ func TestOneOfABatchSpoilsNoOther(t *testing.T) {
 	tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 100})
 	last := d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Uses: 1})
 	named := func() proof.JoinToken { return d.Token(&fealtyv1.CreateTokenRequest{Entry: "large", Name: "twin"}) }
-	joins := []*attempt{attemptAt(d, d.C, tok)}
+	joins := []*desktest.Attempt{desktest.AttemptAt(d, d.C, tok)}
 	want := []explain.Code{""}
-	add := func(a *attempt, code explain.Code) *attempt {
+	add := func(a *desktest.Attempt, code explain.Code) *desktest.Attempt {
 		joins, want = append(joins, a), append(want, code)
 		return a
 	}
 	// That it is banned stands in the store alone: its own transaction would find it.
-	banned := add(attemptAt(d, d.C, tok), explain.JoinBanned)
-	banKey(d, t, banned.key)
-	gone := add(attemptAt(d, d.C, d.Token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
+	banned := add(desktest.AttemptAt(d, d.C, tok), explain.JoinBanned)
+	banKey(d, t, banned.Key)
+	gone := add(desktest.AttemptAt(d, d.C, d.Token(&fealtyv1.CreateTokenRequest{Entry: "large"})), explain.TokenRevoked)
 	if _, err := (coordinatortest.Served[fealtyv1.TokenServiceServer](
 		d.C.Rooms().Admission.RegisterServices)).RevokeToken(t.Context(),
-		&fealtyv1.RevokeTokenRequest{Id: gone.token.ID}); err != nil {
+		&fealtyv1.RevokeTokenRequest{Id: gone.Token.ID}); err != nil {
 		t.Fatal(err)
 	}
-	bad := add(attemptAt(d, d.C, tok), explain.JoinOtherMember)
-	bad.req.Member = "somebody"
+	bad := add(desktest.AttemptAt(d, d.C, tok), explain.JoinOtherMember)
+	bad.Request.Member = "somebody"
 	for range 3 {
-		add(attemptAt(d, d.C, tok), "")
+		add(desktest.AttemptAt(d, d.C, tok), "")
 	}
-	allAtOnce(d, t, joins)
+	desktest.AllAtOnce(d, t, joins)
 	for i, a := range joins {
-		coordinatortest.WantOnly(t, fmt.Sprintf("join %d", i), a.err, want[i])
+		coordinatortest.WantOnly(t, fmt.Sprintf("join %d", i), a.Err, want[i])
 	}
 	// Of two with one name, of two with the last use, and of more than there is room for, some
 	// win.
-	rest := map[string][]*attempt{
-		"one name": {attemptAt(d, d.C, named()), attemptAt(d, d.C, named())},
-		"one use":  {attemptAt(d, d.C, last), attemptAt(d, d.C, last)},
+	rest := map[string][]*desktest.Attempt{
+		"one name": {desktest.AttemptAt(d, d.C, named()), desktest.AttemptAt(d, d.C, named())},
+		"one use":  {desktest.AttemptAt(d, d.C, last), desktest.AttemptAt(d, d.C, last)},
 	}
-	var all []*attempt
+	var all []*desktest.Attempt
 	for _, as := range rest {
 		all = append(all, as...)
 	}
-	allAtOnce(d, t, all)
+	desktest.AllAtOnce(d, t, all)
 	for what, as := range rest {
 		won := 0
 		for _, a := range as {
-			if a.err == nil {
+			if a.Err == nil {
 				won++
 			}
 		}
 		if won != 1 {
-			t.Errorf("%s: %d won: %v, %v", what, won, as[0].err, as[1].err)
+			t.Errorf("%s: %d won: %v, %v", what, won, as[0].Err, as[1].Err)
 		}
 	}
 	all = nil
 	for range 6 {
-		all = append(all, attemptAt(d, d.C, tok))
+		all = append(all, desktest.AttemptAt(d, d.C, tok))
 	}
-	allAtOnce(d, t, all)
+	desktest.AllAtOnce(d, t, all)
 	won := 0
 	for _, a := range all {
-		if a.err == nil {
+		if a.Err == nil {
 			won++
 		} else {
-			coordinatortest.WantOnly(t, "no room", a.err, explain.JoinEntryFull)
+			coordinatortest.WantOnly(t, "no room", a.Err, explain.JoinEntryFull)
 		}
 	}
 	if won != 1 { // 4 and 2 are in
@@ -283,9 +222,9 @@ func TestLostAnswerOfABatch(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			defer d.C.Close()
 			tok := d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Uses: 20})
-			var joins []*attempt
+			var joins []*desktest.Attempt
 			for range 10 {
-				joins = append(joins, attemptAt(d, d.C, tok))
+				joins = append(joins, desktest.AttemptAt(d, d.C, tok))
 			}
 			var lose atomic.Bool
 			d.Store.Follow(func(store.Tx) { // of the first transaction; the next is the batch
@@ -293,13 +232,13 @@ func TestLostAnswerOfABatch(t *testing.T) {
 					d.Store.Lose(how...)
 				}
 			})
-			allAtOnce(d, t, joins)
+			desktest.AllAtOnce(d, t, joins)
 			unknowns := 0
 			for _, a := range joins {
-				if unknown(a.err) {
+				if desktest.OutcomeUnknown(a.Err) {
 					unknowns++
 				} else {
-					coordinatortest.WantOnly(t, "join", a.err, "")
+					coordinatortest.WantOnly(t, "join", a.Err, "")
 				}
 			}
 			if want := map[int]int{1: 0, 2: 9}[len(how)]; unknowns != want {
@@ -374,11 +313,11 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 		tok.JoinToken = d.Token(&fealtyv1.CreateTokenRequest{Entry: tok.entry, Name: tok.name, Uses: uint32(tok.uses)})
 		tokens = append(tokens, tok)
 	}
-	var joins []*attempt
-	of := make(map[*attempt]*issued)
+	var joins []*desktest.Attempt
+	of := make(map[*desktest.Attempt]*issued)
 	for range 28 {
 		tok := tokens[r.IntN(len(tokens))]
-		a := attemptAt(d, replicas[r.IntN(len(replicas))], tok.JoinToken)
+		a := desktest.AttemptAt(d, replicas[r.IntN(len(replicas))], tok.JoinToken)
 		joins, of[a] = append(joins, a), tok
 	}
 	// A commit takes a while, so that others gather and conflict.
@@ -396,9 +335,9 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	})
 	var all sync.WaitGroup
 	for _, a := range joins {
-		all.Go(a.make)
+		all.Go(a.Make)
 		if r.IntN(9) == 0 { // a key that is banned before it is in, or at the same time
-			all.Go(func() { banKey(d, t, a.key) })
+			all.Go(func() { banKey(d, t, a.Key) })
 		}
 	}
 	all.Go(func() {
@@ -430,14 +369,14 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	}
 	won := 0
 	for _, a := range joins {
-		m, in := byKey[a.key]
-		if in != (a.err == nil) {
-			t.Errorf("a join is told %v, and in: %v", a.err, in)
+		m, in := byKey[a.Key]
+		if in != (a.Err == nil) {
+			t.Errorf("a join is told %v, and in: %v", a.Err, in)
 		}
 		if in {
 			won++
 			of[a].won++
-			for _, b := range []record.Versioned[record.Ban]{ban(record.BanKeyKey(a.key)),
+			for _, b := range []record.Versioned[record.Ban]{ban(record.BanKeyKey(a.Key)),
 				ban(record.BanIDKey(m.Value.Kind, m.Value.Name))} {
 				if b.Exists() && b.Version < m.Version {
 					t.Errorf("%s is in by revision %d, and was banned by %d", m.Value.Name, m.Version, b.Version)
@@ -463,13 +402,13 @@ func exactOver(t *testing.T, r *mathrand.Rand) {
 	for _, a := range joins {
 		tok := of[a]
 		switch {
-		case a.err == nil:
-		case errors.Is(a.err, explain.TokenSpent) && tok.won == tok.uses:
-		case errors.Is(a.err, explain.JoinEntryFull) && full && tok.entry == "few":
-		case errors.Is(a.err, explain.JoinNameTaken) && tok.name != "" && d.Record(identity.Data, tok.name).Exists():
-		case errors.Is(a.err, explain.JoinBanned) && (ban(record.BanKeyKey(a.key)).Exists() || tok.name == "twin-0"):
+		case a.Err == nil:
+		case errors.Is(a.Err, explain.TokenSpent) && tok.won == tok.uses:
+		case errors.Is(a.Err, explain.JoinEntryFull) && full && tok.entry == "few":
+		case errors.Is(a.Err, explain.JoinNameTaken) && tok.name != "" && d.Record(identity.Data, tok.name).Exists():
+		case errors.Is(a.Err, explain.JoinBanned) && (ban(record.BanKeyKey(a.Key)).Exists() || tok.name == "twin-0"):
 		default:
-			t.Errorf("a join by a token of %+v is told: %v", *tok, a.err)
+			t.Errorf("a join by a token of %+v is told: %v", *tok, a.Err)
 		}
 	}
 	if count, err := record.Get[record.EntryCount](ctx, records, record.CountKey("few")); err != nil ||

@@ -1,4 +1,4 @@
-package coordinator_test
+package admission_test
 
 import (
 	"context"
@@ -27,19 +27,6 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
-// corpProver returns a prover of a certificate with what edit puts into it.
-func corpProver(t testing.TB, pki *identitytest.PKI, edit func(*x509.Certificate)) proof.Prover {
-	t.Helper()
-	key := identitytest.NewKey(t)
-	return proverOf(pki.Issue(t, key, edit), key)
-}
-
-func proverOf(chain []*x509.Certificate, key crypto.Signer) proof.Prover {
-	return proof.NewX509Prover(func(context.Context) (proof.X509Credential, error) {
-		return proof.X509Credential{Chain: chain, Key: key}, nil
-	})
-}
-
 func uriNames(uris ...string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.ExtraExtensions = []pkix.Extension{identitytest.AltNames(uris...)} }
 }
@@ -54,7 +41,8 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := f.Node()
-	if err := n.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
+	if err := n.Join(identity.Data, coordinatortest.CorpProver(t, pki,
+		coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	if want := "spiffe://" + coordinatortest.Cluster + "/data/c"; n.ID.String() != want ||
@@ -77,8 +65,9 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, key := range map[string]crypto.Signer{"node-p384": p384, "node-ed25519": identitytest.NewEd25519Key(t)} {
-		if err := f.Node().Join(identity.Data, proverOf(pki.Issue(t, key, coordinatortest.CommonName(name)),
-			key)); err != nil {
+		if err := f.Node().Join(identity.Data,
+			coordinatortest.ProverOf(pki.Issue(t, key, coordinatortest.CommonName(name)),
+				key)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -90,14 +79,16 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	m := d.Machine()
-	if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
+	if err := m.Join(identity.Data, coordinatortest.CorpProver(t, pki,
+		coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	before := d.Record(identity.Data, "c")
 	for range 2 {
 		d.Advance(time.Hour)
 		again := d.Machine()
-		if err := again.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
+		if err := again.Join(identity.Data,
+			coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 			t.Fatal(err)
 		}
 		if got := again.Grant.GetOutcome(); got != fealtyv1.JoinOutcome_JOIN_OUTCOME_ALREADY_MEMBER ||
@@ -115,12 +106,13 @@ func TestX509RejoinKeepsTheRecord(t *testing.T) {
 	d.Advance(30 * 24 * time.Hour)
 	fresh := identitytest.NewPKI(t, "corp", d.Clock)
 	fresh.Root, fresh.Intermediate = pki.Root, pki.Intermediate
-	if err := d.Machine().Join(identity.Data, corpProver(t, fresh, coordinatortest.CommonName("node-c"))); err != nil {
+	if err := d.Machine().Join(identity.Data,
+		coordinatortest.CorpProver(t, fresh, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	// Another certificate that gives the same name is somebody else.
 	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
-		corpProver(t, fresh,
+		coordinatortest.CorpProver(t, fresh,
 			func(c *x509.Certificate) { c.DNSNames = []string{"c.nodes.example"} })), explain.JoinNameTaken)
 }
 
@@ -137,45 +129,51 @@ func TestX509Refusals(t *testing.T) {
 		want   explain.Code
 		says   string // in what the candidate is told
 	}{
-		{"wrong CA", identity.Data, corpProver(t, stranger, coordinatortest.CommonName("node-c")),
+		{"wrong CA", identity.Data, coordinatortest.CorpProver(t, stranger, coordinatortest.CommonName("node-c")),
 			explain.JoinCertificateForeign,
 			"CN=corp root,O=acme"},
-		{"expired", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
+		{"expired", identity.Data, coordinatortest.CorpProver(t, pki, func(c *x509.Certificate) {
 			coordinatortest.CommonName("node-c")(c)
 			c.NotAfter = time.Now().Add(-time.Minute)
 		}), explain.JoinCertificateExpired, "at the coordinator"},
-		{"not yet valid", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
+		{"not yet valid", identity.Data, coordinatortest.CorpProver(t, pki, func(c *x509.Certificate) {
 			coordinatortest.CommonName("node-c")(c)
 			c.NotBefore = time.Now().Add(time.Hour)
 		}), explain.JoinCertificateExpired, "at the coordinator"},
-		{"for servers only", identity.Data, corpProver(t, pki, func(c *x509.Certificate) {
+		{"for servers only", identity.Data, coordinatortest.CorpProver(t, pki, func(c *x509.Certificate) {
 			coordinatortest.CommonName("node-c")(c)
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 		}), explain.JoinCertificateUnfit, "rule extended-key-usage (RFC 5280 §4.2.1.12)"},
-		{"the CA itself", identity.Data, proverOf([]*x509.Certificate{pki.Intermediate.Cert}, pki.Intermediate.Key),
+		{"the CA itself", identity.Data, coordinatortest.ProverOf([]*x509.Certificate{pki.Intermediate.Cert},
+			pki.Intermediate.Key),
 			explain.JoinCertificateUnfit, "rule not-a-ca"},
-		{"foreign name", identity.Data, corpProver(t, pki, coordinatortest.CommonName("printer-7")),
+		{"foreign name", identity.Data, coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("printer-7")),
 			explain.JoinUnauthorized,
 			"x509:subject:CN=printer-7"},
-		{"no name", identity.Data, corpProver(t, pki, nil), explain.JoinUnauthorized, "nothing that an entry matches"},
-		{"a name that captures more", identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-a/b")),
+		{"no name", identity.Data, coordinatortest.CorpProver(t, pki, nil), explain.JoinUnauthorized,
+			"nothing that an entry matches"},
+		{"a name that captures more", identity.Data,
+			coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-a/b")),
 			explain.JoinUnauthorized, ""},
-		{"a name with a line break", identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-a\nb")),
+		{"a name with a line break", identity.Data,
+			coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-a\nb")),
 			explain.JoinUnauthorized, ""},
 		{"two URIs, one of which is admitted", identity.Witness,
-			corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
+			coordinatortest.CorpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
 				"spiffe://corp.example/other")), explain.JoinUnauthorized, ""},
 		{"two URIs, both admitted", identity.Witness,
-			corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
+			coordinatortest.CorpProver(t, pki, uriNames("spiffe://corp.example/watcher/1",
 				"spiffe://corp.example/watcher/2")), explain.JoinUnauthorized, ""},
-		{"another kind", identity.Admin, corpProver(t, pki, coordinatortest.CommonName("node-c")),
+		{"another kind", identity.Admin, coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c")),
 			explain.JoinKindMismatch,
 			""},
-		{"a coordinator", identity.Coordinator, corpProver(t, pki, coordinatortest.CommonName("node-c")),
+		{"a coordinator", identity.Coordinator,
+			coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c")),
 			explain.JoinKindMismatch, ""},
-		{"for another channel", identity.Data, elsewhere{proverOf(pki.Issue(t, key, coordinatortest.CommonName(
-			"node-c")),
-			key)},
+		{"for another channel", identity.Data,
+			elsewhere{coordinatortest.ProverOf(pki.Issue(t, key, coordinatortest.CommonName(
+				"node-c")),
+				key)},
 			explain.ProofOtherSession, "binding of this TLS session"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -192,7 +190,7 @@ func TestX509Refusals(t *testing.T) {
 	}
 	// The same with one URI, so that the rows above show something.
 	if err := d.Machine().Join(identity.Witness,
-		corpProver(t, pki, uriNames("spiffe://corp.example/watcher/1"))); err != nil {
+		coordinatortest.CorpProver(t, pki, uriNames("spiffe://corp.example/watcher/1"))); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -202,22 +200,24 @@ func TestX509Refusals(t *testing.T) {
 func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
-	if err := d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
+	if err := d.Machine().Join(identity.Data,
+		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	// A root of this very name is in the manifest: whether that is so must not show.
 	same, other := identitytest.NewPKI(t, "corp", nil), identitytest.NewPKI(t, "elsewhere", nil)
 	var told [2]string
 	for i, stranger := range []*identitytest.PKI{same, other} {
-		err := explain.Of(d.Machine().Join(identity.Data, corpProver(t, stranger, coordinatortest.CommonName(
-			"node-c"))))
+		err := explain.Of(d.Machine().Join(identity.Data,
+			coordinatortest.CorpProver(t, stranger, coordinatortest.CommonName(
+				"node-c"))))
 		told[i] = strings.ReplaceAll(err.Error(), stranger.Root.Cert.Subject.String(), "OWN ISSUER")
 	}
 	if told[0] != told[1] {
 		t.Errorf("with a root's name: %s\nwith another: %s", told[0], told[1])
 	}
 	if err := d.Machine().Join(identity.Data,
-		corpProver(t, pki, coordinatortest.CommonName("printer-7"))); strings.Contains(
+		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("printer-7"))); strings.Contains(
 		explain.Of(err).Error(), "node-") {
 		t.Errorf("it is told of an entry: %v", err)
 	}
@@ -229,7 +229,8 @@ func TestX509ClaimedMember(t *testing.T) {
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
 	join := func(name string) *coordinatortest.Machine {
 		m := d.Machine()
-		if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-"+name))); err != nil {
+		if err := m.Join(identity.Data, coordinatortest.CorpProver(t, pki,
+			coordinatortest.CommonName("node-"+name))); err != nil {
 			t.Fatal(err)
 		}
 		return m
@@ -260,7 +261,8 @@ func TestX509ClaimedMember(t *testing.T) {
 			was := d.Record(identity.Data, tc.shows).Value
 			m := d.Machine()
 			m.Claims = tc.claims
-			err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-"+tc.shows)))
+			err := m.Join(identity.Data, coordinatortest.CorpProver(t, pki,
+				coordinatortest.CommonName("node-"+tc.shows)))
 			if tc.want != "" {
 				coordinatortest.WantCode(t, err, tc.want)
 				if after := d.Store.Snapshot(); !reflect.DeepEqual(after, before) {
@@ -279,32 +281,6 @@ func TestX509ClaimedMember(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A banned member does not come back by its certificate, also when grace and the ban of
-// its keys are long over.
-func TestX509BannedForGood(t *testing.T) {
-	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
-	pki := identitytest.NewPKI(t, "corp", d.Clock)
-	if err := d.Set(coordinatortest.CorpEntries(pki)); err != nil {
-		t.Fatal(err)
-	}
-	m := d.Machine()
-	if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
-		t.Fatal(err)
-	}
-	desktest.BanAt(d, t, identity.Data, "c")
-	d.Advance(60 * 24 * time.Hour)
-	if err := d.C.PruneOnce(t.Context(), d.State(), d.Clock()); err != nil {
-		t.Fatal(err)
-	}
-	again := d.Machine()
-	again.Claims = "c"
-	coordinatortest.WantCode(t, again.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))),
-		explain.JoinBanned)
-	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName(
-		"node-c"))),
-		explain.JoinBanned)
 }
 
 // Whoever holds a certificate and its key is whom the manifest admits. What takes an
@@ -338,7 +314,7 @@ func TestX509WhatKeepsACertificateOut(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
-			stolen := corpProver(t, pki, coordinatortest.CommonName("node-c"))
+			stolen := coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c"))
 			node, thief := d.Machine(), d.Machine()
 			coordinatortest.WantOnly(t, "join", node.Join(identity.Data, stolen), "")
 			tc.act(d)
@@ -362,32 +338,37 @@ func (e elsewhere) Prove(ctx context.Context, t proof.Transcript) (proof.Evidenc
 func TestX509NeedsRootsInTheManifest(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.PoolEntries)
-	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName(
-		"node-c"))),
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
+		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName(
+			"node-c"))),
 		explain.ProofUnknownType)
 	if err := d.Set(coordinatortest.CorpEntries(pki)); err != nil {
 		t.Fatal(err)
 	}
 	m := d.Machine()
-	if err := m.Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-c"))); err != nil {
+	if err := m.Join(identity.Data, coordinatortest.CorpProver(t, pki,
+		coordinatortest.CommonName("node-c"))); err != nil {
 		t.Fatal(err)
 	}
 	d.Restart()
-	if err := d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName("node-d"))); err != nil {
+	if err := d.Machine().Join(identity.Data,
+		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-d"))); err != nil {
 		t.Fatalf("after a restart: %v", err)
 	}
 	other := identitytest.NewPKI(t, "corp", nil)
 	if err := d.Set(coordinatortest.CorpEntries(other)); err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, pki, coordinatortest.CommonName(
-		"node-e"))),
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
+		coordinatortest.CorpProver(t, pki, coordinatortest.CommonName(
+			"node-e"))),
 		explain.JoinCertificateForeign)
 	if err := d.Set(coordinatortest.PoolEntries); err != nil {
 		t.Fatal(err)
 	}
-	coordinatortest.WantCode(t, d.Machine().Join(identity.Data, corpProver(t, other, coordinatortest.CommonName(
-		"node-e"))),
+	coordinatortest.WantCode(t, d.Machine().Join(identity.Data,
+		coordinatortest.CorpProver(t, other, coordinatortest.CommonName(
+			"node-e"))),
 		explain.ProofUnknownType)
 	coordinatortest.WantCode(t, m.Renew(), explain.RenewEntryGone)
 }
@@ -400,7 +381,7 @@ func TestRelayedX509ProofIsRefused(t *testing.T) {
 	if err := f.Set(f.Manifest(coordinatortest.CorpEntries(pki))); err != nil {
 		t.Fatal(err)
 	}
-	prover := corpProver(t, pki, coordinatortest.CommonName("node-c"))
+	prover := coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c"))
 	before := f.Catalog()
 	relay := newRelay(t, f)
 	conn, err := grpc.NewClient("passthrough:///"+relay.addr,

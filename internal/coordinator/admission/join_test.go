@@ -1,4 +1,4 @@
-package coordinator_test
+package admission_test
 
 import (
 	"bytes"

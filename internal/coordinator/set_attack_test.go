@@ -1,0 +1,157 @@
+package coordinator_test
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/manifest"
+)
+
+// Two people set a manifest for the same head: one wins, and the other is shown
+// the new head.
+func TestConcurrentSetsHaveOneWinner(t *testing.T) {
+	f := coordinatortest.ReadyFleet(t, nil)
+	head := f.C.Rooms().Head.State().Head
+	errs := make(chan error, 2)
+	for i := range cap(errs) {
+		req := &fealtyv1.SetManifestRequest{Manifest: f.Manifest(fmt.Sprintf("  - {name: extra-%d, kind: data, match: "+
+			"[\"token:extra-%d\"]}\n", i, i))}
+		f.Sign(req, head.Hash)
+		client := f.Local().Manifest
+		go func() {
+			_, err := client.SetManifest(f.Context(), req)
+			errs <- err
+		}()
+	}
+	won := 0
+	for range cap(errs) {
+		if err := <-errs; err == nil {
+			won++
+		} else {
+			coordinatortest.WantCode(t, err, explain.ManifestStale)
+		}
+	}
+	if won != 1 {
+		t.Fatalf("%d sets won, want 1", won)
+	}
+	if got := f.C.Rooms().Head.State().Head; got.Index != head.Index+1 || got.Previous != head.Hash {
+		t.Fatalf("the head is index %d after %v, want the child of %v", got.Index, got.Previous, head.Hash)
+	}
+}
+
+func TestBadSets(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	head := f.C.Rooms().Head.State().Head
+	_, foreign, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreignKey, err := manifest.NewKey(foreign.Public().(ed25519.PublicKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := f.Manifest("  - {name: extra, kind: data, match: [\"token:extra\"]}\n")
+	signed := func(change func(*fealtyv1.SetManifestRequest)) *fealtyv1.SetManifestRequest {
+		req := &fealtyv1.SetManifestRequest{Manifest: good}
+		f.Sign(req, head.Hash)
+		change(req)
+		return req
+	}
+	for _, tc := range []struct {
+		name string
+		req  *fealtyv1.SetManifestRequest
+		want explain.Code
+	}{
+		{"malformed", signed(func(r *fealtyv1.SetManifestRequest) { r.Manifest = []byte("cluster: [") }),
+			explain.ManifestInvalid},
+		{"contradictory", signed(func(r *fealtyv1.SetManifestRequest) {
+			r.Manifest = append(r.Manifest, []byte("  - {name: pool, kind: witness, match: [\"token:pool\"]}\n")...)
+		}), explain.ManifestInvalid},
+		{"unsigned", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures = nil }), explain.ManifestUnsigned},
+		{"signature over another manifest",
+			signed(func(r *fealtyv1.SetManifestRequest) {
+				r.Manifest = append(r.Manifest,
+					'\n')
+			}), explain.ManifestMissigned},
+		{"flipped signature", signed(func(r *fealtyv1.SetManifestRequest) { r.Signatures[0].Signature[3] ^= 1 }),
+			explain.ManifestMissigned},
+		{"foreign signer", signed(func(r *fealtyv1.SetManifestRequest) {
+			r.Signatures = []*fealtyv1.ManifestSignature{{Key: foreignKey.String(),
+				Signature: ed25519.Sign(foreign, make([]byte, 10))}}
+		}), explain.SignatureForeign},
+		{"for an older head", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = make([]byte, 32) }),
+			explain.ManifestStale},
+		{"a first set again", signed(func(r *fealtyv1.SetManifestRequest) { r.CurrentTransition = nil }),
+			explain.HistoryInitialized},
+		{"without this coordinator", signed(func(r *fealtyv1.SetManifestRequest) {
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), f.C.Rooms().Self.EnrolmentKey(),
+				foreignKey.String(),
+				1))
+		}), explain.ManifestLeavesOut},
+		{"another cluster", signed(func(r *fealtyv1.SetManifestRequest) {
+			r.Manifest = []byte(strings.Replace(string(r.Manifest), coordinatortest.Cluster, "other.example", 1))
+		}), explain.RequestField},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := f.Local().Manifest.SetManifest(f.Context(), tc.req)
+			coordinatortest.WantCode(t, err, tc.want)
+			if got := f.C.Rooms().Head.State().Head.Hash; got != head.Hash {
+				t.Fatal("the head moved")
+			}
+		})
+	}
+	t.Run("replayed onto the next head", func(t *testing.T) {
+		req := signed(func(*fealtyv1.SetManifestRequest) {})
+		if _, err := f.Local().Manifest.SetManifest(f.Context(), req); err != nil {
+			t.Fatal(err)
+		}
+		now := f.C.Rooms().Head.State().Head.Hash
+		req.CurrentTransition = now[:]
+		_, err := f.Local().Manifest.SetManifest(f.Context(), req)
+		coordinatortest.WantCode(t, err, explain.ManifestMissigned)
+	})
+}
+
+// A set whose answer was lost between the swap and its adoption: the loop that
+// follows the head brings the coordinator to it, with the key that was sealed.
+func TestSetThatDiedAfterTheSwap(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	n := f.Member("node-a")
+	f.Faults.FailNext("set.after-swap", 1, errors.New("crash"))
+	// A new coordinator entry moves authority, and with it the mesh CA key.
+	_, other, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := manifest.NewKey(other.Public().(ed25519.PublicKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Set(f.Manifest(fmt.Sprintf("  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
+		key))); err == nil {
+		t.Fatal("the set did not die")
+	}
+	f.C.Rooms().Moves.Succession.Look(f.Context())
+	s := f.C.Rooms().Head.State()
+	if s.Phase != authority.Ready || s.Head.Index != 2 || s.Head.AuthorityEpoch != 2 {
+		t.Fatalf("phase %v, index %d, epoch %d; want ready, 2, 2 (%s)", s.Phase, s.Head.Index, s.Head.AuthorityEpoch,
+			s.Reason)
+	}
+	if err := n.Renew(true); err != nil {
+		t.Fatalf("an SVID of the epoch before does not renew: %v", err)
+	}
+	if got := identity.KeyOf(n.Chain[1]); got != s.MeshKey {
+		t.Fatal("the renewed SVID is not signed by the new mesh CA")
+	}
+}
