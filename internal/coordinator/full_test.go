@@ -212,7 +212,7 @@ func TestFullStoreAppliesNothing(t *testing.T) {
 		context.Background(),
 		&fealtyv1.CreateTokenRequest{Entry: "pool"})
 	_, rotate := desktest.TrustService(d).RotateConfigKey(context.Background(), &fealtyv1.RotateConfigKeyRequest{})
-	_, rekey := rekey(d)
+	_, rekey := desktest.Rekey(d)
 	for what, err := range map[string]error{
 		"a manifest": d.Set(coordinatortest.PoolEntries + "  - {name: more, kind: witness, match: [\"token:more\"]}\n"),
 		"a token":    token, "a rotation": rotate, "another mesh CA": rekey, "a config": put,

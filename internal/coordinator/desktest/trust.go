@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -52,4 +53,15 @@ func Statement(d *coordinatortest.Desk, number uint64, edit func(*snapshot.Emerg
 func ApplyEmergency(d *coordinatortest.Desk, raw []byte, dry bool) (*fealtyv1.ApplyEmergencyResponse, error) {
 	return TrustService(d).ApplyEmergency(context.Background(),
 		&fealtyv1.ApplyEmergencyRequest{Statement: raw, DryRun: dry})
+}
+
+// Rekey has the desk's coordinator make a new mesh CA key, and move the head to it.
+func Rekey(d *coordinatortest.Desk) (*authority.State, error) {
+	d.T.Helper()
+	release, err := d.C.Rooms().Moves.Turn.Take(context.Background())
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	defer release()
+	return d.C.Rooms().Moves.Succession.Rekey(context.Background(), d.State(), "test", "test", nil)
 }

@@ -1,7 +1,6 @@
-package coordinator_test
+package succession_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
@@ -13,22 +12,11 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// rekey asks the desk's coordinator for a new mesh CA key.
-func rekey(d *coordinatortest.Desk) (*authority.State, error) {
-	d.T.Helper()
-	release, err := d.C.Rooms().Moves.Turn.Take(context.Background())
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	defer release()
-	return d.C.Rooms().Moves.Succession.Rekey(context.Background(), d.State(), "test", "test", nil)
-}
-
 func TestRekey(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
 	before := d.State()
-	after, err := rekey(d)
+	after, err := desktest.Rekey(d)
 	coordinatortest.WantOnly(t, "rekey", err, "")
 	switch {
 	case after != d.State() || after.Phase != authority.Ready:
@@ -77,7 +65,7 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			before := d.State().Head
 			d.Faults.FailNext(point, 1, coordinatortest.ErrCrash)
-			if _, err := rekey(d); err == nil {
+			if _, err := desktest.Rekey(d); err == nil {
 				t.Fatal("the fault did not show")
 			}
 			d.Faults.Disarm(point)
@@ -104,7 +92,7 @@ func TestRekeyDiesAnywhere(t *testing.T) {
 				})
 				return nil
 			})
-			s, err := rekey(d)
+			s, err := desktest.Rekey(d)
 			coordinatortest.WantOnly(t, "rekey", err, "")
 			if s.Head.Previous != before.Hash {
 				t.Errorf("the head is %+v", s.Head)

@@ -1,4 +1,4 @@
-package coordinator_test
+package succession_test
 
 import (
 	"log/slog"
