@@ -6,9 +6,14 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -116,5 +121,41 @@ func TestBadSets(t *testing.T) {
 		req.CurrentTransition = now[:]
 		_, err := f.Local().Manifest.SetManifest(f.Context(), req)
 		coordinatortest.WantCode(t, err, explain.ManifestMissigned)
+	})
+}
+
+func TestSetsThatWouldStopTheCluster(t *testing.T) {
+	t.Run("renaming this coordinator", func(t *testing.T) {
+		d := coordinatortest.PoolDesk(t)
+		m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "{name: coordinator-1,",
+			"{name: renamed,", 1)
+		_, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(m)), false)
+		coordinatortest.WantOnly(t, "set", err, explain.RequestField)
+	})
+	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
+		d := coordinatortest.PoolDesk(t)
+		rec, err := record.Get[bundle.State](t.Context(), d.State().Records, bundle.StateKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range identity.MaxMeshKeys - 1 {
+			rec.Value.MeshKeys = append(rec.Value.MeshKeys,
+				bundle.MeshKey{Key: coordinatortest.KeyNumber(i), AuthorityEpoch: 1,
+					AcceptUntil: d.Clock().Add(time.Hour)})
+		}
+		rec.Value.Change++
+		ch := d.State().Records.NewChange(d.State().HeadVersion)
+		ch.Put(bundle.StateKey, rec.Version, rec.Value)
+		if _, err := ch.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		coordinatortest.WantOnly(t, "a set that moves authority",
+			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
+				2)),
+			explain.RateLimited)
+		coordinatortest.WantOnly(t, "a set that does not", d.Set(desktest.EntriesOf(false)), "")
+		d.Advance(time.Hour)
+		coordinatortest.WantOnly(t, "an hour later",
+			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
 	})
 }

@@ -390,7 +390,7 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	if _, err := ch.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+	desktest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 	back := copyOf(d.Store)
 	if s := d.State(); s.Phase != authority.Ready || d.C.Rooms().StoreGuard.Lost() != nil ||
 		!d.C.Rooms().Bundle.Bans(gone.ID,
@@ -428,7 +428,7 @@ func TestPeersProve(t *testing.T) {
 	}
 	proof := d.C.Rooms().Bundle.View()
 	back()
-	forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+	desktest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 	if d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
 		t.Fatalf("it knows by itself: %v", d.C.Rooms().StoreGuard.Lost())
 	}
@@ -546,20 +546,6 @@ func TestMemberThatClaims(t *testing.T) {
 	if _, now, _ := desktest.AwaitLeader(t, f, r); now >= most || now < term {
 		t.Errorf("term %d after %d", now, term)
 	}
-}
-
-// forgets starts the coordinator again without these files of its data directory.
-func forgets(d *coordinatortest.Desk, names ...string) {
-	d.T.Helper()
-	if err := d.C.Close(); err != nil {
-		d.T.Fatal(err)
-	}
-	for _, name := range names {
-		if err := d.Disk.FS().Remove("/coordinator/" + name); err != nil {
-			d.T.Fatal(err)
-		}
-	}
-	d.Open()
 }
 
 // A member shows the trust bundle that the cluster signed, and that its store does not

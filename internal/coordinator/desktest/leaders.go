@@ -168,3 +168,17 @@ func AwaitTold(f *coordinatortest.Fleet, member string) {
 	}
 	f.T.Fatalf("nothing is published for %s", member)
 }
+
+// Forgets starts the coordinator again without these files of its data directory.
+func Forgets(d *coordinatortest.Desk, names ...string) {
+	d.T.Helper()
+	if err := d.C.Close(); err != nil {
+		d.T.Fatal(err)
+	}
+	for _, name := range names {
+		if err := d.Disk.FS().Remove("/coordinator/" + name); err != nil {
+			d.T.Fatal(err)
+		}
+	}
+	d.Open()
+}

@@ -1,4 +1,4 @@
-package coordinator_test
+package succession_test
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
@@ -170,7 +169,7 @@ func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 			// The same disk, less its memory of the head, makes another child.
 			seen, err := d.Disk.FS().ReadFile("/coordinator/"+authority.MarkFile, authority.MaxMarkFile)
 			coordinatortest.WantOnly(t, "read", err, "")
-			forgets(d, authority.MarkFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
+			desktest.Forgets(d, authority.MarkFile, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
 			coordinatortest.WantOnly(t, "set", d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
 				3)), "")
 			d.Disk.Put("/coordinator/"+authority.MarkFile, seen)
@@ -462,167 +461,6 @@ func TestTwoFirstSets(t *testing.T) {
 			d.Restart()
 			coordinatortest.WantPhase(d, "ready", "")
 		})
-	}
-}
-
-// Two replicas on one store: what one does holds at the other.
-func TestTwoReplicas(t *testing.T) {
-	d := coordinatortest.NewDesk(t)
-	other, err := d.Another("other")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	entries := coordinatortest.PoolEntries + fmt.Sprintf(
-		"  - {name: coordinator-2, kind: coordinator, match: [\"key:%s\"]}\n",
-		other.Rooms().Self.EnrolmentKey())
-	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
-	if phase, reason := other.Phase(); phase != "ready" {
-		t.Fatalf("the other replica is in %s: %s", phase, reason)
-	}
-	m := d.Joined("a")
-	here := d.C
-	at := func(c *coordinator.Coordinator, f func() error) error {
-		d.C = c
-		defer func() { d.C = here }()
-		return f()
-	}
-	coordinatortest.WantOnly(t, "renew at the other", at(other, m.Renew), "")
-
-	// A replica that lags does not decide under its old manifest: it catches up
-	// first, and then refuses.
-	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)+entries[len(coordinatortest.PoolEntries):]), "")
-	coordinatortest.WantOnly(t, "renew at the one that lags", at(other, m.Renew), explain.RenewEntryGone)
-	if other.Rooms().Head.State().Head.Hash != d.State().Head.Hash {
-		t.Fatal("the other replica did not catch up")
-	}
-	coordinatortest.WantOnly(t, "set", d.Set(entries), "")
-	other.Rooms().Moves.Succession.Look(t.Context())
-
-	// A ban at one is a ban at the other, even before its loop looks.
-	desktest.BanAt(d, t, identity.Data, "a")
-	next, _ := coordinatortest.NewKey()
-	_, err = coordinatortest.RenewOver(t.Context(), other, identity.Peer{ID: m.ID, Key: coordinatortest.KeyOf(t,
-		m.Key)},
-		coordinatortest.MustCSR(t, next))
-	coordinatortest.WantOnly(t, "renew at the other after a ban here", err, explain.JoinBanned)
-	if err := other.Rooms().Bundle.Refresh(t.Context(), other.Rooms().Head.State(), true); err != nil {
-		t.Fatal(err)
-	}
-	if !other.Rooms().Bundle.View().Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
-		t.Fatal("the other replica does not believe the ban")
-	}
-	// Both compile one content for one version.
-	a, b := d.C.Rooms().Bundle.View(), other.Rooms().Bundle.View()
-	if a.Version != b.Version || a.ContentHash != b.ContentHash {
-		t.Fatalf("versions %d and %d, content %v and %v", a.Version, b.Version, a.ContentHash, b.ContentHash)
-	}
-}
-
-// A bundle that was compiled before a newer one came into force does not replace
-// it, and a renewal of our own certificate takes back no ban.
-func TestOlderBundleDoesNotReplaceANewerOne(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	m := d.Joined("a")
-	old := d.C.Rooms().Bundle.View()
-	desktest.BanAt(d, t, identity.Data, "a")
-	if err := d.C.Rooms().Bundle.PutInForce(old); err != nil {
-		t.Fatal(err)
-	}
-	d.Advance(20 * time.Hour)
-	if err := d.C.Rooms().Bundle.RenewIdentity(t.Context(), d.State()); err != nil {
-		t.Fatal(err)
-	}
-	material, err := d.C.Rooms().Bundle.Source().Current(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, b := range map[string]*identity.Bundle{"the bundle served": d.C.Rooms().Bundle.View().Bundle,
-		"the bundle of our listener": material.Bundle()} {
-		if !b.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
-			t.Errorf("%s does not know of the ban", name)
-		}
-	}
-	if got := material.NotAfter(); !got.After(d.Clock().Add(24 * time.Hour)) {
-		t.Errorf("our own certificate ends at %v", got)
-	}
-}
-
-func TestSetsThatWouldStopTheCluster(t *testing.T) {
-	t.Run("renaming this coordinator", func(t *testing.T) {
-		d := coordinatortest.PoolDesk(t)
-		m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "{name: coordinator-1,",
-			"{name: renamed,", 1)
-		_, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(m)), false)
-		coordinatortest.WantOnly(t, "set", err, explain.RequestField)
-	})
-	t.Run("more mesh CA keys than a bundle holds", func(t *testing.T) {
-		d := coordinatortest.PoolDesk(t)
-		rec, err := record.Get[bundle.State](t.Context(), d.State().Records, bundle.StateKey)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range identity.MaxMeshKeys - 1 {
-			rec.Value.MeshKeys = append(rec.Value.MeshKeys,
-				bundle.MeshKey{Key: coordinatortest.KeyNumber(i), AuthorityEpoch: 1,
-					AcceptUntil: d.Clock().Add(time.Hour)})
-		}
-		rec.Value.Change++
-		ch := d.State().Records.NewChange(d.State().HeadVersion)
-		ch.Put(bundle.StateKey, rec.Version, rec.Value)
-		if _, err := ch.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		coordinatortest.WantOnly(t, "a set that moves authority",
-			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t,
-				2)),
-			explain.RateLimited)
-		coordinatortest.WantOnly(t, "a set that does not", d.Set(desktest.EntriesOf(false)), "")
-		d.Advance(time.Hour)
-		coordinatortest.WantOnly(t, "an hour later",
-			d.Set(coordinatortest.PoolEntries+coordinatortest.CoordinatorEntry(t, 2)), "")
-	})
-}
-
-// After the clock jumped ahead and back the coordinator is what it was: bans are
-// listed, the bundle is in date, and its own certificate too.
-func TestClockThatJumps(t *testing.T) {
-	for _, bans := range []bool{true, false} {
-		t.Run(fmt.Sprintf("bans %v", bans), func(t *testing.T) { testClockThatJumps(t, bans) })
-	}
-}
-
-func testClockThatJumps(t *testing.T, bans bool) {
-	d := coordinatortest.PoolDesk(t)
-	var gone []*coordinatortest.Machine
-	if bans {
-		gone = []*coordinatortest.Machine{d.Joined("a"), d.Joined("b")}
-		desktest.BanAt(d, t, identity.Data, "a")
-		desktest.RemoveAt(d, t, identity.Data, "b")
-	}
-	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour} {
-		d.Advance(jump)
-		coordinatortest.WantOnly(t, "trust", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-		coordinatortest.WantOnly(t, "identity", d.C.Rooms().Bundle.RenewIdentity(t.Context(), d.State()), "")
-		v := d.C.Rooms().Bundle.View()
-		if age := d.Clock().Sub(v.IssuedAt); age.Abs() > bundle.RefreshPause {
-			t.Fatalf("after a jump of %v the bundle was issued %v ago", jump, age)
-		}
-		material, err := d.C.Rooms().Bundle.Source().Current(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if leaf := material.Chain()[0]; d.Clock().Before(leaf.NotBefore) || !d.Clock().Before(leaf.NotAfter) {
-			t.Fatalf("after a jump of %v our certificate is valid from %v to %v, and it is %v", jump, leaf.NotBefore,
-				leaf.NotAfter, d.Clock())
-		}
-		d.Joined(fmt.Sprintf("after-%d", int(jump.Hours())))
-	}
-	for _, m := range gone {
-		if !d.C.Rooms().Bundle.View().Bundle.Banned(m.ID, coordinatortest.KeyOf(t, m.Key)) {
-			t.Errorf("%v is not banned any more", m.ID)
-		}
 	}
 }
 
