@@ -1,11 +1,7 @@
 package coordinator_test
 
 import (
-	"crypto/ed25519"
-	"crypto/rand"
-	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,31 +31,6 @@ func TestRenewEvery(t *testing.T) {
 	}
 	if got := lifetimes.RenewEvery(25 * time.Hour); got != 30*time.Minute {
 		t.Errorf("the default svid_ttl renews every %v, want 30m", got)
-	}
-}
-
-// A manifest may name its signers in any order, and more than one.
-func TestManySigners(t *testing.T) {
-	d := coordinatortest.NewDesk(t)
-	var list strings.Builder
-	for i := range 6 {
-		pub, _, err := ed25519.GenerateKey(rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		key, err := manifest.NewKey(pub)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&list, ", {name: signer-%d, key: %q}", i, key)
-	}
-	m := strings.Replace(string(d.Manifest(coordinatortest.PoolEntries)), "\"}]\nadmit",
-		"\"}"+list.String()+"]\nadmit", 1)
-	if _, err := d.C.Rooms().Moves.Manifests.Set(t.Context(), d.Request([]byte(m)), true); err != nil {
-		t.Fatal(err)
-	}
-	if phase, reason := d.C.Phase(); phase != "ready" {
-		t.Fatalf("the coordinator is in %s: %s", phase, reason)
 	}
 }
 

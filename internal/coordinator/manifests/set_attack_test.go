@@ -1,4 +1,4 @@
-package coordinator_test
+package manifests_test
 
 import (
 	"crypto/ed25519"
