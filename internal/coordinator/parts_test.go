@@ -8,31 +8,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
-	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/manifest"
 )
-
-func TestRenewEvery(t *testing.T) {
-	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour,
-		72 * time.Hour, manifest.MaxSVIDTTL} {
-		every := lifetimes.RenewEvery(ttl)
-		if every <= 0 || every > ttl/2 {
-			t.Errorf("svid_ttl %v renews every %v, want at most half of it", ttl, every)
-		}
-		if n := ttl / every; n > record.MaxLiveKeys {
-			t.Errorf("svid_ttl %v renews every %v: %d certificates are valid at once, and a record remembers %d", ttl,
-				every, n, record.MaxLiveKeys)
-		}
-		if n := (ttl + lifetimes.StretchOf(ttl)) / every; n > record.MaxOlderKeys-8 {
-			t.Errorf("svid_ttl %v renews every %v: over %d keys a certificate may be valid at once, and a record "+
-				"remembers %d", ttl, every, n, record.MaxOlderKeys)
-		}
-	}
-	if got := lifetimes.RenewEvery(25 * time.Hour); got != 30*time.Minute {
-		t.Errorf("the default svid_ttl renews every %v, want 30m", got)
-	}
-}
 
 // unopened returns a coordinator that opened nothing.
 func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
