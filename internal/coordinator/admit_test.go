@@ -1,7 +1,6 @@
 package coordinator_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -475,43 +474,6 @@ func TestBundleVersions(t *testing.T) {
 	if n := len(d.Store.Keys(record.BanKeyPrefix)); n != 0 {
 		t.Fatalf("%d banned keys are kept after ten days", n)
 	}
-}
-
-// What is signed again for a member has a version of its own, whatever the
-// membership is by then.
-func TestBootstrapIsNeverEquivocated(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	a := d.Joined("node-a")
-	d.Joined("node-b")
-	one, err := d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d.Joined("node-c")
-	two, err := d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	versions := make(map[string]bool)
-	for _, m := range []*fealtyv1.SignedSnapshot{a.Grant.GetNodeBootstrap(), one, two} {
-		signed, err := snapshot.Unmarshal(m.GetEnvelope())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var h struct {
-			Version string `json:"config_version"`
-		}
-		if err := json.Unmarshal(signed.Header, &h); err != nil || h.Version == "" {
-			t.Fatalf("header %s: %v", signed.Header, err)
-		}
-		if versions[h.Version] {
-			t.Fatalf("version %s was given twice", h.Version)
-		}
-		versions[h.Version] = true
-	}
-	coordinatortest.WantOnly(t, "set", d.Set(desktest.EntriesOf(false)), "")
-	_, err = d.C.Rooms().Delivery.BootstrapAgain(t.Context(), a.ID)
-	coordinatortest.WantOnly(t, "without an entry", err, explain.RenewEntryGone)
 }
 
 // A banned member does not come back by its certificate, also when grace and the ban of
