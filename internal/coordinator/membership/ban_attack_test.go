@@ -1,4 +1,4 @@
-package coordinator_test
+package membership_test
 
 import (
 	"crypto/tls"
