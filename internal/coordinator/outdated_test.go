@@ -75,7 +75,7 @@ func TestOutdatedManifest(t *testing.T) {
 				t.Fatalf("findings %v, want the place that could not be set today", found)
 			}
 			// It can go on from a store that went back, too.
-			plan, err := backup.PlanInPlace(t.Context(), lifted{d.Store}, d.Clock(),
+			plan, err := backup.PlanInPlace(t.Context(), desktest.Lifted{MemStore: d.Store}, d.Clock(),
 				func(*manifest.Manifest) (store.Revision, error) { return 1, nil }, "test", "test")
 			if err != nil || plan.Manifest.Hash() != d.State().Manifest.Hash() {
 				t.Errorf("a restore in place is planned with %v", err)

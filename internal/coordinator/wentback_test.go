@@ -1,55 +1,28 @@
 package coordinator_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
-	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/sealed"
-	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/snapshot"
 )
-
-// copyOf is a copy of a store in memory, which goes back to it.
-func copyOf(m *coordinatortest.MemStore) (back func()) {
-	m.Mu.Lock()
-	defer m.Mu.Unlock()
-	rev := m.Rev
-	m.Mu.Unlock()
-	entries := m.Snapshot()
-	m.Mu.Lock()
-	return func() {
-		m.Revert(entries)
-		m.Mu.Lock()
-		defer m.Mu.Unlock()
-		m.Rev = rev
-	}
-}
 
 // wantWentBack checks that c says that its store went back wherever people look, and
 // changes nothing.
@@ -100,8 +73,8 @@ func wantWentBack(d *coordinatortest.Desk, when string) {
 func TestStoreWentBack(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	stays, gone := d.Joined("a"), d.Joined("b")
-	back := copyOf(d.Store)
-	if err := bannedAt(d, gone.ID); err != nil {
+	back := desktest.CopyOf(d.Store)
+	if err := desktest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	banned := d.C.Rooms().Bundle.View()
@@ -149,7 +122,7 @@ func TestStoreWentBack(t *testing.T) {
 	d.Restart()
 	wantWentBack(d, "once its revisions are above")
 
-	restoreInPlace(d, d.Store, d.Signer)
+	desktest.RestoreInPlace(d, d.Store, d.Signer)
 	d.Restart()
 	if s := d.State(); s.Phase != authority.Ready || s.Head.Kind != history.KindRestore {
 		t.Fatalf("after the restore it is %v at a %s: %s", s.Phase, s.Head.Kind, s.Reason)
@@ -164,7 +137,7 @@ func TestStoreWentBack(t *testing.T) {
 		t.Errorf("the ban is not in force: %v", err)
 	}
 	d.Joined("c")
-	if err := bannedAt(d, stays.ID); err != nil {
+	if err := desktest.TryBan(d, stays.ID); err != nil {
 		t.Error(err)
 	}
 	d.Restart()
@@ -175,108 +148,8 @@ func TestStoreWentBack(t *testing.T) {
 	}
 }
 
-// Nobody has the mesh CA key of the head, and the store under it went back: who has the
-// seed makes no new key over what is missing, and says what is the matter. It does not
-// look for somebody who wrote at once for ever.
-func TestWentBackWithoutTheMeshKey(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	gone := d.Joined("a")
-	back := copyOf(d.Store)
-	if err := bannedAt(d, gone.ID); err != nil {
-		t.Fatal(err)
-	}
-	d.C.Rooms().StoreGuard.Keep(t.Context())
-	was := d.State()
-	back()
-	for key := range d.Store.Snapshot() {
-		if strings.HasPrefix(key, sealed.Mesh(was.Head.Hash).Under()) {
-			d.Store.Remove(key)
-		}
-	}
-	d.Restart()
-	if s := d.State(); s.Phase != authority.Recovery {
-		t.Fatalf("without the key of the head it is %v", s.Phase)
-	}
-	secrets := d.C.Rooms().Secrets.Keys.Memory(d.C.Rooms().Head.State()).Secrets(was.Head.Salt)
-	if secrets == nil {
-		t.Fatal("the keeper did not open the seed")
-	}
-	before, err := d.C.Rooms().Moves.Succession.StateBefore(t.Context(), was.Chain, secrets)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.C.Rooms().Moves.Succession.Rekey(t.Context(), before, "test", "test", nil); !errors.Is(err,
-		explain.StoreWentBack) {
-		t.Errorf("a new mesh CA key: %v", err)
-	}
-	st, err := d.C.Rooms().Status.GetStatus(t.Context(),
-		&fealtyv1.GetStatusRequest{})
-	if err != nil || !slices.ContainsFunc(st.GetFindings(),
-		func(f *fealtyv1.Finding) bool { return f.GetCode() == string(explain.StoreWentBack) }) {
-		t.Errorf("status finds %v, %v", st.GetFindings(), err)
-	}
-	// Another coordinator asks for the seed, without which it knows of no loss.
-	asked := coordinatortest.ServePeer(t, coordinatortest.Served[fealtyv1.PeerServiceServer](
-		d.C.Rooms().Secrets.PeerRecovery.RegisterServices))
-	conn, err := coordinatortest.DialUnproven(asked)
-	coordinatortest.WantOnlyNil(t, err)
-	defer conn.Close()
-	stream, err := fealtyv1.NewPeerServiceClient(conn).Recover(t.Context())
-	coordinatortest.WantOnlyNil(t, err)
-	coordinatortest.WantOnlyNil(t, stream.Send(&fealtyv1.PeerServiceRecoverRequest{
-		Step: &fealtyv1.PeerServiceRecoverRequest_Hello{Hello: &fealtyv1.PeerHello{}}}))
-	if _, err := stream.Recv(); !errors.Is(explain.Of(err), explain.RecoveryMode) ||
-		!strings.Contains(err.Error(), string(explain.StoreWentBack)) {
-		t.Errorf("who asks for the seed is told: %v", err)
-	}
-
-	restoreInPlace(d, d.Store, d.Signer)
-	d.Restart()
-	s := d.State()
-	if s.Phase != authority.Ready || s.Head.Kind != history.KindRestore || d.C.Rooms().StoreGuard.Lost() != nil {
-		t.Errorf("after the restore it is %v at a %s: %v", s.Phase, s.Head.Kind, d.C.Rooms().StoreGuard.Lost())
-	}
-}
-
 // recertify asks for the recorded key again.
 func recertify(m *coordinatortest.Machine) ([][]byte, error) { return m.RenewWith(m.Leaf, m.Key) }
-
-// restoreInPlace does what fealty backup restore --in-place does.
-func restoreInPlace(d *coordinatortest.Desk, st store.Store, signer any) {
-	d.T.Helper()
-	ctx := context.Background()
-	found, err := backup.PlanInPlace(ctx, lifted{d.Store}, d.Clock(),
-		func(m *manifest.Manifest) (store.Revision, error) { return replicas.SeenIn(ctx, st, m) }, "test", "test")
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	request, err := found.Intent.Request(found.Manifest)
-	if err != nil {
-		d.T.Fatal(err)
-	}
-	if signer != nil {
-		f, err := request.Sign(d.Signer)
-		if err != nil {
-			d.T.Fatal(err)
-		}
-		found.Intent.Signatures = append(found.Intent.Signatures, f.Signature)
-	}
-	if err := backup.RestoreInPlace(ctx, lifted{d.Store}, found, nil); err != nil {
-		d.T.Fatal(err)
-	}
-}
-
-// lifted is a MemStore whose revisions can be raised.
-type lifted struct{ *coordinatortest.MemStore }
-
-func (l lifted) Raise(context.Context, store.Revision) error { return store.ErrNotEmpty }
-
-func (l lifted) Lift(_ context.Context, floor store.Revision) error {
-	l.Mu.Lock()
-	defer l.Mu.Unlock()
-	l.Rev = max(l.Rev, floor)
-	return nil
-}
 
 // Who can write to the store puts back all of the trust state as it was before a ban, each
 // record whole, in writes of their own: the ban stays in force, on the coordinator that
@@ -286,7 +159,7 @@ func TestTrustPutBack(t *testing.T) {
 	d.Joined("a")
 	gone := d.Joined("b")
 	before := d.Store.Snapshot()
-	if err := bannedAt(d, gone.ID); err != nil {
+	if err := desktest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	d.C.Rooms().StoreGuard.Keep(t.Context())
@@ -319,7 +192,7 @@ func TestBanWithoutUnban(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := coordinatortest.PoolDesk(t)
 			gone := d.Joined("b")
-			if err := bannedAt(d, gone.ID); err != nil {
+			if err := desktest.TryBan(d, gone.ID); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := d.Members().UnbanMember(t.Context(),
@@ -329,7 +202,7 @@ func TestBanWithoutUnban(t *testing.T) {
 			if d.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) || d.C.Rooms().StoreGuard.Lost() != nil {
 				t.Fatalf("a ban that a person lifted: %v", d.C.Rooms().StoreGuard.Lost())
 			}
-			if err := bannedAt(d, gone.ID); err != nil {
+			if err := desktest.TryBan(d, gone.ID); err != nil {
 				t.Fatal(err)
 			}
 			// As a coordinator writes it that does not know of the ban.
@@ -370,7 +243,7 @@ func TestBanWithoutUnban(t *testing.T) {
 func TestTakesOverStoreOfBefore(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	gone := d.Joined("b")
-	if err := bannedAt(d, gone.ID); err != nil {
+	if err := desktest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	s := d.State()
@@ -391,7 +264,7 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	desktest.Forgets(d, storeguard.StoreSeenFile, storeguard.TrustSeenFile)
-	back := copyOf(d.Store)
+	back := desktest.CopyOf(d.Store)
 	if s := d.State(); s.Phase != authority.Ready || d.C.Rooms().StoreGuard.Lost() != nil ||
 		!d.C.Rooms().Bundle.Bans(gone.ID,
 			identity.KeyID{}) {
@@ -409,21 +282,14 @@ func TestTakesOverStoreOfBefore(t *testing.T) {
 	wantWentBack(d, "after it was taken over")
 }
 
-// bannedAt bans a member.
-func bannedAt(d *coordinatortest.Desk, id identity.ID) error {
-	_, err := d.Members().BanMember(context.Background(),
-		&fealtyv1.BanMemberRequest{Kind: string(id.Kind()), Name: id.Name(), Reason: "test"})
-	return err
-}
-
 // A coordinator that saw nothing, as on a new disk, believes another one by what the
 // cluster signed. A number is told to people with the name of who says it, and holds up
 // nothing.
 func TestPeersProve(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	gone := d.Joined("b")
-	back := copyOf(d.Store)
-	if err := bannedAt(d, gone.ID); err != nil {
+	back := desktest.CopyOf(d.Store)
+	if err := desktest.TryBan(d, gone.ID); err != nil {
 		t.Fatal(err)
 	}
 	proof := d.C.Rooms().Bundle.View()
@@ -469,181 +335,6 @@ func TestPeersProve(t *testing.T) {
 	}
 }
 
-// A member that says that it holds the highest version there can be, of every scope, is
-// named, and delays no bundle, ban, term or version of others.
-func TestMemberThatClaims(t *testing.T) {
-	t.Parallel()
-	f := coordinatortest.ReadyFleet(t, nil)
-	r := coordinatortest.NewReplica(t, f)
-	if err := f.Set(f.Manifest("")); err != nil {
-		t.Fatal(err)
-	}
-	r.Start()
-	r.AwaitHead(f)
-	liar, honest, other := f.Member("liar"), f.Member("honest"), f.Member("other")
-	_, term, _ := desktest.AwaitLeader(t, f, r)
-	const most = 1<<53 - 1
-	said := &fealtyv1.ConnectRequest{Name: "liar"}
-	for _, scope := range snapshot.Scopes() {
-		said.Held = append(said.Held, &fealtyv1.HeldSnapshot{Scope: string(scope), AuthorityEpoch: most,
-			ConfigVersion: most, Generation: most})
-	}
-	connect := func(n *coordinatortest.Node, req *fealtyv1.ConnectRequest) fealtyv1.AgentService_ConnectClient {
-		ctx, cancel := context.WithCancel(f.Context())
-		t.Cleanup(cancel)
-		stream, err := coordinatortest.NewClients(n.Conn()).Agent.Connect(ctx)
-		if err == nil {
-			err = stream.Send(req)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stream
-	}
-	lies, hears := connect(liar, said), connect(honest, &fealtyv1.ConnectRequest{Name: "honest"})
-	// It is sent what there is like anybody.
-	desktest.Until(t, lies, snapshot.ScopeTrustBundle)
-	desktest.Until(t, hears, snapshot.ScopeTrustBundle)
-	desktest.BanIn(f, other)
-	l, err := f.Store.List(f.Context(), bundle.StateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, stream := range map[string]fealtyv1.AgentService_ConnectClient{"who claims": lies, "another one": hears} {
-		sent, _ := desktest.Until(t, stream, snapshot.ScopeTrustBundle)
-		bundle, h, err := f.C.Rooms().Head.State().Bundle.Open(sent.GetEnvelope())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h.ConfigVersion > uint64(l.Revision) || !slices.Contains(bundle.BannedIDs, other.ID) {
-			t.Errorf("%s is sent version %d, and the store is at %d; it bans %v", name, h.ConfigVersion, l.Revision,
-				bundle.BannedIDs)
-		}
-	}
-	f.Member("late")
-	for _, c := range []*coordinatortest.Fleet{f, r} {
-		desktest.AwaitTold(c, "data/late")
-		time.Sleep(peers.Fresh) // what was said before is not fresh any more
-		st, named := coordinatortest.GetStatus(c), 0
-		for _, finding := range st.GetFindings() {
-			switch {
-			case finding.GetCode() == string(explain.StoreWentBack):
-				t.Errorf("%s: it is believed: %v", c.Dir, finding)
-			case finding.GetCode() == string(explain.StoreClaimed):
-				named++
-				if !strings.Contains(finding.GetSummary(), "data/liar") {
-					t.Errorf("somebody else is named: %v", finding)
-				}
-			}
-		}
-		if named != 1 {
-			t.Errorf("%d findings name it: %v", named, st.GetFindings())
-		}
-		if c.C.Rooms().StoreGuard.Lost() != nil {
-			t.Errorf("it holds up a coordinator: %v", c.C.Rooms().StoreGuard.Lost())
-		}
-	}
-	if _, now, _ := desktest.AwaitLeader(t, f, r); now >= most || now < term {
-		t.Errorf("term %d after %d", now, term)
-	}
-}
-
-// A member shows the trust bundle that the cluster signed, and that its store does not
-// have any more, to a coordinator that saw nothing of it. Anything else is refused.
-func TestMemberProves(t *testing.T) {
-	t.Parallel()
-	f := coordinatortest.ReadyFleet(t, nil)
-	gone := f.Member("gone")
-	f.Stop()
-	file, was := filepath.Join(f.Dir, "store", "db"), filepath.Join(t.TempDir(), "db")
-	copyFile := func(from, to string) {
-		t.Helper()
-		raw, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(to, raw, 0o600)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	copyFile(file, was)
-	f.Start()
-	f.Await(authority.Ready)
-	desktest.BanIn(f, gone)
-	proof := f.C.Rooms().Bundle.View().Signed
-	f.Stop()
-	for _, name := range []string{file + "-wal", file + "-shm"} {
-		if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
-			t.Fatal(err)
-		}
-	}
-	copyFile(was, file)
-	for _, name := range []string{storeguard.StoreSeenFile, storeguard.TrustSeenFile} {
-		if err := os.Remove(filepath.Join(f.Dir, "coordinator", name)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	f.Start()
-	f.Await(authority.Ready)
-	if f.C.Rooms().StoreGuard.Lost() != nil || f.C.Rooms().Bundle.Bans(gone.ID, identity.KeyID{}) {
-		t.Fatalf("it knows by itself: %v", f.C.Rooms().StoreGuard.Lost())
-	}
-	other := coordinatortest.ReadyFleet(t, nil)
-	for name, raw := range map[string][]byte{
-		"altered": append(bytes.Clone(proof[:len(proof)-1]),
-			proof[len(proof)-1]^1), "of another cluster": other.C.Rooms().Bundle.View().Signed, "its " +
-			"own": f.C.Rooms().Bundle.View().Signed,
-	} {
-		if _, _, err := desktest.Present(f, raw); name != "its own" && err == nil {
-			t.Errorf("a bundle that is %s is taken", name)
-		}
-		if loss := f.C.Rooms().StoreGuard.Lost(); loss != nil {
-			t.Fatalf("a bundle that is %s is a proof: %v", name, loss)
-		}
-	}
-	first, _, err := desktest.Present(f, proof)
-	if err != nil || !first.GetCompares() {
-		t.Errorf("presented: %v, %v", first, err)
-	}
-	if loss := f.C.Rooms().StoreGuard.Lost(); loss == nil || loss.From == "" {
-		t.Errorf("what the cluster signed is no proof: %v", loss)
-	}
-}
-
-// A bundle of the time in which bans ended without a record proves nothing of bans:
-// whoever kept one cannot hold up a cluster by showing it.
-func TestOldBundleProvesNoBan(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	gone := d.Joined("b")
-	if err := bannedAt(d, gone.ID); err != nil {
-		t.Fatal(err)
-	}
-	old := d.C.Rooms().Bundle.View()
-	s := d.State()
-	// As an earlier release lifts it, and this one takes over.
-	in, err := d.C.Rooms().Bundle.Read(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	next := in.State.Value
-	next.Change, next.UnbansFrom = next.Change+1, 0
-	next.Bans = in.With(bundle.Delta{Unban: []identity.ID{gone.ID}}, next).Sum()
-	ch := s.Records.NewChange(s.HeadVersion)
-	ch.Delete(record.BanIDKey("data", "b"), d.Store.Version(record.BanIDKey("data", "b")))
-	ch.Put(bundle.StateKey, in.State.Version, next)
-	if _, err := ch.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.C.Rooms().Bundle.Refresh(t.Context(), s, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := d.C.Rooms().Trust.Proven(t.Context(), "somebody",
-		old.Signed); err != nil || d.C.Rooms().StoreGuard.Lost() != nil || d.C.Rooms().Bundle.Bans(gone.ID,
-		identity.KeyID{}) {
-		t.Errorf("it ended with %v, and %v is lost", err, d.C.Rooms().StoreGuard.Lost())
-	}
-}
-
 // A store goes back just after a coordinator started on it, and before it read anything else
 // as a ready one: what it read on the way there counts.
 func TestWentBackAfterTheStart(t *testing.T) {
@@ -651,7 +342,7 @@ func TestWentBackAfterTheStart(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")
 	coordinatortest.WantOnlyNil(t, d.C.Close())
-	back := copyOf(d.Store)
+	back := desktest.CopyOf(d.Store)
 	d.Store.Write("member/data/b", nil) // of another coordinator, and gone with the store of now
 	d.Store.Remove("member/data/b")
 	d.Open()

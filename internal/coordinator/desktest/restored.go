@@ -1,12 +1,18 @@
 package desktest
 
 import (
+	"context"
 	"errors"
 	"io"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
+	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -46,4 +52,64 @@ func BanIn(f *coordinatortest.Fleet, n *coordinatortest.Node) {
 		&fealtyv1.BanMemberRequest{Kind: string(n.ID.Kind()), Name: n.ID.Name(), Reason: "test"}); err != nil {
 		f.T.Fatal(err)
 	}
+}
+
+// CopyOf is a copy of a store in memory, which goes back to it.
+func CopyOf(m *coordinatortest.MemStore) (back func()) {
+	m.Mu.Lock()
+	defer m.Mu.Unlock()
+	rev := m.Rev
+	m.Mu.Unlock()
+	entries := m.Snapshot()
+	m.Mu.Lock()
+	return func() {
+		m.Revert(entries)
+		m.Mu.Lock()
+		defer m.Mu.Unlock()
+		m.Rev = rev
+	}
+}
+
+// RestoreInPlace does what fealty backup restore --in-place does.
+func RestoreInPlace(d *coordinatortest.Desk, st store.Store, signer any) {
+	d.T.Helper()
+	ctx := context.Background()
+	found, err := backup.PlanInPlace(ctx, Lifted{MemStore: d.Store}, d.Clock(),
+		func(m *manifest.Manifest) (store.Revision, error) { return replicas.SeenIn(ctx, st, m) }, "test", "test")
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	request, err := found.Intent.Request(found.Manifest)
+	if err != nil {
+		d.T.Fatal(err)
+	}
+	if signer != nil {
+		f, err := request.Sign(d.Signer)
+		if err != nil {
+			d.T.Fatal(err)
+		}
+		found.Intent.Signatures = append(found.Intent.Signatures, f.Signature)
+	}
+	if err := backup.RestoreInPlace(ctx, Lifted{MemStore: d.Store}, found, nil); err != nil {
+		d.T.Fatal(err)
+	}
+}
+
+// Lifted is a MemStore whose revisions can be raised.
+type Lifted struct{ *coordinatortest.MemStore }
+
+func (l Lifted) Raise(context.Context, store.Revision) error { return store.ErrNotEmpty }
+
+func (l Lifted) Lift(_ context.Context, floor store.Revision) error {
+	l.Mu.Lock()
+	defer l.Mu.Unlock()
+	l.Rev = max(l.Rev, floor)
+	return nil
+}
+
+// TryBan bans a member, or says why not.
+func TryBan(d *coordinatortest.Desk, id identity.ID) error {
+	_, err := d.Members().BanMember(context.Background(),
+		&fealtyv1.BanMemberRequest{Kind: string(id.Kind()), Name: id.Name(), Reason: "test"})
+	return err
 }

@@ -1,4 +1,4 @@
-package coordinator_test
+package storeguard_test
 
 import (
 	"os"
