@@ -1,4 +1,4 @@
-package coordinator_test
+package audit_test
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -19,8 +18,6 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/auditstore"
 	"github.com/fealty-io/fealty/internal/coordinator"
-	"github.com/fealty-io/fealty/internal/coordinator/audit"
-	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
@@ -30,62 +27,6 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/patience"
 )
-
-// auditReport is what fealty audit verify finds in the log of st, under the trust bundle in
-// force at c.
-func auditReport(t coordinatortest.TB, c *coordinator.Coordinator, st store.Store,
-	known ...auditlog.Known) *auditlog.Report {
-	t.Helper()
-	s, view := c.Rooms().Head.State(), c.Rooms().Bundle.View()
-	bundle, _, err := s.Bundle.Open(view.Signed)
-	coordinatortest.WantOnlyNil(t, err)
-	v := auditlog.NewVerifier(s.Manifest.Cluster, bundle.ConfigKeys, known...)
-	_, err = auditstore.Read(context.Background(), st, time.Time{}, c.Now()(), func(i auditstore.Item) error {
-		v.Add(i.Key, i.Value)
-		return nil
-	})
-	coordinatortest.WantOnlyNil(t, err)
-	return v.Close()
-}
-
-// checkpointed has the leader of d vouch for its log, and returns what verifies then.
-func checkpointed(d *coordinatortest.Desk) *auditlog.Report {
-	d.T.Helper()
-	d.Lead(d.C)
-	coordinatortest.WantOnlyNil(d.T, d.C.Rooms().Audit.Look(context.Background(), d.State()))
-	coordinatortest.WantOnlyNil(d.T, d.C.Rooms().Audit.Checkpoint(context.Background(), d.State(), 0))
-	return auditReport(d.T, d.C, d.Store)
-}
-
-// wantWhole wants nothing wrong in a log, and all of its entries behind a checkpoint.
-func wantWhole(t coordinatortest.TB, st *coordinatortest.MemStore, r *auditlog.Report) {
-	t.Helper()
-	if r.Wrong != 0 || r.Uncovered != 0 {
-		t.Fatalf("%d behind no checkpoint, %d wrong: %v", r.Uncovered, r.Wrong, r.Problems)
-	}
-	if n := len(st.Keys(auditlog.ChainPrefix)); uint64(n) != r.Covered {
-		t.Fatalf("%d of %d entries are vouched for", r.Covered, n)
-	}
-}
-
-// auditDesk is a desk with a log of a few entries behind checkpoints, and the keys of these.
-func auditDesk(t *testing.T) (d *coordinatortest.Desk, entries []string) {
-	t.Helper()
-	d = coordinatortest.PoolDesk(t)
-	for i := range 3 {
-		d.Joined(fmt.Sprint("n", i))
-		wantWhole(t, d.Store, checkpointed(d))
-	}
-	return d, d.Store.Keys(auditlog.ChainPrefix)
-}
-
-// brokenBy are the findings of status that the audit log was altered.
-func brokenBy(d *coordinatortest.Desk) (problems []string) {
-	for _, f := range d.C.Rooms().Audit.Findings() {
-		problems = append(problems, f.GetSummary())
-	}
-	return problems
-}
 
 // TestAuditAltered alters the log in the store, where no coordinator sees it: verify finds it at
 // once, and the leader within as many minutes as there are checkpoints, for good.
@@ -132,20 +73,20 @@ func TestAuditAltered(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			d, entries := auditDesk(t)
+			d, entries := desktest.AuditDesk(t)
 			known := d.C.Rooms().Audit.Last(d.State())
-			if len(brokenBy(d)) > 0 {
-				t.Fatalf("of a whole log: %v", brokenBy(d))
+			if len(desktest.BrokenLog(d)) > 0 {
+				t.Fatalf("of a whole log: %v", desktest.BrokenLog(d))
 			}
 			tc.edit(d, entries)
-			if r := auditReport(t, d.C, d.Store, known); r.Wrong == 0 {
+			if r := desktest.AuditReport(t, d.C, d.Store, d.Clock(), known); r.Wrong == 0 {
 				t.Error("verify finds nothing")
 			}
 			for range 8 {
-				checkpointed(d)
+				desktest.Checkpointed(d)
 			}
-			if len(brokenBy(d)) != 1 {
-				t.Errorf("the leader found %v", brokenBy(d))
+			if len(desktest.BrokenLog(d)) != 1 {
+				t.Errorf("the leader found %v", desktest.BrokenLog(d))
 			}
 			status, err := d.C.Rooms().Status.GetStatus(
 				t.Context(), &fealtyv1.GetStatusRequest{})
@@ -155,7 +96,7 @@ func TestAuditAltered(t *testing.T) {
 				t.Errorf("status says %v, %v", status.GetFindings(), err)
 			}
 			// It stays wrong, whatever is written after it.
-			if r := auditReport(t, d.C, d.Store); r.Wrong == 0 {
+			if r := desktest.AuditReport(t, d.C, d.Store, d.Clock()); r.Wrong == 0 {
 				t.Error("after new checkpoints verify finds nothing")
 			}
 		})
@@ -205,19 +146,20 @@ func TestAuditNoteAltered(t *testing.T) {
 				t.Parallel()
 				d := coordinatortest.PoolDesk(t)
 				d.Joined("a")
-				wantWhole(t, d.Store, checkpointed(d))
+				desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
 				note := notes(d)[0]
 				before := d.Store.Snapshot()[note].Value
 				d.Joined("b")
-				wantWhole(t, d.Store, checkpointed(d))
+				desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
 				d.Joined("c")
 				tc.edit(d, note, before)
 				if restarts {
 					d.Restart()
 					coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true))
 				}
-				r := checkpointed(d)
-				if got := brokenBy(d); len(got) != 1 || r.Wrong == 0 || r.Problems[0].Rule != auditlog.RuleBreak {
+				r := desktest.Checkpointed(d)
+				if got := desktest.BrokenLog(d); len(got) != 1 || r.Wrong == 0 ||
+					r.Problems[0].Rule != auditlog.RuleBreak {
 					t.Fatalf("the leader found %v, and verify %v", got, r.Problems)
 				}
 				if !strings.Contains(r.Problems[0].String(), strings.TrimPrefix(note, auditlog.HeadPrefix)) {
@@ -226,7 +168,7 @@ func TestAuditNoteAltered(t *testing.T) {
 				// It is told once, and the chain goes on.
 				told := r.Wrong
 				d.Joined("d")
-				r = checkpointed(d)
+				r = desktest.Checkpointed(d)
 				if n := len(d.Store.Keys(auditlog.ChainPrefix)); uint64(n) != r.Covered || r.Uncovered != 0 ||
 					r.Wrong != told {
 					t.Errorf("%d of %d entries are behind a checkpoint, %d are not, wrong is %v", r.Covered, n,
@@ -234,29 +176,6 @@ func TestAuditNoteAltered(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestAuditNotesForgotten: that the notes of chains are removed which are over is no break, neither for who
-// made them nor for who reads back.
-func TestAuditNotesForgotten(t *testing.T) {
-	t.Parallel()
-	d, _ := auditDesk(t)
-	for range 3 {
-		d.Advance(14 * time.Hour)
-		d.Restart()
-		d.Lead(d.C)
-		coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		wantWhole(t, d.Store, checkpointed(d))
-		coordinatortest.WantOnly(t, "drop what is over", d.C.DropAudit(t.Context(), d.State(), d.Clock()), "")
-		wantWhole(t, d.Store, checkpointed(d))
-	}
-	if n := len(d.Store.Keys(auditlog.HeadPrefix)); n > 2 {
-		t.Errorf("%d notes are kept", n)
-	}
-	if got := brokenBy(d); len(got) > 0 {
-		t.Errorf("found %v", got)
 	}
 }
 
@@ -332,7 +251,7 @@ func TestAuditWhole(t *testing.T) {
 			_ = d.C.Rooms().Auditing.Write(ctx)
 			d.Store.ForgetLost()
 		case 8:
-			wantWhole(t, d.Store, checkpointed(d))
+			desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
 		case 9:
 			if random.IntN(8) == 0 {
 				drain()
@@ -342,7 +261,7 @@ func TestAuditWhole(t *testing.T) {
 		}
 	}
 	drain()
-	wantWhole(t, d.Store, checkpointed(d))
+	desktest.WantWholeLog(t, d.Store, desktest.Checkpointed(d))
 	entries, _ := desktest.Audits(d, "test.noted")
 	told := map[string]int{}
 	for _, e := range entries {
@@ -397,8 +316,8 @@ func TestAuditDoesNotQueue(t *testing.T) {
 	close(release)
 	coordinatortest.WantOnly(t, "the one that was held", <-done, "")
 	d.Store.Intercept(nil)
-	r := checkpointed(d)
-	wantWhole(t, d.Store, r)
+	r := desktest.Checkpointed(d)
+	desktest.WantWholeLog(t, d.Store, r)
 	chains := map[string]int{}
 	for _, k := range d.Store.Keys(auditlog.ChainPrefix) {
 		chain, _, _ := auditlog.ParseKey(k)
@@ -434,7 +353,7 @@ func joinsCounted(t *testing.T, plain bool) (in joinCost, d *coordinatortest.Des
 		if phase, why := c.Phase(); phase != "ready" {
 			t.Fatal(phase, why)
 		}
-		newSwitched(t, c).choose(plain)
+		newSwitched(t, c, d.Clock).choose(plain)
 	}
 	var joins []*desktest.Attempt
 	for i := range inTurn {
@@ -525,7 +444,7 @@ func TestChainsCostJoinsLittle(t *testing.T) {
 		t.Errorf("a checkpoint over %d entries in %d chains took %d transactions and %d calls, want 1 and at most %d",
 			entries, chains, made, calls, most)
 	}
-	wantWhole(t, d.Store, auditReport(t, d.C, d.Store))
+	desktest.WantWholeLog(t, d.Store, desktest.AuditReport(t, d.C, d.Store, d.Clock()))
 }
 
 // TestAuditOverMoves: a checkpoint comes before each move of the head, and the log verifies
@@ -550,7 +469,7 @@ func TestAuditOverMoves(t *testing.T) {
 	// Its own loop vouches under its new keys.
 	var r *auditlog.Report
 	coordinatortest.Within(t, "the log verifies under the new keys", func() bool {
-		r = auditReport(t, f.C, f.Store)
+		r = desktest.AuditReport(t, f.C, f.Store, f.Clock())
 		return r.Uncovered == 0 && r.Wrong == 0
 	})
 	if r.Wrong != 0 || r.Covered == 0 || r.Last.Number <= before.Number {
@@ -558,75 +477,11 @@ func TestAuditOverMoves(t *testing.T) {
 	}
 }
 
-// lateTrust is a trust bundle that is not there before it is read.
-type lateTrust struct {
-	audit.Trust
-	read    bool
-	changed chan struct{}
-}
-
-func (l *lateTrust) View() *bundle.View {
-	if !l.read {
-		return nil
-	}
-	return l.Trust.View()
-}
-
-func (l *lateTrust) Changed() <-chan struct{} { return l.changed }
-
-// TestFirstCheckpointComesAtOnce: a coordinator vouches for the log, under the keys of a new seed, as soon as it
-// leads and has read them, and not some time later.
-func TestFirstCheckpointComesAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d, _ := auditDesk(t)
-		coordinatortest.WantOnlyNil(t, desktest.ReseedAt(d, nil))
-		s := d.State()
-		late := &lateTrust{d.C.Rooms().Bundle, false, make(chan struct{})}
-		trail := audit.New(audit.Config{
-			Store: d.C.Store(), Losses: d.C.Rooms().StoreGuard, Authority: d.C.Rooms().Head, Trust: late,
-			Lead:     d.C.Rooms().Election,
-			Stopping: d.C.Stopping(), Now: d.Clock, Log: d.C.Log(), Failures: d.C.Failures(),
-		})
-		d.Lapse()
-		began := time.Now()
-		ctx, cancel := context.WithCancel(t.Context())
-		var loop sync.WaitGroup
-		loop.Go(func() { _ = trail.Run(ctx, s) })
-		synctest.Wait()
-		last := func() uint64 {
-			last, err := auditstore.Last(t.Context(), d.Store)
-			coordinatortest.WantOnlyNil(t, err)
-			return last.Number
-		}
-		before := last()
-		d.Lead(d.C)
-		synctest.Wait()
-		if last() != before {
-			t.Error("there is a checkpoint, and the keys are not read")
-		}
-		late.read = true
-		close(late.changed)
-		synctest.Wait()
-		wantWhole(t, d.Store, auditReport(t, d.C, d.Store))
-		d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-		d.Lapse()
-		d.Lead(d.C) // the audit looks, as somebody else may have led meanwhile
-		synctest.Wait()
-		wantWhole(t, d.Store, auditReport(t, d.C, d.Store))
-		if took := time.Since(began); took != 0 || last() != before+2 {
-			t.Errorf("it took %v, and %d checkpoints", took, last()-before)
-		}
-		cancel()
-		loop.Wait()
-	})
-}
-
 // TestCheckpointOutlivesPatience: a checkpoint that is made in a request is known to be made, though
 // its answer was lost with the last of the request's patience.
 func TestCheckpointOutlivesPatience(t *testing.T) {
 	t.Parallel()
-	d, _ := auditDesk(t)
+	d, _ := desktest.AuditDesk(t)
 	d.Joined("late")
 	before := d.C.Rooms().Audit.Last(d.State())
 	ctx := patience.Grant(t.Context(), time.Hour)
@@ -637,52 +492,7 @@ func TestCheckpointOutlivesPatience(t *testing.T) {
 	if after := d.C.Rooms().Audit.Last(d.State()); after.Number != before.Number+1 {
 		t.Errorf("checkpoint %d is known, and was made after %d", after.Number, before.Number)
 	}
-	wantWhole(t, d.Store, auditReport(t, d.C, d.Store))
-}
-
-// TestAuditRetention: whole checkpoints and what is behind them go after 90 days, and the rest
-// verifies. A crash between two of its transactions is made good the next time.
-func TestAuditRetention(t *testing.T) {
-	t.Parallel()
-	d := coordinatortest.PoolDesk(t)
-	for i := range 4 {
-		d.Joined(fmt.Sprint("old-", i))
-		checkpointed(d)
-	}
-	old := d.Store.Keys(auditlog.ChainPrefix)
-	d.Advance(coordinator.AuditRetention - time.Hour)
-	d.Restart() // as the certificates and keys are over, and chains begin anew
-	d.Lead(d.C)
-	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-	d.Token(&fealtyv1.CreateTokenRequest{Entry: "pool"})
-	wantWhole(t, d.Store, checkpointed(d))
-	d.Advance(2 * time.Hour)
-	coordinatortest.WantOnly(t, "bundle", d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), true), "")
-	d.Lead(d.C)
-	for n := 1; ; n++ {
-		d.Store.FailAfter(n)
-		err := d.C.DropAudit(t.Context(), d.State(), d.Clock())
-		d.Store.FailAfter(-1)
-		d.Store.SetDown(nil)
-		if r := auditReport(t, d.C, d.Store); r.Wrong != 0 {
-			t.Fatalf("ended after %d calls: %v", n, r.Problems)
-		}
-		if err == nil {
-			break
-		}
-		d.Lead(d.C)
-	}
-	for _, k := range old {
-		if slices.Contains(d.Store.Keys(auditlog.ChainPrefix), k) {
-			t.Errorf("%s is still there", k)
-		}
-	}
-	if r := checkpointed(d); r.First <= 4 || r.Covered == 0 {
-		t.Errorf("kept: %+v", r)
-	}
-	if n := len(d.Store.Keys(auditlog.CheckpointPrefix)); n > 3 {
-		t.Errorf("%d checkpoints are kept", n)
-	}
+	desktest.WantWholeLog(t, d.Store, desktest.AuditReport(t, d.C, d.Store, d.Clock()))
 }
 
 // TestGetAudit reads the log over the API, as another coordinator serves it: filtered, followed,

@@ -1,4 +1,4 @@
-package coordinator_test
+package audit_test
 
 import (
 	"context"
@@ -56,10 +56,10 @@ type switched struct {
 	chains, plane record.AuditPlaces
 }
 
-// newSwitched has c choose, from chains on.
-func newSwitched(t testing.TB, c *coordinator.Coordinator) *switched {
+// newSwitched has c, whose clock now is, choose, from chains on.
+func newSwitched(t testing.TB, c *coordinator.Coordinator, now func() time.Time) *switched {
 	t.Helper()
-	own, err := auditlog.NewWriter("00000000000000ff", c.Now())
+	own, err := auditlog.NewWriter("00000000000000ff", now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 	}
 	var turns []*switched
 	for _, r := range all {
-		turns = append(turns, newSwitched(b, r.C))
+		turns = append(turns, newSwitched(b, r.C, r.Clock))
 	}
 	// round returns what a join of it took, on the clock and of the processor.
 	round := func(plain bool) (wall, processor float64) {
@@ -131,13 +131,13 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 	}
 	checkpoint := func() (entries uint64, took time.Duration) {
 		leader, _, _ := desktest.AwaitLeader(b, all...)
-		before := auditReport(b, leader.C, leader.Store).Covered
+		before := desktest.AuditReport(b, leader.C, leader.Store, leader.Clock()).Covered
 		began := time.Now()
 		if err := leader.C.Rooms().Audit.Checkpoint(f.Context(), leader.C.Rooms().Head.State(), 0); err != nil {
 			b.Error(err)
 		}
 		took = time.Since(began)
-		return auditReport(b, leader.C, leader.Store).Covered - before, took
+		return desktest.AuditReport(b, leader.C, leader.Store, leader.Clock()).Covered - before, took
 	}
 	for range 2 {
 		round(true)
