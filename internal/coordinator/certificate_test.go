@@ -44,7 +44,7 @@ func TestCoordinatorsProveCertificates(t *testing.T) {
 		t.Errorf("the audit log says of the taker %+v", received)
 	}
 	coordinatortest.AwaitReplica(r, func(x replicas.Record) bool { return x.Phase == "ready" })
-	all, err := f.C.Coordinators().Newest(f.Context(), f.C.Rooms().Head.State().Manifest)
+	all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(f.Context(), f.C.Rooms().Head.State().Manifest)
 	if err != nil || len(all) != 2 || all[0].Name != "a" || all[1].Name != "b" {
 		t.Fatalf("the records show %+v, %v", all, err)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/instant"
@@ -74,11 +73,6 @@ func (c *Config) LimitPeers(n int) { c.knobs.maxAsking = n }
 
 // Earlier plays a release that reads no later field of a manifest.
 func (c *Config) Earlier(release string) { c.Release, c.knobs.reads = release, []string{} }
-
-// Coordinators reads what coordinators say of themselves.
-func (c *Coordinator) Coordinators() *replicas.Directory {
-	return &replicas.Directory{Store: c.store, Failures: c.failures, Log: c.log, Now: c.now}
-}
 
 // SetNow exchanges the clock of what the coordinator itself does.
 func (c *Coordinator) SetNow(now func() time.Time) { c.now = now }

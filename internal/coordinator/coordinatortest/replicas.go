@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -13,8 +14,10 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
@@ -331,3 +334,9 @@ func overLink[T any](ctx context.Context, link *StoreLink,
 
 // Close is the fleet's business: the store is others' too.
 func (l linked) Close() error { return nil }
+
+// DirectoryOf reads what coordinators say of themselves in st.
+func DirectoryOf(st store.Store, now func() time.Time) *replicas.Directory {
+	return &replicas.Directory{Store: st, Failures: flowcontrol.NewLogSampler(), Log: slog.New(slog.DiscardHandler),
+		Now: now}
+}

@@ -1,4 +1,4 @@
-package coordinator_test
+package replicas_test
 
 import (
 	"crypto/ed25519"
@@ -104,7 +104,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		return out
 	}
 	names := func() string {
-		all, err := f.C.Coordinators().Newest(t.Context(), f.C.Rooms().Head.State().Manifest)
+		all, err := coordinatortest.DirectoryOf(f.Store, f.Clock).Newest(t.Context(), f.C.Rooms().Head.State().Manifest)
 		coordinatortest.WantOnly(t, "replicas", err, "")
 		var out []string
 		for _, r := range all {
@@ -215,7 +215,7 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	last := len(keys) - 1
 	write(0, true) // it stops, by the newest word of all
-	all, err := d.C.Coordinators().Newest(t.Context(), d.State().Manifest)
+	all, err := coordinatortest.DirectoryOf(d.Store, d.Clock).Newest(t.Context(), d.State().Manifest)
 	coordinatortest.WantOnly(t, "replicas", err, "")
 	var names []string
 	for _, r := range all {
@@ -237,7 +237,8 @@ func TestDeadReplicasTakeNoPlace(t *testing.T) {
 	}
 	write(0, true)
 	write(1, true)
-	if all, _ = d.C.Coordinators().Newest(t.Context(), d.State().Manifest); slices.ContainsFunc(all,
+	if all, _ = coordinatortest.DirectoryOf(d.Store, d.Clock).Newest(t.Context(),
+		d.State().Manifest); slices.ContainsFunc(all,
 		func(r replicas.Record) bool { return r.Name == living || r.Stopped }) {
 		t.Errorf("told are those that stopped, or said nothing for longest, in the place of others: %v", all)
 	}
