@@ -11,113 +11,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
-	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/storeguard"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/writable"
 )
-
-// seal is the write of a record, as another coordinator makes it.
-func seal(d *coordinatortest.Desk, t *testing.T, key string, value any) store.Write {
-	t.Helper()
-	w, err := d.State().Records.Seal(key, value)
-	coordinatortest.WantOnlyNil(t, err)
-	return w
-}
-
-// What a full store shows decides, though this coordinator heard nothing of it: who was
-// banned, removed or renewed elsewhere, and under which head.
-func TestFullStoreIsObeyed(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		change func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine)
-		want   explain.Code
-	}{
-		{"its identity is banned", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
-			w := seal(d, t, record.BanIDKey(identity.Data, "a"), record.Ban{Reason: "x", By: "y", At: d.Clock()})
-			d.Store.Write(w.Key, w.Value)
-		}, explain.JoinBanned},
-		{"its key is banned", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
-			w := seal(d, t, record.BanKeyKey(coordinatortest.KeyOf(t, m.Key)), record.Ban{Reason: "x", By: "y",
-				At: d.Clock()})
-			d.Store.Write(w.Key, w.Value)
-		}, explain.JoinBanned},
-		{"it was removed", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
-			d.Store.Alter(record.MemberKey(identity.Data, "a"), func([]byte) []byte { return nil })
-		}, explain.RenewEntryGone},
-		{"it was renewed elsewhere", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
-			rec := d.Record(identity.Data, "a").Value
-			next, err := coordinatortest.NewKey()
-			coordinatortest.WantOnlyNil(t, err)
-			rec.Rekey(coordinatortest.KeyOf(t, next), d.Clock().Add(time.Hour), d.Clock(), time.Hour)
-			w := seal(d, t, record.MemberKey(identity.Data, "a"), rec)
-			d.Store.Write(w.Key, w.Value)
-		}, explain.StoreBusy}, // the newer key may be its own; see renewRecorded
-		{"its record is altered", func(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machine) {
-			d.Store.Alter(record.MemberKey(identity.Data, "a"), func(b []byte) []byte { b[len(b)-2] ^= 1; return b })
-		}, explain.StoreForged},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			d := coordinatortest.PoolDesk(t)
-			m := d.Joined("a")
-			d.Store.SetFull(true)
-			coordinatortest.WantOnlyNil(t, againOf(m))
-			tt.change(t, d, m)
-			coordinatortest.WantOnly(t, "its recorded key", past(d, m), tt.want)
-		})
-	}
-}
-
-// Between the look at the record and the attempt to write it, something happens that the
-// refused transaction would have met: it is looked for after the refusal.
-func TestFullStoreIsLookedAtLast(t *testing.T) {
-	ban := record.Ban{Reason: "x", By: "y"}
-	for name, tt := range map[string]struct {
-		key   func(m *coordinatortest.Machine) string
-		value any // nil: what is there, under another version
-		want  explain.Code
-	}{
-		"its identity is banned": {func(*coordinatortest.Machine) string {
-			return record.BanIDKey(identity.Data,
-				"a")
-		}, ban,
-			explain.JoinBanned},
-		"its key is banned": {func(m *coordinatortest.Machine) string {
-			return record.BanKeyKey(coordinatortest.KeyOf(m.Desk.T, m.Key))
-		}, ban,
-			explain.JoinBanned},
-		"another head is in force": {func(*coordinatortest.Machine) string { return history.HeadKey }, nil,
-			explain.StoreBusy},
-		"its record is another one": {func(*coordinatortest.Machine) string {
-			return record.MemberKey(identity.Data,
-				"a")
-		},
-			nil,
-			explain.StoreBusy},
-	} {
-		t.Run(name, func(t *testing.T) {
-			d := coordinatortest.PoolDesk(t)
-			m := d.Joined("a")
-			key := tt.key(m)
-			value := d.Store.Snapshot()[key].Value
-			if tt.value != nil {
-				value = seal(d, t, key, tt.value).Value
-			}
-			d.Store.SetFull(true)
-			d.Store.WhenFull(func() { d.Store.Write(key, value) })
-			coordinatortest.WantOnly(t, "its recorded key", past(d, m), tt.want)
-		})
-	}
-}
 
 // However long the store is full, a certificate ends within the stretch that bans count
 // in; and the head that the store shows is enough for being ready.
@@ -133,7 +37,7 @@ func TestFullStoreLasts(t *testing.T) {
 		if !d.Clock().Before(end.Add(lifetimes.Stretch)) {
 			break
 		}
-		if err := againOf(m); err != nil {
+		if err := desktest.RenewRecorded(m); err != nil {
 			t.Fatalf("%v after its record ends: %v", d.Clock().Sub(end), err)
 		}
 		if m.Leaf.NotAfter.After(end.Add(lifetimes.Stretch)) {
@@ -148,7 +52,7 @@ func TestFullStoreLasts(t *testing.T) {
 	}
 	d.Advance(end.Add(lifetimes.Stretch - time.Second/2).Sub(d.Clock()))
 	d.C.Rooms().Moves.Succession.Look(t.Context())
-	coordinatortest.WantOnly(t, "for longer than that", past(d, m), explain.StoreFull)
+	coordinatortest.WantOnly(t, "for longer than that", desktest.RenewPastGuard(d, m), explain.StoreFull)
 }
 
 // That the store is full is told by status, readiness, a metric and the log, and is over
@@ -279,7 +183,7 @@ func testRefusingStore(t *testing.T, reason store.Reason, refused error) {
 	for d.Clock().Before(end.Add(time.Hour)) {
 		d.Advance(20 * time.Minute)
 		d.C.Rooms().Moves.Succession.Look(t.Context())
-		coordinatortest.WantOnlyNil(t, againOf(m)) // for longer than in an outage: what is read is so
+		coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(m)) // for longer than in an outage: what is read is so
 	}
 	if m.Leaf.NotAfter.Before(end.Add(coordinator.DefaultMaxHeadAge)) {
 		t.Errorf("it is certified until %v, and its record ends at %v", m.Leaf.NotAfter, end)

@@ -20,13 +20,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
-	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
-	"github.com/fealty-io/fealty/internal/proof"
 )
 
 // Nothing of a stranger's request is waited for: it is refused by its headers, or
@@ -80,69 +77,6 @@ func TestHeadersAreBounded(t *testing.T) {
 	_, err := coordinatortest.NewClients(f.Member("node-a").Conn()).Status.GetStatus(ctx, &fealtyv1.GetStatusRequest{})
 	if err == nil || !strings.Contains(err.Error(), "header list size") {
 		t.Fatalf("%v, want a refusal of the headers", err)
-	}
-}
-
-// Each renewal and each rejoin by the last key is a write and a certificate.
-func TestCertificatesAreLimitedByMember(t *testing.T) {
-	t.Parallel()
-	f := coordinatortest.ReadyFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
-	n, other := f.Member("node-a"), f.Member("node-b")
-	old := *n
-	for range 2 { // the first key is an older one then
-		if err := n.Renew(true); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 5 {
-		coordinatortest.WantCode(t, old.Renew(false), explain.RenewOlderKey)
-	}
-	for range 2 { // the older key used up no turn
-		if err := n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	coordinatortest.WantCode(t, n.Renew(true), explain.RateLimited)
-	coordinatortest.WantCode(t, n.Join(identity.Data, proof.NewSVIDProver(identity.Data, "node-a", n.Key)),
-		explain.RateLimited)
-	if err := other.Renew(true); err != nil {
-		t.Fatalf("another member: %v", err)
-	}
-	f.Advance(100 * time.Second)
-	if err := n.Renew(true); err != nil {
-		t.Fatalf("after the pause: %v", err)
-	}
-}
-
-// So is each rejoin by another proof, also of a key that is certified already.
-func TestRejoinsByEveryProofAreLimitedByMember(t *testing.T) {
-	t.Parallel()
-	pki := identitytest.NewPKI(t, "corp", nil)
-	f := coordinatortest.NewFleet(t, func(c *coordinator.Config) { c.Rates.PerMember, c.Rates.MemberBurst = 0.01, 4 })
-	if err := f.Set(f.Manifest(coordinatortest.CorpEntries(pki))); err != nil {
-		t.Fatal(err)
-	}
-	for name, prover := range map[string]proof.Prover{
-		"certificate": coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("node-c")),
-		"token whose grant was lost": proof.NewTokenProver(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool",
-			Name: "node-d"})),
-		"certificate of a person": coordinatortest.CorpProver(t, pki, coordinatortest.CommonName("alice")),
-	} {
-		kind := identity.Data
-		if name == "certificate of a person" {
-			kind = identity.Admin
-		}
-		n := f.Node()
-		for i := range 5 { // the first one is no rejoin
-			if err := n.Join(kind, prover); err != nil {
-				t.Fatalf("%s, join %d: %v", name, i, err)
-			}
-		}
-		before := f.Catalog()
-		coordinatortest.WantCode(t, n.Join(kind, prover), explain.RateLimited)
-		if f.Catalog() != before {
-			t.Errorf("%s: the catalog changed", name)
-		}
 	}
 }
 

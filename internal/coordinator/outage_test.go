@@ -12,7 +12,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
@@ -21,32 +20,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store"
 )
-
-// againOf asks for the recorded key, as an agent does that was told that a new one cannot
-// be recorded. The guard of a listener comes first.
-func againOf(m *coordinatortest.Machine) error {
-	m.Desk.T.Helper()
-	if !m.Desk.Clock().Before(m.Leaf.NotAfter) || m.Desk.C.Rooms().Bundle.View().Bundle.Banned(m.ID,
-		identity.KeyOf(m.Leaf)) {
-		return coordinatortest.ErrCut
-	}
-	csr, err := ca.NewCSR(m.Key)
-	if err != nil {
-		return err
-	}
-	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
-	resp, err := coordinatortest.Served[fealtyv1.AdmissionServiceServer](
-		m.Desk.C.Rooms().Admission.RegisterServices).Renew(ctx,
-		&fealtyv1.RenewRequest{Name: m.ID.Name(), Csr: csr, RecordedKey: true})
-	if err != nil {
-		return err
-	}
-	return m.Adopt(resp.GetChain())
-}
 
 // runs runs the loops of the desk's coordinator, in a bubble, until the returned function is
 // called. It returns once they follow the members: this store tells of no change later, so a
@@ -144,24 +120,26 @@ func testOutage(t *testing.T, o storeOutage) {
 	}
 	for _, until := range looks {
 		for _, m := range known {
-			code(t, m.ID.Name()+" with a new key", m.Renew(), o.code)
-			if err := againOf(m); err != nil {
+			desktest.WantOutage(t, m.ID.Name()+" with a new key", m.Renew(), o.code)
+			if err := desktest.RenewRecorded(m); err != nil {
 				t.Fatalf("%v into the outage, %s: %v", time.Since(began), m.ID.Name(), err)
 			}
 			if end := recordedEnd(d, m).Add(coordinator.DefaultMaxHeadAge); m.Leaf.NotAfter.After(end) {
 				t.Errorf("%s is certified until %v, want at most %v", m.ID.Name(), m.Leaf.NotAfter, end)
 			}
 		}
-		wantCut(t, "a banned member", againOf(banned))
-		coordinatortest.WantOnly(t, "a banned member past the guard", past(d, banned), explain.JoinBanned)
-		wantCut(t, "a removed member", againOf(removed))
-		coordinatortest.WantOnly(t, "a removed member past the guard", past(d, removed), o.removed)
-		coordinatortest.WantOnly(t, "an older key", againOf(&copied), o.older)
-		code(t, "a join", d.Machine().Join(identity.Data, proof.NewTokenProver(spare)), o.code)
-		code(t, "a return", known[0].Rejoin(), o.code)
-		code(t, "a manifest", d.Set(coordinatortest.PoolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), o.code)
+		wantCut(t, "a banned member", desktest.RenewRecorded(banned))
+		coordinatortest.WantOnly(t, "a banned member past the guard", desktest.RenewPastGuard(d, banned),
+			explain.JoinBanned)
+		wantCut(t, "a removed member", desktest.RenewRecorded(removed))
+		coordinatortest.WantOnly(t, "a removed member past the guard", desktest.RenewPastGuard(d, removed), o.removed)
+		coordinatortest.WantOnly(t, "an older key", desktest.RenewRecorded(&copied), o.older)
+		desktest.WantOutage(t, "a join", d.Machine().Join(identity.Data, proof.NewTokenProver(spare)), o.code)
+		desktest.WantOutage(t, "a return", known[0].Rejoin(), o.code)
+		desktest.WantOutage(t, "a manifest",
+			d.Set(coordinatortest.PoolEntries+"  - {name: more, kind: witness, match: [\"token:more\"]}\n"), o.code)
 		_, err := d.Members().BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"})
-		code(t, "a ban", err, o.code)
+		desktest.WantOutage(t, "a ban", err, o.code)
 		time.Sleep(until - time.Since(began))
 	}
 	if d.State().Phase != authority.Ready || d.State().Head.Hash != head {
@@ -195,7 +173,7 @@ func testOutage(t *testing.T, o storeOutage) {
 	}
 	_, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "nobody"})
 	if !o.read {
-		code(t, "a member that is not known", err, o.code)
+		desktest.WantOutage(t, "a member that is not known", err, o.code)
 	}
 	st, err := d.C.Rooms().Status.GetStatus(t.Context(),
 		&fealtyv1.GetStatusRequest{})
@@ -229,18 +207,6 @@ func testOutage(t *testing.T, o storeOutage) {
 	}
 }
 
-// past asks as a member does whose connection the guard let through, a moment ago.
-func past(d *coordinatortest.Desk, m *coordinatortest.Machine) error {
-	csr, err := ca.NewCSR(m.Key)
-	if err != nil {
-		return err
-	}
-	ctx := identity.NewContext(context.Background(), identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)})
-	_, err = coordinatortest.Served[fealtyv1.AdmissionServiceServer](d.C.Rooms().Admission.RegisterServices).Renew(ctx,
-		&fealtyv1.RenewRequest{Name: m.ID.Name(), Csr: csr, RecordedKey: true})
-	return err
-}
-
 // recordedEnd is until when the member is certified as its record says.
 func recordedEnd(d *coordinatortest.Desk, m *coordinatortest.Machine) time.Time {
 	rec, ok := d.C.Rooms().Membership.Roster().Find("data/" + m.ID.Name())
@@ -250,41 +216,15 @@ func recordedEnd(d *coordinatortest.Desk, m *coordinatortest.Machine) time.Time 
 	return rec.NotAfter
 }
 
-// code fails unless err has this code, or is that of a change whose outcome is unknown
-// because the store went away under it.
-func code(t *testing.T, what string, err error, want explain.Code) {
-	t.Helper()
-	if !errors.Is(err, want) && !errors.Is(err, explain.StoreOutcomeUnknown) && !errors.Is(err,
-		coordinatortest.ErrDown) &&
-		!errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%s: %v, want %s", what, err, want)
-	}
-}
-
-// Whoever follows the members has dropped the record of one that was removed: it is told
-// that it is banned, and not that the store cannot be reached, as if it might come back.
-func TestOutageTellsWhoWasRemoved(t *testing.T) {
-	t.Parallel()
-	d := coordinatortest.PoolDesk(t)
-	removed, other := d.Joined("removed"), d.Joined("other")
-	desktest.RemoveAt(d, t, identity.Data, "removed")
-	for _, path := range []string{"data/removed", "data/other"} {
-		d.C.Rooms().Membership.Roster().Remove(path, d.Store.Version(history.HeadKey)+1<<40)
-	}
-	d.Store.SetDown(coordinatortest.ErrDown)
-	coordinatortest.WantOnly(t, "a removed member", past(d, removed), explain.JoinBanned)
-	coordinatortest.WantOnly(t, "one that is not known here", past(d, other), explain.StoreUnreachable)
-}
-
 // After max_head_age nothing is certified and nothing is read, until the store is back.
 func TestOutageEnds(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
 	d.Store.SetDown(coordinatortest.ErrDown)
 	d.Advance(coordinator.DefaultMaxHeadAge)
-	coordinatortest.WantOnlyNil(t, againOf(a))
+	coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(a))
 	d.Advance(time.Second)
-	coordinatortest.WantOnly(t, "too late", againOf(a), explain.StoreUnreachable)
+	coordinatortest.WantOnly(t, "too late", desktest.RenewRecorded(a), explain.StoreUnreachable)
 	_, err := d.Members().ListMembers(t.Context(), &fealtyv1.ListMembersRequest{})
 	coordinatortest.WantOnly(t, "members, too late", err, explain.StoreUnreachable)
 	_, err = d.Members().GetMember(t.Context(), &fealtyv1.GetMemberRequest{Kind: "data", Name: "a"})
@@ -309,9 +249,9 @@ func TestOutageCertificatesEndBeforeBans(t *testing.T) {
 	d.Advance(a.Leaf.NotAfter.Sub(d.Clock()) - time.Minute) // about to end
 	d.C.Rooms().Moves.Succession.Look(t.Context())
 	d.Store.SetDown(coordinatortest.ErrDown)
-	coordinatortest.WantOnlyNil(t, againOf(a))
+	coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(a))
 	d.Advance(coordinator.DefaultMaxHeadAge)
-	coordinatortest.WantOnlyNil(t, againOf(a))
+	coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(a))
 	end := a.Leaf.NotAfter
 	d.Store.SetDown(nil)
 	d.C.Rooms().Moves.Succession.Look(t.Context())
@@ -355,41 +295,6 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 	if err != nil || ban.Value.CertEnd.Before(until) {
 		t.Errorf("the key is listed until %v, and a certificate over it ends at %v: %v", ban.Value.CertEnd, until, err)
 	}
-}
-
-// The answer to a renewal is lost, and the store is back when the member asks with its
-// key of before: no second machine is suspected, and the next renewal goes through.
-func TestRecordedKeyAfterLostAnswer(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	a := d.Joined("a")
-	next, err := coordinatortest.NewKey()
-	coordinatortest.WantOnlyNil(t, err)
-	d.Store.Lose(coordinatortest.LostForGood, coordinatortest.Answered)
-	if _, err := a.RenewWith(a.Leaf, next); !errors.Is(err, explain.StoreOutcomeUnknown) {
-		t.Fatalf("a lost answer: %v", err)
-	}
-	coordinatortest.WantOnly(t, "the key of before", againOf(a), explain.StoreBusy)
-	if n := counted(t, d, "fealty_clone_alarms_total"); n != 0 {
-		t.Errorf("%v alarms of a clone", n)
-	}
-	chain, err := a.RenewWith(a.Leaf, next)
-	coordinatortest.WantOnlyNil(t, err)
-	a.Key = next
-	coordinatortest.WantOnlyNil(t, a.Adopt(chain))
-	coordinatortest.WantOnlyNil(t, againOf(a)) // with the store in reach it is a renewal like any other
-}
-
-func counted(t *testing.T, d *coordinatortest.Desk, name string) float64 {
-	t.Helper()
-	families, err := d.C.Registry().Gather()
-	coordinatortest.WantOnlyNil(t, err)
-	for _, f := range families {
-		if f.GetName() == name {
-			return f.GetMetric()[0].GetCounter().GetValue()
-		}
-	}
-	t.Fatalf("no metric %s", name)
-	return 0
 }
 
 // The outage begins in the middle of each call, after each of its questions to the
@@ -467,7 +372,7 @@ func TestOutageInTheMiddle(t *testing.T) {
 					t.Fatalf("cut after %d: the keys are gone", n)
 				}
 				d.Store.SetDown(coordinatortest.ErrDown)
-				if err := againOf(other); err != nil && d.State().Phase == authority.Ready {
+				if err := desktest.RenewRecorded(other); err != nil && d.State().Phase == authority.Ready {
 					t.Errorf("cut after %d: another member in the outage: %v", n, err)
 				}
 				d.Store.SetDown(nil)
@@ -489,68 +394,6 @@ func TestOutageInTheMiddle(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A removal or a ban that is durable counts at once, though the store goes away before
-// the bundle says so. One that was not written counts for nothing.
-func TestOutageBehindABan(t *testing.T) {
-	t.Parallel()
-	for _, remove := range []bool{false, true} {
-		d := coordinatortest.PoolDesk(t)
-		a, b := d.Joined("a"), d.Joined("b")
-		withdraw := func(name string) error {
-			if remove {
-				_, err := d.Members().RemoveMember(t.Context(),
-					&fealtyv1.RemoveMemberRequest{Kind: "data", Name: name, Force: true, Reason: "x"})
-				return err
-			}
-			_, err := d.Members().BanMember(t.Context(),
-				&fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "x"})
-			return err
-		}
-		d.Store.Intercept(func(store.Tx) { d.Store.FailAfter(1) }) // the commit is the last answer
-		if err := withdraw("a"); err == nil {
-			t.Fatal("the bundle was made without a store")
-		}
-		d.Store.Intercept(nil)
-		if rec, ok := d.C.Rooms().Membership.Roster().Find("data/a"); !ok || d.C.Rooms().Bundle.Bans(a.ID, rec.Key) {
-			t.Fatal("this shows nothing: the bundle knows already, or the member is not known")
-		}
-		if err := past(d, a); !errors.Is(err, explain.StoreUnreachable) {
-			t.Errorf("remove %v: its member is certified again: %v", remove, err)
-		}
-		code(t, "a ban in the outage", withdraw("b"), explain.StoreUnreachable)
-		coordinatortest.WantOnlyNil(t, againOf(b))
-		d.Store.SetDown(nil)
-		coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
-		if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
-			t.Errorf("remove %v: after the outage it is not in the bundle", remove)
-		}
-	}
-}
-
-// The bundle is looked at between a ban and its commit, as happens every few seconds.
-// What was read then does not show the ban, so it says nothing about it.
-func TestOutageBehindABanUnderWay(t *testing.T) {
-	d := coordinatortest.PoolDesk(t)
-	a := d.Joined("a")
-	d.Store.Intercept(func(store.Tx) {
-		d.Store.Intercept(nil)
-		coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
-		d.Store.FailAfter(1) // the commit is the last answer
-	})
-	if _, err := d.Members().BanMember(t.Context(),
-		&fealtyv1.BanMemberRequest{Kind: "data", Name: "a", Reason: "x"}); err == nil {
-		t.Fatal("the bundle was made without a store")
-	}
-	if err := past(d, a); !errors.Is(err, explain.StoreUnreachable) {
-		t.Errorf("a member whose ban is durable is certified again: %v", err)
-	}
-	d.Store.SetDown(nil)
-	coordinatortest.WantOnlyNil(t, d.C.Rooms().Bundle.Refresh(t.Context(), d.State(), false))
-	if d.C.Rooms().Bundle.Withdrawn("data/a") || !d.C.Rooms().Bundle.Bans(a.ID, coordinatortest.KeyOf(t, a.Key)) {
-		t.Error("after the outage it is not in the bundle")
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/admission"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/succession"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -125,8 +126,8 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 				time.Sleep(time.Minute)
 				var all []*listening
 				for _, m := range waiting {
-					code(t, "a new key", m.Renew(), o.code)
-					coordinatortest.WantOnlyNil(t, againOf(m))
+					desktest.WantOutage(t, "a new key", m.Renew(), o.code)
+					coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(m))
 					all = append(all, listens(ctx, d, &streams, m, m.Leaf))
 				}
 				calm := listens(ctx, d, &streams, other, other.Leaf)
@@ -144,7 +145,7 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 							waiting[i].ID.Name(), l.times(), l.end())
 					}
 				}
-				coordinatortest.WantOnlyNil(t, errors.Join(waiting[0].Renew(), againOf(waiting[1])))
+				coordinatortest.WantOnlyNil(t, errors.Join(waiting[0].Renew(), desktest.RenewRecorded(waiting[1])))
 				time.Sleep(3*admission.RecallAgain + time.Second)
 				if a, b, c := all[0].times(), all[1].times(), all[2].times(); a != 1 || b != 1 || c < 3 || c > 4 {
 					t.Errorf("asked %d and %d times after they renewed, and %d times who did not", a, b, c)
@@ -177,7 +178,7 @@ func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 		var waits []time.Duration
 		for range 3 {
 			began := time.Now()
-			coordinatortest.WantOnlyNil(t, againOf(m))
+			coordinatortest.WantOnlyNil(t, desktest.RenewRecorded(m))
 			waits = append(waits, time.Since(began))
 		}
 		if waits[0] > authority.StorePatience || waits[1] > authority.StoreImpatience ||
