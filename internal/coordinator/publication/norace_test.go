@@ -1,6 +1,6 @@
 //go:build !race
 
-package coordinator_test
+package publication_test
 
 import (
 	"fmt"
