@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator"
@@ -97,4 +98,19 @@ func TestFailuresFillNoLog(t *testing.T) {
 	if n := coordinatortest.CounterOf(reg, "fealty_clone_alarms_total"); n != each {
 		t.Errorf("%v alarms counted, want %d", n, each)
 	}
+}
+
+// unopened returns a coordinator that opened nothing.
+func unopened(t testing.TB, log *slog.Logger) *coordinator.Coordinator {
+	t.Helper()
+	ephemeral, err := credential.NewEphemeral(time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := coordinator.Assemble(coordinator.Config{Log: log}, coordinatortest.NewTestKey(t), credential.NewIssued(
+		ephemeral))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
