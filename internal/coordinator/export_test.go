@@ -15,7 +15,6 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
-	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/instant"
 	"github.com/fealty-io/fealty/internal/store"
@@ -77,8 +76,6 @@ func (c *Config) Earlier(release string) { c.Release, c.knobs.reads = release, [
 // SetNow exchanges the clock of what the coordinator itself does.
 func (c *Coordinator) SetNow(now func() time.Time) { c.now = now }
 
-func (x *Coordinator) Addresses() []string { return x.addresses() }
-
 func (x *Coordinator) CheckSelf() { x.checkSelf() }
 
 func (x *Coordinator) DropAudit(ctx context.Context, s *authority.State, now time.Time) error {
@@ -122,8 +119,6 @@ func (x *Coordinator) WordStream(srv any, stream grpc.ServerStream, info *grpc.S
 func (x *Coordinator) Cfg() *Config { return &x.cfg }
 
 func (x *Coordinator) Failures() *flowcontrol.LogSampler { return x.failures }
-
-func (x *Coordinator) Faults() *fault.Points { return x.cfg.Faults }
 
 func (x *Coordinator) Log() *slog.Logger { return x.log }
 
