@@ -1,4 +1,5 @@
-// Package durable keeps small files that survive a power cut.
+// Package durable keeps files that survive a power cut: small ones that are replaced whole,
+// and logs that grow at their end.
 //
 // What is promised of a file written with [FS.WriteFile]:
 //
@@ -10,6 +11,10 @@
 //   - An fsync that failed is never tried again on the same file: the kernel may
 //     have dropped the pages and report success for nothing. The next write
 //     starts from a new file.
+//
+// A file that [FS.WriteLog] made is promised the same, and grows afterwards: what was
+// appended survives once [File.Sync] returned nil. After any other answer of Write or Sync
+// nobody knows what of it is on the disk; the log is written anew, never synced again.
 //
 // The order of the steps is the argument: create a temporary file in the same
 // directory, write, fsync, close, rename, fsync the directory. What a crash
@@ -91,6 +96,15 @@ type FS interface {
 	// error the old content stands, except on one that matches ErrUnknownOutcome.
 	WriteFile(name string, data []byte) error
 
+	// WriteLog replaces the file by what fill writes, as WriteFile does, and returns it
+	// open: what is written to it later is appended. Errors of fill are returned as they
+	// are, and what was there stands.
+	WriteLog(name string, fill func(io.Writer) error) (File, error)
+
+	// OpenLog returns the content of a regular file of any length, from its start. The
+	// reader of a log bounds what it keeps of it.
+	OpenLog(name string) (io.ReadCloser, error)
+
 	// Remove removes a file durably. Of a missing file it makes sure that it
 	// stays missing, then answers fs.ErrNotExist.
 	Remove(name string) error
@@ -122,6 +136,9 @@ type FS interface {
 type Disk interface {
 	// Read returns content and mode of a regular file, or ErrTooLarge.
 	Read(name string, limit int64) ([]byte, fs.FileMode, error)
+
+	// Open reads a regular file of any length, from its start.
+	Open(name string) (io.ReadCloser, error)
 	Stat(name string) (fs.FileMode, error)
 	List(dir string) ([]string, error)
 
@@ -137,7 +154,7 @@ type Disk interface {
 	Lock(name string) (io.Closer, error)
 }
 
-// File is a file being written.
+// File is a file being written, at its end.
 type File interface {
 	io.Writer
 	Sync() error
@@ -183,33 +200,47 @@ func (p *protocol) ReadSecret(name string, limit int64) ([]byte, error) {
 }
 
 func (p *protocol) WriteFile(name string, data []byte) error {
+	_, err := p.write(name, false, func(w io.Writer) error { _, err := w.Write(data); return err })
+	return err
+}
+
+func (p *protocol) WriteLog(name string, fill func(io.Writer) error) (File, error) {
+	return p.write(name, true, fill)
+}
+
+func (p *protocol) OpenLog(name string) (io.ReadCloser, error) { return p.disk.Open(name) }
+
+// write replaces a file by what fill writes, and returns it if it is to stay open.
+func (p *protocol) write(name string, open bool, fill func(io.Writer) error) (File, error) {
 	dir, base := filepath.Split(filepath.Clean(name))
 	if dir = filepath.Clean(dir); isTemporary(base) {
-		return fmt.Errorf("durable: %s: names that end in .tmp- and 16 hex digits are kept for temporary files", name)
+		return nil, fmt.Errorf("durable: %s: names that end in .tmp- and 16 hex digits are kept for temporary files",
+			name)
 	}
 	if !p.own.isSwept(dir) {
 		p.sweep(dir)
 	}
 
-	err := p.replace(dir, base, data)
+	f, err := p.replace(dir, base, open, fill)
 	if errors.Is(err, errVanished) {
 		// Another process swept our file, taking it for a leftover. Its sweep is
 		// done, and ours starts again from nothing.
-		err = p.replace(dir, base, data)
+		f, err = p.replace(dir, base, open, fill)
 	}
 	switch {
 	case err == nil, errors.Is(err, ErrUnknownOutcome):
-		return err
+		return f, err
 	default:
-		return fmt.Errorf("durable: %s not written, what was there stands: %w", name, err)
+		return nil, fmt.Errorf("durable: %s not written, what was there stands: %w", name, err)
 	}
 }
 
 var errVanished = errors.New("temporary file vanished: another process writes to this directory")
 
 // replace makes one attempt. Every error but ErrUnknownOutcome comes before the
-// rename, so that the old file stands.
-func (p *protocol) replace(dir, base string, data []byte) (err error) {
+// rename, so that the old file stands. A file that is to stay open is returned, unless
+// there is an error.
+func (p *protocol) replace(dir, base string, open bool, fill func(io.Writer) error) (_ File, err error) {
 	var suffix [8]byte
 	rand.Read(suffix[:])
 	temp := filepath.Join(dir, "."+base+temporaryMark+hex.EncodeToString(suffix[:]))
@@ -220,15 +251,25 @@ func (p *protocol) replace(dir, base string, data []byte) (err error) {
 
 	f, err := p.disk.Create(temp)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = f.Write(data)
+	closed := false
+	end := func() {
+		if closed {
+			return
+		}
+		closed = true
+		// Close reports what a network file system found out last.
+		if closeErr := f.Close(); err == nil {
+			err = closeErr
+		}
+	}
+	err = fill(f)
 	if err == nil {
 		err = f.Sync()
 	}
-	// Close reports what a network file system found out last.
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
+	if !open || err != nil {
+		end()
 	}
 	if err == nil {
 		err = p.disk.Rename(temp, filepath.Join(dir, base))
@@ -237,13 +278,15 @@ func (p *protocol) replace(dir, base string, data []byte) (err error) {
 		}
 	}
 	if err != nil {
+		end()
 		p.disk.Remove(temp) // if this fails too, the next sweep has it
-		return err
+		return nil, err
 	}
 	if err := p.disk.SyncDir(dir); err != nil {
-		return fmt.Errorf("durable: %s was replaced, but its directory could not be synced and a power cut may bring back what was there: %w: %w", filepath.Join(dir, base), ErrUnknownOutcome, err)
+		end()
+		return nil, fmt.Errorf("durable: %s was replaced, but its directory could not be synced and a power cut may bring back what was there: %w: %w", filepath.Join(dir, base), ErrUnknownOutcome, err)
 	}
-	return nil
+	return f, nil
 }
 
 func (p *protocol) Remove(name string) error {

@@ -23,20 +23,11 @@ var ofProcess = newTemporaries()
 type osDisk struct{ file, dir fs.FileMode } // modes of what is made
 
 func (osDisk) Read(name string, limit int64) ([]byte, fs.FileMode, error) {
-	// Non-blocking, because opening a named pipe would otherwise wait for a
-	// writer for ever. It means nothing for a regular file.
-	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, info, err := openRegular(name)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, 0, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, 0, fmt.Errorf("durable: %s is %w but %v", name, ErrNotRegular, info.Mode())
-	}
 	// The limit holds for what is read, since the file can grow after the Stat.
 	data, err := io.ReadAll(io.LimitReader(f, min(limit, math.MaxInt64-1)+1))
 	if err != nil {
@@ -47,6 +38,32 @@ func (osDisk) Read(name string, limit int64) ([]byte, fs.FileMode, error) {
 		return nil, 0, fmt.Errorf("durable: %s has more than %d bytes: %w", name, limit, ErrTooLarge)
 	}
 	return data, info.Mode(), nil
+}
+
+func (osDisk) Open(name string) (io.ReadCloser, error) {
+	f, _, err := openRegular(name)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+func openRegular(name string) (*os.File, fs.FileInfo, error) {
+	// Non-blocking, because opening a named pipe would otherwise wait for a
+	// writer for ever. It means nothing for a regular file.
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("durable: %s is %w but %v", name, ErrNotRegular, info.Mode())
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, info, nil
 }
 
 func (osDisk) Stat(name string) (fs.FileMode, error) {

@@ -20,11 +20,13 @@
 package durabletest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,7 +56,8 @@ const (
 	// was renamed before its bytes were synced is empty.
 	NamesFirst
 
-	// Torn: names made it unsynced, and of unsynced bytes the first half.
+	// Torn: names made it unsynced, and of unsynced bytes the first half. The bytes of
+	// a file that were synced before it grew are there.
 	Torn
 )
 
@@ -85,6 +88,7 @@ type node struct {
 	dir  bool
 	mode fs.FileMode
 
+	// A file only grows, so that its durable half is the beginning of the volatile one.
 	volatile, durable []byte
 	dropped           bool // an fsync failed: later ones succeed and do nothing
 
@@ -166,32 +170,50 @@ func (d *Disk) Put(name string, data []byte) {
 // Restart ends every process that used the disk, releasing locks and files, and
 // leaves on the disk what after says.
 func (d *Disk) Restart(after After) {
+	switch after {
+	case Killed:
+		d.restart(func(root *node) *node { return root })
+	case Synced:
+		d.RestartWith(false, func(string, []byte) []byte { return nil })
+	case NamesFirst:
+		d.RestartWith(true, func(string, []byte) []byte { return nil })
+	case Torn:
+		d.RestartWith(true, func(_ string, unsynced []byte) []byte { return unsynced[:len(unsynced)/2] })
+	}
+}
+
+// RestartWith is Restart with what left says of the bytes of each file that were written
+// and not synced: what is there in their place. The synced ones before them are there, and
+// of names all that were made if names, otherwise those that were synced.
+func (d *Disk) RestartWith(names bool, left func(name string, unsynced []byte) []byte) {
+	d.restart(func(root *node) *node { return survivor("/", root, names, left) })
+}
+
+func (d *Disk) restart(left func(root *node) *node) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.life++
 	d.locks = map[string]int{}
 	d.calls, d.failAt, d.fault, d.failed, d.dead, d.refuse = 0, 0, nil, false, false, nil
-	if after != Killed {
-		d.root = survivor(d.root, after)
-	}
+	d.root = left(d.root)
 }
 
-func survivor(n *node, after After) *node {
+func survivor(name string, n *node, names bool, left func(string, []byte) []byte) *node {
 	if !n.dir {
-		left := n.durable
-		if after == Torn && !slices.Equal(n.volatile, n.durable) {
-			left = n.volatile[:len(n.volatile)/2]
+		is := slices.Clone(n.durable)
+		if unsynced := n.volatile[len(n.durable):]; len(unsynced) > 0 {
+			is = append(is, left(name, slices.Clone(unsynced))...)
 		}
-		return &node{mode: n.mode, volatile: slices.Clone(left), durable: slices.Clone(left)}
+		return &node{mode: n.mode, volatile: is, durable: slices.Clone(is)}
 	}
-	names := n.durableNames
-	if after == NamesFirst || after == Torn {
-		names = n.names
+	children := n.durableNames
+	if names {
+		children = n.names
 	}
 	out := newDir()
 	out.mode = n.mode
-	for base, child := range names {
-		out.names[base] = survivor(child, after)
+	for base, child := range children {
+		out.names[base] = survivor(filepath.Join(name, base), child, names, left)
 	}
 	out.durableNames = maps.Clone(out.names)
 	return out
@@ -278,6 +300,15 @@ func (d *Disk) Read(name string, limit int64) ([]byte, fs.FileMode, error) {
 		return nil, 0, fmt.Errorf("durabletest: %s has more than %d bytes: %w", name, limit, durable.ErrTooLarge)
 	}
 	return slices.Clone(n.volatile), n.mode, nil
+}
+
+// Open implements [durable.Disk].
+func (d *Disk) Open(name string) (io.ReadCloser, error) {
+	data, _, err := d.Read(name, math.MaxInt64)
+	if err != nil {
+		return nil, err
+	}
+	return io.NopCloser(bytes.NewReader(data)), nil
 }
 
 // Stat implements [durable.Disk].
