@@ -99,33 +99,47 @@ const (
 // Ledger is what a receiver remembers, in memory. It may be used by several goroutines.
 //
 // It forgets with its process, and a receiver that forgot admits a zombie. Whoever keeps
-// it on disk saves the [Change] of Check before Set, and before the attempt acts.
+// it on disk saves the [Change] of Check before Set, and before the attempt acts: package
+// fence/durable does.
 type Ledger struct {
 	options LedgerOptions
 	seed    maphash.Seed
 	shards  [64]shard // by resource
 	pairs   atomic.Int64
 
-	mu      sync.RWMutex // taken under a shard's mutex, and never the other way round
-	domains map[string]Assigned
-	holders map[string]holder
+	// mu is taken under a shard's mutex, and never the other way round. It is held to change
+	// what is below, and to look something up in it by its name.
+	mu      sync.RWMutex
+	domains names[domain]
+	holders names[holder]
 }
 
 // holder is what is known of one.
 type holder struct {
-	process Process
-	pairs   int
+	process atomic.Pointer[Process]
+	pairs   int // guarded by Ledger.mu
 }
 
-type shard struct {
-	mu        sync.Mutex
-	marks     map[Pair]Mark       // guarded by mu
-	resources map[string]resource // those with marks; guarded by mu
+// newest returns the newest process of a holder, of whom nothing may be known.
+func (h *holder) newest() Process {
+	if h != nil {
+		if p := h.process.Load(); p != nil {
+			return *p
+		}
+	}
+	return Process{}
 }
 
-type resource struct {
-	domain  string
-	holders []string // that have a mark of it
+// domain is what is known of one.
+type domain struct{ promise atomic.Pointer[Assigned] }
+
+func (d *domain) promised() Assigned {
+	if d != nil {
+		if a := d.promise.Load(); a != nil {
+			return *a
+		}
+	}
+	return Assigned{}
 }
 
 // NewLedger returns an empty ledger.
@@ -136,11 +150,7 @@ func NewLedger(options LedgerOptions) *Ledger {
 	if options.MaxOfHolder <= 0 {
 		options.MaxOfHolder = defaultMaxOfHolder
 	}
-	l := &Ledger{options: options, seed: maphash.MakeSeed(), domains: make(map[string]Assigned), holders: make(map[string]holder)}
-	for i := range l.shards {
-		l.shards[i].marks, l.shards[i].resources = make(map[Pair]Mark), make(map[string]resource)
-	}
-	return l
+	return &Ledger{options: options, seed: maphash.MakeSeed()}
 }
 
 // Admit answers nil if the attempt may be made, and remembers it: it is never admitted
@@ -149,35 +159,29 @@ func NewLedger(options LedgerOptions) *Ledger {
 //
 // Admit does not wait for the effect of an earlier attempt: see [Gate].
 func (l *Ledger) Admit(c Claim) error {
-	s := l.shard(c.Resource)
+	s, hash := l.shard(c.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.mu.RLock()
-	change, err := l.check(s, &c)
-	if err != nil || !l.setLater(s, change) {
-		l.mu.RUnlock()
-		return err
+	var v view
+	if l.lookPair(s, hash, &c, &v) {
+		// Its holder and domain may move on from here: this came before that.
+		if err := l.decide(&c, &v); err != nil || !v.newer {
+			if err == nil {
+				v.pair.set(markOf(&c))
+			}
+			return err
+		}
 	}
-	l.mu.RUnlock()
 	// It is the first of something of its holder. That is decided and noted under one lock:
 	// of two copies that come at once, to different resources, the second is refused.
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if change, err = l.check(s, &c); err != nil {
+	l.look(s, hash, &c, &v)
+	if err := l.decide(&c, &v); err != nil {
 		return err
 	}
-	l.set(s, change)
+	l.set(s, hash, v.change(&c))
 	return nil
-}
-
-// setLater makes a change that is of its pair alone, or reports that it is of its holder
-// too. The shard's mutex is held, and l.mu for reading.
-func (l *Ledger) setLater(s *shard, c Change) bool {
-	if _, known := s.marks[c.Pair]; !known || c.Process.Epoch != 0 {
-		return true
-	}
-	s.marks[c.Pair] = c.Mark
-	return false
 }
 
 // Check is the decision of [Ledger.Admit] alone: what it would change. Between it and Set
@@ -185,12 +189,19 @@ func (l *Ledger) setLater(s *shard, c Change) bool {
 // change has a Process; and a promise of its domain is not answered before the attempt is
 // over.
 func (l *Ledger) Check(c Claim) (Change, error) {
-	s := l.shard(c.Resource)
+	s, hash := l.shard(c.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.check(s, &c)
+	var v view
+	if !l.lookPair(s, hash, &c, &v) {
+		l.mu.RLock()
+		defer l.mu.RUnlock()
+		l.look(s, hash, &c, &v)
+	}
+	if err := l.decide(&c, &v); err != nil {
+		return Change{}, err
+	}
+	return v.change(&c), nil
 }
 
 // Set makes a change, of Check, CheckPromise or All. It never takes a mark, a process or a
@@ -199,17 +210,24 @@ func (l *Ledger) Set(c Change) {
 	if c.Assigned.Ownership != 0 {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if c.Assigned.Ownership > l.domains[c.Domain].Ownership {
-			l.domains[c.Domain] = c.Assigned
+		if d := l.domains.at(l.domains.add(c.Domain)); c.Assigned.Ownership > d.promised().Ownership {
+			assigned := c.Assigned
+			d.promise.Store(&assigned)
 		}
 		return
 	}
-	s := l.shard(c.Pair.Resource)
+	s, hash := l.shard(c.Pair.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if c.Process.Epoch == 0 {
+		if m := l.mark(s.find(hash, c.Pair.Resource), c.Pair.Holder); m != nil {
+			m.raise(c.Mark)
+			return
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.set(s, c)
+	l.set(s, hash, c)
 }
 
 // Promise remembers that a domain belongs to a holder, so that no attempt under an older
@@ -225,7 +243,7 @@ func (l *Ledger) Promise(a Verified[Assignment]) error {
 	if err != nil {
 		return err
 	}
-	l.domains[change.Domain] = change.Assigned
+	l.domains.at(l.domains.add(change.Domain)).promise.Store(&change.Assigned)
 	return nil
 }
 
@@ -243,7 +261,7 @@ func (l *Ledger) checkPromise(a Verified[Assignment]) (Change, error) {
 		return Change{}, &PromiseError{Reason: ReasonMalformed, Assignment: assignment,
 			Detail: fmt.Sprintf("there is no verified statement of cluster %q", l.options.Cluster)}
 	}
-	mark := l.domains[assignment.Domain]
+	mark := l.domains.at(l.domains.number(assignment.Domain)).promised()
 	refused := func(reason Reason, detail string) (Change, error) {
 		return Change{}, &PromiseError{Reason: reason, Assignment: assignment, Mark: mark, Detail: detail}
 	}
@@ -279,45 +297,70 @@ func (e *PromiseError) Is(target error) bool { return e.Reason.Matches(target) }
 // on it meanwhile: [Gate.Remove] does it in the turn of the attempt that removed it. A late
 // copy of an attempt for it is [ReasonLate], or of a process of before.
 func (l *Ledger) Forget(name string) {
-	s := l.shard(name)
+	s, hash := l.shard(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	r := s.find(hash, name)
+	if r == nil {
+		return
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, of := range s.resources[name].holders {
-		pair := Pair{of, name}
-		mark, h := s.marks[pair], l.holders[of]
-		if h.pairs--; h.process.Epoch == mark.Epoch {
-			h.process.Floor = max(h.process.Floor, mark.Sequence)
-		}
-		l.holders[of] = h
-		delete(s.marks, pair)
+	for m := range r.marks() {
+		h := l.holders.at(m.holder)
+		h.pairs--
 		l.pairs.Add(-1)
+		if p := h.newest(); p.Epoch == m.epoch {
+			p.Floor = max(p.Floor, m.sequence)
+			h.process.Store(&p)
+		}
 	}
-	delete(s.resources, name)
+	s.remove(hash, name)
 }
 
 // Mark returns the mark of a pair; the zero Mark if it has none.
 func (l *Ledger) Mark(p Pair) Mark {
-	s := l.shard(p.Resource)
+	s, hash := l.shard(p.Resource)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.marks[p]
+	if m := l.mark(s.find(hash, p.Resource), p.Holder); m != nil {
+		return m.mark()
+	}
+	return Mark{}
 }
 
 // DomainOf returns the domain in which a resource is, or "".
 func (l *Ledger) DomainOf(name string) string {
-	s := l.shard(name)
+	s, hash := l.shard(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.resources[name].domain
+	if r := s.find(hash, name); r != nil {
+		return l.domains.nameOf(r.first.domain)
+	}
+	return ""
+}
+
+// HoldersOf returns the holders that have a mark of a resource, in no order.
+func (l *Ledger) HoldersOf(name string) []string {
+	s, hash := l.shard(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.find(hash, name)
+	if r == nil {
+		return nil
+	}
+	var holders []string
+	for m := range r.marks() {
+		holders = append(holders, l.holders.nameOf(m.holder))
+	}
+	return holders
 }
 
 // Promised returns what was promised of a domain.
 func (l *Ledger) Promised(domain string) Assigned {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.domains[domain]
+	return l.domains.at(l.domains.number(domain)).promised()
 }
 
 // ProcessOf returns the newest process of a holder that was obeyed; the zero Process if
@@ -325,77 +368,162 @@ func (l *Ledger) Promised(domain string) Assigned {
 func (l *Ledger) ProcessOf(name string) Process {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.holders[name].process
+	return l.holders.at(l.holders.number(name)).newest()
 }
 
 // All returns changes that make an empty ledger remember what l does, in no order. Nobody
 // may change l meanwhile.
 func (l *Ledger) All() iter.Seq[Change] {
 	return func(yield func(Change) bool) {
-		for domain, assigned := range l.domains {
-			if !yield(Change{Domain: domain, Assigned: assigned}) {
+		for name, d := range l.domains.all() {
+			if a := d.promised(); a.Ownership != 0 && !yield(Change{Domain: name, Assigned: a}) {
 				return
 			}
 		}
-		for name, h := range l.holders {
-			if !yield(Change{Pair: Pair{Holder: name}, Process: h.process}) {
+		for name, h := range l.holders.all() {
+			if p := h.newest(); p.Epoch != 0 && !yield(Change{Pair: Pair{Holder: name}, Process: p}) {
 				return
 			}
 		}
 		for i := range l.shards {
-			s := &l.shards[i]
-			for pair, mark := range s.marks {
-				if !yield(Change{Pair: pair, Mark: mark, Domain: s.resources[pair.Resource].domain}) {
-					return
+			for r := range l.shards[i].all() {
+				domain := l.domains.nameOf(r.first.domain)
+				for m := range r.marks() {
+					pair := Pair{l.holders.nameOf(m.holder), r.name}
+					if !yield(Change{Pair: pair, Mark: m.mark(), Domain: domain}) {
+						return
+					}
 				}
 			}
 		}
 	}
 }
 
-func (l *Ledger) shard(resource string) *shard {
-	return &l.shards[maphash.String(l.seed, resource)%uint64(len(l.shards))]
+// shard returns where a resource is, and the hash that it is found by there.
+func (l *Ledger) shard(resource string) (*shard, uint32) {
+	// A longer name is malformed, and is not read to its end.
+	h := maphash.String(l.seed, resource[:min(len(resource), MaxName)])
+	return &l.shards[h>>58], uint32(h)
 }
 
-// check decides. The shard's mutex and l.mu are held. The order is the argument: whose process it is comes first, as nothing
-// that an old one says counts; whose domain it is comes before the mark, as a holder that
-// owns it no more has the newest mark of its own.
-func (l *Ledger) check(s *shard, c *Claim) (Change, error) {
-	if why := c.fault(); why != "" {
-		return Change{}, c.refused(ReasonMalformed, Mark{}, why)
+// mark returns the mark that a resource has of a holder; nil if it has none, or there is no
+// such resource. The shard's mutex is held.
+func (l *Ledger) mark(r *resource, holder string) *mark {
+	if r == nil {
+		return nil
 	}
-	pair := Pair{c.Holder, c.Resource}
-	mark, known := s.marks[pair]
-	change := Change{Pair: pair, Mark: Mark{c.Token.Epoch, c.Token.Sequence, c.Token.Digest}, Domain: c.Domain}
-	is, exists := s.resources[c.Resource]
+	// Holders are few, and their names are compared where they are: that is sooner done than
+	// looking one up.
+	if l.holders.nameOf(r.first.holder) == holder {
+		return &r.first
+	}
+	if r.rest != nil {
+		for i := range *r.rest {
+			if m := &(*r.rest)[i]; l.holders.nameOf(m.holder) == holder {
+				return m
+			}
+		}
+	}
+	return nil
+}
 
-	h, promised := l.holders[c.Holder], l.domains[cmp.Or(is.domain, c.Domain)]
-	reason, why := l.checkProcess(c, h.process, &change)
+// view is what a ledger knows of a claim.
+type view struct {
+	pair    *mark // nil: it is the first of its pair
+	exists  bool  // the resource
+	domain  string
+	process Process // the newest of its holder
+	of      int     // resources that the holder has marks of, if this is the first of its pair
+
+	promised Assigned // of the domain
+
+	newer bool // the process of the claim takes the place of the newest
+}
+
+// change returns what an admitted claim changes.
+func (v *view) change(c *Claim) Change {
+	change := Change{Pair: Pair{c.Holder, c.Resource}, Mark: markOf(c), Domain: c.Domain}
+	if v.newer {
+		change.Process = Process{Epoch: c.Token.Epoch, Incarnation: c.Token.Incarnation}
+	}
+	return change
+}
+
+func markOf(c *Claim) Mark { return Mark{c.Token.Epoch, c.Token.Sequence, c.Token.Digest} }
+
+// lookPair looks at a claim of a pair that has a mark, which is nearly all, without l.mu;
+// it reports whether it is one, and everything in v was so at one instant. The shard's
+// mutex is held.
+func (l *Ledger) lookPair(s *shard, hash uint32, c *Claim, v *view) bool {
+	r := s.find(hash, c.Resource)
+	m := l.mark(r, c.Holder)
+	if m == nil {
+		return false
+	}
+	h := l.holders.at(m.holder)
+	before := h.process.Load()
+	if v.pair, v.exists = m, true; before != nil {
+		v.process = *before
+	}
+	if r.first.domain == 0 {
+		return true
+	}
+	v.domain, v.promised = l.domains.nameOf(r.first.domain), l.domains.at(r.first.domain).promised()
+	return h.process.Load() == before
+}
+
+// look looks at any claim. The shard's mutex and l.mu are held.
+func (l *Ledger) look(s *shard, hash uint32, c *Claim, v *view) {
+	if *v = (view{}); l.lookPair(s, hash, c, v) {
+		return
+	}
+	if r := s.find(hash, c.Resource); r != nil {
+		v.exists, v.domain = true, l.domains.nameOf(r.first.domain)
+	}
+	if h := l.holders.at(l.holders.number(c.Holder)); h != nil {
+		v.process, v.of = h.newest(), h.pairs
+	}
+	v.promised = l.domains.at(l.domains.number(cmp.Or(v.domain, c.Domain))).promised()
+}
+
+// decide says whether a claim is admitted, and whether its process is a newer one. The
+// order is the argument: whose process it is comes first, as nothing that an old one says
+// counts; whose domain it is comes before the mark, as a holder that owns it no more has
+// the newest mark of its own.
+func (l *Ledger) decide(c *Claim, v *view) error {
+	if why := c.fault(v.pair != nil); why != "" {
+		return c.refused(ReasonMalformed, Mark{}, why)
+	}
+	reason, why := l.checkProcess(c, v)
 	if reason == "" {
-		reason, why = l.checkDomain(c, is.domain, exists, promised)
+		reason, why = l.checkDomain(c, v.domain, v.exists, v.promised)
 	}
 	switch {
 	case reason != "":
-	case known:
-		reason, why = checkMark(c.Token, mark)
-	case c.Token.Epoch == h.process.Epoch && c.Token.Sequence <= h.process.Floor:
-		reason, why = ReasonLate, fmt.Sprintf("sequence %d was for a resource that is gone", h.process.Floor)
+	case v.pair != nil:
+		reason, why = checkMark(&c.Token, v.pair)
+	case c.Token.Epoch == v.process.Epoch && c.Token.Sequence <= v.process.Floor:
+		reason, why = ReasonLate, fmt.Sprintf("sequence %d was for a resource that is gone", v.process.Floor)
 	case l.pairs.Load() >= int64(l.options.MaxPairs):
 		reason, why = ReasonFull, fmt.Sprintf("there are marks of %d pairs already", l.options.MaxPairs)
-	case h.pairs >= l.options.MaxOfHolder:
+	case v.of >= l.options.MaxOfHolder:
 		reason, why = ReasonFull, fmt.Sprintf("there are marks of %d resources of this holder already", l.options.MaxOfHolder)
 	}
-	if reason != "" {
-		return Change{}, c.refused(reason, mark, why)
+	if reason == "" {
+		return nil
 	}
-	return change, nil
+	var before Mark
+	if v.pair != nil {
+		before = v.pair.mark()
+	}
+	return c.refused(reason, before, why)
 }
 
 // checkProcess compares the process of a claim with the newest that was obeyed of its
 // holder. A newer one takes its place, if it is one that the authority, or the former
 // process' own state, leads to.
-func (l *Ledger) checkProcess(c *Claim, newest Process, change *Change) (Reason, string) {
-	epoch := c.Token.Epoch
+func (l *Ledger) checkProcess(c *Claim, v *view) (Reason, string) {
+	epoch, newest := c.Token.Epoch, &v.process
 	switch {
 	case epoch < newest.Epoch:
 		return ReasonStale, fmt.Sprintf("a process of epoch %v was obeyed", newest.Epoch)
@@ -404,7 +532,7 @@ func (l *Ledger) checkProcess(c *Claim, newest Process, change *Change) (Reason,
 	case epoch == newest.Epoch:
 		return "", ""
 	}
-	change.Process = Process{Epoch: epoch, Incarnation: c.Token.Incarnation}
+	v.newer = true
 	if newest.Epoch != 0 && epoch.Grant() == newest.Epoch.Grant() {
 		// The lives of a lineage follow one another, so that nobody skips any.
 		between := uint64(epoch - newest.Epoch)
@@ -464,50 +592,50 @@ func (l *Ledger) checkDomain(c *Claim, domain string, exists bool, promised Assi
 
 // checkMark compares a token with the newest of its pair. It is of the same process, or of
 // one after it.
-func checkMark(t Token, mark Mark) (Reason, string) {
-	newer := t.Compare(Token{Epoch: mark.Epoch, Sequence: mark.Sequence})
-	switch {
-	case newer == 0 && t.Digest == mark.Digest:
-		return ReasonDuplicate, "this attempt was admitted before"
-	case newer == 0:
-		return ReasonClone, "another request was admitted under the same number"
+func checkMark(t *Token, m *mark) (Reason, string) {
+	switch newer := cmp.Or(cmp.Compare(t.Epoch, m.epoch), cmp.Compare(t.Sequence, m.sequence)); {
+	case newer > 0:
+		return "", ""
 	case newer < 0:
-		return ReasonStale, fmt.Sprintf("epoch %v, sequence %d was admitted", mark.Epoch, mark.Sequence)
+		return ReasonStale, fmt.Sprintf("epoch %v, sequence %d was admitted", m.epoch, m.sequence)
+	case t.Digest == m.digest:
+		return ReasonDuplicate, "this attempt was admitted before"
 	}
-	return "", ""
+	return ReasonClone, "another request was admitted under the same number"
 }
 
 // set makes a change of a pair. The shard's mutex and l.mu are held.
-func (l *Ledger) set(s *shard, c Change) {
-	first := false
+func (l *Ledger) set(s *shard, hash uint32, c Change) {
 	if c.Mark.Sequence != 0 {
-		before, known := s.marks[c.Pair]
-		first = !known
-		if !known || (Token{Epoch: c.Mark.Epoch, Sequence: c.Mark.Sequence}).Compare(Token{Epoch: before.Epoch, Sequence: before.Sequence}) > 0 {
-			s.marks[c.Pair] = c.Mark
-		}
-		if first {
-			is, exists := s.resources[c.Pair.Resource]
-			if is.holders = append(is.holders, c.Pair.Holder); !exists {
-				is.domain = c.Domain
+		r := s.find(hash, c.Pair.Resource)
+		if m := l.mark(r, c.Pair.Holder); m != nil {
+			m.raise(c.Mark)
+		} else {
+			m := mark{holder: l.holders.add(c.Pair.Holder)}
+			m.set(c.Mark)
+			if r == nil {
+				m.domain = l.domains.add(c.Domain)
+				s.add(hash, c.Pair.Resource, m)
+			} else if r.rest == nil {
+				r.rest = &[]mark{m}
+			} else {
+				*r.rest = append(*r.rest, m)
 			}
-			s.resources[c.Pair.Resource] = is
+			l.holders.at(m.holder).pairs++
 			l.pairs.Add(1)
 		}
 	}
-	if !first && c.Process.Epoch == 0 {
+	if c.Process.Epoch == 0 {
 		return
 	}
-	h := l.holders[c.Pair.Holder]
-	if first {
-		h.pairs++
+	h := l.holders.at(l.holders.add(c.Pair.Holder))
+	newest, is := h.newest(), c.Process
+	if is.Epoch == newest.Epoch {
+		is.Incarnation, is.Floor = newest.Incarnation, max(newest.Floor, is.Floor)
 	}
-	if c.Process.Epoch > h.process.Epoch {
-		h.process = c.Process
-	} else if c.Process.Epoch == h.process.Epoch {
-		h.process.Floor = max(h.process.Floor, c.Process.Floor)
+	if is.Epoch >= newest.Epoch {
+		h.process.Store(&is)
 	}
-	l.holders[c.Pair.Holder] = h
 }
 
 // Read sets token, lineage and grant to what came with a request: the values of each, of
@@ -533,8 +661,8 @@ func (c *Claim) Read(a Authority, token, lineage, grant []string) error {
 	return nil
 }
 
-// fault says why c is no claim, or "".
-func (c *Claim) fault() string {
+// fault says why c is no claim, or "". The names of a known pair were looked at before.
+func (c *Claim) fault(known bool) string {
 	switch {
 	case len(c.Lineage) > MaxLineage:
 		return fmt.Sprintf("a lineage of %d lives, limit %d", len(c.Lineage), MaxLineage)
@@ -544,11 +672,16 @@ func (c *Claim) fault() string {
 	if why := c.Token.fault(); why != "" {
 		return why
 	}
-	if why := nameFault("holder", c.Holder, false); why != "" {
-		return why
+	if !known {
+		if why := nameFault("holder", c.Holder, false); why != "" {
+			return why
+		}
+		if why := nameFault("resource", c.Resource, false); why != "" {
+			return why
+		}
 	}
-	if why := nameFault("resource", c.Resource, false); why != "" {
-		return why
+	if c.Domain == "" {
+		return ""
 	}
 	return nameFault("domain", c.Domain, true)
 }

@@ -152,6 +152,11 @@ func TestAdmit(t *testing.T) {
 			{s1.claim("m1", 9), ""}, {s1.claim("m2", 3), ""}, {s1.claim("m3", 1), ""}}},
 		{"holders of no domain do not fence one another", believing, []step{
 			{life("s1", 0, 9, 'a').claim("m", 9), ""}, {life("s2", 0, 1, 'b').claim("m", 1), ""}}},
+		{"however many holders there are", believing, []step{
+			{s1.claim("m", 2), ""}, {life("s2", 0, 1, 'b').claim("m", 2), ""}, {life("s3", 0, 1, 'c').claim("m", 2), ""},
+			{life("s4", 0, 1, 'd').claim("m", 2), ""}, {s1.claim("m", 1), fence.ReasonStale},
+			{life("s2", 0, 1, 'b').claim("m", 1), fence.ReasonStale}, {life("s3", 0, 1, 'c').claim("m", 1), fence.ReasonStale},
+			{life("s4", 0, 1, 'd').claim("m", 1), fence.ReasonStale}, {life("s3", 0, 1, 'c').claim("m", 3), ""}}},
 		{"a process of before acts nowhere, where its successor never was either", believing, []step{
 			{s1.claim("m1", 1), ""}, {s1restarted.claim("m1", 1), ""}, {s1.claim("m2", 2), fence.ReasonStale}}},
 		{"another process under the same epoch is a clone, elsewhere too", believing, []step{
