@@ -43,7 +43,7 @@
 // certificate and never from the message; to ask before anything else is looked at, the
 // existence of the resource and the answer to an earlier attempt included, so that a
 // zombie learns nothing; and to keep what a restart must not forget on disk, before an
-// effect can be seen: package fence/durable does so with an epoch and a term.
+// effect can be seen: package fence/durable does so with an epoch, a term and a ledger.
 //
 // The package does no I/O, reads no clock and starts no goroutine. Only [NewIncarnation]
 // uses randomness. The page docs/explanation/fencing.md tells why each rule is there.

@@ -1,5 +1,5 @@
-// Package durable keeps on disk what package fence decides by: the epoch of a holder, and
-// the term that a member believes.
+// Package durable keeps on disk what package fence decides by: the epoch of a holder, the
+// term that a member believes, and the marks of a receiver.
 //
 // The package promises:
 //
@@ -7,13 +7,21 @@
 //     was obeyed is never forgotten. That holds after a crash of the process, of the system
 //     or of the power, and for a second process with the same directory. Both are on disk
 //     before [OpenEpoch] or [Term.Check] returns.
+//   - A mark is on disk before the attempt acts, and a promise before it is answered:
+//     [Ledger.Admit] and [Ledger.Promise] return nil no earlier. A claim that could not be
+//     saved is not admitted, and none is until the file was written anew ([ErrBroken]).
 //   - A file that is missing, damaged or at its end is an error that says how to mend it.
 //     No counter starts at the beginning by itself, as that is how a zombie is made.
+//   - The end of a ledger that a power cut tore was never acknowledged, and is dropped. A
+//     ledger of which any bit is another one is refused, its last frame included.
 //   - A directory that was copied gives two processes one epoch; they differ in their
 //     incarnation, and a receiver obeys one of them. See [fence.Lineage].
 //
 // A directory belongs to one process for as long as that lives. It must be on a disk that
-// keeps what it acknowledged.
+// keeps what it acknowledged. If one lost whole sectors at the end of a ledger, or the file
+// is an older copy, that looks like a ledger to which less was written: nobody notices, and
+// the receiver admits again what it has forgotten, until it hears of the newer holder or is
+// promised the newer assignment. [MendLedger] is for those who put an older copy back.
 package durable
 
 import (

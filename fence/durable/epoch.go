@@ -45,8 +45,9 @@ type EpochOptions struct {
 }
 
 var (
-	// ErrSuperseded is matched when a grant is older than that of the file.
-	ErrSuperseded = errors.New("grant is superseded")
+	// ErrSuperseded is matched when a grant, or an authority epoch, is not newer than that of
+	// the file.
+	ErrSuperseded = errors.New("superseded by what the file has")
 
 	// ErrEnrolled is matched when there is a file already.
 	ErrEnrolled = errors.New("there is one already")
