@@ -42,6 +42,7 @@ var levels = []struct {
 	{"internal/recall", 0, "who waits, and how long"},
 	{"internal/presence", 0, "who was heard, and when: a decision"},
 	{"internal/domain", 0, "who owns what next: a decision"},
+	{"internal/quarantine", 0, "what is believed at once: a decision"},
 	{"internal/crowd", 0, "a decision about addresses"},
 	{"internal/hostinfo", 0, "what a machine says of itself"},
 	{"internal/explain", 0, "texts and their gRPC form"},
@@ -129,6 +130,15 @@ var levels = []struct {
 	{"internal/coordinator/succession", 11, "heads and their keys, from memory, keepers, peers, and a restore"},
 	{"internal/coordinator/manifests", 12, "changes of the head that people ask for"},
 
+	// The rooms of the shard, in the same way.
+	{"internal/shard/inventory", 3, "machines, as providers list them"},
+	{"internal/shard/demand", 4, "what tenants want, of profiles as machines have them"},
+	{"internal/shard/decision", 5, "what is done, from machines and demand"},
+	{"internal/shard/rails", 6, "what of a decision is executed"},
+	{"internal/shard/execution", 6, "what was decided, at the providers"},
+	{"internal/shard/journal", 3, "what was decided, on disk, in the form of the audit log"},
+	{"internal/shard/session", 7, "what operators say and are told, over the API"},
+
 	{"internal/coordinator", 13, "root"},
 	{"internal/agent", 13, "root"},
 	{"internal/shard", 13, "root"},
@@ -196,7 +206,7 @@ var roots = []string{"internal/coordinator", "internal/agent", "internal/shard"}
 // houses are packages that are made of rooms, which stand in folders below them. A
 // room has a level of its own, so each needs a row of its own in levels: under that
 // of its house it could import every other room.
-var houses = []string{"internal/coordinator"}
+var houses = []string{"internal/coordinator", "internal/shard"}
 
 // fewTests bounds how many packages below a folder have tests that import one of its
 // packages. Admission is the whole way of a node into a cluster: a room whose tests take
@@ -237,6 +247,16 @@ var pure = []struct{ path, not string }{
 	{"internal/config", "os"},
 	{"internal/chaos", "net"},
 	{"internal/chaos", "os"},
+	{"internal/quarantine", "net"},
+	{"internal/quarantine", "os"},
+	{"internal/shard/inventory", "net"},
+	{"internal/shard/inventory", "os"},
+	{"internal/shard/demand", "net"},
+	{"internal/shard/demand", "os"},
+	{"internal/shard/decision", "net"},
+	{"internal/shard/decision", "os"},
+	{"internal/shard/rails", "net"},
+	{"internal/shard/rails", "os"},
 }
 
 // testOnly is what no program contains: it stands in _test.go files and in
@@ -250,6 +270,19 @@ var testOnly = []string{
 // dashboardMay is all of the module that the dashboard may import: it is a client
 // of the public API, and has no door to the store.
 var dashboardMay = []string{"api", "mesh", "credential", "identity", "internal/explain", "internal/dashboard"}
+
+// hotPath is where a shard decides and acts: it goes on with every coordinator gone, and
+// the surest way for it not to ask one is to have nothing to ask with. It may import of the
+// module what is listed, and nothing that dials; sessions is its one room that speaks the
+// API, to operators.
+var hotPath = struct {
+	path, sessions string
+	may, dials     []string
+}{
+	path: "internal/shard", sessions: "internal/shard/session",
+	may:   []string{"internal/shard", "fence", "internal/auditlog", "internal/durable", "internal/quarantine"},
+	dials: []string{"net", "google.golang.org/grpc"},
+}
 
 // badNames say nothing about what is in a package.
 var badNames = []string{"util", "utils", "common", "helper", "helpers", "types", "models", "pkg", "base", "misc", "shared", "lib"}
@@ -395,6 +428,16 @@ var rules = []rule{
 		}
 		if own && testPackage(imported) {
 			return "a package for tests is imported by tests alone"
+		}
+		return ""
+	}},
+	{"hot path", func(f file, imported string, own bool) string {
+		if f.test() || !within(f.dir, hotPath.path) || within(f.dir, hotPath.sessions) {
+			return ""
+		}
+		if own && !withinAny(imported, hotPath.may) || !own && withinAny(imported, hotPath.dials) ||
+			own && withinAny(imported, []string{hotPath.sessions, "fence/fencegrpc", "fence/fencehttp"}) {
+			return "a shard decides and acts without asking anybody but its providers, whom it is given"
 		}
 		return ""
 	}},
@@ -579,6 +622,17 @@ func TestRules(t *testing.T) {
 		{"tests apart", imports("internal/agent", "a.go", "pgregory.net/rapid"), imports("internal/agent", "a_test.go", "pgregory.net/rapid", "testing/synctest")},
 		{"tests apart", imports("internal/agent", "a.go", m+"identity/identitytest"), imports("internal/agent", "a_test.go", m+"identity/identitytest")},
 		{"dashboard", imports("internal/dashboard", "a.go", m+"internal/store"), imports("internal/dashboard", "a.go", m+"mesh", m+"api/fealty/v1")},
+		{"hot path", imports("internal/shard", "a.go", m+"api/fealty/v1"), imports("internal/shard/session", "a.go", m+"api/fealty/v1", "google.golang.org/grpc")},
+		{"hot path", imports("internal/shard/execution", "a.go", m+"mesh"), imports("internal/shard/execution", "a.go", m+"fence", m+"internal/shard/decision")},
+		{"hot path", imports("internal/shard/execution", "a.go", "google.golang.org/grpc/status"), imports("internal/shard/execution", "a_test.go", "google.golang.org/grpc/status")},
+		{"hot path", imports("internal/shard/journal", "a.go", "net/http"), imports("internal/shard/journal", "a.go", m+"internal/auditlog", m+"internal/durable")},
+		{"hot path", imports("internal/shard", "a.go", m+"internal/shard/session"), imports("internal/shard", "a.go", m+"internal/shard/rails")},
+		{"hot path", imports("internal/shard/execution", "a.go", m+"fence/fencegrpc"), imports("internal/coordinator", "a.go", m+"mesh")},
+		{"levels", imports("internal/shard/demand", "a.go", m+"internal/shard/decision"), imports("internal/shard/decision", "a.go", m+"internal/shard/demand")},
+		{"levels", imports("internal/shard/decision", "a.go", m+"internal/shard/rails"), imports("internal/shard/rails", "a.go", m+"internal/shard/decision")},
+		{"levels", imports("internal/shard/rails", "a.go", m+"internal/shard/execution"), imports("internal/shard", "a.go", m+"internal/shard/execution")},
+		{"no level", imports("internal/shard/novelty", "a.go"), imports("internal/shard/rails/railstest", "a.go")},
+		{"pure", imports("internal/shard/decision", "a.go", "os"), imports("internal/shard/decision", "a_test.go", "os")},
 		{"no level", imports("internal/novelty", "a.go"), imports("internal/store/sqlite/migrations", "a.go")},
 		{"no level", imports(".", "main.go"), imports("cmd/fealty", "main.go")},
 		{"names", imports("internal/agent/util", "a.go"), imports("internal/agent/utility", "a.go")},

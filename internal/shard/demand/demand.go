@@ -1,0 +1,258 @@
+// Package demand knows how many machines each tenant wants.
+//
+// A tenant's operator reports its complete demand each time, a [RollUp], which takes the
+// place of the one before. What was reported last stands: silence is no demand for
+// nothing, and a tenant that was not heard since the process started has no demand that is
+// known, which is another thing than none.
+//
+// Roll-ups have a [Key] that grows, so that one that was overtaken on its way changes
+// nothing when it arrives.
+//
+// The package does no I/O.
+package demand
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/fealty-io/fealty/internal/quarantine"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
+)
+
+// Limits of what operators report.
+const (
+	MaxTenants = 10_000
+	MaxRows    = 4096      // of one roll-up
+	MaxCount   = 1_000_000 // machines of one roll-up
+)
+
+// Row is a part of a tenant's demand: so many machines of a profile, with a priority. More
+// is more important.
+type Row struct {
+	Profile  string
+	Priority int32
+	Count    int // 1 to MaxCount: what is not wanted has no row
+}
+
+// Key orders the roll-ups of a tenant: by Run, then by Number. Neither is 0.
+type Key struct {
+	// Run is the life of the operator's process. It grows with each start and is counted on
+	// disk, as package fence/durable does: clocks go back.
+	Run uint64
+	// Number counts the roll-ups of the run.
+	Number uint64
+}
+
+// Compare orders keys.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Run, other.Run), cmp.Compare(k.Number, other.Number))
+}
+
+func (k Key) String() string { return fmt.Sprintf("%d.%d", k.Run, k.Number) }
+
+// RollUp is the complete demand of a tenant.
+type RollUp struct {
+	Tenant string // as the certificate of its operator says, never as a message does
+	Key    Key
+	Rows   []Row // of one profile and priority there is one at most
+}
+
+// ErrInvalid is matched by every [*InvalidError].
+var ErrInvalid = errors.New("invalid roll-up")
+
+// InvalidError says what of a roll-up cannot be. Nothing of it counts.
+type InvalidError struct {
+	Tenant  string
+	Row     int // from 0; -1 if it is about no row
+	Field   string
+	Problem string
+}
+
+func (e *InvalidError) Error() string {
+	where := ""
+	if e.Row >= 0 {
+		where = fmt.Sprintf(" in row %d", e.Row)
+	}
+	return fmt.Sprintf("demand: the roll-up of tenant %.*q: its %s%s %s: what was reported before stands: mend the operator",
+		inventory.MaxNameBytes, e.Tenant, e.Field, where, e.Problem)
+}
+
+// Is reports that an InvalidError matches [ErrInvalid].
+func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// ErrFull is matched where one more tenant reports than [MaxTenants].
+var ErrFull = errors.New("too many tenants")
+
+// Outcome is what became of a roll-up.
+type Outcome string
+
+// The outcomes.
+const (
+	Taken     Outcome = "taken"
+	Repeated  Outcome = "repeated"  // it has the key and the rows of the one that was reported last
+	Overtaken Outcome = "overtaken" // a newer one was reported: it changes nothing
+	Held      Outcome = "held"      // it drops almost everything, and has to be confirmed
+)
+
+// check says what of a roll-up cannot be, and sorts its rows: by profile, then the highest
+// priority first.
+func (r *RollUp) check() error {
+	wrong := func(row int, field, problem string, args ...any) error {
+		return &InvalidError{r.Tenant, row, field, fmt.Sprintf(problem, args...)}
+	}
+	switch {
+	case !inventory.ValidName(r.Tenant):
+		return wrong(-1, "tenant", "is no name: want 1 to %d bytes of printable ASCII without blanks", inventory.MaxNameBytes)
+	case r.Key.Run == 0 || r.Key.Number == 0:
+		return wrong(-1, "key", "is %v, and neither number may be 0", r.Key)
+	case len(r.Rows) > MaxRows:
+		return wrong(-1, "demand", "has %d rows, above %d", len(r.Rows), MaxRows)
+	}
+	total := 0
+	for i, row := range r.Rows {
+		switch {
+		case !inventory.ValidName(row.Profile):
+			return wrong(i, "profile", "is no name: want 1 to %d bytes of printable ASCII without blanks", inventory.MaxNameBytes)
+		case row.Count < 1 || row.Count > MaxCount:
+			return wrong(i, "count", "is %d, want 1 to %d", row.Count, MaxCount)
+		}
+		if total += row.Count; total > MaxCount {
+			return wrong(i, "count", "makes it more than %d machines", MaxCount)
+		}
+	}
+	r.Rows = slices.Clone(r.Rows)
+	slices.SortFunc(r.Rows, Row.compare)
+	for i := 1; i < len(r.Rows); i++ {
+		if r.Rows[i-1].compare(r.Rows[i]) == 0 {
+			return wrong(-1, "demand", "has two rows for profile %q and priority %d", r.Rows[i].Profile, r.Rows[i].Priority)
+		}
+	}
+	return nil
+}
+
+func (r Row) compare(other Row) int {
+	return cmp.Or(cmp.Compare(r.Profile, other.Profile), cmp.Compare(other.Priority, r.Priority))
+}
+
+// Options say how a book believes what it is told.
+type Options struct {
+	// Quarantine holds a roll-up that drops almost everything until three in a row say so: see
+	// package quarantine. The zero value believes each at once.
+	Quarantine bool
+}
+
+// Book is what is known of the demand of all tenants. It may be used by several
+// goroutines.
+type Book struct {
+	options Options
+
+	mu      sync.Mutex
+	tenants map[string]*tenant // guarded by mu
+}
+
+type tenant struct {
+	key   Key   // of the newest roll-up, held or not
+	last  []Row // of that one
+	known bool  // one was taken since the process started
+	rows  []Row // of the newest that was taken; never changed
+	guard quarantine.Guard
+}
+
+// NewBook returns a book in which nobody has reported.
+func NewBook(options Options) *Book {
+	return &Book{options: options, tenants: make(map[string]*tenant)}
+}
+
+// Report takes a roll-up. running is what works for the tenant now: what a first roll-up is
+// compared with, as nobody remembers what was reported to the process of before.
+//
+// Errors: an [*InvalidError], or one that matches [ErrFull]; nothing is changed by it.
+func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
+	if err := r.check(); err != nil {
+		return "", err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	t := b.tenants[r.Tenant]
+	if t == nil {
+		if len(b.tenants) >= MaxTenants {
+			return "", fmt.Errorf("demand: tenant %q is one more than %d: run another shard for it: %w", r.Tenant, MaxTenants, ErrFull)
+		}
+		t = &tenant{}
+		b.tenants[r.Tenant] = t
+	}
+	switch order := r.Key.Compare(t.key); {
+	case order == 0 && slices.Equal(r.Rows, t.last):
+		return Repeated, nil
+	case order == 0:
+		return "", &InvalidError{r.Tenant, -1, "key", fmt.Sprintf("is %v, and another roll-up had it: two operators may run "+
+			"as this tenant", r.Key)}
+	case order < 0:
+		return Overtaken, nil
+	}
+	before := t.rows
+	if !t.known {
+		before = running
+	}
+	t.key, t.last = r.Key, r.Rows
+	if b.options.Quarantine && !t.guard.Judge(drops(before, r.Rows)) {
+		return Held, nil
+	}
+	t.known, t.rows = true, r.Rows
+	return Taken, nil
+}
+
+// drops reports whether next keeps less than a tenth of the rows of before, or of its
+// machines: one row of a thousand machines is as much to lose as a thousand rows.
+func drops(before, next []Row) bool {
+	type name struct {
+		profile  string
+		priority int32
+	}
+	counts := make(map[name]int, len(next))
+	for _, row := range next {
+		counts[name{row.Profile, row.Priority}] = row.Count
+	}
+	rows, machines, wanted := 0, 0, 0
+	for _, row := range before {
+		kept := counts[name{row.Profile, row.Priority}]
+		if kept > 0 {
+			rows++
+		}
+		machines += min(kept, row.Count)
+		wanted += row.Count
+	}
+	return quarantine.Drops(len(before), rows) || quarantine.Drops(wanted, machines)
+}
+
+// Rows returns the demand of each tenant that reported since the process started: its rows,
+// by profile and the highest priority first. A tenant that is not there did not report;
+// one that wants nothing has no rows. The rows are shared: nobody changes them.
+func (b *Book) Rows() map[string][]Row {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make(map[string][]Row, len(b.tenants))
+	for name, t := range b.tenants {
+		if t.known {
+			out[name] = t.rows
+		}
+	}
+	return out
+}
+
+// Held returns the tenants whose newest roll-up waits to be confirmed, sorted.
+func (b *Book) Held() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(b.tenants)) {
+		if b.tenants[name].guard.Held() > 0 {
+			out = append(out, name)
+		}
+	}
+	return out
+}

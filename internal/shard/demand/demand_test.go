@@ -1,0 +1,192 @@
+package demand_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/internal/shard/demand"
+)
+
+func row(profile string, priority int32, count int) demand.Row {
+	return demand.Row{Profile: profile, Priority: priority, Count: count}
+}
+
+func rollUp(run, number uint64, rows ...demand.Row) demand.RollUp {
+	return demand.RollUp{Tenant: "red", Key: demand.Key{Run: run, Number: number}, Rows: rows}
+}
+
+// Each way in which a roll-up cannot be. None of them changes what stands.
+func TestRollUpsThatCannotBe(t *testing.T) {
+	many := make([]demand.Row, demand.MaxRows+1)
+	for i := range many {
+		many[i] = row("small", int32(i), 1)
+	}
+	named := func(tenant string) demand.RollUp { r := rollUp(2, 1); r.Tenant = tenant; return r }
+	for _, tt := range []struct {
+		name   string
+		rollUp demand.RollUp
+		field  string
+	}{
+		{"no tenant", named(""), "tenant"},
+		{"a long tenant", named(strings.Repeat("x", 129)), "tenant"},
+		{"a blank", named("a b"), "tenant"},
+		{"no run", rollUp(0, 1), "key"},
+		{"no number", rollUp(1, 0), "key"},
+		{"too many rows", rollUp(2, 1, many...), "demand"},
+		{"no profile", rollUp(2, 1, row("", 1, 1)), "profile"},
+		{"a long profile", rollUp(2, 1, row(strings.Repeat("x", 129), 1, 1)), "profile"},
+		{"a control character", rollUp(2, 1, row("a\t", 1, 1)), "profile"},
+		{"no count", rollUp(2, 1, row("small", 1, 0)), "count"},
+		{"a negative count", rollUp(2, 1, row("small", 1, -1)), "count"},
+		{"too many", rollUp(2, 1, row("small", 1, demand.MaxCount+1)), "count"},
+		{"too many in sum", rollUp(2, 1, row("small", 1, demand.MaxCount), row("big", 1, 1)), "count"},
+		{"a row twice", rollUp(2, 1, row("small", 1, 1), row("big", 1, 1), row("small", 1, 2)), "demand"},
+		{"another one under its key", rollUp(1, 1, row("small", 1, 6)), "key"},
+	} {
+		b := demand.NewBook(demand.Options{})
+		if got, err := b.Report(rollUp(1, 1, row("small", 1, 5)), nil); got != demand.Taken || err != nil {
+			t.Fatal(got, err)
+		}
+		_, err := b.Report(tt.rollUp, nil)
+		var invalid *demand.InvalidError
+		if !errors.As(err, &invalid) || !errors.Is(err, demand.ErrInvalid) || invalid.Field != tt.field {
+			t.Errorf("%s: %v, want one about the %s", tt.name, err, tt.field)
+		}
+		if got := b.Rows(); len(got) != 1 || !slices.Equal(got["red"], []demand.Row{row("small", 1, 5)}) {
+			t.Errorf("%s: %v stands", tt.name, got)
+		}
+	}
+}
+
+func TestTooManyTenants(t *testing.T) {
+	b := demand.NewBook(demand.Options{})
+	for i := range demand.MaxTenants {
+		r := rollUp(1, 1)
+		r.Tenant = fmt.Sprint("t", i)
+		if _, err := b.Report(r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Report(rollUp(1, 1), nil); !errors.Is(err, demand.ErrFull) {
+		t.Errorf("one more: %v", err)
+	}
+}
+
+// In whatever order roll-ups arrive, and how often, the newest counts.
+func TestLateOnesChangeNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := demand.NewBook(demand.Options{})
+		newest := demand.Key{}
+		count := func(k demand.Key) int { return int(k.Run*10 + k.Number) }
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(*rapid.T) {},
+			"report": func(t *rapid.T) {
+				k := demand.Key{Run: rapid.Uint64Range(1, 4).Draw(t, "run"), Number: rapid.Uint64Range(1, 4).Draw(t, "number")}
+				got, err := b.Report(demand.RollUp{Tenant: "red", Key: k, Rows: []demand.Row{row("small", 1, count(k))}}, nil)
+				want := demand.Overtaken
+				switch k.Compare(newest) {
+				case 0:
+					want = demand.Repeated
+				case 1:
+					want, newest = demand.Taken, k
+				}
+				if err != nil || got != want {
+					t.Fatalf("%v: %v, %v, want %v", k, got, err, want)
+				}
+				if rows := b.Rows()["red"]; len(rows) != 1 || rows[0].Count != count(newest) {
+					t.Fatalf("after %v: %v", newest, rows)
+				}
+			},
+		})
+	})
+}
+
+// Silence is no demand for nothing.
+func TestReported(t *testing.T) {
+	b := demand.NewBook(demand.Options{})
+	if rows, there := b.Rows()["red"]; there {
+		t.Errorf("before it reported: %v", rows)
+	}
+	if _, err := b.Report(rollUp(1, 1), nil); err != nil {
+		t.Fatal(err)
+	}
+	if rows, there := b.Rows()["red"]; !there || len(rows) != 0 {
+		t.Errorf("after it reported nothing: %v, %v", rows, there)
+	}
+}
+
+// rows returns n rows of one machine each.
+func rows(n int) (out []demand.Row) {
+	for i := range n {
+		out = append(out, row(fmt.Sprint("p", i), 1, 1))
+	}
+	return out
+}
+
+func TestQuarantine(t *testing.T) {
+	thousand := []demand.Row{row("small", 1, 1000)}
+	for _, tt := range []struct {
+		name    string
+		off     bool
+		running []demand.Row
+		reports [][]demand.Row
+		want    string // t: taken; h: held
+	}{
+		{"three in a row", false, nil, [][]demand.Row{rows(20), nil, nil, nil}, "thht"},
+		{"one that keeps enough begins anew", false, nil, [][]demand.Row{rows(20), nil, nil, rows(19), nil, nil, nil}, "thhthht"},
+		{"a tenth of the rows is enough", false, nil, [][]demand.Row{rows(20), rows(2)}, "tt"},
+		{"below a tenth is not", false, nil, [][]demand.Row{rows(20), rows(1)}, "th"},
+		{"other rows are not kept", false, nil, [][]demand.Row{rows(20), {row("other", 1, 20)}}, "th"},
+		{"nine are too few to tell", false, nil, [][]demand.Row{rows(9), nil}, "tt"},
+		{"one row of a thousand machines", false, nil, [][]demand.Row{thousand, nil, nil, nil}, "thht"},
+		{"one machine of a thousand", false, nil, [][]demand.Row{thousand, {row("small", 1, 1)}}, "th"},
+		{"a hundred of a thousand", false, nil, [][]demand.Row{thousand, {row("small", 1, 100)}}, "tt"},
+		{"the first one is held against what runs", false, thousand, [][]demand.Row{nil, nil, nil}, "hht"},
+		{"the first one of who has nothing", false, nil, [][]demand.Row{nil}, "t"},
+		{"off", true, nil, [][]demand.Row{thousand, nil}, "tt"},
+	} {
+		b := demand.NewBook(demand.Options{Quarantine: !tt.off})
+		got := ""
+		var standing []demand.Row
+		for i, reported := range tt.reports {
+			outcome, err := b.Report(rollUp(1, uint64(i+1), reported...), tt.running)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += string(outcome[:1])
+			if outcome == demand.Taken {
+				standing = reported
+			}
+			if stands := b.Rows()["red"]; len(stands) != len(standing) {
+				t.Errorf("%s: after %d: %d rows stand, want %d", tt.name, i+1, len(stands), len(standing))
+			}
+			if _, known := b.Rows()["red"]; known != strings.Contains(got, "t") {
+				t.Errorf("%s: after %d: known: %v", tt.name, i+1, known)
+			}
+			if held := slices.Equal(b.Held(), []string{"red"}); held != strings.HasSuffix(got, "h") {
+				t.Errorf("%s: after %d: %v are held", tt.name, i+1, b.Held())
+			}
+		}
+		if got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What is sent twice confirms nothing.
+func TestRepeatsConfirmNothing(t *testing.T) {
+	b := demand.NewBook(demand.Options{Quarantine: true})
+	for _, r := range []demand.RollUp{rollUp(1, 1, rows(20)...), rollUp(1, 2), rollUp(1, 2), rollUp(1, 2), rollUp(1, 1, rows(20)...), rollUp(1, 3)} {
+		if _, err := b.Report(r, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(b.Rows()["red"]); got != 20 {
+		t.Errorf("%d rows stand", got)
+	}
+}
