@@ -146,6 +146,7 @@ func TestQuarantine(t *testing.T) {
 		{"one row of a thousand machines", false, nil, [][]demand.Row{thousand, nil, nil, nil}, "thht"},
 		{"one machine of a thousand", false, nil, [][]demand.Row{thousand, {row("small", 1, 1)}}, "th"},
 		{"a hundred of a thousand", false, nil, [][]demand.Row{thousand, {row("small", 1, 100)}}, "tt"},
+		{"one row of twenty with almost all machines", false, nil, [][]demand.Row{append(rows(20), row("big", 1, 500)), {row("big", 1, 500)}}, "th"},
 		{"the first one is held against what runs", false, thousand, [][]demand.Row{nil, nil, nil}, "hht"},
 		{"the first one of who has nothing", false, nil, [][]demand.Row{nil}, "t"},
 		{"off", true, nil, [][]demand.Row{thousand, nil}, "tt"},
