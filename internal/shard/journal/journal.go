@@ -1,0 +1,498 @@
+// Package journal keeps on disk what a shard decided, and what became of it.
+//
+// Each decision is an entry of a chain, in the form of the audit log (package auditlog):
+// it names the hash of the entry before it, so that an entry which was altered, taken out
+// or put in shows. A process begins a chain of its own, whose first entry names the last
+// one of the process before.
+//
+// What [Journal.Append] returned nil for survives a power cut. An action that is to be
+// executed is there before it begins ([Begun]) and again with its outcome: one that has
+// begun and no outcome was under way when the process ended.
+//
+// The journal is bounded. It drops the oldest segment when there is one too many, and the
+// first entry that is kept then follows one that is gone.
+package journal
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/durable"
+)
+
+// Limits of a journal.
+const (
+	// SegmentBytes is at which size a segment is followed by the next one. It is written whole
+	// with each batch.
+	SegmentBytes = 256 << 10
+	// DefaultSegments is how many segments are kept: 128 MiB.
+	DefaultSegments = 512
+	// MaxSegmentBytes bounds what is read of one.
+	MaxSegmentBytes = 32 << 20
+	// MaxTextBytes bounds each text of an entry; what is longer is cut.
+	MaxTextBytes = 1 << 10
+	// MaxNamed is how many machines are named one by one that were kept back for one tenant
+	// and one reason; one entry counts the others.
+	MaxNamed = 64
+)
+
+const (
+	lockFile      = "journal.lock"
+	segmentDigits = 10
+	segmentSuffix = ".jsonl"
+	maxSegment    = 9_999_999_999
+)
+
+// Outcomes of entries, beside those of package execution.
+const (
+	Begun      = "begun" // it is about to be executed
+	Capped     = "capped"
+	Suppressed = "suppressed"
+)
+
+// actionOpened is the action of an entry that begins a chain.
+const actionOpened = "journal.opened"
+
+// Entry is one decision and what became of it.
+type Entry struct {
+	Kind      string // of the decision
+	Machine   string // its provider, a slash, and its id
+	Tenant    string
+	For       string // the tenant that a machine is taken for
+	Profile   string
+	Domain    string
+	Priority  int32
+	Operation string
+	Outcome   string
+	Reason    string // of Capped and Suppressed: the rail
+	Error     string // of what failed
+	Count     int    // of how many more machines it tells, none of which it names
+}
+
+// keptBack reports whether the action was not executed: the next cycle decides it again.
+func (e *Entry) keptBack() bool { return e.Outcome == Capped || e.Outcome == Suppressed }
+
+// Options say where a journal is, and whose.
+type Options struct {
+	Files durable.FS
+	// Dir is its folder, which is made if it is missing.
+	Dir string
+	// Actor is the holder's name in its entries.
+	Actor string
+	// Writer are 16 hex digits of the digest of the holder's key, as of a writer of the audit
+	// log.
+	Writer string
+	// Segments is how many segments are kept, at least 2. Zero means 512.
+	Segments int
+	// Now is its clock. Nil: time.Now.
+	Now func() time.Time
+}
+
+// Journal is open. It belongs to one goroutine, and its folder to it.
+type Journal struct {
+	Options
+	lock io.Closer
+
+	chain    string
+	began    time.Time
+	number   uint64
+	previous auditlog.Hash
+	last     string // key of the last entry, of this process or the one before
+
+	segments []uint64           // that are there, the oldest first; the last one is written to
+	open     []byte             // what the last one holds
+	said     map[Entry]struct{} // of the cycle before, what was not executed
+	problem  string             // with what a process before left
+}
+
+// Open opens a journal, and locks its folder until [Journal.Close].
+//
+// A journal that cannot be read does not keep a shard from its work: what is there is left
+// as it is, [Journal.Problem] says what is wrong, and so does the first entry after it.
+func Open(o Options) (*Journal, error) {
+	if o.Segments == 0 {
+		o.Segments = DefaultSegments
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	j := &Journal{Options: o}
+	switch {
+	case !auditlog.ValidChain(j.chainAt(o.Now(), "00000000")):
+		return nil, fmt.Errorf("journal: Options.Writer is %.80q, want 16 lower case hex digits", o.Writer)
+	case o.Segments < 2:
+		return nil, fmt.Errorf("journal: Options.Segments is %d, want at least 2", o.Segments)
+	}
+	files, dir := o.Files, o.Dir
+	if err := files.MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	lock, err := files.Lock(filepath.Join(dir, lockFile))
+	if err != nil {
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	j.lock = lock
+	if j.segments, err = segments(files, dir); err != nil {
+		_ = lock.Close() // nothing was written
+		return nil, fmt.Errorf("journal: %w", err)
+	}
+	for i := len(j.segments) - 1; i >= 0 && j.last == "" && j.problem == ""; i-- {
+		records, err := readSegment(files, dir, j.segments[i])
+		if err != nil {
+			j.problem = err.Error()
+		} else if n := len(records); n > 0 {
+			j.last, j.previous = records[n-1].Key, auditlog.HashOf(records[n-1].Key, []byte(records[n-1].Value))
+		}
+	}
+	// What a process before wrote is never written again.
+	if err := j.follow(); err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	return j, nil
+}
+
+// Problem says what is wrong with what a process before left; "" if nothing was found.
+func (j *Journal) Problem() string { return j.problem }
+
+// Close gives the folder back.
+func (j *Journal) Close() error { return j.lock.Close() }
+
+// Cycle takes the entries of a whole cycle, and returns what [Journal.Append] is to write of
+// them. What was kept back is said when it begins, and not again in each cycle that keeps
+// it back; of one tenant and reason [MaxNamed] machines are named.
+func (j *Journal) Cycle(entries []Entry) []Entry {
+	type group struct{ kind, tenant, outcome, reason string }
+	counts := make(map[group]int)
+	said := make(map[Entry]struct{})
+	var out []Entry
+	say := func(e Entry) {
+		said[e] = struct{}{}
+		if _, before := j.said[e]; !before {
+			out = append(out, e)
+		}
+	}
+	var groups []group // in the order of the entries
+	for _, e := range entries {
+		if !e.keptBack() {
+			out = append(out, e)
+			continue
+		}
+		g := group{e.Kind, e.Tenant, e.Outcome, e.Reason}
+		if counts[g]++; counts[g] <= MaxNamed {
+			say(e)
+		} else if counts[g] == MaxNamed+1 {
+			groups = append(groups, g)
+		}
+	}
+	for _, g := range groups {
+		say(Entry{Kind: g.kind, Tenant: g.tenant, Outcome: g.outcome, Reason: g.reason, Count: counts[g] - MaxNamed})
+	}
+	j.said = said
+	return out
+}
+
+// Append writes entries, and returns when they are on disk. After an error those of its
+// last batch are not there, or are taken out again by the next call that succeeds; only a
+// process that ends before that may leave them.
+func (j *Journal) Append(entries []Entry) error {
+	if len(entries) == 0 {
+		return nil
+	}
+	for len(entries) > 0 {
+		n := min(len(entries), batch)
+		if err := j.write(entries[:n]); err != nil {
+			return err
+		}
+		entries = entries[n:]
+	}
+	return nil
+}
+
+// batch is how many entries are written at once, so that no segment is above
+// MaxSegmentBytes: an entry has less than 12 texts.
+const batch = 1024
+
+// write writes a batch.
+func (j *Journal) write(entries []Entry) error {
+	if len(j.open) >= SegmentBytes {
+		if err := j.follow(); err != nil {
+			return err
+		}
+	}
+	was := *j
+	at := j.Now().UTC()
+	data := slices.Clip(j.open)
+	add := func(e auditlog.Entry) error {
+		e.At, e.Actor, e.Previous = at, j.Actor, j.previous
+		value, err := json.Marshal(e)
+		if err != nil {
+			return err
+		}
+		j.number++
+		key := auditlog.Key(j.chain, j.number)
+		line, err := json.Marshal(Record{key, string(value)})
+		if err != nil {
+			return err
+		}
+		data = append(append(data, line...), '\n')
+		j.previous, j.last = auditlog.HashOf(key, value), key
+		return nil
+	}
+	var err error
+	if j.chain == "" || at.Sub(j.began) >= auditlog.MaxChainAge || at.Before(j.began) {
+		err = add(j.begin(at))
+	}
+	for i := 0; err == nil && i < len(entries); i++ {
+		err = add(entries[i].audit())
+	}
+	if err == nil {
+		err = j.Files.WriteFile(j.path(j.segments[len(j.segments)-1]), data)
+	}
+	if err == nil {
+		j.open = data
+		return nil
+	}
+	// Whether it is there or not, the next batch writes the segment without it.
+	*j = was
+	return fmt.Errorf("journal: %d entries: %w", len(entries), err)
+}
+
+// begin begins a chain, and returns its first entry.
+func (j *Journal) begin(at time.Time) auditlog.Entry {
+	var random [4]byte
+	_, _ = rand.Read(random[:]) // never fails (crypto/rand)
+	fields := map[string]string{}
+	if j.last != "" {
+		fields["follows"], fields["hash"] = j.last, j.previous.String()
+	}
+	if j.problem != "" && j.chain == "" {
+		fields["problem"] = cut(j.problem)
+	}
+	j.chain, j.began, j.number, j.previous = j.chainAt(at, hex.EncodeToString(random[:])), at, 0, auditlog.Hash{}
+	return auditlog.Entry{Action: actionOpened, Target: j.chain, Fields: fields}
+}
+
+// chainAt is the name of a chain, as [auditlog.ValidChain] has it.
+func (j *Journal) chainAt(at time.Time, random string) string {
+	return fmt.Sprintf("%s/%020d-%s", j.Writer, max(at.UnixNano(), 0), random)
+}
+
+// follow begins the next segment, and drops the oldest if they are too many.
+func (j *Journal) follow() error {
+	next := uint64(1)
+	if n := len(j.segments); n > 0 {
+		next = j.segments[n-1] + 1
+	}
+	if next > maxSegment {
+		return fmt.Errorf("journal: %s has no number left for a segment: move the folder away", j.Dir)
+	}
+	for len(j.segments) >= j.Segments {
+		if err := j.Files.Remove(j.path(j.segments[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("journal: the oldest segment: %w", err)
+		}
+		j.segments = slices.Clone(j.segments[1:])
+	}
+	// It is there when its first batch is.
+	j.segments, j.open = append(slices.Clip(j.segments), next), nil
+	return nil
+}
+
+func (j *Journal) path(segment uint64) string { return segmentPath(j.Dir, segment) }
+
+func segmentPath(dir string, segment uint64) string {
+	return filepath.Join(dir, fmt.Sprintf("%0*d%s", segmentDigits, segment, segmentSuffix))
+}
+
+// segments returns the numbers of the segments in a folder, sorted.
+func segments(files durable.FS, dir string) ([]uint64, error) {
+	names, err := files.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []uint64
+	for _, name := range names {
+		digits, ok := strings.CutSuffix(name, segmentSuffix)
+		n, err := strconv.ParseUint(digits, 10, 64)
+		if ok && err == nil && n > 0 && len(digits) == segmentDigits {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// audit is the entry in the form of the audit log.
+func (e *Entry) audit() auditlog.Entry {
+	fields := map[string]string{"outcome": e.Outcome, "profile": e.Profile, "operation": e.Operation,
+		"priority": strconv.FormatInt(int64(e.Priority), 10), "tenant": e.Tenant, "for": e.For, "domain": e.Domain,
+		"error": e.Error}
+	if e.Count > 0 {
+		fields["count"] = strconv.Itoa(e.Count)
+	}
+	maps.DeleteFunc(fields, func(_, value string) bool { return value == "" })
+	for name, value := range fields {
+		fields[name] = cut(value)
+	}
+	return auditlog.Entry{Action: "machine." + cut(e.Kind), Target: cut(e.Machine), Reason: cut(e.Reason), Fields: fields}
+}
+
+// entryOf reads what audit made.
+func entryOf(a *auditlog.Entry) (Entry, bool) {
+	kind, ok := strings.CutPrefix(a.Action, "machine.")
+	if !ok {
+		return Entry{}, false
+	}
+	priority, err := strconv.ParseInt(a.Fields["priority"], 10, 32)
+	count, _ := strconv.Atoi(a.Fields["count"]) // 0 if it has none
+	return Entry{Kind: kind, Machine: a.Target, Tenant: a.Fields["tenant"], For: a.Fields["for"],
+		Profile: a.Fields["profile"], Domain: a.Fields["domain"], Priority: int32(priority), Operation: a.Fields["operation"],
+		Outcome: a.Fields["outcome"], Reason: a.Reason, Error: a.Fields["error"], Count: count}, err == nil
+}
+
+// cut bounds a text, and makes it valid UTF-8: JSON would replace what is not, and the
+// entry that is read would be another than the one that was written.
+func cut(text string) string {
+	if len(text) > MaxTextBytes {
+		text = text[:MaxTextBytes]
+	}
+	return strings.ToValidUTF8(text, "?")
+}
+
+// Record is a line of a segment, as an exported audit log has them too.
+type Record struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Said is an entry as it was read.
+type Said struct {
+	At    time.Time
+	Actor string
+	Entry
+}
+
+// ErrBroken is matched where a journal is not what was written.
+var ErrBroken = errors.New("journal is broken")
+
+func brokenAt(segment uint64, format string, args ...any) error {
+	return fmt.Errorf("journal: segment %d: %s: %w", segment, fmt.Sprintf(format, args...), ErrBroken)
+}
+
+// readSegment reads the records of a segment.
+func readSegment(files durable.FS, dir string, segment uint64) ([]Record, error) {
+	data, err := files.ReadFile(segmentPath(dir, segment), MaxSegmentBytes)
+	if err != nil {
+		return nil, err
+	}
+	var out []Record
+	for line := range bytes.Lines(data) {
+		var r Record
+		d := json.NewDecoder(bytes.NewReader(line))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&r); err != nil {
+			return nil, brokenAt(segment, "line %d is no record: %v", len(out)+1, err)
+		}
+		if _, _, ok := auditlog.ParseKey(r.Key); !ok {
+			return nil, brokenAt(segment, "line %d has no key of an entry", len(out)+1)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// Export yields the records of the journal in a folder, the oldest first, and checks that
+// each follows the one before it. The first may follow one that was dropped. It may run
+// beside a journal that is open there: it ends with what was there when it began.
+//
+// The error is yielded last, with an empty record: it matches [ErrBroken] or is of the
+// disk. What was yielded before it is as it was written, as far as its own hashes tell.
+func Export(files durable.FS, dir string) iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		numbers, err := segments(files, dir)
+		if err != nil {
+			yield(Record{}, fmt.Errorf("journal: %w", err))
+			return
+		}
+		var c check
+		for i, n := range numbers {
+			records, err := readSegment(files, dir, n)
+			if i == 0 && errors.Is(err, fs.ErrNotExist) {
+				continue // it was dropped meanwhile
+			}
+			if err != nil {
+				yield(Record{}, err)
+				return
+			}
+			for _, r := range records {
+				if err := c.add(n, r); err != nil {
+					yield(Record{}, err)
+					return
+				}
+				if !yield(r, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// check holds records against the ones before them.
+type check struct {
+	chain  string
+	number uint64
+	key    string
+	hash   auditlog.Hash
+}
+
+func (c *check) add(segment uint64, r Record) error {
+	e, err := auditlog.Decode(r.Key, []byte(r.Value))
+	if err != nil {
+		return brokenAt(segment, "%s: %v", r.Key, err)
+	}
+	switch {
+	case c.key == "": // the first that is kept
+	case e.Chain == c.chain && (e.Number != c.number+1 || e.Previous != c.hash):
+		return brokenAt(segment, "%s does not follow %s as it was", r.Key, c.key)
+	case e.Chain != c.chain && (e.Number != 1 || e.Action != actionOpened):
+		return brokenAt(segment, "%s begins no chain, and does not follow %s", r.Key, c.key)
+	case e.Chain != c.chain && e.Fields["problem"] == "" && (e.Fields["follows"] != c.key || e.Fields["hash"] != c.hash.String()):
+		return brokenAt(segment, "the chain that %s begins does not follow %s as it was", r.Key, c.key)
+	}
+	c.chain, c.number, c.key, c.hash = e.Chain, e.Number, r.Key, auditlog.HashOf(r.Key, []byte(r.Value))
+	return nil
+}
+
+// Replay yields what was decided, the oldest first, from records as [Export] yields them.
+func Replay(records iter.Seq2[Record, error]) iter.Seq2[Said, error] {
+	return func(yield func(Said, error) bool) {
+		for r, err := range records {
+			if err != nil {
+				yield(Said{}, err)
+				return
+			}
+			a, err := auditlog.Decode(r.Key, []byte(r.Value))
+			if err != nil {
+				yield(Said{}, fmt.Errorf("journal: %s: %w", r.Key, err))
+				return
+			}
+			if e, ok := entryOf(a); ok && !yield(Said{a.At, a.Actor, e}, nil) {
+				return
+			}
+		}
+	}
+}

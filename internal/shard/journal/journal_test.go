@@ -1,0 +1,372 @@
+package journal_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/shard/journal"
+)
+
+const (
+	dir = "journal"
+	who = "0123456789abcdef"
+	// kept are the segments of the journals of these tests.
+	kept = 8
+)
+
+var start = time.Date(2026, 5, 4, 8, 0, 0, 0, time.UTC)
+
+// clock is set by hand.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+func options(files durable.FS, c *clock) journal.Options {
+	return journal.Options{Files: files, Dir: dir, Actor: "shard/s1", Writer: who, Now: c.now, Segments: kept}
+}
+
+func open(t testing.TB, files durable.FS, c *clock) *journal.Journal {
+	t.Helper()
+	j, err := journal.Open(options(files, c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+func entry(n int) journal.Entry {
+	return journal.Entry{Kind: "assign", Machine: fmt.Sprint("p/m", n), Tenant: "red", Profile: "small", Priority: -3, Operation: "op", Outcome: journal.Begun}
+}
+
+func entries(from, to int) (out []journal.Entry) {
+	for n := from; n < to; n++ {
+		out = append(out, entry(n))
+	}
+	return out
+}
+
+// replay returns what the journal says, and what is wrong with it.
+func replay(files durable.FS) (out []journal.Entry, err error) {
+	for said, err := range journal.Replay(journal.Export(files, dir)) {
+		if err != nil {
+			return out, err
+		}
+		out = append(out, said.Entry)
+	}
+	return out, nil
+}
+
+func TestReplay(t *testing.T) {
+	disk := durabletest.NewDisk()
+	c := &clock{start}
+	j := open(t, disk.FS(), c)
+	want := []journal.Entry{
+		entry(1),
+		{Kind: "preempt", Machine: "p/m2", Tenant: "blue", For: "red", Profile: "big", Domain: "d", Priority: 7, Operation: "x", Outcome: "fenced", Error: "it is <over>"},
+		{Kind: "reclaim", Tenant: "blue", Outcome: journal.Capped, Reason: "blast-radius", Count: 12},
+	}
+	for _, e := range want {
+		c.at = c.at.Add(time.Second)
+		if err := j.Append([]journal.Entry{e}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := replay(disk.FS()); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v\n got %+v\nwant %+v", err, got, want)
+	}
+	n := 0
+	for said, err := range journal.Replay(journal.Export(disk.FS(), dir)) {
+		if n++; err != nil || said.Actor != "shard/s1" || !said.At.Equal(start.Add(time.Duration(n)*time.Second)) {
+			t.Errorf("%+v, %v", said, err)
+		}
+	}
+}
+
+// Texts are bounded, and what is no text is made one: what is read is what was hashed.
+func TestTexts(t *testing.T) {
+	disk := durabletest.NewDisk()
+	j := open(t, disk.FS(), &clock{start})
+	e := entry(1)
+	e.Error = "\xff" + strings.Repeat("é", journal.MaxTextBytes)
+	if err := j.Append([]journal.Entry{e}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := replay(disk.FS())
+	if err != nil || len(got) != 1 || len(got[0].Error) > journal.MaxTextBytes || !strings.HasPrefix(got[0].Error, "?éé") {
+		t.Errorf("%v, %+v", err, got)
+	}
+}
+
+// A process goes on after the one before it, and after an hour with another chain; all of
+// it is one line, which the verifier of the audit log can read too.
+func TestChains(t *testing.T) {
+	disk := durabletest.NewDisk()
+	c := &clock{start}
+	for range 3 {
+		j := open(t, disk.FS(), c)
+		for range 3 {
+			if err := j.Append(entries(0, 2)); err != nil {
+				t.Fatal(err)
+			}
+			c.at = c.at.Add(40 * time.Minute)
+		}
+		if _, err := journal.Open(options(disk.FS(), c)); !errors.Is(err, durable.ErrLocked) {
+			t.Errorf("twice open: %v", err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	chains := make(map[string]bool)
+	v := auditlog.NewVerifier("test.example", nil)
+	n := uint64(0)
+	for r, err := range journal.Export(disk.FS(), dir) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain, _, _ := auditlog.ParseKey(r.Key)
+		chains[chain] = true
+		v.Add(r.Key, []byte(r.Value))
+		n++
+	}
+	report := v.Close()
+	if len(chains) != 6 || n != 3*6+6 || report.Uncovered != n || report.Wrong != 1 || report.Problems[0].Rule != auditlog.RuleNoCheckpoint {
+		t.Errorf("%d entries in %d chains: %+v", n, len(chains), report)
+	}
+}
+
+// What somebody does to the files shows.
+func TestAltered(t *testing.T) {
+	for name, alter := range map[string]func(lines []string) []string{
+		"an entry is altered":       func(l []string) []string { l[2] = strings.Replace(l[2], "p/m1", "p/m9", 1); return l },
+		"the last of a chain is":    func(l []string) []string { l[4] = strings.Replace(l[4], "p/m3", "p/m9", 1); return l },
+		"one is taken out":          func(l []string) []string { return slices.Delete(l, 2, 3) },
+		"one is there twice":        func(l []string) []string { return slices.Insert(l, 2, l[2]) },
+		"two change places":         func(l []string) []string { l[2], l[3] = l[3], l[2]; return l },
+		"a line is cut":             func(l []string) []string { l[2] = l[2][:20]; return l },
+		"a line says more":          func(l []string) []string { l[2] = strings.Replace(l[2], "{", `{"x":1,`, 1); return l },
+		"a key is none":             func(l []string) []string { l[2] = `{"key":"audit/x","value":"{}"}`; return l },
+		"the end of a chain is cut": func(l []string) []string { return slices.Delete(l, 3, 5) },
+		"a chain is taken out":      func(l []string) []string { return slices.Delete(l, 5, 9) },
+	} {
+		disk := durabletest.NewDisk()
+		c := &clock{start}
+		// Three chains: 5, 4 and 4 lines.
+		for i, n := range []int{4, 3, 3} {
+			j := open(t, disk.FS(), c)
+			if err := j.Append(entries(0, n)); err != nil {
+				t.Fatal(i, err)
+			}
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var lines []string
+		for i := range 3 {
+			data, err := disk.FS().ReadFile(fmt.Sprintf("%s/%010d.jsonl", dir, i+1), 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, strings.SplitAfter(strings.TrimSuffix(string(data), "\n"), "\n")...)
+			lines[len(lines)-1] += "\n"
+		}
+		if got, err := replay(disk.FS()); err != nil || len(got) != 10 || len(lines) != 13 {
+			t.Fatalf("before: %d entries in %d lines, %v", len(got), len(lines), err)
+		}
+		one := strings.Join(alter(lines), "\n")
+		if err := disk.FS().WriteFile(dir+"/0000000001.jsonl", []byte(strings.ReplaceAll(one, "\n\n", "\n"))); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 2 {
+			if err := disk.FS().Remove(fmt.Sprintf("%s/%010d.jsonl", dir, i+2)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := replay(disk.FS()); !errors.Is(err, journal.ErrBroken) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A journal has a bound: the oldest segments go, and what is left is whole.
+func TestBounded(t *testing.T) {
+	disk := durabletest.NewDisk()
+	c := &clock{start}
+	j := open(t, disk.FS(), c)
+	long := entries(0, 300)
+	for i := range long {
+		long[i].Error = strings.Repeat("x", journal.MaxTextBytes)
+	}
+	for range kept + 3 {
+		if err := j.Append(long); err != nil { // more than a segment
+			t.Fatal(err)
+		}
+	}
+	names, err := disk.FS().ReadDir(dir)
+	if err != nil || len(names) != kept+1 || names[0] != "0000000004.jsonl" { // and the lock
+		t.Fatalf("%d files from %s: %v", len(names), names[0], err)
+	}
+	got, err := replay(disk.FS())
+	if err != nil || len(got) != 300*kept {
+		t.Errorf("%d entries: %v", len(got), err)
+	}
+	if err := disk.FS().Remove(dir + "/0000000006.jsonl"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := replay(disk.FS()); !errors.Is(err, journal.ErrBroken) {
+		t.Errorf("without one in the middle: %v", err)
+	}
+}
+
+// Wherever the power is cut: what was acknowledged is there, the rest is there whole or
+// not at all, and the next process goes on.
+func TestPowerCut(t *testing.T) {
+	for _, after := range durabletest.Afters() {
+		for n := 1; ; n++ {
+			disk := durabletest.NewDisk()
+			c := &clock{start}
+			disk.FailAt(n, durabletest.ErrPowerCut)
+			acknowledged := 0
+			j, err := journal.Open(options(disk.FS(), c))
+			for batch := 0; err == nil && batch < 4; batch++ {
+				if err = j.Append(entries(5*batch, 5*batch+5)); err == nil {
+					acknowledged += 5
+				}
+			}
+			if !disk.Failed() {
+				break
+			}
+			disk.Restart(after)
+			again := open(t, disk.FS(), c)
+			if again.Problem() != "" {
+				t.Fatalf("%v, call %d: %s", after, n, again.Problem())
+			}
+			if err := again.Append(entries(100, 101)); err != nil {
+				t.Fatal(err)
+			}
+			got, err := replay(disk.FS())
+			if there := len(got) - 1; err != nil || there < acknowledged || there%5 != 0 || !slices.Equal(got[:there], entries(0, there)) {
+				t.Fatalf("%v, call %d: %d entries of %d: %v", after, n, there, acknowledged, err)
+			}
+		}
+	}
+}
+
+// A disk that fails at any call: what Append refused is not there, what it took is, and it
+// goes on when the disk does.
+func TestDiskErrors(t *testing.T) {
+	for n := 1; ; n++ {
+		disk := durabletest.NewDisk()
+		c := &clock{start}
+		j := open(t, disk.FS(), c)
+		disk.FailAt(n, syscall.EIO)
+		var want []journal.Entry
+		for batch := range 4 {
+			if err := j.Append(entries(5*batch, 5*batch+5)); err == nil {
+				want = append(want, entries(5*batch, 5*batch+5)...)
+			} else if !errors.Is(err, syscall.EIO) {
+				t.Fatal(err)
+			}
+		}
+		failed := disk.Failed()
+		disk.FailAt(0, nil)
+		if err := j.Append(entries(100, 101)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := replay(disk.FS())
+		if want = append(want, entry(100)); err != nil || !slices.Equal(got, want) {
+			t.Fatalf("call %d: %d entries, want %d: %v", n, len(got), len(want), err)
+		}
+		if !failed {
+			break
+		}
+	}
+}
+
+// A journal that cannot be read keeps nobody from work, and is left as it is.
+func TestDamaged(t *testing.T) {
+	disk := durabletest.NewDisk()
+	c := &clock{start}
+	j := open(t, disk.FS(), c)
+	if err := errors.Join(j.Append(entries(0, 1)), j.Close(), disk.FS().WriteFile(dir+"/0000000001.jsonl", []byte("{"))); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, disk.FS(), c)
+	if again.Problem() == "" {
+		t.Error("nobody is told")
+	}
+	if err := again.Append(entries(0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := disk.FS().ReadFile(dir+"/0000000001.jsonl", 10); err != nil || string(data) != "{" {
+		t.Errorf("it is %q: %v", data, err)
+	}
+	if _, err := replay(disk.FS()); !errors.Is(err, journal.ErrBroken) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	c := &clock{start}
+	for _, wrong := range []func(*journal.Options){
+		func(o *journal.Options) { o.Writer = "" }, func(o *journal.Options) { o.Writer = "0123456789ABCDEF" },
+		func(o *journal.Options) { o.Writer = "0123" }, func(o *journal.Options) { o.Writer = "0123456789abcdeg" },
+		func(o *journal.Options) { o.Segments = 1 }, func(o *journal.Options) { o.Segments = -1 },
+	} {
+		o := options(durabletest.NewDisk().FS(), c)
+		wrong(&o)
+		if _, err := journal.Open(o); err == nil {
+			t.Errorf("%+v was taken", o)
+		}
+	}
+	if _, err := replay(durabletest.NewDisk().FS()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder: %v", err)
+	}
+}
+
+// What is held back is said when it begins and when it changes, and not in each cycle.
+func TestCycle(t *testing.T) {
+	j := open(t, durabletest.NewDisk().FS(), &clock{start})
+	held := func(n int, outcome, reason string) (out []journal.Entry) {
+		for _, e := range entries(0, n) {
+			e.Outcome, e.Reason = outcome, reason
+			out = append(out, e)
+		}
+		return out
+	}
+	for i, step := range []struct {
+		entries []journal.Entry
+		want    int
+	}{
+		{held(3, journal.Capped, "blast-radius"), 3},
+		{held(3, journal.Capped, "blast-radius"), 0},
+		{held(4, journal.Capped, "blast-radius"), 1},
+		{held(4, journal.Suppressed, "paused"), 4},
+		{append(held(4, journal.Suppressed, "paused"), entries(0, 2)...), 2},
+		{entries(0, 2), 2}, // what is executed is said each time
+		{held(4, journal.Suppressed, "paused"), 4},
+		{held(1000, journal.Suppressed, "paused"), journal.MaxNamed - 4 + 1},
+		{held(1000, journal.Suppressed, "paused"), 0},
+		{held(900, journal.Suppressed, "paused"), 1},
+	} {
+		got := j.Cycle(step.entries)
+		if len(got) != step.want {
+			t.Errorf("step %d: %d entries, want %d", i, len(got), step.want)
+		}
+		if n := len(step.entries); n > journal.MaxNamed && len(got) > 0 && got[len(got)-1].Count != n-journal.MaxNamed {
+			t.Errorf("step %d: the last one counts %d more of %d", i, got[len(got)-1].Count, n)
+		}
+	}
+}
