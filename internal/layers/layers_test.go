@@ -658,6 +658,42 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// What a shard decides and acts with reaches nothing that dials, over whatever packages of the
+// module: so no hot path can come to ask a coordinator.
+func TestHotPathDialsNobody(t *testing.T) {
+	files, err := load("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	imports := make(map[string][]string)
+	for _, f := range files {
+		if !f.test() && !testPackage(f.dir) {
+			imports[f.dir] = append(imports[f.dir], f.imports...)
+		}
+	}
+	reached := make(map[string]bool)
+	var follow func(dir string)
+	follow = func(dir string) {
+		if reached[dir] {
+			return
+		}
+		reached[dir] = true
+		for _, imported := range imports[dir] {
+			below, own := strings.CutPrefix(imported, module+"/")
+			switch {
+			case own:
+				follow(below)
+			case within(imported, "google.golang.org/grpc"), imported == "net/http":
+				t.Errorf("%s reaches %s by %s", hotPath.path, imported, dir)
+			}
+		}
+	}
+	follow(hotPath.path)
+	if !reached["fence"] || !reached[hotPath.path+"/decision"] {
+		t.Errorf("only %d packages were looked at", len(reached))
+	}
+}
+
 // The tests of a room that need admission are counted by package, whatever the number of
 // their files, and what a room itself imports is not counted.
 func TestFewTestsImportAdmission(t *testing.T) {

@@ -415,6 +415,18 @@ func target(kind Kind) inventory.State {
 	}
 }
 
+// From is the state that an action of a kind starts from.
+func (k Kind) From() inventory.State {
+	switch k {
+	case Create:
+		return inventory.Speculative
+	case Assign, Release:
+		return inventory.Idle
+	default:
+		return inventory.Configured
+	}
+}
+
 // After returns the machine as it is once the provider accepted the action: what is taken to
 // be so while nobody knows whether it did.
 func (a Action) After(m inventory.Machine) inventory.Machine {

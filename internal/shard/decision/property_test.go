@@ -74,10 +74,6 @@ func drawInput(t *rapid.T) decision.Input {
 	return in
 }
 
-// from says in which state a machine has to be for an action.
-var from = map[decision.Kind]inventory.State{decision.Assign: inventory.Idle, decision.Create: inventory.Speculative,
-	decision.Preempt: inventory.Configured, decision.Reclaim: inventory.Configured, decision.Release: inventory.Idle}
-
 // Whatever there is and whatever is wanted: a machine gets one action at most, one that
 // fits its state, and none that is held; no quota is passed, nothing is given to who does
 // not want it, and order makes no difference.
@@ -108,7 +104,7 @@ func TestWhateverIsDecided(t *testing.T) {
 		acted := make(map[inventory.Key]bool)
 		for _, a := range actions {
 			m := machines[a.Machine]
-			if m == nil || acted[a.Machine] || m.State != from[a.Kind] || a.Profile != m.Profile || a.Domain != m.Domain {
+			if m == nil || acted[a.Machine] || m.State != a.Kind.From() || a.Profile != m.Profile || a.Domain != m.Domain {
 				t.Fatalf("%+v of %+v", a, m)
 			}
 			acted[a.Machine] = true

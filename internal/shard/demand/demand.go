@@ -77,7 +77,8 @@ func (e *InvalidError) Error() string {
 	if e.Row >= 0 {
 		where = fmt.Sprintf(" in row %d", e.Row)
 	}
-	return fmt.Sprintf("demand: the roll-up of tenant %.*q: its %s%s %s: what was reported before stands: mend the operator",
+	return fmt.Sprintf("demand: the roll-up of tenant %.*q: its %s%s %s: what was reported before stands: mend the "+
+		"operator",
 		inventory.MaxNameBytes, e.Tenant, e.Field, where, e.Problem)
 }
 
@@ -106,7 +107,8 @@ func (r *RollUp) check() error {
 	}
 	switch {
 	case !inventory.ValidName(r.Tenant):
-		return wrong(-1, "tenant", "is no name: want 1 to %d bytes of printable ASCII without blanks", inventory.MaxNameBytes)
+		return wrong(-1, "tenant", "is no name: want 1 to %d bytes of printable ASCII without blanks",
+			inventory.MaxNameBytes)
 	case r.Key.Run == 0 || r.Key.Number == 0:
 		return wrong(-1, "key", "is %v, and neither number may be 0", r.Key)
 	case len(r.Rows) > MaxRows:
@@ -116,7 +118,8 @@ func (r *RollUp) check() error {
 	for i, row := range r.Rows {
 		switch {
 		case !inventory.ValidName(row.Profile):
-			return wrong(i, "profile", "is no name: want 1 to %d bytes of printable ASCII without blanks", inventory.MaxNameBytes)
+			return wrong(i, "profile", "is no name: want 1 to %d bytes of printable ASCII without blanks",
+				inventory.MaxNameBytes)
 		case row.Count < 1 || row.Count > MaxCount:
 			return wrong(i, "count", "is %d, want 1 to %d", row.Count, MaxCount)
 		}
@@ -128,7 +131,8 @@ func (r *RollUp) check() error {
 	slices.SortFunc(r.Rows, Row.compare)
 	for i := 1; i < len(r.Rows); i++ {
 		if r.Rows[i-1].compare(r.Rows[i]) == 0 {
-			return wrong(-1, "demand", "has two rows for profile %q and priority %d", r.Rows[i].Profile, r.Rows[i].Priority)
+			return wrong(-1, "demand", "has two rows for profile %q and priority %d", r.Rows[i].Profile,
+				r.Rows[i].Priority)
 		}
 	}
 	return nil
@@ -180,7 +184,8 @@ func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
 	t := b.tenants[r.Tenant]
 	if t == nil {
 		if len(b.tenants) >= MaxTenants {
-			return "", fmt.Errorf("demand: tenant %q is one more than %d: run another shard for it: %w", r.Tenant, MaxTenants, ErrFull)
+			return "", fmt.Errorf("demand: tenant %q is one more than %d: run another shard for it: %w", r.Tenant,
+				MaxTenants, ErrFull)
 		}
 		t = &tenant{}
 		b.tenants[r.Tenant] = t
@@ -189,8 +194,8 @@ func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
 	case order == 0 && slices.Equal(r.Rows, t.last):
 		return Repeated, nil
 	case order == 0:
-		return "", &InvalidError{r.Tenant, -1, "key", fmt.Sprintf("is %v, and another roll-up had it: two operators may run "+
-			"as this tenant", r.Key)}
+		return "", &InvalidError{r.Tenant, -1, "key", fmt.Sprintf("is %v, and another roll-up had it: "+
+			"two operators may run as this tenant", r.Key)}
 	case order < 0:
 		return Overtaken, nil
 	}

@@ -171,7 +171,8 @@ func NewPool(providers map[string]Provider, o Options) (*Pool, error) {
 		{"FirstPause", &o.FirstPause, DefaultFirstPause}, {"LastPause", &o.LastPause, DefaultLastPause},
 	} {
 		if *d.value < 0 {
-			return nil, fmt.Errorf("execution: Options.%s is %v, want a duration that is not negative", d.name, *d.value)
+			return nil, fmt.Errorf("execution: Options.%s is %v, want a duration that is not negative", d.name,
+				*d.value)
 		}
 		if *d.value == 0 {
 			*d.value = d.zero
@@ -181,7 +182,8 @@ func NewPool(providers map[string]Provider, o Options) (*Pool, error) {
 		o.Now = time.Now
 	}
 	return &Pool{options: o, providers: maps.Clone(providers), over: make(chan struct{}),
-		busy: make(map[inventory.Key]struct{}), failed: make(map[inventory.Key]failure), moved: make(map[string]error)}, nil
+		busy: make(map[inventory.Key]struct{}), failed: make(map[inventory.Key]failure),
+		moved: make(map[string]error)}, nil
 }
 
 // Execute carries out actions, and returns what became of each, in their order. It returns
@@ -212,11 +214,13 @@ func (p *Pool) one(ctx context.Context, a decision.Action, end time.Time) Result
 	provider := p.providers[a.Machine.Provider]
 	switch {
 	case provider == nil:
-		return Result{a, Rejected, fmt.Errorf("execution: %v: there is no provider %q here: %w", a.Machine, a.Machine.Provider, ErrRejected)}
+		return Result{a, Rejected, fmt.Errorf("execution: %v: there is no provider %q here: %w", a.Machine,
+			a.Machine.Provider, ErrRejected)}
 	case ctx.Err() != nil:
 		return putOff(context.Cause(ctx))
 	case p.options.Now().After(end):
-		return putOff(fmt.Errorf("execution: %v: the %v of this cycle are over, and the next one decides it anew", a.Machine, p.options.Budget))
+		return putOff(fmt.Errorf("execution: %v: the %v of this cycle are over, and the next one decides it anew",
+			a.Machine, p.options.Budget))
 	}
 	if err := p.begin(a); err != nil {
 		return putOff(err)
@@ -279,7 +283,8 @@ func (p *Pool) end(r Result) {
 		return
 	case Moved:
 		if r.Action.Domain != "" {
-			p.moved[r.Action.Domain] = fmt.Errorf("execution: domain %q moved on, and nothing is done in it any more: %w",
+			p.moved[r.Action.Domain] = fmt.Errorf("execution: domain %q moved on, and nothing is done in it any "+
+				"more: %w",
 				r.Action.Domain, r.Err)
 		}
 	}

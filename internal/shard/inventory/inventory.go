@@ -41,6 +41,9 @@ var ErrHeld = errors.New("held until it is confirmed")
 // Inventory is what is known of the machines of all providers. It belongs to one
 // goroutine. The zero value knows nothing.
 type Inventory struct {
+	// Quarantine holds full listings that drop almost everything: see [ErrHeld].
+	Quarantine bool
+
 	providers map[string]*provider
 	count     int
 }
@@ -106,10 +109,10 @@ func (v *Inventory) Reconcile(name string, l Listing) (Changes, error) {
 				kept++
 			}
 		}
-		if !p.guard.Judge(quarantine.Drops(len(p.machines), kept)) {
+		if v.Quarantine && !p.guard.Judge(quarantine.Drops(len(p.machines), kept)) {
 			p.revision = ""
-			return Changes{}, fmt.Errorf("inventory: provider %q lists %d of the %d machines that are known: it has to "+
-				"say so %d times in a row (%d so far), and nothing is decided about them until then: %w", name, kept,
+			return Changes{}, fmt.Errorf("inventory: provider %q lists %d of the %d machines that are known: it "+
+				"has to say so %d times in a row (%d so far), and nothing is decided about them until then: %w", name, kept,
 				len(p.machines), quarantine.Confirmations, p.guard.Held(), ErrHeld)
 		}
 		for id := range p.machines {
@@ -161,11 +164,13 @@ func check(name string, l *Listing, p *provider, providers int) error {
 	}
 	switch {
 	case !ValidName(name):
-		return wrong("", "provider", "is %.40q, want 1 to %d bytes of printable ASCII without blanks", name, MaxNameBytes)
+		return wrong("", "provider", "is %.40q, want 1 to %d bytes of printable ASCII without blanks", name,
+			MaxNameBytes)
 	case p == nil && providers >= MaxProviders:
 		return wrong("", "provider", "is one more than %d", MaxProviders)
 	case len(l.Machines) > MaxMachines || len(l.Removed) > MaxMachines:
-		return wrong("", "machines", "are %d, and %d that are gone, above %d", len(l.Machines), len(l.Removed), MaxMachines)
+		return wrong("", "machines", "are %d, and %d that are gone, above %d", len(l.Machines), len(l.Removed),
+			MaxMachines)
 	case len(l.Revision) > MaxRevisionBytes:
 		return wrong("", "revision", "has %d bytes, above %d", len(l.Revision), MaxRevisionBytes)
 	case l.Full && len(l.Removed) > 0:
@@ -207,6 +212,8 @@ func check(name string, l *Listing, p *provider, providers int) error {
 	return nil
 }
 
+func byKey(a, b *Machine) int { return a.Key.Compare(b.Key) }
+
 // Len returns how many machines are known.
 func (v *Inventory) Len() int { return v.count }
 
@@ -224,7 +231,7 @@ func (v *Inventory) All() iter.Seq[*Machine] {
 		for _, name := range slices.Sorted(maps.Keys(v.providers)) {
 			p := v.providers[name]
 			if p.sorted == nil {
-				p.sorted = slices.SortedFunc(maps.Values(p.machines), func(a, b *Machine) int { return a.Key.Compare(b.Key) })
+				p.sorted = slices.SortedFunc(maps.Values(p.machines), byKey)
 			}
 			for _, m := range p.sorted {
 				if !yield(m) {

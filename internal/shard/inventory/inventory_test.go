@@ -139,7 +139,7 @@ func TestListingThatDropsAlmostEverything(t *testing.T) {
 	for i := range 20 {
 		all = append(all, machine(fmt.Sprint(i), inventory.Configured))
 	}
-	var v inventory.Inventory
+	v := inventory.Inventory{Quarantine: true}
 	full := func(n int) error {
 		v.Begin()
 		_, err := v.Reconcile("p", inventory.Listing{Full: true, Revision: "r", Machines: slices.Clone(all[:n])})

@@ -348,7 +348,8 @@ func (e *Entry) audit() auditlog.Entry {
 	for name, value := range fields {
 		fields[name] = cut(value)
 	}
-	return auditlog.Entry{Action: "machine." + cut(e.Kind), Target: cut(e.Machine), Reason: cut(e.Reason), Fields: fields}
+	return auditlog.Entry{Action: "machine." + cut(e.Kind), Target: cut(e.Machine), Reason: cut(e.Reason),
+		Fields: fields}
 }
 
 // entryOf reads what audit made.
@@ -360,8 +361,9 @@ func entryOf(a *auditlog.Entry) (Entry, bool) {
 	priority, err := strconv.ParseInt(a.Fields["priority"], 10, 32)
 	count, _ := strconv.Atoi(a.Fields["count"]) // 0 if it has none
 	return Entry{Kind: kind, Machine: a.Target, Tenant: a.Fields["tenant"], For: a.Fields["for"],
-		Profile: a.Fields["profile"], Domain: a.Fields["domain"], Priority: int32(priority), Operation: a.Fields["operation"],
-		Outcome: a.Fields["outcome"], Reason: a.Reason, Error: a.Fields["error"], Count: count}, err == nil
+		Profile: a.Fields["profile"], Domain: a.Fields["domain"], Priority: int32(priority),
+		Operation: a.Fields["operation"],
+		Outcome:   a.Fields["outcome"], Reason: a.Reason, Error: a.Fields["error"], Count: count}, err == nil
 }
 
 // cut bounds a text, and makes it valid UTF-8: JSON would replace what is not, and the
@@ -470,7 +472,8 @@ func (c *check) add(segment uint64, r Record) error {
 		return brokenAt(segment, "%s does not follow %s as it was", r.Key, c.key)
 	case e.Chain != c.chain && (e.Number != 1 || e.Action != actionOpened):
 		return brokenAt(segment, "%s begins no chain, and does not follow %s", r.Key, c.key)
-	case e.Chain != c.chain && e.Fields["problem"] == "" && (e.Fields["follows"] != c.key || e.Fields["hash"] != c.hash.String()):
+	case e.Chain != c.chain && e.Fields["problem"] == "" && (e.Fields["follows"] != c.key ||
+		e.Fields["hash"] != c.hash.String()):
 		return brokenAt(segment, "the chain that %s begins does not follow %s as it was", r.Key, c.key)
 	}
 	c.chain, c.number, c.key, c.hash = e.Chain, e.Number, r.Key, auditlog.HashOf(r.Key, []byte(r.Value))

@@ -1,0 +1,260 @@
+package shard_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/shard"
+	"github.com/fealty-io/fealty/internal/shard/demand"
+	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/rails"
+)
+
+// provider has machines in memory, behind a fence. What it accepts takes effect with the
+// next tick, as with a real one that takes its time.
+type provider struct {
+	gate *fence.Gate
+
+	mu       sync.Mutex
+	machines map[string]inventory.Machine
+	changed  map[string]int // revision of the last change
+	revision int
+	asked    []string // "drain m1", in their order
+	lists    []string // the revisions that were asked for
+	// What goes wrong.
+	listing   func(inventory.Listing) (inventory.Listing, error)
+	answering func(call string, o execution.Order) error // instead of doing it
+	lost      func(call string, o execution.Order) error // after doing it
+}
+
+func newProvider() *provider {
+	ledger := fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true})
+	return &provider{gate: fence.NewGate(fence.InMemory(ledger), 0), machines: make(map[string]inventory.Machine), changed: make(map[string]int)}
+}
+
+// with adds n machines of profile small in a state, and returns the provider.
+func (p *provider) with(n int, state inventory.State, tenant string, priority int32) *provider {
+	for range n {
+		id := fmt.Sprint("m", len(p.machines))
+		p.set(inventory.Machine{Key: inventory.Key{ID: id}, Profile: "small", State: state, Tenant: tenant, Priority: priority, Price: 1})
+	}
+	return p
+}
+
+func (p *provider) set(m inventory.Machine) {
+	p.revision++
+	p.machines[m.ID], p.changed[m.ID] = m, p.revision
+}
+
+// tick lets what was accepted take effect.
+func (p *provider) tick() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(p.machines)) {
+		m := p.machines[id]
+		switch m.State {
+		case inventory.Creating:
+			m.State = inventory.Idle
+		case inventory.Configuring:
+			m.State = inventory.Configured
+		case inventory.Draining:
+			m.State, m.Tenant, m.Priority = inventory.Idle, "", 0
+		case inventory.Deleting:
+			m.State = inventory.Speculative
+		default:
+			continue
+		}
+		p.set(m)
+	}
+}
+
+// counts returns how many machines are in each state, and of whom.
+func (p *provider) count(state inventory.State, tenant string) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, m := range p.machines {
+		if m.State == state && m.Tenant == tenant {
+			n++
+		}
+	}
+	return n
+}
+
+// calls returns what was asked since the last time.
+func (p *provider) calls() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := p.asked
+	p.asked = nil
+	return out
+}
+
+// cycles returns how often the machines were listed.
+func (p *provider) cycles() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.lists)
+}
+
+// as is the provider as one life of a shard reaches it.
+func (p *provider) as(life uint32) shard.Provider {
+	var lineage fence.Lineage
+	for n := uint32(1); n < life; n++ {
+		lineage = append(lineage, fence.Incarnation{byte(n)})
+	}
+	sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(0, life), Incarnation: fence.Incarnation{byte(life)}, Lineage: lineage})
+	if err != nil {
+		panic(err)
+	}
+	return &reached{p, sender}
+}
+
+type reached struct {
+	*provider
+	sender *fence.Sender
+}
+
+func (r *reached) List(_ context.Context, since string) (inventory.Listing, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lists = append(r.lists, since)
+	from, err := strconv.Atoi(since)
+	l := inventory.Listing{Full: err != nil, Revision: strconv.Itoa(r.revision)}
+	for _, id := range slices.Sorted(maps.Keys(r.machines)) {
+		if l.Full || r.changed[id] > from {
+			l.Machines = append(l.Machines, r.machines[id])
+		}
+	}
+	if r.listing != nil {
+		return r.listing(l)
+	}
+	return l, nil
+}
+
+func (r *reached) send(ctx context.Context, call string, o execution.Order, to inventory.State) error {
+	token, err := r.sender.Next(0, []byte(call+o.Operation))
+	if err != nil {
+		return err
+	}
+	life := r.sender.Life()
+	claim := fence.Claim{Holder: "shard/s1", Resource: o.Machine.ID, Token: token, Lineage: life.Lineage}
+	return r.sender.Heard(r.gate.Do(ctx, claim, func(context.Context) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.asked = append(r.asked, call+" "+o.Machine.ID)
+		if r.answering != nil {
+			if err := r.answering(call, o); err != nil {
+				return err
+			}
+		}
+		m, there := r.machines[o.Machine.ID]
+		switch {
+		case !there:
+			return execution.ErrNotFound
+		case m.State.Transitional():
+			return fmt.Errorf("%s is %s: %w", m.ID, m.State, execution.ErrRejected)
+		}
+		m.State, m.Operation = to, o.Operation
+		if to == inventory.Configuring {
+			m.Tenant, m.Priority = o.Tenant, o.Priority
+		}
+		r.set(m)
+		if r.lost != nil {
+			return r.lost(call, o)
+		}
+		return nil
+	}))
+}
+
+func (r *reached) Create(ctx context.Context, o execution.Order) error {
+	return r.send(ctx, "create", o, inventory.Creating)
+}
+func (r *reached) Configure(ctx context.Context, o execution.Order) error {
+	return r.send(ctx, "configure", o, inventory.Configuring)
+}
+func (r *reached) Drain(ctx context.Context, o execution.Order) error {
+	return r.send(ctx, "drain", o, inventory.Draining)
+}
+func (r *reached) Delete(ctx context.Context, o execution.Order) error {
+	return r.send(ctx, "delete", o, inventory.Deleting)
+}
+
+// world is a shard and its providers.
+type world struct {
+	t testing.TB
+	*shard.Shard
+	disk *durabletest.Disk
+	p    *provider
+	key  demand.Key
+}
+
+// run returns a shard on provider p, and others. edit changes its config.
+func run(t testing.TB, p *provider, edit func(*shard.Config)) *world {
+	t.Helper()
+	w := &world{t: t, p: p, disk: durabletest.NewDisk(), key: demand.Key{Run: 1}}
+	j, err := journal.Open(journal.Options{Files: w.disk.FS(), Dir: "j", Actor: "shard/s1", Writer: "0123456789abcdef"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := shard.Config{Providers: map[string]shard.Provider{"p": p.as(1)}, Rails: rails.Default(), Journal: j}
+	if edit != nil {
+		edit(&cfg)
+	}
+	if w.Shard, err = shard.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// step does one cycle, and lets what it did take effect.
+func (w *world) step() shard.Report {
+	w.t.Helper()
+	r, err := w.Step(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.p.tick()
+	return r
+}
+
+// report reports that a tenant wants so many machines of profile small; 0 is a roll-up
+// without rows.
+func (w *world) report(tenant string, priority int32, n int) demand.Outcome {
+	w.t.Helper()
+	w.key.Number++
+	r := demand.RollUp{Tenant: tenant, Key: w.key}
+	if n > 0 {
+		r.Rows = []demand.Row{{Profile: "small", Priority: priority, Count: n}}
+	}
+	out, err := w.Report(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return out
+}
+
+// said returns what the journal says, counted by kind, outcome and reason.
+func (w *world) said() map[string]int {
+	w.t.Helper()
+	out := make(map[string]int)
+	for e, err := range journal.Replay(journal.Export(w.disk.FS(), "j")) {
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		name := e.Kind + " " + e.Outcome
+		if e.Reason != "" {
+			name += " " + e.Reason
+		}
+		out[name] += max(1, e.Count)
+	}
+	return out
+}

@@ -1,0 +1,253 @@
+// Package shard turns the demand of tenants into machines.
+//
+// It works in cycles: it has its providers list their machines, decides what to do about
+// them, keeps back what the rails do not let through, writes down what is left, does it,
+// and writes down what became of it. Each of these steps is a room below this package with
+// a promise of its own; here they are put in their order.
+//
+// A shard goes on as long as its providers answer. It asks no coordinator: what it needs of
+// one, such as quotas, is handed to it, and what it knew last counts.
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/shard/decision"
+	"github.com/fealty-io/fealty/internal/shard/demand"
+	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/rails"
+)
+
+// Defaults of [Config].
+const (
+	DefaultEvery       = time.Second
+	DefaultListTimeout = 5 * time.Second
+)
+
+// Provider is one that has machines.
+type Provider interface {
+	execution.Provider
+
+	// List returns all machines, or what changed since a revision that it returned before; ""
+	// asks for all. It reads, and carries no token. It returns when ctx ends.
+	List(ctx context.Context, since string) (inventory.Listing, error)
+}
+
+// Clock tells the time.
+type Clock interface{ Now() time.Time }
+
+type systemClock struct{}
+
+func (systemClock) Now() time.Time { return time.Now() }
+
+// Journal keeps what was decided: [journal.Journal].
+type Journal interface {
+	Cycle([]journal.Entry) []journal.Entry
+	Append([]journal.Entry) error
+}
+
+// Config is what a shard is made of.
+type Config struct {
+	// Providers have the machines, by their names. At least one is required.
+	Providers map[string]Provider
+
+	// Quotas returns the quotas in force. Nil: there are none.
+	Quotas func() map[decision.Quota]int
+
+	// Policy is what is chosen for the decision.
+	Policy decision.Policy
+
+	// Rails are those that hold. The zero value has none: programs take rails.Default.
+	Rails rails.Rails
+
+	// Execution says how what was decided is carried out; its clock is Clock.
+	Execution execution.Options
+
+	// Journal takes what was decided. Required: nothing is done that is not written down.
+	Journal Journal
+
+	// Every is the time from one cycle to the next. Zero means 1 second.
+	Every time.Duration
+
+	// ListTimeout is how long a provider may take to list its machines. Zero means 5 seconds.
+	ListTimeout time.Duration
+
+	// Clock tells when pauses are over. Nil: the system's.
+	Clock Clock
+
+	// Log gets what needs somebody's attention. Nil: nobody does.
+	Log *slog.Logger
+}
+
+// Shard decides about machines. [Shard.Run] has it work; its other methods may be called by
+// several goroutines, but Step by one.
+type Shard struct {
+	cfg    Config
+	book   *demand.Book
+	pool   *execution.Pool
+	paused atomic.Bool
+
+	inventory inventory.Inventory // owned by Step
+	listed    map[string]bool     // providers, since the start; owned by Step
+	owed      []journal.Entry     // outcomes that could not be written yet; owned by Step
+
+	mu      sync.Mutex
+	ready   bool                    // every provider was listed since the start; guarded by mu
+	running map[string][]demand.Row // what works for each tenant; guarded by mu
+	last    Report                  // guarded by mu
+}
+
+// ErrUnready is matched while a provider was not listed since the shard started.
+var ErrUnready = errors.New("not every provider was listed yet")
+
+// New returns a shard. It starts nothing.
+func New(cfg Config) (*Shard, error) {
+	switch {
+	case len(cfg.Providers) == 0 || len(cfg.Providers) > inventory.MaxProviders:
+		return nil, fmt.Errorf("shard: Config.Providers are %d, want 1 to %d", len(cfg.Providers),
+			inventory.MaxProviders)
+	case cfg.Journal == nil:
+		return nil, errors.New("shard: Config.Journal is missing, and nothing is done that is not written down")
+	case cfg.Every < 0 || cfg.ListTimeout < 0:
+		return nil, fmt.Errorf("shard: Config.Every is %v and Config.ListTimeout %v, and neither may be negative",
+			cfg.Every, cfg.ListTimeout)
+	}
+	for name := range cfg.Providers {
+		if !inventory.ValidName(name) {
+			return nil, fmt.Errorf("shard: Config.Providers has %.80q, want names of 1 to %d bytes of printable "+
+				"ASCII without blanks",
+				name, inventory.MaxNameBytes)
+		}
+	}
+	if cfg.Every == 0 {
+		cfg.Every = DefaultEvery
+	}
+	if cfg.ListTimeout == 0 {
+		cfg.ListTimeout = DefaultListTimeout
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = systemClock{}
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Execution.Now = cfg.Clock.Now
+	providers := make(map[string]execution.Provider, len(cfg.Providers))
+	for name, p := range cfg.Providers {
+		providers[name] = p
+	}
+	pool, err := execution.NewPool(providers, cfg.Execution)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Providers = maps.Clone(cfg.Providers)
+	s := &Shard{cfg: cfg, pool: pool, book: demand.NewBook(demand.Options{Quarantine: cfg.Rails.Quarantine}),
+		inventory: inventory.Inventory{Quarantine: cfg.Rails.Quarantine}, listed: make(map[string]bool)}
+	s.paused.Store(cfg.Rails.Paused)
+	return s, nil
+}
+
+// Run works until ctx ends, and returns its error. A cycle that fails is logged, and the
+// next one tries again. Once the process was fenced there is no next one, and Run waits for
+// ctx so that people can look at it; its error matches fence.ErrEnded then.
+func (s *Shard) Run(ctx context.Context) error {
+	every := time.NewTicker(s.cfg.Every)
+	defer every.Stop()
+	for {
+		if _, err := s.Step(ctx); err != nil && ctx.Err() == nil {
+			s.cfg.Log.ErrorContext(ctx, "a cycle of the shard failed", "err", err)
+		}
+		select {
+		case <-s.pool.Fenced():
+			<-ctx.Done()
+			return s.pool.Err()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-every.C:
+		}
+	}
+}
+
+// Report takes the demand of a tenant. See [demand.Book.Report].
+//
+// While a provider was not listed since the start nobody knows what a tenant has, so that a
+// roll-up which drops all of it looks like any other: the error matches [ErrUnready], and
+// the operator sends it again.
+func (s *Shard) Report(r demand.RollUp) (demand.Outcome, error) {
+	s.mu.Lock()
+	ready, running := s.ready, s.running[r.Tenant]
+	s.mu.Unlock()
+	if !ready {
+		return "", fmt.Errorf("shard: the roll-up of tenant %.80q was not taken: %w: send it again in a moment",
+			r.Tenant, ErrUnready)
+	}
+	return s.book.Report(r, running)
+}
+
+// Pause says whether nothing is executed from the next cycle on: the kill switch. It needs
+// nobody but this process.
+func (s *Shard) Pause(paused bool) { s.paused.Store(paused) }
+
+// Own says that a domain is this shard's again, under an ownership that its receivers
+// promised.
+func (s *Shard) Own(domain string) { s.pool.Own(domain) }
+
+// Fenced is closed when this process was fenced: the moment to raise an incident.
+func (s *Shard) Fenced() <-chan struct{} { return s.pool.Fenced() }
+
+// Last returns the report of the last cycle; the zero Report before the first. What it
+// refers to is shared, and nobody changes it.
+func (s *Shard) Last() Report {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
+
+// Report is what happened in one cycle.
+type Report struct {
+	At       time.Time
+	Machines map[inventory.State]int
+	// Providers are those whose machines were left alone, and why.
+	Providers map[string]error
+	Vanished  []inventory.Key
+	// Held are the tenants whose newest roll-up waits to be confirmed.
+	Held []string
+	// Unreported are the tenants that have machines and did not report since the start.
+	Unreported []string
+	Paused     bool
+	Rulings    []rails.Ruling
+	Results    []execution.Result // of the rulings that were to be executed, in their order
+}
+
+// Executed counts the results of an outcome.
+func (r Report) Executed(o execution.Outcome) (n int) {
+	for i := range r.Results {
+		if r.Results[i].Outcome == o {
+			n++
+		}
+	}
+	return n
+}
+
+// Ruled counts the rulings of a verdict.
+func (r Report) Ruled(v rails.Verdict) (n int) {
+	for i := range r.Rulings {
+		if r.Rulings[i].Verdict == v {
+			n++
+		}
+	}
+	return n
+}
+
+// sorted returns the keys of a set in order.
+func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }

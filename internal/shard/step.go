@@ -1,0 +1,221 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/shard/decision"
+	"github.com/fealty-io/fealty/internal/shard/demand"
+	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/rails"
+)
+
+// Step is one cycle. The report says what happened as far as it went.
+//
+// Errors: that of the journal, and nothing was executed that is not in it; what fenced the
+// process, in this cycle or before: it does nothing any more.
+func (s *Shard) Step(ctx context.Context) (Report, error) {
+	if err := s.pool.Err(); err != nil {
+		return Report{}, err
+	}
+	report := Report{At: s.cfg.Clock.Now(), Paused: s.paused.Load(), Held: s.book.Held()}
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.last = report
+	}()
+	s.list(ctx, &report)
+	in, facts := s.look(&report)
+	held := s.cfg.Rails
+	held.Paused = report.Paused
+	report.Rulings = held.Rule(decision.Decide(in), facts)
+
+	// What was done is in the journal before anything more is.
+	if err := s.cfg.Journal.Append(s.owed); err != nil {
+		return report, fmt.Errorf("shard: what the last cycle did could not be written down, and nothing is done "+
+			"before that: %w", err)
+	}
+	s.owed = nil
+	var actions []decision.Action
+	entries := make([]journal.Entry, 0, len(report.Rulings))
+	for _, r := range report.Rulings {
+		e := entryOf(r.Action)
+		switch r.Verdict {
+		case rails.Execute:
+			actions = append(actions, r.Action)
+			e.Outcome = journal.Begun
+		case rails.Capped:
+			e.Outcome, e.Reason = journal.Capped, string(r.Reason)
+		case rails.Suppressed:
+			e.Outcome, e.Reason = journal.Suppressed, string(r.Reason)
+		}
+		entries = append(entries, e)
+	}
+	if err := s.cfg.Journal.Append(s.cfg.Journal.Cycle(entries)); err != nil {
+		return report, fmt.Errorf("shard: what was decided could not be written down, and nothing of it was done: %w",
+			err)
+	}
+	report.Results = s.pool.Execute(ctx, actions)
+	for _, r := range report.Results {
+		e := entryOf(r.Action)
+		e.Outcome = string(r.Outcome)
+		if r.Err != nil {
+			e.Error = r.Err.Error()
+		}
+		s.owed = append(s.owed, e)
+	}
+	s.tell(ctx, &report)
+	if err := s.cfg.Journal.Append(s.owed); err != nil {
+		return report, fmt.Errorf("shard: what was done could not be written down: the next cycle does it first: %w",
+			err)
+	}
+	s.owed = nil
+	return report, s.pool.Err()
+}
+
+func entryOf(a decision.Action) journal.Entry {
+	return journal.Entry{Kind: string(a.Kind), Machine: a.Machine.String(), Tenant: a.Tenant, For: a.For,
+		Profile: a.Profile,
+		Domain:  a.Domain, Priority: a.Priority, Operation: a.Operation}
+}
+
+// list has all providers list their machines, at once.
+func (s *Shard) list(ctx context.Context, report *Report) {
+	type answer struct {
+		name    string
+		listing inventory.Listing
+		err     error
+	}
+	answers := make(chan answer, len(s.cfg.Providers))
+	var asking sync.WaitGroup
+	for name, p := range s.cfg.Providers {
+		since := s.inventory.Revision(name)
+		asking.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, s.cfg.ListTimeout)
+			defer cancel()
+			l, err := p.List(ctx, since)
+			answers <- answer{name, l, err}
+		})
+	}
+	asking.Wait()
+	close(answers)
+	s.inventory.Begin()
+	report.Providers = make(map[string]error)
+	for a := range answers {
+		var changes inventory.Changes
+		if a.err == nil {
+			changes, a.err = s.inventory.Reconcile(a.name, a.listing)
+		}
+		if a.err != nil {
+			report.Providers[a.name] = a.err
+			s.cfg.Log.WarnContext(ctx, "a provider's machines are left alone in this cycle", "provider", a.name, "err",
+				a.err)
+			continue
+		}
+		s.listed[a.name] = true
+		report.Vanished = append(report.Vanished, changes.Vanished...)
+	}
+	s.pool.Retain(func(k inventory.Key) bool { return s.inventory.Get(k) != nil })
+}
+
+// look puts together what is decided about, and what the rails go by.
+func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
+	in := decision.Input{Machines: make([]*inventory.Machine, 0, s.inventory.Len()), Demand: s.book.Rows(),
+		Held: make(map[inventory.Key]struct{}), Silent: s.inventory.Silent(), Policy: s.cfg.Policy}
+	if s.cfg.Quotas != nil {
+		in.Quotas = s.cfg.Quotas()
+	}
+	facts := rails.Facts{Configured: make(map[string]int), Reported: make(map[string]bool),
+		Unlisted: len(s.listed) < len(s.cfg.Providers)}
+	for tenant := range in.Demand {
+		facts.Reported[tenant] = true
+	}
+	holds := s.pool.Holds(report.At)
+	report.Machines = make(map[inventory.State]int)
+	unreported := make(map[string]bool)
+	type row struct {
+		tenant, profile string
+		priority        int32
+	}
+	working := make(map[row]int)
+	for m := range s.inventory.All() {
+		report.Machines[m.State]++
+		switch m.State {
+		case inventory.Idle:
+			facts.Idle++
+		case inventory.Configured:
+			facts.Configured[m.Tenant]++
+		}
+		if m.Tenant != "" && !facts.Reported[m.Tenant] {
+			unreported[m.Tenant] = true
+		}
+		if m.State == inventory.Configured || m.State == inventory.Configuring {
+			working[row{m.Tenant, m.Profile, m.Priority}]++
+		}
+		hold, held := holds[m.Key]
+		if held || m.Domain != "" && s.pool.Moved(m.Domain) {
+			in.Held[m.Key] = struct{}{}
+		}
+		// What may have been done counts as done, so that nobody gets two for one.
+		if held && hold.Doubt && m.State == hold.Action.Kind.From() {
+			after := hold.Action.After(*m)
+			m = &after
+		}
+		in.Machines = append(in.Machines, m)
+	}
+	facts.Unreported = len(unreported) > 0
+	report.Unreported = sorted(unreported)
+	running := make(map[string][]demand.Row)
+	for r, n := range working {
+		running[r.tenant] = append(running[r.tenant], demand.Row{Profile: r.profile, Priority: r.priority, Count: n})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running = running
+	s.ready = s.ready || !facts.Unlisted
+	return in, facts
+}
+
+// tell logs what needs somebody's attention.
+func (s *Shard) tell(ctx context.Context, report *Report) {
+	type failed struct {
+		outcome execution.Outcome
+		domain  string // of Moved
+	}
+	first, counts := make(map[failed]execution.Result), make(map[failed]int)
+	for _, r := range report.Results {
+		if r.Outcome == execution.Executed || r.Outcome == execution.PutOff {
+			continue
+		}
+		f := failed{outcome: r.Outcome}
+		if r.Outcome == execution.Moved {
+			f.domain = r.Action.Domain
+		}
+		if counts[f]++; counts[f] == 1 {
+			first[f] = r
+		}
+	}
+	for f, r := range first {
+		log := s.cfg.Log.With("actions", counts[f], "first", r.Action.Machine.String(), "kind", string(r.Action.Kind),
+			"err", r.Err)
+		switch f.outcome {
+		case execution.Fenced:
+			log.ErrorContext(ctx, "this process was fenced and acts no more: look for another process with its "+
+				"identity")
+		case execution.Moved:
+			log.ErrorContext(ctx, "a domain belongs to somebody else, and nothing is done in it any more", "domain",
+				f.domain)
+		default:
+			log.WarnContext(ctx, "actions failed, and their machines are left alone for a while", "outcome",
+				string(f.outcome))
+		}
+	}
+	if took := s.cfg.Clock.Now().Sub(report.At); took > max(s.cfg.Every, time.Second) {
+		s.cfg.Log.WarnContext(ctx, "a cycle took longer than the pause between two", "took", took, "actions",
+			len(report.Results))
+	}
+}
