@@ -135,6 +135,7 @@ var levels = []struct {
 	{"internal/shard/demand", 4, "what tenants want, of profiles as machines have them"},
 	{"internal/shard/decision", 5, "what is done, from machines and demand"},
 	{"internal/shard/rails", 6, "what of a decision is executed"},
+	{"internal/shard/notice", 6, "who is told what it is about to lose, and until when"},
 	{"internal/shard/execution", 6, "what was decided, at the providers"},
 	{"internal/shard/journal", 3, "what was decided, on disk, in the form of the audit log"},
 	{"internal/shard/session", 7, "what operators say and are told, over the API"},
@@ -257,6 +258,8 @@ var pure = []struct{ path, not string }{
 	{"internal/shard/decision", "os"},
 	{"internal/shard/rails", "net"},
 	{"internal/shard/rails", "os"},
+	{"internal/shard/notice", "net"},
+	{"internal/shard/notice", "os"},
 }
 
 // testOnly is what no program contains: it stands in _test.go files and in

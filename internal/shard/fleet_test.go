@@ -38,14 +38,16 @@ type provider struct {
 
 func newProvider() *provider {
 	ledger := fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true})
-	return &provider{gate: fence.NewGate(fence.InMemory(ledger), 0), machines: make(map[string]inventory.Machine), changed: make(map[string]int)}
+	return &provider{gate: fence.NewGate(fence.InMemory(ledger), 0), machines: make(map[string]inventory.Machine),
+		changed: make(map[string]int)}
 }
 
 // with adds n machines of profile small in a state, and returns the provider.
 func (p *provider) with(n int, state inventory.State, tenant string, priority int32) *provider {
 	for range n {
 		id := fmt.Sprint("m", len(p.machines))
-		p.set(inventory.Machine{Key: inventory.Key{ID: id}, Profile: "small", State: state, Tenant: tenant, Priority: priority, Price: 1})
+		p.set(inventory.Machine{Key: inventory.Key{ID: id}, Profile: "small", State: state, Tenant: tenant,
+			Priority: priority, Price: 1})
 	}
 	return p
 }
@@ -111,7 +113,8 @@ func (p *provider) as(life uint32) shard.Provider {
 	for n := uint32(1); n < life; n++ {
 		lineage = append(lineage, fence.Incarnation{byte(n)})
 	}
-	sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(0, life), Incarnation: fence.Incarnation{byte(life)}, Lineage: lineage})
+	sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(0, life),
+		Incarnation: fence.Incarnation{byte(life)}, Lineage: lineage})
 	if err != nil {
 		panic(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/execution"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/notice"
 	"github.com/fealty-io/fealty/internal/shard/rails"
 )
 
@@ -70,6 +71,10 @@ type Config struct {
 	// Rails are those that hold. The zero value has none: programs take rails.Default.
 	Rails rails.Rails
 
+	// Grace is the time that a tenant has before a machine that it is told of is drained. Zero
+	// means none: it is drained at once.
+	Grace time.Duration
+
 	// Execution says how what was decided is carried out; its clock is Clock.
 	Execution execution.Options
 
@@ -92,10 +97,11 @@ type Config struct {
 // Shard decides about machines. [Shard.Run] has it work; its other methods may be called by
 // several goroutines, but Step by one.
 type Shard struct {
-	cfg    Config
-	book   *demand.Book
-	pool   *execution.Pool
-	paused atomic.Bool
+	cfg     Config
+	book    *demand.Book
+	pool    *execution.Pool
+	notices *notice.Board
+	paused  atomic.Bool
 
 	inventory inventory.Inventory // owned by Step
 	listed    map[string]bool     // providers, since the start; owned by Step
@@ -105,6 +111,7 @@ type Shard struct {
 	ready   bool                    // every provider was listed since the start; guarded by mu
 	running map[string][]demand.Row // what works for each tenant; guarded by mu
 	last    Report                  // guarded by mu
+	changed chan struct{}           // closed when the next cycle is over; guarded by mu
 }
 
 // ErrUnready is matched while a provider was not listed since the shard started.
@@ -118,9 +125,9 @@ func New(cfg Config) (*Shard, error) {
 			inventory.MaxProviders)
 	case cfg.Journal == nil:
 		return nil, errors.New("shard: Config.Journal is missing, and nothing is done that is not written down")
-	case cfg.Every < 0 || cfg.ListTimeout < 0:
-		return nil, fmt.Errorf("shard: Config.Every is %v and Config.ListTimeout %v, and neither may be negative",
-			cfg.Every, cfg.ListTimeout)
+	case cfg.Every < 0 || cfg.ListTimeout < 0 || cfg.Grace < 0:
+		return nil, fmt.Errorf("shard: Config.Every is %v, ListTimeout %v and Grace %v, and none may be negative",
+			cfg.Every, cfg.ListTimeout, cfg.Grace)
 	}
 	for name := range cfg.Providers {
 		if !inventory.ValidName(name) {
@@ -151,7 +158,8 @@ func New(cfg Config) (*Shard, error) {
 		return nil, err
 	}
 	cfg.Providers = maps.Clone(cfg.Providers)
-	s := &Shard{cfg: cfg, pool: pool, book: demand.NewBook(demand.Options{Quarantine: cfg.Rails.Quarantine}),
+	s := &Shard{cfg: cfg, pool: pool, notices: notice.NewBoard(cfg.Grace), changed: make(chan struct{}),
+		book: demand.NewBook(demand.Options{Quarantine: cfg.Rails.Quarantine}),
 		inventory: inventory.Inventory{Quarantine: cfg.Rails.Quarantine}, listed: make(map[string]bool)}
 	s.paused.Store(cfg.Rails.Paused)
 	return s, nil
@@ -192,6 +200,23 @@ func (s *Shard) Report(r demand.RollUp) (demand.Outcome, error) {
 			r.Tenant, ErrUnready)
 	}
 	return s.book.Report(r, running)
+}
+
+// Notices returns the machines that a tenant is about to lose, in the order in which it
+// does.
+func (s *Shard) Notices(tenant string) []notice.Notice { return s.notices.Of(tenant) }
+
+// Release says that a tenant does not need a machine any more of which it was told, and
+// reports whether it was: it is drained with the next cycle.
+func (s *Shard) Release(tenant string, machine inventory.Key) bool {
+	return s.notices.Release(tenant, machine)
+}
+
+// Changed returns a channel that is closed when the next cycle is over.
+func (s *Shard) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
 }
 
 // Pause says whether nothing is executed from the next cycle on: the kill switch. It needs

@@ -48,7 +48,8 @@ func TestDemandBecomesMachines(t *testing.T) {
 		t.Errorf("asked for %q", before)
 	}
 	said := w.said()
-	for name, want := range map[string]int{"create begun": 4, "create executed": 4, "assign begun": 4, "assign executed": 4,
+	for name, want := range map[string]int{"create begun": 4, "create executed": 4, "assign begun": 4,
+		"assign executed": 4,
 		"reclaim begun": 3, "reclaim executed": 3, "reclaim capped blast-radius": 2, "release executed": 3} {
 		if said[name] != want {
 			t.Errorf("the journal has %d of %q, want %d", said[name], name, want)
@@ -103,7 +104,8 @@ func TestWipe(t *testing.T) {
 func TestWipeAfterAStart(t *testing.T) {
 	p := newProvider().with(1000, inventory.Configured, "red", 5)
 	w := run(t, p, nil)
-	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err, shard.ErrUnready) {
+	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err,
+		shard.ErrUnready) {
 		t.Errorf("before anybody knows what there is: %v", err)
 	}
 	w.step()
@@ -136,7 +138,8 @@ func TestPaused(t *testing.T) {
 	for _, ruling := range r.Rulings {
 		would[ruling.Would]++
 	}
-	if !r.Paused || r.Ruled(rails.Suppressed) != 101 || would[rails.Execute] != 6 || would[rails.Capped] != 95 || len(r.Results) != 0 || len(p.calls()) != 0 {
+	if !r.Paused || r.Ruled(rails.Suppressed) != 101 || would[rails.Execute] != 6 || would[rails.Capped] != 95 ||
+		len(r.Results) != 0 || len(p.calls()) != 0 {
 		t.Errorf("%d are suppressed, would be %v; %q", r.Ruled(rails.Suppressed), would, p.calls())
 	}
 	w.Pause(false)
@@ -179,8 +182,10 @@ func TestProviderThatDoesNotAnswer(t *testing.T) {
 			l.Full = true
 			return l, nil
 		},
-		"an empty one":    func(l inventory.Listing) (inventory.Listing, error) { return inventory.Listing{Full: true}, nil },
-		"of another name": func(l inventory.Listing) (inventory.Listing, error) { l.Machines[0].Provider = "x"; return l, nil },
+		"an empty one":    func(l inventory.Listing) (inventory.Listing, error) { return inventory.Listing{Full: true},
+			nil },
+		"of another name": func(l inventory.Listing) (inventory.Listing,
+			error) { l.Machines[0].Provider = "x"; return l, nil },
 	} {
 		p, q := newProvider().with(20, inventory.Configured, "red", 5), newProvider().with(20, inventory.Idle, "", 0)
 		w := run(t, p, func(c *shard.Config) { c.Providers["q"] = q.as(1) })
@@ -191,7 +196,8 @@ func TestProviderThatDoesNotAnswer(t *testing.T) {
 		p.listing = answer
 		check := func() {
 			t.Helper()
-			if r := w.step(); len(r.Providers) != 1 || r.Providers["p"] == nil || r.Machines[inventory.Configured] < 20 || len(p.calls()) != 0 {
+			if r := w.step(); len(r.Providers) != 1 || r.Providers["p"] == nil ||
+				r.Machines[inventory.Configured] < 20 || len(p.calls()) != 0 {
 				t.Errorf("%s: %v, %v", name, r.Providers, r.Machines)
 			}
 			q.tick()
@@ -216,7 +222,8 @@ func TestProviderThatWasNeverSeen(t *testing.T) {
 	w := run(t, p, func(c *shard.Config) { c.Providers["q"] = q.as(1) })
 	p.listing = func(l inventory.Listing) (inventory.Listing, error) { return l, errors.New("no") }
 	w.step()
-	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err, shard.ErrUnready) {
+	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err,
+		shard.ErrUnready) {
 		t.Errorf("%v", err)
 	}
 	p.listing = nil
@@ -334,7 +341,8 @@ func TestFenced(t *testing.T) {
 		t.Errorf("%v: %d fenced, %d put off", err, r.Executed(execution.Fenced), r.Executed(execution.PutOff))
 	}
 	lists := p.cycles()
-	if _, err = zombie.Step(t.Context()); !errors.Is(err, fence.ErrEnded) || len(p.calls()) != 0 || p.cycles() != lists {
+	if _, err = zombie.Step(t.Context()); !errors.Is(err, fence.ErrEnded) || len(p.calls()) != 0 ||
+		p.cycles() != lists {
 		t.Errorf("%v", err)
 	}
 	select {
@@ -437,6 +445,43 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// A tenant is told of what it loses, and has its time, or lets it go; what it wants again
+// stays.
+func TestNotices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProvider().with(40, inventory.Configured, "red", 5)
+		w := run(t, p, func(c *shard.Config) { c.Grace = 10 * time.Second })
+		w.step()
+		w.report("red", 5, 38)
+		changed := w.Changed()
+		if r := w.step(); r.Ruled(rails.Noticed) != 2 || len(w.Notices("red")) != 2 || len(p.calls()) != 0 {
+			t.Errorf("%+v", r.Rulings)
+		}
+		<-changed
+		first := w.Notices("red")[0].Machine
+		if w.Release("blue", first) || !w.Release("red", first) {
+			t.Error("another tenant lets it go")
+		}
+		if w.step(); !slices.Equal(p.calls(), []string{"drain " + first.ID}) {
+			t.Error("it is let go, and stays")
+		}
+		time.Sleep(10 * time.Second)
+		if w.step(); len(p.calls()) != 1 || p.count(inventory.Configured, "red") != 38 {
+			t.Error("its time is over, and it stays")
+		}
+		w.report("red", 5, 37)
+		w.step()
+		w.report("red", 5, 38)
+		time.Sleep(10 * time.Second)
+		if w.step(); len(w.Notices("red")) != 0 || len(p.calls()) != 0 {
+			t.Error("it is wanted again, and goes")
+		}
+		if said := w.said(); said["reclaim noticed grace"] != 3 || said["reclaim executed"] != 2 {
+			t.Errorf("the journal says %v", said)
+		}
+	})
+}
+
 func TestConfig(t *testing.T) {
 	good := func() shard.Config {
 		return shard.Config{Providers: map[string]shard.Provider{"p": newProvider().as(1)}, Journal: &journal.Journal{}}
@@ -451,6 +496,7 @@ func TestConfig(t *testing.T) {
 		func(c *shard.Config) { c.Journal = nil },
 		func(c *shard.Config) { c.Every = -1 },
 		func(c *shard.Config) { c.ListTimeout = -1 },
+		func(c *shard.Config) { c.Grace = -1 },
 		func(c *shard.Config) { c.Execution.Concurrency = -1 },
 	} {
 		cfg := good()

@@ -27,12 +27,15 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.last = report
+		close(s.changed)
+		s.changed = make(chan struct{})
 	}()
 	s.list(ctx, &report)
 	in, facts := s.look(&report)
 	held := s.cfg.Rails
 	held.Paused = report.Paused
 	report.Rulings = held.Rule(decision.Decide(in), facts)
+	s.notify(&report)
 
 	// What was done is in the journal before anything more is.
 	if err := s.cfg.Journal.Append(s.owed); err != nil {
@@ -44,14 +47,9 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	entries := make([]journal.Entry, 0, len(report.Rulings))
 	for _, r := range report.Rulings {
 		e := entryOf(r.Action)
-		switch r.Verdict {
-		case rails.Execute:
+		if e.Outcome, e.Reason = string(r.Verdict), string(r.Reason); r.Verdict == rails.Execute {
 			actions = append(actions, r.Action)
 			e.Outcome = journal.Begun
-		case rails.Capped:
-			e.Outcome, e.Reason = journal.Capped, string(r.Reason)
-		case rails.Suppressed:
-			e.Outcome, e.Reason = journal.Suppressed, string(r.Reason)
 		}
 		entries = append(entries, e)
 	}
@@ -81,6 +79,24 @@ func entryOf(a decision.Action) journal.Entry {
 	return journal.Entry{Kind: string(a.Kind), Machine: a.Machine.String(), Tenant: a.Tenant, For: a.For,
 		Profile: a.Profile,
 		Domain:  a.Domain, Priority: a.Priority, Operation: a.Operation}
+}
+
+// notify tells tenants of machines that they are about to lose, and keeps back what they
+// have time for.
+func (s *Shard) notify(report *Report) {
+	var execute []decision.Action
+	var places []int
+	for i, r := range report.Rulings {
+		if r.Verdict == rails.Execute {
+			execute, places = append(execute, r.Action), append(places, i)
+		}
+	}
+	for i, due := range s.notices.Due(execute, report.At) {
+		if !due {
+			r := &report.Rulings[places[i]]
+			r.Verdict, r.Reason = rails.Noticed, rails.Grace
+		}
+	}
 }
 
 // list has all providers list their machines, at once.

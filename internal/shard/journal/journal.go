@@ -62,6 +62,7 @@ const (
 	Begun      = "begun" // it is about to be executed
 	Capped     = "capped"
 	Suppressed = "suppressed"
+	Noticed    = "noticed"
 )
 
 // actionOpened is the action of an entry that begins a chain.
@@ -84,7 +85,9 @@ type Entry struct {
 }
 
 // keptBack reports whether the action was not executed: the next cycle decides it again.
-func (e *Entry) keptBack() bool { return e.Outcome == Capped || e.Outcome == Suppressed }
+func (e *Entry) keptBack() bool {
+	return e.Outcome == Capped || e.Outcome == Suppressed || e.Outcome == Noticed
+}
 
 // Options say where a journal is, and whose.
 type Options struct {

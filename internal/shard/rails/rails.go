@@ -52,6 +52,7 @@ const (
 	Execute    Verdict = "execute"
 	Capped     Verdict = "capped"     // the next cycle comes to it
 	Suppressed Verdict = "suppressed" // it waits until its reason is gone
+	Noticed    Verdict = "noticed"    // its tenant was told, and has time: see package notice
 )
 
 // Reason says which rail held an action back.
@@ -63,6 +64,7 @@ const (
 	FirstReport  Reason = "first-report"
 	FirstListing Reason = "first-listing"
 	Paused       Reason = "paused"
+	Grace        Reason = "grace" // of Noticed
 )
 
 // Ruling is what the rails say of one action.
