@@ -272,6 +272,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"CoordinatorService.ForgetCoordinator", "not found: it said nothing since", nil},
 		{"ManifestService.ForgetKeeperKey", "not found: no copy of that key is left", nil},
 		{"SnapshotService.Poll", gone, nil},
+		{"ShardService.Session", "asked of a shard: a roll-up that was reported changes nothing", nil},
 		{"NodeService.LeaveCluster", agents, nil},
 		{"NodeService.ApplyNodeEmergency", agents, nil},
 		{"NodeService.RenewIdentity", agents, nil},

@@ -108,14 +108,11 @@ type Shard struct {
 	owed      []journal.Entry     // outcomes that could not be written yet; owned by Step
 
 	mu      sync.Mutex
-	ready   bool                    // every provider was listed since the start; guarded by mu
-	running map[string][]demand.Row // what works for each tenant; guarded by mu
-	last    Report                  // guarded by mu
-	changed chan struct{}           // closed when the next cycle is over; guarded by mu
+	ready   bool                          // every provider was listed since the start; guarded by mu
+	tallies map[string][]*inventory.Tally // of each tenant; guarded by mu
+	last    Report                        // guarded by mu
+	changed chan struct{}                 // closed when the next cycle is over; guarded by mu
 }
-
-// ErrUnready is matched while a provider was not listed since the shard started.
-var ErrUnready = errors.New("not every provider was listed yet")
 
 // New returns a shard. It starts nothing.
 func New(cfg Config) (*Shard, error) {
@@ -159,7 +156,7 @@ func New(cfg Config) (*Shard, error) {
 	}
 	cfg.Providers = maps.Clone(cfg.Providers)
 	s := &Shard{cfg: cfg, pool: pool, notices: notice.NewBoard(cfg.Grace), changed: make(chan struct{}),
-		book: demand.NewBook(demand.Options{Quarantine: cfg.Rails.Quarantine}),
+		book:      demand.NewBook(demand.Options{Quarantine: cfg.Rails.Quarantine}),
 		inventory: inventory.Inventory{Quarantine: cfg.Rails.Quarantine}, listed: make(map[string]bool)}
 	s.paused.Store(cfg.Rails.Paused)
 	return s, nil
@@ -189,17 +186,38 @@ func (s *Shard) Run(ctx context.Context) error {
 // Report takes the demand of a tenant. See [demand.Book.Report].
 //
 // While a provider was not listed since the start nobody knows what a tenant has, so that a
-// roll-up which drops all of it looks like any other: the error matches [ErrUnready], and
-// the operator sends it again.
+// roll-up which drops all of it looks like any other: the error matches
+// [demand.ErrUnready], and the operator sends it again.
 func (s *Shard) Report(r demand.RollUp) (demand.Outcome, error) {
 	s.mu.Lock()
-	ready, running := s.ready, s.running[r.Tenant]
+	ready, tallies := s.ready, s.tallies[r.Tenant]
 	s.mu.Unlock()
 	if !ready {
-		return "", fmt.Errorf("shard: the roll-up of tenant %.80q was not taken: %w: send it again in a moment",
-			r.Tenant, ErrUnready)
+		return "", fmt.Errorf("shard: not every provider was listed yet: the roll-up of tenant %.80q: %w: send it "+
+			"again in a moment",
+			r.Tenant, demand.ErrUnready)
+	}
+	var running []demand.Row
+	for _, t := range tallies {
+		for priority, n := range t.Working {
+			running = append(running, demand.Row{Profile: t.Profile, Priority: priority, Count: n})
+		}
 	}
 	return s.book.Report(r, running)
+}
+
+// Capacity returns what a tenant has, as of the last cycle: one tally for each profile of
+// which it has a machine, by the profile's name. Nobody changes what is returned.
+func (s *Shard) Capacity(tenant string) []*inventory.Tally {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tallies[tenant]
+}
+
+// Wanted returns what a tenant wants, as far as it was taken.
+func (s *Shard) Wanted(tenant string) []demand.Row {
+	rows, _ := s.book.Of(tenant)
+	return rows
 }
 
 // Notices returns the machines that a tenant is about to lose, in the order in which it

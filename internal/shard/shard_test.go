@@ -50,7 +50,7 @@ func TestDemandBecomesMachines(t *testing.T) {
 	said := w.said()
 	for name, want := range map[string]int{"create begun": 4, "create executed": 4, "assign begun": 4,
 		"assign executed": 4,
-		"reclaim begun": 3, "reclaim executed": 3, "reclaim capped blast-radius": 2, "release executed": 3} {
+		"reclaim begun":   3, "reclaim executed": 3, "reclaim capped blast-radius": 2, "release executed": 3} {
 		if said[name] != want {
 			t.Errorf("the journal has %d of %q, want %d", said[name], name, want)
 		}
@@ -105,7 +105,7 @@ func TestWipeAfterAStart(t *testing.T) {
 	p := newProvider().with(1000, inventory.Configured, "red", 5)
 	w := run(t, p, nil)
 	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err,
-		shard.ErrUnready) {
+		demand.ErrUnready) {
 		t.Errorf("before anybody knows what there is: %v", err)
 	}
 	w.step()
@@ -182,10 +182,15 @@ func TestProviderThatDoesNotAnswer(t *testing.T) {
 			l.Full = true
 			return l, nil
 		},
-		"an empty one":    func(l inventory.Listing) (inventory.Listing, error) { return inventory.Listing{Full: true},
-			nil },
+		"an empty one": func(l inventory.Listing) (inventory.Listing, error) {
+			return inventory.Listing{Full: true},
+				nil
+		},
 		"of another name": func(l inventory.Listing) (inventory.Listing,
-			error) { l.Machines[0].Provider = "x"; return l, nil },
+			error) {
+			l.Machines[0].Provider = "x"
+			return l, nil
+		},
 	} {
 		p, q := newProvider().with(20, inventory.Configured, "red", 5), newProvider().with(20, inventory.Idle, "", 0)
 		w := run(t, p, func(c *shard.Config) { c.Providers["q"] = q.as(1) })
@@ -223,7 +228,7 @@ func TestProviderThatWasNeverSeen(t *testing.T) {
 	p.listing = func(l inventory.Listing) (inventory.Listing, error) { return l, errors.New("no") }
 	w.step()
 	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err,
-		shard.ErrUnready) {
+		demand.ErrUnready) {
 		t.Errorf("%v", err)
 	}
 	p.listing = nil

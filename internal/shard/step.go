@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/shard/decision"
-	"github.com/fealty-io/fealty/internal/shard/demand"
 	"github.com/fealty-io/fealty/internal/shard/execution"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
@@ -153,11 +152,7 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 	holds := s.pool.Holds(report.At)
 	report.Machines = make(map[inventory.State]int)
 	unreported := make(map[string]bool)
-	type row struct {
-		tenant, profile string
-		priority        int32
-	}
-	working := make(map[row]int)
+	tally := inventory.NewTallies()
 	for m := range s.inventory.All() {
 		report.Machines[m.State]++
 		switch m.State {
@@ -169,9 +164,7 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 		if m.Tenant != "" && !facts.Reported[m.Tenant] {
 			unreported[m.Tenant] = true
 		}
-		if m.State == inventory.Configured || m.State == inventory.Configuring {
-			working[row{m.Tenant, m.Profile, m.Priority}]++
-		}
+		tally.Add(m)
 		hold, held := holds[m.Key]
 		if held || m.Domain != "" && s.pool.Moved(m.Domain) {
 			in.Held[m.Key] = struct{}{}
@@ -185,13 +178,10 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 	}
 	facts.Unreported = len(unreported) > 0
 	report.Unreported = sorted(unreported)
-	running := make(map[string][]demand.Row)
-	for r, n := range working {
-		running[r.tenant] = append(running[r.tenant], demand.Row{Profile: r.profile, Priority: r.priority, Count: n})
-	}
+	tallies := tally.ByTenant()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.running = running
+	s.tallies = tallies
 	s.ready = s.ready || !facts.Unlisted
 	return in, facts
 }

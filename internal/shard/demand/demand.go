@@ -85,6 +85,10 @@ func (e *InvalidError) Error() string {
 // Is reports that an InvalidError matches [ErrInvalid].
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
 
+// ErrUnready is matched where nobody knows yet what a tenant has: its operator sends the
+// roll-up again in a moment.
+var ErrUnready = errors.New("not ready to take demand")
+
 // ErrFull is matched where one more tenant reports than [MaxTenants].
 var ErrFull = errors.New("too many tenants")
 
@@ -247,6 +251,16 @@ func (b *Book) Rows() map[string][]Row {
 		}
 	}
 	return out
+}
+
+// Of returns the demand of one tenant, and whether it is known: see [Book.Rows].
+func (b *Book) Of(name string) (rows []Row, known bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if t := b.tenants[name]; t != nil {
+		return t.rows, t.known
+	}
+	return nil, false
 }
 
 // Held returns the tenants whose newest roll-up waits to be confirmed, sorted.

@@ -95,7 +95,9 @@ func (b *Board) Of(tenant string) (out []Notice) {
 			out = append(out, p.Notice)
 		}
 	}
-	slices.SortFunc(out, func(a, b Notice) int { return cmp.Or(a.Until.Compare(b.Until),
-		a.Machine.Compare(b.Machine)) })
+	slices.SortFunc(out, func(a, b Notice) int {
+		return cmp.Or(a.Until.Compare(b.Until),
+			a.Machine.Compare(b.Machine))
+	})
 	return out
 }

@@ -1,0 +1,328 @@
+// Package session is what a shard says to the operators of tenants, and hears from them.
+//
+// An operator speaks for the tenant that its certificate names, and for no other: every
+// message says for whom it is, and one that says another name ends the session. What it
+// reports is handed to the shard, and what the shard decided is told with each cycle. An
+// operator that does not read, or sends more than a shard takes, holds up its own session
+// and nothing else.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/shard/demand"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/internal/shard/notice"
+)
+
+const (
+	// HelloTimeout bounds the wait for the first message of an operator.
+	HelloTimeout = 10 * time.Second
+	// MaxMessages bounds what is taken from an operator in one cycle, beside its roll-up.
+	MaxMessages = 1024
+)
+
+// Shard is what sessions ask of one.
+type Shard interface {
+	// Report takes demand. Errors: one that matches demand.ErrInvalid, demand.ErrFull or
+	// demand.ErrUnready; nothing is changed by it.
+	Report(demand.RollUp) (demand.Outcome, error)
+	Wanted(tenant string) []demand.Row
+	Capacity(tenant string) []*inventory.Tally
+	Notices(tenant string) []notice.Notice
+	Release(tenant string, machine inventory.Key) bool
+	// Changed returns a channel that is closed when the next cycle is over.
+	Changed() <-chan struct{}
+	// Fenced is closed when the shard acts no more.
+	Fenced() <-chan struct{}
+}
+
+// Config is what sessions are made of.
+type Config struct {
+	// Name is the shard's. Required.
+	Name string
+	// Shard gets what operators say. Required.
+	Shard Shard
+	// Term returns the term of the leader that this member obeyed last. Nil: none yet.
+	Term func() int64
+	// Log gets who was refused. Nil: nobody does.
+	Log *slog.Logger
+}
+
+// Server serves ShardService.
+type Server struct {
+	fealtyv1.UnimplementedShardServiceServer
+	cfg     Config
+	readers flowcontrol.Readers
+	refused atomic.Uint64
+
+	mu       sync.Mutex
+	sessions map[string]context.CancelCauseFunc // by tenant; guarded by mu
+	opened   map[string]uint64                  // which of a tenant is the newest; guarded by mu
+}
+
+// New returns a server without sessions.
+func New(cfg Config) (*Server, error) {
+	if cfg.Name == "" || cfg.Shard == nil {
+		return nil, errors.New("session: Config.Name and Config.Shard are required")
+	}
+	if cfg.Term == nil {
+		cfg.Term = func() int64 { return 0 }
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{cfg: cfg, sessions: make(map[string]context.CancelCauseFunc), opened: make(map[string]uint64)}, nil
+}
+
+// Refused counts the messages that were for another tenant than that of the caller's
+// certificate, and the callers that had none.
+func (s *Server) Refused() uint64 { return s.refused.Load() }
+
+// Open returns how many sessions there are.
+func (s *Server) Open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.sessions)
+}
+
+// Wait waits for what sessions left behind. The gRPC server has stopped before, and its
+// handlers are over: see grpc.WaitForHandlers.
+func (s *Server) Wait() { s.readers.Wait() }
+
+var (
+	errNewer = status.Error(codes.Aborted, "session: the tenant opened a newer session, which takes the place of "+
+		"this one")
+	errFenced = status.Error(codes.Unavailable, "session: this shard acts no more, as another process is in charge: "+
+		"connect to that one")
+)
+
+// speaks reports whether the caller is the operator of a tenant: an error if not.
+func (s *Server) speaks(ctx context.Context, req *fealtyv1.SessionRequest) error {
+	peer := identity.FromContext(ctx)
+	id := peer.ID
+	if peer.Standing() == identity.Identified && id.Kind() == identity.Operator && id.Name() == req.GetTenant() {
+		return nil
+	}
+	s.refused.Add(1)
+	s.cfg.Log.ErrorContext(ctx, "somebody spoke for a tenant that is not its own", "peer", peer,
+		"tenant", fmt.Sprintf("%.128q", req.GetTenant()))
+	return status.Errorf(codes.PermissionDenied, "session: the certificate of this caller is not that of the "+
+		"operator of tenant %.128q: use the one that was issued to it", req.GetTenant())
+}
+
+// Session is one of an operator.
+func (s *Server) Session(stream fealtyv1.ShardService_SessionServer) error {
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	wait, end := context.WithTimeout(ctx, HelloTimeout)
+	first, err := flowcontrol.Receive(wait, &s.readers, stream.Recv)
+	end()
+	if err != nil {
+		return err
+	}
+	if err := s.speaks(ctx, first); err != nil {
+		return err
+	}
+	run := first.GetHello().GetRun()
+	if run == 0 {
+		return status.Error(codes.InvalidArgument, "session: the first message is no hello with a run above 0: send "+
+			"one")
+	}
+	tenant := first.GetTenant()
+	defer s.open(tenant, cancel)()
+	o := &operator{server: s, stream: stream, ctx: ctx, tenant: tenant, run: run, talk: newTalk()}
+	err = o.converse()
+	if cause := context.Cause(ctx); cause != nil && stream.Context().Err() == nil {
+		return cause // a newer session
+	}
+	return err
+}
+
+// open notes the newest session of a tenant, and ends the one before it.
+func (s *Server) open(tenant string, cancel context.CancelCauseFunc) (closed func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if before := s.sessions[tenant]; before != nil {
+		before(errNewer)
+	}
+	s.opened[tenant]++
+	own := s.opened[tenant]
+	s.sessions[tenant] = cancel
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.opened[tenant] == own {
+			delete(s.sessions, tenant)
+			delete(s.opened, tenant)
+		}
+	}
+}
+
+// operator is the far end of a session.
+type operator struct {
+	server *Server
+	stream fealtyv1.ShardService_SessionServer
+	ctx    context.Context // ends with the session
+	tenant string
+	run    uint64
+	talk   *talk
+}
+
+type received struct {
+	req *fealtyv1.SessionRequest
+	err error
+}
+
+// converse hears and tells until the session ends.
+func (o *operator) converse() error {
+	shard := o.server.cfg.Shard
+	welcome := &fealtyv1.SessionResponse{Message: &fealtyv1.SessionResponse_Welcome{
+		Welcome: &fealtyv1.SessionWelcome{Shard: o.server.cfg.Name, Term: o.server.cfg.Term()}}}
+	if err := o.send(welcome); err != nil {
+		return err
+	}
+	heard := make(chan received)
+	o.server.readers.Go(func() {
+		for {
+			req, err := o.stream.Recv()
+			select {
+			case heard <- received{req, err}:
+			case <-o.ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	for {
+		// Asked for before the state is looked at, so that no change is missed.
+		changed := shard.Changed()
+		if err := o.tell(); err != nil {
+			return err
+		}
+		for left := MaxMessages; ; {
+			from := heard
+			if left == 0 { // the rest waits for the next cycle
+				from = nil
+			}
+			var r received
+			select {
+			case <-o.ctx.Done():
+				return o.ctx.Err()
+			case <-shard.Fenced():
+				return errFenced
+			case <-changed:
+				changed = nil
+			case r = <-from:
+			}
+			if changed == nil {
+				break
+			}
+			if r.err != nil {
+				return r.err
+			}
+			whole, err := o.hear(r.req)
+			if err != nil {
+				return err
+			}
+			if left--; whole {
+				left = 0
+			}
+		}
+	}
+}
+
+// tell says what is new.
+func (o *operator) tell() error {
+	shard := o.server.cfg.Shard
+	if say := o.talk.changed(shard.Wanted(o.tenant), shard.Capacity(o.tenant)); say != nil {
+		if err := o.send(say); err != nil {
+			return err
+		}
+	}
+	for _, say := range o.talk.notices(shard.Notices(o.tenant)) {
+		if err := o.send(say); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// send sends for as long as the session lasts: who does not read is not waited for by a
+// newer session.
+func (o *operator) send(say *fealtyv1.SessionResponse) error {
+	return o.server.readers.Do(o.ctx, func() error { return o.stream.Send(say) })
+}
+
+// hear takes one message. whole says that it was a roll-up: no more is taken in this cycle.
+func (o *operator) hear(req *fealtyv1.SessionRequest) (whole bool, err error) {
+	if err := o.server.speaks(o.ctx, req); err != nil {
+		return false, err
+	}
+	switch m := req.GetMessage().(type) {
+	case *fealtyv1.SessionRequest_RollUp:
+		return true, o.rollUp(m.RollUp)
+	case *fealtyv1.SessionRequest_Acknowledgement:
+		return false, o.talk.acknowledge(m.Acknowledgement.GetNumber())
+	case *fealtyv1.SessionRequest_Release:
+		// One that it was not told of, or not any more, changes nothing: notices end on their own.
+		o.server.cfg.Shard.Release(o.tenant, inventory.Key{Provider: m.Release.GetProvider(),
+			ID: m.Release.GetMachine()})
+		return false, nil
+	case *fealtyv1.SessionRequest_Hello:
+		return false, status.Error(codes.InvalidArgument, "session: there was a hello before: open another session "+
+			"for another run")
+	}
+	return false, status.Error(codes.InvalidArgument, "session: a message of a kind that this release does not "+
+		"know: use one that the shard's release has")
+}
+
+// outcomes are what becomes of a roll-up, as it travels.
+var outcomes = map[demand.Outcome]fealtyv1.RollUpOutcome{
+	demand.Taken:     fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN,
+	demand.Repeated:  fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_REPEATED,
+	demand.Overtaken: fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_OVERTAKEN,
+	demand.Held:      fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_HELD,
+}
+
+// rollUp hands demand to the shard, and says what became of it.
+func (o *operator) rollUp(m *fealtyv1.DemandRollUp) error {
+	r := demand.RollUp{Tenant: o.tenant, Key: demand.Key{Run: o.run, Number: m.GetNumber()}}
+	answer := &fealtyv1.RollUpAnswer{Number: m.GetNumber()}
+	var outcome demand.Outcome
+	var err error
+	if n := len(m.GetRows()); n > demand.MaxRows { // before they are copied
+		err = &demand.InvalidError{Tenant: o.tenant, Row: -1, Field: "demand",
+			Problem: fmt.Sprintf("has %d rows, above %d", n, demand.MaxRows)}
+	} else {
+		for _, row := range m.GetRows() {
+			r.Rows = append(r.Rows, demand.Row{Profile: row.GetProfile(), Priority: row.GetPriority(),
+				Count: int(row.GetCount())})
+		}
+		outcome, err = o.server.cfg.Shard.Report(r)
+	}
+	switch {
+	case errors.Is(err, demand.ErrUnready):
+		answer.Outcome, answer.Problem = fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_UNREADY, err.Error()
+	case err != nil:
+		answer.Outcome, answer.Problem = fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_REFUSED, err.Error()
+		o.server.cfg.Log.WarnContext(o.ctx, "a roll-up was refused", "tenant", o.tenant, "err", err)
+	default:
+		answer.Outcome = outcomes[outcome]
+	}
+	return o.send(&fealtyv1.SessionResponse{Message: &fealtyv1.SessionResponse_RollUp{RollUp: answer}})
+}
