@@ -33,7 +33,7 @@ const (
 	// A newer one was reported: it changes nothing.
 	RollUpOutcome_ROLL_UP_OUTCOME_OVERTAKEN RollUpOutcome = 3
 	// It drops almost everything that was wanted: what was reported before stands until three
-	// in a row say so.
+	// in a row say so. An operator that means it reports it again, each with the next number.
 	RollUpOutcome_ROLL_UP_OUTCOME_HELD RollUpOutcome = 4
 	// It cannot be. What was reported before stands.
 	RollUpOutcome_ROLL_UP_OUTCOME_REFUSED RollUpOutcome = 5

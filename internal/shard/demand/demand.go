@@ -216,26 +216,30 @@ func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
 }
 
 // drops reports whether next keeps less than a tenth of the rows of before, or of its
-// machines: one row of a thousand machines is as much to lose as a thousand rows.
+// machines: one row of a thousand machines is as much to lose as a thousand rows. Machines
+// are kept by their profile, so that another priority alone drops none.
 func drops(before, next []Row) bool {
 	type name struct {
 		profile  string
 		priority int32
 	}
-	counts := make(map[name]int, len(next))
+	there := make(map[name]bool, len(next))
+	machines := make(map[string]int)
 	for _, row := range next {
-		counts[name{row.Profile, row.Priority}] = row.Count
+		there[name{row.Profile, row.Priority}] = true
+		machines[row.Profile] += row.Count
 	}
-	rows, machines, wanted := 0, 0, 0
+	rows, kept, had := 0, 0, 0
 	for _, row := range before {
-		kept := counts[name{row.Profile, row.Priority}]
-		if kept > 0 {
+		if there[name{row.Profile, row.Priority}] {
 			rows++
 		}
-		machines += min(kept, row.Count)
-		wanted += row.Count
+		n := min(machines[row.Profile], row.Count)
+		machines[row.Profile] -= n
+		kept += n
+		had += row.Count
 	}
-	return quarantine.Drops(len(before), rows) || quarantine.Drops(wanted, machines)
+	return quarantine.Drops(len(before), rows) || quarantine.Drops(had, kept)
 }
 
 // Rows returns the demand of each tenant that reported since the process started: its rows,

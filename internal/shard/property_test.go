@@ -1,0 +1,195 @@
+package shard_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fealty-io/fealty/internal/shard"
+	"github.com/fealty-io/fealty/internal/shard/decision"
+	"github.com/fealty-io/fealty/internal/shard/demand"
+	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/rails"
+)
+
+// course is a shard whose tenants, provider and disk do what they like.
+type course struct {
+	*world
+	t      *rapid.T
+	quotas map[decision.Quota]int
+	wants  map[string]int
+	told   map[string]bool // tenants that reported
+	paused bool
+	at     time.Time // by hand
+}
+
+// Now is the shard's clock.
+func (c *course) Now() time.Time { return c.at }
+
+// Whatever tenants say, providers fail and people switch: no tenant has more than its
+// quota, loses more to reclaims in a cycle than its part, or anything before it has
+// reported or while the shard is paused; nothing is done that the journal does not say; and
+// when all is well again, demand is met.
+func TestWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		p := newProvider().with(20, inventory.Configured, "red", 1).with(10, inventory.Configured, "blue", 1).
+			with(10, inventory.Idle, "", 0).with(10, inventory.Speculative, "", 0)
+		c := &course{t: rt, at: time.Unix(1_800_000_000, 0), wants: make(map[string]int), told: make(map[string]bool), quotas: map[decision.Quota]int{
+			{Tenant: "red", Profile: "small"}: rapid.IntRange(20, 22).Draw(rt, "quota")}}
+		c.world = run(t, p, func(cfg *shard.Config) {
+			cfg.Quotas = func() map[decision.Quota]int { return c.quotas }
+			cfg.Clock = c
+			cfg.Policy.Release = rapid.Bool().Draw(rt, "release")
+		})
+		if err := c.cycle(); err != nil {
+			rt.Fatal(err)
+		}
+		tenants := rapid.SampledFrom([]string{"red", "blue"})
+		calls := rapid.SampledFrom([]error{nil, execution.ErrUnavailable, execution.ErrRejected, execution.ErrNotFound, errors.New("what")})
+		rt.Repeat(map[string]func(*rapid.T){
+			"cycle": func(*rapid.T) { _ = c.cycle() },
+			"again": func(*rapid.T) { _ = c.cycle() },
+			"tick":  func(*rapid.T) { p.tick() },
+			"demand": func(rt *rapid.T) {
+				c.say(tenants.Draw(rt, "tenant"), int32(rapid.IntRange(1, 3).Draw(rt, "priority")), rapid.IntRange(0, 30).Draw(rt, "count"))
+			},
+			"pause": func(rt *rapid.T) {
+				c.paused = rapid.Bool().Draw(rt, "paused")
+				c.Pause(c.paused)
+			},
+			"calls": func(rt *rapid.T) {
+				err := calls.Draw(rt, "answer")
+				p.answering = func(string, execution.Order) error { return err }
+			},
+			"answers": func(rt *rapid.T) {
+				err := calls.Draw(rt, "lost")
+				p.lost = func(string, execution.Order) error { return err }
+			},
+			"listing": func(rt *rapid.T) {
+				err := rapid.SampledFrom([]error{nil, errors.New("no")}).Draw(rt, "answer")
+				empty := rapid.IntRange(0, 3).Draw(rt, "empty") == 0
+				p.listing = func(l inventory.Listing) (inventory.Listing, error) {
+					if empty {
+						return inventory.Listing{Full: true}, err
+					}
+					return l, err
+				}
+			},
+			"disk": func(rt *rapid.T) { c.disk.Refuse(rapid.SampledFrom([]error{nil, errors.New("full")}).Draw(rt, "disk")) },
+			"time": func(rt *rapid.T) {
+				c.at = c.at.Add(time.Duration(rapid.IntRange(1, 60).Draw(rt, "seconds")) * time.Second)
+			},
+		})
+		c.settles()
+	})
+}
+
+func (c *course) say(tenant string, priority int32, n int) {
+	c.key.Number++
+	r := demand.RollUp{Tenant: tenant, Key: c.key}
+	if n > 0 {
+		r.Rows = []demand.Row{{Profile: "small", Priority: priority, Count: n}}
+	}
+	switch outcome, err := c.Report(r); {
+	case err != nil:
+		c.t.Fatal(err)
+	case outcome == demand.Taken:
+		c.wants[tenant], c.told[tenant] = n, true
+	}
+}
+
+// cycle does one cycle, and looks at what it did.
+func (c *course) cycle() error {
+	before := map[string]int{"red": c.p.count(inventory.Configured, "red"), "blue": c.p.count(inventory.Configured, "blue")}
+	c.p.calls()
+	r, err := c.Step(c.t.Context())
+	lost := make(map[string]int)
+	for _, result := range r.Results {
+		switch a := result.Action; a.Kind {
+		case decision.Reclaim:
+			lost[a.Tenant]++
+		case decision.Preempt:
+			if !c.told[a.Tenant] {
+				c.t.Fatalf("%s did not report, and loses %+v", a.Tenant, a)
+			}
+		}
+	}
+	for tenant, n := range lost {
+		// What the shard goes by may be older than what there is.
+		if seen := max(r.Machines[inventory.Configured], before[tenant]); n > rails.Radius(seen) || !c.told[tenant] {
+			c.t.Fatalf("%s loses %d of %d, and reported: %v", tenant, n, seen, c.told[tenant])
+		}
+	}
+	if calls := c.p.calls(); c.paused && len(calls) > 0 {
+		c.t.Fatalf("paused, and does %q", calls)
+	}
+	for _, state := range []inventory.State{inventory.Configured, inventory.Configuring, inventory.Draining} {
+		lost["has"] += c.p.count(state, "red")
+	}
+	if limit := c.quotas[decision.Quota{Tenant: "red", Profile: "small"}]; lost["has"] > limit {
+		c.t.Fatalf("red has %d of %d", lost["has"], limit)
+	}
+	if r.Executed(execution.Fenced) > 0 {
+		c.t.Fatalf("the only shard is fenced: %+v", r.Results)
+	}
+	return err
+}
+
+// settles has all be well again, and looks whether demand is met, and the journal whole.
+func (c *course) settles() {
+	c.p.answering, c.p.lost, c.p.listing, c.paused = nil, nil, nil, false
+	c.Pause(false)
+	c.disk.Refuse(nil)
+	for _, tenant := range []string{"red", "blue"} {
+		for range 3 { // whatever was held is confirmed
+			c.say(tenant, 1, 10)
+		}
+	}
+	for range 100 {
+		c.at = c.at.Add(time.Minute)
+		if err := c.cycle(); err != nil {
+			c.t.Fatal(err)
+		}
+		c.p.tick()
+		last := c.Last()
+		moving := 0
+		for state, n := range last.Machines {
+			if state.Transitional() {
+				moving += n
+			}
+		}
+		if len(last.Rulings)+moving == 0 {
+			break
+		}
+	}
+	for _, tenant := range []string{"red", "blue"} {
+		if got := c.p.count(inventory.Configured, tenant); got != 10 {
+			c.t.Fatalf("%s has %d, and wants 10: %+v", tenant, got, c.Last())
+		}
+	}
+	begun := make(map[string]int)
+	for e, err := range journal.Replay(journal.Export(c.disk.FS(), "j")) {
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		switch name := fmt.Sprint(e.Kind, e.Machine, e.Operation); e.Outcome {
+		case journal.Begun:
+			begun[name]++
+		case journal.Capped, journal.Suppressed, journal.Noticed:
+		default:
+			if begun[name]--; begun[name] < 0 {
+				c.t.Fatalf("%+v has an outcome, and never began", e)
+			}
+		}
+	}
+	for name, n := range begun {
+		if n != 0 {
+			c.t.Fatalf("%s began, and has no outcome", name)
+		}
+	}
+}
