@@ -270,8 +270,10 @@ func (j *Journal) write(entries []Entry) error {
 		j.open = data
 		return nil
 	}
-	// Whether it is there or not, the next batch writes the segment without it.
+	// Whether it is there or not, the next batch writes the segment without it, and the next
+	// cycle says again what is kept back.
 	*j = was
+	j.said = nil
 	return fmt.Errorf("journal: %d entries: %w", len(entries), err)
 }
 

@@ -336,6 +336,25 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
+// What could not be written is said again by the next cycle.
+func TestCycleAfterAnError(t *testing.T) {
+	disk := durabletest.NewDisk()
+	j := open(t, disk.FS(), &clock{start})
+	e := entry(1)
+	e.Outcome, e.Reason = journal.Suppressed, "paused"
+	disk.Refuse(syscall.ENOSPC)
+	if err := j.Append(j.Cycle([]journal.Entry{e})); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	}
+	disk.Refuse(nil)
+	if err := j.Append(j.Cycle([]journal.Entry{e})); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := replay(disk.FS()); err != nil || !slices.Equal(got, []journal.Entry{e}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // What is held back is said when it begins and when it changes, and not in each cycle.
 func TestCycle(t *testing.T) {
 	j := open(t, durabletest.NewDisk().FS(), &clock{start})
