@@ -54,7 +54,7 @@ func (systemClock) Now() time.Time { return time.Now() }
 // Journal keeps what was decided: [journal.Journal].
 type Journal interface {
 	Cycle([]journal.Entry) []journal.Entry
-	Append([]journal.Entry) error
+	Append([]journal.Entry) (written int, err error)
 }
 
 // Config is what a shard is made of.

@@ -330,6 +330,48 @@ func TestJournalFails(t *testing.T) {
 	}
 }
 
+// half is a journal that has room for so many entries.
+type half struct {
+	*journal.Journal
+	room int
+}
+
+func (h *half) Append(all []journal.Entry) (int, error) {
+	n := min(len(all), h.room)
+	h.room -= n
+	if written, err := h.Journal.Append(all[:n]); err != nil || n == len(all) {
+		return written, err
+	}
+	return n, syscall.ENOSPC
+}
+
+// Whatever part of a cycle the journal took: what it says has begun has one outcome.
+func TestJournalTakesAPart(t *testing.T) {
+	for room := range 9 {
+		p := newProvider().with(4, inventory.Idle, "", 0)
+		var h *half
+		w := run(t, p, func(c *shard.Config) {
+			h = &half{c.Journal.(*journal.Journal), 1000}
+			c.Journal = h
+		})
+		w.step()
+		w.report("red", 5, 4)
+		h.room = room
+		_, err := w.Step(t.Context())
+		if done := len(p.calls()); errors.Is(err, syscall.ENOSPC) != (room < 8) || (done > 0) != (room >= 4) {
+			t.Errorf("with room for %d: %d calls, %v", room, done, err)
+		}
+		h.room = 1000
+		p.tick()
+		w.step()
+		w.step()
+		said := w.said()
+		if begun := said["assign begun"]; said["assign executed"] != 4 || said["assign executed"]+said["assign put-off"] != begun {
+			t.Errorf("with room for %d: %v", room, said)
+		}
+	}
+}
+
 // A shard that was fenced does nothing any more, says so, and stays.
 func TestFenced(t *testing.T) {
 	p := newProvider().with(50, inventory.Idle, "", 0)

@@ -37,11 +37,10 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	s.notify(&report)
 
 	// What was done is in the journal before anything more is.
-	if err := s.cfg.Journal.Append(s.owed); err != nil {
+	if err := s.pay(); err != nil {
 		return report, fmt.Errorf("shard: what the last cycle did could not be written down, and nothing is done "+
 			"before that: %w", err)
 	}
-	s.owed = nil
 	var actions []decision.Action
 	entries := make([]journal.Entry, 0, len(report.Rulings))
 	for _, r := range report.Rulings {
@@ -52,7 +51,15 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 		}
 		entries = append(entries, e)
 	}
-	if err := s.cfg.Journal.Append(s.cfg.Journal.Cycle(entries)); err != nil {
+	entries = s.cfg.Journal.Cycle(entries)
+	if written, err := s.cfg.Journal.Append(entries); err != nil {
+		// What is there says that it is about to be done, and it is not.
+		for _, e := range entries[:written] {
+			if e.Outcome == journal.Begun {
+				e.Outcome = string(execution.PutOff)
+				s.owed = append(s.owed, e)
+			}
+		}
 		return report, fmt.Errorf("shard: what was decided could not be written down, and nothing of it was done: %w",
 			err)
 	}
@@ -66,12 +73,20 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 		s.owed = append(s.owed, e)
 	}
 	s.tell(ctx, &report)
-	if err := s.cfg.Journal.Append(s.owed); err != nil {
+	if err := s.pay(); err != nil {
 		return report, fmt.Errorf("shard: what was done could not be written down: the next cycle does it first: %w",
 			err)
 	}
-	s.owed = nil
 	return report, s.pool.Err()
+}
+
+// pay writes down the outcomes that the journal does not have yet.
+func (s *Shard) pay() error {
+	written, err := s.cfg.Journal.Append(s.owed)
+	if s.owed = s.owed[written:]; len(s.owed) == 0 {
+		s.owed = nil
+	}
+	return err
 }
 
 func entryOf(a decision.Action) journal.Entry {

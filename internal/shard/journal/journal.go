@@ -5,7 +5,7 @@
 // or put in shows. A process begins a chain of its own, whose first entry names the last
 // one of the process before.
 //
-// What [Journal.Append] returned nil for survives a power cut. An action that is to be
+// What [Journal.Append] counted survives a power cut. An action that is to be
 // executed is there before it begins ([Begun]) and again with its outcome: one that has
 // begun and no outcome was under way when the process ended.
 //
@@ -209,26 +209,23 @@ func (j *Journal) Cycle(entries []Entry) []Entry {
 	return out
 }
 
-// Append writes entries, and returns when they are on disk. After an error those of its
-// last batch are not there, or are taken out again by the next call that succeeds; only a
-// process that ends before that may leave them.
-func (j *Journal) Append(entries []Entry) error {
-	if len(entries) == 0 {
-		return nil
-	}
-	for len(entries) > 0 {
-		n := min(len(entries), batch)
-		if err := j.write(entries[:n]); err != nil {
-			return err
+// Append writes entries in their order, and returns how many are on disk: all, unless there
+// is an error. The others are not there, or are taken out again by the next call that
+// succeeds; only a process that ends before that may leave some.
+func (j *Journal) Append(entries []Entry) (written int, err error) {
+	for written < len(entries) {
+		n := min(len(entries)-written, batch)
+		if err := j.write(entries[written : written+n]); err != nil {
+			return written, err
 		}
-		entries = entries[n:]
+		written += n
 	}
-	return nil
+	return written, nil
 }
 
 // batch is how many entries are written at once, so that no segment is above
 // MaxSegmentBytes: an entry has less than 12 texts.
-const batch = 1024
+const batch = 256
 
 // write writes a batch.
 func (j *Journal) write(entries []Entry) error {
