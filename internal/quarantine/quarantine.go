@@ -7,7 +7,7 @@
 // believed when three in a row say so: a sender that means it says it again with its next
 // message, and one that was wrong for a moment does not.
 //
-// What is small may go at once: below [AtLeast] a tenth says nothing.
+// Small things may go at once: below [AtLeast] a tenth says nothing.
 package quarantine
 
 // When a replacement is held.

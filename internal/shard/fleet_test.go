@@ -19,7 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/rails"
 )
 
-// provider has machines in memory, behind a fence. What it accepts takes effect with the
+// provider has machines in memory, behind a fence. An operation takes effect with the
 // next tick, as with a real one that takes its time.
 type provider struct {
 	gate *fence.Gate
@@ -30,7 +30,7 @@ type provider struct {
 	revision int
 	asked    []string // "drain m1", in their order
 	lists    []string // the revisions that were asked for
-	// What goes wrong.
+	// These go wrong.
 	listing   func(inventory.Listing) (inventory.Listing, error)
 	answering func(call string, o execution.Order) error // instead of doing it
 	lost      func(call string, o execution.Order) error // after doing it

@@ -248,8 +248,8 @@ func (s *Shard) Own(domain string) { s.pool.Own(domain) }
 // Fenced is closed when this process was fenced: the moment to raise an incident.
 func (s *Shard) Fenced() <-chan struct{} { return s.pool.Fenced() }
 
-// Last returns the report of the last cycle; the zero Report before the first. What it
-// refers to is shared, and nobody changes it.
+// Last returns the report of the last cycle; the zero Report before the first. Its
+// parts are shared, and nobody changes them.
 func (s *Shard) Last() Report {
 	s.mu.Lock()
 	defer s.mu.Unlock()

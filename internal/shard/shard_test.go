@@ -239,7 +239,7 @@ func TestProviderThatWasNeverSeen(t *testing.T) {
 	}
 }
 
-// What may have been done counts as done: nobody gets two machines for one, and no quota is
+// An action that may have been done counts as done: nobody gets two machines for one, and no quota is
 // passed.
 func TestAnswerIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestAnswerIsLost(t *testing.T) {
 	})
 }
 
-// What was refused is tried again in later cycles, and less and less often; another machine
+// An action that was refused is tried again in later cycles, and less and less often; another machine
 // takes its place meanwhile.
 func TestRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -345,7 +345,7 @@ func (h *half) Append(all []journal.Entry) (int, error) {
 	return n, syscall.ENOSPC
 }
 
-// Whatever part of a cycle the journal took: what it says has begun has one outcome.
+// The journal may take any part of a cycle: an action that it says has begun has one outcome.
 func TestJournalTakesAPart(t *testing.T) {
 	for room := range 9 {
 		p := newProvider().with(4, inventory.Idle, "", 0)

@@ -36,7 +36,7 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	report.Rulings = held.Rule(decision.Decide(in), facts)
 	s.notify(&report)
 
-	// What was done is in the journal before anything more is.
+	// The last outcomes are in the journal before anything more is done.
 	if err := s.pay(); err != nil {
 		return report, fmt.Errorf("shard: what the last cycle did could not be written down, and nothing is done "+
 			"before that: %w", err)
@@ -53,7 +53,7 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	}
 	entries = s.cfg.Journal.Cycle(entries)
 	if written, err := s.cfg.Journal.Append(entries); err != nil {
-		// What is there says that it is about to be done, and it is not.
+		// Those entries say that something is about to be done, and it is not.
 		for _, e := range entries[:written] {
 			if e.Outcome == journal.Begun {
 				e.Outcome = string(execution.PutOff)
@@ -184,7 +184,7 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 		if held || m.Domain != "" && s.pool.Moved(m.Domain) {
 			in.Held[m.Key] = struct{}{}
 		}
-		// What may have been done counts as done, so that nobody gets two for one.
+		// An action that may have been done counts as done, so that nobody gets two for one.
 		if held && hold.Doubt && m.State == hold.Action.Kind.From() {
 			after := hold.Action.After(*m)
 			m = &after

@@ -35,7 +35,7 @@ const (
 	// It drops almost everything that was wanted: what was reported before stands until three
 	// in a row say so. An operator that means it reports it again, each with the next number.
 	RollUpOutcome_ROLL_UP_OUTCOME_HELD RollUpOutcome = 4
-	// It cannot be. What was reported before stands.
+	// It cannot be. The one before it stands.
 	RollUpOutcome_ROLL_UP_OUTCOME_REFUSED RollUpOutcome = 5
 	// The shard does not know yet what the tenant has: send it again, with the next number.
 	RollUpOutcome_ROLL_UP_OUTCOME_UNREADY RollUpOutcome = 6

@@ -89,7 +89,7 @@ type Input struct {
 	// there is no limit.
 	Quotas map[Quota]int
 	// Held are machines that get no action now, and Silent are providers none of whose
-	// machines does. What they serve they serve.
+	// machines does. They serve on where they serve.
 	Held   map[inventory.Key]struct{}
 	Silent map[string]struct{}
 	Policy Policy
@@ -383,7 +383,7 @@ func (p *profile) act(kind Kind, m *inventory.Machine, tenant string, priority i
 }
 
 // operation names what is done with a machine in the state in which its last operation left
-// it. Whatever sends it again sends the same; after the provider accepted it, the same thing
+// it. An attempt that is made again has the same name; after the provider accepted it, the same thing
 // once more is another operation.
 func operation(kind Kind, m *inventory.Machine, tenant string, priority int32) string {
 	h := sha256.New()

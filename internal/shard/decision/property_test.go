@@ -74,7 +74,7 @@ func drawInput(t *rapid.T) decision.Input {
 	return in
 }
 
-// Whatever there is and whatever is wanted: a machine gets one action at most, one that
+// For any machines and any demand: a machine gets one action at most, one that
 // fits its state, and none that is held; no quota is passed, nothing is given to who does
 // not want it, and order makes no difference.
 func TestWhateverIsDecided(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package demand knows how many machines each tenant wants.
 //
 // A tenant's operator reports its complete demand each time, a [RollUp], which takes the
-// place of the one before. What was reported last stands: silence is no demand for
+// place of the one before. The last report stands: silence is no demand for
 // nothing, and a tenant that was not heard since the process started has no demand that is
 // known, which is another thing than none.
 //

@@ -182,7 +182,7 @@ func TestQuarantine(t *testing.T) {
 	}
 }
 
-// What is sent twice confirms nothing.
+// A roll-up that is sent twice confirms nothing.
 func TestRepeatsConfirmNothing(t *testing.T) {
 	b := demand.NewBook(demand.Options{Quarantine: true})
 	for _, r := range []demand.RollUp{rollUp(1, 1, rows(20)...), rollUp(1, 2), rollUp(1, 2), rollUp(1, 2), rollUp(1, 1, rows(20)...), rollUp(1, 3)} {

@@ -2,8 +2,8 @@
 //
 // A [Pool] has a bounded number of calls under way, and one for a machine. A call that was
 // refused because this process is no longer in charge ends the pool for good, as nothing
-// that it knows is current any more: it is an incident, and never retried. What failed
-// otherwise is left alone for a while, and decided anew after it.
+// that it knows is current any more: it is an incident, and never retried. A machine whose
+// call failed otherwise is left alone for a while, and decided anew after it.
 package execution
 
 import (
@@ -31,7 +31,7 @@ const (
 // MaxConcurrency bounds [Options.Concurrency].
 const MaxConcurrency = 1024
 
-// What a [Provider] returns. Any other error counts as internal.
+// The errors of a [Provider]. Any other error counts as internal.
 var (
 	// ErrNotFound: the provider has no such machine.
 	ErrNotFound = errors.New("no such machine")

@@ -164,7 +164,7 @@ func TestConcurrency(t *testing.T) {
 	})
 }
 
-// What is not begun in time is put off, and what is begun has its own time.
+// A call that is not begun in time is put off, and one that is begun has its own time.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &scripted{do: func(ctx context.Context, _ string, _ execution.Order) error { <-ctx.Done(); return ctx.Err() }}
@@ -222,7 +222,7 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-// What may have been done counts as done until somebody knows.
+// An action that may have been done counts as done until somebody knows.
 func TestDoubt(t *testing.T) {
 	for err, doubt := range map[error]bool{execution.ErrUnavailable: true, errors.New("what"): true, execution.ErrRejected: false, execution.ErrNotFound: false} {
 		x := pool(t, &scripted{do: func(context.Context, string, execution.Order) error { return err }}, execution.Options{})
@@ -258,7 +258,7 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// Who is fenced begins nothing more, in this cycle or any later one.
+// A pool that is fenced begins nothing more, in this cycle or any later one.
 func TestFenced(t *testing.T) {
 	p := &scripted{do: func(context.Context, string, execution.Order) error {
 		return fmt.Errorf("%w: %w", execution.ErrUnavailable, refused(fence.ReasonStale))

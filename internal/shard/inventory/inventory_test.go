@@ -159,7 +159,7 @@ func TestListingThatDropsAlmostEverything(t *testing.T) {
 	}
 }
 
-// Whatever is listed, in whole or by increments, what is known is what a plain map of the
+// After any listings, in whole or by increments, the inventory is what a plain map of the
 // listings has.
 func TestReconcileIsAMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

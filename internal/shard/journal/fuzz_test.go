@@ -8,7 +8,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/journal"
 )
 
-// Whatever stands in a segment, it is read whole or refused by name, and the next process
+// A segment of any content is read whole or refused by name, and the next process
 // opens the journal beside it.
 func FuzzSegment(f *testing.F) {
 	disk := durabletest.NewDisk()

@@ -5,7 +5,7 @@
 // or put in shows. A process begins a chain of its own, whose first entry names the last
 // one of the process before.
 //
-// What [Journal.Append] counted survives a power cut. An action that is to be
+// An entry that [Journal.Append] counted survives a power cut. An action that is to be
 // executed is there before it begins ([Begun]) and again with its outcome: one that has
 // begun and no outcome was under way when the process ended.
 //
@@ -161,7 +161,7 @@ func Open(o Options) (*Journal, error) {
 			j.last, j.previous = records[n-1].Key, auditlog.HashOf(records[n-1].Key, []byte(records[n-1].Value))
 		}
 	}
-	// What a process before wrote is never written again.
+	// The segments of a process before are never written again.
 	if err := j.follow(); err != nil {
 		_ = lock.Close()
 		return nil, err
@@ -176,8 +176,8 @@ func (j *Journal) Problem() string { return j.problem }
 func (j *Journal) Close() error { return j.lock.Close() }
 
 // Cycle takes the entries of a whole cycle, and returns what [Journal.Append] is to write of
-// them. What was kept back is said when it begins, and not again in each cycle that keeps
-// it back; of one tenant and reason [MaxNamed] machines are named.
+// them. An action that is kept back is said when that begins, and not again in each cycle;
+// of one tenant and reason [MaxNamed] machines are named.
 func (j *Journal) Cycle(entries []Entry) []Entry {
 	type group struct{ kind, tenant, outcome, reason string }
 	counts := make(map[group]int)
@@ -267,7 +267,7 @@ func (j *Journal) write(entries []Entry) error {
 		j.open = data
 		return nil
 	}
-	// Whether it is there or not, the next batch writes the segment without it, and the next
+	// Be it there or not, the next batch writes the segment without it, and the next
 	// cycle says again what is kept back.
 	*j = was
 	j.said = nil
@@ -424,7 +424,7 @@ func readSegment(files durable.FS, dir string, segment uint64) ([]Record, error)
 // beside a journal that is open there: it ends with what was there when it began.
 //
 // The error is yielded last, with an empty record: it matches [ErrBroken] or is of the
-// disk. What was yielded before it is as it was written, as far as its own hashes tell.
+// disk. Records that were yielded before it are as they were written, as far as its own hashes tell.
 func Export(files durable.FS, dir string) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		numbers, err := segments(files, dir)

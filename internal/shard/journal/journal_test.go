@@ -147,7 +147,7 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// What somebody does to the files shows.
+// Any change of the files shows.
 func TestAltered(t *testing.T) {
 	for name, alter := range map[string]func(lines []string) []string{
 		"an entry is altered":       func(l []string) []string { l[2] = strings.Replace(l[2], "p/m1", "p/m9", 1); return l },
@@ -339,7 +339,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// What is too much for one write is written as far as the disk goes, and counted.
+// A batch that is too much for one write is written as far as the disk goes, and counted.
 func TestAppendCounts(t *testing.T) {
 	for n := 1; ; n++ {
 		disk := durabletest.NewDisk()
@@ -364,7 +364,7 @@ func TestAppendCounts(t *testing.T) {
 	}
 }
 
-// What could not be written is said again by the next cycle.
+// An entry that could not be written is said again by the next cycle.
 func TestCycleAfterAnError(t *testing.T) {
 	disk := durabletest.NewDisk()
 	j := open(t, disk.FS(), &clock{start})
@@ -383,7 +383,7 @@ func TestCycleAfterAnError(t *testing.T) {
 	}
 }
 
-// What is held back is said when it begins and when it changes, and not in each cycle.
+// An action that is held back is said when it begins and when it changes, and not in each cycle.
 func TestCycle(t *testing.T) {
 	j := open(t, durabletest.NewDisk().FS(), &clock{start})
 	held := func(n int, outcome, reason string) (out []journal.Entry) {

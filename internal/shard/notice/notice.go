@@ -46,7 +46,7 @@ func NewBoard(grace time.Duration) *Board {
 }
 
 // Due takes all actions of a cycle that are to be executed, and says of each whether it may
-// be at now. What takes a machine from a tenant may not before the tenant had its time;
+// be at now. One that takes a machine from a tenant may not before the tenant had its time;
 // everything else may at once. Notices of machines that no action takes any more are
 // withdrawn.
 func (b *Board) Due(actions []decision.Action, now time.Time) []bool {

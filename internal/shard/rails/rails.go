@@ -18,7 +18,7 @@ const BlastPercent = 5
 // program runs with.
 type Rails struct {
 	// BlastRadius bounds in each cycle what is reclaimed of one tenant, and what is released
-	// of all idle machines, to [BlastPercent]. What is above waits for the next cycle, in
+	// of all idle machines, to [BlastPercent]. The rest waits for the next cycle, in
 	// the order in which it was decided. Preemption by priority is not bounded.
 	BlastRadius bool
 
@@ -136,7 +136,7 @@ func (r Rails) hold(a decision.Action, facts Facts) (Verdict, Reason) {
 		if r.FirstListing && facts.Unlisted {
 			return Suppressed, FirstListing
 		}
-		// What a tenant loses to another one is as much a loss.
+		// A machine that another tenant gets is as much a loss.
 		if a.Kind == decision.Preempt && r.FirstReport && !facts.Reported[a.Tenant] {
 			return Suppressed, FirstReport
 		}

@@ -91,7 +91,7 @@ func TestRadius(t *testing.T) {
 	}
 }
 
-// Whatever is decided: every action has one ruling, in its place; no tenant loses more to
+// For any decision: every action has one ruling, in its place; no tenant loses more to
 // reclaims than its part; those that are executed are the first of their tenant; and when
 // paused nothing is.
 func TestWhateverIsRuled(t *testing.T) {

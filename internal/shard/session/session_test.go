@@ -283,7 +283,7 @@ func release(machine string) *fealtyv1.SessionRequest {
 		Release: &fealtyv1.MachineRelease{Provider: "p", Machine: machine}}}
 }
 
-// Whoever speaks for a tenant that is not its own is refused, in the first message and in
+// A caller that speaks for a tenant that is not its own is refused, in the first message and in
 // any later one, with the authorization of the API before the room and without; it is
 // logged, and counted.
 func TestForged(t *testing.T) {
@@ -327,7 +327,7 @@ func TestForged(t *testing.T) {
 	l.ends("nobody", codes.PermissionDenied)
 }
 
-// What is no session ends, and says why.
+// A stream that is no session ends, and says why.
 func TestEnds(t *testing.T) {
 	for name, tt := range map[string]struct {
 		says []*fealtyv1.SessionRequest
@@ -421,7 +421,7 @@ func TestOneRollUpInACycle(t *testing.T) {
 	}
 }
 
-// What a tenant has is told when it changes, and what it is about to lose; notices are
+// A tenant is told what it has, when that changes, and what it is about to lose; notices are
 // acknowledged in their order.
 func TestTold(t *testing.T) {
 	s := start(t, true)
@@ -473,7 +473,7 @@ func TestTold(t *testing.T) {
 	l.ends("out of order", codes.InvalidArgument)
 }
 
-// Who acknowledges nothing is told no more than so many, and the rest when it does.
+// An operator that acknowledges nothing is told no more than so many, and the rest when it does.
 func TestUnacknowledged(t *testing.T) {
 	s := start(t, true)
 	l := s.session()
@@ -502,7 +502,7 @@ func TestUnacknowledged(t *testing.T) {
 	}
 }
 
-// Who sends more than a shard takes in a cycle waits for the next one.
+// An operator that sends more than a shard takes in a cycle waits for the next one.
 func TestMessagesInACycle(t *testing.T) {
 	s := start(t, true)
 	l := s.session()
