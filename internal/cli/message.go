@@ -91,6 +91,8 @@ func ofValue(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 		return v.Uint()
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
 		return v.Int()
+	case protoreflect.DoubleKind:
+		return v.Float()
 	}
 	panic("cli: the protocol has a field of a kind that has no form here: " + string(f.FullName()))
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -105,6 +106,12 @@ func scalar(v any) string {
 		return strconv.FormatInt(v, 10)
 	case uint64:
 		return strconv.FormatUint(v, 10)
+	case float64:
+		text := strconv.FormatFloat(v, 'g', -1, 64)
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return quoted(text) // JSON has no such numbers
+		}
+		return text
 	case string:
 		return quoted(v)
 	}

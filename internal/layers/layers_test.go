@@ -89,6 +89,9 @@ var levels = []struct {
 	{"internal/watch", 2, "a value that tells when it changed, and a key of the store that is followed"},
 	{"internal/flowcontrol", 2, "how much one caller may ask of a server"},
 
+	{"internal/provider/process", 3, "a provider, of processes of this machine"},
+	{"internal/provider/conformance", 3, "what every provider has to keep"},
+
 	// The rooms of the coordinator. Its own row is last: it wires them, and none of them
 	// imports it.
 	{"internal/coordinator/finding", 3, "texts of what needs attention"},
@@ -167,6 +170,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/config", "snapshot", "what looks like a secret, and what scopes there are"},
 	{"internal/config", "manifest", "the names of roles, permissions and members"},
 	{"internal/auditstore", "internal/auditlog", "it keeps what that one decides"},
+	{"provider", "mesh", "a shard and a provider meet over connections"},
 	{"internal/flowcontrol", "mesh", "a stranger that proves itself keeps its connection"},
 	{"internal/recovery", "mesh", "a share goes over a connection whose server proves itself"},
 	{"internal/recovery", "internal/keyring", "shares are the keyring's"},

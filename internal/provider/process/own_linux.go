@@ -1,0 +1,170 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lookEvery is how often a process is looked at that another process started.
+const lookEvery = 100 * time.Millisecond
+
+// group has a signal go to the whole process group of a pidfd (PIDFD_SIGNAL_PROCESS_GROUP,
+// since Linux 6.9).
+const group = 1 << 2
+
+// supported reports an error where processes cannot be told apart.
+func supported() error {
+	if _, err := boot(); err != nil {
+		return fmt.Errorf("process: this system does not tell its boots apart: %w", err)
+	}
+	return nil
+}
+
+var boot = sync.OnceValues(func() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text)), err
+})
+
+// look returns the process that has a pid now, and whether there is one that runs. A zombie
+// does not.
+func look(pid int) (running, bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	// The name in parentheses can hold anything (proc_pid_stat(5)).
+	end := bytes.LastIndexByte(text, ')')
+	if err != nil || end < 0 {
+		return running{}, false
+	}
+	fields := strings.Fields(string(text[end+1:]))
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return running{}, false
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	here, problem := boot()
+	return running{PID: pid, Start: start, Boot: here}, err == nil && problem == nil
+}
+
+// alive reports whether this very process runs.
+func alive(r running) bool {
+	is, ok := look(r.PID)
+	return r.PID > 0 && ok && is == r
+}
+
+// signal asks a process to end, or kills it, and its process group with it. Of one that is gone there is nothing
+// to do. The pid is held by a file descriptor while it is looked at, so that no other process
+// can take it in between.
+func signal(r running, kill bool) error {
+	if r.PID <= 0 {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(r.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("process: hold pid %d: %w", r.PID, err)
+	}
+	defer unix.Close(fd)
+	if !alive(r) {
+		return nil
+	}
+	s := unix.SIGTERM
+	if kill {
+		s = unix.SIGKILL
+	}
+	err = unix.PidfdSendSignal(fd, s, nil, group)
+	if errors.Is(err, unix.EINVAL) { // an older kernel
+		err = unix.PidfdSendSignal(fd, s, nil, 0)
+	}
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("process: signal pid %d: %w", r.PID, err)
+	}
+	return nil
+}
+
+// gate waits for a line on file descriptor 3, and becomes the command then. If the provider
+// is gone before, there is no line, and no command.
+const gate = `read -r go <&3 && exec 3<&- && exec "$@"`
+
+// child is a process that this one started.
+type child struct {
+	running running
+	door    *os.File
+	ended   chan struct{} // closed when it ended
+	how     string        // it did; written before ended is closed
+}
+
+// start makes the process that becomes the command with [child.begin].
+func start(command []string, dir string, env []string) (*child, error) {
+	// Found now: a command that is not there is an error, and not a process that fails.
+	program, err := exec.LookPath(command[0])
+	if err != nil {
+		return nil, fmt.Errorf("process: %w", err)
+	}
+	if program, err = filepath.Abs(program); err != nil {
+		return nil, fmt.Errorf("process: %w", err)
+	}
+	inner, door, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("process: %w", err)
+	}
+	defer inner.Close()
+	output, err := os.OpenFile(filepath.Join(dir, "output"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		door.Close()
+		return nil, fmt.Errorf("process: %w", err)
+	}
+	defer output.Close()
+	cmd := exec.Command("/bin/sh", append([]string{"-c", gate, "sh", program}, command[1:]...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = dir, output, output, []*os.File{inner}
+	// The provider's own settings are not for what it runs.
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "FEALTY_") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, env...)
+	// A session of its own: what ends the provider does not end its machines.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		door.Close()
+		return nil, fmt.Errorf("process: %w", err)
+	}
+	// It cannot be gone: it is not waited for yet, and has a place in /proc.
+	is, ok := look(cmd.Process.Pid)
+	c := &child{running: is, door: door, ended: make(chan struct{})}
+	go func() {
+		defer close(c.ended)
+		_ = cmd.Wait() // ProcessState says how it ended
+		c.how = cmd.ProcessState.String()
+	}()
+	if !ok {
+		c.abandon()
+		return nil, fmt.Errorf("process: pid %d ended at once", cmd.Process.Pid)
+	}
+	return c, nil
+}
+
+// begin lets the process become its command.
+func (c *child) begin() {
+	_, _ = c.door.WriteString("go\n") // one that is gone is seen by who watches it
+	c.door.Close()
+}
+
+// abandon ends a process that never became its command.
+func (c *child) abandon() {
+	c.door.Close()
+	<-c.ended
+}
+
+func removeAll(dir string) error { return os.RemoveAll(dir) }

@@ -1,0 +1,156 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/provider"
+)
+
+// RunConfig is what [Provider.Run] needs.
+type RunConfig struct {
+	// Listener is where shards are served. Required.
+	Listener net.Listener
+
+	// Metrics is where metrics and probes are served, over plain HTTP. Nil: nowhere.
+	Metrics net.Listener
+
+	// Files are the provider's certificate, key and CA; nil serves without TLS, on a loopback
+	// address alone.
+	Files *credential.Files
+
+	// Marks and Authority are those of [provider.Config].
+	Marks     fence.Marks
+	Authority fence.Authority
+
+	// Counts is what is counted. Required.
+	Counts *Counts
+}
+
+// Counts are the metrics of a provider.
+type Counts struct {
+	registry *prometheus.Registry
+	refused  *prometheus.CounterVec
+	reloads  *prometheus.CounterVec
+	machines *prometheus.GaugeVec
+}
+
+// NewCounts returns metrics that nothing was counted for.
+func NewCounts() *Counts {
+	c := &Counts{
+		registry: prometheus.NewRegistry(),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fealty_provider_refused_total",
+			Help: "Attempts and promises that the fence refused, by reason. Those that are stale, moved, clone " +
+				"or owner are of a shard that is not in charge, and incidents.",
+		}, []string{"reason"}),
+		machines: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "fealty_provider_machines",
+			Help: "Machines, by their state.",
+		}, []string{"state"}),
+		reloads: tlsfiles.NewFailures(),
+	}
+	c.registry.MustRegister(c.refused, c.machines, c.reloads)
+	return c
+}
+
+// Metrics describes all that is counted, for the documentation.
+func Metrics() (prometheus.Collector, error) { return NewCounts().registry, nil }
+
+// ReloadFailed counts a change of the files that was refused.
+func (c *Counts) ReloadFailed(reason credential.Reason) {
+	c.reloads.WithLabelValues(string(reason)).Inc()
+}
+
+// Run serves the provider until ctx ends, and returns nil then, or what ended it before.
+func (p *Provider) Run(ctx context.Context, cfg RunConfig) error {
+	g, ctx := errgroup.WithContext(ctx)
+	serving := provider.Config{Machines: p, Marks: cfg.Marks, Authority: cfg.Authority, Insecure: cfg.Files == nil,
+		Refused: func(err error) { p.refused(cfg.Counts, err) }, Log: p.cfg.Log}
+	if cfg.Files != nil {
+		serving.Source = cfg.Files
+		g.Go(func() error { return untilEnd(ctx, cfg.Files.Run(ctx)) })
+	}
+	if cfg.Metrics != nil {
+		server := &http.Server{Handler: p.handler(cfg.Counts), ReadHeaderTimeout: 5 * time.Second,
+			ReadTimeout:  10 * time.Second,
+			WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
+		stop := context.AfterFunc(ctx, func() { server.Close() })
+		defer stop()
+		g.Go(func() error {
+			if err := server.Serve(cfg.Metrics); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("process: serve metrics on %s: %w", cfg.Metrics.Addr(), err)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		p.cfg.Log.Info("serving", "address", cfg.Listener.Addr().String(), "tls", cfg.Files != nil)
+		return provider.Serve(ctx, cfg.Listener, serving)
+	})
+	return g.Wait()
+}
+
+// untilEnd returns nil for what ended because its context did.
+func untilEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// refused tells of what the fence refused: a shard that is not in charge is an incident, and
+// two that act as one are an alarm.
+func (p *Provider) refused(counts *Counts, err error) {
+	var reason fence.Reason
+	attrs := []any{"err", err}
+	if at, ok := errors.AsType[*fence.RefusedError](err); ok {
+		reason = at.Reason
+		attrs = append(attrs, "holder", at.Holder, "machine", at.Resource)
+	} else if at, ok := errors.AsType[*fence.PromiseError](err); ok {
+		reason = at.Reason
+		attrs = append(attrs, "holder", at.Assignment.Holder, "domain", at.Assignment.Domain)
+	}
+	counts.refused.WithLabelValues(string(reason)).Inc()
+	attrs = append(attrs, "reason", string(reason), "alarm", reason.Alarm())
+	level := slog.LevelWarn
+	if reason.Fenced() {
+		level = slog.LevelError
+	}
+	p.cfg.Log.Log(context.Background(), level, "the fence refused a shard", attrs...)
+}
+
+// handler serves metrics and probes, which carry no authority. The provider is ready as soon
+// as it serves: it needs nothing of anybody.
+func (p *Provider) handler(counts *Counts) http.Handler {
+	mux := http.NewServeMux()
+	metrics := promhttp.HandlerFor(counts.registry, promhttp.HandlerOpts{})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		machines, _ := p.List(r.Context()) // never fails
+		counts.machines.Reset()
+		for _, m := range machines {
+			counts.machines.WithLabelValues(string(m.State)).Inc()
+		}
+		metrics.ServeHTTP(w, r)
+	})
+	for _, probe := range []string{"liveness", "readiness"} {
+		mux.HandleFunc("GET /probe/"+probe, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(map[string]bool{"ok": true}) // the prober went away: nobody is left to tell
+		})
+	}
+	return mux
+}

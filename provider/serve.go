@@ -1,0 +1,144 @@
+package provider
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Bounds of a server.
+const (
+	maxRequest = 16 << 10         // bytes of a request
+	maxHeader  = 16 << 10         // bytes of its metadata; a token, a lineage and a grant have less than 5 KiB
+	maxStreams = 128              // calls at once on a connection
+	maxCalls   = 1024             // calls at once
+	maxHolder  = 256              // calls at once of one caller
+	maxWork    = 30 * time.Second // for one call of Machines
+	stopAfter  = 5 * time.Second  // for calls that run when the server ends
+)
+
+// InsecureHolder is what an insecure server takes every caller for: the holder that grants
+// and assignments name.
+const InsecureHolder = "insecure"
+
+// Config is what [Serve] needs.
+type Config struct {
+	// Machines is the provider's own part. Required.
+	Machines Machines
+
+	// Marks is what is remembered of those who were obeyed. It has to outlive the process:
+	// a provider that forgot obeys a zombie. Required.
+	Marks fence.Marks
+
+	// Authority is whose assignments and grants count. Without a Key there are none: marks
+	// that require them refuse everybody.
+	Authority fence.Authority
+
+	// Source is who the provider is, and whom it trusts: such as [credential.NewFiles] makes
+	// of three files. Required, but with Insecure.
+	Source credential.Source
+
+	// Insecure serves without TLS, on a loopback address alone, and takes all callers for
+	// one shard. It is for trying things out.
+	Insecure bool
+
+	// Refused hears of all that the fence refused, a [*fence.RefusedError] or a
+	// [*fence.PromiseError], before the sender does: one that matches [fence.ErrFenced] is a
+	// zombie, and an incident. It is called from several goroutines and does not block. Nil:
+	// nobody hears.
+	Refused func(err error)
+
+	// Log is told what [Machines] failed with, and who was turned away. Nil: slog.Default().
+	Log *slog.Logger
+}
+
+// ErrNotLoopback is matched when an insecure server would be reached from elsewhere.
+var ErrNotLoopback = errors.New("without TLS it is served on a loopback address alone")
+
+// Serve serves a provider on l until ctx ends, and closes l. It returns nil then, once the
+// calls that were under way are over or had five seconds.
+//
+// An error before anything is served: of the config, one that matches [ErrNotLoopback], what
+// Machines.List failed with, or an [*InvalidError].
+func Serve(ctx context.Context, l net.Listener, cfg Config) error {
+	defer l.Close()
+	switch {
+	case cfg.Machines == nil || cfg.Marks == nil:
+		return errors.New("provider: Config needs Machines and Marks: there is nothing to serve, or nothing that fences it")
+	case cfg.Insecure == (cfg.Source != nil):
+		return errors.New("provider: Config needs either a Source, or Insecure")
+	case cfg.Insecure && !loopback(l.Addr()):
+		return fmt.Errorf("provider: serve on %s: %w: give it a certificate, or listen on 127.0.0.1", l.Addr(),
+			ErrNotLoopback)
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	var life [8]byte
+	_, _ = rand.Read(life[:]) // never fails (crypto/rand)
+	s := &service{cfg: cfg, gate: fence.NewGate(cfg.Marks, 0), view: newView(hex.EncodeToString(life[:])),
+		reading: make(chan struct{}, 1), calls: make(map[string]int)}
+	if err := s.refresh(ctx); err != nil {
+		return err
+	}
+	return s.serve(ctx, l)
+}
+
+func (s *service) serve(ctx context.Context, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxHeader),
+		grpc.MaxConcurrentStreams(maxStreams), grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
+			PermitWithoutStream: true})}
+	if s.cfg.Source != nil {
+		guard, err := mesh.NewGuard(mesh.GuardConfig{Source: s.cfg.Source,
+			OnFailure: func(err *mesh.HandshakeError) { s.cfg.Log.Warn("a handshake failed", "err", err) }})
+		if err != nil {
+			return err
+		}
+		options = append(options, guard.ServerOptions()...)
+		guarded := make(chan struct{})
+		go func() {
+			defer close(guarded)
+			_ = guard.Run(ctx) // ends with ctx
+		}()
+		defer func() { cancel(); <-guarded }()
+	}
+	server := grpc.NewServer(append(options, grpc.ChainUnaryInterceptor(s.admit, s.fence))...)
+	fealtyv1.RegisterProviderServiceServer(server, s)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	select {
+	case err := <-served:
+		server.Stop()
+		return fmt.Errorf("provider: serve on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	late := time.AfterFunc(stopAfter, server.Stop)
+	defer late.Stop()
+	server.GracefulStop()
+	<-served
+	return nil
+}
+
+// loopback reports whether nobody but this machine reaches addr.
+func loopback(addr net.Addr) bool {
+	at, err := netip.ParseAddrPort(addr.String())
+	return err == nil && at.Addr().Unmap().IsLoopback()
+}
