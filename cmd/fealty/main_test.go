@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/cli"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/freeport"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres/pgtest"
 )
@@ -138,6 +139,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"etcd":     startEtcd,
+			"address":  address,
 			"exits":    exits,
 			"pki":      newOperators(t).issue,
 			"postgres": new(servers).command,
@@ -145,6 +147,16 @@ func TestScripts(t *testing.T) {
 			"until":    until,
 		},
 	})
+}
+
+// address NAME puts an address of this machine that nobody has into the variable NAME.
+func address(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: address NAME")
+	}
+	addr, err := freeport.Addr()
+	ts.Check(err)
+	ts.Setenv(args[0], addr)
 }
 
 // exits STATUS COMMAND… runs a command that has to end with this very status.

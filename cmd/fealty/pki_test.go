@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/x509"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -44,12 +46,12 @@ func (o *operators) pki(ts *testscript.TestScript, name string) *identitytest.PK
 	return p
 }
 
-// issue is pki PKI NAME DIR [expired|early|server|many-names]: it writes a certificate
+// issue is pki PKI NAME DIR [expired|early|server|many-names|SPIFFE-ID]: it writes a certificate
 // for the common name NAME to DIR as operators' tools do, tls.crt, tls.key and ca.crt,
 // and the certificates of the CAs beside them.
 func (o *operators) issue(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || len(args) > 4 {
-		ts.Fatalf("usage: pki PKI NAME DIR [expired|early|server|many-names]")
+		ts.Fatalf("usage: pki PKI NAME DIR [expired|early|server|many-names|SPIFFE-ID]")
 	}
 	p, key := o.pki(ts, args[0]), identitytest.NewKey(o.t)
 	chain := p.Issue(o.t, key, func(c *x509.Certificate) {
@@ -67,7 +69,11 @@ func (o *operators) issue(ts *testscript.TestScript, neg bool, args []string) {
 				c.DNSNames = append(c.DNSNames, fmt.Sprintf("n%d.example", i))
 			}
 		default:
-			ts.Fatalf("no such certificate: %s", args[3])
+			id, err := identity.Parse(args[3])
+			if err != nil {
+				ts.Fatalf("no such certificate: %s", args[3])
+			}
+			c.URIs = []*url.URL{id.URL()}
 		}
 	})
 	dir := ts.MkAbs(args[2])

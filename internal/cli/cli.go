@@ -21,6 +21,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"regexp"
@@ -33,6 +35,8 @@ import (
 	"github.com/spf13/cobra"
 	terminal "golang.org/x/term"
 
+	"github.com/fealty-io/fealty/internal/cli/providers"
+	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -117,7 +121,7 @@ func Main() int {
 	context.AfterFunc(ctx, stop) // and not at the end: a signal there would replace the exit status
 	env := Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
-		Args: os.Args[1:], Environ: os.Environ(), Program: calledAs(os.Args[0]),
+		Args: os.Args[1:], Environ: os.Environ(), Program: shell.CalledAs(os.Args[0], programName),
 		IsTerminal: func(stream any) bool {
 			f, ok := stream.(*os.File)
 			return ok && terminal.IsTerminal(int(f.Fd()))
@@ -187,9 +191,23 @@ node may do, and what happens when the control plane is gone.`,
 			root.AddCommand(cmd)
 		}
 	}
-	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand())
+	room := func(r providers.Command) *cobra.Command { // one of a package of its own
+		cmd := c.command(spec{use: r.Use, short: r.Short, long: r.Long, sample: r.Sample,
+			groups: map[bool][]group{true: {process}}[r.Serves],
+			run: func(ctx context.Context, cfg *config, _ []string) error {
+				return r.Run(ctx, providers.World{Within: cfg.within, Out: c.env.Stdout, Say: c.talk, Now: c.env.Now,
+					JSON: c.format == asJSON || c.format == asYAML, Log: func() *slog.Logger { return c.logger(cfg) },
+					Metrics: func() (net.Listener, error) { return c.listenMetrics(ctx, cfg) }})
+			}})
+		r.Flags(cmd.Flags())
+		return cmd
+	}
+	conformance := c.conformanceCommand()
+	conformance.AddCommand(room(providers.Conformance()))
+	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand(),
+		noun("provider", providers.Short, room(providers.Process())))
 	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand(), c.whoamiCommand(), c.contextCommand())
-	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), domainCommand(c), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), c.conformanceCommand())
+	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), domainCommand(c), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), conformance)
 	add("read", c.certCommand(), c.snapshotCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())
 	root.SetHelpCommand(helpCommand())
 	help := root.HelpFunc()

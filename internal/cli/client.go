@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -103,7 +104,7 @@ func (c *CLI) dial(cfg *config) (_ *line, local bool, err error) {
 	switch {
 	case p.dir != "" || remote > fromDefault:
 		if p.rank == fromDefault && remote == fromDefault && len(found) > 0 {
-			c.talk("asking with the login of context %s; for the local cluster in %s name its socket, --socket %s", p.context, devFolder, shellWord(found[0]))
+			c.talk("asking with the login of context %s; for the local cluster in %s name its socket, --socket %s", p.context, devFolder, shell.Word(found[0]))
 		}
 		l, err := c.dialRemote(cfg, p, timeout)
 		return l, false, err

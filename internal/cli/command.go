@@ -228,10 +228,12 @@ func orBlank(value string) string {
 func elsewhere(c *CLI, of command.Command) *cobra.Command {
 	s := spec{
 		use: of.Use, short: of.Short, long: of.Long, sample: of.Sample, groups: []group{client}, args: of.Args, names: of.Names,
-		run: func(ctx context.Context, cfg *config, args []string) error { return of.Run(ctx, shell{c, cfg}, args) },
+		run: func(ctx context.Context, cfg *config, args []string) error {
+			return of.Run(ctx, surroundings{c, cfg}, args)
+		},
 	}
 	if of.Complete != nil {
-		s.complete = func(ctx context.Context, cfg *config) []string { return of.Complete(ctx, shell{c, cfg}) }
+		s.complete = func(ctx context.Context, cfg *config) []string { return of.Complete(ctx, surroundings{c, cfg}) }
 	}
 	cmd := c.command(s)
 	if of.Flags != nil {
@@ -249,28 +251,30 @@ func domainCommand(c *CLI) *cobra.Command {
 	return noun("domain", "show and change which member owns which domain", below...)
 }
 
-// shell is what such a command is run in.
-type shell struct {
+// surroundings are what such a command is run in.
+type surroundings struct {
 	c   *CLI
 	cfg *config
 }
 
-func (s shell) Ask(do func(grpc.ClientConnInterface) error) error {
+func (s surroundings) Ask(do func(grpc.ClientConnInterface) error) error {
 	return s.c.asking(s.cfg, func(all *services) error { return do(all.line) })
 }
 
-func (s shell) Print(r command.Result) error { return s.c.print(result{ofMessage(r.Data), r.Show}) }
+func (s surroundings) Print(r command.Result) error {
+	return s.c.print(result{ofMessage(r.Data), r.Show})
+}
 
-func (s shell) PrintList(names []string, r command.Result) error {
+func (s surroundings) PrintList(names []string, r command.Result) error {
 	return s.c.printList(names, result{ofMessage(r.Data), r.Show})
 }
 
-func (s shell) Say(text string, args ...any) { s.c.talk(text, args...) }
-func (s shell) Planned(what string)          { s.c.planned(what) }
+func (s surroundings) Say(text string, args ...any) { s.c.talk(text, args...) }
+func (s surroundings) Planned(what string)          { s.c.planned(what) }
 
-func (s shell) Confirm(ctx context.Context, command, risk string, yes bool) error {
+func (s surroundings) Confirm(ctx context.Context, command, risk string, yes bool) error {
 	return s.c.confirm(ctx, command, risk, yes)
 }
 
-func (s shell) Member(arg string) (kind, name string, err error) { return memberArg(arg) }
-func (s shell) Ago(at time.Time) string                          { return relative(at, s.c.env.Now()) }
+func (s surroundings) Member(arg string) (kind, name string, err error) { return memberArg(arg) }
+func (s surroundings) Ago(at time.Time) string                          { return relative(at, s.c.env.Now()) }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -95,7 +96,7 @@ func (c *CLI) person(cfg *config) (person, error) {
 func (p person) load(c *CLI) (agent.LoginIdentity, error) {
 	login, err := agent.LoadLogin(nil, p.dir, c.env.Now)
 	if e, ok := errors.AsType[*explain.Error](err); ok {
-		where := " --identity " + shellWord(p.dir)
+		where := " --identity " + shell.Word(p.dir)
 		if p.context != "" {
 			where = " --context " + p.context
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -146,7 +147,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 		fmt.Fprintf(out, "; the log is %s", logFile)
 	}
 	fmt.Fprint(out, "\n\nIn a second terminal:\n\n")
-	flag := " --socket " + shellWord(cluster.AdminSocket())
+	flag := " --socket " + shell.Word(cluster.AdminSocket())
 	if found, err := filepath.Abs(filepath.Join(c.env.Dir, devFolder)); err == nil && found == cluster.Dir() {
 		flag = "" // found by itself from this folder
 	}
@@ -159,7 +160,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 	} {
 		at := flag
 		if strings.HasPrefix(line, "fealty dev ") && flag != "" {
-			at = " --data " + shellWord(cluster.Dir())
+			at = " --data " + shell.Word(cluster.Dir())
 		}
 		fmt.Fprintln(out, "  "+c.called(line+at))
 	}
@@ -168,7 +169,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 		fmt.Fprintf(out, "\nCtrl-C ends all of it, and nothing is kept.\n")
 		return nil
 	}
-	fmt.Fprintf(out, "\nCtrl-C ends all of it. It is kept in %[1]s; to start afresh: rm -r %[1]s\n", shellWord(shownDir(c.env.Dir, cluster.Dir())))
+	fmt.Fprintf(out, "\nCtrl-C ends all of it. It is kept in %[1]s; to start afresh: rm -r %[1]s\n", shell.Word(shownDir(c.env.Dir, cluster.Dir())))
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -318,7 +319,7 @@ the same flag. It is not renewed: whoever still may, logs in again.`,
 				c.talk("next: fealty status; fealty whoami says as whom")
 				return nil
 			}
-			c.talk("next: fealty status --identity %[1]s, or export FEALTY_IDENTITY=%[1]s", shellWord(place.dir))
+			c.talk("next: fealty status --identity %[1]s, or export FEALTY_IDENTITY=%[1]s", shell.Word(place.dir))
 			return nil
 		},
 	})

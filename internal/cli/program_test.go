@@ -1,35 +1,9 @@
-// In the package, because which file is called is a parameter here.
 package cli
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
-
-func TestCalledAs(t *testing.T) {
-	dir := t.TempDir()
-	for _, name := range []string{"fealty", "fealty-2"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Setenv("PATH", dir)
-	for argv0, want := range map[string]string{
-		"":                                 "fealty",
-		"fealty":                           "fealty",
-		"./bin/fealty":                     "./bin/fealty",
-		"../it's here/fealty":              `'../it'\''s here/fealty'`,
-		filepath.Join(dir, "fealty"):       "fealty",
-		filepath.Join(dir, "fealty-2"):     "fealty-2",
-		filepath.Join(dir, "nowhere", "f"): filepath.Join(dir, "nowhere", "f"),
-	} {
-		if got := calledAs(argv0); got != want {
-			t.Errorf("called as %q: %q, want %q", argv0, got, want)
-		}
-	}
-}
 
 // Commands are printed under the name by which the program was called, wherever a
 // person may paste them from; what programs read does not depend on it.

@@ -84,6 +84,7 @@ func Areas() []Area {
 		{'L', "leadership"},
 		{'M', "membership"},
 		{'N', "node and agent"},
+		{'P', "providers"},
 		{'R', "recovery"},
 		{'S', "store"},
 		{'T', "token"},

@@ -229,6 +229,11 @@ const (
 	StoreRefuses        Code = "FE-S118"
 )
 
+// Providers.
+const (
+	ContractBroken Code = "FE-P101"
+)
+
 // Token.
 const (
 	TokenUnknown   Code = "FE-T101"
@@ -1600,6 +1605,17 @@ Whatever is wrong with a mirror means the same: no news from there. It is counte
 itself with the next copy; one that stays wrong was altered, or is of another cluster.`,
 	},
 
+	{
+		Code:  ContractBroken,
+		Title: "a provider breaks the contract",
+		What:  "the provider at {provider|this address} breaks the contract",
+		Why:   "cases that it failed: {cases|some}",
+		Do:    "read what each case saw, correct the provider, and run the same command again",
+		Exit:  ExitUnhealthy, GRPC: codes.FailedPrecondition,
+		Page: `
+Each case of ` + "`fealty conformance provider`" + ` is a rule. A provider that breaks one of the fence obeys a
+zombie, or refuses a shard that is in charge: it must not be used.`,
+	},
 	{
 		Code:  RecoveryMode,
 		Title: "the coordinator is recovering",

@@ -1,0 +1,95 @@
+// Package providers has the commands around a provider: one whose machines are processes, and
+// the check of any.
+package providers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
+)
+
+// Short says what the commands under fealty provider do.
+const Short = "run what turns a shard's decisions into machines"
+
+// Command is one command.
+type Command struct {
+	Use, Short, Long, Sample string
+
+	// Serves: the command is a process, with metrics and a log.
+	Serves bool
+
+	Flags func(*pflag.FlagSet)
+	Run   func(context.Context, World) error
+}
+
+// World is what a command sees of the invocation.
+type World struct {
+	Within  func(path string) string // as seen from the folder of the process
+	Out     io.Writer                // standard output
+	Say     func(form string, args ...any)
+	JSON    bool // data as JSON, which is YAML too
+	Now     func() time.Time
+	Log     func() *slog.Logger          // of a command that serves
+	Metrics func() (net.Listener, error) // of a command that serves; nil without --metrics
+}
+
+// identityFlags are who this end of a provider is.
+type identityFlags struct {
+	cert, key, ca string
+	insecure      bool
+}
+
+func (f *identityFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.cert, "tls-cert", "", "the certificate with this process's SPIFFE id, in this PEM file")
+	flags.StringVar(&f.key, "tls-key", "", "the private key of the certificate in --tls-cert")
+	flags.StringVar(&f.ca, "tls-ca", "", "the CA certificates that the other end's certificate leads to")
+	flags.BoolVar(&f.insecure, "insecure", false,
+		"do without TLS, on a loopback address alone; all callers are one shard")
+}
+
+// files returns the identity of this end, which has to be of a kind; nil without TLS.
+func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, log *slog.Logger,
+	failed func(credential.Reason)) (*credential.Files, error) {
+	paths := credential.FilePaths{Cert: w.Within(f.cert), Key: w.Within(f.key), CA: w.Within(f.ca)}
+	switch missing := paths.Missing(); {
+	case f.insecure && !paths.IsZero():
+		return nil, badValue("--insecure", "true", "there are files of a certificate too", "one of them")
+	case f.insecure:
+		return nil, nil
+	case paths.IsZero():
+		return nil, badValue("--tls-cert", "missing", "both ends of a provider show who they are",
+			"--tls-cert, --tls-key and --tls-ca, or --insecure on a loopback address to try things out")
+	case len(missing) > 0:
+		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
+	}
+	files, err := credential.NewFiles(credential.FilesConfig{Paths: paths, Use: credential.FilesIdentity, Now: w.Now,
+		Log:       log,
+		OnFailure: failed})
+	if err != nil {
+		return nil, tlsfiles.Word(paths, err)
+	}
+	m, err := files.Current(ctx)
+	if err != nil {
+		return nil, tlsfiles.Word(paths, err)
+	}
+	if m.ID().Kind() != kind {
+		return nil, explain.New(explain.CredentialUnusable, "source", paths.Cert, "problem",
+			fmt.Sprintf("it identifies %s, and a %s is needed", m.ID(), kind))
+	}
+	return files, nil
+}
+
+func badValue(name, value, problem, want string) error {
+	return explain.New(explain.BadValue, "name", name, "value", value, "problem", problem, "want", want)
+}
