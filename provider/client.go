@@ -160,7 +160,8 @@ func (c *Client) Create(ctx context.Context, o Order) (operation string, err err
 // Configure gives an idle machine to o.Tenant.
 func (c *Client) Configure(ctx context.Context, o Order) (operation string, err error) {
 	return mutate(ctx, c, configure, o, c.calls.ConfigureMachine,
-		&fealtyv1.ConfigureMachineRequest{Machine: o.Machine, Domain: o.Domain, Tenant: o.Tenant})
+		&fealtyv1.ConfigureMachineRequest{Machine: o.Machine, Domain: o.Domain, Tenant: o.Tenant,
+			Priority: o.Priority})
 }
 
 // Drain takes a machine back from its tenant.

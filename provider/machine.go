@@ -43,6 +43,9 @@ type Machine struct {
 	// Draining, and allowed while it is Failed.
 	Tenant string
 
+	// Priority is the [Order.Priority] of the order that configured it; 0 without a Tenant.
+	Priority int32
+
 	// Operation is the [Order.Operation] of the last order that was accepted for it; "" if
 	// none was.
 	Operation string
@@ -133,6 +136,12 @@ var machineChecks = []struct {
 		}
 		if m.Tenant != "" {
 			return "it is " + string(m.State) + ", and so nobody's"
+		}
+		return ""
+	}},
+	{"priority", func(m Machine) string {
+		if m.Tenant == "" && m.Priority != 0 {
+			return "it is nobody's, and so not urgent"
 		}
 		return ""
 	}},

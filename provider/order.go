@@ -19,6 +19,10 @@ type Order struct {
 	// Tenant is whom a Configure is for; "" of the others.
 	Tenant string
 
+	// Priority of a Configure is kept with the tenant, and shown with the machine: a shard that
+	// is started again reads there how urgent the demand is that the machine meets.
+	Priority int32
+
 	// Operation is what the order is known by from now on. [Serve] gives it; a [Client]
 	// leaves it empty, and returns it.
 	Operation string

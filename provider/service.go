@@ -330,7 +330,7 @@ func (s *service) CreateMachine(ctx context.Context,
 func (s *service) ConfigureMachine(ctx context.Context,
 	r *fealtyv1.ConfigureMachineRequest) (*fealtyv1.ConfigureMachineResponse, error) {
 	operation, err := s.mutate(ctx, configure, Order{Machine: r.GetMachine(), Domain: r.GetDomain(),
-		Tenant: r.GetTenant()})
+		Tenant: r.GetTenant(), Priority: r.GetPriority()})
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ var wireStates = map[State]fealtyv1.MachineState{
 
 func toWire(m Machine) *fealtyv1.ProviderMachine {
 	return &fealtyv1.ProviderMachine{Id: m.ID, Profile: m.Profile, Domain: m.Domain, State: wireStates[m.State],
-		Tenant: m.Tenant, Operation: m.Operation, LastError: m.LastError, PricePerHour: m.PricePerHour,
+		Tenant: m.Tenant, Priority: m.Priority, Operation: m.Operation, LastError: m.LastError, PricePerHour: m.PricePerHour,
 		InterruptionProbability: m.InterruptionProbability}
 }
 
@@ -40,7 +40,7 @@ func toWire(m Machine) *fealtyv1.ProviderMachine {
 // know has its name in the API, which no check lets pass.
 func fromWire(w *fealtyv1.ProviderMachine) Machine {
 	m := Machine{ID: w.GetId(), Profile: w.GetProfile(), Domain: w.GetDomain(), State: State(w.GetState().String()),
-		Tenant: w.GetTenant(), Operation: w.GetOperation(), LastError: w.GetLastError(),
+		Tenant: w.GetTenant(), Priority: w.GetPriority(), Operation: w.GetOperation(), LastError: w.GetLastError(),
 		PricePerHour:            w.GetPricePerHour(),
 		InterruptionProbability: w.GetInterruptionProbability()}
 	for state, wire := range wireStates {

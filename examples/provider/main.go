@@ -76,11 +76,11 @@ func (s *shelf) Configure(_ context.Context, o order) error { return s.do(o, pro
 func (s *shelf) Drain(_ context.Context, o order) error     { return s.do(o, provider.Draining) }
 func (s *shelf) Delete(_ context.Context, o order) error    { return s.do(o, provider.Deleting) }
 
-// do keeps what an order asks for, and has it done in the background. Whose order it is,
-// and whether the machine is in a state for it, was looked at before.
+// do keeps what an order asks for, and has it done in the background.
 func (s *shelf) do(o order, through provider.State) error {
 	err := s.change(o.Machine, func(m *provider.Machine) {
-		m.State, m.Operation, m.Tenant = through, o.Operation, cmp.Or(o.Tenant, m.Tenant)
+		m.State, m.Operation = through, o.Operation
+		m.Tenant, m.Priority = cmp.Or(o.Tenant, m.Tenant), cmp.Or(o.Priority, m.Priority)
 	})
 	if err == nil {
 		s.work.Go(func() { s.finish(o.Machine) }) // here it would be done
@@ -91,7 +91,7 @@ func (s *shelf) do(o order, through provider.State) error {
 func (s *shelf) finish(id string) {
 	if err := s.change(id, func(m *provider.Machine) {
 		if m.State = cmp.Or(after[m.State], m.State); m.State != provider.Configured {
-			m.Tenant = ""
+			m.Tenant, m.Priority = "", 0
 		}
 	}); err != nil {
 		log.Printf("machine %s stays where it is until the next start: %v", id, err)

@@ -277,7 +277,9 @@ type ConfigureMachineRequest struct {
 	Machine string                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	Domain  string                 `protobuf:"bytes,2,opt,name=domain,proto3" json:"domain,omitempty"`
 	// Whom the machine is for.
-	Tenant        string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant string `protobuf:"bytes,3,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// How urgent the demand is that it meets; the provider keeps it with the tenant.
+	Priority      int32 `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -331,6 +333,13 @@ func (x *ConfigureMachineRequest) GetTenant() string {
 		return x.Tenant
 	}
 	return ""
+}
+
+func (x *ConfigureMachineRequest) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
 }
 
 type ConfigureMachineResponse struct {
@@ -808,8 +817,10 @@ type ProviderMachine struct {
 	PricePerHour float64 `protobuf:"fixed64,8,opt,name=price_per_hour,json=pricePerHour,proto3" json:"price_per_hour,omitempty"`
 	// How likely it is that it is taken away within an hour, as the provider declares: 0 to 1.
 	InterruptionProbability float64 `protobuf:"fixed64,9,opt,name=interruption_probability,json=interruptionProbability,proto3" json:"interruption_probability,omitempty"`
-	unknownFields           protoimpl.UnknownFields
-	sizeCache               protoimpl.SizeCache
+	// That of the order that configured it; 0 without a tenant.
+	Priority      int32 `protobuf:"varint,10,opt,name=priority,proto3" json:"priority,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ProviderMachine) Reset() {
@@ -905,6 +916,13 @@ func (x *ProviderMachine) GetInterruptionProbability() float64 {
 	return 0
 }
 
+func (x *ProviderMachine) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
 var File_fealty_v1_provider_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_provider_proto_rawDesc = "" +
@@ -919,11 +937,12 @@ const file_fealty_v1_provider_proto_rawDesc = "" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\"5\n" +
 	"\x15CreateMachineResponse\x12\x1c\n" +
-	"\toperation\x18\x01 \x01(\tR\toperation\"c\n" +
+	"\toperation\x18\x01 \x01(\tR\toperation\"\x7f\n" +
 	"\x17ConfigureMachineRequest\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x16\n" +
-	"\x06tenant\x18\x03 \x01(\tR\x06tenant\"8\n" +
+	"\x06tenant\x18\x03 \x01(\tR\x06tenant\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\x05R\bpriority\"8\n" +
 	"\x18ConfigureMachineResponse\x12\x1c\n" +
 	"\toperation\x18\x01 \x01(\tR\toperation\"G\n" +
 	"\x13DrainMachineRequest\x12\x18\n" +
@@ -947,7 +966,7 @@ const file_fealty_v1_provider_proto_rawDesc = "" +
 	"\bmachines\x18\x01 \x03(\v2\x1a.fealty.v1.ProviderMachineR\bmachines\x12\x12\n" +
 	"\x04gone\x18\x02 \x03(\tR\x04gone\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\tR\brevision\x12\x12\n" +
-	"\x04more\x18\x04 \x01(\bR\x04more\"\xb8\x02\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"\xd4\x02\n" +
 	"\x0fProviderMachine\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aprofile\x18\x02 \x01(\tR\aprofile\x12\x16\n" +
@@ -958,7 +977,9 @@ const file_fealty_v1_provider_proto_rawDesc = "" +
 	"\n" +
 	"last_error\x18\a \x01(\tR\tlastError\x12$\n" +
 	"\x0eprice_per_hour\x18\b \x01(\x01R\fpricePerHour\x129\n" +
-	"\x18interruption_probability\x18\t \x01(\x01R\x17interruptionProbability*\x8f\x02\n" +
+	"\x18interruption_probability\x18\t \x01(\x01R\x17interruptionProbability\x12\x1a\n" +
+	"\bpriority\x18\n" +
+	" \x01(\x05R\bpriority*\x8f\x02\n" +
 	"\fMachineState\x12\x1d\n" +
 	"\x19MACHINE_STATE_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19MACHINE_STATE_SPECULATIVE\x10\x01\x12\x1a\n" +

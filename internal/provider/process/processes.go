@@ -267,7 +267,7 @@ func (p *Provider) Configure(_ context.Context, o provider.Order) error {
 		return fmt.Errorf("process: machine %s is of profile %s, which is no longer there: delete it: %w", o.Machine,
 			m.profile.Name, provider.ErrRejected)
 	}
-	return p.accept(o, func(r *record) { r.State, r.Tenant = provider.Configuring, o.Tenant })
+	return p.accept(o, func(r *record) { r.State, r.Tenant, r.Priority = provider.Configuring, o.Tenant, o.Priority })
 }
 
 // Drain ends the command: SIGTERM, and SIGKILL after the grace.
@@ -277,7 +277,7 @@ func (p *Provider) Drain(_ context.Context, o provider.Order) error {
 
 // Delete releases the slot.
 func (p *Provider) Delete(_ context.Context, o provider.Order) error {
-	return p.accept(o, func(r *record) { r.State, r.Tenant = provider.Deleting, "" })
+	return p.accept(o, func(r *record) { r.State, r.Tenant, r.Priority = provider.Deleting, "", 0 })
 }
 
 // accept makes an order durable, and leaves the rest to the machine's work.
@@ -482,7 +482,7 @@ func (p *Provider) ended(m *machine, r record, next provider.State) bool {
 			return p.fail(m, r.Operation, err.Error())
 		}
 	}
-	return p.move(m, r.Operation, func(r *record) { r.State, r.Tenant, r.Process = next, "", running{} })
+	return p.move(m, r.Operation, func(r *record) { r.State, r.Tenant, r.Priority, r.Process = next, "", 0, running{} })
 }
 
 // stop ends a process: SIGTERM, and SIGKILL after the grace. It returns when it is gone, or

@@ -18,6 +18,7 @@ type record struct {
 	Profile   string         `json:"profile"`
 	State     provider.State `json:"state"`
 	Tenant    string         `json:"tenant,omitempty"`
+	Priority  int32          `json:"priority,omitempty"`
 	Operation string         `json:"operation,omitempty"`
 	LastError string         `json:"last_error,omitempty"`
 	Process   running        `json:"process,omitzero"`
@@ -59,6 +60,7 @@ func decode(text []byte) (record, error) {
 // machine is what others see.
 func (r record) machine(p Profile) provider.Machine {
 	return provider.Machine{ID: r.Machine, Profile: r.Profile, Domain: p.Domain, State: r.State, Tenant: r.Tenant,
+		Priority:  r.Priority,
 		Operation: r.Operation, LastError: r.LastError, PricePerHour: p.PricePerHour,
 		InterruptionProbability: p.InterruptionProbability}
 }
