@@ -35,7 +35,7 @@ import (
 	"github.com/spf13/cobra"
 	terminal "golang.org/x/term"
 
-	"github.com/fealty-io/fealty/internal/cli/providers"
+	"github.com/fealty-io/fealty/internal/cli/actuation"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/term"
@@ -191,11 +191,11 @@ node may do, and what happens when the control plane is gone.`,
 			root.AddCommand(cmd)
 		}
 	}
-	room := func(r providers.Command) *cobra.Command { // one of a package of its own
+	room := func(r actuation.Command) *cobra.Command { // one of a package of its own
 		cmd := c.command(spec{use: r.Use, short: r.Short, long: r.Long, sample: r.Sample,
 			groups: map[bool][]group{true: {process}}[r.Serves],
 			run: func(ctx context.Context, cfg *config, _ []string) error {
-				return r.Run(ctx, providers.World{Within: cfg.within, Out: c.env.Stdout, Say: c.talk, Now: c.env.Now,
+				return r.Run(ctx, actuation.World{Within: cfg.within, Out: c.env.Stdout, Say: c.talk, Now: c.env.Now,
 					JSON: c.format == asJSON || c.format == asYAML, Log: func() *slog.Logger { return c.logger(cfg) },
 					Metrics: func() (net.Listener, error) { return c.listenMetrics(ctx, cfg) }})
 			}})
@@ -203,9 +203,9 @@ node may do, and what happens when the control plane is gone.`,
 		return cmd
 	}
 	conformance := c.conformanceCommand()
-	conformance.AddCommand(room(providers.Conformance()))
-	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand(),
-		noun("provider", providers.Short, room(providers.Process())))
+	conformance.AddCommand(room(actuation.Conformance()))
+	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand(), room(actuation.Shard()),
+		noun("provider", actuation.Short, room(actuation.Process())))
 	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand(), c.whoamiCommand(), c.contextCommand())
 	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), domainCommand(c), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), conformance)
 	add("read", c.certCommand(), c.snapshotCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())

@@ -12,13 +12,14 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	processes "github.com/fealty-io/fealty/internal/provider/process"
+	"github.com/fealty-io/fealty/internal/shardrun"
 )
 
 // metricsPage describes every metric, from what the programs register.
 func metricsPage() (string, error) {
 	var b strings.Builder
 	b.WriteString("# Metrics\n\n" + generatedNote)
-	b.WriteString(`With ` + "`--metrics HOST:PORT`" + ` a coordinator, an agent or a provider of processes serves metrics in Prometheus' format under ` + "`/metrics`" + `, and
+	b.WriteString(`With ` + "`--metrics HOST:PORT`" + ` a coordinator, an agent, a shard or a provider of processes serves metrics in Prometheus' format under ` + "`/metrics`" + `, and
 probes under ` + "`/probe/`" + `, over plain HTTP. The listener carries no authority and serves no profiles.
 [Monitor](../how-to/monitor.md) says which of them to alert on.
 
@@ -28,7 +29,8 @@ A metric with labels appears when it was first counted. Names that end in ` + "`
 	for _, part := range []struct {
 		title   string
 		metrics func() (prometheus.Collector, error)
-	}{{"Coordinator", coordinator.Metrics}, {"Agent", agent.Metrics}, {"Provider of processes", processes.Metrics}} {
+	}{{"Coordinator", coordinator.Metrics}, {"Agent", agent.Metrics}, {"Shard", shardrun.Metrics},
+		{"Provider of processes", processes.Metrics}} {
 		all, err := part.metrics()
 		if err != nil {
 			return "", err

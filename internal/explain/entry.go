@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/fealty-io/fealty/internal/wording"
 )
 
 // Exit is the exit status of a command. The numbers are promised to scripts.
@@ -134,12 +136,13 @@ func (e Entry) Text() string {
 		shown[name] = "<" + name + ">"
 	}
 	// What to do may be decided case by case: the page has what is said in most.
-	for _, p := range parse(e.Do) {
-		if p.words != "" && slices.Contains([]string{"do", "remedy", "ways", "look"}, p.name) {
-			shown[p.name] = p.words
+	for _, p := range wording.Parse(e.Do) {
+		if p.Words != "" && slices.Contains([]string{"do", "remedy", "ways", "look"}, p.Name) {
+			shown[p.Name] = p.Words
 		}
 	}
-	lines := (&Error{Code: e.Code, What: fill(e.What, shown), Why: fill(e.Why, shown), Do: fill(e.Do, shown)}).Lines()
+	lines := (&Error{Code: e.Code, What: wording.Fill(e.What, shown), Why: wording.Fill(e.Why, shown),
+		Do: wording.Fill(e.Do, shown)}).Lines()
 	return fmt.Sprintf("# %s: %s\n\n```\n%s\n```\n\n%s\n\nExit status of a command: %d (%s). Status of an RPC: %s.\n",
 		e.Code, e.Title, strings.Join(lines[:], "\n"), strings.TrimSpace(e.Page), int(e.Exit), e.Exit, e.GRPC)
 }

@@ -25,6 +25,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/fealty-io/fealty/internal/wording"
 )
 
 // Code names one kind of failure: "FE-", the letter of an area, three digits.
@@ -117,7 +119,8 @@ func (e *Error) render() {
 		maps.Copy(fields, e.Fields)
 		fields["cause"] = clean(e.cause.Error(), maxValueBytes)
 	}
-	e.What, e.Why, e.Do = fill(entry.What, fields), fill(entry.Why, fields), fill(entry.Do, fields)
+	e.What, e.Why = wording.Fill(entry.What, fields), wording.Fill(entry.Why, fields)
+	e.Do = wording.Fill(entry.Do, fields)
 }
 
 // Error returns code, what, why and what to do in one line.
@@ -220,57 +223,13 @@ func clean(s string, maxBytes int) string {
 	return b.String()
 }
 
-// fill replaces {name} by the field's value, and {name|words} by the words
-// where there is no such field. Values are not looked at for names again.
-func fill(template string, fields map[string]string) string {
-	var b strings.Builder
-	for _, p := range parse(template) {
-		switch value, ok := fields[p.name]; {
-		case p.name == "":
-			b.WriteString(p.words)
-		case ok && value != "":
-			b.WriteString(value)
-		case p.words != "":
-			b.WriteString(p.words)
-		default:
-			b.WriteString("unknown")
-		}
-	}
-	return b.String()
-}
-
-// part is a stretch of a template: a name with words in its place where there is
-// no value, or, with an empty name, the words alone.
-type part struct{ name, words string }
-
-func parse(template string) []part {
-	var parts []part
-	for template != "" {
-		before, rest, ok := strings.Cut(template, "{")
-		if before != "" {
-			parts = append(parts, part{words: before})
-		}
-		if !ok {
-			break
-		}
-		inside, after, closed := strings.Cut(rest, "}")
-		if !closed {
-			panic(fmt.Sprintf("explain: template %q does not close a brace", template))
-		}
-		name, words, _ := strings.Cut(inside, "|")
-		parts = append(parts, part{name, words})
-		template = after
-	}
-	return parts
-}
-
 // fieldNames returns the names in the entry's texts, sorted.
 func (e Entry) fieldNames() []string {
 	var names []string
 	for _, t := range []string{e.What, e.Why, e.Do} {
-		for _, p := range parse(t) {
-			if p.name != "" {
-				names = append(names, p.name)
+		for _, p := range wording.Parse(t) {
+			if p.Name != "" {
+				names = append(names, p.Name)
 			}
 		}
 	}

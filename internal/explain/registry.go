@@ -232,6 +232,7 @@ const (
 // Providers.
 const (
 	ContractBroken Code = "FE-P101"
+	ShardFenced    Code = "FE-P102"
 )
 
 // Token.
@@ -1615,6 +1616,19 @@ itself with the next copy; one that stays wrong was altered, or is of another cl
 		Page: `
 Each case of ` + "`fealty conformance provider`" + ` is a rule. A provider that breaks one of the fence obeys a
 zombie, or refuses a shard that is in charge: it must not be used.`,
+	},
+	{
+		Code:  ShardFenced,
+		Title: "the shard was fenced",
+		What:  "{shard|the shard} acts no more: a provider refused it",
+		Why:   "another process with its identity is in charge, so that all it knows is out of date",
+		Do:    "look for that process first; then start one of the two again, with a folder that no other process has",
+		Exit:  ExitUnhealthy, GRPC: codes.FailedPrecondition,
+		Page: `
+A shard that was paused, cut off or replaced comes back and believes that it is in charge. Its provider has obeyed
+another process with the same identity since, and refuses it: nothing of what it asked for was done. It acts no more and
+stays up, with ` + "`fealty_shard_fenced`" + ` at 1 and its readiness gone, until it is stopped; then it ends with this
+error. If nobody started another one on purpose, somebody has a copy of its folder, or of its machine.`,
 	},
 	{
 		Code:  RecoveryMode,

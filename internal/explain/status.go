@@ -10,6 +10,8 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/internal/wording"
 )
 
 // Domain marks the google.rpc.ErrorInfo of a status as Fealty's own.
@@ -25,7 +27,7 @@ func (e *Error) GRPCStatus() *status.Status {
 	}
 	fields := bounded(e.Fields)
 	// Rendered again, since the lines of e may quote the cause.
-	message := fill(entry.What, fields) + " (" + fill(entry.Why, fields) + ")"
+	message := wording.Fill(entry.What, fields) + " (" + wording.Fill(entry.Why, fields) + ")"
 	s := status.New(entry.GRPC, clean(message, 2*maxValueBytes))
 	with, err := s.WithDetails(&errdetails.ErrorInfo{
 		Reason:   clean(string(e.Code), maxKeyBytes),
@@ -79,7 +81,8 @@ func FromStatus(err error) (*Error, bool) {
 			e.Fields["message"] = clean(s.Message(), maxValueBytes)
 		}
 		// Not render: the cause is the status, which says the same once more.
-		e.What, e.Why, e.Do = fill(entry.What, e.Fields), fill(entry.Why, e.Fields), fill(entry.Do, e.Fields)
+		e.What, e.Why = wording.Fill(entry.What, e.Fields), wording.Fill(entry.Why, e.Fields)
+		e.Do = wording.Fill(entry.Do, e.Fields)
 		return e, true
 	}
 	return nil, false

@@ -37,6 +37,7 @@ var levels = []struct {
 	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/ended", 0, "whose connections ended, and when"},
 	{"internal/batch", 0, "who goes together"},
+	{"internal/wording", 0, "templates of texts"},
 	{"internal/term", 0, "what a terminal shows"},
 	{"internal/instant", 0, "when something last happened"},
 	{"internal/recall", 0, "who waits, and how long"},
@@ -89,6 +90,7 @@ var levels = []struct {
 	{"internal/watch", 2, "a value that tells when it changed, and a key of the store that is followed"},
 	{"internal/flowcontrol", 2, "how much one caller may ask of a server"},
 
+	{"internal/provider/remote", 7, "a provider as a shard sees it"},
 	{"internal/provider/process", 3, "a provider, of processes of this machine"},
 	{"internal/provider/conformance", 3, "what every provider has to keep"},
 
@@ -150,6 +152,7 @@ var levels = []struct {
 
 	{"internal/coordinator/coordinatortest", 14, "a whole coordinator, for tests of its rooms"},
 	{"internal/coordinator/desktest", 15, "what tests do at one"},
+	{"internal/shardrun", 14, "a shard as a process"},
 	{"internal/cli", 14, "commands"},
 	{"internal/devcluster", 14, "a whole cluster in one process"},
 	{"internal/sim", 14, "whole fleets"},
@@ -182,7 +185,9 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/history", "snapshot", "a reseed carries the change of root that nodes verify"},
 	{"internal/coordinator/authority", "internal/coordinator/authority/internal", "it holds its secrets there"},
 	{"cmd/fealty", "internal/cli", "main calls it"},
+	{"internal/explain", "internal/wording", "what is known goes into its texts"},
 	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
+	{"internal/cli", "internal/shardrun", "fealty shard runs one"},
 }
 
 // thirdParty says which modules a level 0 package may import beyond the standard

@@ -387,7 +387,7 @@ func (p *profile) act(kind Kind, m *inventory.Machine, tenant string, priority i
 // once more is another operation.
 func operation(kind Kind, m *inventory.Machine, tenant string, priority int32) string {
 	h := sha256.New()
-	for _, part := range []string{"fealty operation v1", m.Operation, string(target(kind)), m.Provider, m.ID, tenant} {
+	for _, part := range []string{"fealty/operation/v1", m.Operation, string(target(kind)), m.Provider, m.ID, tenant} {
 		var n [8]byte
 		binary.BigEndian.PutUint64(n[:], uint64(len(part)))
 		h.Write(n[:])

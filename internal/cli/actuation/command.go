@@ -1,6 +1,6 @@
-// Package providers has the commands around a provider: one whose machines are processes, and
+// Package actuation has the commands that act on machines: a shard, a provider of processes, and
 // the check of any.
-package providers
+package actuation
 
 import (
 	"context"
@@ -51,11 +51,16 @@ type identityFlags struct {
 }
 
 func (f *identityFlags) add(flags *pflag.FlagSet) {
+	f.addFiles(flags)
+	flags.BoolVar(&f.insecure, "insecure", false,
+		"do without TLS, on a loopback address alone; all callers are one shard")
+}
+
+// addFiles adds those of a process that has to show who it is.
+func (f *identityFlags) addFiles(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cert, "tls-cert", "", "the certificate with this process's SPIFFE id, in this PEM file")
 	flags.StringVar(&f.key, "tls-key", "", "the private key of the certificate in --tls-cert")
 	flags.StringVar(&f.ca, "tls-ca", "", "the CA certificates that the other end's certificate leads to")
-	flags.BoolVar(&f.insecure, "insecure", false,
-		"do without TLS, on a loopback address alone; all callers are one shard")
 }
 
 // files returns the identity of this end, which has to be of a kind; nil without TLS.

@@ -1,10 +1,7 @@
-package providers
+package actuation
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -14,19 +11,14 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	fences "github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/provider/process"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/provider"
 )
-
-// maxKeys bounds a file of keys, in bytes.
-const maxKeys = 16 << 10
 
 // processes are the flags of fealty provider process.
 type processes struct {
@@ -34,7 +26,7 @@ type processes struct {
 
 	data, listen, profiles string
 	grace                  time.Duration
-	key, cluster           string
+	signs                  authorityFlags
 	believe                bool
 }
 
@@ -66,10 +58,7 @@ other process is ever signalled. A command ends what it started itself. Linux al
 				"the provider's folder: its machines, and the marks of its fence")
 			flags.StringVar(&f.listen, "listen", "127.0.0.1:7460", "serve shards on this address")
 			f.identity.add(flags)
-			flags.StringVar(&f.key, "authority-key", "",
-				"the public keys that sign grants and assignments, in this PEM file")
-			flags.StringVar(&f.cluster, "authority-cluster", "",
-				"the cluster whose grants and assignments count; else that of the certificate")
+			f.signs.add(flags)
 			flags.BoolVar(&f.believe, "believe-epochs", false,
 				"obey a shard's processes under epochs that no authority granted")
 			flags.DurationVar(&f.grace, "grace", process.DefaultGrace,
@@ -85,7 +74,11 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 	if err != nil {
 		return err
 	}
-	authority, err := f.authority(ctx, w, files)
+	if f.signs.key == "" && !f.believe {
+		return badValue("--authority-key", "missing", "nobody says which grants count",
+			"the public key of the authority, or --believe-epochs where there is none")
+	}
+	authority, err := f.signs.authority(ctx, w, files)
 	if err != nil {
 		return err
 	}
@@ -133,61 +126,13 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 func (f *processes) worded(err error) error {
 	if errors.Is(err, durable.ErrLocked) || errors.Is(err, fences.ErrMissing) || errors.Is(err, fences.ErrCorrupt) ||
 		errors.Is(err, fences.ErrOtherCluster) {
-		return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", f.data, "problem", err.Error())
+		return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "data", "problem", err.Error())
 	}
 	if invalid, ok := errors.AsType[*provider.InvalidError](err); ok {
 		return explain.Wrap(err, explain.BadSetting, "from", "--profiles", "key", f.profiles, "problem",
 			fmt.Sprintf("%s: the %s: %s", invalid.Machine, invalid.Field, invalid.Problem))
 	}
 	return err
-}
-
-// authority returns whose grants and assignments count.
-func (f *processes) authority(ctx context.Context, w World, files *credential.Files) (fence.Authority, error) {
-	if f.key == "" {
-		if !f.believe {
-			return fence.Authority{}, badValue("--authority-key", "missing", "nobody says which grants count",
-				"the public key of the authority, or --believe-epochs where there is none")
-		}
-		return fence.Authority{}, nil
-	}
-	a := fence.Authority{Cluster: f.cluster}
-	if a.Cluster == "" && files != nil {
-		m, err := files.Current(ctx)
-		if err != nil {
-			return fence.Authority{}, tlsfiles.Word(files.Paths(), err)
-		}
-		a.Cluster = m.ID().Cluster()
-	}
-	if err := identity.CheckCluster(a.Cluster); err != nil {
-		return fence.Authority{}, badValue("--authority-cluster", f.cluster, "whose grants count is not known",
-			"the cluster's name")
-	}
-	unusable := func(problem string) (fence.Authority, error) {
-		return fence.Authority{}, explain.New(explain.KeyFileUnusable, "file", f.key, "problem", problem)
-	}
-	text, err := durable.OS().ReadFile(w.Within(f.key), maxKeys)
-	if err != nil {
-		return unusable(err.Error())
-	}
-	keys := make(map[string]ed25519.PublicKey)
-	for rest := text; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
-		key, ok := parsed.(ed25519.PublicKey)
-		if err != nil || !ok || block.Type != "PUBLIC KEY" {
-			return unusable("it has a PEM block that is no Ed25519 public key")
-		}
-		keys[fence.KeyID(key)] = key
-	}
-	if len(keys) == 0 {
-		return unusable("it has no PEM block of type PUBLIC KEY")
-	}
-	a.Key = func(id string) (ed25519.PublicKey, bool) { key, ok := keys[id]; return key, ok }
-	return a, nil
 }
 
 func (f *processes) readProfiles(w World) ([]process.Profile, error) {

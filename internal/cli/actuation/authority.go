@@ -1,0 +1,74 @@
+package actuation
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/x509"
+	"encoding/pem"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
+)
+
+// maxKeys bounds a file of keys, in bytes.
+const maxKeys = 16 << 10
+
+// authorityFlags say whose grants and assignments count.
+type authorityFlags struct{ key, cluster string }
+
+func (f *authorityFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.key, "authority-key", "",
+		"the public keys that sign grants and assignments, in this PEM file")
+	flags.StringVar(&f.cluster, "authority-cluster", "",
+		"the cluster whose grants and assignments count; else that of the certificate")
+}
+
+// authority returns whose grants and assignments count; the zero one without --authority-key.
+func (f *authorityFlags) authority(ctx context.Context, w World, files *credential.Files) (fence.Authority, error) {
+	if f.key == "" {
+		return fence.Authority{}, nil
+	}
+	a := fence.Authority{Cluster: f.cluster}
+	if a.Cluster == "" && files != nil {
+		m, err := files.Current(ctx)
+		if err != nil {
+			return fence.Authority{}, tlsfiles.Word(files.Paths(), err)
+		}
+		a.Cluster = m.ID().Cluster()
+	}
+	if err := identity.CheckCluster(a.Cluster); err != nil {
+		return fence.Authority{}, badValue("--authority-cluster", f.cluster, "whose grants count is not known",
+			"the cluster's name")
+	}
+	unusable := func(problem string) (fence.Authority, error) {
+		return fence.Authority{}, explain.New(explain.KeyFileUnusable, "file", f.key, "problem", problem)
+	}
+	text, err := durable.OS().ReadFile(w.Within(f.key), maxKeys)
+	if err != nil {
+		return unusable(err.Error())
+	}
+	keys := make(map[string]ed25519.PublicKey)
+	for rest := text; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		parsed, err := x509.ParsePKIXPublicKey(block.Bytes)
+		key, ok := parsed.(ed25519.PublicKey)
+		if err != nil || !ok || block.Type != "PUBLIC KEY" {
+			return unusable("it has a PEM block that is no Ed25519 public key")
+		}
+		keys[fence.KeyID(key)] = key
+	}
+	if len(keys) == 0 {
+		return unusable("it has no PEM block of type PUBLIC KEY")
+	}
+	a.Key = func(id string) (ed25519.PublicKey, bool) { key, ok := keys[id]; return key, ok }
+	return a, nil
+}

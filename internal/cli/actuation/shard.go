@@ -1,0 +1,175 @@
+package actuation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/fence"
+	epochs "github.com/fealty-io/fealty/fence/durable"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/shardrun"
+	"github.com/fealty-io/fealty/internal/tlsfiles"
+)
+
+// shards are the flags of fealty shard.
+type shards struct {
+	identity  identityFlags
+	signs     authorityFlags
+	data      string
+	listen    string
+	providers []string
+	grant     string
+	mend      bool
+	paused    bool
+	grace     time.Duration
+	cycle     time.Duration
+	at        int
+}
+
+// Shard is the command fealty shard.
+func Shard() Command {
+	f := new(shards)
+	return Command{
+		Use: "shard", Short: "run what turns the demand of tenants into machines", Serves: true,
+		Long: `Run a shard until it gets SIGINT or SIGTERM: it takes the demand of tenants from their operators, decides
+which machines are made, given, taken back and ended, and has its providers do so, once a cycle.
+
+What a wrong decision can destroy is bounded: at most 5% of a tenant's machines are taken back in a cycle, a
+report that drops almost everything is held until it comes three times, and a tenant that said nothing since the
+start loses nothing. With --actuation-paused everything is decided and nothing done.
+
+Its epoch is counted in its folder with every start. With --grant it acts under a grant that an authority
+signed; a provider that wants one refuses it otherwise. A shard that a provider refused because another process
+with its identity is in charge acts no more, and stays so that people can look at it (FE-P102).`,
+		Sample: `  fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \
+    --grant shard.grant --authority-key authority.pub
+  fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \
+    --actuation-paused`,
+		Flags: func(flags *pflag.FlagSet) {
+			flags.StringVar(&f.data, "data", "/var/lib/fealty/shard", "the shard's folder: its epoch, and its journal")
+			flags.StringVar(&f.listen, "listen", "127.0.0.1:7470", "serve operators on this address")
+			flags.StringArrayVar(&f.providers, "provider", nil,
+				"a provider, as NAME=HOST:PORT; once for each")
+			f.identity.addFiles(flags)
+			flags.StringVar(&f.grant, "grant", "", "the signed grant to act under, in this file")
+			f.signs.add(flags)
+			flags.BoolVar(&f.mend, "mend-epoch", false,
+				"the epoch was lost, and the grant is new: begin anew under it")
+			flags.BoolVar(&f.paused, "actuation-paused", false, "decide, say what would be done, and do nothing")
+			flags.DurationVar(&f.grace, "reclaim-grace", 0,
+				"how long a tenant has before it loses a machine that it was told of")
+			flags.DurationVar(&f.cycle, "cycle", time.Second, "the time from one decision to the next")
+			flags.IntVar(&f.at, "execute-concurrency", 32, "how many machines are changed at once")
+		},
+		Run: f.run,
+	}
+}
+
+func (f *shards) run(ctx context.Context, w World) error {
+	providers, err := f.targets()
+	if err != nil {
+		return err
+	}
+	if f.cycle <= 0 || f.grace < 0 {
+		return badValue("--cycle", f.cycle.String(), "it and --reclaim-grace are times", "a duration such as 1s")
+	}
+	files, err := f.identity.files(ctx, w, identity.Shard, w.Log(), func(credential.Reason) {})
+	if err != nil {
+		return err
+	}
+	m, err := files.Current(ctx)
+	if err != nil {
+		return tlsfiles.Word(files.Paths(), err)
+	}
+	authority, err := f.signs.authority(ctx, w, files)
+	if err != nil {
+		return err
+	}
+	grant, err := f.readGrant(w, authority)
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", f.listen)
+	if err != nil {
+		return explain.Wrap(err, explain.AddressUnusable, "address", f.listen, "flag", "--listen", "problem",
+			err.Error())
+	}
+	defer listener.Close()
+	metrics, err := w.Metrics()
+	if err != nil {
+		return err
+	}
+	if metrics != nil {
+		defer metrics.Close()
+	}
+	watching, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { defer close(ended); _ = files.Run(watching) }() // ends with watching
+	defer func() { stop(); <-ended }()
+	err = shardrun.Run(ctx, shardrun.Config{Dir: w.Within(f.data), Listener: listener, Source: files, ID: m.ID(),
+		Key: identity.KeyOf(m.Chain()[0]), Providers: providers, Grant: grant, Authority: authority,
+		Mend: f.mend, Paused: f.paused, Grace: f.grace, Every: f.cycle, Concurrency: f.at,
+		Metrics: metrics, Log: w.Log()})
+	if fenced, ok := errors.AsType[*shardrun.FencedError](err); ok {
+		return explain.Wrap(fenced, explain.ShardFenced, "shard", m.ID().String())
+	}
+	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, epochs.ErrExhausted} {
+		if errors.Is(err, bad) {
+			return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "data", "problem", err.Error())
+		}
+	}
+	for _, bad := range []error{epochs.ErrSuperseded, fence.ErrUntrusted, fence.ErrMalformed} {
+		if errors.Is(err, bad) {
+			return explain.Wrap(err, explain.BadValue, "name", "--grant", "value", f.grant, "problem", err.Error(),
+				"want", "the newest grant of this shard")
+		}
+	}
+	return err
+}
+
+// targets reads where the providers are.
+func (f *shards) targets() (map[string]string, error) {
+	out := make(map[string]string, len(f.providers))
+	for _, text := range f.providers {
+		name, target, ok := strings.Cut(text, "=")
+		if _, _, err := net.SplitHostPort(target); !ok || name == "" || err != nil {
+			return nil, badValue("--provider", text, "it does not say which one it is, and where", "NAME=HOST:PORT")
+		}
+		if _, twice := out[name]; twice {
+			return nil, badValue("--provider", text, "there are two of that name", "each once")
+		}
+		out[name] = target
+	}
+	if len(out) == 0 {
+		return nil, badValue("--provider", "missing", "a shard without one has no machines", "NAME=HOST:PORT")
+	}
+	return out, nil
+}
+
+// readGrant reads the grant, which is text on one line.
+func (f *shards) readGrant(w World, authority fence.Authority) (string, error) {
+	switch {
+	case f.grant == "" && f.mend:
+		return "", badValue("--mend-epoch", "true", "an epoch that was lost begins anew under a new grant alone",
+			"--grant FILE too")
+	case f.grant == "":
+		return "", nil
+	case authority.Key == nil:
+		return "", badValue("--authority-key", "missing", "nobody says whose grants count",
+			"the public key of who signed the grant")
+	}
+	text, err := durable.OS().ReadFile(w.Within(f.grant), fence.MaxStatement+1)
+	if err != nil {
+		return "", badValue("--grant", f.grant, fmt.Sprint(err), "a file with a signed grant")
+	}
+	return strings.TrimSuffix(string(text), "\n"), nil
+}

@@ -1,0 +1,152 @@
+package remote_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"math"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/provider/remote"
+	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
+	"github.com/fealty-io/fealty/provider"
+)
+
+// shelf is a provider whose machines are there at once.
+type shelf struct {
+	mu       sync.Mutex
+	machines map[string]provider.Machine // guarded by mu
+}
+
+func (s *shelf) Get(_ context.Context, id string) (provider.Machine, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, ok := s.machines[id]
+	if !ok {
+		return m, provider.ErrNotFound
+	}
+	return m, nil
+}
+
+func (s *shelf) List(context.Context) ([]provider.Machine, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.machines)), nil
+}
+
+func (s *shelf) set(o provider.Order, state provider.State, tenant string, priority int32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.machines[o.Machine]
+	m.State, m.Operation, m.Tenant, m.Priority = state, o.Operation, tenant, priority
+	s.machines[o.Machine] = m
+	return nil
+}
+
+func (s *shelf) Create(_ context.Context, o provider.Order) error {
+	return s.set(o, provider.Idle, "", 0)
+}
+func (s *shelf) Configure(_ context.Context, o provider.Order) error {
+	return s.set(o, provider.Configured, o.Tenant, o.Priority)
+}
+func (s *shelf) Drain(_ context.Context, o provider.Order) error {
+	return s.set(o, provider.Idle, "", 0)
+}
+func (s *shelf) Delete(_ context.Context, o provider.Order) error {
+	return s.set(o, provider.Speculative, "", 0)
+}
+
+// A shard sees its provider's machines, has them changed, and is told apart what became of an
+// order: the fence first.
+func TestProvider(t *testing.T) {
+	t.Parallel()
+	s := &shelf{machines: map[string]provider.Machine{
+		"a": {ID: "a", Profile: "web", State: provider.Speculative, PricePerHour: 2, InterruptionProbability: 0.5},
+		"b": {ID: "b", Profile: "web", State: provider.Failed, LastError: "it burned"},
+	}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- provider.Serve(ctx, l, provider.Config{Machines: s, Insecure: true,
+			Marks: fence.InMemory(fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true}))})
+	}()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	at := func(life uint32) *remote.Provider {
+		sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(life, 1), Incarnation: fence.NewIncarnation()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := provider.Dial(provider.ClientConfig{Target: l.Addr().String(), Sender: sender, Insecure: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		return remote.New(client)
+	}
+	p := at(1)
+	all, err := p.List(t.Context(), "")
+	if err != nil || !all.Full || len(all.Machines) != 2 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	a, b := all.Machines[0], all.Machines[1]
+	if a.ID != "a" || a.Profile != "web" || a.State != inventory.Speculative || a.Price != 2 ||
+		math.Abs(a.Interruption-(1-math.Pow(0.5, 24))) > 1e-12 || b.State != inventory.Failed || b.LastError != "it burned" {
+		t.Errorf("%+v", all.Machines)
+	}
+	for _, m := range all.Machines {
+		m.Provider = "p"
+		if err := m.Check(); err != nil {
+			t.Error(err)
+		}
+	}
+	order := execution.Order{Machine: inventory.Key{Provider: "p", ID: "a"}, Tenant: "acme", Priority: 7}
+	if err := p.Create(t.Context(), order); err != nil {
+		t.Error(err)
+	}
+	if err := p.Configure(t.Context(), order); err != nil {
+		t.Error(err)
+	}
+	some, err := p.List(t.Context(), all.Revision)
+	if err != nil || some.Full || len(some.Machines) != 1 || some.Machines[0].Tenant != "acme" ||
+		some.Machines[0].Priority != 7 || some.Machines[0].State != inventory.Configured {
+		t.Errorf("what changed: %+v, %v", some, err)
+	}
+	if again, err := p.List(t.Context(), "of somebody else"); err != nil || !again.Full || len(again.Machines) != 2 {
+		t.Errorf("with a revision that it does not know: %+v, %v", again, err)
+	}
+	if err := p.Delete(t.Context(), order); execution.Classify(err) != execution.Rejected {
+		t.Errorf("delete a machine at work: %v", err)
+	}
+	unknown := execution.Order{Machine: inventory.Key{Provider: "p", ID: "x"}}
+	if err := p.Create(t.Context(), unknown); execution.Classify(err) != execution.NotFound {
+		t.Errorf("create a machine that is none: %v", err)
+	}
+	if err := at(2).Drain(t.Context(), order); err != nil {
+		t.Error(err)
+	}
+	if err := p.Configure(t.Context(), order); execution.Classify(err) != execution.Fenced || !errors.Is(err, fence.ErrEnded) {
+		t.Errorf("of a process that was overtaken: %v", err)
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	served <- nil
+	if err := at(3).Drain(t.Context(), order); execution.Classify(err) != execution.Unavailable {
+		t.Errorf("of a provider that is gone: %v", err)
+	}
+}

@@ -1,0 +1,349 @@
+// Package shardrun runs a shard as a process: its providers over the API, the sessions of
+// operators, its journal, and the epoch that it acts under.
+package shardrun
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/fence"
+	epochs "github.com/fealty-io/fealty/fence/durable"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/provider/remote"
+	"github.com/fealty-io/fealty/internal/shard"
+	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/journal"
+	"github.com/fealty-io/fealty/internal/shard/rails"
+	"github.com/fealty-io/fealty/internal/shard/session"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/provider"
+)
+
+// Bounds of what operators send, and how long calls have when the shard stops.
+const (
+	maxRequest = 1 << 20 // bytes: a roll-up of 4,096 rows
+	maxHeader  = 16 << 10
+	maxStreams = 16 // of one connection
+	stopAfter  = 5 * time.Second
+)
+
+// Config is what a shard is run with.
+type Config struct {
+	// Dir is its folder: the epoch and the journal. It is made if it is missing, and belongs to
+	// one process. Required.
+	Dir string
+
+	// Listener serves operators over TLS. Required.
+	Listener net.Listener
+
+	// Source is who this shard is, and ID its identity there. Required.
+	Source credential.Source
+	ID     identity.ID
+	Key    identity.KeyID // of its certificate, which names the journal's writer
+
+	// Providers are where they are, by the names that the shard calls them.
+	Providers map[string]string
+
+	// Grant is the signed grant under which it acts, as it travels; "": none. Authority is whose
+	// grants count, and Mend says that the grant is new: see durable.EpochOptions in package
+	// fence/durable.
+	Grant     string
+	Authority fence.Authority
+	Mend      bool
+
+	// Paused is the kill switch: everything is decided, and nothing executed.
+	Paused bool
+
+	// Grace, Every and Concurrency are those of package shard; zero means its defaults.
+	Grace, Every time.Duration
+	Concurrency  int
+
+	// Metrics serves metrics and probes over plain HTTP. Nil: nobody does.
+	Metrics net.Listener
+
+	// Registry takes its metrics. Nil means one of its own.
+	Registry *prometheus.Registry
+
+	Log *slog.Logger // required
+}
+
+// FencedError says that another process is in charge, for whoever asks after the shard ended.
+type FencedError struct{ err error }
+
+func (e *FencedError) Error() string { return e.err.Error() }
+func (e *FencedError) Unwrap() error { return e.err }
+
+// running is a shard with all that it holds.
+type running struct {
+	cfg      Config
+	shard    *shard.Shard
+	sessions *session.Server
+	registry *prometheus.Registry
+	closers  []func() error
+}
+
+// Run works until ctx ends, and returns nil then; a [*FencedError] if the shard was fenced
+// meanwhile. A shard that is fenced acts no more, and stays so that people can look at it.
+//
+// An error before anything is done: of the folder, the epoch or the config.
+func Run(ctx context.Context, cfg Config) (err error) {
+	r := &running{cfg: cfg, registry: cfg.Registry}
+	if r.registry == nil {
+		r.registry = prometheus.NewRegistry()
+	}
+	defer func() {
+		for i := len(r.closers) - 1; i >= 0; i-- {
+			err = errors.Join(err, r.closers[i]())
+		}
+	}()
+	defer cfg.Listener.Close()
+	if err := r.open(); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.work(ctx) })
+	g.Go(func() error { return r.serve(ctx) })
+	if cfg.Metrics != nil {
+		g.Go(func() error { return r.serveMetrics(ctx) })
+	}
+	return g.Wait()
+}
+
+// open takes the folder, begins an epoch and makes the shard. Nothing is sent yet.
+func (r *running) open() error {
+	cfg := r.cfg
+	sender, err := r.begin()
+	if err != nil {
+		return err
+	}
+	j, err := journal.Open(journal.Options{Files: durable.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
+		Actor: cfg.ID.String(), Writer: cfg.Key.String()[:16]})
+	if err != nil {
+		return fmt.Errorf("open the journal: %w", err)
+	}
+	r.closers = append(r.closers, j.Close)
+	if problem := j.Problem(); problem != "" {
+		cfg.Log.Error("the journal of before cannot be read, and stays as it is", "problem", problem)
+	}
+	providers := make(map[string]shard.Provider, len(cfg.Providers))
+	for name, target := range cfg.Providers {
+		client, err := provider.Dial(provider.ClientConfig{Target: target, Sender: sender, Source: cfg.Source,
+			Expect: credential.AnyOfKind(identity.Provider)})
+		if err != nil {
+			return fmt.Errorf("provider %s: %w", name, err)
+		}
+		r.closers = append(r.closers, client.Close)
+		providers[name] = remote.New(client)
+	}
+	hold := rails.Default()
+	hold.Paused = cfg.Paused
+	r.shard, err = shard.New(shard.Config{Providers: providers, Rails: hold, Grace: cfg.Grace, Every: cfg.Every,
+		Execution: execution.Options{Concurrency: cfg.Concurrency}, Journal: j, Log: cfg.Log})
+	if err != nil {
+		return err
+	}
+	r.sessions, err = session.New(session.Config{Name: cfg.ID.Name(), Shard: r.shard, Log: cfg.Log})
+	return err
+}
+
+// begin begins a life. The first one is counted in a folder that has no epoch, and there
+// alone: one that lost its epoch has a journal, and is to be mended with a new grant.
+func (r *running) begin() (*fence.Sender, error) {
+	dir := filepath.Join(r.cfg.Dir, "epoch")
+	if err := durable.OS().MkdirAll(dir); err != nil {
+		return nil, fmt.Errorf("make the shard's folder: %w", err)
+	}
+	o := epochs.EpochOptions{Grant: r.cfg.Grant, Authority: r.cfg.Authority, Mend: r.cfg.Mend}
+	if o.Grant != "" {
+		o.Holder = r.cfg.ID.String()
+	}
+	_, err := durable.OS().ReadDir(filepath.Join(r.cfg.Dir, "journal"))
+	begin := epochs.OpenEpoch
+	if errors.Is(err, fs.ErrNotExist) {
+		begin = epochs.EnrolEpoch
+	}
+	epoch, err := begin(dir, o)
+	if errors.Is(err, epochs.ErrEnrolled) { // a first start that was interrupted
+		epoch, err = epochs.OpenEpoch(dir, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.closers = append(r.closers, epoch.Close)
+	life := epoch.Life()
+	r.cfg.Log.Info("the shard begins a life", "id", r.cfg.ID.String(), "epoch", life.Epoch.String(),
+		"incarnation", life.Incarnation.String())
+	return epoch.Sender(), nil
+}
+
+// work runs the cycles, and raises the incident when the shard is fenced.
+func (r *running) work(ctx context.Context) error {
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	watch.Go(func() {
+		select {
+		case <-r.shard.Fenced():
+			r.cfg.Log.Error("this shard was fenced, and acts no more: another process with its identity is in charge; "+
+				"look for it before this one is started again", "id", r.cfg.ID.String(), "incident", true)
+		case <-ctx.Done():
+		}
+	})
+	err := r.shard.Run(ctx)
+	if errors.Is(err, fence.ErrEnded) {
+		return &FencedError{err}
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// serve serves operators.
+func (r *running) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	services, err := authz.Services(fealtyv1.ShardService_ServiceDesc.ServiceName)
+	if err != nil {
+		return err
+	}
+	table, err := authz.NewTable(services...)
+	if err != nil {
+		return err
+	}
+	gate, err := authz.New(table, authz.Options{Logger: r.cfg.Log, Registerer: r.registry,
+		ClusterID: func() string { return r.cfg.ID.Cluster() }})
+	if err != nil {
+		return err
+	}
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: r.cfg.Source,
+		OnFailure: func(err *mesh.HandshakeError) { r.cfg.Log.Warn("a handshake failed", "err", err) }})
+	if err != nil {
+		return err
+	}
+	var guarded sync.WaitGroup
+	guarded.Go(func() { _ = guard.Run(ctx) }) // ends with ctx
+	defer func() { cancel(); guarded.Wait() }()
+	server := grpc.NewServer(append(guard.ServerOptions(),
+		grpc.ChainStreamInterceptor(gate.Stream()), grpc.ChainUnaryInterceptor(gate.Unary()),
+		grpc.UnknownServiceHandler(gate.UnknownService), grpc.MaxRecvMsgSize(maxRequest),
+		grpc.MaxHeaderListSize(maxHeader), grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true),
+		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
+			PermitWithoutStream: true}))...)
+	fealtyv1.RegisterShardServiceServer(server, r.sessions)
+	if err := table.CheckServer(server); err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(r.cfg.Listener) }()
+	r.cfg.Log.Info("the shard serves operators", "address", r.cfg.Listener.Addr().String())
+	select {
+	case err := <-served:
+		server.Stop()
+		r.sessions.Wait()
+		return fmt.Errorf("serve operators on %s: %w", r.cfg.Listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	server.Stop() // sessions have no end of their own
+	<-served
+	r.sessions.Wait()
+	return nil
+}
+
+// Metrics describes all that is counted, for the documentation.
+func Metrics() (prometheus.Collector, error) {
+	registry := prometheus.NewRegistry()
+	register(registry, gauges{})
+	return registry, nil
+}
+
+// gauges are asked when metrics are collected.
+type gauges struct {
+	fenced, paused, sessions, refused func() float64
+	machines                          func() map[string]float64
+}
+
+func register(registry *prometheus.Registry, g gauges) {
+	none := func(f func() float64) func() float64 {
+		if f == nil {
+			return func() float64 { return 0 }
+		}
+		return f
+	}
+	registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fealty_shard_fenced",
+			Help: "1 once another process is in charge: an incident."}, none(g.fenced)),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fealty_shard_paused",
+			Help: "1 while nothing is executed."}, none(g.paused)),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fealty_shard_sessions",
+			Help: "Sessions of operators."}, none(g.sessions)),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fealty_shard_foreign_tenants_total",
+			Help: "Messages for another tenant than that of the caller's certificate."}, none(g.refused)),
+	)
+}
+
+func (r *running) serveMetrics(ctx context.Context) error {
+	one := func(yes bool) float64 {
+		if yes {
+			return 1
+		}
+		return 0
+	}
+	register(r.registry, gauges{
+		fenced:   func() float64 { return one(r.fenced()) },
+		paused:   func() float64 { return one(r.shard.Last().Paused) },
+		sessions: func() float64 { return float64(r.sessions.Open()) },
+		refused:  func() float64 { return float64(r.sessions.Refused()) },
+	})
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{}))
+	probe := func(ok func() bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			if !ok() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			_ = json.NewEncoder(w).Encode(map[string]bool{"ok": ok()}) // the prober went away: nobody is left to tell
+		}
+	}
+	// One that is fenced lives, and is not ready: nobody is to ask it for anything.
+	mux.Handle("GET /probe/liveness", probe(func() bool { return true }))
+	mux.Handle("GET /probe/readiness", probe(func() bool { return !r.fenced() }))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: stopAfter, ReadTimeout: 2 * stopAfter,
+		WriteTimeout: 30 * time.Second, MaxHeaderBytes: maxHeader}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(r.cfg.Metrics); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics on %s: %w", r.cfg.Metrics.Addr(), err)
+	}
+	return nil
+}
+
+func (r *running) fenced() bool {
+	select {
+	case <-r.shard.Fenced():
+		return true
+	default:
+		return false
+	}
+}
