@@ -110,6 +110,7 @@ func (a *actuation) start(name, path string, args ...string) {
 		a.t.Fatal(err)
 	}
 	cmd.Dir, cmd.Stdout, cmd.Stderr = a.dir, log, log
+	cmd.Env = []string{"HOME=" + a.dir, "TMPDIR=" + a.dir, "PATH=" + os.Getenv("PATH")}
 	if err := cmd.Start(); err != nil {
 		a.t.Fatal(err)
 	}

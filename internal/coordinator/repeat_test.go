@@ -38,6 +38,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 	ctx := context.Background()
 	const gone = "nothing: it ends with its stream, and streams go to one coordinator"
 	const agents = "asked of an agent, on its own socket"
+	const providers = "asked of a provider: each attempt has a token of its own, and the same target the same operation"
 	prepared := func(d *coordinatortest.Desk) *fealtyv1.CommitReseedRequest {
 		p, err := coordinatortest.Served[fealtyv1.ReseedServiceServer](
 			d.C.Rooms().Moves.Manifests.RegisterServices).PrepareReseed(
@@ -272,6 +273,11 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"CoordinatorService.ForgetCoordinator", "not found: it said nothing since", nil},
 		{"ManifestService.ForgetKeeperKey", "not found: no copy of that key is left", nil},
 		{"SnapshotService.Poll", gone, nil},
+		{"ProviderService.PromiseDomain", providers, nil},
+		{"ProviderService.CreateMachine", providers, nil},
+		{"ProviderService.ConfigureMachine", providers, nil},
+		{"ProviderService.DrainMachine", providers, nil},
+		{"ProviderService.DeleteMachine", providers, nil},
 		{"ShardService.Session", "asked of a shard: a roll-up that was reported changes nothing", nil},
 		{"NodeService.LeaveCluster", agents, nil},
 		{"NodeService.ApplyNodeEmergency", agents, nil},
