@@ -10,7 +10,7 @@ import (
 
 // Bounds of what a provider says and is told.
 const (
-	MaxName      = 253     // of a machine's id, a profile, a domain or a tenant, in bytes
+	MaxName      = 128     // of a machine's id, a profile, a domain or a tenant, in bytes
 	MaxOperation = 128     // of an operation's id, in bytes
 	MaxLastError = 1024    // of a machine's last error, in bytes
 	MaxMachines  = 100_000 // of one provider

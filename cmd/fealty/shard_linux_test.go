@@ -259,7 +259,8 @@ func TestZombieShard(t *testing.T) {
 	a.start("provider", "provider/laptop", "provider", "process", "--profiles", "profiles.yaml")
 	has := func(n int) func() bool { return func() bool { return len(a.working()) == n } }
 	run := func(name, grant string) {
-		a.start(name, "shard/eu-1", "shard", "--provider", "laptop="+a.at["provider"], "--grant", grant, "--cycle", "200ms")
+		a.start(name, "shard/eu-1", "shard", "--provider", "laptop="+a.at["provider"], "--grant", grant, "--enrol",
+			"--quota", "acme/web=6", "--cycle", "200ms")
 	}
 
 	run("first", "first.grant")

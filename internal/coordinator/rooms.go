@@ -274,10 +274,12 @@ func (c *Coordinator) wire(o own) error {
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.Timing.MaxHeadAge,
 	})
 	r.Fencing.Grants = grants.New(grants.Config{
-		Head: r.Head, Bundle: r.Bundle, PerMember: cfg.Rates.perMember(), Log: c.log, Now: c.now,
+		Head: r.Head, Bundle: r.Bundle, Membership: r.Membership, PerMember: cfg.Rates.perMember(), Log: c.log,
+		Now: c.now,
 	})
 	r.Fencing.Domains = domains.New(domains.Config{
-		Head: r.Head, Bundle: r.Bundle, Election: r.Election, PerMember: cfg.Rates.perPoller(), Log: c.log, Now: c.now,
+		Head: r.Head, Bundle: r.Bundle, Membership: r.Membership, Election: r.Election,
+		PerMember: cfg.Rates.perPoller(), Log: c.log, Now: c.now,
 	})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,

@@ -131,6 +131,7 @@ func TestPaused(t *testing.T) {
 	w.step()
 	w.report("blue", 5, 1)
 	for range 3 {
+		w.step()
 		w.report("red", 0, 0)
 	}
 	r := w.step()

@@ -23,6 +23,7 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 	}
 	report := Report{At: s.cfg.Clock.Now(), Paused: s.paused.Load(), Held: s.book.Held()}
 	defer func() {
+		s.book.Cycle()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.last = report

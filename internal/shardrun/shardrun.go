@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -30,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/provider/remote"
 	"github.com/fealty-io/fealty/internal/shard"
+	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/execution"
 	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/rails"
@@ -60,7 +60,8 @@ type Config struct {
 	ID     identity.ID
 	Key    identity.KeyID // of its certificate, which names the journal's writer
 
-	// Providers are where they are, by the names that the shard calls them.
+	// Providers are where they are, by the names in their certificates: that of local is
+	// spiffe://CLUSTER/provider/local.
 	Providers map[string]string
 
 	// Grant is the signed grant under which it acts, as it travels; "": none. Authority is whose
@@ -69,6 +70,13 @@ type Config struct {
 	Grant     string
 	Authority fence.Authority
 	Mend      bool
+
+	// Enrol says that this shard never had an epoch: the first start of a name, and no other.
+	Enrol bool
+
+	// Quotas bound how many machines of a profile a tenant has; those that are not named are
+	// not bounded.
+	Quotas map[decision.Quota]int
 
 	// Paused is the kill switch: everything is decided, and nothing executed.
 	Paused bool
@@ -131,10 +139,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 // open takes the folder, begins an epoch and makes the shard. Nothing is sent yet.
 func (r *running) open() error {
 	cfg := r.cfg
-	sender, err := r.begin()
-	if err != nil {
-		return err
-	}
 	j, err := journal.Open(journal.Options{Files: durable.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
 		Actor: cfg.ID.String(), Writer: cfg.Key.String()[:16]})
 	if err != nil {
@@ -144,10 +148,20 @@ func (r *running) open() error {
 	if problem := j.Problem(); problem != "" {
 		cfg.Log.Error("the journal of before cannot be read, and stays as it is", "problem", problem)
 	}
+	// A life is counted last: one that is begun by starts which cannot work is used up too.
+	sender, err := r.begin()
+	if err != nil {
+		return err
+	}
 	providers := make(map[string]shard.Provider, len(cfg.Providers))
 	for name, target := range cfg.Providers {
+		// This very one: another provider could end the shard with one refusal.
+		id, err := identity.New(cfg.ID.Cluster(), identity.Provider, name)
+		if err != nil {
+			return fmt.Errorf("provider %s: %w", name, err)
+		}
 		client, err := provider.Dial(provider.ClientConfig{Target: target, Sender: sender, Source: cfg.Source,
-			Expect: credential.AnyOfKind(identity.Provider)})
+			Expect: credential.ExactID(id)})
 		if err != nil {
 			return fmt.Errorf("provider %s: %w", name, err)
 		}
@@ -156,7 +170,9 @@ func (r *running) open() error {
 	}
 	hold := rails.Default()
 	hold.Paused = cfg.Paused
-	r.shard, err = shard.New(shard.Config{Providers: providers, Rails: hold, Grace: cfg.Grace, Every: cfg.Every,
+	quotas := func() map[decision.Quota]int { return cfg.Quotas }
+	r.shard, err = shard.New(shard.Config{Providers: providers, Quotas: quotas, Rails: hold, Grace: cfg.Grace,
+		Every:     cfg.Every,
 		Execution: execution.Options{Concurrency: cfg.Concurrency}, Journal: j, Log: cfg.Log})
 	if err != nil {
 		return err
@@ -165,8 +181,8 @@ func (r *running) open() error {
 	return err
 }
 
-// begin begins a life. The first one is counted in a folder that has no epoch, and there
-// alone: one that lost its epoch has a journal, and is to be mended with a new grant.
+// begin begins a life: the first one if somebody said so, and otherwise the next one. A
+// folder that lost its epoch is none to enrol, and nothing here can tell it from a new one.
 func (r *running) begin() (*fence.Sender, error) {
 	dir := filepath.Join(r.cfg.Dir, "epoch")
 	if err := durable.OS().MkdirAll(dir); err != nil {
@@ -176,15 +192,11 @@ func (r *running) begin() (*fence.Sender, error) {
 	if o.Grant != "" {
 		o.Holder = r.cfg.ID.String()
 	}
-	_, err := durable.OS().ReadDir(filepath.Join(r.cfg.Dir, "journal"))
 	begin := epochs.OpenEpoch
-	if errors.Is(err, fs.ErrNotExist) {
+	if r.cfg.Enrol {
 		begin = epochs.EnrolEpoch
 	}
 	epoch, err := begin(dir, o)
-	if errors.Is(err, epochs.ErrEnrolled) { // a first start that was interrupted
-		epoch, err = epochs.OpenEpoch(dir, o)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +292,6 @@ func Metrics() (prometheus.Collector, error) {
 // gauges are asked when metrics are collected.
 type gauges struct {
 	fenced, paused, sessions, refused func() float64
-	machines                          func() map[string]float64
 }
 
 func register(registry *prometheus.Registry, g gauges) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/shard/decision"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shardrun"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
@@ -29,6 +32,8 @@ type shards struct {
 	providers []string
 	grant     string
 	mend      bool
+	enrol     bool
+	quotas    []string
 	paused    bool
 	grace     time.Duration
 	cycle     time.Duration
@@ -43,12 +48,15 @@ func Shard() Command {
 		Long: `Run a shard until it gets SIGINT or SIGTERM: it takes the demand of tenants from their operators, decides
 which machines are made, given, taken back and ended, and has its providers do so, once a cycle.
 
-What a wrong decision can destroy is bounded: at most 5% of a tenant's machines are taken back in a cycle, a
-report that drops almost everything is held until it comes three times, and a tenant that said nothing since the
-start loses nothing. With --actuation-paused everything is decided and nothing done.
+What a wrong report can destroy is bounded: at most 5% of a tenant's machines are taken back in a cycle because
+they are not wanted, a report that drops almost everything is held until it comes three times, and a tenant that
+said nothing since the start loses nothing. A tenant with a higher priority takes machines from those with a
+lower one without such a bound: --quota is the bound there. With --actuation-paused everything is decided and
+nothing done.
 
-Its epoch is counted in its folder with every start. With --grant it acts under a grant that an authority
-signed; a provider that wants one refuses it otherwise. A shard that a provider refused because another process
+Its epoch is counted in its folder with every start; the first one of a name takes --enrol. With --grant it acts
+under a grant that an authority signed; a provider that wants one refuses it otherwise. Grants and the keys of
+who signs them are read when it starts. A shard that a provider refused because another process
 with its identity is in charge acts no more, and stays so that people can look at it (FE-P102).`,
 		Sample: `  fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \
     --grant shard.grant --authority-key authority.pub
@@ -58,7 +66,10 @@ with its identity is in charge acts no more, and stays so that people can look a
 			flags.StringVar(&f.data, "data", "/var/lib/fealty/shard", "the shard's folder: its epoch, and its journal")
 			flags.StringVar(&f.listen, "listen", "127.0.0.1:7470", "serve operators on this address")
 			flags.StringArrayVar(&f.providers, "provider", nil,
-				"a provider, as NAME=HOST:PORT; once for each")
+				"a provider, as NAME=HOST:PORT with the name in its certificate; once for each")
+			flags.StringArrayVar(&f.quotas, "quota", nil,
+				"how many machines of a profile a tenant may have, as TENANT/PROFILE=N; once for each")
+			flags.BoolVar(&f.enrol, "enrol", false, "the first start of this shard: it never had an epoch")
 			f.identity.addFiles(flags)
 			flags.StringVar(&f.grant, "grant", "", "the signed grant to act under, in this file")
 			f.signs.add(flags)
@@ -76,6 +87,10 @@ with its identity is in charge acts no more, and stays so that people can look a
 
 func (f *shards) run(ctx context.Context, w World) error {
 	providers, err := f.targets()
+	if err != nil {
+		return err
+	}
+	quotas, err := f.readQuotas()
 	if err != nil {
 		return err
 	}
@@ -117,12 +132,14 @@ func (f *shards) run(ctx context.Context, w World) error {
 	defer func() { stop(); <-ended }()
 	err = shardrun.Run(ctx, shardrun.Config{Dir: w.Within(f.data), Listener: listener, Source: files, ID: m.ID(),
 		Key: identity.KeyOf(m.Chain()[0]), Providers: providers, Grant: grant, Authority: authority,
-		Mend: f.mend, Paused: f.paused, Grace: f.grace, Every: f.cycle, Concurrency: f.at,
+		Mend: f.mend, Enrol: f.enrol, Quotas: quotas, Paused: f.paused, Grace: f.grace, Every: f.cycle,
+		Concurrency: f.at,
 		Metrics: metrics, Log: w.Log()})
 	if fenced, ok := errors.AsType[*shardrun.FencedError](err); ok {
 		return explain.Wrap(fenced, explain.ShardFenced, "shard", m.ID().String())
 	}
-	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, epochs.ErrExhausted} {
+	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, epochs.ErrExhausted,
+		epochs.ErrEnrolled} {
 		if errors.Is(err, bad) {
 			return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "data", "problem", err.Error())
 		}
@@ -151,6 +168,21 @@ func (f *shards) targets() (map[string]string, error) {
 	}
 	if len(out) == 0 {
 		return nil, badValue("--provider", "missing", "a shard without one has no machines", "NAME=HOST:PORT")
+	}
+	return out, nil
+}
+
+// readQuotas reads how much tenants may have.
+func (f *shards) readQuotas() (map[decision.Quota]int, error) {
+	out := make(map[decision.Quota]int, len(f.quotas))
+	for _, text := range f.quotas {
+		of, number, _ := strings.Cut(text, "=")
+		tenant, profile, ok := strings.Cut(of, "/")
+		n, err := strconv.Atoi(number)
+		if !ok || err != nil || n < 0 || !inventory.ValidName(tenant) || !inventory.ValidName(profile) {
+			return nil, badValue("--quota", text, "it does not say of whom and how many", "TENANT/PROFILE=N")
+		}
+		out[decision.Quota{Tenant: tenant, Profile: profile}] = n
 	}
 	return out, nil
 }

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/domain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
@@ -43,12 +44,14 @@ type Record struct {
 
 // Config is what Domains are made of.
 type Config struct {
-	Head      *authority.Head
-	Bundle    *trustbundle.Current
-	Election  *election.Election
-	PerMember *flowcontrol.PerKey // how often each member may ask
-	Log       *slog.Logger
-	Now       func() time.Time
+	Head   *authority.Head
+	Bundle *trustbundle.Current
+	// Membership knows which of a member's keys is the newest.
+	Membership *membership.Membership
+	Election   *election.Election
+	PerMember  *flowcontrol.PerKey // how often each member may ask
+	Log        *slog.Logger
+	Now        func() time.Time
 }
 
 // Domains serve DomainService. Make them with [New].

@@ -391,3 +391,24 @@ func TestOvertaken(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A copy of the owner that shows an older key learns nothing of its domains, and lets go of
+// none.
+func TestOlderKeyOwnsNothing(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	copied := *a
+	for range 3 {
+		coordinatortest.WantOnlyNil(t, a.Renew())
+	}
+	is := mustAssign(t, d, "eu", "data/a")
+	_, err := serverOf(d.C).PollAssignments(as(&copied), &fealtyv1.PollAssignmentsRequest{Name: "a"})
+	coordinatortest.WantOnly(t, "what a copy owns", err, explain.RenewOlderKey)
+	_, err = serverOf(d.C).ReleaseDomain(as(&copied), &fealtyv1.ReleaseDomainRequest{Name: "a", Domain: "eu",
+		Ownership: is.GetOwnership()})
+	coordinatortest.WantOnly(t, "a release of a copy", err, explain.RenewOlderKey)
+	if all, _ := owned(t, d, d.C, a); len(all) != 1 {
+		t.Errorf("the member owns %v", all)
+	}
+}

@@ -180,9 +180,14 @@ func (r domainServer) ReleaseDomain(ctx context.Context,
 	return &fealtyv1.ReleaseDomainResponse{Changed: changed}, nil
 }
 
-// caller is the member that asks, "<kind>/<name>", if it may ask once more now.
+// caller is the member that asks, "<kind>/<name>", if it shows its newest key and may ask once
+// more now.
 func (r domainServer) caller(ctx context.Context) (string, error) {
-	id := identity.FromContext(ctx).ID
+	peer := identity.FromContext(ctx)
+	if err := r.d.cfg.Membership.Presents(ctx, peer); err != nil {
+		return "", err // a copy with an older key would let go of what the member owns
+	}
+	id := peer.ID
 	path := string(id.Kind()) + "/" + id.Name()
 	if !r.d.cfg.PerMember.Allow(path, r.d.cfg.Now()) {
 		limit, burst := r.d.cfg.PerMember.Limit()

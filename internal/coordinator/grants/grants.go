@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
+	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -45,11 +46,13 @@ type Record struct {
 
 // Config is what Grants are made of.
 type Config struct {
-	Head      *authority.Head
-	Bundle    *trustbundle.Current
-	PerMember *flowcontrol.PerKey // how often each member may ask
-	Log       *slog.Logger
-	Now       func() time.Time
+	Head   *authority.Head
+	Bundle *trustbundle.Current
+	// Membership knows which of a member's keys is the newest.
+	Membership *membership.Membership
+	PerMember  *flowcontrol.PerKey // how often each member may ask
+	Log        *slog.Logger
+	Now        func() time.Time
 }
 
 // Grants serve GrantService. Make them with [New].
@@ -82,6 +85,9 @@ func (r grantServer) Grant(ctx context.Context, req *fealtyv1.GrantRequest) (*fe
 	if len(req.GetNewest()) > fence.MaxStatement {
 		return nil, explain.New(explain.RequestField, "field", "newest",
 			"problem", fmt.Sprintf("it has %d bytes, limit %d", len(req.GetNewest()), fence.MaxStatement))
+	}
+	if err := g.cfg.Membership.Presents(ctx, identity.FromContext(ctx)); err != nil {
+		return nil, err // a copy with an older key would act in the member's place
 	}
 	if !g.cfg.PerMember.Allow(path(id), g.cfg.Now()) {
 		limit, burst := g.cfg.PerMember.Limit()

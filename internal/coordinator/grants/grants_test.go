@@ -303,3 +303,20 @@ func TestGrantsOfARestoredName(t *testing.T) {
 		t.Errorf("a member that takes the name of one before it has grant %d, which that one may have", got.GetNumber())
 	}
 }
+
+// A copy of a member that shows an older key is given nothing: it would act in the member's
+// place.
+func TestGrantOfAnOlderKey(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	copied := *a
+	for range 3 {
+		coordinatortest.WantOnlyNil(t, a.Renew())
+	}
+	_, err := ask(d.C, &copied, "")
+	coordinatortest.WantOnly(t, "a grant of an older key", err, explain.RenewOlderKey)
+	if got := mustAsk(t, d.C, a, ""); got.GetNumber() != 1 {
+		t.Errorf("the member has grant %d", got.GetNumber())
+	}
+}

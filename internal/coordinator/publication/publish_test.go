@@ -635,6 +635,7 @@ func TestPublicationsRace(t *testing.T) {
 	if coordinatortest.RaceDetector {
 		coordinatortest.FewerChecks(t, "8")
 	}
+	coordinatortest.FewerChecks(t, "60") // each is a cluster of its own
 	rapid.Check(t, func(rt *rapid.T) {
 		d := coordinatortest.NewDesk(rt)
 		other, err := d.Another("other")

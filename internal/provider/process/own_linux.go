@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,28 +37,72 @@ var boot = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(text)), err
 })
 
-// look returns the process that has a pid now, and whether there is one that runs. A zombie
-// does not.
-func look(pid int) (running, bool) {
+// errGone is matched where no process has a pid any more, or the one that has it ended.
+var errGone = errors.New("process: it is gone")
+
+// look returns the process that runs with a pid now. An error that matches errGone says that
+// there is none; any other one that nobody could look, and nothing about the process.
+func look(pid int) (running, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return running{}, errGone
+	}
+	if err != nil {
+		return running{}, fmt.Errorf("process: look at pid %d: %w", pid, err)
+	}
 	// The name in parentheses can hold anything (proc_pid_stat(5)).
 	end := bytes.LastIndexByte(text, ')')
-	if err != nil || end < 0 {
-		return running{}, false
+	if end < 0 {
+		return running{}, fmt.Errorf("process: what the system says of pid %d cannot be read", pid)
 	}
 	fields := strings.Fields(string(text[end+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return running{}, false
+	if len(fields) < 20 {
+		return running{}, fmt.Errorf("process: what the system says of pid %d cannot be read", pid)
 	}
 	start, err := strconv.ParseUint(fields[19], 10, 64)
 	here, problem := boot()
-	return running{PID: pid, Start: start, Boot: here}, err == nil && problem == nil
+	if err != nil || problem != nil {
+		return running{}, fmt.Errorf("process: look at pid %d: %w", pid, errors.Join(err, problem))
+	}
+	is := running{PID: pid, Start: start, Boot: here}
+	switch fields[0] {
+	case "X":
+		return running{}, errGone
+	case "Z":
+		// Its first thread ended. The process did when all of them have: its pidfd is readable
+		// then (pidfd_open(2)).
+		if ended, err := over(pid); err != nil || ended {
+			return is, errors.Join(err, map[bool]error{true: errGone}[ended])
+		}
+	}
+	return is, nil
 }
 
-// alive reports whether this very process runs.
+// over reports whether all threads of a process have ended.
+func over(pid int) (bool, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("process: hold pid %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		return false, fmt.Errorf("process: ask whether pid %d ended: %w", pid, err)
+	}
+	return n > 0, nil
+}
+
+// alive reports whether this very process may run still: it does not if it is gone, or if
+// another one has its pid. While nobody can look it may, so that none is started beside it.
 func alive(r running) bool {
-	is, ok := look(r.PID)
-	return r.PID > 0 && ok && is == r
+	if r.PID <= 0 {
+		return false
+	}
+	is, err := look(r.PID)
+	return err == nil && is == r || err != nil && !errors.Is(err, errGone)
 }
 
 // signal asks a process to end, or kills it, and its process group with it. Of one that is gone there is nothing
@@ -75,7 +120,11 @@ func signal(r running, kill bool) error {
 		return fmt.Errorf("process: hold pid %d: %w", r.PID, err)
 	}
 	defer unix.Close(fd)
-	if !alive(r) {
+	is, err := look(r.PID)
+	if err != nil && !errors.Is(err, errGone) {
+		return err // it may be another one
+	}
+	if err != nil || is != r {
 		return nil
 	}
 	s := unix.SIGTERM
@@ -141,16 +190,16 @@ func start(command []string, dir string, env []string) (*child, error) {
 		return nil, fmt.Errorf("process: %w", err)
 	}
 	// It cannot be gone: it is not waited for yet, and has a place in /proc.
-	is, ok := look(cmd.Process.Pid)
+	is, problem := look(cmd.Process.Pid)
 	c := &child{running: is, door: door, ended: make(chan struct{})}
 	go func() {
 		defer close(c.ended)
 		_ = cmd.Wait() // ProcessState says how it ended
 		c.how = cmd.ProcessState.String()
 	}()
-	if !ok {
+	if problem != nil {
 		c.abandon()
-		return nil, fmt.Errorf("process: pid %d ended at once", cmd.Process.Pid)
+		return nil, fmt.Errorf("process: pid %d was started: %w", cmd.Process.Pid, problem)
 	}
 	return c, nil
 }

@@ -424,14 +424,15 @@ func (p *Provider) configured(m *machine, r record) bool {
 		return p.fail(m, r.Operation, err.Error())
 	}
 	// The pid is on disk before the command begins: a provider that is killed here leaves no
-	// process that nobody knows of.
-	if !p.move(m, r.Operation, func(r *record) { r.Process = c.running }) {
+	// process that nobody knows of. So is that it was begun: one that ended meanwhile failed,
+	// and is not run a second time for one order.
+	if !p.move(m, r.Operation, func(r *record) { r.State, r.Process = provider.Configured, c.running }) {
 		c.abandon()
 		return true
 	}
 	m.child = c
 	c.begin()
-	return p.move(m, r.Operation, func(r *record) { r.State = provider.Configured })
+	return true
 }
 
 // watched waits until the process ends, or another order comes.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -38,6 +39,16 @@ type RunConfig struct {
 
 	// Counts is what is counted. Required.
 	Counts *Counts
+}
+
+// rewriteEvery is how often marks that could not be saved are written anew: the disk may have
+// room again.
+const rewriteEvery = 5 * time.Second
+
+// kept are marks on a disk, which can be written anew when that failed.
+type kept interface {
+	Status() durable.LedgerStatus
+	Rewrite(ctx context.Context) error
 }
 
 // Counts are the metrics of a provider.
@@ -84,8 +95,12 @@ func (p *Provider) Run(ctx context.Context, cfg RunConfig) error {
 		serving.Source = cfg.Files
 		g.Go(func() error { return untilEnd(ctx, cfg.Files.Run(ctx)) })
 	}
+	whole := func() bool {
+		marks, ok := cfg.Marks.(kept)
+		return !ok || marks.Status().Broken == nil
+	}
 	if cfg.Metrics != nil {
-		server := &http.Server{Handler: p.handler(cfg.Counts), ReadHeaderTimeout: 5 * time.Second,
+		server := &http.Server{Handler: p.handler(cfg.Counts, whole), ReadHeaderTimeout: 5 * time.Second,
 			ReadTimeout:  10 * time.Second,
 			WriteTimeout: 30 * time.Second, MaxHeaderBytes: 16 << 10}
 		stop := context.AfterFunc(ctx, func() { server.Close() })
@@ -97,11 +112,37 @@ func (p *Provider) Run(ctx context.Context, cfg RunConfig) error {
 			return nil
 		})
 	}
+	if marks, ok := cfg.Marks.(kept); ok {
+		g.Go(func() error { p.keepMarks(ctx, marks); return nil })
+	}
 	g.Go(func() error {
 		p.cfg.Log.Info("serving", "address", cfg.Listener.Addr().String(), "tls", cfg.Files != nil)
 		return provider.Serve(ctx, cfg.Listener, serving)
 	})
 	return g.Wait()
+}
+
+// keepMarks writes marks anew that the disk did not take: no shard is obeyed before that.
+func (p *Provider) keepMarks(ctx context.Context, marks kept) {
+	again := time.NewTicker(rewriteEvery)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+		broken := marks.Status().Broken
+		if broken == nil {
+			continue
+		}
+		if err := marks.Rewrite(ctx); err != nil {
+			p.cfg.Log.Error("the marks of the fence cannot be saved, and no shard is obeyed", "cause", broken,
+				"err", err)
+			continue
+		}
+		p.cfg.Log.Info("the marks of the fence were saved anew, and shards are obeyed again")
+	}
 }
 
 // untilEnd returns nil for what ended because its context did.
@@ -134,8 +175,8 @@ func (p *Provider) refused(counts *Counts, err error) {
 }
 
 // handler serves metrics and probes, which carry no authority. The provider is ready as soon
-// as it serves: it needs nothing of anybody.
-func (p *Provider) handler(counts *Counts) http.Handler {
+// as it serves, and while its marks can be saved: it needs nothing of anybody.
+func (p *Provider) handler(counts *Counts, whole func() bool) http.Handler {
 	mux := http.NewServeMux()
 	metrics := promhttp.HandlerFor(counts.registry, promhttp.HandlerOpts{})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
@@ -146,11 +187,17 @@ func (p *Provider) handler(counts *Counts) http.Handler {
 		}
 		metrics.ServeHTTP(w, r)
 	})
-	for _, probe := range []string{"liveness", "readiness"} {
-		mux.HandleFunc("GET /probe/"+probe, func(w http.ResponseWriter, _ *http.Request) {
+	probe := func(ok func() bool) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(map[string]bool{"ok": true}) // the prober went away: nobody is left to tell
-		})
+			is := ok()
+			if !is {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			_ = json.NewEncoder(w).Encode(map[string]bool{"ok": is}) // the prober went away: nobody is left to tell
+		}
 	}
+	mux.HandleFunc("GET /probe/liveness", probe(func() bool { return true }))
+	mux.HandleFunc("GET /probe/readiness", probe(whole))
 	return mux
 }

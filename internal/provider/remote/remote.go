@@ -10,6 +10,8 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/fence/fencegrpc"
 	"github.com/fealty-io/fealty/internal/shard/execution"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/provider"
@@ -80,6 +82,11 @@ func order(o execution.Order) provider.Order {
 // outcome is what became of an order, as execution tells it apart. A refusal of the fence
 // stays as it is: it comes first there, whatever else it matches.
 func outcome(_ string, err error) error {
+	at, ok := errors.AsType[*fencegrpc.RefusedError](err)
+	if ok && !at.Reason.Fenced() && at.Reason != fence.ReasonDuplicate {
+		// Nothing was done: what needs this machine is to be met by another one.
+		return fmt.Errorf("%w: %w", execution.ErrRejected, err)
+	}
 	for from, to := range map[error]error{
 		provider.ErrNotFound: execution.ErrNotFound, provider.ErrUnavailable: execution.ErrUnavailable,
 		provider.ErrRejected: execution.ErrRejected,

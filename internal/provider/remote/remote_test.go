@@ -150,3 +150,39 @@ func TestProvider(t *testing.T) {
 		t.Errorf("of a provider that is gone: %v", err)
 	}
 }
+
+// What a provider's fence refuses of a process that is in charge was not done: another
+// machine is to meet the demand.
+func TestRefusedIsNotDone(t *testing.T) {
+	t.Parallel()
+	s := &shelf{machines: map[string]provider.Machine{"a": {ID: "a", Profile: "web", State: provider.Speculative}}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- provider.Serve(ctx, l, provider.Config{Machines: s, Insecure: true,
+			Marks: fence.InMemory(fence.NewLedger(fence.LedgerOptions{}))}) // which wants grants
+	}()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(0, 1), Incarnation: fence.NewIncarnation()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := provider.Dial(provider.ClientConfig{Target: l.Addr().String(), Sender: sender, Insecure: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	err = remote.New(client).Create(t.Context(), execution.Order{Machine: inventory.Key{Provider: "p", ID: "a"}})
+	if execution.Classify(err) != execution.Rejected || !errors.Is(err, fence.ErrRefused) {
+		t.Errorf("without a grant: %v is %v", err, execution.Classify(err))
+	}
+}

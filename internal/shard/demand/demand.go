@@ -160,6 +160,7 @@ type Book struct {
 
 	mu      sync.Mutex
 	tenants map[string]*tenant // guarded by mu
+	cycle   uint64             // guarded by mu
 }
 
 type tenant struct {
@@ -168,6 +169,7 @@ type tenant struct {
 	known bool  // one was taken since the process started
 	rows  []Row // of the newest that was taken; never changed
 	guard quarantine.Guard
+	held  uint64 // the cycle after that in which one was held last; 0: none was
 }
 
 // NewBook returns a book in which nobody has reported.
@@ -208,11 +210,25 @@ func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
 		before = running
 	}
 	t.key, t.last = r.Key, r.Rows
-	if b.options.Quarantine && !t.guard.Judge(drops(before, r.Rows)) {
-		return Held, nil
+	if drop := drops(before, r.Rows); b.options.Quarantine {
+		// What comes again within a cycle confirms nothing, over however many sessions.
+		if drop && t.held == b.cycle+1 {
+			return Held, nil
+		}
+		if !t.guard.Judge(drop) {
+			t.held = b.cycle + 1
+			return Held, nil
+		}
 	}
 	t.known, t.rows = true, r.Rows
 	return Taken, nil
+}
+
+// Cycle begins a cycle: a roll-up that drops almost everything counts once in each.
+func (b *Book) Cycle() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cycle++
 }
 
 // drops reports whether next keeps less than a tenth of the rows of before, or of its

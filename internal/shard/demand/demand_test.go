@@ -162,6 +162,7 @@ func TestQuarantine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			b.Cycle()
 			got += string(outcome[:1])
 			if outcome == demand.Taken {
 				standing = reported
@@ -192,5 +193,37 @@ func TestRepeatsConfirmNothing(t *testing.T) {
 	}
 	if got := len(b.Rows()["red"]); got != 20 {
 		t.Errorf("%d rows stand", got)
+	}
+}
+
+// An operator that starts again and again within a cycle confirms nothing: a drop counts once
+// in each. What drops nothing is taken at once.
+func TestDropCountsOnceInACycle(t *testing.T) {
+	t.Parallel()
+	b := demand.NewBook(demand.Options{Quarantine: true})
+	report := func(run uint64, rows ...demand.Row) demand.Outcome {
+		t.Helper()
+		got, err := b.Report(rollUp(run, 1, rows...), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := report(1, row("big", 1, 1000)); got != demand.Taken {
+		t.Fatal(got)
+	}
+	for run := uint64(2); run < 10; run++ {
+		if got := report(run); got != demand.Held {
+			t.Fatalf("run %d within one cycle: %s", run, got)
+		}
+	}
+	if got := report(10, row("big", 1, 900)); got != demand.Taken {
+		t.Errorf("one that drops little: %s", got)
+	}
+	for run := uint64(11); run < 14; run++ {
+		b.Cycle()
+		if got, want := report(run), map[bool]demand.Outcome{true: demand.Taken, false: demand.Held}[run == 13]; got != want {
+			t.Errorf("run %d in a cycle of its own: %s, want %s", run, got, want)
+		}
 	}
 }

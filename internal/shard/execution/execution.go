@@ -37,7 +37,8 @@ var (
 	ErrNotFound = errors.New("no such machine")
 	// ErrUnavailable: the provider did not answer; whether it did it is not known.
 	ErrUnavailable = errors.New("provider unavailable")
-	// ErrRejected: the provider will not do it. Nothing was changed.
+	// ErrRejected: the provider will not do it, or its fence does not let this attempt pass, as
+	// it wants a grant or a promise. Nothing was changed.
 	ErrRejected = errors.New("rejected by the provider")
 )
 
@@ -91,9 +92,8 @@ func Classify(err error) Outcome {
 		return Fenced
 	case errors.Is(err, fence.ErrFenced):
 		return Moved
-	case errors.Is(err, fence.ErrRefused):
-		// This process is in charge, and the attempt was not right: a late copy, a grant or a
-		// promise that is missing. The next attempt has another token.
+	case errors.Is(err, fence.ErrRefused) && !errors.Is(err, ErrRejected):
+		// This process is in charge, and the attempt may have been obeyed before.
 		return Unavailable
 	case errors.Is(err, ErrNotFound):
 		return NotFound

@@ -100,21 +100,14 @@ func (v *Inventory) Reconcile(name string, l Listing) (Changes, error) {
 		p = &provider{machines: make(map[string]*Machine)}
 	}
 	var changes Changes
+	kept := 0
 	if l.Full {
-		kept := 0
 		there := make(map[string]struct{}, len(l.Machines))
 		for i := range l.Machines {
 			there[l.Machines[i].ID] = struct{}{}
 			if p.machines[l.Machines[i].ID] != nil {
 				kept++
 			}
-		}
-		if v.Quarantine && !p.guard.Judge(quarantine.Drops(len(p.machines), kept)) {
-			p.revision = ""
-			return Changes{}, fmt.Errorf("inventory: provider %q lists %d of the %d machines that are known: it "+
-				"has to say so %d times in a row (%d so far), and nothing is decided about them until then: %w", name,
-				kept,
-				len(p.machines), quarantine.Confirmations, p.guard.Held(), ErrHeld)
 		}
 		for id := range p.machines {
 			if _, ok := there[id]; !ok {
@@ -128,6 +121,17 @@ func (v *Inventory) Reconcile(name string, l Listing) (Changes, error) {
 		}
 	}
 	slices.SortFunc(changes.Vanished, Key.Compare)
+	if !l.Full {
+		kept = len(p.machines) - len(changes.Vanished)
+	}
+	// A provider whose list fails without an error tells of it as machines that are gone, too.
+	if (l.Full || len(changes.Vanished) > 0) && v.Quarantine &&
+		!p.guard.Judge(quarantine.Drops(len(p.machines), kept)) {
+		p.revision = ""
+		return Changes{}, fmt.Errorf("inventory: provider %q lists %d of the %d machines that are known: it "+
+			"has to say so %d times in a row (%d so far), and nothing is decided about them until then: %w", name,
+			kept, len(p.machines), quarantine.Confirmations, p.guard.Held(), ErrHeld)
+	}
 	if known == nil {
 		if v.providers == nil {
 			v.providers = make(map[string]*provider)

@@ -238,3 +238,35 @@ func TestReconcileIsAMap(t *testing.T) {
 		})
 	})
 }
+
+// An increment that drops almost everything is held as a listing is, and full ones confirm
+// it: a provider whose own list fails without an error tells of it as machines that are gone.
+func TestIncrementIsHeld(t *testing.T) {
+	t.Parallel()
+	var all []inventory.Machine
+	var gone []string
+	for i := range 20 {
+		id := fmt.Sprint("m", i)
+		all = append(all, inventory.Machine{Key: inventory.Key{ID: id}, Profile: "web", State: inventory.Idle})
+		gone = append(gone, id)
+	}
+	v := inventory.Inventory{Quarantine: true}
+	for i, step := range []struct {
+		l     inventory.Listing
+		known int
+		held  bool
+	}{
+		{inventory.Listing{Full: true, Revision: "1", Machines: slices.Clone(all)}, 20, false},
+		{inventory.Listing{Revision: "2", Removed: gone[:1]}, 19, false},
+		{inventory.Listing{Revision: "3", Removed: gone[1:]}, 19, true},
+		{inventory.Listing{Full: true, Revision: "4"}, 19, true},
+		{inventory.Listing{Full: true, Revision: "5"}, 0, false},
+	} {
+		v.Begin()
+		_, err := v.Reconcile("p", step.l)
+		if errors.Is(err, inventory.ErrHeld) != step.held || v.Len() != step.known || (v.Revision("p") == "") != step.held {
+			t.Errorf("step %d: %v, %d machines, revision %q; want held %v and %d", i, err, v.Len(), v.Revision("p"), step.held,
+				step.known)
+		}
+	}
+}
