@@ -13,7 +13,7 @@
 //	     └───────────────────────────┘← draining ←─Drain─ configuring, configured
 //	failed: the last operation did not get there; it may be tried again, or the machine deleted
 //
-// What [Serve] promises, whatever the implementation does:
+// [Serve] promises this, whatever the implementation does:
 //
 //   - No mutation reaches the implementation but of a shard that is in charge: the fence is
 //     asked first, before the machine is looked up and before an earlier answer is repeated,
@@ -21,10 +21,10 @@
 //   - One mutation at a time reaches it for a machine, only from a state that allows it, and
 //     never twice while the machine is on its way to one target, or there: a repetition is
 //     answered with the same operation.
-//   - Who calls is known by the certificate, and is of kind shard (I2).
+//   - The caller is known by its certificate, and is of kind shard (I2).
 //   - A machine that is declared wrongly (a price that is no number, a state that does not
 //     exist, one id twice) is told to nobody: see [InvalidError].
-//   - What a caller can send is bounded before it is read.
+//   - All that a caller can send is bounded before it is read.
 //
 // This is left to the caller: marks that outlive the process ([Config.Marks]), and, in the
 // implementation, to keep on disk what was accepted before it returns.

@@ -156,7 +156,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 			if cl.kind == "" {
 				continue
 			}
-			chain, key := coordinatortest.Certified(f,
+			chain, key := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(),
 				"spiffe://"+coordinatortest.Cluster+"/"+string(cl.kind)+"/"+cl.bound)
 			cert := tls.Certificate{PrivateKey: key}
 			for _, c := range chain {

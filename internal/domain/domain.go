@@ -83,8 +83,8 @@ func (d Domain) Assign(to string, authorityEpoch uint64, force bool) (Domain, er
 }
 
 // Release returns d as it is when its owner let go. An owner lets go under its ownership, so
-// that a word of before, which comes late, does not take the domain from it now. What is let
-// go unasked belongs to nobody. An error matches [ErrNotOwner] or [ErrExhausted].
+// that a word of before, which comes late, does not take the domain from it now. A domain that is
+// let go unasked belongs to nobody. An error matches [ErrNotOwner] or [ErrExhausted].
 func (d Domain) Release(by string, ownership, authorityEpoch uint64) (Domain, error) {
 	if by == "" || d.Owner != by || d.Ownership != ownership {
 		return d, fmt.Errorf("domain %s belongs to %q under ownership %d, and %q lets go of ownership %d: %w",

@@ -85,7 +85,7 @@ func TestCourse(t *testing.T) {
 	}
 }
 
-// Whatever is asked and said in whatever order: each ownership has one owner, the number only
+// In any order of what is asked and said: each ownership has one owner, the number only
 // grows, and an owner who was not forced loses the domain by its own word alone.
 func TestOneOwner(t *testing.T) {
 	t.Parallel()

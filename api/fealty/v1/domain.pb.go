@@ -32,7 +32,7 @@ type Domain struct {
 	Ownership uint64 `protobuf:"varint,3,opt,name=ownership,proto3" json:"ownership,omitempty"`
 	// The owner was asked to let go.
 	Moving bool `protobuf:"varint,4,opt,name=moving,proto3" json:"moving,omitempty"`
-	// Who owns it then; empty for nobody.
+	// The owner after that; empty for nobody.
 	Next string `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
 	// When it was last changed, by whom and why.
 	ChangedAt     *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`

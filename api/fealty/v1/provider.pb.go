@@ -800,7 +800,7 @@ func (x *ListMachinesResponse) GetMore() bool {
 type ProviderMachine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What kind of machine it is.
+	// The kind of machine that it is.
 	Profile string `protobuf:"bytes,2,opt,name=profile,proto3" json:"profile,omitempty"`
 	// The domain that it is in, for as long as it is there. Empty: it is in none.
 	Domain string       `protobuf:"bytes,3,opt,name=domain,proto3" json:"domain,omitempty"`
@@ -812,7 +812,7 @@ type ProviderMachine struct {
 	Operation string `protobuf:"bytes,6,opt,name=operation,proto3" json:"operation,omitempty"`
 	// Why that failed, for people; at most 1,024 bytes. Only with the state failed.
 	LastError string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// What it costs for an hour, in the currency that the fleet counts in: finite, and not
+	// The price of an hour, in the currency that the fleet counts in: finite, and not
 	// negative.
 	PricePerHour float64 `protobuf:"fixed64,8,opt,name=price_per_hour,json=pricePerHour,proto3" json:"price_per_hour,omitempty"`
 	// How likely it is that it is taken away within an hour, as the provider declares: 0 to 1.

@@ -48,7 +48,7 @@ func Shard() Command {
 		Long: `Run a shard until it gets SIGINT or SIGTERM: it takes the demand of tenants from their operators, decides
 which machines are made, given, taken back and ended, and has its providers do so, once a cycle.
 
-What a wrong report can destroy is bounded: at most 5% of a tenant's machines are taken back in a cycle because
+A wrong report cannot destroy much: at most 5% of a tenant's machines are taken back in a cycle because
 they are not wanted, a report that drops almost everything is held until it comes three times, and a tenant that
 said nothing since the start loses nothing. A tenant with a higher priority takes machines from those with a
 lower one without such a bound: --quota is the bound there. With --actuation-paused everything is decided and
@@ -134,7 +134,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 		Key: identity.KeyOf(m.Chain()[0]), Providers: providers, Grant: grant, Authority: authority,
 		Mend: f.mend, Enrol: f.enrol, Quotas: quotas, Paused: f.paused, Grace: f.grace, Every: f.cycle,
 		Concurrency: f.at,
-		Metrics: metrics, Log: w.Log()})
+		Metrics:     metrics, Log: w.Log()})
 	if fenced, ok := errors.AsType[*shardrun.FencedError](err); ok {
 		return explain.Wrap(fenced, explain.ShardFenced, "shard", m.ID().String())
 	}

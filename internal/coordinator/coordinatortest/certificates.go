@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/enrolment"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -165,19 +166,18 @@ func CommonName(name string) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.Subject.CommonName = name }
 }
 
-// Certified makes a certificate with these URI SANs by the fleet's own mesh CA,
+// Certified makes a certificate with these URI SANs by the mesh CA of a state,
 // past the issuer's checks: a certificate that Fealty itself would never make.
-func Certified(f *Fleet, uris ...string) ([]*x509.Certificate, any) {
-	f.T.Helper()
-	s := f.C.Rooms().Head.State()
+func Certified(t testing.TB, s *authority.State, uris ...string) ([]*x509.Certificate, any) {
+	t.Helper()
 	ca := s.MeshCA()
 	key, err := NewKey()
 	if err != nil {
-		f.T.Fatal(err)
+		t.Fatal(err)
 	}
 	ski, err := identity.SubjectKeyID(key.Public())
 	if err != nil {
-		f.T.Fatal(err)
+		t.Fatal(err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), NotBefore: time.Now().Add(-time.Minute).Truncate(time.Second),
@@ -189,7 +189,7 @@ func Certified(f *Fleet, uris ...string) ([]*x509.Certificate, any) {
 	for _, u := range uris {
 		parsed, err := url.Parse(u)
 		if err != nil {
-			f.T.Fatal(err)
+			t.Fatal(err)
 		}
 		template.URIs = append(template.URIs, parsed)
 	}
@@ -198,11 +198,11 @@ func Certified(f *Fleet, uris ...string) ([]*x509.Certificate, any) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.Certificate(), key.Public(), ca.Key())
 	if err != nil {
-		f.T.Fatal(err)
+		t.Fatal(err)
 	}
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
-		f.T.Fatal(err)
+		t.Fatal(err)
 	}
 	return []*x509.Certificate{leaf, ca.Certificate()}, key
 }

@@ -314,7 +314,7 @@ func TestForgedDomain(t *testing.T) {
 	coordinatortest.WantOnly(t, "a domain that was altered", err, explain.StoreForged)
 }
 
-// Whatever people ask of two coordinators, in whatever order, while answers of the store are
+// People ask two coordinators for anything in any order, while answers of the store are
 // lost: of no ownership of a domain two members are told that it is theirs (I7).
 func TestOneOwnerEach(t *testing.T) {
 	coordinatortest.FewerChecks(t, "15") // each is a cluster of its own

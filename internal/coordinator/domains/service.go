@@ -167,7 +167,7 @@ func (r domainServer) ReleaseDomain(ctx context.Context,
 		}})
 	if errors.Is(err, explain.DomainUnfit) || errors.Is(err, explain.NotFound) ||
 		errors.Is(err, explain.DomainTooMany) {
-		// Whoever was to own it next cannot any more. Its owner let go all the same.
+		// The next owner cannot own it any more. The owner of now let go all the same.
 		_, changed, err = r.d.apply(ctx, change{name: req.GetDomain(), action: "domain.release",
 			decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
 				d.Next = ""

@@ -82,7 +82,7 @@ func TestGrantsGrow(t *testing.T) {
 }
 
 // A holder shows what it was given: a store that lost the record, or went back, gives
-// nothing twice. What nobody signed shows nothing.
+// nothing twice. A number that nobody signed shows nothing.
 func TestShownGrantIsPassed(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
@@ -244,8 +244,8 @@ func TestGrantOvertakenByABan(t *testing.T) {
 	}
 }
 
-// Whatever becomes of the answers of the store, and of two coordinators that are asked at
-// once, no number is given twice (I6).
+// No number is given twice, though answers of the store are lost and two coordinators are
+// asked at once (I6).
 func TestNoGrantTwice(t *testing.T) {
 	t.Parallel()
 	for _, loss := range coordinatortest.Losses() {

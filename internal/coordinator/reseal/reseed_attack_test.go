@@ -187,7 +187,7 @@ func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
 	dial := func(kind identity.Kind) coordinatortest.Conn {
-		chain, key := coordinatortest.Certified(f, "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
+		chain, key := coordinatortest.Certified(f.T, f.C.Rooms().Head.State(), "spiffe://"+coordinatortest.Cluster+"/"+string(kind)+"/mallory")
 		cert := tls.Certificate{PrivateKey: key}
 		for _, c := range chain {
 			cert.Certificate = append(cert.Certificate, c.Raw)

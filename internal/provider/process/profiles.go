@@ -21,7 +21,7 @@ var profilesFormat = document.Format{
 	Depth:     6, Fields: 16, Items: MaxSlots, Marks: 64 << 10, Problems: 20,
 }
 
-// ReadProfiles reads the profiles of a YAML text. What it says is checked by [Open]; the
+// ReadProfiles reads the profiles of a YAML text. Its words are checked by [Open]; the
 // errors are of what it cannot say, each with its line.
 //
 //	profiles:

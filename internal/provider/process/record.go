@@ -39,7 +39,7 @@ func (r record) encode() []byte {
 	return append(text, '\n')
 }
 
-// decode reads the file of a machine. What is not exactly a record is an error: a machine
+// decode reads the file of a machine. A text that is not exactly a record is an error: a machine
 // whose state is guessed would be started twice, or its process forgotten.
 func decode(text []byte) (record, error) {
 	var r record

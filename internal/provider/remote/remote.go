@@ -1,7 +1,7 @@
 // Package remote is a provider as a shard sees it: over the API, behind its fence.
 //
-// The two have types of their own, as a provider is another program. What one says that the
-// other cannot mean is an error here.
+// The two have types of their own, as a provider is another program. A word of one that
+// the other cannot mean is an error here.
 package remote
 
 import (

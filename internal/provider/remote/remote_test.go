@@ -151,8 +151,8 @@ func TestProvider(t *testing.T) {
 	}
 }
 
-// What a provider's fence refuses of a process that is in charge was not done: another
-// machine is to meet the demand.
+// An order that a provider's fence refuses of a process that is in charge was not done:
+// another machine is to meet the demand.
 func TestRefusedIsNotDone(t *testing.T) {
 	t.Parallel()
 	s := &shelf{machines: map[string]provider.Machine{"a": {ID: "a", Profile: "web", State: provider.Speculative}}}

@@ -211,7 +211,7 @@ func (b *Book) Report(r RollUp, running []Row) (Outcome, error) {
 	}
 	t.key, t.last = r.Key, r.Rows
 	if drop := drops(before, r.Rows); b.options.Quarantine {
-		// What comes again within a cycle confirms nothing, over however many sessions.
+		// A second one within a cycle confirms nothing, over however many sessions.
 		if drop && t.held == b.cycle+1 {
 			return Held, nil
 		}

@@ -197,7 +197,7 @@ func TestRepeatsConfirmNothing(t *testing.T) {
 }
 
 // An operator that starts again and again within a cycle confirms nothing: a drop counts once
-// in each. What drops nothing is taken at once.
+// in each. One that drops nothing is taken at once.
 func TestDropCountsOnceInACycle(t *testing.T) {
 	t.Parallel()
 	b := demand.NewBook(demand.Options{Quarantine: true})
