@@ -268,7 +268,7 @@ func mutate[Q any, R interface{ GetOperation() string }](ctx context.Context, c 
 		if err == nil {
 			return resp.GetOperation(), nil
 		}
-		// What comes for a machine after another one was deleted may look like a copy of an
+		// An attempt for a machine after another one was deleted may look like a copy of an
 		// older attempt. The next token is newer than all of them.
 		if refused,
 			ok := errors.AsType[*fencegrpc.RefusedError](err); ok && refused.Reason == fence.ReasonLate && try < lateTries {

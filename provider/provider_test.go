@@ -151,7 +151,7 @@ func first() fence.Life {
 	return fence.Life{Epoch: fence.NewEpoch(0, 1), Incarnation: fence.NewIncarnation()}
 }
 
-// What is declared wrongly is refused, by whatever end sees it first.
+// A wrong declaration is refused, by whatever end sees it first.
 func TestValidate(t *testing.T) {
 	t.Parallel()
 	good := provider.Machine{ID: "m", Profile: "p", State: provider.Idle, PricePerHour: 0.5, InterruptionProbability: 1}
@@ -343,7 +343,7 @@ func TestNoSuchDomain(t *testing.T) {
 	}
 }
 
-// What an implementation fails with is told by its kind, and its own words only where they
+// The failure of an implementation is told by its kind, and its own words only where they
 // are for the caller.
 func TestImplementationFails(t *testing.T) {
 	t.Parallel()

@@ -37,6 +37,7 @@ var levels = []struct {
 	{"internal/copies", 0, "which processes ran as a member, and when"},
 	{"internal/ended", 0, "whose connections ended, and when"},
 	{"internal/batch", 0, "who goes together"},
+	{"internal/probe", 0, "an answer over HTTP"},
 	{"internal/wording", 0, "templates of texts"},
 	{"internal/term", 0, "what a terminal shows"},
 	{"internal/instant", 0, "when something last happened"},
@@ -670,7 +671,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// What a shard decides and acts with reaches nothing that dials, over whatever packages of the
+// All that a shard decides and acts with reaches nothing that dials, over whatever packages of the
 // module: so no hot path can come to ask a coordinator.
 func TestHotPathDialsNobody(t *testing.T) {
 	files, err := load("../..")

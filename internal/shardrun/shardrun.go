@@ -4,7 +4,6 @@ package shardrun
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/probe"
 	"github.com/fealty-io/fealty/internal/provider/remote"
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/decision"
@@ -88,9 +88,6 @@ type Config struct {
 	// Metrics serves metrics and probes over plain HTTP. Nil: nobody does.
 	Metrics net.Listener
 
-	// Registry takes its metrics. Nil means one of its own.
-	Registry *prometheus.Registry
-
 	Log *slog.Logger // required
 }
 
@@ -114,10 +111,7 @@ type running struct {
 //
 // An error before anything is done: of the folder, the epoch or the config.
 func Run(ctx context.Context, cfg Config) (err error) {
-	r := &running{cfg: cfg, registry: cfg.Registry}
-	if r.registry == nil {
-		r.registry = prometheus.NewRegistry()
-	}
+	r := &running{cfg: cfg, registry: prometheus.NewRegistry()}
 	defer func() {
 		for i := len(r.closers) - 1; i >= 0; i-- {
 			err = errors.Join(err, r.closers[i]())
@@ -328,18 +322,9 @@ func (r *running) serveMetrics(ctx context.Context) error {
 	})
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{}))
-	probe := func(ok func() bool) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			if !ok() {
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}
-			_ = json.NewEncoder(w).Encode(map[string]bool{"ok": ok()}) // the prober went away: nobody is left to tell
-		}
-	}
 	// One that is fenced lives, and is not ready: nobody is to ask it for anything.
-	mux.Handle("GET /probe/liveness", probe(func() bool { return true }))
-	mux.Handle("GET /probe/readiness", probe(func() bool { return !r.fenced() }))
+	mux.Handle("GET /probe/liveness", probe.Handler(func() bool { return true }))
+	mux.Handle("GET /probe/readiness", probe.Handler(func() bool { return !r.fenced() }))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: stopAfter, ReadTimeout: 2 * stopAfter,
 		WriteTimeout: 30 * time.Second, MaxHeaderBytes: maxHeader}
 	stop := context.AfterFunc(ctx, func() { server.Close() })

@@ -231,7 +231,7 @@ func (r report) print(w World, words map[conformance.Outcome]string) error {
 		return err
 	}
 	for _, c := range r.Cases {
-		// What a provider answers may hold what a terminal obeys: it is quoted.
+		// The answer of a provider may hold what a terminal obeys: it is quoted.
 		if c.Why != "" {
 			fmt.Fprintf(w.Out, "\n%s: %s\n", c.Case, strings.Trim(fmt.Sprintf("%+q", c.Why), `"`))
 		}

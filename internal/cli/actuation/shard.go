@@ -59,7 +59,7 @@ under a grant that an authority signed; a provider that wants one refuses it oth
 who signs them are read when it starts. A shard that a provider refused because another process
 with its identity is in charge acts no more, and stays so that people can look at it (FE-P102).`,
 		Sample: `  fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \
-    --grant shard.grant --authority-key authority.pub
+    --grant shard.grant --authority-key authority.pub --enrol
   fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \
     --actuation-paused`,
 		Flags: func(flags *pflag.FlagSet) {
@@ -137,6 +137,9 @@ func (f *shards) run(ctx context.Context, w World) error {
 		Metrics:     metrics, Log: w.Log()})
 	if fenced, ok := errors.AsType[*shardrun.FencedError](err); ok {
 		return explain.Wrap(fenced, explain.ShardFenced, "shard", m.ID().String())
+	}
+	if errors.Is(err, epochs.ErrMissing) {
+		err = fmt.Errorf("%w; the first start of a shard that never had an epoch takes --enrol", err)
 	}
 	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, epochs.ErrExhausted,
 		epochs.ErrEnrolled} {

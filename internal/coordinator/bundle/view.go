@@ -76,17 +76,6 @@ func (t *View) Signers(a *Authority, now time.Time) []crypto.Signer {
 	return out
 }
 
-// StatementSigner returns the key that signs what package fence reads, and false if none may
-// sign at now. While the key is rotated that is the older one, as it is the one that a
-// receiver knows that has not heard of the rotation yet.
-func (t *View) StatementSigner(a *Authority, now time.Time) (crypto.Signer, bool) {
-	keys := t.Signers(a, now)
-	if len(keys) == 0 {
-		return nil, false
-	}
-	return keys[len(keys)-1], true
-}
-
 // AuditKeys are the config signing keys of the bundle, as who verifies the log has them.
 func (t *View) AuditKeys(a *Authority) auditlog.Keys {
 	out := make(auditlog.Keys, 0, len(t.ConfigKeys))

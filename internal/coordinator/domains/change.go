@@ -18,7 +18,6 @@ import (
 // change is what somebody wants of a domain.
 type change struct {
 	name, action, reason string
-	to                   string // that it is to belong to; read by assign alone
 	force, dryRun        bool
 	decide               func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error)
 }

@@ -2,7 +2,6 @@ package domains
 
 import (
 	"context"
-	"crypto"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/domain"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -127,7 +125,7 @@ func (r domainServer) move(ctx context.Context, req moveRequest, to, action stri
 	if err := record.CheckReason(req.GetReason(), req.GetForce()); err != nil {
 		return Record{}, false, err
 	}
-	return r.d.apply(ctx, change{name: req.GetName(), action: action, reason: req.GetReason(), to: to,
+	return r.d.apply(ctx, change{name: req.GetName(), action: action, reason: req.GetReason(),
 		force: req.GetForce(), dryRun: req.GetDryRun(),
 		decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
 			if known && d.Ownership == 0 {
@@ -157,22 +155,26 @@ func (r domainServer) ReleaseDomain(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	_, changed, err := r.d.apply(ctx, change{name: req.GetDomain(), action: "domain.release",
-		decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
-			next, err := d.Release(by, req.GetOwnership(), authorityEpoch)
-			if errors.Is(err, domain.ErrNotOwner) {
-				return d, nil // said before, or of an ownership that is over: nothing is left to do
-			}
-			return next, err
-		}})
+	letGo := func(toNobody bool) (bool, error) {
+		_, changed, err := r.d.apply(ctx, change{name: req.GetDomain(), action: "domain.release",
+			decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+				owned := d
+				if toNobody {
+					owned.Next = ""
+				}
+				next, err := owned.Release(by, req.GetOwnership(), authorityEpoch)
+				if errors.Is(err, domain.ErrNotOwner) {
+					return d, nil // said before, or of an ownership that is over: nothing is left to do
+				}
+				return next, err
+			}})
+		return changed, err
+	}
+	changed, err := letGo(false)
 	if errors.Is(err, explain.DomainUnfit) || errors.Is(err, explain.NotFound) ||
 		errors.Is(err, explain.DomainTooMany) {
 		// The next owner cannot own it any more. The owner of now let go all the same.
-		_, changed, err = r.d.apply(ctx, change{name: req.GetDomain(), action: "domain.release",
-			decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
-				d.Next = ""
-				return d.Release(by, req.GetOwnership(), authorityEpoch)
-			}})
+		changed, err = letGo(true)
 	}
 	if err != nil {
 		return nil, err
@@ -187,8 +189,7 @@ func (r domainServer) caller(ctx context.Context) (string, error) {
 	if err := r.d.cfg.Membership.Presents(ctx, peer); err != nil {
 		return "", err // a copy with an older key would let go of what the member owns
 	}
-	id := peer.ID
-	path := string(id.Kind()) + "/" + id.Name()
+	path := record.PathOf(peer.ID)
 	if !r.d.cfg.PerMember.Allow(path, r.d.cfg.Now()) {
 		limit, burst := r.d.cfg.PerMember.Limit()
 		return "", explain.New(explain.RateLimited, "what", "calls of "+path+" about domains",
@@ -208,7 +209,7 @@ func (r domainServer) PollAssignments(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	key, err := r.d.signer(s)
+	key, err := r.d.cfg.Bundle.StatementSigner(s)
 	if err != nil {
 		return nil, err
 	}
@@ -243,14 +244,4 @@ func (r domainServer) PollAssignments(ctx context.Context,
 			Assignment: text, Release: rec.Value.Moving})
 	}
 	return out, nil
-}
-
-// signer is the key that signs statements now; see package grants.
-func (d *Domains) signer(s *authority.State) (crypto.Signer, error) {
-	if view := d.cfg.Bundle.View(); view != nil {
-		if key, ok := view.StatementSigner(s.Bundle, d.cfg.Now()); ok {
-			return key, nil
-		}
-	}
-	return nil, explain.New(explain.StatementUnsigned)
 }

@@ -7,7 +7,6 @@ package grants
 
 import (
 	"context"
-	"crypto"
 	"crypto/ed25519"
 	"errors"
 	"fmt"
@@ -89,9 +88,9 @@ func (r grantServer) Grant(ctx context.Context, req *fealtyv1.GrantRequest) (*fe
 	if err := g.cfg.Membership.Presents(ctx, identity.FromContext(ctx)); err != nil {
 		return nil, err // a copy with an older key would act in the member's place
 	}
-	if !g.cfg.PerMember.Allow(path(id), g.cfg.Now()) {
+	if !g.cfg.PerMember.Allow(record.PathOf(id), g.cfg.Now()) {
 		limit, burst := g.cfg.PerMember.Limit()
-		return nil, explain.New(explain.RateLimited, "what", "grants of "+path(id),
+		return nil, explain.New(explain.RateLimited, "what", "grants of "+record.PathOf(id),
 			"limit", fmt.Sprintf("%g a second, %d at once", float64(limit), burst))
 	}
 	var out *fealtyv1.GrantResponse
@@ -102,7 +101,7 @@ func (r grantServer) Grant(ctx context.Context, req *fealtyv1.GrantRequest) (*fe
 	if err != nil {
 		return nil, err
 	}
-	g.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a grant was given", slog.String("member", path(id)),
+	g.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a grant was given", slog.String("member", record.PathOf(id)),
 		slog.Uint64("grant", uint64(out.GetNumber())), slog.String("incarnation", incarnation.String()))
 	return out, nil
 }
@@ -128,10 +127,10 @@ func (g *Grants) give(ctx context.Context, s *authority.State, id identity.ID, i
 	}
 	last := max(have.Value.Number, shown)
 	if last == math.MaxUint32 {
-		return nil, explain.New(explain.GrantsExhausted, "member", path(id))
+		return nil, explain.New(explain.GrantsExhausted, "member", record.PathOf(id))
 	}
 	// A key first: a grant that nobody can sign is not counted.
-	key, err := g.signer(s)
+	key, err := g.cfg.Bundle.StatementSigner(s)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +142,7 @@ func (g *Grants) give(ctx context.Context, s *authority.State, id identity.ID, i
 	ch.Put(KeyOf(id.Kind(), id.Name()), have.Version, next)
 	ch.Require(record.MemberKey(id.Kind(), id.Name()), member.Version)
 	ch.Require(record.BanIDKey(id.Kind(), id.Name()), 0)
-	ch.Audit(g.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "grant.give", Target: path(id),
+	ch.Audit(g.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "grant.give", Target: record.PathOf(id),
 		Fields: map[string]string{"grant": fmt.Sprint(next.Number), "incarnation": next.Incarnation}})
 	if _, err := ch.Commit(ctx); err != nil {
 		return nil, g.cfg.Head.CommitError("record the grant", err)
@@ -154,18 +153,6 @@ func (g *Grants) give(ctx context.Context, s *authority.State, id identity.ID, i
 		return nil, fmt.Errorf("sign grant %d of %s: %w", next.Number, id, err)
 	}
 	return &fealtyv1.GrantResponse{Grant: text, Number: next.Number}, nil
-}
-
-// path names a member as people do.
-func path(id identity.ID) string { return string(id.Kind()) + "/" + id.Name() }
-
-func (g *Grants) signer(s *authority.State) (crypto.Signer, error) {
-	if view := g.cfg.Bundle.View(); view != nil {
-		if key, ok := view.StatementSigner(s.Bundle, g.cfg.Now()); ok {
-			return key, nil
-		}
-	}
-	return nil, explain.New(explain.StatementUnsigned)
 }
 
 // shown is the number of the grant that a holder shows; 0 if it shows none. A number that

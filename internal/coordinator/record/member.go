@@ -95,6 +95,9 @@ func (m Member) HeldState() string {
 // Path is "<kind>/<name>".
 func (m Member) Path() string { return string(m.Kind) + "/" + m.Name }
 
+// PathOf is the path of the member with an id.
+func PathOf(id identity.ID) string { return string(id.Kind()) + "/" + id.Name() }
+
 // OlderKey is a key that was certified before the last one.
 type OlderKey struct {
 	Key      identity.KeyID `json:"key"`

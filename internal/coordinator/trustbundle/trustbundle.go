@@ -4,6 +4,7 @@ package trustbundle
 
 import (
 	"context"
+	"crypto"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -63,6 +64,18 @@ func New(cfg Config) *Current {
 
 // View is the bundle in force; nil before the first.
 func (b *Current) View() *bundle.View { return b.trust.Load() }
+
+// StatementSigner returns the key that signs what package fence reads. While the key is
+// rotated that is the older one, as it is the one that a receiver knows that has not heard of
+// the rotation yet. With no key that may sign now the error is an [explain.StatementUnsigned].
+func (b *Current) StatementSigner(s *authority.State) (crypto.Signer, error) {
+	if view := b.View(); view != nil {
+		if keys := view.Signers(s.Bundle, b.cfg.Now()); len(keys) > 0 {
+			return keys[len(keys)-1], nil
+		}
+	}
+	return nil, explain.New(explain.StatementUnsigned)
+}
 
 // Changed returns a channel that is closed when another bundle is in force.
 func (b *Current) Changed() <-chan struct{} { return b.bundleChanged.Wait() }

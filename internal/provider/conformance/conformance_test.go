@@ -331,7 +331,7 @@ func TestDefects(t *testing.T) {
 	}
 }
 
-// What a case needs and the target has not is said, and no case is kept by not being run.
+// A target that has not what a case needs is told so, and no case is kept by not being run.
 func TestNotRun(t *testing.T) {
 	t.Parallel()
 	_, notRun := check(t, conformance.Target{Conn: serve(t, newOther(none)), Holder: "somebody"})

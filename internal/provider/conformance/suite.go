@@ -194,7 +194,7 @@ func answerOf(err error) answer {
 	return a
 }
 
-// send makes one attempt. What is not reached is tried again: it was not answered.
+// send makes one attempt. One that is not reached is made again: it was not answered.
 func (k *check) send(st stamp, r request) answer {
 	var message proto.Message
 	switch r.method {

@@ -71,8 +71,11 @@ func look(pid int) (running, error) {
 	case "Z":
 		// Its first thread ended. The process did when all of them have: its pidfd is readable
 		// then (pidfd_open(2)).
-		if ended, err := over(pid); err != nil || ended {
-			return is, errors.Join(err, map[bool]error{true: errGone}[ended])
+		switch ended, err := over(pid); {
+		case err != nil:
+			return running{}, err
+		case ended:
+			return running{}, errGone
 		}
 	}
 	return is, nil

@@ -413,7 +413,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// What is not a file of this provider stops it, and is not overwritten.
+// A file that is not this provider's stops it, and is not overwritten.
 func TestDamagedFile(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

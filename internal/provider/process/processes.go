@@ -188,7 +188,7 @@ func (p *Provider) load() error {
 				State: provider.Speculative}}
 		}
 	}
-	// What a dead process wrote last must not be undone by a power cut once it was acted on.
+	// The last words of a dead process must not be undone by a power cut once it was acted on.
 	if err := p.disk.Settle(p.dir("machines")); err != nil {
 		return fmt.Errorf("process: read %s: %w", p.dir("machines"), err)
 	}

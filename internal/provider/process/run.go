@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/fence/durable"
+	"github.com/fealty-io/fealty/internal/probe"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -187,17 +187,7 @@ func (p *Provider) handler(counts *Counts, whole func() bool) http.Handler {
 		}
 		metrics.ServeHTTP(w, r)
 	})
-	probe := func(ok func() bool) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			is := ok()
-			if !is {
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}
-			_ = json.NewEncoder(w).Encode(map[string]bool{"ok": is}) // the prober went away: nobody is left to tell
-		}
-	}
-	mux.HandleFunc("GET /probe/liveness", probe(func() bool { return true }))
-	mux.HandleFunc("GET /probe/readiness", probe(whole))
+	mux.Handle("GET /probe/liveness", probe.Handler(func() bool { return true }))
+	mux.Handle("GET /probe/readiness", probe.Handler(whole))
 	return mux
 }

@@ -1,0 +1,26 @@
+package probe_test
+
+import (
+	"net/http/httptest"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/probe"
+)
+
+func TestHandler(t *testing.T) {
+	t.Parallel()
+	well := true
+	h := probe.Handler(func() bool { return well })
+	for _, want := range []struct {
+		well   bool
+		status int
+		body   string
+	}{{true, 200, "{\"ok\":true}\n"}, {false, 503, "{\"ok\":false}\n"}} {
+		well = want.well
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", "/probe/readiness", nil))
+		if w.Code != want.status || w.Body.String() != want.body || w.Header().Get("Content-Type") != "application/json" {
+			t.Errorf("well %v: %d %q %v", want.well, w.Code, w.Body, w.Header())
+		}
+	}
+}
