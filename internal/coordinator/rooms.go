@@ -279,7 +279,7 @@ func (c *Coordinator) wire(o own) error {
 	})
 	r.Fencing.Domains = domains.New(domains.Config{
 		Head: r.Head, Bundle: r.Bundle, Membership: r.Membership, Election: r.Election,
-		PerMember: cfg.Rates.perPoller(), Log: c.log, Now: c.now,
+		PerMember: cfg.Rates.perPoller(), Log: c.log, Now: c.now, Elapsed: c.elapsed,
 	})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,

@@ -93,6 +93,17 @@ func (d Domain) Release(by string, ownership, authorityEpoch uint64) (Domain, er
 	return d.pass(d.Next, authorityEpoch)
 }
 
+// Lapse returns d as it is when the lease of an owner is over that was asked to let go under
+// this ownership, and did not. One that owns it under another one now, or is not asked any more,
+// keeps it: the error matches [ErrNotOwner]. It may match [ErrExhausted] too.
+func (d Domain) Lapse(ownership, authorityEpoch uint64) (Domain, error) {
+	if !d.Moving || d.Ownership != ownership {
+		return d, fmt.Errorf("domain %s has ownership %d, and the lease of ownership %d is over: %w", d.Name,
+			d.Ownership, ownership, ErrNotOwner)
+	}
+	return d.pass(d.Next, authorityEpoch)
+}
+
 // pass gives d to the next owner, under the next ownership.
 func (d Domain) pass(to string, authorityEpoch uint64) (Domain, error) {
 	if d.Ownership == math.MaxUint64 || authorityEpoch > math.MaxUint32 {

@@ -9,6 +9,7 @@ package fealtyv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -694,7 +695,11 @@ type OwnedDomain struct {
 	// The signed statement (fence.Assignment, type fealty/assignment/v1), at most 2 KiB.
 	Assignment string `protobuf:"bytes,3,opt,name=assignment,proto3" json:"assignment,omitempty"`
 	// The owner is to let go.
-	Release       bool `protobuf:"varint,4,opt,name=release,proto3" json:"release,omitempty"`
+	Release bool `protobuf:"varint,4,opt,name=release,proto3" json:"release,omitempty"`
+	// How long the caller owns it from when it asked, by its own clock, which goes on in suspend.
+	// Not set with release: the caller has what it was given before. After its end the caller acts
+	// no more in the domain before it is told again.
+	Lease         *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -755,6 +760,13 @@ func (x *OwnedDomain) GetRelease() bool {
 		return x.Release
 	}
 	return false
+}
+
+func (x *OwnedDomain) GetLease() *durationpb.Duration {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
 }
 
 type ReleaseDomainRequest struct {
@@ -868,7 +880,7 @@ var File_fealty_v1_domain_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_domain_proto_rawDesc = "" +
 	"\n" +
-	"\x16fealty/v1/domain.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x01\n" +
+	"\x16fealty/v1/domain.proto\x12\tfealty.v1\x1a\x1dfealty/v1/authorization.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xee\x01\n" +
 	"\x06Domain\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05owner\x18\x02 \x01(\tR\x05owner\x12\x1c\n" +
@@ -912,14 +924,15 @@ const file_fealty_v1_domain_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"_\n" +
 	"\x17PollAssignmentsResponse\x120\n" +
 	"\adomains\x18\x01 \x03(\v2\x16.fealty.v1.OwnedDomainR\adomains\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\tR\x04term\"y\n" +
+	"\x04term\x18\x02 \x01(\tR\x04term\"\xaa\x01\n" +
 	"\vOwnedDomain\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\townership\x18\x02 \x01(\x04R\townership\x12\x1e\n" +
 	"\n" +
 	"assignment\x18\x03 \x01(\tR\n" +
 	"assignment\x12\x18\n" +
-	"\arelease\x18\x04 \x01(\bR\arelease\"`\n" +
+	"\arelease\x18\x04 \x01(\bR\arelease\x12/\n" +
+	"\x05lease\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x05lease\"`\n" +
 	"\x14ReleaseDomainRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06domain\x18\x02 \x01(\tR\x06domain\x12\x1c\n" +
@@ -973,6 +986,7 @@ var file_fealty_v1_domain_proto_goTypes = []any{
 	(*ReleaseDomainRequest)(nil),    // 12: fealty.v1.ReleaseDomainRequest
 	(*ReleaseDomainResponse)(nil),   // 13: fealty.v1.ReleaseDomainResponse
 	(*timestamppb.Timestamp)(nil),   // 14: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 15: google.protobuf.Duration
 }
 var file_fealty_v1_domain_proto_depIdxs = []int32{
 	14, // 0: fealty.v1.Domain.changed_at:type_name -> google.protobuf.Timestamp
@@ -981,23 +995,24 @@ var file_fealty_v1_domain_proto_depIdxs = []int32{
 	0,  // 3: fealty.v1.AssignDomainResponse.domain:type_name -> fealty.v1.Domain
 	0,  // 4: fealty.v1.UnassignDomainResponse.domain:type_name -> fealty.v1.Domain
 	11, // 5: fealty.v1.PollAssignmentsResponse.domains:type_name -> fealty.v1.OwnedDomain
-	1,  // 6: fealty.v1.DomainService.ListDomains:input_type -> fealty.v1.ListDomainsRequest
-	3,  // 7: fealty.v1.DomainService.GetDomain:input_type -> fealty.v1.GetDomainRequest
-	5,  // 8: fealty.v1.DomainService.AssignDomain:input_type -> fealty.v1.AssignDomainRequest
-	7,  // 9: fealty.v1.DomainService.UnassignDomain:input_type -> fealty.v1.UnassignDomainRequest
-	9,  // 10: fealty.v1.DomainService.PollAssignments:input_type -> fealty.v1.PollAssignmentsRequest
-	12, // 11: fealty.v1.DomainService.ReleaseDomain:input_type -> fealty.v1.ReleaseDomainRequest
-	2,  // 12: fealty.v1.DomainService.ListDomains:output_type -> fealty.v1.ListDomainsResponse
-	4,  // 13: fealty.v1.DomainService.GetDomain:output_type -> fealty.v1.GetDomainResponse
-	6,  // 14: fealty.v1.DomainService.AssignDomain:output_type -> fealty.v1.AssignDomainResponse
-	8,  // 15: fealty.v1.DomainService.UnassignDomain:output_type -> fealty.v1.UnassignDomainResponse
-	10, // 16: fealty.v1.DomainService.PollAssignments:output_type -> fealty.v1.PollAssignmentsResponse
-	13, // 17: fealty.v1.DomainService.ReleaseDomain:output_type -> fealty.v1.ReleaseDomainResponse
-	12, // [12:18] is the sub-list for method output_type
-	6,  // [6:12] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	15, // 6: fealty.v1.OwnedDomain.lease:type_name -> google.protobuf.Duration
+	1,  // 7: fealty.v1.DomainService.ListDomains:input_type -> fealty.v1.ListDomainsRequest
+	3,  // 8: fealty.v1.DomainService.GetDomain:input_type -> fealty.v1.GetDomainRequest
+	5,  // 9: fealty.v1.DomainService.AssignDomain:input_type -> fealty.v1.AssignDomainRequest
+	7,  // 10: fealty.v1.DomainService.UnassignDomain:input_type -> fealty.v1.UnassignDomainRequest
+	9,  // 11: fealty.v1.DomainService.PollAssignments:input_type -> fealty.v1.PollAssignmentsRequest
+	12, // 12: fealty.v1.DomainService.ReleaseDomain:input_type -> fealty.v1.ReleaseDomainRequest
+	2,  // 13: fealty.v1.DomainService.ListDomains:output_type -> fealty.v1.ListDomainsResponse
+	4,  // 14: fealty.v1.DomainService.GetDomain:output_type -> fealty.v1.GetDomainResponse
+	6,  // 15: fealty.v1.DomainService.AssignDomain:output_type -> fealty.v1.AssignDomainResponse
+	8,  // 16: fealty.v1.DomainService.UnassignDomain:output_type -> fealty.v1.UnassignDomainResponse
+	10, // 17: fealty.v1.DomainService.PollAssignments:output_type -> fealty.v1.PollAssignmentsResponse
+	13, // 18: fealty.v1.DomainService.ReleaseDomain:output_type -> fealty.v1.ReleaseDomainResponse
+	13, // [13:19] is the sub-list for method output_type
+	7,  // [7:13] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_fealty_v1_domain_proto_init() }

@@ -1,6 +1,7 @@
 package domains
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 // change is what somebody wants of a domain.
 type change struct {
 	name, action, reason string
+	by                   string // blank: the caller
 	force, dryRun        bool
 	decide               func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error)
 }
@@ -32,7 +34,7 @@ func (d *Domains) apply(ctx context.Context, c change) (after Record, changed bo
 	if changed = changed && err == nil; changed && !c.dryRun {
 		d.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "a domain was changed", slog.String("domain", c.name),
 			slog.String("owner", after.Owner), slog.Uint64("ownership", after.Ownership),
-			slog.Bool("moving", after.Moving), slog.String("next", after.Next), slog.String("by", record.Actor(ctx)))
+			slog.Bool("moving", after.Moving), slog.String("next", after.Next), slog.String("by", after.By))
 	}
 	return after, changed, err
 }
@@ -51,9 +53,14 @@ func (d *Domains) try(ctx context.Context, s *authority.State, c change) (Record
 	case err != nil:
 		return Record{}, false, err
 	case next == before:
-		return Record{next, have.Value.At, have.Value.By, have.Value.Reason}, false, nil
+		have.Value.Domain = next
+		return have.Value, false, nil
 	}
-	after := Record{Domain: next, At: d.cfg.Now().UTC(), By: record.Actor(ctx), Reason: c.reason}
+	after := Record{Domain: next, At: d.cfg.Now().UTC(), By: cmp.Or(c.by, record.Actor(ctx)), Reason: c.reason,
+		Lease: have.Value.Lease}
+	if next.Ownership != before.Ownership {
+		after.Lease = leaseOf(s.Manifest)
+	}
 	ch := s.Records.NewChange(s.HeadVersion)
 	ch.Put(KeyOf(c.name), have.Version, after)
 	if !have.Exists() {

@@ -40,6 +40,9 @@ type Record struct {
 	At     time.Time `json:"at"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason,omitempty"`
+	// Lease is how long the owner owns it after it was told so last. It is fixed when the owner
+	// gets it, as whoever waits for its end has to know the longest that was given.
+	Lease time.Duration `json:"lease"`
 }
 
 // Config is what Domains are made of.
@@ -52,6 +55,7 @@ type Config struct {
 	PerMember  *flowcontrol.PerKey // how often each member may ask
 	Log        *slog.Logger
 	Now        func() time.Time
+	Elapsed    func() time.Duration // a clock that nobody sets, and that goes on in suspend
 }
 
 // Domains serve DomainService. Make them with [New].

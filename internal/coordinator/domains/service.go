@@ -2,10 +2,10 @@ package domains
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
@@ -155,27 +155,10 @@ func (r domainServer) ReleaseDomain(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	letGo := func(toNobody bool) (bool, error) {
-		_, changed, err := r.d.apply(ctx, change{name: req.GetDomain(), action: "domain.release",
-			decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
-				owned := d
-				if toNobody {
-					owned.Next = ""
-				}
-				next, err := owned.Release(by, req.GetOwnership(), authorityEpoch)
-				if errors.Is(err, domain.ErrNotOwner) {
-					return d, nil // said before, or of an ownership that is over: nothing is left to do
-				}
-				return next, err
-			}})
-		return changed, err
-	}
-	changed, err := letGo(false)
-	if errors.Is(err, explain.DomainUnfit) || errors.Is(err, explain.NotFound) ||
-		errors.Is(err, explain.DomainTooMany) {
-		// The next owner cannot own it any more. The owner of now let go all the same.
-		changed, err = letGo(true)
-	}
+	changed, err := r.d.letGo(ctx, change{name: req.GetDomain(), action: "domain.release",
+		decide: func(d domain.Domain, authorityEpoch uint64) (domain.Domain, error) {
+			return d.Release(by, req.GetOwnership(), authorityEpoch)
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -240,8 +223,14 @@ func (r domainServer) PollAssignments(ctx context.Context,
 		if err != nil {
 			return nil, fmt.Errorf("sign the assignment of %s: %w", name, err)
 		}
-		out.Domains = append(out.Domains, &fealtyv1.OwnedDomain{Name: name, Ownership: rec.Value.Ownership,
-			Assignment: text, Release: rec.Value.Moving})
+		owned := &fealtyv1.OwnedDomain{Name: name, Ownership: rec.Value.Ownership, Assignment: text,
+			Release: rec.Value.Moving}
+		if !owned.Release {
+			// An owner that is asked to let go is given no more time: the end of what it has is
+			// waited for.
+			owned.Lease = durationpb.New(rec.Value.Lease)
+		}
+		out.Domains = append(out.Domains, owned)
 	}
 	return out, nil
 }
