@@ -339,9 +339,14 @@ func (b *TrustBundle) rootKeys() ([]identity.KeyID, error) {
 // required. Take the authority of the next bundle when there is one: a key that it revokes
 // goes on to count by this one.
 func (b TrustBundle) FenceAuthority(now func() time.Time) fence.Authority {
+	return b.FenceAuthorityWith(Revocations{}, now)
+}
+
+// FenceAuthorityWith is [TrustBundle.FenceAuthority] without the config keys that r revokes.
+func (b TrustBundle) FenceAuthorityWith(r Revocations, now func() time.Time) fence.Authority {
 	keys := make(map[string]ConfigKey)
 	for _, k := range b.clone().ConfigKeys {
-		if k.Algorithm == AlgorithmTree {
+		if k.Algorithm == AlgorithmTree && !r.revokesKey(k.Key) {
 			keys[k.ID()] = k
 		}
 	}

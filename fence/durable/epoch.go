@@ -40,8 +40,27 @@ type EpochOptions struct {
 	// Holder is whose epoch it is. It is compared with a grant's; "" only without one.
 	Holder string
 
-	// Authority is whose grants count. Its Key is required with a Grant.
+	// Authority is whose grants count. Its Key is required with a Grant, and with Ask.
 	Authority fence.Authority
+
+	// Ask asks the authority for a grant, while the directory is held: newest is the one that
+	// the file has, or "", and incarnation is the process that is about to begin. It returns
+	// the grant as it travels, or "" to go on under that of the file. Nil: nobody is asked.
+	// Grant is not looked at otherwise. An error ends the start; no epoch is handed out.
+	Ask func(newest string, incarnation fence.Incarnation) (grant string, err error)
+
+	incarnation fence.Incarnation // of the process, once it is chosen
+}
+
+// asked returns o with the grant that the authority gave, if it is asked.
+func (o EpochOptions) asked(newest string) (EpochOptions, error) {
+	o.incarnation = fence.NewIncarnation()
+	if o.Ask == nil {
+		return o, nil
+	}
+	var err error
+	o.Grant, err = o.Ask(newest, o.incarnation)
+	return o, err
 }
 
 var (
@@ -87,8 +106,12 @@ func enrolEpoch(disk files.FS, dir string, o EpochOptions) (*Epoch, error) {
 		if _, found, err := readEpoch(disk, name); found {
 			return fence.Life{}, errors.Join(fmt.Errorf("fence: enrol in %s: %w", name, ErrEnrolled), err)
 		}
-		if o.Grant == "" {
-			return fence.Life{Epoch: fence.NewEpoch(0, 1), Incarnation: fence.NewIncarnation()}, nil
+		o, err := o.asked("")
+		switch {
+		case err != nil:
+			return fence.Life{}, err
+		case o.Grant == "":
+			return fence.Life{Epoch: fence.NewEpoch(0, 1), Incarnation: o.incarnation}, nil
 		}
 		return o.under()
 	})
@@ -100,13 +123,20 @@ func openEpoch(disk files.FS, dir string, o EpochOptions) (*Epoch, error) {
 		if err == nil && !found {
 			err = fmt.Errorf("fence: %s is missing: %s: %w", name, mend, ErrMissing)
 		}
+		lost := o.Mend && (errors.Is(err, ErrMissing) || errors.Is(err, ErrCorrupt))
+		if err != nil && !lost {
+			return fence.Life{}, err // one that was not read may be whole
+		}
+		o, problem := o.asked(last.Grant)
 		switch {
+		case problem != nil:
+			return fence.Life{}, problem
 		case err == nil:
 			return o.next(name, last)
-		case o.Mend && o.Grant != "" && (errors.Is(err, ErrMissing) || errors.Is(err, ErrCorrupt)):
+		case o.Grant != "":
 			return o.under()
 		}
-		return fence.Life{}, err // one that was not read may be whole
+		return fence.Life{}, err
 	})
 }
 
@@ -183,7 +213,7 @@ func (o EpochOptions) next(name string, last fence.Life) (fence.Life, error) {
 	lineage := append(last.Lineage[:len(last.Lineage):len(last.Lineage)], last.Incarnation)
 	// The newest are kept. A receiver that saw this holder longer ago wants a new grant.
 	lineage = lineage[max(0, len(lineage)-fence.MaxLineage):]
-	return fence.Life{Epoch: epoch, Incarnation: fence.NewIncarnation(), Lineage: lineage, Grant: grantText}, nil
+	return fence.Life{Epoch: epoch, Incarnation: o.incarnation, Lineage: lineage, Grant: grantText}, nil
 }
 
 // under returns the first life under the grant.
@@ -192,7 +222,7 @@ func (o EpochOptions) under() (fence.Life, error) {
 	if err != nil {
 		return fence.Life{}, err
 	}
-	return fence.Life{Epoch: fence.NewEpoch(grant.Number, 1), Incarnation: fence.NewIncarnation(), Grant: o.Grant}, nil
+	return fence.Life{Epoch: fence.NewEpoch(grant.Number, 1), Incarnation: o.incarnation, Grant: o.Grant}, nil
 }
 
 // grant opens the grant that the epoch is to begin under.

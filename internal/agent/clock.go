@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/boottime"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -49,7 +50,7 @@ func newClock(wall func() time.Time, elapsed Elapsed) *clock {
 		wall = time.Now
 	}
 	if elapsed == nil {
-		elapsed = systemElapsed()
+		elapsed = Elapsed(boottime.System())
 	}
 	return &clock{wall: wall, elapsed: elapsed}
 }

@@ -18,6 +18,9 @@ type Outlook struct {
 	// Lost says that the marks cannot be read: the node believes nothing before a
 	// coordinator answered it.
 	Lost bool
+	// Coordinators are the addresses to talk to, as host:port: those that it was told, and then
+	// those that were known when it joined.
+	Coordinators []string
 }
 
 // ReadOutlook reads what the node of a data directory believes, verified again at
@@ -30,7 +33,8 @@ func ReadOutlook(files durable.FS, dir string, now time.Time) (Outlook, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return Outlook{}, s.notJoined()
 	case errors.Is(err, fs.ErrPermission):
-		return Outlook{}, explain.Wrap(err, explain.FileMissing, "purpose", "the node's identity", "file", s.path(anchorName), "cause", "permission denied")
+		return Outlook{}, explain.Wrap(err, explain.FileMissing, "purpose", "the node's identity", "file",
+			s.path(anchorName), "cause", "permission denied")
 	}
 	me, err := s.readAnchor(now)
 	if err != nil {
@@ -41,9 +45,11 @@ func ReadOutlook(files durable.FS, dir string, now time.Time) (Outlook, error) {
 	known, err := s.readLedger()
 	if err != nil {
 		b := s.floor(l, now)
-		return Outlook{Trust: me.trust(b), Marks: b.marks, Lost: true}, nil
+		return Outlook{Trust: me.trust(b), Marks: b.marks, Lost: true, Coordinators: mergeAddresses(b, me.Addresses)},
+			nil
 	}
-	return Outlook{Trust: me.trust(s.recheck(l, known, now)), Marks: known.marks}, nil
+	b := s.recheck(l, known, now)
+	return Outlook{Trust: me.trust(b), Marks: known.marks, Coordinators: mergeAddresses(b, me.Addresses)}, nil
 }
 
 // ReadActive returns the exact bytes of the snapshot that a data directory has in

@@ -1,4 +1,4 @@
-package agent
+package boottime
 
 import (
 	"os"
@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemElapsed reads CLOCK_BOOTTIME, which goes on in suspend.
-func systemElapsed() Elapsed {
+// System reads CLOCK_BOOTTIME, which goes on in suspend.
+func System() Clock {
 	// It cannot change while this process lives.
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	boot := strings.TrimSpace(string(id))

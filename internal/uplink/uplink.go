@@ -1,0 +1,126 @@
+// Package uplink calls whichever coordinator answers, for a program that runs beside an
+// agent.
+package uplink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// maxResponse bounds an answer, in bytes: that of PollAssignments for 500 domains.
+const maxResponse = 4 << 20
+
+// ErrNobody is matched when no coordinator is known, or none answered.
+var ErrNobody = errors.New("no coordinator answers")
+
+// Config is what a link needs. All of it is required.
+type Config struct {
+	Source credential.Source
+	// Addresses returns where coordinators are now, as host:port.
+	Addresses func() []string
+}
+
+// Link makes unary calls at one coordinator, and goes on to the next one when it does not
+// answer. It is a [grpc.ClientConnInterface], and may be used by several goroutines.
+type Link struct {
+	cfg Config
+
+	mu     sync.Mutex
+	at     string     // guarded by mu
+	conn   *mesh.Conn // to at; nil before the first call; guarded by mu
+	closed bool       // guarded by mu
+}
+
+// New returns a link. It connects with the first call; close it when done.
+func New(cfg Config) *Link { return &Link{cfg: cfg} }
+
+// Close ends all calls.
+func (l *Link) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.conn == nil {
+		return nil
+	}
+	return l.conn.Close()
+}
+
+// Invoke calls a method at the coordinator that answered last, and at each other one once
+// while the call finds none: codes.Unavailable is the only error for which another one is
+// asked. When none answers the error matches [ErrNobody].
+func (l *Link) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	tried := make(map[string]bool)
+	var last error
+	for {
+		conn, at, err := l.next(tried)
+		if err != nil {
+			return nobody(errors.Join(err, last))
+		}
+		tried[at] = true
+		last = conn.Invoke(ctx, method, args, reply, opts...)
+		if last == nil || status.Code(last) != codes.Unavailable {
+			return last
+		}
+		if ctx.Err() != nil {
+			return last
+		}
+	}
+}
+
+// NewStream is not for links: nothing that is asked over one is a stream.
+func (l *Link) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	return nil, status.Error(codes.Unimplemented, "uplink: a link makes unary calls alone")
+}
+
+// next returns the connection to use: that of now, unless it was tried, and then that to an
+// address which was not.
+func (l *Link) next(tried map[string]bool) (*mesh.Conn, string, error) {
+	known := l.cfg.Addresses()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, "", mesh.ErrClosed
+	}
+	if l.conn != nil && !tried[l.at] && slices.Contains(known, l.at) {
+		return l.conn, l.at, nil
+	}
+	for _, address := range known {
+		if tried[address] {
+			continue
+		}
+		conn, err := mesh.Dial("passthrough:///"+address, l.cfg.Source, credential.AnyOfKind(identity.Coordinator),
+			mesh.Options{GRPC: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse))}})
+		if err != nil {
+			return nil, "", err
+		}
+		if l.conn != nil {
+			l.conn.Close() // calls under way on it are over soon: it did not answer
+		}
+		l.conn, l.at = conn, address
+		return conn, address, nil
+	}
+	return nil, "", fmt.Errorf("%d are known", len(known))
+}
+
+// nobodyError is unavailable to whoever asks for a code.
+type nobodyError struct{ err error }
+
+func nobody(err error) error { return &nobodyError{err} }
+
+func (e *nobodyError) Error() string        { return fmt.Sprintf("uplink: %v: %v", ErrNobody, e.err) }
+func (e *nobodyError) Unwrap() error        { return e.err }
+func (e *nobodyError) Is(target error) bool { return target == ErrNobody }
+
+// GRPCStatus is that of a call that found nobody.
+func (e *nobodyError) GRPCStatus() *status.Status { return status.New(codes.Unavailable, e.Error()) }
