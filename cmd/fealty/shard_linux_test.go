@@ -49,7 +49,16 @@ func newActuation(t *testing.T) *actuation {
 	for _, id := range []string{"provider/laptop", "shard/eu-1", "operator/acme"} {
 		a.certify(id)
 	}
+	t.Cleanup(a.endMachines)
 	return a
+}
+
+// endMachines ends the processes of machines, which outlive their provider.
+func (a *actuation) endMachines() {
+	for _, pid := range a.working() {
+		_ = syscall.Kill(-pid, syscall.SIGKILL)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 }
 
 // certify writes the three files of an identity, as an operator's PKI does.
@@ -92,6 +101,13 @@ func (a *actuation) grant(name string, number uint32, key ed25519.PrivateKey) {
 // start starts a program that is called name here, with the identity of path.
 func (a *actuation) start(name, path string, args ...string) {
 	a.t.Helper()
+	a.run(name, append(args, "--tls-cert", path+"/tls.crt", "--tls-key", path+"/tls.key", "--tls-ca", path+"/ca.crt",
+		"--authority-key", "authority.pub")...)
+}
+
+// run starts a program that is called name here.
+func (a *actuation) run(name string, args ...string) {
+	a.t.Helper()
 	if a.at[name] == "" {
 		for _, what := range []string{name, name + " metrics"} {
 			addr, err := freeport.Addr()
@@ -101,11 +117,9 @@ func (a *actuation) start(name, path string, args ...string) {
 			a.at[what] = addr
 		}
 	}
-	args = append(args, "--tls-cert", path+"/tls.crt", "--tls-key", path+"/tls.key", "--tls-ca", path+"/ca.crt",
-		"--authority-key", "authority.pub", "--listen", a.at[name], "--metrics", a.at[name+" metrics"], "--data",
-		name+".data")
+	args = append(args, "--listen", a.at[name], "--metrics", a.at[name+" metrics"], "--data", name+".data")
 	cmd := exec.Command(a.program, args...)
-	log, err := os.Create(filepath.Join(a.dir, name+".log"))
+	log, err := os.OpenFile(filepath.Join(a.dir, name+".log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -185,7 +199,13 @@ func (a *actuation) operator(shard string, run uint64) *operator {
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	conn, err := mesh.Dial(a.at[shard], files, credential.AnyOfKind(identity.Shard), mesh.Options{})
+	return a.operatorWith(files, shard, run)
+}
+
+// operatorWith is operator with an identity of the tenant.
+func (a *actuation) operatorWith(source credential.Source, shard string, run uint64) *operator {
+	a.t.Helper()
+	conn, err := mesh.Dial(a.at[shard], source, credential.AnyOfKind(identity.Shard), mesh.Options{})
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -202,7 +222,7 @@ func (a *actuation) operator(shard string, run uint64) *operator {
 		}
 		first, err := stream.Recv()
 		o.stream = stream
-		return err == nil && first.GetWelcome().GetShard() == "eu-1"
+		return err == nil && strings.HasPrefix(first.GetWelcome().GetShard(), "eu-")
 	})
 	return o
 }

@@ -28,6 +28,7 @@ var levels = []struct {
 	{"identity", 0, "who somebody is needs nothing else"},
 	{"fence", 0, "a decision, not a service"},
 	{"internal/durable", 0, "files"},
+	{"internal/boottime", 0, "a clock"},
 	{"internal/document", 0, "plain YAML and JSON, with places"},
 	{"internal/fault", 0, "a seam"},
 	{"internal/freeport", 0, "ports of this machine"},
@@ -88,6 +89,8 @@ var levels = []struct {
 
 	{"internal/alivetest", 1, "stacks of goroutines, for tests"},
 	{"internal/gauge", 1, "what is asked for when metrics are collected"},
+	{"internal/ownership", 2, "what a member owns, as its coordinators and receivers say"},
+	{"internal/uplink", 3, "calls at whichever coordinator answers"},
 	{"internal/watch", 2, "a value that tells when it changed, and a key of the store that is followed"},
 	{"internal/flowcontrol", 2, "how much one caller may ask of a server"},
 
@@ -154,6 +157,7 @@ var levels = []struct {
 	{"internal/coordinator/coordinatortest", 14, "a whole coordinator, for tests of its rooms"},
 	{"internal/coordinator/desktest", 15, "what tests do at one"},
 	{"internal/shardrun", 14, "a shard as a process"},
+	{"internal/beside", 14, "what an agent keeps, for a program beside it"},
 	{"internal/cli", 14, "commands"},
 	{"internal/devcluster", 14, "a whole cluster in one process"},
 	{"internal/sim", 14, "whole fleets"},
@@ -189,6 +193,7 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/explain", "internal/wording", "what is known goes into its texts"},
 	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
 	{"internal/cli", "internal/shardrun", "fealty shard runs one"},
+	{"internal/cli", "internal/beside", "a shard and a provider have the identity of a member"},
 }
 
 // thirdParty says which modules a level 0 package may import beyond the standard

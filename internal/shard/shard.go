@@ -65,6 +65,10 @@ type Config struct {
 	// Quotas returns the quotas in force. Nil: there are none.
 	Quotas func() map[decision.Quota]int
 
+	// Owns reports whether this shard may act in a domain at a provider now. Machines where it
+	// may not are left alone, and count as they are. Nil: it may act everywhere.
+	Owns func(provider, domain string) bool
+
 	// Policy is what is chosen for the decision.
 	Policy decision.Policy
 
@@ -240,6 +244,11 @@ func (s *Shard) Changed() <-chan struct{} {
 // Pause says whether nothing is executed from the next cycle on: the kill switch. It needs
 // nobody but this process.
 func (s *Shard) Pause(paused bool) { s.paused.Store(paused) }
+
+// owns reports whether the shard may act on a machine.
+func (s *Shard) owns(m *inventory.Machine) bool {
+	return m.Domain == "" || !s.pool.Moved(m.Domain) && (s.cfg.Owns == nil || s.cfg.Owns(m.Key.Provider, m.Domain))
+}
 
 // Own says that a domain is this shard's again, under an ownership that its receivers
 // promised.

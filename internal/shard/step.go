@@ -182,7 +182,7 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 		}
 		tally.Add(m)
 		hold, held := holds[m.Key]
-		if held || m.Domain != "" && s.pool.Moved(m.Domain) {
+		if held || !s.owns(m) {
 			in.Held[m.Key] = struct{}{}
 		}
 		// An action that may have been done counts as done, so that nobody gets two for one.

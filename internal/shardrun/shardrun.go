@@ -71,6 +71,11 @@ type Config struct {
 	Authority fence.Authority
 	Mend      bool
 
+	// Coordinators are asked for a grant at the start, and then for the domains that this shard
+	// owns; it acts in those alone. Grant is "" then. Nil: nobody is asked, and the shard acts in
+	// all domains.
+	Coordinators grpc.ClientConnInterface
+
 	// Enrol says that this shard never had an epoch: the first start of a name, and no other.
 	Enrol bool
 
@@ -102,6 +107,7 @@ type running struct {
 	cfg      Config
 	shard    *shard.Shard
 	sessions *session.Server
+	domains  *domains // nil without coordinators
 	registry *prometheus.Registry
 	closers  []func() error
 }
@@ -124,6 +130,9 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.work(ctx) })
 	g.Go(func() error { return r.serve(ctx) })
+	if r.domains != nil {
+		g.Go(func() error { return r.domains.run(ctx) })
+	}
 	if cfg.Metrics != nil {
 		g.Go(func() error { return r.serveMetrics(ctx) })
 	}
@@ -147,6 +156,9 @@ func (r *running) open() error {
 	if err != nil {
 		return err
 	}
+	if err := r.openDomains(); err != nil {
+		return err
+	}
 	providers := make(map[string]shard.Provider, len(cfg.Providers))
 	for name, target := range cfg.Providers {
 		// This very one: another provider could end the shard with one refusal.
@@ -155,23 +167,26 @@ func (r *running) open() error {
 			return fmt.Errorf("provider %s: %w", name, err)
 		}
 		client, err := provider.Dial(provider.ClientConfig{Target: target, Sender: sender, Source: cfg.Source,
-			Expect: credential.ExactID(id)})
+			Expect: credential.ExactID(id), Ownership: r.domains.ownership(name)})
 		if err != nil {
 			return fmt.Errorf("provider %s: %w", name, err)
 		}
 		r.closers = append(r.closers, client.Close)
 		providers[name] = remote.New(client)
+		r.domains.receives(name, client)
 	}
 	hold := rails.Default()
 	hold.Paused = cfg.Paused
 	quotas := func() map[decision.Quota]int { return cfg.Quotas }
 	r.shard, err = shard.New(shard.Config{Providers: providers, Quotas: quotas, Rails: hold, Grace: cfg.Grace,
-		Every:     cfg.Every,
+		Every: cfg.Every, Owns: r.domains.owns(),
 		Execution: execution.Options{Concurrency: cfg.Concurrency}, Journal: j, Log: cfg.Log})
 	if err != nil {
 		return err
 	}
-	r.sessions, err = session.New(session.Config{Name: cfg.ID.Name(), Shard: r.shard, Log: cfg.Log})
+	r.domains.acts(r.shard)
+	r.sessions, err = session.New(session.Config{Name: cfg.ID.Name(), Shard: r.shard, Term: r.domains.term(),
+		Log: cfg.Log})
 	return err
 }
 
@@ -183,7 +198,10 @@ func (r *running) begin() (*fence.Sender, error) {
 		return nil, fmt.Errorf("make the shard's folder: %w", err)
 	}
 	o := epochs.EpochOptions{Grant: r.cfg.Grant, Authority: r.cfg.Authority, Mend: r.cfg.Mend}
-	if o.Grant != "" {
+	if r.cfg.Coordinators != nil {
+		o.Ask = r.askGrant
+	}
+	if o.Grant != "" || o.Ask != nil {
 		o.Holder = r.cfg.ID.String()
 	}
 	begin := epochs.OpenEpoch

@@ -1,19 +1,16 @@
 package actuation
 
 import (
-	"context"
 	"crypto/ed25519"
 	"crypto/x509"
 	"encoding/pem"
 
 	"github.com/spf13/pflag"
 
-	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
 
 // maxKeys bounds a file of keys, in bytes.
@@ -29,18 +26,21 @@ func (f *authorityFlags) add(flags *pflag.FlagSet) {
 		"the cluster whose grants and assignments count; else that of the certificate")
 }
 
-// authority returns whose grants and assignments count; the zero one without --authority-key.
-func (f *authorityFlags) authority(ctx context.Context, w World, files *credential.Files) (fence.Authority, error) {
-	if f.key == "" {
+// authority returns whose grants and assignments count: by --authority-key, or by what the
+// agent beside it believes; else the zero one. who is nil without TLS.
+func (f *authorityFlags) authority(w World, who *self) (fence.Authority, error) {
+	switch {
+	case f.key != "" && who != nil && who.agent != nil:
+		return fence.Authority{}, badValue("--authority-key", f.key, "the agent's folder says whose grants count",
+			"one of them")
+	case who != nil && who.agent != nil:
+		return who.agent.Authority(), nil
+	case f.key == "":
 		return fence.Authority{}, nil
 	}
 	a := fence.Authority{Cluster: f.cluster}
-	if a.Cluster == "" && files != nil {
-		m, err := files.Current(ctx)
-		if err != nil {
-			return fence.Authority{}, tlsfiles.Word(files.Paths(), err)
-		}
-		a.Cluster = m.ID().Cluster()
+	if a.Cluster == "" && who != nil {
+		a.Cluster = who.id.Cluster()
 	}
 	if err := identity.CheckCluster(a.Cluster); err != nil {
 		return fence.Authority{}, badValue("--authority-cluster", f.cluster, "whose grants count is not known",

@@ -4,6 +4,7 @@ package actuation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/beside"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
@@ -47,7 +49,21 @@ type World struct {
 // identityFlags are who this end of a provider is.
 type identityFlags struct {
 	cert, key, ca string
+	agent         string
 	insecure      bool
+}
+
+// self is who this process is, and whom it believes.
+type self struct {
+	source credential.Source
+	id     identity.ID
+	key    identity.KeyID // of its certificate at the start
+
+	// agent is the agent that it runs beside; nil with files of its own.
+	agent *beside.Agent
+
+	// follow follows what source is made of, until ctx ends.
+	follow func(ctx context.Context) error
 }
 
 func (f *identityFlags) add(flags *pflag.FlagSet) {
@@ -63,6 +79,47 @@ func (f *identityFlags) addFiles(flags *pflag.FlagSet) {
 	flags.StringVar(&f.ca, "tls-ca", "", "the CA certificates that the other end's certificate leads to")
 }
 
+// addAgent adds the identity of a member.
+func (f *identityFlags) addAgent(flags *pflag.FlagSet) {
+	flags.StringVar(&f.agent, "agent", "",
+		"the folder of this member's agent: its identity, and whom it believes")
+}
+
+// open returns who this process is, which has to be of a kind; nil without TLS.
+func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
+	failed func(credential.Reason)) (*self, error) {
+	if f.agent == "" {
+		files, err := f.files(ctx, w, kind, w.Log(), failed)
+		if err != nil || files == nil {
+			return nil, err
+		}
+		m, err := files.Current(ctx)
+		if err != nil {
+			return nil, tlsfiles.Word(files.Paths(), err)
+		}
+		return &self{source: files, id: m.ID(), key: identity.KeyOf(m.Chain()[0]), follow: files.Run}, nil
+	}
+	if f.insecure || f.cert != "" || f.key != "" || f.ca != "" {
+		return nil, badValue("--agent", f.agent, "there is another word of who this process is", "one of them")
+	}
+	agent, err := beside.Open(beside.Config{Dir: w.Within(f.agent), Now: w.Now, Log: w.Log(), OnFailure: failed})
+	if err != nil {
+		if _, worded := errors.AsType[*explain.Error](err); worded {
+			return nil, err
+		}
+		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", f.agent, "problem", err.Error())
+	}
+	m, err := agent.Source().Current(ctx)
+	if err == nil && m.ID().Kind() != kind {
+		err = fmt.Errorf("it identifies %s, and a %s is needed", m.ID(), kind)
+	}
+	if err != nil {
+		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", f.agent, "problem", err.Error())
+	}
+	return &self{source: agent.Source(), id: m.ID(), key: identity.KeyOf(m.Chain()[0]), agent: agent,
+		follow: agent.Run}, nil
+}
+
 // files returns the identity of this end, which has to be of a kind; nil without TLS.
 func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, log *slog.Logger,
 	failed func(credential.Reason)) (*credential.Files, error) {
@@ -74,7 +131,7 @@ func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, 
 		return nil, nil
 	case paths.IsZero():
 		return nil, badValue("--tls-cert", "missing", "both ends of a provider show who they are",
-			"--tls-cert, --tls-key and --tls-ca, or --insecure on a loopback address to try things out")
+			"--agent, or --tls-cert, --tls-key and --tls-ca, or --insecure on a loopback address to try things out")
 	case len(missing) > 0:
 		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
 	}

@@ -58,6 +58,7 @@ other process is ever signalled. A command ends what it started itself. Linux al
 				"the provider's folder: its machines, and the marks of its fence")
 			flags.StringVar(&f.listen, "listen", "127.0.0.1:7460", "serve shards on this address")
 			f.identity.add(flags)
+			f.identity.addAgent(flags)
 			f.signs.add(flags)
 			flags.BoolVar(&f.believe, "believe-epochs", false,
 				"obey a shard's processes under epochs that no authority granted")
@@ -70,15 +71,15 @@ other process is ever signalled. A command ends what it started itself. Linux al
 
 func (f *processes) run(ctx context.Context, w World) (err error) {
 	counts := process.NewCounts()
-	files, err := f.identity.files(ctx, w, identity.Provider, w.Log(), counts.ReloadFailed)
+	who, err := f.identity.open(ctx, w, identity.Provider, counts.ReloadFailed)
 	if err != nil {
 		return err
 	}
-	if f.signs.key == "" && !f.believe {
+	if f.signs.key == "" && f.identity.agent == "" && !f.believe {
 		return badValue("--authority-key", "missing", "nobody says which grants count",
-			"the public key of the authority, or --believe-epochs where there is none")
+			"--agent, or the public key of the authority, or --believe-epochs where there is none")
 	}
-	authority, err := f.signs.authority(ctx, w, files)
+	authority, err := f.signs.authority(w, who)
 	if err != nil {
 		return err
 	}
@@ -112,9 +113,11 @@ func (f *processes) run(ctx context.Context, w World) (err error) {
 	if metrics != nil {
 		defer metrics.Close()
 	}
-	err = p.Run(ctx, process.RunConfig{Listener: listener, Metrics: metrics, Files: files, Marks: marks,
-		Authority: authority,
-		Counts:    counts})
+	run := process.RunConfig{Listener: listener, Metrics: metrics, Marks: marks, Authority: authority, Counts: counts}
+	if who != nil {
+		run.Source, run.Follow = who.source, who.follow
+	}
+	err = p.Run(ctx, run)
 	if errors.Is(err, provider.ErrNotLoopback) {
 		return badValue("--listen", f.listen, "without TLS it is served on a loopback address alone",
 			"127.0.0.1:PORT, or a certificate")

@@ -20,7 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shardrun"
-	"github.com/fealty-io/fealty/internal/tlsfiles"
+	"github.com/fealty-io/fealty/internal/uplink"
 )
 
 // shards are the flags of fealty shard.
@@ -54,11 +54,14 @@ said nothing since the start loses nothing. A tenant with a higher priority take
 lower one without such a bound: --quota is the bound there. With --actuation-paused everything is decided and
 nothing done.
 
-Its epoch is counted in its folder with every start; the first one of a name takes --enrol. With --grant it acts
-under a grant that an authority signed; a provider that wants one refuses it otherwise. Grants and the keys of
-who signs them are read when it starts. A shard that a provider refused because another process
+Its epoch is counted in its folder with every start; the first one of a name takes --enrol. With --agent it has
+the identity of that member, gets a grant from a coordinator when it starts, and acts in the domains that it owns:
+see fealty domain. While no coordinator answers it goes on with what it has, until the leases of its domains are
+over. Without --agent it acts under the grant in --grant, which a provider may want, and in all domains; the keys
+of who signed it are read when it starts. A shard that a provider refused because another process
 with its identity is in charge acts no more, and stays so that people can look at it (FE-P102).`,
-		Sample: `  fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \
+		Sample: `  fealty shard --agent /var/lib/fealty/agent --provider local=127.0.0.1:7460 --enrol
+  fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \
     --grant shard.grant --authority-key authority.pub --enrol
   fealty shard --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --provider local=127.0.0.1:7460 \
     --actuation-paused`,
@@ -70,6 +73,7 @@ with its identity is in charge acts no more, and stays so that people can look a
 			flags.StringArrayVar(&f.quotas, "quota", nil,
 				"how many machines of a profile a tenant may have, as TENANT/PROFILE=N; once for each")
 			flags.BoolVar(&f.enrol, "enrol", false, "the first start of this shard: it never had an epoch")
+			f.identity.addAgent(flags)
 			f.identity.addFiles(flags)
 			flags.StringVar(&f.grant, "grant", "", "the signed grant to act under, in this file")
 			f.signs.add(flags)
@@ -97,15 +101,15 @@ func (f *shards) run(ctx context.Context, w World) error {
 	if f.cycle <= 0 || f.grace < 0 {
 		return badValue("--cycle", f.cycle.String(), "it and --reclaim-grace are times", "a duration such as 1s")
 	}
-	files, err := f.identity.files(ctx, w, identity.Shard, w.Log(), func(credential.Reason) {})
+	who, err := f.identity.open(ctx, w, identity.Shard, func(credential.Reason) {})
 	if err != nil {
 		return err
 	}
-	m, err := files.Current(ctx)
-	if err != nil {
-		return tlsfiles.Word(files.Paths(), err)
+	if who == nil {
+		return badValue("--tls-cert", "missing", "a shard shows who it is",
+			"--agent, or --tls-cert, --tls-key and --tls-ca")
 	}
-	authority, err := f.signs.authority(ctx, w, files)
+	authority, err := f.signs.authority(w, who)
 	if err != nil {
 		return err
 	}
@@ -128,15 +132,21 @@ func (f *shards) run(ctx context.Context, w World) error {
 	}
 	watching, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})
-	go func() { defer close(ended); _ = files.Run(watching) }() // ends with watching
+	go func() { defer close(ended); _ = who.follow(watching) }() // ends with watching
 	defer func() { stop(); <-ended }()
-	err = shardrun.Run(ctx, shardrun.Config{Dir: w.Within(f.data), Listener: listener, Source: files, ID: m.ID(),
-		Key: identity.KeyOf(m.Chain()[0]), Providers: providers, Grant: grant, Authority: authority,
+	cfg := shardrun.Config{Dir: w.Within(f.data), Listener: listener, Source: who.source, ID: who.id,
+		Key: who.key, Providers: providers, Grant: grant, Authority: authority,
 		Mend: f.mend, Enrol: f.enrol, Quotas: quotas, Paused: f.paused, Grace: f.grace, Every: f.cycle,
 		Concurrency: f.at,
-		Metrics:     metrics, Log: w.Log()})
+		Metrics:     metrics, Log: w.Log()}
+	if who.agent != nil {
+		link := uplink.New(uplink.Config{Source: who.source, Addresses: who.agent.Coordinators})
+		defer link.Close()
+		cfg.Coordinators = link
+	}
+	err = shardrun.Run(ctx, cfg)
 	if fenced, ok := errors.AsType[*shardrun.FencedError](err); ok {
-		return explain.Wrap(fenced, explain.ShardFenced, "shard", m.ID().String())
+		return explain.Wrap(fenced, explain.ShardFenced, "shard", who.id.String())
 	}
 	if errors.Is(err, epochs.ErrMissing) {
 		err = fmt.Errorf("%w; the first start of a shard that never had an epoch takes --enrol", err)
@@ -193,7 +203,10 @@ func (f *shards) readQuotas() (map[decision.Quota]int, error) {
 // readGrant reads the grant, which is text on one line.
 func (f *shards) readGrant(w World, authority fence.Authority) (string, error) {
 	switch {
-	case f.grant == "" && f.mend:
+	case f.grant != "" && f.identity.agent != "":
+		return "", badValue("--grant", f.grant, "the coordinators give this member its grants",
+			"one of --grant and --agent")
+	case f.grant == "" && f.mend && f.identity.agent == "":
 		return "", badValue("--mend-epoch", "true", "an epoch that was lost begins anew under a new grant alone",
 			"--grant FILE too")
 	case f.grant == "":

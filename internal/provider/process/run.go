@@ -29,9 +29,10 @@ type RunConfig struct {
 	// Metrics is where metrics and probes are served, over plain HTTP. Nil: nowhere.
 	Metrics net.Listener
 
-	// Files are the provider's certificate, key and CA; nil serves without TLS, on a loopback
-	// address alone.
-	Files *credential.Files
+	// Source is who the provider is, and Follow follows what that is made of until its context
+	// ends. Nil serves without TLS, on a loopback address alone.
+	Source credential.Source
+	Follow func(ctx context.Context) error
 
 	// Marks and Authority are those of [provider.Config].
 	Marks     fence.Marks
@@ -89,11 +90,11 @@ func (c *Counts) ReloadFailed(reason credential.Reason) {
 // Run serves the provider until ctx ends, and returns nil then, or what ended it before.
 func (p *Provider) Run(ctx context.Context, cfg RunConfig) error {
 	g, ctx := errgroup.WithContext(ctx)
-	serving := provider.Config{Machines: p, Marks: cfg.Marks, Authority: cfg.Authority, Insecure: cfg.Files == nil,
+	serving := provider.Config{Machines: p, Marks: cfg.Marks, Authority: cfg.Authority, Insecure: cfg.Source == nil,
 		Refused: func(err error) { p.refused(cfg.Counts, err) }, Log: p.cfg.Log}
-	if cfg.Files != nil {
-		serving.Source = cfg.Files
-		g.Go(func() error { return untilEnd(ctx, cfg.Files.Run(ctx)) })
+	if cfg.Source != nil {
+		serving.Source = cfg.Source
+		g.Go(func() error { return untilEnd(ctx, cfg.Follow(ctx)) })
 	}
 	whole := func() bool {
 		marks, ok := cfg.Marks.(kept)
@@ -116,7 +117,7 @@ func (p *Provider) Run(ctx context.Context, cfg RunConfig) error {
 		g.Go(func() error { p.keepMarks(ctx, marks); return nil })
 	}
 	g.Go(func() error {
-		p.cfg.Log.Info("serving", "address", cfg.Listener.Addr().String(), "tls", cfg.Files != nil)
+		p.cfg.Log.Info("serving", "address", cfg.Listener.Addr().String(), "tls", cfg.Source != nil)
 		return provider.Serve(ctx, cfg.Listener, serving)
 	})
 	return g.Wait()

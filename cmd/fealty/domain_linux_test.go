@@ -1,0 +1,147 @@
+package main
+
+import (
+	"log/slog"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/beside"
+	"github.com/fealty-io/fealty/internal/freeport"
+)
+
+// startActuation starts a coordinator, and a provider and two shards with their agents, which
+// own nothing.
+func startActuation(t *testing.T) (*fleet, *actuation) {
+	t.Helper()
+	exe, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFleet(t, exe, "", "")
+	const name = "coordinator-1"
+	listen, err := freeport.Addr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.listens[name], f.store = listen, "sqlite:"+filepath.Join(f.dir, "fealty.db")
+	f.start(name)
+	var key string
+	f.until(name+" answers", func(out string) bool {
+		key = regexp.MustCompile(`ed25519:[A-Za-z0-9+/=_-]{40,}`).FindString(out)
+		return key != ""
+	}, "status", "-o", "json", "--socket", f.socket(name))
+	f.must("manifest", "init", "--cluster", "prod.example", "--coordinator-key", name+"="+key,
+		"--keeper", "file:"+filepath.Join(f.dir, "keeper.key"), "--signer-key-out", "alice.key", "--out", "m.yaml")
+	file := filepath.Join(f.dir, "m.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const nodes = "  - {name: nodes, kind: data"
+	entries := ""
+	for _, kind := range []string{"shard", "provider", "operator"} {
+		entries += "  - {name: " + kind + "s, kind: " + kind + ", match: [\"token:" + kind + "s\"], max_members: 9}\n"
+	}
+	changed := strings.Replace(string(text), nodes, entries+nodes, 1)
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.must("manifest", "set", "m.yaml", "--socket", f.socket(name))
+	f.ready(name)
+	for _, member := range []string{"shard/eu-1", "shard/eu-2", "provider/laptop", "operator/acme"} {
+		kind, of, _ := strings.Cut(member, "/")
+		token := f.must("token", "create", "--entry", kind+"s", "--name", of, "--socket", f.socket(name))
+		f.must("join", strings.TrimSpace(token), "--kind", kind, "--data", of)
+		f.agent(of)
+	}
+	a := &actuation{t: t, program: exe, dir: f.dir, at: f.listens, runs: make(map[string]*exec.Cmd)}
+	t.Cleanup(a.endMachines)
+	a.write("profiles.yaml",
+		[]byte("profiles:\n  - name: web\n    domain: eu\n    slots: 6\n    command: [sleep, \"600\"]\n"))
+	a.run("provider", "provider", "process", "--profiles", "profiles.yaml", "--agent", "laptop")
+	for _, shard := range []string{"eu-1", "eu-2"} {
+		a.run("shard-"+shard, "shard", "--agent", shard, "--provider", "laptop="+a.at["provider"], "--enrol",
+			"--cycle", "200ms")
+	}
+	return f, a
+}
+
+// Two shards before one provider: each acts in the domain while it owns it, and no longer. A
+// domain moves from one to the other while machines work; one whose owner stands still is taken
+// from it by force, and what that one does when it goes on is refused; and with all coordinators
+// gone its owner goes on, also when it is started anew.
+func TestDomainMove(t *testing.T) {
+	t.Parallel()
+	f, a := startActuation(t)
+	socket := f.socket("coordinator-1")
+	operator, err := beside.Open(beside.Config{Dir: filepath.Join(f.dir, "acme"), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := func(n int) func() bool { return func() bool { return len(a.working()) == n } }
+	said := func(shard, text string) func() bool {
+		return func() bool { return strings.Contains(a.log("shard-"+shard), text) }
+	}
+
+	first := a.operatorWith(operator.Source(), "shard-eu-1", 1)
+	first.wants(3)
+	// It has the demand, and owns nothing: a member that joins never does.
+	if n := len(a.working()); n != 0 {
+		t.Fatalf("before the domain was assigned there are %d machines", n)
+	}
+	f.must("domain", "assign", "eu", "--to", "shard/eu-1", "--socket", socket)
+	await(t, "three machines", has(3))
+	three := a.working()
+
+	f.must("domain", "assign", "eu", "--to", "shard/eu-2", "--reason", "a move", "--socket", socket)
+	await(t, "eu-1 to let go", said("eu-1", `msg="a domain was let go"`))
+	f.until("eu-2 owns it", func(out string) bool { return strings.Contains(out, "shard/eu-2") && !strings.Contains(out, "moving") },
+		"domain", "show", "eu", "--socket", socket)
+	second := a.operatorWith(operator.Source(), "shard-eu-2", 2)
+	second.wants(5)
+	await(t, "five machines", has(5))
+	five := a.working()
+	for machine, pid := range three {
+		if five[machine] != pid {
+			t.Errorf("machine %s is process %d, and was %d before the domain moved", machine, five[machine], pid)
+		}
+	}
+
+	// The owner stands still, and does not let go: it is passed over.
+	if err := a.runs["shard-eu-2"].Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	f.must("domain", "assign", "eu", "--to", "shard/eu-1", "--force", "--reason", "eu-2 stands still", "--yes", "--socket", socket)
+	first.wants(6)
+	await(t, "six machines", has(6))
+	six := a.working()
+	if err := a.runs["shard-eu-2"].Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	// It hears so from the provider or from a coordinator, whichever it asks first.
+	await(t, "eu-2 to notice", func() bool {
+		return said("eu-2", "belongs to somebody else")() || said("eu-2", "is not this member's any more")()
+	})
+	if now := a.working(); !maps.Equal(now, six) {
+		t.Errorf("who was passed over changed machines: %v, and they were %v", now, six)
+	}
+
+	// No coordinator is there any more, and not for the shard's next start either.
+	f.kill("coordinator-1")
+	first.wants(5)
+	await(t, "five machines without a coordinator", has(5))
+	if err := a.runs["shard-eu-1"].Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = a.runs["shard-eu-1"].Wait() // that it was killed is known
+	a.run("shard-eu-1", "shard", "--agent", "eu-1", "--provider", "laptop="+a.at["provider"], "--cycle", "200ms")
+	again := a.operatorWith(operator.Source(), "shard-eu-1", 3)
+	again.wants(6)
+	await(t, "six machines after a start without a coordinator", has(6))
+}

@@ -1,0 +1,412 @@
+package ownership_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/ownership"
+)
+
+// world is a real coordinator, and one receiver that members of it share.
+type world struct {
+	t     *testing.T
+	f     *coordinatortest.Fleet
+	admin fealtyv1.DomainServiceClient
+	*receiver
+
+	mu      sync.Mutex
+	start   string        // guarded by mu
+	elapsed time.Duration // guarded by mu
+}
+
+// receiver promises as a provider does.
+type receiver struct {
+	gate      *fence.Gate
+	authority fence.Authority
+	err       error // instead of a promise
+	shown     int
+}
+
+func (r *receiver) Promise(ctx context.Context, text string) error {
+	r.shown++
+	if r.err != nil {
+		return r.err
+	}
+	a, err := r.authority.OpenAssignment(text)
+	if err != nil {
+		return err
+	}
+	return r.gate.Promise(ctx, a)
+}
+
+func newReceiver(cluster string, a fence.Authority) *receiver {
+	return &receiver{authority: a,
+		gate: fence.NewGate(fence.InMemory(fence.NewLedger(fence.LedgerOptions{Cluster: cluster, BelieveEpochs: true})), 0)}
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	f := coordinatortest.ReadyFleet(t, nil)
+	w := &world{t: t, f: f, admin: fealtyv1.NewDomainServiceClient(f.LocalConn()), start: "boot-1"}
+	bundle, _, err := f.C.Rooms().Head.State().Bundle.Open(f.C.Rooms().Bundle.View().Signed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.receiver = newReceiver(bundle.ClusterID, bundle.FenceAuthority(f.Clock))
+	return w
+}
+
+func (w *world) clock() (string, time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.start, w.elapsed
+}
+
+func (w *world) pass(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.elapsed += d
+}
+
+func (w *world) assign(name, to string, force bool) {
+	w.t.Helper()
+	_, err := w.admin.AssignDomain(w.t.Context(), &fealtyv1.AssignDomainRequest{Name: name, To: to, Force: force,
+		Reason: "a test"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// member is one with a folder of its own.
+type member struct {
+	*ownership.Holder
+	cfg   ownership.Config
+	conn  *edited
+	owned []string
+	quiet chan struct{}
+}
+
+// edited is a real connection whose answers a test may change.
+type edited struct {
+	grpc.ClientConnInterface
+	edit func(*fealtyv1.PollAssignmentsResponse) error // nil: nothing is changed
+}
+
+func (e *edited) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	err := e.ClientConnInterface.Invoke(ctx, method, args, reply, opts...)
+	if answer, ok := reply.(*fealtyv1.PollAssignmentsResponse); ok && err == nil && e.edit != nil {
+		return e.edit(answer)
+	}
+	return err
+}
+
+// terms is the mark in memory.
+type terms struct{ fence.Term }
+
+func (w *world) member(name string) *member {
+	w.t.Helper()
+	n := w.f.Member(name)
+	m := &member{conn: &edited{ClientConnInterface: n.Conn()}, quiet: make(chan struct{})}
+	close(m.quiet)
+	m.cfg = ownership.Config{ID: n.ID, Conn: m.conn, Authority: w.authority, Term: &terms{},
+		Receivers: map[string]ownership.Receiver{"p": w.receiver}, Clock: w.clock,
+		File:  ownership.File{Files: durable.OS(), Dir: w.t.TempDir()},
+		Quiet: func() <-chan struct{} { return m.quiet },
+		Owned: func(domain string) { m.owned = append(m.owned, domain) }, Log: slog.New(slog.DiscardHandler)}
+	m.restart(w.t)
+	return m
+}
+
+func (m *member) restart(t *testing.T) {
+	t.Helper()
+	var err error
+	if m.Holder, err = ownership.New(m.cfg); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *world) step(all ...*member) {
+	for _, m := range all {
+		m.Step(w.t.Context())
+	}
+}
+
+// A member owns nothing when it joins; a domain is its own once it was told and the receiver
+// promised; and when it moves its owner acts no more before the next one does.
+func TestDomainMoves(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, b := w.member("node-a"), w.member("node-b")
+	w.step(a, b)
+	if a.Owns("p", "eu") || b.Owns("p", "eu") || w.shown != 0 {
+		t.Fatal("a member that joined owns something")
+	}
+	if !a.Owns("p", "") {
+		t.Error("what is of no domain is nobody's")
+	}
+	w.assign("eu", "data/node-a", false)
+	w.step(b, a)
+	first := a.Ownership("p", "eu")
+	if first == 0 || b.Owns("p", "eu") || !slices.Equal(a.owned, []string{"eu"}) {
+		t.Fatalf("the owner has ownership %d, and the other one owns it: %v", first, b.Owns("p", "eu"))
+	}
+	w.assign("eu", "data/node-b", false)
+	w.step(b)
+	if b.Owns("p", "eu") {
+		t.Fatal("two members own it")
+	}
+	// While something is under way its owner does not act, and does not say that it let go.
+	a.quiet = make(chan struct{})
+	stepped := make(chan struct{})
+	go func() { defer close(stepped); a.Step(t.Context()) }()
+	coordinatortest.Within(t, "its owner acts no more", func() bool { return !a.Owns("p", "eu") })
+	w.step(b)
+	if b.Owns("p", "eu") {
+		t.Fatal("the next one owns it before its owner let go")
+	}
+	close(a.quiet)
+	<-stepped
+	w.step(b)
+	if got := b.Ownership("p", "eu"); got != first+1 {
+		t.Errorf("the next owner has ownership %d, want %d", got, first+1)
+	}
+	// By force nobody is asked, and the owner of before hears so with its next answer.
+	w.assign("eu", "data/node-a", true)
+	w.step(b, a)
+	if b.Owns("p", "eu") || a.Ownership("p", "eu") != first+2 {
+		t.Errorf("by force they have ownership %d and %d", a.Ownership("p", "eu"), b.Ownership("p", "eu"))
+	}
+}
+
+// Nothing is done at a receiver before that one promised; one that is out of reach holds up no
+// other; and one that forgot is shown the assignment again.
+func TestPromiseComesFirst(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.member("node-a")
+	silent := newReceiver(w.authority.Cluster, w.authority)
+	silent.err = errors.New("out of reach")
+	a.cfg.Receivers = map[string]ownership.Receiver{"p": w.receiver, "q": silent}
+	a.restart(t)
+	w.assign("eu", "data/node-a", false)
+	w.step(a)
+	if !a.Owns("p", "eu") || a.Owns("q", "eu") || a.Owns("r", "eu") {
+		t.Errorf("it owns the domain at p: %v, at q, which did not promise: %v, at nobody: %v", a.Owns("p", "eu"),
+			a.Owns("q", "eu"), a.Owns("r", "eu"))
+	}
+	silent.err = nil
+	w.step(a)
+	if !a.Owns("q", "eu") || w.shown != 1 {
+		t.Errorf("after it answered: %v; the other one was asked %d times", a.Owns("q", "eu"), w.shown)
+	}
+	w.pass(time.Minute)
+	w.step(a)
+	if w.shown != 2 {
+		t.Errorf("a receiver that may have forgotten was asked %d times, want 2", w.shown)
+	}
+	silent.err = errors.New("out of reach again")
+	w.pass(time.Minute)
+	w.step(a)
+	if !a.Owns("q", "eu") {
+		t.Error("a promise that was made does not count any more, as the receiver is out of reach")
+	}
+}
+
+// An owner that hears nothing fences itself when its lease is over, also when its process was
+// started anew meanwhile; and it goes on when it is told again.
+func TestLeaseIsOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.member("node-a")
+	w.assign("eu", "data/node-a", false)
+	var lease time.Duration
+	a.conn.edit = func(answer *fealtyv1.PollAssignmentsResponse) error {
+		for _, d := range answer.GetDomains() {
+			lease = d.GetLease().AsDuration()
+		}
+		w.pass(time.Second) // the call takes a second, which is not the owner's
+		return nil
+	}
+	w.step(a)
+	if !a.Owns("p", "eu") || lease == 0 {
+		t.Fatalf("it owns nothing, with a lease of %v", lease)
+	}
+	a.conn.edit = func(*fealtyv1.PollAssignmentsResponse) error { return errors.New("no coordinator answers") }
+	a.restart(t)
+	w.step(a)
+	if !a.Owns("p", "eu") {
+		t.Fatal("a process that starts while no coordinator answers owns nothing")
+	}
+	w.pass(lease - time.Second - 1)
+	if !a.Owns("p", "eu") {
+		t.Error("it fenced itself before its lease was over")
+	}
+	w.pass(1)
+	if a.Owns("p", "eu") {
+		t.Error("it acts after its lease was over")
+	}
+	if s := a.States(); len(s) != 1 || !s[0].Lapsed {
+		t.Errorf("it says %+v", s)
+	}
+	a.restart(t)
+	w.step(a)
+	if a.Owns("p", "eu") {
+		t.Error("a new process took the lease for a new one")
+	}
+	a.conn.edit = nil
+	w.step(a)
+	if !a.Owns("p", "eu") {
+		t.Error("it owns nothing although it was told so again")
+	}
+	// Another start of the machine: nobody knows how long it was off.
+	a.conn.edit = func(*fealtyv1.PollAssignmentsResponse) error { return errors.New("no coordinator answers") }
+	w.start, w.elapsed = "boot-2", 0
+	a.restart(t)
+	w.step(a)
+	if a.Owns("p", "eu") {
+		t.Error("after a start of the machine it goes on")
+	}
+	w.start = ""
+	a.conn.edit = nil
+	w.step(a)
+	if a.Owns("p", "eu") {
+		t.Error("without a clock it believes in a lease")
+	}
+}
+
+// An owner that is asked to let go is given no more time by that answer.
+func TestNoMoreTimeToLetGo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.member("node-a")
+	w.assign("eu", "data/node-a", false)
+	w.step(a)
+	if _, err := w.admin.UnassignDomain(t.Context(), &fealtyv1.UnassignDomainRequest{Name: "eu"}); err != nil {
+		t.Fatal(err)
+	}
+	a.conn.edit = func(answer *fealtyv1.PollAssignmentsResponse) error {
+		for _, d := range answer.GetDomains() {
+			if d.GetLease() != nil || !d.GetRelease() {
+				t.Errorf("it is told %v", d)
+			}
+		}
+		return nil
+	}
+	w.step(a)
+	a.restart(t)
+	if a.Owns("p", "eu") {
+		t.Error("what was let go is kept on disk")
+	}
+}
+
+// An answer counts whole, or not at all.
+func TestAnswersThatDoNotCount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a, b := w.member("node-a"), w.member("node-b")
+	w.assign("eu", "data/node-a", false)
+	w.assign("ap", "data/node-b", false)
+	w.step(a, b)
+	first := a.Ownership("p", "eu")
+	if first == 0 {
+		t.Fatal("it owns nothing")
+	}
+	var foreign *fealtyv1.OwnedDomain
+	b.conn.edit = func(answer *fealtyv1.PollAssignmentsResponse) error { foreign = answer.GetDomains()[0]; return nil }
+	w.step(b)
+	for _, tc := range []struct {
+		name string
+		edit func(*fealtyv1.PollAssignmentsResponse)
+	}{
+		{"the assignment of another member", func(r *fealtyv1.PollAssignmentsResponse) { r.Domains = append(r.Domains, foreign) }},
+		{"another domain than was signed", func(r *fealtyv1.PollAssignmentsResponse) { r.Domains[0].Name = "us" }},
+		{"another ownership than was signed", func(r *fealtyv1.PollAssignmentsResponse) { r.Domains[0].Ownership++ }},
+		{"no signature", func(r *fealtyv1.PollAssignmentsResponse) { r.Domains[0].Assignment = "" }},
+		{"a term that nobody signed", func(r *fealtyv1.PollAssignmentsResponse) { r.Term = "x.y.z" }},
+		{"a negative lease", func(r *fealtyv1.PollAssignmentsResponse) { r.Domains[0].Lease = durationpb.New(-1) }},
+		{"a lease without end", func(r *fealtyv1.PollAssignmentsResponse) {
+			r.Domains[0].Lease = durationpb.New(ownership.MaxLease + 1)
+		}},
+		{"a lease that is none", func(r *fealtyv1.PollAssignmentsResponse) {
+			r.Domains[0].Lease = &durationpb.Duration{Seconds: 1 << 62}
+		}},
+		{"too many", func(r *fealtyv1.PollAssignmentsResponse) {
+			for len(r.Domains) <= ownership.MaxDomains {
+				r.Domains = append(r.Domains, r.Domains[0])
+			}
+		}},
+	} {
+		a.conn.edit = func(answer *fealtyv1.PollAssignmentsResponse) error {
+			// Beside it what is right, which must not count either.
+			for _, d := range answer.GetDomains() {
+				d.Release = true
+			}
+			tc.edit(answer)
+			return nil
+		}
+		w.step(a)
+		if got := a.Ownership("p", "eu"); got != first {
+			t.Errorf("%s: ownership %d, want %d", tc.name, got, first)
+		}
+	}
+	// A leader that was deposed says what was.
+	if err := a.cfg.Term.Check(1 << 40); err != nil {
+		t.Fatal(err)
+	}
+	a.conn.edit = nil
+	w.assign("eu", "data/node-b", true)
+	w.step(a)
+	if a.Ownership("p", "eu") != first {
+		t.Error("it heard a leader with an older term than it knows")
+	}
+}
+
+// A file that is damaged is an error that says how to mend it, and what does not verify any
+// more does not count.
+func TestKeptOnDisk(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.member("node-a")
+	w.assign("eu", "data/node-a", false)
+	w.step(a)
+	name := filepath.Join(a.cfg.File.Dir, "domains.json")
+	good, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(good) - 1 {
+		if err := os.WriteFile(name, good[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ownership.New(a.cfg); err == nil || !strings.Contains(err.Error(), "remove it") {
+			t.Fatalf("cut to %d bytes: %v", n, err)
+		}
+	}
+	for _, tc := range []struct{ name, from, to string }{
+		{"another ownership", `"ownership":`, `"ownership":1`},
+		{"another domain", `"domain":"eu"`, `"domain":"us"`},
+	} {
+		if err := os.WriteFile(name, []byte(strings.Replace(string(good), tc.from, tc.to, 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		h, err := ownership.New(a.cfg)
+		if err != nil || len(h.States()) != 0 {
+			t.Errorf("%s: %v, %v", tc.name, h, err)
+		}
+	}
+}
