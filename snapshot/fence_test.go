@@ -52,6 +52,12 @@ func TestFenceAuthority(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want %v", tc.name, grant, err, tc.want)
 		}
 	}
+	bundle := snapshot.TrustBundle{ClusterID: "prod.example", ConfigKeys: []snapshot.ConfigKey{good}}
+	stated := snapshot.RevocationsIn(bundle, &snapshot.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}})
+	now := func() time.Time { return begin.Add(time.Minute) }
+	if _, err := bundle.FenceAuthorityWith(stated, now).OpenGrant(text); !errors.Is(err, fence.ErrUntrusted) {
+		t.Errorf("revoked by a statement: %v", err)
+	}
 	other := snapshot.TrustBundle{ClusterID: "other.example", ConfigKeys: []snapshot.ConfigKey{good}}
 	if _, err := other.FenceAuthority(func() time.Time { return begin }).OpenGrant(text); !errors.Is(err, fence.ErrUntrusted) {
 		t.Errorf("for another cluster with the same key: %v", err)

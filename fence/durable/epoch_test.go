@@ -486,3 +486,74 @@ func TestEpochIsHeld(t *testing.T) {
 		t.Errorf("in no folder: %v, %v", two, err)
 	}
 }
+
+// The authority is asked while the folder is held, with what the file has; what it answers is
+// begun under, and nothing is handed out if it was asked in vain.
+func TestEpochAsks(t *testing.T) {
+	a := newAuthority(t)
+	dir := t.TempDir()
+	var newest []string
+	var asked fence.Incarnation
+	answering := func(grant string, err error) durable.EpochOptions {
+		return durable.EpochOptions{Holder: holder, Authority: a.Authority,
+			Ask: func(have string, incarnation fence.Incarnation) (string, error) {
+				newest, asked = append(newest, have), incarnation
+				if _, err := durable.OpenEpoch(dir, durable.EpochOptions{}); !errors.Is(err, durable.ErrLocked) {
+					t.Errorf("while the authority is asked another process begins: %v", err)
+				}
+				return grant, err
+			}}
+	}
+	three, nine := a.under(t, holder, 3).Grant, a.under(t, holder, 9).Grant
+	nobody := errors.New("nobody answers")
+	if _, err := durable.EnrolEpoch(dir, answering("", nobody)); !errors.Is(err, nobody) {
+		t.Fatalf("enrolled in vain: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "epoch")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it left a file: %v", err)
+	}
+	for _, step := range []struct {
+		name   string
+		begin  func(string, durable.EpochOptions) (*durable.Epoch, error)
+		grant  string
+		newest string
+		want   fence.Epoch
+	}{
+		{"the first start", durable.EnrolEpoch, three, "", fence.NewEpoch(3, 1)},
+		{"the next grant", durable.OpenEpoch, nine, three, fence.NewEpoch(9, 1)},
+		{"no grant", durable.OpenEpoch, "", nine, fence.NewEpoch(9, 2)},
+		{"the same grant", durable.OpenEpoch, nine, nine, fence.NewEpoch(9, 3)},
+	} {
+		e, err := step.begin(dir, answering(step.grant, nil))
+		if err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if e.Life().Epoch != step.want || newest[len(newest)-1] != step.newest || e.Life().Incarnation != asked {
+			t.Errorf("%s: epoch %v, want %v; it showed %q, and asked as %v while it is %v", step.name, e.Life().Epoch,
+				step.want, newest[len(newest)-1], asked, e.Life().Incarnation)
+		}
+		if err := e.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := len(newest)
+	if _, err := durable.EnrolEpoch(dir, answering(nine, nil)); !errors.Is(err, durable.ErrEnrolled) {
+		t.Errorf("enrolled twice: %v", err)
+	}
+	if err := os.Remove(filepath.Join(dir, "epoch")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := durable.OpenEpoch(dir, answering(nine, nil)); !errors.Is(err, durable.ErrMissing) || len(newest) != before {
+		t.Errorf("a lost file: %v; a grant was used up for it: %v", err, len(newest) != before)
+	}
+	if _, err := durable.OpenEpoch(dir, mending(answering("", nil))); !errors.Is(err, durable.ErrMissing) {
+		t.Errorf("a lost file is mended without a grant: %v", err)
+	}
+	e, err := durable.OpenEpoch(dir, mending(answering(a.under(t, holder, 10).Grant, nil)))
+	if err != nil || e.Life().Epoch != fence.NewEpoch(10, 1) {
+		t.Fatalf("mended: %v", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

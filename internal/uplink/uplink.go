@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -17,6 +18,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/mesh"
 )
+
+// attempt is how long one coordinator is waited for: one that was cut off says nothing.
+const attempt = 5 * time.Second
 
 // maxResponse bounds an answer, in bytes: that of PollAssignments for 500 domains.
 const maxResponse = 4 << 20
@@ -57,8 +61,8 @@ func (l *Link) Close() error {
 }
 
 // Invoke calls a method at the coordinator that answered last, and at each other one once
-// while the call finds none: codes.Unavailable is the only error for which another one is
-// asked. When none answers the error matches [ErrNobody].
+// while the call finds none. Another one is asked when one is unavailable, or says nothing for
+// five seconds: a call may then be made twice. When none answers the error matches [ErrNobody].
 func (l *Link) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	tried := make(map[string]bool)
 	var last error
@@ -68,11 +72,11 @@ func (l *Link) Invoke(ctx context.Context, method string, args, reply any, opts 
 			return nobody(errors.Join(err, last))
 		}
 		tried[at] = true
-		last = conn.Invoke(ctx, method, args, reply, opts...)
-		if last == nil || status.Code(last) != codes.Unavailable {
-			return last
-		}
-		if ctx.Err() != nil {
+		limited, cancel := context.WithTimeout(ctx, attempt)
+		last = conn.Invoke(limited, method, args, reply, opts...)
+		silent := limited.Err() != nil
+		cancel()
+		if last == nil || ctx.Err() != nil || status.Code(last) != codes.Unavailable && !silent {
 			return last
 		}
 	}

@@ -1,0 +1,136 @@
+package beside_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/beside"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/uplink"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// joined has a real agent join a real coordinator, and run until the test ends.
+func joined(t *testing.T, f *coordinatortest.Fleet, name string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	_, err := agent.Join(t.Context(), agent.JoinConfig{DataDir: dir, Log: quiet, Now: f.Clock,
+		Proof: agent.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := agent.Open(t.Context(), agent.Config{DataDir: dir, Log: quiet, Now: f.Clock, Release: "test",
+		Socket: filepath.Join(dir, "a.sock"), ConfigSocket: filepath.Join(dir, "c.sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// A program beside an agent is the agent's member to a coordinator, believes what it believes,
+// follows it, and goes on with the last good state when it cannot be read.
+func TestBesideAnAgent(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	dir := joined(t, f, "node-a")
+	f.Member("node-b")
+	var failures atomic.Int32
+	a, err := beside.Open(beside.Config{Dir: dir, Now: f.Clock, Log: quiet,
+		OnFailure: func(credential.Reason) { failures.Add(1) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.ID().String() != "spiffe://test.example/data/node-a" {
+		t.Fatalf("it is %s", a.ID())
+	}
+	link := uplink.New(uplink.Config{Source: a.Source(), Addresses: func() []string {
+		// Those that do not answer are passed over.
+		return append([]string{"127.0.0.1:1"}, a.Coordinators()...)
+	}})
+	defer link.Close()
+	got, err := fealtyv1.NewGrantServiceClient(link).Grant(t.Context(), &fealtyv1.GrantRequest{Name: "node-a",
+		Incarnation: fence.NewIncarnation().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	authority := a.Authority()
+	if verified, err := authority.OpenGrant(got.GetGrant()); err != nil {
+		t.Error(err)
+	} else if grant, _ := verified.Get(); grant.Holder != a.ID().String() {
+		t.Errorf("the grant is of %s", grant.Holder)
+	}
+
+	// What the fleet comes to believe, it believes: also while the identity is of no use.
+	svid := filepath.Join(dir, filepath.FromSlash(agent.SVIDName))
+	good, err := os.ReadFile(svid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bad := range [][]byte{nil, good[:len(good)/2], []byte("no PEM at all"), append([]byte{}, good[1:]...)} {
+		if err := os.WriteFile(svid, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a.Look()
+		if m, err := a.Source().Current(t.Context()); err != nil || m.ID() != a.ID() || m.Key() == nil {
+			t.Fatalf("with %d bytes of a certificate: %v, %v", len(bad), m, err)
+		}
+	}
+	_, err = fealtyv1.NewMemberServiceClient(f.LocalConn()).BanMember(t.Context(), &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-b",
+		Reason: "stolen"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	banned, err := identity.New("test.example", identity.Data, "node-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	coordinatortest.Within(t, "the ban is believed", func() bool {
+		a.Look()
+		m, err := a.Source().Current(t.Context())
+		return err == nil && m.Bundle().Banned(banned, identity.KeyID{})
+	})
+	if err := os.WriteFile(svid, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.Look()
+	if m, err := a.Source().Current(t.Context()); err != nil || !m.Bundle().Banned(banned, identity.KeyID{}) {
+		t.Errorf("with the certificate again: %v, %v", m, err)
+	}
+	if _, err := authority.OpenGrant(got.GetGrant()); err != nil {
+		t.Errorf("the grant of before: %v", err)
+	}
+	if _, err := fealtyv1.NewGrantServiceClient(link).Grant(t.Context(), &fealtyv1.GrantRequest{Name: "node-a",
+		Incarnation: fence.NewIncarnation().String()}); err != nil {
+		t.Errorf("it is nobody to the coordinator any more: %v", err)
+	}
+}
+
+// A folder that no agent filled is an error with a remedy.
+func TestNoAgent(t *testing.T) {
+	t.Parallel()
+	_, err := beside.Open(beside.Config{Dir: t.TempDir(), Log: quiet})
+	if !errors.Is(explain.Of(err), explain.NodeNotJoined) {
+		t.Errorf("%v", err)
+	}
+}
