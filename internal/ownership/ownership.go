@@ -276,9 +276,6 @@ func (h *Holder) hear(answer *fealtyv1.PollAssignmentsResponse, start string, as
 			continue
 		}
 		d.promised = had.promised
-		if d.releases {
-			d.held.Start, d.held.Until = had.held.Start, had.held.Until // it is given no more time
-		}
 	}
 	h.domains = next
 	h.mu.Unlock()
@@ -296,9 +293,7 @@ func (h *Holder) keep() error {
 	h.mu.Lock()
 	var kept []Held
 	for _, name := range slices.Sorted(maps.Keys(h.domains)) {
-		if d := h.domains[name]; !d.releases {
-			kept = append(kept, d.held)
-		}
+		kept = append(kept, h.domains[name].held) // without a lease if it is to let go
 	}
 	h.mu.Unlock()
 	return h.cfg.File.Write(kept)

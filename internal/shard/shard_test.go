@@ -463,6 +463,51 @@ func TestMovedDomain(t *testing.T) {
 	}
 }
 
+// A shard acts on machines of domains that it owns at their provider, and of none. What a tenant
+// has elsewhere counts, and stays.
+func TestDomainsOfOthers(t *testing.T) {
+	p := newProvider().with(2, inventory.Idle, "", 0).with(2, inventory.Configured, "red", 5).with(2, inventory.Idle, "", 0)
+	for id, m := range p.machines {
+		if id == "m0" || id == "m2" {
+			m.Domain = "theirs"
+		} else if id != "m5" {
+			m.Domain = "ours"
+		}
+		p.set(m)
+	}
+	asked := make(map[string]bool)
+	owned := map[string]bool{"ours": true}
+	w := run(t, p, func(c *shard.Config) {
+		c.Owns = func(provider, domain string) bool { asked[provider+"/"+domain] = true; return owned[domain] }
+	})
+	w.step()
+	w.report("red", 5, 5)
+	if w.step(); !slices.Equal(p.calls(), []string{"configure m1", "configure m4", "configure m5"}) {
+		t.Errorf("the first demand: %v", asked)
+	}
+	for range 4 {
+		p.tick()
+		w.report("red", 5, 1)
+		w.step()
+	}
+	if got := p.calls(); slices.Contains(got, "drain m2") || len(got) == 0 {
+		t.Errorf("when less is wanted it asks for %q", got)
+	}
+	owned["ours"] = false
+	w.report("red", 9, 5)
+	for range 3 {
+		p.tick()
+		w.step()
+	}
+	p.calls()
+	if w.step(); slices.ContainsFunc(p.calls(), func(c string) bool { return !strings.HasSuffix(c, " m5") }) {
+		t.Error("a domain that was let go is acted upon")
+	}
+	if len(asked) != 2 {
+		t.Errorf("it asked about %v", asked)
+	}
+}
+
 // Run does a cycle each second, goes on after one that failed, and ends with its context.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
