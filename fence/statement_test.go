@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fealty-io/fealty/fence"
 )
@@ -47,6 +48,10 @@ func opened(t *testing.T, a fence.Authority, kind, text string) (any, error) {
 		var s fence.Verified[fence.Assignment]
 		s, err = a.OpenAssignment(text)
 		v, ok = s.Get()
+	case "instruction":
+		var s fence.Verified[fence.Instruction]
+		s, err = a.OpenInstruction(text)
+		v, ok = s.Get()
 	}
 	if ok != (err == nil) {
 		t.Errorf("%s %q: there is one: %v, and %v", kind, text, ok, err)
@@ -67,13 +72,16 @@ func statements(t *testing.T, a authority) map[string]struct {
 		AuthorityEpoch: 4}
 	assignment := fence.Assignment{Cluster: cluster, Domain: "rack-1", Holder: "spiffe://test.example/shard/a",
 		Ownership: 1<<64 - 1, AuthorityEpoch: 4}
+	instruction := fence.Instruction{Cluster: cluster, Member: "spiffe://test.example/shard/a", ID: "one", Kind: "pause",
+		Term: 1<<53 + 1, NotAfter: time.Unix(1<<34, 0).UTC(), AuthorityEpoch: 4}
 	return map[string]struct {
 		is   any
 		text string
 	}{
-		"term":       {term, must(term.Sign(a.key))},
-		"grant":      {grant, must(grant.Sign(a.key))},
-		"assignment": {assignment, must(assignment.Sign(a.key))},
+		"instruction": {instruction, must(instruction.Sign(a.key))},
+		"term":        {term, must(term.Sign(a.key))},
+		"grant":       {grant, must(grant.Sign(a.key))},
+		"assignment":  {assignment, must(assignment.Sign(a.key))},
 	}
 }
 
@@ -171,6 +179,30 @@ func TestStatementsThatSayNothing(t *testing.T) {
 		"a domain with a blank": func() (string, error) {
 			return assignmentOf(cluster, "d e", "s1", 1,
 				1).Sign(a.key)
+		},
+		"an instruction of nobody": func() (string, error) {
+			return fence.Instruction{Cluster: cluster, ID: "i", Kind: "k", Term: 1, NotAfter: time.Unix(1, 0),
+				AuthorityEpoch: 1}.Sign(a.key)
+		},
+		"an instruction without an id": func() (string, error) {
+			return fence.Instruction{Cluster: cluster, Member: "s1", Kind: "k", Term: 1, NotAfter: time.Unix(1, 0),
+				AuthorityEpoch: 1}.Sign(a.key)
+		},
+		"an instruction to do nothing": func() (string, error) {
+			return fence.Instruction{Cluster: cluster, Member: "s1", ID: "i", Term: 1, NotAfter: time.Unix(1, 0),
+				AuthorityEpoch: 1}.Sign(a.key)
+		},
+		"an instruction of no term": func() (string, error) {
+			return fence.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", NotAfter: time.Unix(1, 0),
+				AuthorityEpoch: 1}.Sign(a.key)
+		},
+		"an instruction without an end": func() (string, error) {
+			return fence.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", Term: 1,
+				AuthorityEpoch: 1}.Sign(a.key)
+		},
+		"an instruction that ends within a second": func() (string, error) {
+			return fence.Instruction{Cluster: cluster, Member: "s1", ID: "i", Kind: "k", Term: 1, NotAfter: time.Unix(1, 1),
+				AuthorityEpoch: 1}.Sign(a.key)
 		},
 		"a holder that is no ASCII": func() (string, error) {
 			return assignmentOf(cluster, "d", "s\u00e9", 1,
