@@ -571,6 +571,7 @@ func (c *Coordinator) followState(ctx context.Context) error {
 			loop("identity", func() error { return c.rooms.Bundle.KeepIdentity(run, s) })
 			loop("pruning", func() error { return c.prune(run, s) })
 			loop("leases of domains", func() error { return c.rooms.Fencing.Domains.FollowLeases(run, s) })
+			loop("instructions", func() error { return c.rooms.Fencing.Instructions.Follow(run, s) })
 			loop("other coordinators", func() error { return c.rooms.Peers.Follow(run, s) })
 			loop("audit checkpoints", func() error { return c.rooms.Audit.Run(run, s) })
 			if c.cfg.PublishDir != "" {

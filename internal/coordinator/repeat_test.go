@@ -251,6 +251,9 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			}},
 		{"DomainService.ReleaseDomain", "nothing: the ownership is over", nil},
 		{"DomainService.PollAssignments", gone, nil},
+		{"InstructionService.Instruct", "nothing: it is the same one by its id", nil},
+		{"InstructionService.AcknowledgeInstruction", "nothing: it ended", nil},
+		{"InstructionService.PollInstructions", gone, nil},
 		{"GrantService.Grant", "a newer grant", func(d *coordinatortest.Desk) func() error {
 			m := d.Joined("a")
 			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}

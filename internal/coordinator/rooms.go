@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/grants"
+	"github.com/fealty-io/fealty/internal/coordinator/instructions"
 	"github.com/fealty-io/fealty/internal/coordinator/keepers"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/manifests"
@@ -42,6 +43,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/verification"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/enrolment"
+	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/sealed"
@@ -98,8 +100,9 @@ type Shown struct {
 
 // Fencing are the rooms that say by which numbers who may act.
 type Fencing struct {
-	Grants  *grants.Grants
-	Domains *domains.Domains
+	Grants       *grants.Grants
+	Domains      *domains.Domains
+	Instructions *instructions.Instructions
 }
 
 // Moves are the rooms that move the head, one change at a time.
@@ -115,7 +118,7 @@ type Moves struct {
 var recordFamilies = reseal.Families{
 	// Trust is last: it is what says that the others are whole.
 	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, domains.Prefix, grants.Prefix,
-		election.TermKey, publication.Prefix, bundle.Prefix},
+		instructions.Prefix, election.TermKey, publication.Prefix, bundle.Prefix},
 	// A join token pins the root, so that it admits nobody under another one, and all keys
 	// are other ones, so that nobody has confirmed any. A beat ends too: the leader makes the
 	// next.
@@ -273,14 +276,15 @@ func (c *Coordinator) wire(o own) error {
 		Faults: cfg.Faults, Limiter: c.limiter, PerMember: cfg.Rates.perMember(), Readers: c.readers,
 		Refusals: c.refusals, Log: c.log, Now: c.now, MaxHeadAge: cfg.Timing.MaxHeadAge,
 	})
-	r.Fencing.Grants = grants.New(grants.Config{
-		Head: r.Head, Bundle: r.Bundle, Membership: r.Membership, PerMember: cfg.Rates.perMember(), Log: c.log,
-		Now: c.now,
-	})
-	r.Fencing.Domains = domains.New(domains.Config{
-		Head: r.Head, Bundle: r.Bundle, Membership: r.Membership, Election: r.Election,
-		PerMember: cfg.Rates.perPoller(), Log: c.log, Now: c.now, Elapsed: c.elapsed,
-	})
+	asking := func(each *flowcontrol.PerKey, what string) membership.Asking {
+		return membership.Asking{Membership: r.Membership, Each: each, What: what}
+	}
+	r.Fencing.Grants = grants.New(grants.Config{Head: r.Head, Bundle: r.Bundle,
+		Asking: asking(cfg.Rates.perMember(), "grants"), Log: c.log, Now: c.now})
+	r.Fencing.Domains = domains.New(domains.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
+		Asking: asking(cfg.Rates.perPoller(), "calls about domains"), Log: c.log, Now: c.now, Elapsed: c.elapsed})
+	r.Fencing.Instructions = instructions.New(instructions.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
+		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Log: c.log, Now: c.now})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,

@@ -17,7 +17,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/membership"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/domain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
 
 // Prefix is where the record of each domain stands, by its name.
@@ -47,15 +46,13 @@ type Record struct {
 
 // Config is what Domains are made of.
 type Config struct {
-	Head   *authority.Head
-	Bundle *trustbundle.Current
-	// Membership knows which of a member's keys is the newest.
-	Membership *membership.Membership
-	Election   *election.Election
-	PerMember  *flowcontrol.PerKey // how often each member may ask
-	Log        *slog.Logger
-	Now        func() time.Time
-	Elapsed    func() time.Duration // a clock that nobody sets, and that goes on in suspend
+	Head     *authority.Head
+	Bundle   *trustbundle.Current
+	Election *election.Election
+	Asking   membership.Asking
+	Log      *slog.Logger
+	Now      func() time.Time
+	Elapsed  func() time.Duration // a clock that nobody sets, and that goes on in suspend
 }
 
 // Domains serve DomainService. Make them with [New].

@@ -151,7 +151,7 @@ func (r domainServer) ReleaseDomain(ctx context.Context,
 	if err := checkName(req.GetDomain()); err != nil {
 		return nil, err
 	}
-	by, err := r.caller(ctx)
+	by, err := r.d.cfg.Asking.Allow(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -165,26 +165,10 @@ func (r domainServer) ReleaseDomain(ctx context.Context,
 	return &fealtyv1.ReleaseDomainResponse{Changed: changed}, nil
 }
 
-// caller is the member that asks, "<kind>/<name>", if it shows its newest key and may ask once
-// more now.
-func (r domainServer) caller(ctx context.Context) (string, error) {
-	peer := identity.FromContext(ctx)
-	if err := r.d.cfg.Membership.Presents(ctx, peer); err != nil {
-		return "", err // a copy with an older key would let go of what the member owns
-	}
-	path := record.PathOf(peer.ID)
-	if !r.d.cfg.PerMember.Allow(path, r.d.cfg.Now()) {
-		limit, burst := r.d.cfg.PerMember.Limit()
-		return "", explain.New(explain.RateLimited, "what", "calls of "+path+" about domains",
-			"limit", fmt.Sprintf("%g a second, %d at once", float64(limit), burst))
-	}
-	return path, nil
-}
-
 // PollAssignments tells a member what it owns.
 func (r domainServer) PollAssignments(ctx context.Context,
 	_ *fealtyv1.PollAssignmentsRequest) (*fealtyv1.PollAssignmentsResponse, error) {
-	path, err := r.caller(ctx)
+	path, err := r.d.cfg.Asking.Allow(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -198,11 +182,8 @@ func (r domainServer) PollAssignments(ctx context.Context,
 	}
 	out := &fealtyv1.PollAssignmentsResponse{}
 	// The term first: an answer that was decided under an older leader has no newer term.
-	if term := r.d.cfg.Election.Message().GetTerm(); term != 0 {
-		if out.Term, err = (fence.TermStatement{Cluster: s.Manifest.Cluster, Term: int64(term),
-			AuthorityEpoch: s.Head.AuthorityEpoch}).Sign(key); err != nil {
-			return nil, fmt.Errorf("sign the term %d: %w", term, err)
-		}
+	if out.Term, err = r.d.cfg.Bundle.SignTerm(s, r.d.cfg.Election.Message().GetTerm()); err != nil {
+		return nil, err
 	}
 	member, err := r.d.member(ctx, s, path, false)
 	if err != nil {

@@ -24,7 +24,6 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/flowcontrol"
 )
 
 // Prefix is where the newest grant of each holder stands, by its kind and name. A record
@@ -47,11 +46,9 @@ type Record struct {
 type Config struct {
 	Head   *authority.Head
 	Bundle *trustbundle.Current
-	// Membership knows which of a member's keys is the newest.
-	Membership *membership.Membership
-	PerMember  *flowcontrol.PerKey // how often each member may ask
-	Log        *slog.Logger
-	Now        func() time.Time
+	Asking membership.Asking
+	Log    *slog.Logger
+	Now    func() time.Time
 }
 
 // Grants serve GrantService. Make them with [New].
@@ -85,13 +82,8 @@ func (r grantServer) Grant(ctx context.Context, req *fealtyv1.GrantRequest) (*fe
 		return nil, explain.New(explain.RequestField, "field", "newest",
 			"problem", fmt.Sprintf("it has %d bytes, limit %d", len(req.GetNewest()), fence.MaxStatement))
 	}
-	if err := g.cfg.Membership.Presents(ctx, identity.FromContext(ctx)); err != nil {
-		return nil, err // a copy with an older key would act in the member's place
-	}
-	if !g.cfg.PerMember.Allow(record.PathOf(id), g.cfg.Now()) {
-		limit, burst := g.cfg.PerMember.Limit()
-		return nil, explain.New(explain.RateLimited, "what", "grants of "+record.PathOf(id),
-			"limit", fmt.Sprintf("%g a second, %d at once", float64(limit), burst))
+	if _, err := g.cfg.Asking.Allow(ctx); err != nil {
+		return nil, err
 	}
 	var out *fealtyv1.GrantResponse
 	err = g.cfg.Head.Transact(ctx, "the grant", func(s *authority.State) (err error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
@@ -75,6 +76,21 @@ func (b *Current) StatementSigner(s *authority.State) (crypto.Signer, error) {
 		}
 	}
 	return nil, explain.New(explain.StatementUnsigned)
+}
+
+// SignTerm returns the signed statement that a leader's term has begun; "" of term 0, which is
+// nobody's. The error is that of [Current.StatementSigner].
+func (b *Current) SignTerm(s *authority.State, term uint64) (string, error) {
+	key, err := b.StatementSigner(s)
+	if err != nil || term == 0 {
+		return "", err
+	}
+	text, err := fence.TermStatement{Cluster: s.Manifest.Cluster, Term: int64(term),
+		AuthorityEpoch: s.Head.AuthorityEpoch}.Sign(key)
+	if err != nil {
+		return "", fmt.Errorf("sign the term %d: %w", term, err)
+	}
+	return text, nil
 }
 
 // Changed returns a channel that is closed when another bundle is in force.
