@@ -132,16 +132,45 @@ func TestDomainMove(t *testing.T) {
 		t.Errorf("who was passed over changed machines: %v, and they were %v", now, six)
 	}
 
+	// Told to pause it decides and does nothing, also when it is started anew, until it is told to
+	// resume; each of it is done once.
+	tell := func(kind string) {
+		t.Helper()
+		f.must("instruction", "give", "shard/eu-1", kind, "--reason", "a test", "--socket", socket)
+		f.until("eu-1 did "+kind, func(out string) bool { return strings.Contains(out, kind) && !strings.Contains(out, "waits") },
+			"instruction", "list", "--socket", socket)
+	}
+	restart := func() {
+		t.Helper()
+		if err := a.runs["shard-eu-1"].Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = a.runs["shard-eu-1"].Wait() // that it was killed is known
+		a.run("shard-eu-1", "shard", "--agent", "eu-1", "--provider", "laptop="+a.at["provider"], "--cycle", "200ms")
+	}
+	tell("pause")
+	restart()
+	paused := a.operatorWith(operator.Source(), "shard-eu-1", 3)
+	paused.wants(4)
+	await(t, "eu-1 to be paused", func() bool {
+		_, metrics := a.get("shard-eu-1", "/metrics")
+		return strings.Contains(metrics, "\nfealty_shard_paused 1\n")
+	})
+	if now := a.working(); !maps.Equal(now, six) {
+		t.Errorf("while it is paused machines change: %v, and they were %v", now, six)
+	}
+	tell("resume")
+	await(t, "four machines", has(4))
+	if out := f.must("instruction", "list", "--socket", socket, "-o", "wide"); strings.Count(out, " done ") != 2 {
+		t.Errorf("what became of both: %s", out)
+	}
+
 	// No coordinator is there any more, and not for the shard's next start either.
 	f.kill("coordinator-1")
-	first.wants(5)
+	paused.wants(5)
 	await(t, "five machines without a coordinator", has(5))
-	if err := a.runs["shard-eu-1"].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = a.runs["shard-eu-1"].Wait() // that it was killed is known
-	a.run("shard-eu-1", "shard", "--agent", "eu-1", "--provider", "laptop="+a.at["provider"], "--cycle", "200ms")
-	again := a.operatorWith(operator.Source(), "shard-eu-1", 3)
+	restart()
+	again := a.operatorWith(operator.Source(), "shard-eu-1", 4)
 	again.wants(6)
 	await(t, "six machines after a start without a coordinator", has(6))
 }

@@ -207,7 +207,8 @@ node may do, and what happens when the control plane is gone.`,
 	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand(), room(actuation.Shard()),
 		noun("provider", actuation.Short, room(actuation.Process())))
 	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand(), c.whoamiCommand(), c.contextCommand())
-	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), domainCommand(c), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), conformance)
+	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), conformance)
+	add("fleet", fencingCommands(c)...)
 	add("read", c.certCommand(), c.snapshotCommand(), c.authzCommand(), c.explainCommand(), c.completionCommand(), c.versionCommand())
 	root.SetHelpCommand(helpCommand())
 	help := root.HelpFunc()

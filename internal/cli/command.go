@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/domaincmd"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/instructcmd"
 )
 
 // A spec is a command before cobra knows it.
@@ -242,13 +243,22 @@ func elsewhere(c *CLI, of command.Command) *cobra.Command {
 	return cmd
 }
 
-// domainCommand has the commands over domains.
-func domainCommand(c *CLI) *cobra.Command {
-	var below []*cobra.Command
-	for _, of := range domaincmd.Commands() {
-		below = append(below, elsewhere(c, of))
+// fencingCommands are those over what says who may act.
+func fencingCommands(c *CLI) (out []*cobra.Command) {
+	for _, of := range []struct {
+		name, short string
+		commands    []command.Command
+	}{
+		{"domain", "show and change which member owns which domain", domaincmd.Commands()},
+		{"instruction", "have a member do something once, and show what became of it", instructcmd.Commands()},
+	} {
+		var below []*cobra.Command
+		for _, one := range of.commands {
+			below = append(below, elsewhere(c, one))
+		}
+		out = append(out, noun(of.name, of.short, below...))
 	}
-	return noun("domain", "show and change which member owns which domain", below...)
+	return out
 }
 
 // surroundings are what such a command is run in.

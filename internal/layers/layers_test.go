@@ -51,6 +51,7 @@ var levels = []struct {
 	{"internal/explain", 0, "texts and their gRPC form"},
 	{"api", 0, "generated messages, which decide nothing"},
 
+	{"internal/instruction", 1, "what becomes of an instruction: a decision"},
 	{"fence/durable", 1, "fence on disk"},
 	{"fence/fencegrpc", 1, "fence at both ends of gRPC"},
 	{"fence/fencehttp", 1, "fence at both ends of HTTP"},
@@ -79,6 +80,7 @@ var levels = []struct {
 	{"internal/tlsfiles", 2, "files of an operator's PKI, and their wording"},
 	{"internal/command", 2, "what commands are made of"},
 	{"internal/domaincmd", 3, "commands over domains"},
+	{"internal/instructcmd", 3, "commands over instructions"},
 	{"internal/mirror", 2, "a publication as files"},
 	{"internal/sealed", 2, "where the store keeps what a keyring sealed"},
 	{"internal/recovery", 2, "what owners and a coordinator say of shares"},
@@ -89,6 +91,7 @@ var levels = []struct {
 
 	{"internal/alivetest", 1, "stacks of goroutines, for tests"},
 	{"internal/gauge", 1, "what is asked for when metrics are collected"},
+	{"internal/instructed", 2, "what a member was told, and did"},
 	{"internal/ownership", 2, "what a member owns, as its coordinators and receivers say"},
 	{"internal/uplink", 3, "calls at whichever coordinator answers"},
 	{"internal/watch", 2, "a value that tells when it changed, and a key of the store that is followed"},
@@ -119,6 +122,7 @@ var levels = []struct {
 	{"internal/coordinator/ownerrecovery", 12, "shares of the seed, for the head that they bring back"},
 	{"internal/coordinator/verification", 7, "the history, and which head is in force"},
 	{"internal/coordinator/backups", 7, "all that a store holds at the head in force"},
+	{"internal/coordinator/instructions", 10, "what members are to do, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/domains", 10, "who owns what, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/grants", 10, "numbers of holders, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/turn", 7, "whose turn it is, while the authority's store is silent too"},

@@ -129,13 +129,6 @@ func (d *domains) quiet() <-chan struct{} {
 	}
 }
 
-func (d *domains) run(ctx context.Context) error {
-	if err := d.holder.Run(ctx); ctx.Err() == nil {
-		return err
-	}
-	return nil
-}
-
 // ownership is under which ownership a provider is asked; nil where nobody assigns domains.
 func (d *domains) ownership(provider string) func(domain string) uint64 {
 	if d == nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/instructed"
 	"github.com/fealty-io/fealty/internal/probe"
 	"github.com/fealty-io/fealty/internal/provider/remote"
 	"github.com/fealty-io/fealty/internal/shard"
@@ -107,7 +108,8 @@ type running struct {
 	cfg      Config
 	shard    *shard.Shard
 	sessions *session.Server
-	domains  *domains // nil without coordinators
+	domains  *domains             // nil without coordinators
+	executor *instructed.Executor // nil without coordinators
 	registry *prometheus.Registry
 	closers  []func() error
 }
@@ -131,12 +133,21 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	g.Go(func() error { return r.work(ctx) })
 	g.Go(func() error { return r.serve(ctx) })
 	if r.domains != nil {
-		g.Go(func() error { return r.domains.run(ctx) })
+		g.Go(func() error { return untilEnd(ctx, r.domains.holder.Run(ctx)) })
+		g.Go(func() error { return untilEnd(ctx, r.executor.Run(ctx)) })
 	}
 	if cfg.Metrics != nil {
 		g.Go(func() error { return r.serveMetrics(ctx) })
 	}
 	return g.Wait()
+}
+
+// untilEnd is nil for what ended with ctx.
+func untilEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // open takes the folder, begins an epoch and makes the shard. Nothing is sent yet.
@@ -176,7 +187,9 @@ func (r *running) open() error {
 		r.domains.receives(name, client)
 	}
 	hold := rails.Default()
-	hold.Paused = cfg.Paused
+	if hold.Paused, err = r.openInstructions(); err != nil {
+		return err
+	}
 	quotas := func() map[decision.Quota]int { return cfg.Quotas }
 	r.shard, err = shard.New(shard.Config{Providers: providers, Quotas: quotas, Rails: hold, Grace: cfg.Grace,
 		Every: cfg.Every, Owns: r.domains.owns(),
