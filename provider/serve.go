@@ -119,6 +119,13 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 			_ = guard.Run(ctx) // ends with ctx
 		}()
 		defer func() { cancel(); <-guarded }()
+		// What a client costs before it proved who it is, is bounded.
+		members, wait, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
+		if err != nil {
+			return err
+		}
+		defer func() { cancel(); _ = wait() }() // what it failed with ends the server too
+		l = members
 	}
 	server := grpc.NewServer(append(options, grpc.ChainUnaryInterceptor(s.admit, s.fence))...)
 	fealtyv1.RegisterProviderServiceServer(server, s)

@@ -291,8 +291,14 @@ func (r *running) serve(ctx context.Context) error {
 	if err := table.CheckServer(server); err != nil {
 		return err
 	}
+	// What a client costs before it proved who it is, is bounded.
+	members, wait, err := guard.ListenMembers(ctx, r.cfg.Listener, mesh.GateConfig{})
+	if err != nil {
+		return err
+	}
+	defer func() { cancel(); _ = wait() }() // what it failed with ends the server too
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(r.cfg.Listener) }()
+	go func() { served <- server.Serve(members) }()
 	r.cfg.Log.Info("the shard serves operators", "address", r.cfg.Listener.Addr().String())
 	select {
 	case err := <-served:
