@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"sync"
 	"time"
@@ -56,7 +57,9 @@ type Config struct {
 	// Listener serves operators over TLS. Required.
 	Listener net.Listener
 
-	// Source is who this shard is, and ID its identity there. Required.
+	// Source is who this shard is, and ID its identity there. Without a Source everything is
+	// without TLS, on loopback addresses alone: operators are who they say, and a provider takes
+	// this shard for [provider.InsecureHolder]. That is for trying things out. ID is required.
 	Source credential.Source
 	ID     identity.ID
 	Key    identity.KeyID // of its certificate, which names the journal's writer
@@ -153,6 +156,10 @@ func untilEnd(ctx context.Context, err error) error {
 // open takes the folder, begins an epoch and makes the shard. Nothing is sent yet.
 func (r *running) open() error {
 	cfg := r.cfg
+	if addr, err := netip.ParseAddrPort(cfg.Listener.Addr().String()); cfg.Source == nil &&
+		(err != nil || !addr.Addr().Unmap().IsLoopback()) {
+		return fmt.Errorf("serve operators on %s: %w", cfg.Listener.Addr(), provider.ErrNotLoopback)
+	}
 	j, err := journal.Open(journal.Options{Files: durable.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
 		Actor: cfg.ID.String(), Writer: cfg.Key.String()[:16]})
 	if err != nil {
@@ -177,8 +184,12 @@ func (r *running) open() error {
 		if err != nil {
 			return fmt.Errorf("provider %s: %w", name, err)
 		}
-		client, err := provider.Dial(provider.ClientConfig{Target: target, Sender: sender, Source: cfg.Source,
-			Expect: credential.ExactID(id), Ownership: r.domains.ownership(name)})
+		dial := provider.ClientConfig{Target: target, Sender: sender, Insecure: true}
+		if cfg.Source != nil {
+			dial = provider.ClientConfig{Target: target, Sender: sender, Source: cfg.Source,
+				Expect: credential.ExactID(id), Ownership: r.domains.ownership(name)}
+		}
+		client, err := provider.Dial(dial)
 		if err != nil {
 			return fmt.Errorf("provider %s: %w", name, err)
 		}
@@ -199,7 +210,8 @@ func (r *running) open() error {
 	}
 	r.domains.acts(r.shard)
 	r.sessions, err = session.New(session.Config{Name: cfg.ID.Name(), Shard: r.shard, Term: r.domains.term(),
-		Log: cfg.Log})
+		Insecure: cfg.Source == nil,
+		Log:      cfg.Log})
 	return err
 }
 
@@ -258,47 +270,31 @@ func (r *running) work(ctx context.Context) error {
 func (r *running) serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	services, err := authz.Services(fealtyv1.ShardService_ServiceDesc.ServiceName)
-	if err != nil {
-		return err
-	}
-	table, err := authz.NewTable(services...)
-	if err != nil {
-		return err
-	}
-	gate, err := authz.New(table, authz.Options{Logger: r.cfg.Log, Registerer: r.registry,
-		ClusterID: func() string { return r.cfg.ID.Cluster() }})
-	if err != nil {
-		return err
-	}
-	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: r.cfg.Source,
-		OnFailure: func(err *mesh.HandshakeError) { r.cfg.Log.Warn("a handshake failed", "err", err) }})
-	if err != nil {
-		return err
-	}
-	var guarded sync.WaitGroup
-	guarded.Go(func() { _ = guard.Run(ctx) }) // ends with ctx
-	defer func() { cancel(); guarded.Wait() }()
-	server := grpc.NewServer(append(guard.ServerOptions(),
-		grpc.ChainStreamInterceptor(gate.Stream()), grpc.ChainUnaryInterceptor(gate.Unary()),
-		grpc.UnknownServiceHandler(gate.UnknownService), grpc.MaxRecvMsgSize(maxRequest),
+	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxHeaderListSize(maxHeader), grpc.MaxConcurrentStreams(maxStreams), grpc.WaitForHandlers(true),
 		grpc.ConnectionTimeout(mesh.DefaultHandshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second,
-			PermitWithoutStream: true}))...)
+			PermitWithoutStream: true})}
+	listener, check := r.cfg.Listener, func(*grpc.Server) error { return nil }
+	if r.cfg.Source != nil {
+		more, members, ended, table, err := r.guard(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { cancel(); ended() }()
+		options, listener, check = append(more, options...), members,
+			func(s *grpc.Server) error { return table.CheckServer(s) }
+	} else {
+		r.cfg.Log.Warn("operators are believed whoever they say they are: this is for trying things out")
+	}
+	server := grpc.NewServer(options...)
 	fealtyv1.RegisterShardServiceServer(server, r.sessions)
-	if err := table.CheckServer(server); err != nil {
+	if err := check(server); err != nil {
 		return err
 	}
-	// What a client costs before it proved who it is, is bounded.
-	members, wait, err := guard.ListenMembers(ctx, r.cfg.Listener, mesh.GateConfig{})
-	if err != nil {
-		return err
-	}
-	defer func() { cancel(); _ = wait() }() // what it failed with ends the server too
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(members) }()
+	go func() { served <- server.Serve(listener) }()
 	r.cfg.Log.Info("the shard serves operators", "address", r.cfg.Listener.Addr().String())
 	select {
 	case err := <-served:
@@ -311,6 +307,39 @@ func (r *running) serve(ctx context.Context) error {
 	<-served
 	r.sessions.Wait()
 	return nil
+}
+
+// guard returns what the server stands behind: who calls is known, and may call, and what a
+// client costs before that is bounded. ended returns once all of it did, after ctx.
+func (r *running) guard(ctx context.Context) (options []grpc.ServerOption, members net.Listener, ended func(),
+	table *authz.Table, err error) {
+	services, err := authz.Services(fealtyv1.ShardService_ServiceDesc.ServiceName)
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+	if table, err = authz.NewTable(services...); err != nil {
+		return nil, nil, nil, nil, err
+	}
+	gate, err := authz.New(table, authz.Options{Logger: r.cfg.Log, Registerer: r.registry,
+		ClusterID: func() string { return r.cfg.ID.Cluster() }})
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+	guard, err := mesh.NewGuard(mesh.GuardConfig{Source: r.cfg.Source,
+		OnFailure: func(err *mesh.HandshakeError) { r.cfg.Log.Warn("a handshake failed", "err", err) }})
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+	members, wait, err := guard.ListenMembers(ctx, r.cfg.Listener, mesh.GateConfig{})
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+	var guarded sync.WaitGroup
+	guarded.Go(func() { _ = guard.Run(ctx) }) // ends with ctx
+	guarded.Go(func() { _ = wait() })         // what it failed with ends the server too
+	return append(guard.ServerOptions(), grpc.ChainStreamInterceptor(gate.Stream()),
+			grpc.ChainUnaryInterceptor(gate.Unary()), grpc.UnknownServiceHandler(gate.UnknownService)), members,
+		guarded.Wait, table, nil
 }
 
 // Metrics describes all that is counted, for the documentation.

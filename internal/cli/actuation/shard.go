@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shardrun"
 	"github.com/fealty-io/fealty/internal/uplink"
+	"github.com/fealty-io/fealty/provider"
 )
 
 // shards are the flags of fealty shard.
@@ -75,6 +76,8 @@ with its identity is in charge acts no more, and stays so that people can look a
 			flags.BoolVar(&f.enrol, "enrol", false, "the first start of this shard: it never had an epoch")
 			f.identity.addAgent(flags)
 			f.identity.addFiles(flags)
+			flags.BoolVar(&f.identity.insecure, "insecure", false,
+				"do without TLS, on loopback addresses alone: operators are who they say, and so are providers")
 			flags.StringVar(&f.grant, "grant", "", "the signed grant to act under, in this file")
 			f.signs.add(flags)
 			flags.BoolVar(&f.mend, "mend-epoch", false,
@@ -106,8 +109,16 @@ func (f *shards) run(ctx context.Context, w World) error {
 		return err
 	}
 	if who == nil {
-		return badValue("--tls-cert", "missing", "a shard shows who it is",
-			"--agent, or --tls-cert, --tls-key and --tls-ca")
+		if f.grant != "" || f.mend {
+			return badValue("--insecure", "true", "a grant names who acts under it",
+				"--agent or a certificate beside --grant")
+		}
+		// The name that a provider knows it by stands for nobody in a cluster.
+		id, err := identity.New(provider.InsecureHolder+".invalid", identity.Shard, provider.InsecureHolder)
+		if err != nil {
+			return err
+		}
+		who = &self{id: id, follow: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
 	}
 	authority, err := f.signs.authority(w, who)
 	if err != nil {
@@ -150,6 +161,10 @@ func (f *shards) run(ctx context.Context, w World) error {
 	}
 	if errors.Is(err, epochs.ErrMissing) {
 		err = fmt.Errorf("%w; the first start of a shard that never had an epoch takes --enrol", err)
+	}
+	if errors.Is(err, provider.ErrNotLoopback) {
+		return badValue("--insecure", "true", err.Error(),
+			"loopback addresses in --listen and --provider, or a certificate")
 	}
 	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, epochs.ErrExhausted,
 		epochs.ErrEnrolled} {

@@ -132,10 +132,16 @@ func (s asPeer) Context() context.Context { return s.ctx }
 
 func start(t *testing.T, authorized bool) *serve {
 	t.Helper()
+	return startWith(t, authorized, session.Config{})
+}
+
+func startWith(t *testing.T, authorized bool, cfg session.Config) *serve {
+	t.Helper()
 	s := &serve{t: t, desk: newDesk(), log: &lines{}}
 	s.as(identity.Operator, "red")
 	log := slog.New(slog.NewTextHandler(s.log, nil))
-	room, err := session.New(session.Config{Name: "s1", Shard: s.desk, Term: func() int64 { return 7 }, Log: log})
+	cfg.Name, cfg.Shard, cfg.Term, cfg.Log = "s1", s.desk, func() int64 { return 7 }, log
+	room, err := session.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -550,5 +556,41 @@ func TestConfig(t *testing.T) {
 		if _, err := session.New(cfg); err == nil {
 			t.Errorf("%+v was taken", cfg)
 		}
+	}
+}
+
+// Without TLS, where only this machine reaches it, a session is of the tenant that its hello names,
+// and of no other.
+func TestInsecure(t *testing.T) {
+	forged := func(req *fealtyv1.SessionRequest, tenant string) *fealtyv1.SessionRequest {
+		req.Tenant = tenant
+		return req
+	}
+	s := startWith(t, false, session.Config{Insecure: true})
+	s.mu.Lock()
+	s.peer = identity.Peer{}
+	s.mu.Unlock()
+	l := s.dial()
+	l.say(hello(1))
+	l.say(forged(rollUp(1), "blue"))
+	l.ends("another tenant", codes.PermissionDenied)
+	own := s.dial()
+	own.say(hello(2))
+	own.hear() // the welcome
+	own.say(rollUp(1, row("small", 1)))
+	answer := own.hear()
+	for n := 0; answer.GetRollUp() == nil && n < 10; n++ {
+		answer = own.hear() // what the tenant has comes between
+	}
+	if got := answer.GetRollUp().GetOutcome(); got != fealtyv1.RollUpOutcome_ROLL_UP_OUTCOME_TAKEN {
+		t.Errorf("the tenant's own: %v", got)
+	}
+	if rows := s.desk.Rows(); len(rows["blue"]) != 0 {
+		t.Errorf("what counts: %v", rows)
+	}
+	for _, name := range []string{"two words", strings.Repeat("x", inventory.MaxNameBytes+1)} {
+		l := s.dial()
+		l.say(forged(hello(2), name))
+		l.ends("the tenant "+name, codes.PermissionDenied)
 	}
 }
