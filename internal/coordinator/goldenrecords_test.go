@@ -20,7 +20,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/desired"
+	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
+	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -29,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/goldentest"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/instruction"
 	"github.com/fealty-io/fealty/internal/regress"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -40,10 +43,14 @@ var storedTypes = map[string]any{
 	"audit-entry":      auditlog.Entry{},
 	"ban":              record.Ban{},
 	"config-state":     desired.State{},
+	"domain":           domains.Record{},
 	"entry-count":      record.EntryCount{},
 	"freeze":           reseal.RecordLock{},
+	"grant":            grants.Record{},
 	"head-seen":        history.SeenHead{},
 	"header":           publication.HeaderRecord{},
+	"instruction":      instruction.Order{},
+	"instruction-end":  instruction.Ended{},
 	"leader":           election.Record{},
 	"leader-beat":      election.Beat{},
 	"ledger":           reseal.Ledger{},
