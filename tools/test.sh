@@ -77,13 +77,13 @@ damaged='TestEveryFileDamaged|TestDamaged(Identity|Snapshot|Files|Runtime)|TestP
 altered='TestAudit(Altered|NoteAltered|Whole)|TestConfigAltered'
 rows='TestAdmissionCases|TestWhatKeepsACoordinatorFromItsState'
 properties='Test(Renewals|Reenrol)Property|TestNothingNeededIsRemoved|TestPublicationsRace|TestAdmissionModel'
-properties+='|TestConcurrentAppends'
+properties+='|TestConcurrentAppends|TestNeverTwice'
 much='TestChainsCostJoinsLittle|Test(Much|TooLarge)Content|TestBundleKeepsRoomForManifests|TestRepairInTurn|TestOutdatedManifest'
 callers='Test(AuthorizationMatrix|EveryMethodInRecoveryMode)'
 typed='TestRooms(AreForTests)?|TestSecretsStayInTheirRooms'
 alone='Test(Admission(Cases|Model)|Audit(Altered|NoteAltered|Retention|Whole)|ChainsCostJoinsLittle|ConfigAltered'
 alone+='|BundleKeepsRoomForManifests|GatheringCutOff|LostAnswerWithoutAKeeper|OutageInTheMiddle'
-alone+='|OutdatedManifest|OwnersEndACutOffReseed|RacesOverAMember|RecoveryCutOff|RefusingStoreIsTold|RepairInTurn'
+alone+='|NeverTwice|OutdatedManifest|OwnersEndACutOffReseed|RacesOverAMember|RecoveryCutOff|RefusingStoreIsTold|RepairInTurn'
 alone+='|ReseedInterrupted|ReshareDiesAnywhere|RestoreCrash|RestoreWaits|RotationLosesNoConfig'
 alone+='|SetDiesAnywhere|TooLargeContent|WhatKeepsACoordinatorFromItsState)'
 rounds="$schedules|$cuts|$lost|$overtaken|$damaged|$altered|$rows|$properties|$much|$callers|$typed"
@@ -142,7 +142,7 @@ if [ -z "$race" ]; then
 fi
 product test "${options[@]}" -run "^($rounds)\$" \
   ./internal/sim ./internal/agent ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror \
-  ./internal/layers ./internal/history || status=1
+  ./internal/layers ./internal/history ./internal/instructed || status=1
 # Nor do they need it while compiling. The detector brings checks of unsafe pointers along,
 # which are for code of ours: the last option that names a package is its own.
 options+=(-gcflags='all=-dwarf=false -d=checkptr=0' "-gcflags=$(go list -m)/...=-dwarf=false")

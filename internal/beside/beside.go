@@ -29,7 +29,7 @@ import (
 )
 
 const (
-	lookEvery = 2 * time.Second
+	lookEvery = 5 * time.Second
 	maxSVID   = 64 << 10 // bytes
 	maxCerts  = 8
 )
@@ -110,7 +110,7 @@ func (a *Agent) Coordinators() []string {
 	return slices.Clone(a.coordinators)
 }
 
-// Run looks again every two seconds until ctx ends, and returns its error.
+// Run looks again every five seconds until ctx ends, and returns its error.
 func (a *Agent) Run(ctx context.Context) error {
 	every := time.NewTicker(lookEvery)
 	defer every.Stop()

@@ -33,6 +33,8 @@ var (
 	ErrFull = errors.New("the member remembers as many instructions as it may")
 	// ErrMissing is matched when there is no book where one was.
 	ErrMissing = errors.New("the book of instructions is missing")
+	// ErrDamaged is matched when it is not what was written.
+	ErrDamaged = errors.New("the book of instructions is damaged")
 )
 
 // End is what became of an instruction.
@@ -84,11 +86,13 @@ func open(files durable.FS, dir string, enrol bool) (_ *Book, err error) {
 		return b, b.save()
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("instructed: %s: %w", b.name, ErrMissing)
+	case errors.Is(err, durable.ErrTooLarge):
+		return nil, fmt.Errorf("instructed: %s: %w: %w", b.name, ErrDamaged, err)
 	case err != nil:
 		return nil, fmt.Errorf("instructed: read %s: %w", b.name, err)
 	}
 	if b.entries, err = decode(text); err != nil {
-		return nil, fmt.Errorf("instructed: %s is damaged: %w", b.name, err)
+		return nil, fmt.Errorf("instructed: %s: %w: %w", b.name, ErrDamaged, err)
 	}
 	return b, nil
 }

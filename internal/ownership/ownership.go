@@ -36,6 +36,8 @@ const (
 	// MaxLease bounds what is believed of a lease.
 	MaxLease = 366 * 24 * time.Hour
 
+	// keepEvery is how often the end of a lease is written down that another answer made later.
+	keepEvery = 20 * time.Second
 	// promiseEvery is how often a receiver is shown what it promised already: one that was
 	// restored forgot it.
 	promiseEvery   = 30 * time.Second
@@ -83,6 +85,9 @@ type Holder struct {
 	asking sync.Mutex // held by Step
 	told   string     // what was logged last of an answer that did not come; guarded by asking
 
+	kept   []Held        // on disk; guarded by asking
+	keptAt time.Duration // by the clock; guarded by asking
+
 	mu      sync.Mutex
 	domains map[string]*domain // guarded by mu
 }
@@ -91,6 +96,7 @@ type Holder struct {
 type domain struct {
 	held     Held
 	releases bool                     // it is to let go, and acts no more
+	over     bool                     // that its lease is over was told
 	promised map[string]time.Duration // receivers, and when each promised last
 }
 
@@ -227,8 +233,22 @@ func (h *Holder) Step(ctx context.Context) {
 		}
 		h.told = text
 	}
+	h.tellLapsed()
 	h.promise(ctx)
 	h.release(ctx)
+}
+
+// tellLapsed tells, once, of leases that are over.
+func (h *Holder) tellLapsed() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, d := range h.domains {
+		if !d.releases && !d.over && h.lapsed(d) {
+			d.over = true
+			h.cfg.Log.Error("the lease of a domain is over, as no coordinator said again that it is this member's: "+
+				"nothing is done in it until one does", "domain", name, "ownership", d.held.Ownership)
+		}
+	}
 }
 
 func (h *Holder) ask(ctx context.Context) (*fealtyv1.PollAssignmentsResponse, error) {
@@ -283,20 +303,35 @@ func (h *Holder) hear(answer *fealtyv1.PollAssignmentsResponse, start string, as
 		h.cfg.Log.Info("a domain is not this member's any more, or under another ownership", "domain", name)
 	}
 	// What the file has counts at the next start alone: a process that cannot write it goes on.
-	if err := h.keep(); err != nil {
+	if err := h.keep(asked); err != nil {
 		return fmt.Errorf("keep what the member owns: %w", err)
 	}
 	return nil
 }
 
-func (h *Holder) keep() error {
+// keep writes down what the member owns when that changed, and now and then how long: a process
+// that starts with an older end has less time, and no more.
+func (h *Holder) keep(now time.Duration) error {
 	h.mu.Lock()
-	var kept []Held
+	var owned []Held
 	for _, name := range slices.Sorted(maps.Keys(h.domains)) {
-		kept = append(kept, h.domains[name].held) // without a lease if it is to let go
+		owned = append(owned, h.domains[name].held) // without a lease if it is to let go
 	}
 	h.mu.Unlock()
-	return h.cfg.File.Write(kept)
+	same := slices.EqualFunc(owned, h.kept, func(a, b Held) bool {
+		shorter := a.Until < b.Until
+		a.Until = b.Until
+		return a == b && !shorter
+	})
+	if same && now-h.keptAt < keepEvery {
+		return nil
+	}
+	if err := h.cfg.File.Write(owned); err != nil {
+		h.kept = nil
+		return err
+	}
+	h.kept, h.keptAt = owned, now
+	return nil
 }
 
 // promise has the receivers promise what they did not promise yet, each on its own: one that
@@ -345,16 +380,20 @@ func (h *Holder) hasPromised(receiver string, held Held) {
 	h.mu.Lock()
 	d := h.domains[held.Domain]
 	_, now := h.cfg.Clock()
-	first := false
-	if d != nil && d.held.Ownership == held.Ownership {
+	first, still := false, d != nil && d.held.Ownership == held.Ownership
+	if still {
 		_, before := d.promised[receiver]
 		d.promised[receiver], first = now, !before
 	}
 	h.mu.Unlock()
+	if !still {
+		return
+	}
+	// Each time: what was refused under an ownership of before may have been heard since.
+	h.cfg.Owned(held.Domain)
 	if !first {
 		return
 	}
-	h.cfg.Owned(held.Domain)
 	h.cfg.Log.Info("a receiver promised a domain, and this member acts there", "receiver", receiver, "domain",
 		held.Domain,
 		"ownership", held.Ownership)

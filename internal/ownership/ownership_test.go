@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +82,13 @@ func (w *world) pass(d time.Duration) {
 	w.elapsed += d
 }
 
+// boot starts the machine anew.
+func (w *world) boot(start string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.start, w.elapsed = start, 0
+}
+
 func (w *world) assign(name, to string, force bool) {
 	w.t.Helper()
 	_, err := w.admin.AssignDomain(w.t.Context(), &fealtyv1.AssignDomainRequest{Name: name, To: to, Force: force,
@@ -97,7 +103,7 @@ type member struct {
 	*ownership.Holder
 	cfg   ownership.Config
 	conn  *edited
-	owned []string
+	told  chan string // the domains that it heard are its own
 	quiet chan struct{}
 	waits chan struct{} // gets one value when the member waits for quiet
 }
@@ -123,13 +129,13 @@ func (w *world) member(name string) *member {
 	w.t.Helper()
 	n := w.f.Member(name)
 	m := &member{conn: &edited{ClientConnInterface: n.Conn()}, quiet: make(chan struct{}),
-		waits: make(chan struct{}, 100)}
+		waits: make(chan struct{}, 100), told: make(chan string, 100)}
 	close(m.quiet)
 	m.cfg = ownership.Config{ID: n.ID, Conn: m.conn, Authority: w.authority, Term: &terms{},
 		Receivers: map[string]ownership.Receiver{"p": w.receiver}, Clock: w.clock,
 		File:  ownership.File{Files: durable.OS(), Dir: w.t.TempDir()},
 		Quiet: func() <-chan struct{} { m.waits <- struct{}{}; return m.quiet },
-		Owned: func(domain string) { m.owned = append(m.owned, domain) }, Log: slog.New(slog.DiscardHandler)}
+		Owned: func(domain string) { m.told <- domain }, Log: slog.New(slog.DiscardHandler)}
 	m.restart(w.t)
 	return m
 }
@@ -164,7 +170,7 @@ func TestDomainMoves(t *testing.T) {
 	w.assign("eu", "data/node-a", false)
 	w.step(b, a)
 	first := a.Ownership("p", "eu")
-	if first == 0 || b.Owns("p", "eu") || !slices.Equal(a.owned, []string{"eu"}) {
+	if first == 0 || b.Owns("p", "eu") || len(a.told) != 1 || <-a.told != "eu" {
 		t.Fatalf("the owner has ownership %d, and the other one owns it: %v", first, b.Owns("p", "eu"))
 	}
 	w.assign("eu", "data/node-b", false)
@@ -245,8 +251,9 @@ func TestPromiseComesFirst(t *testing.T) {
 	}
 	w.pass(time.Minute)
 	w.step(a)
-	if w.shown != 2 {
-		t.Errorf("a receiver that may have forgotten was asked %d times, want 2", w.shown)
+	if w.shown != 2 || len(a.told) != 4 {
+		t.Errorf("a receiver that may have forgotten was asked %d times, want 2, and the shard was told %d times, want 4: "+
+			"it may have heard of a refusal of before since", w.shown, len(a.told))
 	}
 	silent.err = errors.New("out of reach again")
 	w.pass(time.Minute)
@@ -304,13 +311,13 @@ func TestLeaseIsOver(t *testing.T) {
 	}
 	// Another start of the machine: nobody knows how long it was off.
 	a.conn.edit = func(*fealtyv1.PollAssignmentsResponse) error { return errors.New("no coordinator answers") }
-	w.start, w.elapsed = "boot-2", 0
+	w.boot("boot-2")
 	a.restart(t)
 	w.step(a)
 	if a.Owns("p", "eu") {
 		t.Error("after a start of the machine it goes on")
 	}
-	w.start = ""
+	w.boot("")
 	a.conn.edit = nil
 	w.step(a)
 	if a.Owns("p", "eu") {
@@ -418,6 +425,30 @@ func TestKeptOnDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, step := range []struct {
+		after  time.Duration
+		writes bool
+	}{{time.Second, false}, {30 * time.Second, true}} {
+		w.pass(step.after)
+		w.step(a)
+		now, err := os.ReadFile(name)
+		if err != nil || string(now) == string(good) == step.writes {
+			t.Errorf("after %v more it is written: %v, %v", step.after, string(now) != string(good), err)
+		}
+	}
+	if _, err := w.admin.UnassignDomain(t.Context(), &fealtyv1.UnassignDomainRequest{Name: "eu"}); err != nil {
+		t.Fatal(err)
+	}
+	a.quiet = make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	stepped := make(chan struct{})
+	go func() { defer close(stepped); a.Step(ctx) }()
+	<-a.waits
+	if h, err := ownership.New(a.cfg); err != nil || len(h.States()) != 1 || !h.States()[0].Lapsed {
+		t.Errorf("while it lets go of it, its lease on disk is not over: %v, %v", h, err)
+	}
+	stop()
+	<-stepped
 	for n := range len(good) - 1 {
 		if err := os.WriteFile(name, good[:n], 0o600); err != nil {
 			t.Fatal(err)

@@ -20,6 +20,16 @@ import (
 	"github.com/fealty-io/fealty/internal/shard"
 )
 
+// ErrLost is matched when a shard lost what it has to remember of its coordinators.
+var ErrLost = errors.New("the shard forgot what it heard of its coordinators")
+
+// lost says how that is mended. The error does not match the one of an epoch that is lost.
+func lost(err error) error {
+	return fmt.Errorf("%w: %v; put its copy back, or, once fealty instruction list shows that nothing waits for it, "+
+		"remove what is damaged and start once with --mend-epoch; a shard that had no --agent before does that too",
+		ErrLost, err)
+}
+
 // grantTimeout is how long a start waits for a grant.
 const grantTimeout = 15 * time.Second
 
@@ -76,7 +86,6 @@ func (r *running) openDomains() error {
 	if err := durable.OS().MkdirAll(dir); err != nil {
 		return fmt.Errorf("make the shard's folder: %w", err)
 	}
-	// A life has begun, so that a term that is missing was lost, unless this is the first start.
 	begin := epochs.OpenTerm
 	if r.cfg.Enrol || r.cfg.Mend {
 		begin = epochs.EnrolTerm
@@ -84,6 +93,9 @@ func (r *running) openDomains() error {
 	mark, err := begin(dir)
 	if errors.Is(err, epochs.ErrEnrolled) {
 		mark, err = epochs.OpenTerm(dir)
+	}
+	if errors.Is(err, epochs.ErrMissing) || errors.Is(err, epochs.ErrCorrupt) {
+		return lost(err)
 	}
 	if err != nil {
 		return err

@@ -34,9 +34,8 @@ func (r *running) openInstructions() (paused bool, err error) {
 		begin = instructed.Enrol
 	}
 	book, err := begin(files, dir)
-	if errors.Is(err, instructed.ErrMissing) {
-		err = fmt.Errorf("%w: a shard that forgot what it was told would do it again; put its copy back, or start "+
-			"with --mend-epoch once nothing waits for it (fealty instruction list)", err)
+	if errors.Is(err, instructed.ErrMissing) || errors.Is(err, instructed.ErrDamaged) {
+		return false, lost(err)
 	}
 	if err != nil {
 		return false, err

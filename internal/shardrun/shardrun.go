@@ -169,12 +169,17 @@ func (r *running) open() error {
 	if problem := j.Problem(); problem != "" {
 		cfg.Log.Error("the journal of before cannot be read, and stays as it is", "problem", problem)
 	}
-	// A life is counted last: one that is begun by starts which cannot work is used up too.
-	sender, err := r.begin()
-	if err != nil {
+	if err := r.openDomains(); err != nil {
 		return err
 	}
-	if err := r.openDomains(); err != nil {
+	hold := rails.Default()
+	if hold.Paused, err = r.openInstructions(); err != nil {
+		return err
+	}
+	// A life is counted last: one that is begun by starts which cannot work is used up too. And
+	// an enrolment that is interrupted before is made again.
+	sender, err := r.begin()
+	if err != nil {
 		return err
 	}
 	providers := make(map[string]shard.Provider, len(cfg.Providers))
@@ -196,10 +201,6 @@ func (r *running) open() error {
 		r.closers = append(r.closers, client.Close)
 		providers[name] = remote.New(client)
 		r.domains.receives(name, client)
-	}
-	hold := rails.Default()
-	if hold.Paused, err = r.openInstructions(); err != nil {
-		return err
 	}
 	quotas := func() map[decision.Quota]int { return cfg.Quotas }
 	r.shard, err = shard.New(shard.Config{Providers: providers, Quotas: quotas, Rails: hold, Grace: cfg.Grace,

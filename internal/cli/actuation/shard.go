@@ -167,10 +167,14 @@ func (f *shards) run(ctx context.Context, w World) error {
 			"loopback addresses in --listen and --provider, or a certificate")
 	}
 	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, epochs.ErrExhausted,
-		epochs.ErrEnrolled} {
+		epochs.ErrEnrolled, shardrun.ErrLost} {
 		if errors.Is(err, bad) {
 			return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "data", "problem", err.Error())
 		}
+	}
+	if f.grant == "" && errors.Is(err, fence.ErrUntrusted) {
+		return badValue("--agent", f.identity.agent, err.Error(),
+			"an agent that heard of the cluster's newest keys: start again in a moment")
 	}
 	for _, bad := range []error{epochs.ErrSuperseded, fence.ErrUntrusted, fence.ErrMalformed} {
 		if errors.Is(err, bad) {
