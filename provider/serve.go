@@ -119,7 +119,7 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 			_ = guard.Run(ctx) // ends with ctx
 		}()
 		defer func() { cancel(); <-guarded }()
-		// What a client costs before it proved who it is, is bounded.
+		// A client's cost is bounded before it proved who it is.
 		members, wait, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
 		if err != nil {
 			return err

@@ -2,7 +2,8 @@
 // agent that runs beside it.
 //
 // The agent joins, renews and verifies; a program beside it reads what it keeps, and follows
-// it. What cannot be read, or is of another member, leaves the last good state in use (I14).
+// it. The last good state stays in use while a newer one cannot be read, or is of another
+// member (I14).
 package beside
 
 import (

@@ -81,7 +81,7 @@ func TestBesideAnAgent(t *testing.T) {
 		t.Errorf("the grant is of %s", grant.Holder)
 	}
 
-	// What the fleet comes to believe, it believes: also while the identity is of no use.
+	// It believes a ban that the fleet does: also while the identity is of no use.
 	svid := filepath.Join(dir, filepath.FromSlash(agent.SVIDName))
 	good, err := os.ReadFile(svid)
 	if err != nil {

@@ -284,7 +284,7 @@ func (c *Coordinator) wire(o own) error {
 	r.Fencing.Domains = domains.New(domains.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
 		Asking: asking(cfg.Rates.perPoller(), "calls about domains"), Log: c.log, Now: c.now, Elapsed: c.elapsed})
 	r.Fencing.Instructions = instructions.New(instructions.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
-		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Log: c.log, Now: c.now})
+		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Now: c.now})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,

@@ -1,6 +1,6 @@
 // Package instructed does what a member is told to do once, and never twice (I5).
 //
-// What is begun is on disk before it is, and what became of it before anybody hears so: an
+// A begin is on disk before it happens, and its outcome before anybody hears of it: an
 // instruction that comes again is answered and not done again, and one that was under way when
 // the process ended has an unknown outcome and is not begun again. Ids are kept for as long as
 // they can come again. See docs/explanation/fencing.md.
@@ -39,7 +39,7 @@ const (
 // fence/durable.
 type Term interface{ Check(term int64) error }
 
-// Config is what an executor is made of. What has no other word is required.
+// Config is what an executor is made of. A field without another word is required.
 type Config struct {
 	ID        identity.ID
 	Conn      grpc.ClientConnInterface
@@ -86,7 +86,7 @@ func (e *Executor) Run(ctx context.Context) error {
 	}
 }
 
-// Step asks once, and does what is new. What goes wrong is logged, and the next step tries again.
+// Step asks once, and does what is new. An error is logged, and the next step tries again.
 func (e *Executor) Step(ctx context.Context) {
 	err := e.step(ctx)
 	text := ""

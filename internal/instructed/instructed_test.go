@@ -165,7 +165,7 @@ func TestOnce(t *testing.T) {
 	if len(w.does) != 0 {
 		t.Fatalf("it did %q without an answer", w.does)
 	}
-	// What it says is lost on its way back, or there.
+	// Its answers are lost on their way.
 	w.conn.loses = func(method string) bool { return strings.HasSuffix(method, "AcknowledgeInstruction") }
 	for range 3 {
 		w.step()
@@ -234,7 +234,8 @@ func TestTakenOver(t *testing.T) {
 	}
 }
 
-// What a member cannot do, or does not succeed with, is known; and one that is over is not begun.
+// An outcome is known of each that a member cannot do, or does not succeed with; and one that is
+// over is not begun.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -275,7 +276,7 @@ func TestStoppedMeanwhile(t *testing.T) {
 	}
 }
 
-// What nobody signed for this member counts for nothing.
+// An instruction that nobody signed for this member counts for nothing.
 func TestForged(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -362,8 +363,8 @@ func TestBookIsLost(t *testing.T) {
 	}
 }
 
-// What became of an instruction counts from when it is on disk; and what was begun is not begun
-// again, whatever the disk says meanwhile.
+// An outcome counts from when it is on disk; and an instruction that was begun is not begun again,
+// whatever the disk says meanwhile.
 func TestDiskFailsForAWhile(t *testing.T) {
 	t.Parallel()
 	disk := durabletest.NewDisk()

@@ -98,7 +98,7 @@ func (o Order) Same(other Order) bool {
 }
 
 // Due reports whether the leader of a term is to sign it with a key: nobody did yet, or a leader
-// before, or with another key, which may be believed no longer. What a later leader signed is left
+// before, or with another key, which may be believed no longer. The signature of a later leader is left
 // alone.
 func (o Order) Due(term int64, key string) bool {
 	return o.Term < term || o.Term == term && o.Key != key

@@ -2,7 +2,7 @@
 // promise each before the member acts, lets go when it is asked to, and fences itself when it
 // was told nothing for as long as its lease.
 //
-// A member owns nothing before it was told (I7). What it was told is kept on disk with the end
+// A member owns nothing before it was told (I7). An assignment is kept on disk with the end
 // of its lease by a clock that goes on in suspend and that nobody sets: a process that starts
 // while no coordinator answers goes on where the one before it stood, and after a start of the
 // machine, when that clock begins anew, it waits until it is told. See
@@ -56,7 +56,7 @@ type Receiver interface {
 // fence/durable.
 type Term interface{ Check(term int64) error }
 
-// Config is what a holder is made of. What has no other word is required.
+// Config is what a holder is made of. A field without another word is required.
 type Config struct {
 	ID        identity.ID
 	Conn      grpc.ClientConnInterface
@@ -258,8 +258,8 @@ func (h *Holder) ask(ctx context.Context) (*fealtyv1.PollAssignmentsResponse, er
 		&fealtyv1.PollAssignmentsRequest{Name: h.cfg.ID.Name()})
 }
 
-// hear takes an answer, whole or not at all. What it does not name is not the member's any
-// more, from now on.
+// hear takes an answer, whole or not at all. A domain that it does not name is not the member's
+// any more, from now on.
 func (h *Holder) hear(answer *fealtyv1.PollAssignmentsResponse, start string, asked time.Duration) error {
 	if len(answer.GetDomains()) > MaxDomains {
 		return fmt.Errorf("an answer with %d domains, limit %d", len(answer.GetDomains()), MaxDomains)
@@ -302,7 +302,7 @@ func (h *Holder) hear(answer *fealtyv1.PollAssignmentsResponse, start string, as
 	for _, name := range slices.Sorted(slices.Values(gone)) {
 		h.cfg.Log.Info("a domain is not this member's any more, or under another ownership", "domain", name)
 	}
-	// What the file has counts at the next start alone: a process that cannot write it goes on.
+	// The file counts at the next start alone: a process that cannot write it goes on.
 	if err := h.keep(asked); err != nil {
 		return fmt.Errorf("keep what the member owns: %w", err)
 	}

@@ -463,8 +463,8 @@ func TestMovedDomain(t *testing.T) {
 	}
 }
 
-// A shard acts on machines of domains that it owns at their provider, and of none. What a tenant
-// has elsewhere counts, and stays.
+// A shard acts on machines of domains that it owns at their provider, and of none. A machine that a
+// tenant has elsewhere counts, and stays.
 func TestDomainsOfOthers(t *testing.T) {
 	p := newProvider().with(2, inventory.Idle, "", 0).with(2, inventory.Configured, "red", 5).with(2, inventory.Idle, "", 0)
 	for id, m := range p.machines {

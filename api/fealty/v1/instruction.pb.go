@@ -97,7 +97,7 @@ type Instruction struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// "<kind>/<name>" of who is to do it.
 	Member string `protobuf:"bytes,2,opt,name=member,proto3" json:"member,omitempty"`
-	// What is to be done: pause or resume.
+	// The thing to do: pause or resume.
 	Kind    string                 `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
 	Reason  string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	GivenBy string                 `protobuf:"bytes,5,opt,name=given_by,json=givenBy,proto3" json:"given_by,omitempty"`
@@ -110,7 +110,7 @@ type Instruction struct {
 	RefusedTerm uint64 `protobuf:"varint,9,opt,name=refused_term,json=refusedTerm,proto3" json:"refused_term,omitempty"`
 	// UNSPECIFIED while it waits.
 	Outcome InstructionOutcome `protobuf:"varint,10,opt,name=outcome,proto3,enum=fealty.v1.InstructionOutcome" json:"outcome,omitempty"`
-	// What the member said beside it.
+	// The member's own words beside it.
 	Detail        string                 `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
 	EndedAt       *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=ended_at,json=endedAt,proto3" json:"ended_at,omitempty"`
 	unknownFields protoimpl.UnknownFields

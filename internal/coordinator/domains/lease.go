@@ -1,6 +1,7 @@
 package domains
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -25,12 +26,16 @@ const (
 // leaseOf is how long an owner acts on without a coordinator: as long as nodes may go on at all.
 func leaseOf(m *manifest.Manifest) time.Duration { return max(m.Degraded.Max, MinLease) }
 
+// lease is that of the owner. A record that a release before leases wrote has none, and may have
+// lost the one that its owner was told.
+func (r Record) lease(m *manifest.Manifest) time.Duration { return cmp.Or(r.Lease, leaseOf(m)) }
+
 // Wait is how long the leader waits for the end of a lease. Each of two clocks may go 5% wrong,
 // the owner's too slow and the leader's too fast: 1.05 / 0.95 is below 9/8.
 func Wait(lease time.Duration) time.Duration { return max(lease, MinLease) / 8 * 9 }
 
 // letGo passes a domain on by a decision, and to nobody if the next owner cannot own it any
-// more: the owner of now does not act all the same. What somebody said before, or of an
+// more: the owner of now does not act all the same. A word that was said before, or of an
 // ownership that is over, changes nothing.
 func (d *Domains) letGo(ctx context.Context, c change) (bool, error) {
 	decide := c.decide
@@ -93,7 +98,7 @@ func (l *Leases) Look(ctx context.Context, s *authority.State) error {
 			a.since = known.since
 		}
 		moving[r.Name] = a
-		if now-a.since < Wait(r.Lease) {
+		if now-a.since < Wait(r.lease(s.Manifest)) {
 			continue
 		}
 		_, err := l.d.letGo(ctx, change{name: r.Name, action: "domain.lapse", by: "the leader",

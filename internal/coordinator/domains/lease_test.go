@@ -9,6 +9,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
+	"github.com/fealty-io/fealty/internal/coordinator/record"
 )
 
 // A silent owner's domain passes on when its lease is over by both clocks, however wrong they
@@ -72,6 +73,53 @@ func TestSilentOwner(t *testing.T) {
 	}
 	if release(t, d, a, "eu", first.GetOwnership()) {
 		t.Error("its late word let go of what another one owns")
+	}
+}
+
+// A record that a release before leases wrote says none: its owner is told the one of the manifest,
+// and as much is waited for.
+func TestRecordWithoutALease(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	a := d.Joined("a")
+	d.Joined("b")
+	mustAssign(t, d, "eu", "data/a")
+	mustAssign(t, d, "eu", "data/b")
+	s := d.State()
+	have, err := record.Get[domains.Record](t.Context(), s.Records, domains.KeyOf("eu"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(moving bool) {
+		t.Helper()
+		have, err := record.Get[domains.Record](t.Context(), s.Records, domains.KeyOf("eu"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		have.Value.Lease, have.Value.Moving = 0, moving
+		ch := s.Records.NewChange(s.HeadVersion)
+		ch.Put(domains.KeyOf("eu"), have.Version, have.Value)
+		if _, err := ch.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lease := have.Value.Lease
+	write(false)
+	resp, err := serverOf(d.C).PollAssignments(as(a), &fealtyv1.PollAssignmentsRequest{Name: "a"})
+	if err != nil || len(resp.GetDomains()) != 1 || resp.GetDomains()[0].GetLease().AsDuration() != lease {
+		t.Errorf("it is told %v, %v, want a lease of %v", resp, err, lease)
+	}
+	write(true)
+	leases := d.C.Rooms().Fencing.Domains.NewLeases()
+	for _, after := range []time.Duration{0, domains.Wait(lease) - 1} {
+		d.Pass(after)
+		if err := leases.Look(t.Context(), d.State()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := serverOf(d.C).GetDomain(t.Context(), &fealtyv1.GetDomainRequest{Name: "eu"})
+	if err != nil || got.GetDomain().GetOwner() != "data/a" {
+		t.Errorf("before the lease was over: %v, %v", got, err)
 	}
 }
 

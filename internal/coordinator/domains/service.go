@@ -209,7 +209,7 @@ func (r domainServer) PollAssignments(ctx context.Context,
 		if !owned.Release {
 			// An owner that is asked to let go is given no more time: the end of what it has is
 			// waited for.
-			owned.Lease = durationpb.New(rec.Value.Lease)
+			owned.Lease = durationpb.New(rec.Value.lease(s.Manifest))
 		}
 		out.Domains = append(out.Domains, owned)
 	}

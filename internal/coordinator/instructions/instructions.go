@@ -12,7 +12,6 @@ import (
 	"crypto"
 	"crypto/ed25519"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -60,7 +59,6 @@ type Config struct {
 	Bundle   *trustbundle.Current
 	Election *election.Election
 	Asking   membership.Asking
-	Log      *slog.Logger
 	Now      func() time.Time
 }
 

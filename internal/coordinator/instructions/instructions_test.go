@@ -93,7 +93,7 @@ func acknowledge(t *testing.T, d *coordinatortest.Desk, m *coordinatortest.Machi
 	return resp.GetChanged()
 }
 
-// What cannot be an instruction is refused, and nothing is kept of it.
+// A request that cannot be an instruction is refused, and nothing is kept of it.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	d, _, _ := shards(t)
