@@ -15,6 +15,12 @@ const (
 	// so that it can begin again from its start. Most of it was copied by then.
 	longLog = 2 * checkpointPages
 
+	// tooLong is from which length on the writer copies the log itself before it takes
+	// another change, however slow the disk makes the background; and again after as
+	// many pages more as lie between longLog and this, for as long as a reader keeps the
+	// log from beginning again.
+	tooLong = longLog + checkpointPages/2
+
 	// keptLogBytes is what a log keeps of its file when it begins again: what is written
 	// over costs less than what is added.
 	keptLogBytes = checkpointPages * pageBytes
@@ -32,6 +38,12 @@ type logState struct {
 	busy   bool // somebody kept it from being copied whole
 	pages  int
 	copied int // of pages, into the database
+}
+
+// logMarks are lengths of the log, in pages.
+type logMarks struct {
+	woken  int // when the checkpointer was woken
+	copied int // when the writer copied it itself, because it had become too long
 }
 
 // measure asks for the length of the log.
@@ -92,11 +104,16 @@ func (w *writer) watchLog() {
 		rouse(w.checkpoint) // which says what is wrong
 		return
 	}
-	if log.pages < w.wokenAt {
-		w.wokenAt = 0 // it began again
+	if log.pages < w.at.woken || log.pages < w.at.copied {
+		w.at = logMarks{} // it began again
 	}
-	if log.pages-w.wokenAt >= checkpointPages {
-		w.wokenAt = log.pages
+	if log.pages-max(w.at.copied, longLog) >= tooLong-longLog {
+		w.at = logMarks{woken: log.pages, copied: log.pages}
+		w.checkpointNow()
+		return
+	}
+	if log.pages-w.at.woken >= checkpointPages {
+		w.at.woken = log.pages
 		rouse(w.checkpoint)
 	}
 }
@@ -117,7 +134,7 @@ func (w *writer) shrinkLog() bool {
 		w.s.opts.Log.Error("log could not be copied into the database to make room", "store", w.s.path, "err", err)
 		return false
 	}
-	w.wokenAt = 0
+	w.at = logMarks{}
 	return !log.busy
 }
 

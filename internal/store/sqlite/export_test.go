@@ -6,6 +6,20 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
+// OpenWithoutCheckpointer is Open on a disk so slow that nothing is copied in the background.
+func OpenWithoutCheckpointer(ctx context.Context, path string, opts Options) (*Store, error) {
+	s, w, checkpoints, err := prepare(ctx, path, opts)
+	if err != nil {
+		return nil, err
+	}
+	s.running.Go(w.run)
+	s.running.Go(func() {
+		<-s.closing
+		checkpoints.Close()
+	})
+	return s, nil
+}
+
 // Queued returns how many writes wait that the writer has not taken.
 func (s *Store) Queued() int { return len(s.queue) }
 

@@ -78,6 +78,23 @@ func TestLogFitsSmallFiles(t *testing.T) {
 	}
 }
 
+// What is copied in the background may be as late as a disk is slow. The writer waits
+// then, so that the log stays within its bound all the same.
+func TestLogIsBoundedOnASlowDisk(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store.db")
+	s, err := sqlite.OpenWithoutCheckpointer(t.Context(), path, spaceOptions)
+	must(t, err)
+	t.Cleanup(func() { s.Close() })
+	for i := range 400 {
+		mustCommit(t, s, scattered(i))
+		// 1,280 pages and what one change writes.
+		if size := fileSize(path + "-wal"); size > 5632<<10 {
+			t.Fatalf("after %d changes the log has %d KiB", i+1, size>>10)
+		}
+	}
+}
+
 // childSmallDisk uses a disk of 24 MiB up, in a mount namespace of its own.
 func childSmallDisk(path string) error {
 	ctx, dir := context.Background(), filepath.Dir(path)

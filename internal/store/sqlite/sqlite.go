@@ -138,18 +138,30 @@ var (
 // Errors: *[LockedError] if another process has it open, *[SchemaError] if its
 // schema is newer than this program, *[FilesystemError] on a network file
 // system.
-func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) {
-	opts, err = opts.filled()
+func Open(ctx context.Context, path string, opts Options) (*Store, error) {
+	s, w, checkpoints, err := prepare(ctx, path, opts)
 	if err != nil {
 		return nil, err
+	}
+	s.running.Go(w.run)
+	s.running.Go(func() { s.checkpointer(checkpoints, w.checkpoint, w.logLong) })
+	return s, nil
+}
+
+// prepare is Open up to the two that run beside its callers: the writer, and the
+// checkpointer with its connection.
+func prepare(ctx context.Context, path string, opts Options) (_ *Store, _ *writer, checkpoints *sql.Conn, err error) {
+	opts, err = opts.filled()
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	path, err = preparePath(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	lock, err := lockFile(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	s := &Store{
 		path:    path,
@@ -174,24 +186,24 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 		}
 	}()
 	if err := protectFile(path); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	if s.file, err = os.Stat(path); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	// Opening takes some space for a while, and it is to be opened on a full disk too.
 	if err := s.spare.release(); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	if s.writes, err = s.connect(2, nil); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	if s.readers, err = s.connect(readerConns, url.Values{"_query_only": {"1"}}); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	conn, err := s.writes.Conn(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -201,35 +213,32 @@ func Open(ctx context.Context, path string, opts Options) (_ *Store, err error) 
 	// SQLite falls back silently where it cannot have a write-ahead log.
 	var mode string
 	if err := conn.QueryRowContext(ctx, "pragma journal_mode").Scan(&mode); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	if mode != "wal" {
-		return nil, fmt.Errorf("journal mode is %q, want wal: the file system lacks shared memory maps; move the database to a local disk", mode)
+		return nil, nil, nil, fmt.Errorf("journal mode is %q, want wal: the file system lacks shared memory maps; move the database to a local disk", mode)
 	}
 	known, err := knownMigrations()
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	if err := migrate(ctx, conn, path, known); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	w, err := newWriter(ctx, s, conn)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	s.getEntry, err = s.readers.PrepareContext(ctx, "select version, value from entries where key = ?")
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
-	checkpoints, err := s.writes.Conn(ctx)
-	if err != nil {
-		return nil, err
+	if checkpoints, err = s.writes.Conn(ctx); err != nil {
+		return nil, nil, nil, err
 	}
 	w.shrinkLog() // what a process before left long, however it ended
 	w.keepSpare()
-	s.running.Go(w.run)
-	s.running.Go(func() { s.checkpointer(checkpoints, w.checkpoint, w.logLong) })
-	return s, nil
+	return s, w, checkpoints, nil
 }
 
 const readerConns = 8

@@ -158,7 +158,7 @@ type writer struct {
 	keep   retain.Window
 	logged int64 // bytes of changes ever counted, those at the start included
 
-	wokenAt    int           // pages in the log when the checkpointer was woken
+	at         logMarks
 	checkpoint chan struct{} // capacity 1: wakes the checkpointer
 	logLong    chan struct{} // capacity 1: the checkpointer cannot keep up alone
 }
