@@ -35,6 +35,7 @@ type Input struct {
 	digest   regress.Digest    // of the state, as the store has it
 	since    map[string]uint64 // the counter under which each of BannedIDs was banned, by "<kind>/<name>"
 	unbans   map[string]uint64 // the counter of each ban that was lifted, likewise
+	lifted   map[string]uint64 // the authority epoch in which it was lifted, likewise
 }
 
 // KeyBan is a banned key, and when the last certificate over it has ended.
@@ -122,6 +123,12 @@ func (in Input) With(d Delta, next State) Input {
 	return out
 }
 
+// LiftedAfter reports whether a person lifted a ban of id in an authority epoch after this
+// one, and so knew more than whoever signed something in it.
+func (in Input) LiftedAfter(id identity.ID, epoch uint64) bool {
+	return in.lifted[string(id.Kind())+"/"+id.Name()] > epoch
+}
+
 // Seen is what in shows of the store, for who compares it.
 func (in Input) Seen(restored uint64) regress.Seen {
 	t := in.State.Value
@@ -150,7 +157,8 @@ func Read(ctx context.Context, r record.Records, cluster string) (Input, error) 
 	if err != nil {
 		return Input{}, err
 	}
-	in := Input{revision: l.Revision, since: make(map[string]uint64), unbans: make(map[string]uint64)}
+	in := Input{revision: l.Revision, since: make(map[string]uint64), unbans: make(map[string]uint64),
+		lifted: make(map[string]uint64)}
 	for _, e := range l.Entries {
 		switch {
 		case e.Key == StateKey:
@@ -168,6 +176,7 @@ func Read(ctx context.Context, r record.Records, cluster string) (Input, error) 
 				return in, err
 			}
 			in.unbans[e.Key[len(record.UnbanPrefix):]] = unban.Value.Counter
+			in.lifted[e.Key[len(record.UnbanPrefix):]] = unban.Value.AuthorityEpoch
 		case strings.HasPrefix(e.Key, record.BanIDPrefix):
 			ban, err := record.Open[record.Ban](r, e)
 			if err != nil {

@@ -141,7 +141,7 @@ func (m memberServer) UnbanMember(ctx context.Context, req *fealtyv1.UnbanMember
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Delete(record.BanIDKey(id.Kind(), id.Name()), ban.Version)
 		ch.Write(record.UnbanKey(id.Kind(), id.Name()), record.Unban{Counter: ban.Value.Counter, By: record.Actor(ctx),
-			At: c.cfg.Now().UTC()})
+			At: c.cfg.Now().UTC(), AuthorityEpoch: s.Head.AuthorityEpoch})
 		kept := record.Ban{Reason: ban.Value.Reason, By: ban.Value.By, At: c.cfg.Now().UTC()}
 		if err := c.banKeys(ctx, s, ch, rec.Value, kept, bundle.Delta{Unban: []identity.ID{id}},
 			bundle.ForBans); err != nil {

@@ -44,4 +44,7 @@ type Unban struct {
 	Counter uint64    `json:"counter"` // of the ban: of a later one it says nothing
 	By      string    `json:"by"`
 	At      time.Time `json:"at"`
+	// AuthorityEpoch is the one in which it was lifted; 0 in a record of an earlier release. A
+	// trust bundle of an earlier epoch that is shown after a restore brings no such ban back.
+	AuthorityEpoch uint64 `json:"authority_epoch,omitempty"`
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,6 +80,32 @@ func TestPresented(t *testing.T) {
 	if _, err := f.Local().Member.UnbanMember(f.Context(),
 		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "b"}); err != nil {
 		t.Error(err)
+	}
+}
+
+// Bundles of before a restore come late. What a person lifted since then stays lifted, and
+// the others are banned.
+func TestPresentedAfterAnUnban(t *testing.T) {
+	t.Parallel()
+	f, owners := coordinatortest.NewOwnedFleet(t, nil)
+	lifted, lost := f.Member("a"), f.Member("b")
+	desktest.BanIn(f, lifted)
+	b := coordinatortest.Save(f, owners).Signed(f.Signer)
+	desktest.BanIn(f, lost)
+	banned := f.C.Rooms().Bundle.View().Signed
+	b.Restore()
+	f.Start()
+	f.Await(authority.Ready)
+	if _, err := f.Local().Member.UnbanMember(f.Context(),
+		&fealtyv1.UnbanMemberRequest{Kind: "data", Name: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := desktest.Present(f, banned); err != nil {
+		t.Fatal(err)
+	}
+	v := f.C.Rooms().Bundle.View().Bundle.BannedIDs()
+	if slices.Contains(v, lifted.ID) || !slices.Contains(v, lost.ID) {
+		t.Errorf("banned are %v; want b, and not a, whose ban was lifted after the restore", v)
 	}
 }
 

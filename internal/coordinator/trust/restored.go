@@ -29,7 +29,8 @@ import (
 // of it are trust bundles, which this cluster signed then: they say what was banned and
 // revoked, and which mesh CA keys signed. A member that has a newer one than the
 // backup shows it, and it is believed for its signature and not for who shows it; so
-// a member need not be known yet. Bans and revocations are added, none is lifted.
+// a member need not be known yet. Bans and revocations are added, none is lifted; and
+// a ban that a person lifted since the restore stays lifted.
 
 const (
 	// LinkPage bounds a page of transitions.
@@ -286,7 +287,7 @@ func (c *Trust) mergeOnce(ctx context.Context, shown *snapshot.TrustBundle, h sn
 	ch := s.Records.NewChange(s.HeadVersion)
 	var d bundle.Delta
 	for _, id := range shown.BannedIDs {
-		if slices.Contains(in.BannedIDs, id) {
+		if slices.Contains(in.BannedIDs, id) || in.LiftedAfter(id, h.AuthorityEpoch) {
 			continue
 		}
 		if n == mergeBatch {
