@@ -441,6 +441,13 @@ var rules = []rule{
 		}
 		return ""
 	}},
+	{"no clock", func(f file, imported string, own bool) string {
+		// A statement about an instruction says how long it counts; who obeys it compares.
+		if imported != "time" || f.test() || !within(f.dir, "fence") || f.dir == "fence" && f.name == "instruction.go" {
+			return ""
+		}
+		return "whether an attempt is admitted depends on no clock"
+	}},
 	{"tests apart", func(f file, imported string, own bool) string {
 		if f.test() || testPackage(f.dir) {
 			return ""
@@ -639,6 +646,8 @@ func TestRules(t *testing.T) {
 		{"engines", imports("internal/store/etcd", "a.go", m+"internal/store/sqlite"), imports("internal/coordinator", "a_test.go", m+"internal/store/sqlite")},
 		{"pure", imports("fence", "a.go", "net"), imports("fence/durable", "a.go", "os")},
 		{"pure", imports("fence", "a.go", "net/http"), imports("fence", "a_test.go", "os")},
+		{"no clock", imports("fence", "ledger.go", "time"), imports("fence", "instruction.go", "time")},
+		{"no clock", imports("fence/durable", "a.go", "time"), imports("fence/durable", "a_test.go", "time")},
 		{"pure", imports("manifest", "a.go", "os/exec"), imports("manifest", "a.go", "net/netip")},
 		{"tests apart", imports("internal/agent", "a.go", "testing"), imports("internal/store/storetest", "a.go", "testing", "github.com/anishathalye/porcupine")},
 		{"tests apart", imports("internal/agent", "a.go", "pgregory.net/rapid"), imports("internal/agent", "a_test.go", "pgregory.net/rapid", "testing/synctest")},
