@@ -3,6 +3,7 @@ package main
 import (
 	"log/slog"
 	"maps"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -173,4 +174,24 @@ func TestDomainMove(t *testing.T) {
 	again := a.operatorWith(operator.Source(), "shard-eu-1", 4)
 	again.wants(6)
 	await(t, "six machines after a start without a coordinator", has(6))
+
+	// A start that waits for a coordinator ends as soon as it is told to, and uses up no life.
+	silent, err := net.Listen("tcp", f.listens["coordinator-1"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	begun := func(text string) int { return strings.Count(a.log("shard-eu-1"), text) }
+	lives, asked := begun("the shard begins a life"), begun("the shard asks a coordinator for a grant")
+	restart()
+	await(t, "the shard to ask", func() bool { return begun("the shard asks a coordinator for a grant") > asked })
+	if err := a.runs["shard-eu-1"].Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.runs["shard-eu-1"].Wait(); err != nil {
+		t.Errorf("a start that was told to end: %v", err)
+	}
+	if now := begun("the shard begins a life"); now != lives {
+		t.Errorf("a start that was told to end began %d lives", now-lives)
+	}
 }

@@ -43,14 +43,18 @@ func (e *NoGrantError) Unwrap() error { return e.Err }
 
 // askGrant asks a coordinator for the grant that the process begins under. A start while none
 // answers begins another life under the grant that the folder has; the first start has none.
-func (r *running) askGrant(newest string, incarnation fence.Incarnation) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), grantTimeout)
+// One that is told to end meanwhile begins none.
+func (r *running) askGrant(ctx context.Context, newest string, incarnation fence.Incarnation) (string, error) {
+	r.cfg.Log.Info("the shard asks a coordinator for a grant", "patience", grantTimeout)
+	asking, cancel := context.WithTimeout(ctx, grantTimeout)
 	defer cancel()
-	got, err := fealtyv1.NewGrantServiceClient(r.cfg.Coordinators).Grant(ctx, &fealtyv1.GrantRequest{
+	got, err := fealtyv1.NewGrantServiceClient(r.cfg.Coordinators).Grant(asking, &fealtyv1.GrantRequest{
 		Name: r.cfg.ID.Name(), Incarnation: incarnation.String(), Newest: newest})
 	switch {
 	case err == nil:
 		return got.GetGrant(), nil
+	case ctx.Err() != nil:
+		return "", ctx.Err()
 	case newest == "" || refuses(err):
 		return "", &NoGrantError{err}
 	}

@@ -129,8 +129,8 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		}
 	}()
 	defer cfg.Listener.Close()
-	if err := r.open(); err != nil {
-		return err
+	if err := r.open(ctx); err != nil {
+		return untilEnd(ctx, err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.work(ctx) })
@@ -153,8 +153,9 @@ func untilEnd(ctx context.Context, err error) error {
 	return err
 }
 
-// open takes the folder, begins an epoch and makes the shard. Nothing is sent yet.
-func (r *running) open() error {
+// open takes the folder, begins an epoch and makes the shard. Nothing is sent yet. Where it waits
+// for a coordinator, it waits no longer than ctx.
+func (r *running) open(ctx context.Context) error {
 	cfg := r.cfg
 	if addr, err := netip.ParseAddrPort(cfg.Listener.Addr().String()); cfg.Source == nil &&
 		(err != nil || !addr.Addr().Unmap().IsLoopback()) {
@@ -178,7 +179,7 @@ func (r *running) open() error {
 	}
 	// A life is counted last: one that is begun by starts which cannot work is used up too. And
 	// an enrolment that is interrupted before is made again.
-	sender, err := r.begin()
+	sender, err := r.begin(ctx)
 	if err != nil {
 		return err
 	}
@@ -218,14 +219,16 @@ func (r *running) open() error {
 
 // begin begins a life: the first one if somebody said so, and otherwise the next one. A
 // folder that lost its epoch is none to enrol, and nothing here can tell it from a new one.
-func (r *running) begin() (*fence.Sender, error) {
+func (r *running) begin(ctx context.Context) (*fence.Sender, error) {
 	dir := filepath.Join(r.cfg.Dir, "epoch")
 	if err := durable.OS().MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("make the shard's folder: %w", err)
 	}
 	o := epochs.EpochOptions{Grant: r.cfg.Grant, Authority: r.cfg.Authority, Mend: r.cfg.Mend}
 	if r.cfg.Coordinators != nil {
-		o.Ask = r.askGrant
+		o.Ask = func(newest string, incarnation fence.Incarnation) (string, error) {
+			return r.askGrant(ctx, newest, incarnation)
+		}
 	}
 	if o.Grant != "" || o.Ask != nil {
 		o.Holder = r.cfg.ID.String()
