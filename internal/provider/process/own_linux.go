@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -171,7 +172,8 @@ func start(command []string, dir string, env []string) (*child, error) {
 		return nil, fmt.Errorf("process: %w", err)
 	}
 	defer inner.Close()
-	output, err := os.OpenFile(filepath.Join(dir, "output"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	// Appended to: what follows a cut begins at the file's start again.
+	output, err := os.OpenFile(filepath.Join(dir, outputFile), os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		door.Close()
 		return nil, fmt.Errorf("process: %w", err)
@@ -217,6 +219,40 @@ func (c *child) begin() {
 func (c *child) abandon() {
 	c.door.Close()
 	<-c.ended
+}
+
+// cutOutput bounds what a machine's command wrote: of more than [MaxOutput] the end is kept in a
+// file beside it, in the place of what was kept before, and the command goes on with an empty
+// one. What it writes in that moment is lost. The folder is the command's own, so that whatever
+// else it put there in the place of these files is left alone.
+func cutOutput(dir string) error {
+	const own = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
+	output, err := os.OpenFile(filepath.Join(dir, outputFile), os.O_RDWR|own, 0)
+	if err != nil {
+		return fmt.Errorf("process: %w", err)
+	}
+	defer output.Close()
+	info, err := output.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() <= MaxOutput {
+		return err
+	}
+	kept, err := os.OpenFile(filepath.Join(dir, keptFile), os.O_CREATE|os.O_WRONLY|own, 0o600)
+	if err != nil {
+		return fmt.Errorf("process: %w", err)
+	}
+	defer kept.Close()
+	if info, err := kept.Stat(); err != nil || !info.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("process: %s is no file", kept.Name()))
+	}
+	// Neither file is made longer by a command that writes on and on.
+	end := io.NewSectionReader(output, info.Size()-KeptOutput, KeptOutput)
+	if err := kept.Truncate(0); err != nil {
+		return fmt.Errorf("process: %w", err)
+	}
+	if _, err := io.Copy(kept, end); err != nil {
+		return fmt.Errorf("process: %w", err)
+	}
+	return output.Truncate(0)
 }
 
 func removeAll(dir string) error { return os.RemoveAll(dir) }

@@ -2,7 +2,10 @@ package process // inside: it looks at what the system says of one pid
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -43,5 +46,44 @@ func TestLook(t *testing.T) {
 	}
 	if alive(running{}) {
 		t.Error("no process is alive")
+	}
+}
+
+// A command that puts something else in the place of its output has nothing cut but its own.
+func TestCutLeavesOthersAlone(t *testing.T) {
+	t.Parallel()
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	long := func(path string) error {
+		return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, MaxOutput+1))
+	}
+	if err := long(victim); err != nil {
+		t.Fatal(err)
+	}
+	for name, put := range map[string]func(output, kept string) error{
+		"no output":                func(string, string) error { return nil },
+		"a link as output":         func(output, _ string) error { return os.Symlink(victim, output) },
+		"a queue as output":        func(output, _ string) error { return syscall.Mkfifo(output, 0o600) },
+		"a folder as output":       func(output, _ string) error { return os.Mkdir(output, 0o700) },
+		"a link as what is kept":   func(output, kept string) error { return errors.Join(long(output), os.Symlink(victim, kept)) },
+		"a queue as what is kept":  func(output, kept string) error { return errors.Join(long(output), syscall.Mkfifo(kept, 0o600)) },
+		"a folder as what is kept": func(output, kept string) error { return errors.Join(long(output), os.Mkdir(kept, 0o700)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			if err := put(filepath.Join(dir, outputFile), filepath.Join(dir, keptFile)); err != nil {
+				t.Fatal(err)
+			}
+			err := cutOutput(dir)
+			if info, statErr := os.Stat(victim); statErr != nil || info.Size() != MaxOutput+1 {
+				t.Errorf("the other file: %v, %v", info, statErr)
+			}
+			if err == nil && name != "a queue as output" {
+				t.Error("nothing is said")
+			}
+		})
 	}
 }

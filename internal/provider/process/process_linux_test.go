@@ -72,6 +72,8 @@ func (s *site) start() {
 		{Name: "sleeper", Command: []string{"sleep", "600"}, Slots: 12, Domain: "rack-1", PricePerHour: 0.25, InterruptionProbability: 0.01},
 		{Name: "short", Command: []string{"sh", "-c", "exit 7"}, Slots: 1, Domain: "rack-1"},
 		{Name: "deaf", Command: []string{"sh", "-c", `trap "" TERM; echo deaf; while :; do sleep 600 & wait; done`}, Slots: 1, Domain: "rack-1"},
+		{Name: "loud", Command: []string{"sh", "-c", "head -c 9000000 /dev/zero; echo $?; while [ ! -e on ]; do sleep 0.05; done; echo on; exec sleep 600"},
+			Slots: 1, Domain: "rack-1"},
 	}}
 	machines, err := process.Open(cfg)
 	// A process that another test starts at this moment has the lock too, until it runs its
@@ -387,6 +389,51 @@ func TestProcessesThatMisbehave(t *testing.T) {
 	s.start()
 	a = s.shard(identity.Shard, "a", life(2, life(1)), 1)
 	until(t, a, "sleeper-1", provider.Failed) // and this process still runs
+}
+
+// What a machine writes is bounded: of a lot of it the end is kept aside, and what follows is
+// in an empty file.
+func TestOutputIsBounded(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	ok := must(t)
+	a := s.shard(identity.Shard, "a", life(1), 1)
+	if err := a.Promise(t.Context(), s.assignment("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	o := provider.Order{Machine: "loud-1", Domain: "rack-1", Tenant: "acme"}
+	ok(a.Create(t.Context(), o))
+	until(t, a, o.Machine, provider.Idle)
+	ok(a.Configure(t.Context(), o))
+	dir := filepath.Join(s.dir, "work", o.Machine)
+	await := func(what string, seen func() bool) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); !seen(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("never seen: %s", what)
+			}
+		}
+	}
+	size := func(name string) int64 {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			return -1
+		}
+		return info.Size()
+	}
+	await("the end of it is put aside", func() bool {
+		return size("output.1") == process.KeptOutput && size("output") < process.MaxOutput/2
+	})
+	if err := os.WriteFile(filepath.Join(dir, "on"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	await("what follows", func() bool {
+		text, err := os.ReadFile(filepath.Join(dir, "output"))
+		return err == nil && len(text) < process.MaxOutput/2 && strings.HasSuffix(string(text), "on\n")
+	})
+	until(t, a, o.Machine, provider.Configured)
+	ok(a.Drain(t.Context(), o))
+	until(t, a, o.Machine, provider.Idle)
 }
 
 // The process provider keeps the contract, over mTLS, with domains and restarts.

@@ -26,6 +26,19 @@ const DefaultGrace = 10 * time.Second
 // MaxSlots bounds the machines of one provider.
 const MaxSlots = 1000
 
+// Bounds on what a machine's command writes to its standard output and error, in bytes. It is in
+// the file output in the machine's folder; of more than MaxOutput the last KeptOutput are put
+// aside in output.1, and the file begins anew.
+const (
+	MaxOutput  = 8 << 20
+	KeptOutput = 1 << 20
+)
+
+const (
+	outputFile = "output"
+	keptFile   = "output.1"
+)
+
 // again is the pause before something that failed is tried again.
 const again = time.Second
 
@@ -450,7 +463,12 @@ func (p *Provider) watched(m *machine, r record) bool {
 	if m.child != nil && m.child.running == r.Process {
 		ended = m.child.ended
 	}
+	told := false
 	for alive(r.Process) {
+		if err := cutOutput(p.workDir(r)); err != nil && !told {
+			p.cfg.Log.Warn("what a machine writes cannot be bounded", "machine", r.Machine, "err", err)
+			told = true
+		}
 		select {
 		case <-ended:
 		case <-poll.C:
