@@ -130,7 +130,10 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	}()
 	defer cfg.Listener.Close()
 	if err := r.open(ctx); err != nil {
-		return untilEnd(ctx, err)
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			return nil
+		}
+		return err // also if ctx ended meanwhile: what is wrong with the folder has to be told
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.work(ctx) })
