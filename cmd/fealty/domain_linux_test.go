@@ -166,6 +166,18 @@ func TestDomainMove(t *testing.T) {
 		t.Errorf("what became of both: %s", out)
 	}
 
+	// What both shards decided is in the audit log of the cluster.
+	decided := func(shard string, least int) {
+		t.Helper()
+		f.until(shard+"'s decisions are in the log", func(out string) bool {
+			return strings.Count(out, "\"machine.") >= least
+		}, "audit", "list", "--member", "shard/"+shard, "--action", "machine", "-o", "json", "--socket", socket)
+	}
+	decided("eu-1", 12) // what began and what became of it, for six machines at least
+	decided("eu-2", 4)
+	before := strings.Count(f.must("audit", "list", "--member", "shard/eu-1", "--action", "machine", "-o", "json",
+		"--socket", socket), "\"machine.")
+
 	// No coordinator is there any more, and not for the shard's next start either.
 	f.kill("coordinator-1")
 	paused.wants(5)
@@ -194,4 +206,14 @@ func TestDomainMove(t *testing.T) {
 	if now := begun("the shard begins a life"); now != lives {
 		t.Errorf("a start that was told to end began %d lives", now-lives)
 	}
+
+	// What was decided while no coordinator was there is in the log once there is one.
+	if err := silent.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f.start("coordinator-1")
+	f.ready("coordinator-1")
+	a.run("shard-eu-1", "shard", "--agent", "eu-1", "--provider", "laptop="+a.at["provider"], "--cycle", "200ms")
+	decided("eu-1", before+8)
+	f.must("audit", "verify", "--socket", socket)
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // HeadsAge is for how long a chain is remembered after a checkpoint told of it. It gets entries
-// for [MaxChainAge] alone, and some later whose transaction took that long.
+// for [MaxChainAge] alone, and some later whose transaction took that long. That of a shard gets those
+// later that it wrote down while it had no coordinator.
 const HeadsAge = 24 * time.Hour
 
 const (
@@ -98,7 +99,7 @@ func (h *Heads) wrong(chain, format string, args ...any) {
 
 // knows reports whether chain would be known if a checkpoint told of it.
 func (h *Heads) knows(chain string) bool {
-	return h.since.IsZero() || startOf(chain).After(h.since.Add(clocksDiffer))
+	return h.since.IsZero() || Began(chain).After(h.since.Add(clocksDiffer))
 }
 
 // Check compares the note of a chain with what checkpoints tell. It returns how far the chain is
@@ -138,11 +139,11 @@ func (h *Heads) Over(chain string) { delete(h.chains, chain) }
 
 // MayGrow reports whether a chain may get entries at a time, by whichever clock.
 func MayGrow(chain string, now time.Time) bool {
-	return now.Before(startOf(chain).Add(MaxChainAge + clocksDiffer))
+	return now.Before(Began(chain).Add(MaxChainAge + clocksDiffer))
 }
 
-// startOf is when a chain began, by the clock of its writer.
-func startOf(chain string) time.Time {
+// Began is when a chain began, by the clock of its writer.
+func Began(chain string) time.Time {
 	_, start, _ := strings.Cut(chain, "/")
 	digits, _, _ := strings.Cut(start, "-")
 	nanos, err := strconv.ParseInt(digits, 10, 64)

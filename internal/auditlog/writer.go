@@ -3,9 +3,11 @@ package auditlog
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 )
@@ -18,9 +20,25 @@ const (
 	// MaxChainAge is how long after its start a chain gets entries. So what may still grow is
 	// found among the youngest.
 	MaxChainAge = time.Hour
-	// maxChainEntries bounds a chain.
-	maxChainEntries = 1_000_000
+	// MaxChainEntries bounds a chain.
+	MaxChainEntries = 1_000_000
 )
+
+// WriterOf is what names the chains of a shard: a shard has the same one whatever its key is, so
+// that what it wrote down before a long outage is known as its own after. The chains of a coordinator are
+// named after its key.
+//
+//	the first 16 hex digits of SHA-256("fealty-journal writer v1" 0x00 | identity)
+func WriterOf(identity string) string {
+	digest := sha256.Sum256([]byte("fealty-journal writer v1\x00" + identity))
+	return hex.EncodeToString(digest[:])[:writerDigits]
+}
+
+// ChainWriter returns which writer a chain is named after.
+func ChainWriter(chain string) string {
+	writer, _, _ := strings.Cut(chain, "/")
+	return writer
+}
 
 // A Write is a value for a key of the store.
 type Write struct {
@@ -119,7 +137,7 @@ func (w *Writer) take() *lane {
 	for len(w.free) > 0 {
 		l := w.free[len(w.free)-1]
 		w.free = w.free[:len(w.free)-1]
-		if l.number < maxChainEntries && w.since()-l.started < MaxChainAge {
+		if l.number < MaxChainEntries && w.since()-l.started < MaxChainAge {
 			return l
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // in hex. All others hold content and are shown in base64.
 var hashFields = []protoreflect.FullName{
 	"fealty.v1.FirstSetRequest.manifest_hash",
-	"fealty.v1.ScopeContent.content_hash",
+	"fealty.v1.ScopeContent.content_hash", "fealty.v1.KeepJournalResponse.hash",
 	"fealty.v1.GetStatusResponse.head",
 	"fealty.v1.GetStatusResponse.root_pin",
 	"fealty.v1.GetStatusResponse.mesh_ca_key",

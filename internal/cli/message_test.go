@@ -19,7 +19,7 @@ import (
 // is in neither table was added without deciding how it is shown.
 var contentFields = []protoreflect.FullName{
 	"fealty.v1.FirstSetRequest.part", "fealty.v1.PresentTrustRequest.part", "fealty.v1.RecoveryOffer.restore",
-	"fealty.v1.AuditHead.trust_bundle", "fealty.v1.AuditRecord.value",
+	"fealty.v1.AuditHead.trust_bundle", "fealty.v1.AuditRecord.value", "fealty.v1.KeepJournalRequest.entries",
 	"fealty.v1.CreateBackupResponse.chunk", "fealty.v1.HistoryLinks.links", "fealty.v1.GetLinksResponse.links",
 	"fealty.v1.ConfigRecord.record", "fealty.v1.ConfigChange.before", "fealty.v1.ConfigChange.after", "fealty.v1.PutConfigRequest.records",
 	"fealty.v1.ScopeContent.content",

@@ -2,6 +2,7 @@ package coordinator_test
 
 import (
 	"context"
+	"fmt"
 	"crypto/ed25519"
 	"errors"
 	"slices"
@@ -251,6 +252,20 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			}},
 		{"DomainService.ReleaseDomain", "nothing: the ownership is over", nil},
 		{"DomainService.PollAssignments", gone, nil},
+		{"JournalService.KeepJournal", "nothing: the entries are there, and stay",
+			func(d *coordinatortest.Desk) func() error {
+				m := d.Joined("a")
+				peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
+				chain := fmt.Sprintf("%s/%020d-00000001", auditlog.WriterOf(m.ID.String()), d.Clock().UnixNano())
+				entry := fmt.Appendf(nil, `{"at":"2026-05-04T08:00:00Z","actor":%q,"action":"journal.opened","target":""}`,
+					m.ID.String())
+				return func() error {
+					_, err := coordinatortest.Served[fealtyv1.JournalServiceServer](
+						d.C.Rooms().Fencing.Journals.RegisterServices).KeepJournal(identity.NewContext(ctx, peer),
+						&fealtyv1.KeepJournalRequest{Chain: chain, First: 1, Entries: [][]byte{entry}})
+					return err
+				}
+			}},
 		{"InstructionService.Instruct", "nothing: it is the same one by its id", nil},
 		{"InstructionService.AcknowledgeInstruction", "nothing: it ended", nil},
 		{"InstructionService.PollInstructions", gone, nil},

@@ -22,6 +22,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/grants"
 	"github.com/fealty-io/fealty/internal/coordinator/instructions"
+	"github.com/fealty-io/fealty/internal/coordinator/journals"
 	"github.com/fealty-io/fealty/internal/coordinator/keepers"
 	"github.com/fealty-io/fealty/internal/coordinator/keychain"
 	"github.com/fealty-io/fealty/internal/coordinator/manifests"
@@ -98,11 +99,12 @@ type Shown struct {
 	Backups      *backups.Backups
 }
 
-// Fencing are the rooms that say by which numbers who may act.
+// Fencing are the rooms that say by which numbers who may act, and keep what was done.
 type Fencing struct {
 	Grants       *grants.Grants
 	Domains      *domains.Domains
 	Instructions *instructions.Instructions
+	Journals     *journals.Journals
 }
 
 // Moves are the rooms that move the head, one change at a time.
@@ -285,6 +287,8 @@ func (c *Coordinator) wire(o own) error {
 		Asking: asking(cfg.Rates.perPoller(), "calls about domains"), Log: c.log, Now: c.now, Elapsed: c.elapsed})
 	r.Fencing.Instructions = instructions.New(instructions.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
 		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Now: c.now})
+	r.Fencing.Journals = journals.New(journals.Config{Head: r.Head,
+		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Log: c.log, Now: c.now})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,
@@ -307,6 +311,7 @@ func (c *Coordinator) wire(o own) error {
 		r.Admission.Alive,
 		r.Delivery.Alive,
 		r.Auditing.Alive,
+		r.Fencing.Journals.Alive,
 	}
 	r.Status = statusServer{c: c}
 	c.conflicts()

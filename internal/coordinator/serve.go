@@ -144,6 +144,7 @@ func Services() []string {
 		fealtyv1.CoordinatorService_ServiceDesc.ServiceName,
 		fealtyv1.DomainService_ServiceDesc.ServiceName,
 		fealtyv1.InstructionService_ServiceDesc.ServiceName,
+		fealtyv1.JournalService_ServiceDesc.ServiceName,
 		fealtyv1.GrantService_ServiceDesc.ServiceName,
 		fealtyv1.LeaderService_ServiceDesc.ServiceName,
 		fealtyv1.LiveService_ServiceDesc.ServiceName,
@@ -215,6 +216,7 @@ func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
 	c.rooms.Fencing.Grants.RegisterServices(to)
 	c.rooms.Fencing.Domains.RegisterServices(to)
 	c.rooms.Fencing.Instructions.RegisterServices(to)
+	c.rooms.Fencing.Journals.RegisterServices(to)
 	fealtyv1.RegisterStatusServiceServer(to, c.rooms.Status)
 }
 

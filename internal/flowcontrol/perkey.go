@@ -51,7 +51,10 @@ func (l *PerKey) Len() int {
 func (l *PerKey) Alive() { l.Len() }
 
 // Allow reports whether key may do one more thing now, and counts it if so.
-func (l *PerKey) Allow(key string, now time.Time) bool {
+func (l *PerKey) Allow(key string, now time.Time) bool { return l.AllowN(key, now, 1) }
+
+// AllowN reports whether key may do n more things now, and counts them all if so, or none.
+func (l *PerKey) AllowN(key string, now time.Time, n int) bool {
 	l.mu.Lock()
 	el, ok := l.keys[key]
 	if ok {
@@ -67,5 +70,5 @@ func (l *PerKey) Allow(key string, now time.Time) bool {
 	}
 	limiter := el.Value.(*keyed).limiter
 	l.mu.Unlock()
-	return limiter.AllowN(now, 1)
+	return limiter.AllowN(now, n)
 }

@@ -122,6 +122,7 @@ var levels = []struct {
 	{"internal/coordinator/ownerrecovery", 12, "shares of the seed, for the head that they bring back"},
 	{"internal/coordinator/verification", 7, "the history, and which head is in force"},
 	{"internal/coordinator/backups", 7, "all that a store holds at the head in force"},
+	{"internal/coordinator/journals", 10, "what shards wrote down, for members that are there"},
 	{"internal/coordinator/instructions", 10, "what members are to do, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/domains", 10, "who owns what, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/grants", 10, "numbers of holders, signed by keys of the trust bundle in force"},
@@ -160,6 +161,7 @@ var levels = []struct {
 
 	{"internal/coordinator/coordinatortest", 14, "a whole coordinator, for tests of its rooms"},
 	{"internal/coordinator/desktest", 15, "what tests do at one"},
+	{"internal/handover", 13, "what a shard's journal says, over the API"},
 	{"internal/shardrun", 14, "a shard as a process"},
 	{"internal/beside", 14, "what an agent keeps, for a program beside it"},
 	{"internal/cli", 14, "commands"},

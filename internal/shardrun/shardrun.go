@@ -25,8 +25,10 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	epochs "github.com/fealty-io/fealty/fence/durable"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/handover"
 	"github.com/fealty-io/fealty/internal/instructed"
 	"github.com/fealty-io/fealty/internal/probe"
 	"github.com/fealty-io/fealty/internal/provider/remote"
@@ -62,7 +64,6 @@ type Config struct {
 	// this shard for [provider.InsecureHolder]. That is for trying things out. ID is required.
 	Source credential.Source
 	ID     identity.ID
-	Key    identity.KeyID // of its certificate, which names the journal's writer
 
 	// Providers are where they are, by the names in their certificates: that of local is
 	// spiffe://CLUSTER/provider/local.
@@ -113,6 +114,7 @@ type running struct {
 	sessions *session.Server
 	domains  *domains             // nil without coordinators
 	executor *instructed.Executor // nil without coordinators
+	handover *handover.Handover   // nil without coordinators
 	registry *prometheus.Registry
 	closers  []func() error
 }
@@ -141,6 +143,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if r.domains != nil {
 		g.Go(func() error { return untilEnd(ctx, r.domains.holder.Run(ctx)) })
 		g.Go(func() error { return untilEnd(ctx, r.executor.Run(ctx)) })
+		g.Go(func() error { r.handover.Run(ctx); return nil })
 	}
 	if cfg.Metrics != nil {
 		g.Go(func() error { return r.serveMetrics(ctx) })
@@ -165,13 +168,16 @@ func (r *running) open(ctx context.Context) error {
 		return fmt.Errorf("serve operators on %s: %w", cfg.Listener.Addr(), provider.ErrNotLoopback)
 	}
 	j, err := journal.Open(journal.Options{Files: durable.OS(), Dir: filepath.Join(cfg.Dir, "journal"),
-		Actor: cfg.ID.String(), Writer: cfg.Key.String()[:16]})
+		Actor: cfg.ID.String(), Writer: auditlog.WriterOf(cfg.ID.String())})
 	if err != nil {
 		return fmt.Errorf("open the journal: %w", err)
 	}
 	r.closers = append(r.closers, j.Close)
 	if problem := j.Problem(); problem != "" {
 		cfg.Log.Error("the journal of before cannot be read, and stays as it is", "problem", problem)
+	}
+	if cfg.Coordinators != nil {
+		r.handover = handover.New(handover.Config{Conn: cfg.Coordinators, Source: j.Reader(), Log: cfg.Log})
 	}
 	if err := r.openDomains(); err != nil {
 		return err
@@ -353,6 +359,7 @@ func (r *running) guard(ctx context.Context) (options []grpc.ServerOption, membe
 func Metrics() (prometheus.Collector, error) {
 	registry := prometheus.NewRegistry()
 	register(registry, gauges{})
+	handover.New(handover.Config{}).RegisterMetrics(registry)
 	return registry, nil
 }
 
@@ -393,6 +400,9 @@ func (r *running) serveMetrics(ctx context.Context) error {
 		sessions: func() float64 { return float64(r.sessions.Open()) },
 		refused:  func() float64 { return float64(r.sessions.Refused()) },
 	})
+	if r.handover != nil {
+		r.handover.RegisterMetrics(r.registry)
+	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{}))
 	// One that is fenced lives, and is not ready: nobody is to ask it for anything.

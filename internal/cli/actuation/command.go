@@ -57,7 +57,6 @@ type identityFlags struct {
 type self struct {
 	source credential.Source
 	id     identity.ID
-	key    identity.KeyID // of its certificate at the start
 
 	// agent is the agent that it runs beside; nil with files of its own.
 	agent *beside.Agent
@@ -97,7 +96,7 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 		if err != nil {
 			return nil, tlsfiles.Word(files.Paths(), err)
 		}
-		return &self{source: files, id: m.ID(), key: identity.KeyOf(m.Chain()[0]), follow: files.Run}, nil
+		return &self{source: files, id: m.ID(), follow: files.Run}, nil
 	}
 	if f.insecure || f.cert != "" || f.key != "" || f.ca != "" {
 		return nil, badValue("--agent", f.agent, "there is another word of who this process is", "one of them")
@@ -116,7 +115,7 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 	if err != nil {
 		return nil, explain.Wrap(err, explain.CredentialUnusable, "source", f.agent, "problem", err.Error())
 	}
-	return &self{source: agent.Source(), id: m.ID(), key: identity.KeyOf(m.Chain()[0]), agent: agent,
+	return &self{source: agent.Source(), id: m.ID(), agent: agent,
 		follow: agent.Run}, nil
 }
 

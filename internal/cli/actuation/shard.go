@@ -146,7 +146,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 	go func() { defer close(ended); _ = who.follow(watching) }() // ends with watching
 	defer func() { stop(); <-ended }()
 	cfg := shardrun.Config{Dir: w.Within(f.data), Listener: listener, Source: who.source, ID: who.id,
-		Key: who.key, Providers: providers, Grant: grant, Authority: authority,
+		Providers: providers, Grant: grant, Authority: authority,
 		Mend: f.mend, Enrol: f.enrol, Quotas: quotas, Paused: f.paused, Grace: f.grace, Every: f.cycle,
 		Concurrency: f.at,
 		Metrics:     metrics, Log: w.Log()}

@@ -162,7 +162,12 @@ func (f *Fleet) Start() {
 	})
 	f.T.Cleanup(f.StopC) // before its store is closed, which is registered already
 	for !c.Serves() {
-		time.Sleep(time.Millisecond)
+		select {
+		case err := <-done: // it never will
+			done <- err
+			f.T.Fatalf("Run ended with %v", err)
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 

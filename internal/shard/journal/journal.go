@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/auditlog"
@@ -96,8 +97,7 @@ type Options struct {
 	Dir string
 	// Actor is the holder's name in its entries.
 	Actor string
-	// Writer are 16 hex digits of the digest of the holder's key, as of a writer of the audit
-	// log.
+	// Writer names its chains: that of [auditlog.WriterOf] for the holder.
 	Writer string
 	// Segments is how many segments are kept, at least 2. Zero means 512.
 	Segments int
@@ -120,6 +120,8 @@ type Journal struct {
 	open     []byte             // what the last one holds
 	said     map[Entry]struct{} // of the cycle before, what was not executed
 	problem  string             // with what a process before left
+
+	kept *atomic.Pointer[place] // up to where all is on disk; for readers
 }
 
 // Open opens a journal, and locks its folder until [Journal.Close].
@@ -133,7 +135,7 @@ func Open(o Options) (*Journal, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	j := &Journal{Options: o}
+	j := &Journal{Options: o, kept: new(atomic.Pointer[place])}
 	switch {
 	case !auditlog.ValidChain(j.chainAt(o.Now(), "00000000")):
 		return nil, fmt.Errorf("journal: Options.Writer is %.80q, want 16 lower case hex digits", o.Writer)
@@ -166,6 +168,7 @@ func Open(o Options) (*Journal, error) {
 		_ = lock.Close()
 		return nil, err
 	}
+	j.kept.Store(&place{segment: j.segments[len(j.segments)-1]})
 	return j, nil
 }
 
@@ -265,6 +268,7 @@ func (j *Journal) write(entries []Entry) error {
 	}
 	if err == nil {
 		j.open = data
+		j.kept.Store(&place{segment: j.segments[len(j.segments)-1], bytes: len(data)})
 		return nil
 	}
 	// Be it there or not, the next batch writes the segment without it, and the next
@@ -405,18 +409,27 @@ func readSegment(files durable.FS, dir string, segment uint64) ([]Record, error)
 	}
 	var out []Record
 	for line := range bytes.Lines(data) {
-		var r Record
-		d := json.NewDecoder(bytes.NewReader(line))
-		d.DisallowUnknownFields()
-		if err := d.Decode(&r); err != nil {
-			return nil, brokenAt(segment, "line %d is no record: %v", len(out)+1, err)
-		}
-		if _, _, ok := auditlog.ParseKey(r.Key); !ok {
-			return nil, brokenAt(segment, "line %d has no key of an entry", len(out)+1)
+		r, err := parse(segment, len(out)+1, line)
+		if err != nil {
+			return nil, err
 		}
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// parse reads one line of a segment, which counts from 1.
+func parse(segment uint64, number int, line []byte) (Record, error) {
+	var r Record
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return r, brokenAt(segment, "line %d is no record: %v", number, err)
+	}
+	if _, _, ok := auditlog.ParseKey(r.Key); !ok {
+		return r, brokenAt(segment, "line %d has no key of an entry", number)
+	}
+	return r, nil
 }
 
 // Export yields the records of the journal in a folder, the oldest first, and checks that
