@@ -1,7 +1,7 @@
 # Needs Go; `make test` uses the race detector where there is a C compiler.
 # What is longer than a line is a script under tools, which can be called alone.
 
-.PHONY: help build run test soak chaos bench fuzz lint generate clean
+.PHONY: help build run test soak chaos conformance-machines bench fuzz lint generate clean
 
 help:
 	@echo 'make run       a whole cluster on this machine; Ctrl-C ends it'
@@ -14,6 +14,8 @@ help:
 	@echo 'make chaos     real processes, killed, stopped, cut off and put to sleep at random while people write, and'
 	@echo '               a check of what was promised (CHAOS_TIME=10m for each kind of store, CHAOS_SEED=N for one'
 	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
+	@echo 'make conformance-machines'
+	@echo '               the contract of providers, held against one whose machines are containers of podman'
 	@echo 'make bench     every benchmark (BENCH=regexp, BENCHTIME=1s)'
 	@echo 'make fuzz      every fuzz target for a minute each (FUZZTIME=1m)'
 	@echo 'make lint      every check that is not a test'
@@ -54,6 +56,9 @@ chaos:
 	@tools/postgres.sh
 	@tools/etcd.sh
 	CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -parallel 8 -timeout 24h -v ./internal/chaos
+
+conformance-machines:
+	@tools/conformance-machines.sh
 
 BENCH ?= .
 BENCHTIME ?= 1s

@@ -410,6 +410,12 @@ var rules = []rule{
 		}
 		return "a public package imports nothing internal but " + strings.Join(publicMay, " and ")
 	}},
+	{"examples", func(f file, imported string, own bool) string {
+		if !own || f.test() || !within(f.dir, "examples") || withinAny(imported, public) {
+			return ""
+		}
+		return "an example is what somebody else can write: it imports public packages alone"
+	}},
 	{"roots apart", func(f file, imported string, own bool) string {
 		if !own || rootOf(f.dir) == "" || rootOf(imported) == "" || rootOf(f.dir) == rootOf(imported) {
 			return ""
@@ -654,6 +660,7 @@ func TestRules(t *testing.T) {
 		{"tests apart", imports("internal/agent", "a.go", "testing"), imports("internal/store/storetest", "a.go", "testing", "github.com/anishathalye/porcupine")},
 		{"tests apart", imports("internal/agent", "a.go", "pgregory.net/rapid"), imports("internal/agent", "a_test.go", "pgregory.net/rapid", "testing/synctest")},
 		{"tests apart", imports("internal/agent", "a.go", m+"identity/identitytest"), imports("internal/agent", "a_test.go", m+"identity/identitytest")},
+		{"examples", imports("examples/provider", "a.go", m+"internal/durable"), imports("examples/provider", "a.go", m+"provider", m+"fence/durable")},
 		{"dashboard", imports("internal/dashboard", "a.go", m+"internal/store"), imports("internal/dashboard", "a.go", m+"mesh", m+"api/fealty/v1")},
 		{"hot path", imports("internal/shard", "a.go", m+"api/fealty/v1"), imports("internal/shard/session", "a.go", m+"api/fealty/v1", "google.golang.org/grpc")},
 		{"hot path", imports("internal/shard/execution", "a.go", m+"mesh"), imports("internal/shard/execution", "a.go", m+"fence", m+"internal/shard/decision")},

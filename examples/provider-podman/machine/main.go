@@ -1,0 +1,17 @@
+// Command machine is what a machine of make conformance-machines runs: it says for whom, and
+// ends when it is told to. The first process of a container has to listen to SIGTERM itself.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, syscall.SIGTERM)
+	fmt.Println(os.Getenv("FEALTY_MACHINE"), "works for", os.Getenv("FEALTY_TENANT"))
+	<-end
+}
