@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/provider"
 )
 
@@ -76,6 +77,9 @@ type Config struct {
 
 	// Log is told what processes and the disk do. Nil: slog.Default().
 	Log *slog.Logger
+
+	// Faults are points at which a test ends the process. Nil outside tests.
+	Faults *fault.Points
 }
 
 // Provider implements [provider.Machines].
@@ -187,6 +191,9 @@ func (p *Provider) Close() error {
 	p.work.Wait()
 	return p.lock.Close()
 }
+
+// at is a point between two steps whose order matters.
+func (p *Provider) at(point string) { _ = p.cfg.Faults.Hit("process." + point) }
 
 func (p *Provider) dir(elements ...string) string {
 	return filepath.Join(append([]string{p.cfg.Dir}, elements...)...)
@@ -319,9 +326,11 @@ func (p *Provider) accept(o provider.Order, change func(*record)) error {
 // saveLocked makes a record durable, and then the machine's. Provider.mu is held.
 func (p *Provider) saveLocked(m *machine, next record) error {
 	file := p.dir("machines", next.Machine)
+	p.at("before-record")
 	if err := p.disk.WriteFile(file, next.encode()); err != nil {
 		return fmt.Errorf("process: write %s: make it writable, with room: %w", file, err)
 	}
+	p.at("after-record")
 	m.record = next
 	close(m.moved)
 	m.moved = make(chan struct{})
@@ -431,6 +440,7 @@ func (p *Provider) configured(m *machine, r record) bool {
 	if alive(r.Process) {
 		return p.move(m, r.Operation, func(r *record) { r.State = provider.Configured })
 	}
+	p.at("before-start")
 	c, err := start(m.profile.Command, p.workDir(r), []string{"FEALTY_MACHINE=" + r.Machine,
 		"FEALTY_PROFILE=" + r.Profile, "FEALTY_TENANT=" + r.Tenant})
 	if err != nil {
@@ -444,7 +454,9 @@ func (p *Provider) configured(m *machine, r record) bool {
 		return true
 	}
 	m.child = c
+	p.at("before-begin")
 	c.begin()
+	p.at("after-begin")
 	return true
 }
 
@@ -496,6 +508,7 @@ func (p *Provider) ended(m *machine, r record, next provider.State) bool {
 		return false
 	}
 	m.child = nil
+	p.at("after-end")
 	if next == provider.Speculative {
 		if err := removeAll(p.workDir(r)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return p.fail(m, r.Operation, err.Error())
@@ -518,6 +531,7 @@ func (p *Provider) stop(r running, c *child) error {
 	if err := signal(r, false); err != nil {
 		return err
 	}
+	p.at("after-signal")
 	var given <-chan time.Time // after SIGKILL
 	for alive(r) {
 		select {
@@ -529,7 +543,8 @@ func (p *Provider) stop(r running, c *child) error {
 			if err := signal(r, true); err != nil {
 				return err
 			}
-			given = time.After(p.cfg.Grace)
+			p.at("after-kill")
+			given = time.After(max(p.cfg.Grace, DefaultGrace)) // the system's time, not the command's
 		case <-given:
 			return fmt.Errorf("process: pid %d does not end, not by SIGKILL either", r.PID)
 		case <-p.over.Done():
