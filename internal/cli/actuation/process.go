@@ -46,6 +46,10 @@ The file of profiles is YAML: a list under profiles, each with name, slots and c
 price_per_hour and interruption_probability where they are not empty or 0. The machines of profile web with
 two slots are web-1 and web-2. A slot that is no longer in it stays until its machine is deleted.
 
+Of what a command prints the provider keeps the last 1 MiB of more than 8 MiB, in output.1, while it runs. A
+profile with max_file_bytes has the system bound each file of its command, what it prints included, with no
+provider too: a command that goes on writing is ended.
+
 Processes go on when the provider ends, and are found again by their pid and the time of their start; no
 other process is ever signalled. A command ends what it started itself. Linux alone.`,
 		Sample: `  fealty provider process --profiles profiles.yaml --tls-cert tls.crt --tls-key tls.key \

@@ -124,16 +124,15 @@ type run struct {
 }
 
 func newServed(t *testing.T) *served {
-	s := &served{t: t, dir: t.TempDir(), zombie: life(1), addr: "127.0.0.1:0"}
+	dir := t.TempDir()
+	s := &served{t: t, dir: dir, zombie: life(1), addr: "127.0.0.1:0"}
 	var err error
 	if s.sender, err = fence.NewSender(life(2, s.zombie)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		s.kill()
-		for pid := range s.running() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
+		endMachines(t, filepath.Join(dir, "data"))
 	})
 	return s
 }
@@ -322,7 +321,7 @@ func (s *served) bring(machine, tenant string, a act) (orders int) {
 	}
 	var found map[int]string
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		found = s.running()
+		found = running(s.t, filepath.Join(s.dir, "data"))
 		maps.DeleteFunc(found, func(_ int, who string) bool { return !strings.HasPrefix(who, machine+" ") })
 		if len(found) == want {
 			break
@@ -357,13 +356,15 @@ func (s *served) pidOf(machine string) int {
 	return (&site{t: s.t, dir: filepath.Join(s.dir, "data")}).pidOf(machine)
 }
 
-// running returns the processes of machines, by what their environment says of machine and tenant.
-// A process is one of them by its folder, which it cannot have from anywhere else.
-func (s *served) running() map[int]string {
+// running returns the processes of machines of the provider in a folder, by what their environment
+// says of machine and tenant. A process is one of them by its folder, which it cannot have from
+// anywhere else.
+func running(t *testing.T, dir string) map[int]string {
+	t.Helper()
 	found := make(map[int]string)
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -371,7 +372,7 @@ func (s *served) running() map[int]string {
 			continue
 		}
 		cwd, err := os.Readlink(filepath.Join("/proc", e.Name(), "cwd"))
-		if err != nil || !strings.HasPrefix(cwd, filepath.Join(s.dir, "data", "work")) || !runs(pid) {
+		if err != nil || !strings.HasPrefix(cwd, filepath.Join(dir, "work")+"/") || !runs(pid) {
 			continue
 		}
 		environ, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // it may be gone
@@ -388,6 +389,13 @@ func (s *served) running() map[int]string {
 		}
 	}
 	return found
+}
+
+// endMachines ends the machines of a provider, which outlive it, and what they started.
+func endMachines(t *testing.T, dir string) {
+	for pid := range running(t, dir) {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 }
 
 // works reports whether a machine's process became its command.

@@ -158,7 +158,8 @@ type child struct {
 }
 
 // start makes the process that becomes the command with [child.begin].
-func start(command []string, dir string, env []string) (*child, error) {
+func start(profile Profile, dir string, env []string) (*child, error) {
+	command := profile.Command
 	// Found now: a command that is not there is an error, and not a process that fails.
 	program, err := exec.LookPath(command[0])
 	if err != nil {
@@ -202,11 +203,31 @@ func start(command []string, dir string, env []string) (*child, error) {
 		_ = cmd.Wait() // ProcessState says how it ended
 		c.how = cmd.ProcessState.String()
 	}()
+	if problem == nil {
+		problem = boundFiles(is.PID, profile.MaxFileBytes)
+	}
 	if problem != nil {
 		c.abandon()
 		return nil, fmt.Errorf("process: pid %d was started: %w", cmd.Process.Pid, problem)
 	}
 	return c, nil
+}
+
+// boundFiles bounds each file that a process writes from now on, and what it starts. Without a
+// bound of its own it keeps the provider's; it cannot have a wider one than that.
+func boundFiles(pid int, limit int64) error {
+	if limit == 0 {
+		return nil
+	}
+	var had unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_FSIZE, nil, &had); err != nil {
+		return fmt.Errorf("read the bound on its files: %w", err)
+	}
+	most := min(uint64(limit), had.Max)
+	if err := unix.Prlimit(pid, unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: most, Max: most}, nil); err != nil {
+		return fmt.Errorf("bound its files: %w", err)
+	}
+	return nil
 }
 
 // begin lets the process become its command.

@@ -22,9 +22,9 @@ type child struct {
 	how     string
 }
 
-func start([]string, string, []string) (*child, error) { return nil, errSystem }
-func cutOutput(string) error                           { return errSystem }
-func (c *child) begin()                                {}
-func (c *child) abandon()                              {}
+func start(Profile, string, []string) (*child, error) { return nil, errSystem }
+func cutOutput(string) error                          { return errSystem }
+func (c *child) begin()                               {}
+func (c *child) abandon()                             {}
 
 func removeAll(dir string) error { return os.RemoveAll(dir) }

@@ -52,7 +52,7 @@ func newSite(t *testing.T) *site {
 	s := &site{t: t, authority: identitytest.NewAuthority(t, cluster), key: identitytest.NewEd25519Key(t), dir: t.TempDir(),
 		marks: fence.InMemory(fence.NewLedger(fence.LedgerOptions{Cluster: cluster, BelieveEpochs: true}))}
 	s.start()
-	t.Cleanup(func() { s.stop() })
+	t.Cleanup(func() { s.stop(); endMachines(t, s.dir) })
 	return s
 }
 
@@ -73,6 +73,14 @@ func (s *site) start() {
 		{Name: "short", Command: []string{"sh", "-c", "exit 7"}, Slots: 1, Domain: "rack-1"},
 		{Name: "deaf", Command: []string{"sh", "-c", `trap "" TERM; echo deaf; while :; do sleep 600 & wait; done`}, Slots: 1, Domain: "rack-1"},
 		{Name: "loud", Command: []string{"sh", "-c", "head -c 9000000 /dev/zero; echo $?; while [ ! -e on ]; do sleep 0.05; done; echo on; exec sleep 600"},
+			Slots: 1, Domain: "rack-1"},
+		// It prints when it is told to, and ends or goes on.
+		{Name: "later", Command: []string{"sh", "-c", "while [ ! -e on ]; do sleep 0.02; done; head -c 20000000 /dev/zero; [ ! -e end ] && exec sleep 600"},
+			Slots: 2, Domain: "rack-1"},
+		{Name: "endless", Command: []string{"sh", "-c", "while [ ! -e on ]; do sleep 0.02; done; exec cat /dev/zero"}, Slots: 1, Domain: "rack-1",
+			MaxFileBytes: process.LeastFile},
+		{Name: "hoarder", Command: []string{"sh", "-c", "exec cat /dev/zero >hoard"}, Slots: 1, Domain: "rack-1", MaxFileBytes: process.LeastFile},
+		{Name: "stubborn", Command: []string{"sh", "-c", `trap 'head -c 20000000 /dev/zero; sleep 600' TERM; echo ready; while :; do sleep 0.02; done`},
 			Slots: 1, Domain: "rack-1"},
 	}}
 	machines, err := process.Open(cfg)
@@ -405,35 +413,133 @@ func TestOutputIsBounded(t *testing.T) {
 	ok(a.Create(t.Context(), o))
 	until(t, a, o.Machine, provider.Idle)
 	ok(a.Configure(t.Context(), o))
-	dir := filepath.Join(s.dir, "work", o.Machine)
-	await := func(what string, seen func() bool) {
-		t.Helper()
-		for end := time.Now().Add(30 * time.Second); !seen(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("never seen: %s", what)
-			}
-		}
-	}
-	size := func(name string) int64 {
-		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			return -1
-		}
-		return info.Size()
-	}
-	await("the end of it is put aside", func() bool {
-		return size("output.1") == process.KeptOutput && size("output") < process.MaxOutput/2
-	})
-	if err := os.WriteFile(filepath.Join(dir, "on"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	await("what follows", func() bool {
-		text, err := os.ReadFile(filepath.Join(dir, "output"))
+	await(t, "the end of it is put aside", func() bool { return s.cut(o.Machine) })
+	s.put(o.Machine, "on")
+	await(t, "what follows", func() bool {
+		text, err := os.ReadFile(filepath.Join(s.dir, "work", o.Machine, "output"))
 		return err == nil && len(text) < process.MaxOutput/2 && strings.HasSuffix(string(text), "on\n")
 	})
 	until(t, a, o.Machine, provider.Configured)
 	ok(a.Drain(t.Context(), o))
 	until(t, a, o.Machine, provider.Idle)
+}
+
+// await waits for something to be seen.
+func await(t *testing.T, what string, seen func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !seen(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never seen: %s", what)
+		}
+	}
+}
+
+// put puts a file into the folder of a machine.
+func (s *site) put(machine, name string) {
+	s.t.Helper()
+	if err := os.WriteFile(filepath.Join(s.dir, "work", machine, name), nil, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// size is that of a file in the folder of a machine; -1: there is none.
+func (s *site) size(machine, name string) int64 {
+	info, err := os.Stat(filepath.Join(s.dir, "work", machine, name))
+	if err != nil {
+		return -1
+	}
+	return info.Size()
+}
+
+// cut reports whether the output of a machine was cut to its bound.
+func (s *site) cut(machine string) bool {
+	return s.size(machine, "output.1") == process.KeptOutput && s.size(machine, "output") < process.MaxOutput/2
+}
+
+// What machines wrote while their provider was away is cut as soon as it is back, also where they
+// ended meanwhile; and while one is drained.
+func TestOutputWhileTheProviderIsAway(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	ok := must(t)
+	first := life(1)
+	a := s.shard(identity.Shard, "a", first, 1)
+	if err := a.Promise(t.Context(), s.assignment("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	at := func(id string) provider.Order { return provider.Order{Machine: id, Domain: "rack-1", Tenant: "acme"} }
+	pids := make(map[string]int)
+	for _, id := range []string{"later-1", "later-2", "stubborn-1"} {
+		ok(a.Create(t.Context(), at(id)))
+		until(t, a, id, provider.Idle)
+		ok(a.Configure(t.Context(), at(id)))
+		until(t, a, id, provider.Configured)
+		pids[id] = s.pidOf(id)
+	}
+	s.stop()
+	s.put("later-2", "end")
+	for _, id := range []string{"later-1", "later-2"} {
+		s.put(id, "on")
+		await(t, id+" wrote all of it", func() bool { return s.size(id, "output") == 20_000_000 })
+	}
+	await(t, "later-2 ended", func() bool { return !runs(pids["later-2"]) })
+	s.start()
+	a = s.shard(identity.Shard, "a", life(2, first), 1)
+	await(t, "the output of later-1 is cut", func() bool { return s.cut("later-1") })
+	until(t, a, "later-2", provider.Failed)
+	if !s.cut("later-2") {
+		t.Errorf("the output of a machine that ended has %d bytes, and %d beside", s.size("later-2", "output"),
+			s.size("later-2", "output.1"))
+	}
+	if m := until(t, a, "later-1", provider.Configured); !runs(pids["later-1"]) {
+		t.Errorf("%+v: its process %d does not run", m, pids["later-1"])
+	}
+	await(t, "stubborn-1 listens", func() bool { return s.size("stubborn-1", "output") > 0 })
+	ok(a.Drain(t.Context(), at("stubborn-1")))
+	until(t, a, "stubborn-1", provider.Idle)
+	if !s.cut("stubborn-1") {
+		t.Errorf("the output of a machine that was drained has %d bytes, and %d beside", s.size("stubborn-1", "output"),
+			s.size("stubborn-1", "output.1"))
+	}
+	ok(a.Drain(t.Context(), at("later-1")))
+	until(t, a, "later-1", provider.Idle)
+}
+
+// A profile can bound the files of its machines. The system keeps to it: with no provider too, and
+// for files of the command's own.
+func TestFilesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	ok := must(t)
+	first := life(1)
+	a := s.shard(identity.Shard, "a", first, 1)
+	if err := a.Promise(t.Context(), s.assignment("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	at := func(id string) provider.Order { return provider.Order{Machine: id, Domain: "rack-1", Tenant: "acme"} }
+	for _, id := range []string{"endless-1", "hoarder-1"} {
+		ok(a.Create(t.Context(), at(id)))
+		until(t, a, id, provider.Idle)
+		ok(a.Configure(t.Context(), at(id)))
+	}
+	if m := until(t, a, "hoarder-1", provider.Failed); !strings.Contains(m.LastError, "file size limit exceeded") ||
+		s.size("hoarder-1", "hoard") != process.LeastFile {
+		t.Errorf("it has a file of %d bytes, limit %d: %+v", s.size("hoarder-1", "hoard"), process.LeastFile, m)
+	}
+	until(t, a, "endless-1", provider.Configured)
+	pid := s.pidOf("endless-1")
+	s.stop()
+	s.put("endless-1", "on")
+	await(t, "endless-1 ends", func() bool { return !runs(pid) })
+	if n := s.size("endless-1", "output"); n != process.LeastFile {
+		t.Errorf("it wrote %d bytes, limit %d", n, process.LeastFile)
+	}
+	s.start()
+	a = s.shard(identity.Shard, "a", life(2, first), 1)
+	until(t, a, "endless-1", provider.Failed)
+	if !s.cut("endless-1") {
+		t.Errorf("its output has %d bytes", s.size("endless-1", "output"))
+	}
 }
 
 // The process provider keeps the contract, over mTLS, with domains and restarts.

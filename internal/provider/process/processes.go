@@ -35,6 +35,10 @@ const (
 	KeptOutput = 1 << 20
 )
 
+// LeastFile is the lowest bound on files that a profile may have, in bytes: what a command prints
+// between two looks of the provider is below it.
+const LeastFile = 4 * MaxOutput
+
 const (
 	outputFile = "output"
 	keptFile   = "output.1"
@@ -58,6 +62,11 @@ type Profile struct {
 
 	// Domain is where they are; "": in no domain.
 	Domain string
+
+	// MaxFileBytes bounds each file that the command writes, its output and those of its own: one
+	// that goes on gets SIGXFSZ, which ends it (setrlimit(2), RLIMIT_FSIZE). The system holds it to
+	// that while no provider runs, too. At least [LeastFile]; 0: no bound.
+	MaxFileBytes int64
 
 	// PricePerHour and InterruptionProbability are what the provider declares of them.
 	PricePerHour, InterruptionProbability float64
@@ -122,6 +131,9 @@ func (c Config) check() error {
 			return fmt.Errorf("process: there are two profiles %s", p.Name)
 		case len(p.Command) == 0 || p.Command[0] == "" || strings.ContainsRune(strings.Join(p.Command, ""), 0):
 			return fmt.Errorf("process: profile %s has no command", p.Name)
+		case p.MaxFileBytes != 0 && p.MaxFileBytes < LeastFile:
+			return fmt.Errorf("process: profile %s bounds files to %d bytes, want 0 for no bound, or at least %d",
+				p.Name, p.MaxFileBytes, LeastFile)
 		case p.Slots < 1:
 			return fmt.Errorf("process: profile %s has %d slots, want at least 1", p.Name, p.Slots)
 		}
@@ -441,7 +453,7 @@ func (p *Provider) configured(m *machine, r record) bool {
 		return p.move(m, r.Operation, func(r *record) { r.State = provider.Configured })
 	}
 	p.at("before-start")
-	c, err := start(m.profile.Command, p.workDir(r), []string{"FEALTY_MACHINE=" + r.Machine,
+	c, err := start(m.profile, p.workDir(r), []string{"FEALTY_MACHINE=" + r.Machine,
 		"FEALTY_PROFILE=" + r.Profile, "FEALTY_TENANT=" + r.Tenant})
 	if err != nil {
 		return p.fail(m, r.Operation, err.Error())
@@ -475,12 +487,9 @@ func (p *Provider) watched(m *machine, r record) bool {
 	if m.child != nil && m.child.running == r.Process {
 		ended = m.child.ended
 	}
-	told := false
+	cut := p.cutter(r)
 	for alive(r.Process) {
-		if err := cutOutput(p.workDir(r)); err != nil && !told {
-			p.cfg.Log.Warn("what a machine writes cannot be bounded", "machine", r.Machine, "err", err)
-			told = true
-		}
+		cut()
 		select {
 		case <-ended:
 		case <-poll.C:
@@ -490,6 +499,7 @@ func (p *Provider) watched(m *machine, r record) bool {
 			return false
 		}
 	}
+	cut() // its last words are nobody's to cut later
 	why := "its process ended"
 	if m.child != nil && m.child.running == r.Process {
 		<-m.child.ended
@@ -501,7 +511,7 @@ func (p *Provider) watched(m *machine, r record) bool {
 
 // ended ends the process, if there is one, and goes to the state after it.
 func (p *Provider) ended(m *machine, r record, next provider.State) bool {
-	if err := p.stop(r.Process, m.child); err != nil {
+	if err := p.stop(r, m.child); err != nil {
 		return p.fail(m, r.Operation, err.Error())
 	}
 	if p.over.Err() != nil {
@@ -517,9 +527,26 @@ func (p *Provider) ended(m *machine, r record, next provider.State) bool {
 	return p.move(m, r.Operation, func(r *record) { r.State, r.Tenant, r.Priority, r.Process = next, "", 0, running{} })
 }
 
-// stop ends a process: SIGTERM, and SIGKILL after the grace. It returns when it is gone, or
+// cutter returns what bounds a machine's output, and says once that it cannot.
+func (p *Provider) cutter(r record) func() {
+	told := false
+	return func() {
+		if err := cutOutput(p.workDir(r)); err != nil && !told {
+			p.cfg.Log.Warn("what a machine writes cannot be bounded", "machine", r.Machine, "err", err)
+			told = true
+		}
+	}
+}
+
+// stop ends the process of a machine: SIGTERM, and SIGKILL after the grace. It returns when it is gone, or
 // the provider ends.
-func (p *Provider) stop(r running, c *child) error {
+func (p *Provider) stop(of record, c *child) error {
+	r := of.Process
+	if r == (running{}) {
+		return nil
+	}
+	cut := p.cutter(of)
+	defer cut()
 	var ended <-chan struct{}
 	if c != nil && c.running == r {
 		ended = c.ended
@@ -534,6 +561,7 @@ func (p *Provider) stop(r running, c *child) error {
 	p.at("after-signal")
 	var given <-chan time.Time // after SIGKILL
 	for alive(r) {
+		cut() // who is told to end may print on
 		select {
 		case <-ended:
 			ended = nil // alive tells the rest

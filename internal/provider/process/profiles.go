@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -31,6 +32,7 @@ var profilesFormat = document.Format{
 //	    domain: rack-1                  # default: in no domain
 //	    price_per_hour: 0.25            # default: 0
 //	    interruption_probability: 0.01  # default: 0
+//	    max_file_bytes: 1073741824      # of each file that it writes; default: no bound
 func ReadProfiles(text []byte) ([]Profile, error) {
 	roots, problems := profilesFormat.Read(text)
 	if problems != nil {
@@ -81,6 +83,9 @@ func readProfile(d *document.Decoder, n *document.Node, path string) (p Profile)
 		}},
 		document.Part{Name: "domain", Read: text(&p.Domain)},
 		document.Part{Name: "price_per_hour", Read: number(&p.PricePerHour)},
+		document.Part{Name: "max_file_bytes", Read: func(n *document.Node, path string) {
+			p.MaxFileBytes = int64(d.Number(n, path, LeastFile, math.MaxInt))
+		}},
 		document.Part{Name: "interruption_probability", Read: number(&p.InterruptionProbability)},
 	)
 	return p
