@@ -9,8 +9,9 @@ help:
 	@echo 'make soak      kill -9 during 1,000 activations (KILLS=1000), damage of every byte on a node, and'
 	@echo '               millions of schedules of coordinators that fail (SCHEDULES=5000000), schedules of whole'
 	@echo '               coordinators on a store that fails (FLEET_SCHEDULES=1000), kill -9 of the coordinator that'
-	@echo '               leads, 100 times on each store (COORDINATOR_KILLS=100), and machines that join at once from'
-	@echo '               one address (JOINS=10000)'
+	@echo '               leads, 100 times on each store (COORDINATOR_KILLS=100), and of a provider of processes'
+	@echo '               (PROVIDER_KILLS=500), owners of domains on clocks that go wrong (OWNER_SCHEDULES=20000), and'
+	@echo '               machines that join at once from one address (JOINS=10000)'
 	@echo 'make chaos     real processes, killed, stopped, cut off and put to sleep at random while people write, and'
 	@echo '               a check of what was promised (CHAOS_TIME=10m for each kind of store, CHAOS_SEED=N for one'
 	@echo '               schedule, CHAOS_KEEP=DIR to keep the logs)'
@@ -37,12 +38,16 @@ COORDINATOR_KILLS ?= 100
 SCHEDULES ?= 5000000
 JOINS ?= 10000
 FLEET_SCHEDULES ?= 1000
+OWNER_SCHEDULES ?= 20000
+PROVIDER_KILLS ?= 500
 soak:
 	@tools/postgres.sh
 	@tools/etcd.sh
 	FEALTY_TEST_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/replica
 	FEALTY_TEST_REGRESS_SCHEDULES=$(SCHEDULES) go test -run '^TestSchedules$$' -timeout 2h -v ./internal/regress
 	FEALTY_TEST_FLEET_SCHEDULES=$(FLEET_SCHEDULES) go test -run '^TestFleetSchedules$$' -timeout 2h ./internal/sim
+	FEALTY_TEST_OWNER_SCHEDULES=$(OWNER_SCHEDULES) go test -run '^TestOneOwnerWhateverHappens$$' -timeout 2h -v ./internal/ownership
+	FEALTY_TEST_KILLS=$(PROVIDER_KILLS) go test -run '^TestKilledAtAnyMoment$$' -timeout 2h -v ./internal/provider/process
 	FEALTY_TEST_REPLICA_SCHEDULES=500 go test -run '^TestReplicaSchedules$$' -timeout 2h ./internal/coordinator
 	go test -run '^TestRotationLosesNoConfig$$' -timeout 2h ./internal/coordinator/trust -rapid.checks 1000
 	FEALTY_TEST_KILLS=$(KILLS) go test -run '^TestKilledActivation$$' -timeout 2h -v ./internal/agent

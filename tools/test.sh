@@ -66,7 +66,7 @@ processors=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 options=(-vet=off -timeout "${TEST_TIMEOUT:-20m}" -parallel "${TEST_PARALLEL:-$((2 * processors))}")
 status=0
 
-schedules='TestSchedules|TestFleetSchedules(NoticeBugs)?|TestReplicaSchedules|TestRotationLosesNoConfig|TestUsesAndCountsAreExact'
+schedules='TestSchedules|TestOneOwnerWhateverHappens|TestFleetSchedules(NoticeBugs)?|TestReplicaSchedules|TestRotationLosesNoConfig|TestUsesAndCountsAreExact'
 cuts='Test(Activation|Commit|Emergency|FallBack|Join|Periods|RuntimeActivation|SeveralScopes|Wipe)Crash|TestWriteInterrupted|TestKilledActivation'
 cuts+='|TestJoinDiskErrors|TestRenewOnAFullDisk'
 cuts+='|Test(Gathering|Recovery)CutOff|TestReseedInterrupted|TestOwnersEndACutOffReseed|TestRestore(Crash|Waits)'
@@ -142,7 +142,7 @@ if [ -z "$race" ]; then
 fi
 product test "${options[@]}" -run "^($rounds)\$" \
   ./internal/sim ./internal/agent ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror \
-  ./internal/layers ./internal/history ./internal/instructed || status=1
+  ./internal/layers ./internal/history ./internal/instructed ./internal/ownership || status=1
 # Nor do they need it while compiling. The detector brings checks of unsafe pointers along,
 # which are for code of ours: the last option that names a package is its own.
 options+=(-gcflags='all=-dwarf=false -d=checkptr=0' "-gcflags=$(go list -m)/...=-dwarf=false")
