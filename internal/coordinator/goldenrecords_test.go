@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/grants"
+	"github.com/fealty-io/fealty/internal/coordinator/incidents"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
@@ -49,6 +50,7 @@ var storedTypes = map[string]any{
 	"grant":            grants.Record{},
 	"head-seen":        history.SeenHead{},
 	"header":           publication.HeaderRecord{},
+	"incident":         incidents.Record{},
 	"instruction":      instruction.Order{},
 	"instruction-end":  instruction.Ended{},
 	"leader":           election.Record{},

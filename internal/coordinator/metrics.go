@@ -83,4 +83,5 @@ func (c *Coordinator) registerMetrics(reg prometheus.Registerer, reloads prometh
 	c.rooms.Publication.RegisterMetrics(reg)
 	c.rooms.Delivery.RegisterMetrics(reg)
 	c.rooms.Fencing.Journals.RegisterMetrics(reg)
+	c.rooms.Fencing.Incidents.RegisterMetrics(reg)
 }

@@ -279,6 +279,16 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 				return err
 			}
 		}},
+		{"IncidentService.ReportFenced", "nothing: it is the same process", func(d *coordinatortest.Desk) func() error {
+			m := d.Joined("a")
+			peer := identity.Peer{ID: m.ID, Leaf: m.Leaf, Key: identity.KeyOf(m.Leaf)}
+			return func() error {
+				_, err := coordinatortest.Served[fealtyv1.IncidentServiceServer](
+					d.C.Rooms().Fencing.Incidents.RegisterServices).ReportFenced(identity.NewContext(ctx, peer),
+					&fealtyv1.ReportFencedRequest{Name: "a", Incarnation: fence.NewIncarnation().String(), Epoch: 1})
+				return err
+			}
+		}},
 		{"RecoveryService.Recover",
 			"refused once it is in force, one epoch more before that: fealty recover stops at this answer", nil},
 		{"BackupService.CreateBackup", "another backup", nil},

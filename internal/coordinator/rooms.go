@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/domains"
 	"github.com/fealty-io/fealty/internal/coordinator/election"
 	"github.com/fealty-io/fealty/internal/coordinator/grants"
+	"github.com/fealty-io/fealty/internal/coordinator/incidents"
 	"github.com/fealty-io/fealty/internal/coordinator/instructions"
 	"github.com/fealty-io/fealty/internal/coordinator/journals"
 	"github.com/fealty-io/fealty/internal/coordinator/keepers"
@@ -105,6 +106,7 @@ type Fencing struct {
 	Domains      *domains.Domains
 	Instructions *instructions.Instructions
 	Journals     *journals.Journals
+	Incidents    *incidents.Incidents
 }
 
 // Moves are the rooms that move the head, one change at a time.
@@ -120,7 +122,7 @@ type Moves struct {
 var recordFamilies = reseal.Families{
 	// Trust is last: it is what says that the others are whole.
 	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, domains.Prefix, grants.Prefix,
-		instructions.Prefix, election.TermKey, publication.Prefix, bundle.Prefix},
+		instructions.Prefix, incidents.Prefix, election.TermKey, publication.Prefix, bundle.Prefix},
 	// A join token pins the root, so that it admits nobody under another one, and all keys
 	// are other ones, so that nobody has confirmed any. A beat ends too: the leader makes the
 	// next.
@@ -289,6 +291,8 @@ func (c *Coordinator) wire(o own) error {
 		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Now: c.now})
 	r.Fencing.Journals = journals.New(journals.Config{Head: r.Head,
 		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Log: c.log, Now: c.now})
+	r.Fencing.Incidents = incidents.New(incidents.Config{Head: r.Head, Each: cfg.Rates.perMember(), Log: c.log,
+		Now: c.now})
 	r.Publication = publication.New(publication.Config{
 		Self: r.Self, Head: r.Head, Replicas: coordinators, Bundle: r.Bundle,
 		Election: r.Election, Membership: r.Membership, Desired: r.Desired, StoreGuard: r.StoreGuard,

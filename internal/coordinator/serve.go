@@ -146,6 +146,7 @@ func Services() []string {
 		fealtyv1.InstructionService_ServiceDesc.ServiceName,
 		fealtyv1.JournalService_ServiceDesc.ServiceName,
 		fealtyv1.GrantService_ServiceDesc.ServiceName,
+		fealtyv1.IncidentService_ServiceDesc.ServiceName,
 		fealtyv1.LeaderService_ServiceDesc.ServiceName,
 		fealtyv1.LiveService_ServiceDesc.ServiceName,
 		fealtyv1.ManifestService_ServiceDesc.ServiceName,
@@ -217,6 +218,7 @@ func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
 	c.rooms.Fencing.Domains.RegisterServices(to)
 	c.rooms.Fencing.Instructions.RegisterServices(to)
 	c.rooms.Fencing.Journals.RegisterServices(to)
+	c.rooms.Fencing.Incidents.RegisterServices(to)
 	fealtyv1.RegisterStatusServiceServer(to, c.rooms.Status)
 }
 

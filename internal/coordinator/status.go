@@ -127,6 +127,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 	out.Findings = append(out.Findings, findings(out, all, dataEntry(s.Manifest), c.now(),
 		c.rooms.Membership.ListensSince())...)
 	out.Findings = append(out.Findings, c.rooms.Membership.Claims(reading, s, all)...)
+	out.Findings = append(out.Findings, c.rooms.Fencing.Incidents.Findings(reading, s)...)
 	out.Findings = append(out.Findings, c.rooms.Election.Findings()...)
 	out.Findings = append(out.Findings, c.rooms.Publication.Findings()...)
 	out.Findings = append(out.Findings, manifestFindings(s.Manifest)...)

@@ -124,6 +124,7 @@ var levels = []struct {
 	{"internal/coordinator/backups", 7, "all that a store holds at the head in force"},
 	{"internal/coordinator/journals", 10, "what shards wrote down, for members that are there"},
 	{"internal/coordinator/instructions", 10, "what members are to do, signed by keys of the trust bundle in force"},
+	{"internal/coordinator/incidents", 7, "what members tell of themselves, under an authority"},
 	{"internal/coordinator/domains", 10, "who owns what, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/grants", 10, "numbers of holders, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/turn", 7, "whose turn it is, while the authority's store is silent too"},

@@ -115,6 +115,7 @@ type running struct {
 	domains  *domains             // nil without coordinators
 	executor *instructed.Executor // nil without coordinators
 	handover *handover.Handover   // nil without coordinators
+	sender   *fence.Sender
 	registry *prometheus.Registry
 	closers  []func() error
 }
@@ -144,6 +145,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		g.Go(func() error { return untilEnd(ctx, r.domains.holder.Run(ctx)) })
 		g.Go(func() error { return untilEnd(ctx, r.executor.Run(ctx)) })
 		g.Go(func() error { r.handover.Run(ctx); return nil })
+		g.Go(func() error { r.tellFenced(ctx); return nil })
 	}
 	if cfg.Metrics != nil {
 		g.Go(func() error { return r.serveMetrics(ctx) })
@@ -254,7 +256,8 @@ func (r *running) begin(ctx context.Context) (*fence.Sender, error) {
 	life := epoch.Life()
 	r.cfg.Log.Info("the shard begins a life", "id", r.cfg.ID.String(), "epoch", life.Epoch.String(),
 		"incarnation", life.Incarnation.String())
-	return epoch.Sender(), nil
+	r.sender = epoch.Sender()
+	return r.sender, nil
 }
 
 // work runs the cycles, and raises the incident when the shard is fenced.

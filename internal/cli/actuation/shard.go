@@ -157,7 +157,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 	}
 	err = shardrun.Run(ctx, cfg)
 	if fenced, ok := errors.AsType[*shardrun.FencedError](err); ok {
-		return explain.Wrap(fenced, explain.ShardFenced, "shard", who.id.String())
+		return explain.Wrap(fenced, explain.ShardFenced, "member", who.id.String())
 	}
 	if errors.Is(err, epochs.ErrMissing) {
 		err = fmt.Errorf("%w; the first start of a shard that never had an epoch takes --enrol", err)
