@@ -29,13 +29,16 @@ func (c *CLI) devCommand() *cobra.Command {
 that join with tokens. Everything in it is real; it listens on loopback only, and its cluster id begins with
 "dev.", so that nothing it signs verifies elsewhere. Ctrl-C ends all of it.
 
+On Linux a shard runs before it too, with a provider whose machines are processes: each is a program of its own, and
+ends with this one.
+
 With --data the cluster is kept, and starting again finds the same one; whoever wants to start afresh removes the
 folder. Without, it is gone afterwards. A member that was banned, removed or drained is not waited for.
 
 --story shows, step by step on a cluster of its own, what Fealty promises: who is let in, who is not, and what
-happens to the cluster when something goes wrong. Each step says by what it shows that: all parts are in one process,
-so that a coordinator that is killed is cut off there, and hours pass by moving a clock. With --exit it ends after the
-last step, and fails if one was not as expected.
+happens to the cluster when something goes wrong. Each step says by what it shows that: all parts but shards are in
+one process, so that a coordinator that is killed is cut off there, and hours pass by moving a clock. With --exit it
+ends after the last step, and fails if one was not as expected.
 
 fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it.`,
 		sample: `  fealty dev --data .fealty-dev
@@ -60,8 +63,12 @@ fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it
 // dev runs the cluster until ctx ends.
 func (c *CLI) dev(ctx context.Context, cfg *config) (err error) {
 	started := time.Now()
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the program, which is started for shards: %w", err)
+	}
 	opts := devcluster.Options{
-		DataDir: cfg.path("data"), Release: c.env.Release, Log: slog.New(slog.DiscardHandler),
+		DataDir: cfg.path("data"), Release: c.env.Release, Log: slog.New(slog.DiscardHandler), Program: program,
 		Progress: func(text string) { c.talk("%s", text) },
 	}
 	logFile := ""
@@ -127,6 +134,9 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 			fmt.Fprintf(out, "member       %s joined by %s, %s, owns %d domains\n", m.GetSpiffeId(), m.GetJoinedBy(), m.GetState(), len(m.GetDomains()))
 		}
 	}
+	for _, line := range cluster.Shards() {
+		fmt.Fprintf(out, "%-12s %s\n", line[0], line[1])
+	}
 	b := st.GetBaseline()
 	word := "not met"
 	if b.GetMet() {
@@ -157,6 +167,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 		"fealty member ban data/node-c --reason 'trying it out' --yes",
 		"fealty manifest history",
 		"fealty dev break leader",
+		"fealty dev break shard",
 	} {
 		at := flag
 		if strings.HasPrefix(line, "fealty dev ") && flag != "" {
@@ -175,7 +186,12 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 
 // devStory tells the story on a cluster of its own.
 func (c *CLI) devStory(ctx context.Context, exit bool) (err error) {
-	cluster, err := devcluster.Prepare(ctx, devcluster.Options{Release: c.env.Release, Log: slog.New(slog.DiscardHandler)})
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the program, which is started for shards: %w", err)
+	}
+	cluster, err := devcluster.Prepare(ctx, devcluster.Options{Release: c.env.Release, Program: program,
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return interruptedOr(ctx, err)
 	}

@@ -51,14 +51,24 @@ comes back by itself when the network does.`,
 		return devcluster.Harm{Kind: devcluster.BreakClock, Name: args[0], By: by}
 	})
 	clock.Flags().DurationVar(&by, "by", time.Hour, "how far, such as 20m or -1h")
-	return noun("break", "do harm to a dev cluster that runs, to see what happens", leader, coordinator, network, clock)
+	shard := c.harmCommand(spec{
+		use: "shard", short: "stop the shard where it stands, and start its successor",
+		long: `Stop the process of the shard where it stands (SIGSTOP), and start another one with its identity, which
+works: its tenant wants another number of machines. fealty dev heal wakes the stopped one. It is a zombie: it
+believes that it is in charge, and its provider refuses what it tries.`,
+		sample: `  fealty dev break shard
+  fealty dev heal
+  fealty status`,
+	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.BreakShard} })
+	return noun("break", "do harm to a dev cluster that runs, to see what happens", leader, coordinator, network, clock,
+		shard)
 }
 
 func (c *CLI) healCommand() *cobra.Command {
 	return c.harmCommand(spec{
 		use: "heal", short: "undo all harm that was done to a dev cluster",
-		long: `Undo all that fealty dev break did: coordinators that were killed start again, networks are whole, and clocks
-are right. It returns when every coordinator is ready.`,
+		long: `Undo all that fealty dev break did: coordinators that were killed start again, networks are whole, clocks
+are right, and shards that were stopped go on, as zombies. It returns when every coordinator is ready.`,
 		sample: `  fealty dev heal`,
 	}, func([]string) devcluster.Harm { return devcluster.Harm{Kind: devcluster.Heal} })
 }

@@ -36,3 +36,9 @@ func (c *Cluster) clockOf(name string) *partClock {
 	}
 	return p
 }
+
+// pass lets d pass at once, for every part alike.
+func (c *Cluster) pass(d time.Duration) {
+	c.means.Passed(d)
+	c.clock.pass(d)
+}

@@ -34,6 +34,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/devcluster/means"
+	"github.com/fealty-io/fealty/internal/devshard"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -81,6 +83,10 @@ type Options struct {
 	// Rates limit joins. Its zero fields mean the coordinator's defaults.
 	Rates coordinator.Rates
 
+	// Program is the path of fealty, which is started for what has to be a process of its own:
+	// shards and their provider. Empty: none runs, and the story fails where it needs one.
+	Program string
+
 	// Release is what the parts report.
 	Release string
 
@@ -107,9 +113,9 @@ type Cluster struct {
 	ctx       context.Context
 	started   time.Time
 	clock     movedClock
-	means     means                          // of the step that the story is at
-	madeToken func(proof.JoinToken)          // is told each join token; nil outside tests
-	heard     func(what string, data []byte) // is told what people are told: errors, backups; nil outside tests
+	means     means.Means // of the step that the story is at
+	hooks     hooks
+	shards    *devshard.Beside // before the cluster
 
 	coordinators []*replica // as many as there are, in order; what runs of them is guarded by mu
 
@@ -118,6 +124,12 @@ type Cluster struct {
 	networks map[string]*network   // of the members; guarded by mu
 	clocks   map[string]*partClock // of all parts; guarded by mu
 	harming  chan struct{}         // held by who does harm; capacity 1
+}
+
+// hooks are for tests: they are nil outside.
+type hooks struct {
+	madeToken func(proof.JoinToken)          // is told each join token
+	heard     func(what string, data []byte) // is told what people are told: errors, backups
 }
 
 // part is one coordinator or member that runs.
@@ -190,6 +202,7 @@ func begin(ctx context.Context, opts Options, up func(*Cluster) error) (*Cluster
 		return nil, err
 	}
 	c.dir = abs
+	c.shards = besideShards(c)
 	runCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c.cancel = cancel
 	c.group, c.ctx = errgroup.WithContext(runCtx)
@@ -230,7 +243,7 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	var wanted []string
 	g, joining := errgroup.WithContext(ctx)
 	for _, name := range c.opts.Members {
-		out, err := c.leftOut(st, name)
+		out, err := leftOut(st, name, c.MemberDir(name))
 		if err != nil {
 			return err
 		}
@@ -254,7 +267,10 @@ func (c *Cluster) bringUp(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	return c.gather(ctx, wanted)
+	if err := c.gather(ctx, wanted); err != nil {
+		return err
+	}
+	return c.shards.Show(ctx, c.opts.Progress)
 }
 
 // Dir is where the cluster keeps its state.
@@ -296,6 +312,7 @@ func (c *Cluster) Close() error {
 	if err := c.group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		errs = append(errs, err)
 	}
+	errs = append(errs, c.shards.Close()) // nobody does harm any more
 	if c.temp {
 		errs = append(errs, os.RemoveAll(c.dir))
 	}
@@ -375,6 +392,9 @@ signers:
 admit:
 %s  - {name: %s, kind: data, match: ["token:%s"], organizations: [acme, globex]}
   - {name: witnesses, kind: witness, match: ["token:witnesses"]}
+  - {name: shards, kind: shard, match: ["token:shards"]}
+  - {name: providers, kind: provider, match: ["token:providers"]}
+  - {name: operators, kind: operator, match: ["token:operators"]}
   - {name: developers, kind: admin, match: ["token:developers"]}
 `, hex.EncodeToString(b), ownersThreshold, filepath.Join(c.dir, keeperFile), people.String(), devDegradedMax, devRouteTTL, key, admitted.String(), poolEntry, poolEntry)
 	if err := durable.OS().WriteFile(filepath.Join(c.dir, manifestFile), text); err != nil {
@@ -448,8 +468,8 @@ func (c *Cluster) Token(ctx context.Context, req *fealtyv1.CreateTokenRequest) (
 		if err != nil {
 			return err
 		}
-		if tok, err = proof.ParseJoinToken(resp.GetLine()); err == nil && c.madeToken != nil {
-			c.madeToken(tok)
+		if tok, err = proof.ParseJoinToken(resp.GetLine()); err == nil && c.hooks.madeToken != nil {
+			c.hooks.madeToken(tok)
 		}
 		return err
 	})
@@ -464,7 +484,12 @@ func (c *Cluster) MemberDir(name string) string { return filepath.Join(c.dir, me
 // with the token that it began with: it may have been admitted, and another token would
 // be that of somebody else who wants its name.
 func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error) {
-	if joined, err := c.hasIdentity(name); joined || err != nil {
+	return c.joinAs(ctx, identity.Data, name)
+}
+
+// joinAs is Join for a kind.
+func (c *Cluster) joinAs(ctx context.Context, kind identity.Kind, name string) (joined bool, err error) {
+	if joined, err := hasIdentity(c.MemberDir(name)); joined || err != nil {
 		return false, err
 	}
 	begun := c.MemberDir(name) + tokenSuffix
@@ -472,7 +497,7 @@ func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error
 		// Another start listens at another port.
 		p, err := agent.ByToken(kept).At(c.Addresses(), "fealty dev")
 		if err == nil {
-			err = c.joinBy(ctx, name, p)
+			err = c.joinBy(ctx, kind, name, p)
 		}
 		switch {
 		case err == nil:
@@ -482,25 +507,33 @@ func (c *Cluster) Join(ctx context.Context, name string) (joined bool, err error
 		}
 		c.opts.Log.LogAttrs(ctx, slog.LevelWarn, "a join that was cut off begins again", slog.String("part", name), slog.Any("err", err))
 	}
-	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: poolEntry, Name: name, Organizations: organizationsOf(name)})
+	tok, err := c.Token(ctx, &fealtyv1.CreateTokenRequest{Entry: entryOf(kind), Name: name, Organizations: organizationsOf(name)})
 	if err != nil {
 		return false, err
 	}
 	if err := keepToken(begun, tok); err != nil {
 		return false, err
 	}
-	if err := c.joinBy(ctx, name, agent.ByToken(tok)); err != nil {
+	if err := c.joinBy(ctx, kind, name, agent.ByToken(tok)); err != nil {
 		return false, err
 	}
 	return true, forgetToken(begun)
 }
 
-func (c *Cluster) joinBy(ctx context.Context, name string, p agent.Proof) error {
+func (c *Cluster) joinBy(ctx context.Context, kind identity.Kind, name string, p agent.Proof) error {
 	_, err := agent.Join(ctx, agent.JoinConfig{
-		DataDir: c.MemberDir(name), Proof: p, Kind: identity.Data,
+		DataDir: c.MemberDir(name), Proof: p, Kind: kind,
 		Log: c.opts.Log.With("part", name), Release: c.opts.Release, Now: c.clock.now,
 	})
 	return err
+}
+
+// entryOf is the entry of the manifest that admits members of a kind.
+func entryOf(kind identity.Kind) string {
+	if kind == identity.Data {
+		return poolEntry
+	}
+	return string(kind) + "s"
 }
 
 // keptToken returns the token of a join that was cut off.
@@ -598,8 +631,8 @@ func (c *Cluster) withNode(name string, f func(fealtyv1.NodeServiceClient) error
 
 // tell makes known what somebody is told, and returns it.
 func (c *Cluster) tell(err error) error {
-	if e := explain.Of(err); e != nil && c.heard != nil {
-		c.heard("error", fmt.Appendf(nil, "%v; %s; %s; %s; %v", err, e.What, e.Why, e.Do, e.Fields))
+	if e := explain.Of(err); e != nil && c.hooks.heard != nil {
+		c.hooks.heard("error", fmt.Appendf(nil, "%v; %s; %s; %s; %v", err, e.What, e.Why, e.Do, e.Fields))
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/devshard"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -23,6 +24,7 @@ const (
 	BreakCoordinator = "coordinator"
 	BreakNetwork     = "network"
 	BreakClock       = "clock"
+	BreakShard       = "shard"
 	Heal             = "heal"
 )
 
@@ -143,7 +145,7 @@ func (c *Cluster) Do(ctx context.Context, h Harm) (Harmed, error) {
 			"fealty status: the others serve, and its members are connected to them",
 			"fealty dev heal: it comes back, and gets its secrets from another one")
 	case BreakNetwork:
-		if !c.isMember(h.Name) {
+		if !slices.Contains(c.memberNames(), h.Name) {
 			return Harmed{}, &noHarmError{"--member", cmp.Or(h.Name, "left out"), "the members that run are " + cmp.Or(strings.Join(c.memberNames(), ", "), "none")}
 		}
 		if !h.Dry {
@@ -155,6 +157,12 @@ func (c *Cluster) Do(ctx context.Context, h Harm) (Harmed, error) {
 		}}, nil
 	case BreakClock:
 		return c.harmClock(h)
+	case BreakShard:
+		did, watch, err := c.shards.Zombie(ctx, h.Dry)
+		if errors.Is(err, devshard.ErrNone) {
+			err = &noHarmError{"what to break", "the shard", err.Error()}
+		}
+		return Harmed{Did: did, Watch: watch}, err
 	case Heal:
 		return c.heal(ctx, h.Dry)
 	}
@@ -188,14 +196,14 @@ func (c *Cluster) harmClock(h Harm) (Harmed, error) {
 	if h.By == 0 || h.By.Abs() > maxSetOn {
 		return Harmed{}, &noHarmError{"--by", h.By.String(), fmt.Sprintf("a clock is set by more than nothing and at most %v", maxSetOn)}
 	}
-	if _, err := c.replica(h.Name); err != nil && !c.isMember(h.Name) {
+	if _, err := c.replica(h.Name); err != nil && !slices.Contains(c.memberNames(), h.Name) {
 		return Harmed{}, &noHarmError{"NAME", h.Name, "there are " + strings.Join(slices.Concat(c.CoordinatorNames(), c.memberNames()), ", ")}
 	}
 	if !h.Dry {
 		c.clockOf(h.Name).set(h.By)
 	}
 	watch := "fealty status --data " + c.MemberDir(h.Name) + ": what it holds, and whether that is fresh by its clock"
-	if !c.isMember(h.Name) {
+	if !slices.Contains(c.memberNames(), h.Name) {
 		watch = "fealty status: who leads does not change, for no clock decides that; certificates that it issues may not be in date elsewhere"
 	}
 	return Harmed{Did: fmt.Sprintf("set the clock of %s by %v", h.Name, h.By), Watch: []string{watch}}, nil
@@ -231,10 +239,7 @@ func (c *Cluster) heal(ctx context.Context, dry bool) (Harmed, error) {
 	}
 	c.mu.Unlock()
 	slices.Sort(done)
-	if len(done) == 0 {
-		return Harmed{Did: "nothing was broken"}, nil
-	}
-	if !dry {
+	if !dry && len(done) > 0 {
 		if err := c.StartCoordinators(ctx); err != nil {
 			return Harmed{}, err
 		}
@@ -242,10 +247,17 @@ func (c *Cluster) heal(ctx context.Context, dry bool) (Harmed, error) {
 			return Harmed{}, err
 		}
 	}
-	return Harmed{Did: strings.Join(done, "; "), Watch: []string{"fealty status: nothing needs attention, in a while"}}, nil
+	woken, watch, err := c.shards.Wake(ctx, dry)
+	switch {
+	case err != nil:
+		return Harmed{}, err
+	case len(done)+len(woken) == 0:
+		return Harmed{Did: "nothing was broken"}, nil
+	case woken == nil:
+		watch = []string{"fealty status: nothing needs attention, in a while"}
+	}
+	return Harmed{Did: strings.Join(append(done, woken...), "; "), Watch: watch}, nil
 }
-
-func (c *Cluster) isMember(name string) bool { return slices.Contains(c.memberNames(), name) }
 
 // memberNames are the members that run, sorted.
 func (c *Cluster) memberNames() []string {

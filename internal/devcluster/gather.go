@@ -18,14 +18,14 @@ import (
 // silence is how long a person waits without being told for what.
 const silence = 2 * time.Second
 
-// leftOut says why a member is not waited for: somebody keeps it out of the cluster,
+// leftOut says why a member, whose folder is dir, is not waited for: somebody keeps it out of the cluster,
 // which starts without it. It returns "" for one that is to connect.
-func (c *Cluster) leftOut(st *fealtyv1.GetStatusResponse, name string) (string, error) {
+func leftOut(st *fealtyv1.GetStatusResponse, name, dir string) (string, error) {
 	i := slices.IndexFunc(st.GetMembers(), func(m *fealtyv1.Member) bool {
 		return m.GetKind() == string(identity.Data) && m.GetName() == name
 	})
 	if i < 0 {
-		joined, err := c.hasIdentity(name)
+		joined, err := hasIdentity(dir)
 		if !joined || err != nil {
 			return "", err
 		}
@@ -40,9 +40,9 @@ func (c *Cluster) leftOut(st *fealtyv1.GetStatusResponse, name string) (string, 
 	return "", nil
 }
 
-// hasIdentity reports whether a member joined some time.
-func (c *Cluster) hasIdentity(name string) (bool, error) {
-	switch _, err := os.Stat(filepath.Join(c.MemberDir(name), "identity", "anchor.json")); {
+// hasIdentity reports whether the member of a folder joined some time.
+func hasIdentity(dir string) (bool, error) {
+	switch _, err := os.Stat(filepath.Join(dir, "identity", "anchor.json")); {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, fs.ErrNotExist):

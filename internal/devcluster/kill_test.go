@@ -30,6 +30,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator"
+	"github.com/fealty-io/fealty/internal/devcluster/means"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
@@ -66,7 +67,11 @@ func TestMain(m *testing.M) {
 	case "":
 		// It has to be said before anything speaks gRPC.
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2WithVerbosity(grpcWriter{}, grpcWriter{}, grpcWriter{}, 2))
-		os.Exit(m.Run())
+		code := m.Run()
+		if programDir != "" {
+			os.RemoveAll(programDir)
+		}
+		os.Exit(code)
 	case "coordinator":
 		err = coordinatorProcess(os.Getenv(dirVariable), os.Getenv(addressVariable))
 	case "member":
@@ -444,7 +449,14 @@ func chainTrust(t *testing.T, chains [][][]byte) (int, *identity.Bundle) {
 // storyMeans is what steps of the story say of how they show a thing; of the others all
 // is as on machines.
 var storyMeans = map[string]string{
-	"relay":          "a relay in this process",
+	"relay": "a relay in this process",
+
+	"zombie-fenced":    "shards and a provider as programs, one stopped with SIGSTOP and woken with SIGCONT",
+	"domain-move":      "shards and a provider as programs, one stopped with SIGSTOP and woken with SIGCONT",
+	"wipe-quarantined": "shards and a provider as programs",
+	"paused":           "shards and a provider as programs",
+	"stale-term":       "an answer of a leader held back",
+
 	"stolen-key":     "the key taken from a coordinator's memory",
 	"leader-killed":  "cut in process, its memory dropped",
 	"late-write":     "a commit held back in process",
@@ -463,7 +475,7 @@ func TestStory(t *testing.T) { testStory(t, Options{}, nil) }
 // the disk of the store's server too, by disk, which is called when the cluster ended.
 func testStory(t *testing.T, opts Options, disk func(see func(where string, data []byte)), engine ...string) {
 	watch := newSecrecy(t)
-	opts.Release, opts.published = watch.release(), t.TempDir()
+	opts.Release, opts.published, opts.Program = watch.release(), t.TempDir(), mustProgram(t)
 	opts.Log = slog.New(slog.NewMultiHandler(
 		slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}),
 		slog.NewTextHandler(&watch.log, &slog.HandlerOptions{Level: slog.LevelDebug}),
@@ -473,14 +485,14 @@ func testStory(t *testing.T, opts Options, disk func(see func(where string, data
 	if err != nil {
 		t.Fatal(err)
 	}
-	watch.c, c.madeToken, c.heard = c, watch.joinToken, watch.see
+	watch.c, c.hooks = c, hooks{watch.joinToken, watch.see}
 	watch.look(t.Context())
 	dir := c.Dir()
 	seen := make(map[string]bool)
 	ok := c.Story(t.Context(), func(r StepResult) {
 		seen[r.Step] = true
 		watch.see("step "+r.Step, []byte(r.Seen+r.How))
-		if want := cmp.Or(storyMeans[r.Step], onWire); !strings.Contains(r.How, want) {
+		if want := cmp.Or(storyMeans[r.Step], means.OnWire); !strings.Contains(r.How, want) {
 			t.Errorf("%s says that it was shown by %q, want %q", r.Step, r.How, want)
 		}
 		if r.Step == "first-set" {
@@ -508,7 +520,7 @@ func testStory(t *testing.T, opts Options, disk func(see func(where string, data
 	if !ok {
 		t.Error("the story did not end well")
 	}
-	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "leader-killed", "late-write", "peer-recovery", "mesh-epoch", "restore", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
+	for _, id := range []string{"first-set", "join", "x509-join", "rejoin", "wrong-cluster", "stranger", "kind-mismatch", "name-taken", "spent-token", "relay", "renewal", "drain", "route-change", "increment", "config-key-rotation", "stolen-key", "ban", "zombie-fenced", "domain-move", "wipe-quarantined", "paused", "stale-term", "leader-killed", "late-write", "peer-recovery", "mesh-epoch", "restore", "restart", "owner-recovery", "degraded", "forbidden-in-degraded", "expiry-stops", "reconnect"} {
 		if !seen[id] {
 			t.Errorf("step %s is not in the story", id)
 		}

@@ -70,7 +70,7 @@ func (n *network) setDown(down bool) {
 	n.down = down
 	n.mu.Unlock()
 	if down {
-		n.c.means.note("", "a member's network cut in process")
+		n.c.means.Note("", "a member's network cut in process")
 		n.reset(func(*netConn) bool { return true })
 	}
 }
@@ -80,7 +80,7 @@ func (n *network) setDown(down bool) {
 func (n *network) setHole(coordinator string, hole bool) {
 	n.mu.Lock()
 	if hole {
-		n.c.means.note(coordinator, "lost to a member in process")
+		n.c.means.Note(coordinator, "lost to a member in process")
 		n.holes[coordinator] = true
 	} else {
 		delete(n.holes, coordinator)

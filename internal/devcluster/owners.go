@@ -113,7 +113,7 @@ func (c *Cluster) LoseKeeper(ctx context.Context) error {
 	if err := c.StopCoordinators(); err != nil {
 		return err
 	}
-	c.means.note("", "the keeper's file removed")
+	c.means.Note("", "the keeper's file removed")
 	if err := os.Remove(filepath.Join(c.dir, keeperFile)); err != nil {
 		return err
 	}

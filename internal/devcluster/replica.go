@@ -246,7 +246,7 @@ func (c *Cluster) StopCoordinator(name string) error {
 	if err != nil {
 		return err
 	}
-	c.means.note(name, "stopped in process")
+	c.means.Note(name, "stopped in process")
 	return p.stop()
 }
 
@@ -258,7 +258,7 @@ func (c *Cluster) KillCoordinator(name string) error {
 	if err != nil {
 		return err
 	}
-	c.means.note(name, "cut in process, its memory dropped")
+	c.means.Note(name, "cut in process, its memory dropped")
 	p.wire.cut()
 	return p.stop()
 }

@@ -17,6 +17,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/devcluster/pki"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
@@ -215,9 +216,9 @@ func testRolledBack(t *testing.T, r rollback) {
 	if err := c.awaitBan(ctx, "node-c", stay...); err != nil {
 		t.Fatal(err)
 	}
-	pki, err := newPKI("operator root")
+	own, err := pki.New("operator root")
 	if err == nil {
-		err = c.trust(ctx, pki)
+		err = c.trust(ctx, own)
 	}
 	if err == nil {
 		err = c.AwaitReady(ctx)

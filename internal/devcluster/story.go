@@ -22,6 +22,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/devcluster/pki"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
 )
@@ -63,11 +64,11 @@ func (c *Cluster) Story(ctx context.Context, report func(StepResult)) bool {
 	all := true
 	for _, s := range storySteps() {
 		started := time.Now()
-		c.means.take() // what was done before is not of this step
+		c.means.Take() // what was done before is not of this step
 		stepCtx, cancel := context.WithTimeout(ctx, stepLimit)
 		seen, err := s.run(stepCtx, c)
 		cancel()
-		r := StepResult{Step: s.id, Expected: s.expected, Seen: seen, How: c.means.take(), OK: err == nil, Seconds: time.Since(started).Seconds()}
+		r := StepResult{Step: s.id, Expected: s.expected, Seen: seen, How: c.means.Take(), OK: err == nil, Seconds: time.Since(started).Seconds()}
 		if err != nil {
 			r.Seen = err.Error()
 			all = false
@@ -80,7 +81,10 @@ func (c *Cluster) Story(ctx context.Context, report func(StepResult)) bool {
 // stepLimit bounds one step, which waits several times: each wait has its own bound.
 const stepLimit = 4 * awaitLimit
 
-func storySteps() []step {
+// storySteps are those of the story. Those of shards come while all coordinators are as they were.
+func storySteps() []step { return slices.Concat(firstSteps(), shardSteps(), laterSteps()) }
+
+func firstSteps() []step {
 	return []step{
 		{"first-set", "the first manifest creates the cluster: ready, authority epoch 1", storyFirstSet},
 		{"join", "members with tokens are ADMITTED, own nothing, and meet the baseline of three", storyJoin},
@@ -99,6 +103,11 @@ func storySteps() []step {
 		{"config-key-rotation", "a new config key signs beside the old one until every member confirmed it; no node loses config", storyConfigKeyRotation},
 		{"stolen-key", "a stolen config key is revoked, and what it signed is refused", storyStolenKey},
 		{"ban", "a banned member's connection ends, and it does not come back", storyBan},
+	}
+}
+
+func laterSteps() []step {
+	return []step{
 		{"leader-killed", "the leader is killed; another coordinator leads, in a later term, and what it publishes is used", storyLeaderKilled},
 		{"late-write", "what a killed leader had sent arrives late, and fails in the store by name: " + leaderKey, storyLateWrite},
 		{"peer-recovery", "a coordinator that lost everything but its enrolment key becomes ready from a peer, without a human and without a keeper", storyPeerRecovery},
@@ -166,14 +175,14 @@ func storyJoin(ctx context.Context, c *Cluster) (string, error) {
 }
 
 func storyX509Join(ctx context.Context, c *Cluster) (string, error) {
-	own, err := newPKI("operator root")
+	own, err := pki.New("operator root")
 	if err != nil {
 		return "", err
 	}
 	if err := c.trust(ctx, own); err != nil {
 		return "", fmt.Errorf("name the root in the manifest: %w", err)
 	}
-	paths, err := own.files(filepath.Join(c.dir, "pki", "rack-a"), "rack-a.racks.example")
+	paths, err := own.Files(filepath.Join(c.dir, "pki", "rack-a"), "rack-a.racks.example")
 	if err != nil {
 		return "", err
 	}
@@ -188,11 +197,11 @@ func storyX509Join(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	// A foreign CA may have the very same name.
-	foreign, err := newPKI("operator root")
+	foreign, err := pki.New("operator root")
 	if err != nil {
 		return "", err
 	}
-	stolen, err := foreign.files(filepath.Join(c.dir, "pki", "rack-b"), "rack-b.racks.example")
+	stolen, err := foreign.Files(filepath.Join(c.dir, "pki", "rack-b"), "rack-b.racks.example")
 	if err != nil {
 		return "", err
 	}
@@ -399,7 +408,7 @@ func storyRelay(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c.means.note("", "a relay in this process, between the machine and the coordinator")
+	c.means.Note("", "a relay in this process, between the machine and the coordinator")
 	middle := &relay{seed: c.Address()}
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS13})))
 	fealtyv1.RegisterAdmissionServiceServer(server, middle)

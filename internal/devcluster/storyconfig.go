@@ -382,7 +382,7 @@ func storyStolenKey(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("steal the key: %w", err)
 	}
-	c.means.note("", "the key taken from a coordinator's memory; what it signs, verified with a node's files")
+	c.means.Note("", "the key taken from a coordinator's memory; what it signs, verified with a node's files")
 	forged, err := c.forgeRoute(ctx, "node-a", key)
 	if err != nil {
 		return "", fmt.Errorf("forge a snapshot: %w", err)

@@ -106,7 +106,7 @@ func storyLateWrite(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	// What the leader publishes next is held back on its way to the store.
-	c.means.note("", "a commit held back in process, and handed to the store later")
+	c.means.Note("", "a commit held back in process, and handed to the store later")
 	held := w.hold(func(tx store.Tx) bool {
 		return writes("publication/")(tx) && slices.ContainsFunc(tx.If, func(i store.Condition) bool { return i.Key == leaderKey })
 	})
@@ -182,7 +182,7 @@ func storyPeerRecovery(ctx context.Context, c *Cluster) (string, error) {
 		return "", err
 	}
 	keeper := filepath.Join(c.dir, keeperFile)
-	c.means.note("", "the keeper's file moved away")
+	c.means.Note("", "the keeper's file moved away")
 	if err := os.Rename(keeper, keeper+".away"); err != nil {
 		return "", err
 	}
@@ -256,7 +256,7 @@ func (c *Cluster) emptyReplica(name string) error {
 	if err != nil {
 		return err
 	}
-	c.means.note(name, "emptied of its files but its key")
+	c.means.Note(name, "emptied of its files but its key")
 	for _, e := range l {
 		if e.Name() == "enrolment.key" || e.Name() == addressFile {
 			continue

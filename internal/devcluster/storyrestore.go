@@ -34,8 +34,8 @@ func (c *Cluster) Backup(ctx context.Context) (file []byte, err error) {
 		for {
 			part, err := stream.Recv()
 			if errors.Is(err, io.EOF) {
-				if c.heard != nil {
-					c.heard("backup", file)
+				if c.hooks.heard != nil {
+					c.hooks.heard("backup", file)
 				}
 				return nil
 			}
@@ -80,7 +80,7 @@ func (c *Cluster) Restore(ctx context.Context, file []byte) error {
 	if err := c.store.Close(); err != nil {
 		return err
 	}
-	c.means.note("", "the store given up for an empty one")
+	c.means.Note("", "the store given up for an empty one")
 	if c.opts.Store == "" {
 		if err := os.RemoveAll(filepath.Dir(filepath.Join(c.dir, storeFile))); err != nil {
 			return err

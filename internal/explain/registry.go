@@ -1622,16 +1622,18 @@ zombie, or refuses a shard that is in charge: it must not be used.`,
 		Title: "the shard was fenced",
 		What:  "a process of {member|the shard} acts no more: a provider refused it",
 		Why:   "another process with its identity is in charge{process|, so that all it knows is out of date}",
-		Do:    "look for that process first; then start one of the two again, with a folder that no other process has",
-		Exit:  ExitUnhealthy, GRPC: codes.FailedPrecondition,
+		Do: "stop the one that was refused, if the other one is meant; otherwise find that one first, and start one " +
+			"of the two again, with a folder that no other process has",
+		Exit: ExitUnhealthy, GRPC: codes.FailedPrecondition,
 		Page: `
 A shard that was paused, cut off or replaced comes back and believes that it is in charge. Its provider has obeyed
 another process with the same identity since, and refuses it: nothing of what it asked for was done. It acts no more and
 stays up, with ` + "`fealty_shard_fenced`" + ` at 1 and its readiness gone, until it is stopped; then it ends with this
 error. If nobody started another one on purpose, somebody has a copy of its folder, or of its machine.
 
-A shard with ` + "`--agent`" + ` tells the coordinators, while it is there. That is one entry ` + "`shard.fenced`" + ` of the audit log, and
-` + "`fealty status`" + ` says so, with its address and its incarnation, until 24 hours after it told so last.`,
+A shard with ` + "`--agent`" + ` tells the coordinators, while it is there. That is one entry ` + "`shard.fenced`" + `
+of the audit log, and ` + "`fealty status`" + ` says so, with its address and its incarnation, until 24 hours after it
+told so last.`,
 	},
 	{
 		Code:  RecoveryMode,

@@ -166,6 +166,9 @@ var levels = []struct {
 	{"internal/shardrun", 14, "a shard as a process"},
 	{"internal/beside", 14, "what an agent keeps, for a program beside it"},
 	{"internal/cli", 14, "commands"},
+	{"internal/devcluster/means", 0, "texts"},
+	{"internal/devcluster/pki", 2, "certificates, in files"},
+	{"internal/devshard", 14, "shards as programs, each beside an agent"},
 	{"internal/devcluster", 14, "a whole cluster in one process"},
 	{"internal/sim", 14, "whole fleets"},
 	{"internal/layers", 14, "this test"},
@@ -199,6 +202,8 @@ var sameLevel = []struct{ from, to, why string }{
 	{"cmd/fealty", "internal/cli", "main calls it"},
 	{"internal/explain", "internal/wording", "what is known goes into its texts"},
 	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
+	{"internal/devcluster", "internal/devshard", "fealty dev shows shards too"},
+	{"internal/devshard", "internal/beside", "an operator has the identity of a member"},
 	{"internal/cli", "internal/shardrun", "fealty shard runs one"},
 	{"internal/cli", "internal/beside", "a shard and a provider have the identity of a member"},
 }

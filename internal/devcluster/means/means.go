@@ -1,4 +1,7 @@
-package devcluster
+// Package means notes by what a step of the story shows a thing: what was done in place of what
+// happens to machines. It is noted where it is done, so that no step says of itself what it did
+// not do.
+package means
 
 import (
 	"fmt"
@@ -8,20 +11,18 @@ import (
 	"time"
 )
 
-// means notes by what a step of the story shows a thing: what was done in this process in
-// place of what happens to machines. It is noted where it is done, so that no step says of
-// itself what it did not do.
-type means struct {
+// Means are those of one step. The zero value is ready.
+type Means struct {
 	mu   sync.Mutex
 	what []string            // in order; guarded by mu
 	of   map[string][]string // whom each was done to; guarded by mu
 }
 
-// onWire is how a step shows a thing that does nothing of that kind.
-const onWire = "over TLS on loopback, all parts in one process"
+// OnWire is how a step shows a thing that does nothing of that kind.
+const OnWire = "over TLS on loopback, all parts in one process"
 
-// note takes that something was done, to somebody or, with "", to nobody.
-func (m *means) note(who, what string) {
+// Note takes that something was done, to somebody or, with "", to nobody.
+func (m *Means) Note(who, what string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !slices.Contains(m.what, what) {
@@ -35,8 +36,11 @@ func (m *means) note(who, what string) {
 	}
 }
 
-// take returns what was noted since the last call, in words.
-func (m *means) take() string {
+// Passed notes that time was let pass.
+func (m *Means) Passed(d time.Duration) { m.Note("", "clock moved on by "+stretch(d)) }
+
+// Take returns what was noted since the last call, in words.
+func (m *Means) Take() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var out []string
@@ -48,15 +52,9 @@ func (m *means) take() string {
 	}
 	m.what, m.of = nil, nil
 	if out == nil {
-		return onWire
+		return OnWire
 	}
 	return strings.Join(out, "; ")
-}
-
-// pass lets d pass at once, for every part alike.
-func (c *Cluster) pass(d time.Duration) {
-	c.means.note("", "clock moved on by "+stretch(d))
-	c.clock.pass(d)
 }
 
 // stretch is a duration in hours and minutes.

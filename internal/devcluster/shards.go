@@ -1,0 +1,44 @@
+package devcluster
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/devshard"
+)
+
+// besideShards are the shards before a cluster, none of which runs yet.
+func besideShards(c *Cluster) *devshard.Beside {
+	return devshard.New(devshard.Config{
+		Dir: filepath.Join(c.dir, "shards"), Program: c.opts.Program, Admin: c.withAdmin, Await: c.await,
+		Leave: c.StopMember, Note: func(what string) { c.means.Note("", what) }, Log: c.opts.Log,
+		Join: func(ctx context.Context, kind identity.Kind, name string) (string, error) {
+			if _, err := c.joinAs(ctx, kind, name); err != nil {
+				return "", err
+			}
+			if err := c.RunMember(ctx, name); err != nil {
+				return "", err
+			}
+			return c.MemberDir(name), c.AwaitConnected(ctx, name)
+		},
+		Metrics: func() (out []string) {
+			for _, r := range c.running() {
+				out = append(out, r.metrics)
+			}
+			return out
+		},
+	})
+}
+
+// Shards says what shards run, for a person: a name and a sentence each.
+func (c *Cluster) Shards() [][2]string { return c.shards.Describe() }
+
+// shardSteps are the steps of the story that shards show.
+func shardSteps() (out []step) {
+	for _, s := range devshard.Steps() {
+		out = append(out, step{s.ID, s.Expected,
+			func(ctx context.Context, c *Cluster) (string, error) { return c.shards.Tell(ctx, s) }})
+	}
+	return out
+}
