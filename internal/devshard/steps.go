@@ -233,7 +233,12 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if err := other.wake(); err != nil {
+	const moved = `fealty_provider_refused_total{reason="moved"}`
+	counted, err := scrape(ctx, f.provider.metrics)
+	if err == nil {
+		err = other.wake()
+	}
+	if err != nil {
 		return "", err
 	}
 	// It asks the provider or a coordinator first, as it happens.
@@ -243,7 +248,7 @@ func (f *Fleet) domainMove(ctx context.Context) (_ string, err error) {
 		switch said := other.said(); {
 		case err != nil:
 			return false, err
-		case provider[`fealty_provider_refused_total{reason="moved"}`] > 0:
+		case provider[moved] > counted[moved]:
 			heard = "the provider refused what it tried as moved"
 		case strings.Contains(said, "is not this member's any more"):
 			heard = "it heard so from a coordinator before it tried anything"
@@ -510,7 +515,7 @@ func (f *Fleet) staleTerm(ctx context.Context) (_ string, err error) {
 	way.answer = old
 	member.Step(ctx)
 	if !errors.Is(said.err, fence.ErrStaleTerm) {
-		return "", fmt.Errorf("an answer of term %d after term %d was not refused for that: %w", before, now, said.err)
+		return "", fmt.Errorf("an answer of term %d after term %d was not refused for that (%v)", before, now, said.err)
 	}
 	way.answer = &fealtyv1.PollInstructionsResponse{Instructions: old.GetInstructions()}
 	member.Step(ctx)

@@ -145,7 +145,6 @@ func Run(ctx context.Context, cfg Config) (err error) {
 		g.Go(func() error { return untilEnd(ctx, r.domains.holder.Run(ctx)) })
 		g.Go(func() error { return untilEnd(ctx, r.executor.Run(ctx)) })
 		g.Go(func() error { r.handover.Run(ctx); return nil })
-		g.Go(func() error { r.tellFenced(ctx); return nil })
 	}
 	if cfg.Metrics != nil {
 		g.Go(func() error { return r.serveMetrics(ctx) })
@@ -269,6 +268,9 @@ func (r *running) work(ctx context.Context) error {
 		case <-r.shard.Fenced():
 			r.cfg.Log.Error("this shard was fenced, and acts no more: another process with its identity is in charge; "+
 				"look for it before this one is started again", "id", r.cfg.ID.String(), "incident", true)
+			if r.cfg.Coordinators != nil {
+				tellFenced(ctx, r.cfg.Coordinators, r.cfg.ID.Name(), r.sender, r.cfg.Log)
+			}
 		case <-ctx.Done():
 		}
 	})
