@@ -12,7 +12,6 @@ import (
 	"crypto"
 	"crypto/ed25519"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -83,7 +82,7 @@ func (i *Instructions) waiting(ctx context.Context, s *authority.State, below st
 	if err != nil {
 		return nil, i.cfg.Head.StoreError("list the instructions", err)
 	}
-	slices.SortFunc(all, func(a, b record.Versioned[instruction.Order]) int {
+	record.Sort(all, func(a, b *record.Versioned[instruction.Order]) int {
 		return instruction.Compare(a.Value, b.Value)
 	})
 	return all, nil
@@ -168,7 +167,7 @@ func (i *Instructions) Drop(ctx context.Context, s *authority.State) error {
 	if err != nil {
 		return i.cfg.Head.StoreError("list the instructions that ended", err)
 	}
-	slices.SortFunc(all, func(a, b record.Versioned[instruction.Ended]) int {
+	record.Sort(all, func(a, b *record.Versioned[instruction.Ended]) int {
 		return a.Value.EndedAt.Compare(b.Value.EndedAt)
 	})
 	before := i.cfg.Now().Add(-Kept)

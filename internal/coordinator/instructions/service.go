@@ -190,7 +190,7 @@ func (r server) ListInstructions(ctx context.Context,
 	if of := req.GetMember(); of != "" {
 		all = slices.DeleteFunc(all, func(e instruction.Ended) bool { return e.Member != of })
 	}
-	slices.SortFunc(all, func(a, b instruction.Ended) int { return instruction.Compare(b.Order, a.Order) })
+	record.Sort(all, func(a, b *instruction.Ended) int { return instruction.Compare(b.Order, a.Order) })
 	out := &fealtyv1.ListInstructionsResponse{More: len(all) > limit}
 	for _, e := range all[:min(limit, len(all))] {
 		out.Instructions = append(out.Instructions, message(e))

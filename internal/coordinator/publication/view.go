@@ -150,7 +150,7 @@ func (p *View) with(put []Published, drop map[HeaderPath]bool, contents map[stri
 		}
 	}
 	next.Headers = append(next.Headers, put...)
-	slices.SortFunc(next.Headers, func(a, b Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
+	record.Sort(next.Headers, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
 	for _, h := range next.Headers {
 		for _, hash := range []string{h.Header.Content, h.Header.Base} {
 			if raw, ok := contents[hash]; ok {
@@ -227,7 +227,7 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 	if err := c.cfg.Head.ForgedUnder(ctx, s, bad...); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(headers, func(a, b Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
+	record.Sort(headers, func(a, b *Published) int { return compareHeaders(a.HeaderPath, b.HeaderPath) })
 	used := make(map[string]bool)
 	for _, h := range headers {
 		if p.Contents[h.Header.Content] == nil || h.Header.ConfigVersion < p.State.Value.Since {
