@@ -37,8 +37,9 @@ func (b *Beside) start(ctx context.Context) (err error) {
 	return err
 }
 
-// Show starts a fleet that works. Without a program, on a system where none can be shown and in a
-// cluster that admits none it starts nothing, and tells say why.
+// Show starts a fleet that works. Where none can be shown it starts nothing, and tells say why, if
+// there is a program to start: a cluster without shards is worth more than none. The error is that
+// of ctx.
 func (b *Beside) Show(ctx context.Context, say func(string)) error {
 	if b.cfg.Program == "" {
 		return nil
@@ -55,7 +56,11 @@ func (b *Beside) Show(ctx context.Context, say func(string)) error {
 	if err == nil {
 		err = b.fleet.work(ctx)
 	}
-	return err
+	if err != nil {
+		err = errors.Join(err, b.Close())
+		say("warning: no shard runs: " + err.Error())
+	}
+	return ctx.Err()
 }
 
 // Describe says what runs, for a person: a name and a sentence each.
