@@ -2,9 +2,9 @@ package coordinator_test
 
 import (
 	"context"
-	"fmt"
 	"crypto/ed25519"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
