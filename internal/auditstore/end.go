@@ -17,6 +17,8 @@ type End struct {
 	Hash   auditlog.Hash
 	// Broken: it is known, or was found, that something does not follow.
 	Broken bool
+	// Read is how many bytes of entries had to be read to find it.
+	Read int
 
 	chain string
 	note  store.Revision // 0: it has none
@@ -49,6 +51,7 @@ func EndOf(ctx context.Context, st store.Store, chain string, was End) (End, err
 		}
 	}
 	err = tail(ctx, st, chain, end.Number+1, func(e store.Entry, number uint64) bool {
+		end.Read += len(e.Value)
 		decoded, err := auditlog.Decode(e.Key, e.Value)
 		if err != nil || number != end.Number+1 || decoded.Previous != end.Hash {
 			end.Broken = true

@@ -55,7 +55,19 @@ func (l *PerKey) Allow(key string, now time.Time) bool { return l.AllowN(key, no
 
 // AllowN reports whether key may do n more things now, and counts them all if so, or none.
 func (l *PerKey) AllowN(key string, now time.Time, n int) bool {
+	return l.of(key).AllowN(now, n)
+}
+
+// Charge counts n things that key did already, at most what it may do at once: it does nothing more until
+// they are paid for.
+func (l *PerKey) Charge(key string, now time.Time, n int) {
+	l.of(key).ReserveN(now, min(n, l.burst))
+}
+
+// of returns the limit of one key.
+func (l *PerKey) of(key string) *rate.Limiter {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	el, ok := l.keys[key]
 	if ok {
 		l.order.MoveToBack(el)
@@ -68,7 +80,5 @@ func (l *PerKey) AllowN(key string, now time.Time, n int) bool {
 		el = l.order.PushBack(&keyed{key: key, limiter: rate.NewLimiter(l.limit, l.burst)})
 		l.keys[key] = el
 	}
-	limiter := el.Value.(*keyed).limiter
-	l.mu.Unlock()
-	return limiter.AllowN(now, n)
+	return el.Value.(*keyed).limiter
 }

@@ -43,6 +43,8 @@ const (
 	ChainsPerHour  = 60
 	ChainsAtOnce   = 200
 
+	readPerByte = 64 // bytes that are read of the log count as one that is kept
+
 	maxShards = 1 << 12 // whose rates and ends are remembered
 )
 
@@ -106,7 +108,8 @@ func (r journalServer) KeepJournal(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	if size > 0 && !j.bytes.AllowN(path, j.cfg.Now(), size) {
+	// An ask is a byte: whoever has none left reads nothing either.
+	if !j.bytes.AllowN(path, j.cfg.Now(), max(size, 1)) {
 		return nil, explain.New(explain.RateLimited, "what", "the journal of "+path,
 			"limit", fmt.Sprintf("%d bytes a second, %d at once", BytesPerSecond, BytesAtOnce))
 	}
@@ -163,6 +166,9 @@ func (j *Journals) bounded(req *fealtyv1.KeepJournalRequest, id identity.ID) (si
 func (j *Journals) keep(ctx context.Context, s *authority.State, id identity.ID,
 	req *fealtyv1.KeepJournalRequest) (auditstore.End, int, error) {
 	end, err := auditstore.EndOf(ctx, s.Records.Store, req.GetChain(), j.lastOf(record.PathOf(id)))
+	// A chain of which no note is there any more is read whole: asking for one and another again and
+	// again would have the store read all day.
+	j.bytes.Charge(record.PathOf(id), j.cfg.Now(), end.Read/readPerByte)
 	switch {
 	case err != nil:
 		return end, 0, j.cfg.Head.StoreError("read the journal of "+id.Name(), err)

@@ -317,3 +317,40 @@ func TestJournalsAreBounded(t *testing.T) {
 		t.Errorf("%d bytes were kept at once", size)
 	}
 }
+
+// Who asks about long chains of which nothing is remembered has them read at a rate, too.
+func TestAsksAreBounded(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	s := newShard(d, "a")
+	s.padding = 4000
+	var chains []string
+	for i := range 2 {
+		s.chain, s.number, s.previous = s.chain[:len(s.chain)-1]+fmt.Sprint(i), 0, auditlog.Hash{}
+		chains = append(chains, s.chain)
+		for range 19 {
+			d.Advance(time.Second)
+			if _, err := s.asks(request(s.writes(50)...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, key := range d.Store.Keys(auditlog.HeadPrefix + auditlog.WriterOf(s.ID.String())) {
+		d.Store.Remove(key)
+	}
+	asked, was := 0, s.d.Clock()
+	for ; asked < 2000; asked++ {
+		d.Advance(250 * time.Millisecond)
+		if _, err := s.asks(&fealtyv1.KeepJournalRequest{Chain: chains[asked%2]}); err != nil {
+			coordinatortest.WantOnly(t, "too much", err, explain.RateLimited)
+			break
+		}
+	}
+	if asked == 2000 {
+		t.Errorf("in %v %d chains were read", d.Clock().Sub(was), asked)
+	}
+	d.Advance(2 * time.Hour)
+	if got, err := s.asks(&fealtyv1.KeepJournalRequest{Chain: chains[0]}); err != nil || got.GetNumber() != 951 {
+		t.Errorf("later: %v, %v", got, err)
+	}
+}
