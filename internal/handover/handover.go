@@ -3,7 +3,7 @@
 // The journal on the shard's disk comes first: nothing waits for a coordinator. Whenever one can
 // be reached it is given what it does not have yet, in its order, and answers how far it has
 // each chain. So nothing has to be remembered here: a process that starts asks, and an answer that
-// was lost is asked for again. Whoever restored the store from a backup is given again what it lost, as far
+// was lost is asked for again. A store that was restored from a backup is given again what it lost, as far
 // as the journal still has it.
 package handover
 
@@ -55,7 +55,7 @@ type Handover struct {
 
 	given, left prometheus.Counter
 
-	// What it is about; owned by Give.
+	// The state of Give, which owns it.
 	waiting []journal.Record // that the source gave, and no coordinator has for all that is known
 	chain   chain
 	rewound string // the chain for which the source was begun anew

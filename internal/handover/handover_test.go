@@ -175,7 +175,7 @@ func TestJournalReachesTheLog(t *testing.T) {
 	}
 }
 
-// What was written by a process that died before it was given is given by the next one.
+// Entries of a process that died before they were given are given by the next one.
 func TestNextProcessGives(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -207,7 +207,7 @@ func TestLostEntriesAreGivenAgain(t *testing.T) {
 	w.wantAll()
 }
 
-// What the shard had no room to keep until it was given is left out, and said to be; what comes
+// Entries that the shard had no room to keep until they were given are left out, and said to be; what comes
 // after it is given.
 func TestDroppedEntriesAreLeftOut(t *testing.T) {
 	t.Parallel()

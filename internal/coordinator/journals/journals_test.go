@@ -112,7 +112,7 @@ func wantKept(d *coordinatortest.Desk, records ...line) {
 	}
 }
 
-// What a shard wrote down is in the audit log as it is, once, and is vouched for; also by
+// The decisions that a shard wrote down are in the audit log as they are, once, and are vouched for; also by
 // a coordinator that begins meanwhile, and if a call is made again.
 func TestJournalIsKept(t *testing.T) {
 	t.Parallel()
@@ -250,10 +250,10 @@ func TestJournalIsRefused(t *testing.T) {
 		t.Errorf("%d keys, want the %d of before: something of a refused call was kept", now, before)
 	}
 	s.gives(3, good...)
-	// What is there stays, whatever comes in its place.
+	// An entry that is there stays, whatever comes in its place.
 	s.gives(3, records(edited(func(e *auditlog.Entry) { e.Target = "other" }))...)
 	wantKept(d, good...)
-	// What was altered is not written on: a checkpoint would not get past it.
+	// A chain that was altered is not written on: a checkpoint would not get past it.
 	next := s.writes(3)
 	s.gives(6, next...)
 	d.Store.Remove(next[1].key)
@@ -318,7 +318,7 @@ func TestJournalsAreBounded(t *testing.T) {
 	}
 }
 
-// Who asks about long chains of which nothing is remembered has them read at a rate, too.
+// A shard that asks about long chains of which nothing is remembered has them read at a rate, too.
 func TestAsksAreBounded(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
