@@ -362,7 +362,7 @@ func advance(ctx context.Context, st store.Store, h head, limit, limitBytes int)
 		wrong(0, "how far it is behind a checkpoint cannot be read")
 		return next, grew, nil
 	}
-	err := tail(ctx, st, h.chain, max(h.Number, 1), func(e store.Entry, number uint64) bool {
+	_, err := tail(ctx, st, h.chain, max(h.Number, 1), func(e store.Entry, number uint64) bool {
 		if number <= h.Number {
 			if number == h.Number && auditlog.HashOf(e.Key, e.Value) != h.Hash {
 				wrong(number, "it was altered behind a checkpoint")
@@ -392,13 +392,17 @@ func advance(ctx context.Context, st store.Store, h head, limit, limitBytes int)
 }
 
 // tail calls visit for the entries of chain from number on, in their order, until it returns
-// false or there are none.
-func tail(ctx context.Context, st store.Store, chain string, number uint64, visit func(e store.Entry, number uint64) bool) error {
+// false or there are none. It returns how many bytes were read for that.
+func tail(ctx context.Context, st store.Store, chain string, number uint64,
+	visit func(e store.Entry, number uint64) bool) (read int, err error) {
 	for {
 		bucket := auditlog.Bucket(chain, number)
 		l, err := st.List(ctx, bucket)
 		if err != nil {
-			return fmt.Errorf("read a chain of the audit log: %w", err)
+			return read, fmt.Errorf("read a chain of the audit log: %w", err)
+		}
+		for _, e := range l.Entries {
+			read += len(e.Value)
 		}
 		end := (number/auditlog.BucketSize+1)*auditlog.BucketSize - 1
 		full := false
@@ -408,12 +412,12 @@ func tail(ctx context.Context, st store.Store, chain string, number uint64, visi
 				continue
 			}
 			if !visit(e, n) {
-				return nil
+				return read, nil
 			}
 			full = n == end
 		}
 		if !full {
-			return nil
+			return read, nil
 		}
 		number = end + 1
 	}

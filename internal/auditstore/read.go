@@ -62,7 +62,7 @@ func Read(ctx context.Context, st store.Store, since, now time.Time, visit func(
 	}
 	for _, h := range n.heads {
 		var failed error
-		err := tail(ctx, st, h.chain, h.Number+1, func(e store.Entry, _ uint64) bool {
+		_, err := tail(ctx, st, h.chain, h.Number+1, func(e store.Entry, _ uint64) bool {
 			if e.Version > n.revision {
 				return false
 			}
@@ -337,8 +337,21 @@ func Forget(ctx context.Context, st store.Store, conditions []store.Condition) e
 	for batch := range slices.Chunk(old, deleteBatch/2) {
 		tx := store.Tx{ID: store.NewTxID(), If: slices.Clone(conditions)}
 		for _, h := range batch {
-			tx.If = append(tx.If, store.Condition{Key: auditlog.HeadPrefix + h.chain, Version: h.version})
+			// The chain of a shard may have got an entry since the last checkpoint, which finds it by
+			// the note.
+			next := auditlog.Key(h.chain, h.Number+1)
+			switch _, err := st.Get(ctx, next); {
+			case err == nil:
+				continue
+			case !errors.Is(err, store.ErrNotFound):
+				return fmt.Errorf("read an entry of the audit log: %w", err)
+			}
+			tx.If = append(tx.If, store.Condition{Key: auditlog.HeadPrefix + h.chain, Version: h.version},
+				store.Condition{Key: next})
 			tx.Delete = append(tx.Delete, auditlog.HeadPrefix+h.chain)
+		}
+		if len(tx.Delete) == 0 {
+			continue
 		}
 		if _, err := patience.Commit(ctx, st, tx); err != nil {
 			return err

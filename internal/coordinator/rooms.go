@@ -290,7 +290,7 @@ func (c *Coordinator) wire(o own) error {
 	r.Fencing.Instructions = instructions.New(instructions.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
 		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Now: c.now})
 	r.Fencing.Journals = journals.New(journals.Config{Head: r.Head,
-		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Log: c.log, Now: c.now})
+		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Now: c.now, Retention: auditRetention})
 	r.Fencing.Incidents = incidents.New(incidents.Config{Head: r.Head, Each: cfg.Rates.perMember(), Log: c.log,
 		Now: c.now})
 	r.Publication = publication.New(publication.Config{

@@ -58,7 +58,7 @@ type Handover struct {
 	// The state of Give, which owns it.
 	waiting []journal.Record // that the source gave, and no coordinator has for all that is known
 	chain   chain
-	rewound string // the chain for which the source was begun anew
+	rewound bool // the source was begun anew, and not all was given since
 }
 
 // chain is the one that is given now.
@@ -66,6 +66,7 @@ type chain struct {
 	name   string
 	number uint64 // of the last entry that a coordinator has
 	left   bool   // the rest of it is not given
+	over   bool   // it is older than what the log keeps
 }
 
 // New returns a handover that gave nothing yet.
@@ -116,20 +117,47 @@ func (h *Handover) Give(ctx context.Context) (more bool, err error) {
 			h.cfg.Log.Error("a part of the journal cannot be read, and is not given to the audit log", "err", err)
 			return true, nil
 		}
-		if err != nil || len(h.waiting) == 0 {
+		if err != nil {
 			return false, err
+		}
+		if len(h.waiting) == 0 {
+			h.rewound = false
+			return false, nil
 		}
 	}
 	name, _, _ := auditlog.ParseKey(h.waiting[0].Key) // a record has one
 	if name != h.chain.name {
+		if lost, err := h.lost(ctx); lost || err != nil {
+			return true, err
+		}
 		h.chain = chain{name: name}
-		return true, h.ask(ctx, nil)
+		return true, h.look(ctx)
 	}
 	batch := h.next()
 	if len(batch) == 0 {
 		return true, nil
 	}
-	return true, h.ask(ctx, batch)
+	return true, h.give(ctx, batch)
+}
+
+// lost looks whether coordinators still have of a chain what they had when it went on to another one, and
+// begins anew if not: a store that was restored meanwhile lost it.
+func (h *Handover) lost(ctx context.Context) (bool, error) {
+	if h.rewound || h.chain.over || h.chain.left || h.chain.number == 0 {
+		return false, nil
+	}
+	resp, err := h.call(ctx, &fealtyv1.KeepJournalRequest{Chain: h.chain.name})
+	if err != nil || resp.GetOver() || resp.GetNumber() >= h.chain.number {
+		return false, err
+	}
+	h.rewind()
+	return true, nil
+}
+
+// rewind gives all again from the oldest record on: once, until all was given.
+func (h *Handover) rewind() {
+	h.waiting, h.chain, h.rewound = nil, chain{}, true
+	h.cfg.Source.Rewind()
 }
 
 // next drops what a coordinator has of the chain, and returns those that come next of it: one
@@ -141,6 +169,7 @@ func (h *Handover) next() (batch []journal.Record) {
 		case name != h.chain.name:
 			h.waiting = h.waiting[i:]
 			return h.waiting[:0]
+		case h.chain.over:
 		case h.chain.left:
 			h.left.Inc()
 		case number > h.chain.number:
@@ -157,43 +186,55 @@ func (h *Handover) next() (batch []journal.Record) {
 	return nil
 }
 
-// ask gives a batch, or asks how far the chain is there if that is empty.
-func (h *Handover) ask(ctx context.Context, batch []journal.Record) error {
+// look asks how far the chain is there.
+func (h *Handover) look(ctx context.Context) error {
+	resp, err := h.call(ctx, &fealtyv1.KeepJournalRequest{Chain: h.chain.name})
+	switch {
+	case status.Code(err) == codes.InvalidArgument:
+		h.leave("it was refused", "err", err)
+	case err != nil:
+		h.chain = chain{} // it is asked for again
+		return err
+	default:
+		h.chain.number, h.chain.over = resp.GetNumber(), resp.GetOver()
+	}
+	return nil
+}
+
+func (h *Handover) call(ctx context.Context, req *fealtyv1.KeepJournalRequest) (*fealtyv1.KeepJournalResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return h.service.KeepJournal(ctx, req)
+}
+
+// give gives a batch of the chain, whose records follow one another.
+func (h *Handover) give(ctx context.Context, batch []journal.Record) error {
 	req := &fealtyv1.KeepJournalRequest{Chain: h.chain.name}
-	for i, r := range batch {
-		if i == 0 {
-			_, req.First, _ = auditlog.ParseKey(r.Key)
-		}
+	_, req.First, _ = auditlog.ParseKey(batch[0].Key)
+	for _, r := range batch {
 		req.Entries = append(req.Entries, []byte(r.Value))
 	}
-	calling, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	resp, err := h.service.KeepJournal(calling, req)
-	if code := status.Code(err); code == codes.InvalidArgument {
+	resp, err := h.call(ctx, req)
+	if status.Code(err) == codes.InvalidArgument {
 		// Asking again would change nothing, and what comes after it has to be given all the same.
 		h.leave("it was refused", "err", err)
 		return nil
 	}
 	if err != nil {
-		if len(batch) == 0 {
-			h.chain = chain{} // it is asked for again
-		}
 		return err
 	}
-	if len(batch) == 0 {
-		h.chain.number = resp.GetNumber()
+	if resp.GetOver() {
+		h.chain.over = true
 		return nil
 	}
 	last := req.GetFirst() + uint64(len(batch)) - 1
 	switch number := resp.GetNumber(); {
+	case number+1 < req.GetFirst() && h.rewound:
+		h.leave("some before it were dropped here", "there up to", number, "next here", req.GetFirst())
+		return nil
 	case number+1 < req.GetFirst():
 		// A store that went back lost some, and here they may still be.
-		if h.rewound == h.chain.name {
-			h.leave("some before it were dropped here", "there up to", number, "next here", req.GetFirst())
-			return nil
-		}
-		h.waiting, h.chain, h.rewound = nil, chain{}, h.chain.name
-		h.cfg.Source.Rewind()
+		h.rewind()
 		return nil
 	case number >= req.GetFirst() && number <= last:
 		// The coordinator has what is here, or another process wrote as this one.

@@ -1,7 +1,9 @@
 package handover_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -75,7 +77,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) begin() {
 	w.t.Helper()
 	j, err := journal.Open(journal.Options{Files: w.disk.FS(), Dir: "journal", Actor: w.id.String(),
-		Writer: auditlog.WriterOf(w.id.String()), Segments: 4, Now: func() time.Time { return w.now }})
+		Writer: auditlog.WriterOf(w.id.String()), Segments: 6, Now: func() time.Time { return w.now }})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -131,6 +133,18 @@ func (w *world) kept() map[string]string {
 		out[e.Key] = string(e.Value)
 	}
 	return out
+}
+
+// forget has the store lose what it has of the shard.
+func (w *world) forget() {
+	w.t.Helper()
+	tx := store.Tx{ID: store.NewTxID()}
+	for key := range w.kept() {
+		tx.Delete = append(tx.Delete, key)
+	}
+	if _, err := w.f.Store.Commit(w.t.Context(), tx); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // wantAll wants the audit log to have all that the journal has, and no more.
@@ -194,14 +208,7 @@ func TestLostEntriesAreGivenAgain(t *testing.T) {
 	w := newWorld(t)
 	w.decides(3, 0)
 	w.gives()
-	var tx store.Tx
-	tx.ID = store.NewTxID()
-	for key := range w.kept() {
-		tx.Delete = append(tx.Delete, key)
-	}
-	if _, err := w.f.Store.Commit(t.Context(), tx); err != nil {
-		t.Fatal(err)
-	}
+	w.forget()
 	w.decides(2, 0)
 	w.gives()
 	w.wantAll()
@@ -215,7 +222,7 @@ func TestDroppedEntriesAreLeftOut(t *testing.T) {
 	w.decides(2, 0)
 	w.gives()
 	first := len(w.kept())
-	w.decides(1200, 1000) // above four segments
+	w.decides(1500, 1000) // above six segments
 	w.gives()
 	if n := len(w.kept()); n != first {
 		t.Errorf("the log has %d entries of a chain of which some are gone, want %d", n, first)
@@ -259,4 +266,90 @@ func TestAnotherEntryIsAnIncident(t *testing.T) {
 	if !strings.Contains(w.log.String(), "another entry in its place") || !strings.Contains(w.log.String(), "incident=true") {
 		t.Errorf("nothing says so: %s", w.log.String())
 	}
+}
+
+// A chain that began before the log's retention is not given, and that is no error; what comes after it
+// is.
+func TestOldChainsAreOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.now = w.now.Add(-90 * 24 * time.Hour)
+	w.decides(3, 0)
+	w.restart()
+	w.now = w.f.Clock()
+	w.restart()
+	w.decides(2, 0)
+	w.gives()
+	if n := len(w.kept()); n != 3 || w.log.Len() > 0 {
+		t.Errorf("the log has %d entries, want the 3 of now\n%s", n, w.log.String())
+	}
+}
+
+// Gaps in two chains end: each of them is left out, and all after them is given.
+func TestTwoGapsEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.decides(800, 1000) // of which the beginning is dropped by what comes
+	w.restart()
+	w.decides(400, 1000)
+	w.restart()
+	w.decides(2, 0)
+	segments := w.segments()
+	middle := segments[len(segments)-3] // of three of the second process
+	w.disk.Put(middle, []byte("garbage\n"))
+	w.gives()
+	if n := strings.Count(w.log.String(), "were dropped here"); n != 2 {
+		t.Errorf("%d gaps were met, want 2\n%s", n, w.log.String())
+	}
+	kept := w.kept()
+	for i := range 3 {
+		if _, there := kept[w.lastKey(i)]; !there {
+			t.Errorf("entry %d of the last process is not there", i+1)
+		}
+	}
+}
+
+// segments are the files of the journal, in their order.
+func (w *world) segments() (out []string) {
+	w.t.Helper()
+	names, err := w.disk.FS().ReadDir("journal")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, ".jsonl") {
+			out = append(out, "journal/"+name)
+		}
+	}
+	return out
+}
+
+// lastKey is where entry i of the newest chain stands, from 0.
+func (w *world) lastKey(i int) string {
+	w.t.Helper()
+	segments := w.segments()
+	data, err := w.disk.FS().ReadFile(segments[len(segments)-1], journal.MaxSegmentBytes)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var r journal.Record
+	if err := json.NewDecoder(bytes.NewReader(data)).Decode(&r); err != nil {
+		w.t.Fatal(err)
+	}
+	chain, _, _ := auditlog.ParseKey(r.Key)
+	return auditlog.Key(chain, uint64(i)+1)
+}
+
+// A store that lost a chain is given it again, too if the shard went on to another one meanwhile.
+func TestLostChainIsGivenAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.decides(3, 0)
+	w.gives()
+	w.forget()
+	w.now = w.now.Add(auditlog.MaxChainAge)
+	w.decides(2, 0)
+	w.now = w.f.Clock()
+	w.gives()
+	w.wantAll()
 }

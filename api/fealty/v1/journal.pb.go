@@ -89,7 +89,10 @@ type KeepJournalResponse struct {
 	// The last entry of the chain that is there; 0: none is.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
 	// Its hash: 32 bytes, or empty if none is.
-	Hash          []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	Hash []byte `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
+	// The chain began before the audit log's retention: nothing of it is kept any more, and nothing
+	// was kept now.
+	Over          bool `protobuf:"varint,3,opt,name=over,proto3" json:"over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -138,6 +141,13 @@ func (x *KeepJournalResponse) GetHash() []byte {
 	return nil
 }
 
+func (x *KeepJournalResponse) GetOver() bool {
+	if x != nil {
+		return x.Over
+	}
+	return false
+}
+
 var File_fealty_v1_journal_proto protoreflect.FileDescriptor
 
 const file_fealty_v1_journal_proto_rawDesc = "" +
@@ -146,10 +156,11 @@ const file_fealty_v1_journal_proto_rawDesc = "" +
 	"\x12KeepJournalRequest\x12\x14\n" +
 	"\x05chain\x18\x01 \x01(\tR\x05chain\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x12\x18\n" +
-	"\aentries\x18\x03 \x03(\fR\aentries\"A\n" +
+	"\aentries\x18\x03 \x03(\fR\aentries\"U\n" +
 	"\x13KeepJournalResponse\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
-	"\x04hash\x18\x02 \x01(\fR\x04hash2\xd4\x01\n" +
+	"\x04hash\x18\x02 \x01(\fR\x04hash\x12\x12\n" +
+	"\x04over\x18\x03 \x01(\bR\x04over2\xd4\x01\n" +
 	"\x0eJournalService\x12\xc1\x01\n" +
 	"\vKeepJournal\x12\x1d.fealty.v1.KeepJournalRequest\x1a\x1e.fealty.v1.KeepJournalResponse\"s\xea\xe0\x18o\n" +
 	"\x05shard*fa shard writes down what it itself did: its chains are named after it, and no entry says another actorB4Z2github.com/fealty-io/fealty/api/fealty/v1;fealtyv1b\x06proto3"

@@ -12,7 +12,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -48,15 +47,19 @@ const (
 	maxShards = 1 << 12 // whose rates and ends are remembered
 )
 
-// maxAhead is how much later than now, by the clock of a coordinator, a chain may have begun.
-const maxAhead = 5 * time.Minute
+// MaxAhead is how much later than now, by the clock of a coordinator, a chain may have begun. It is less
+// than what auditlog.Heads lets clocks differ: the names of chains say which of them a checkpoint can still
+// tell of.
+const MaxAhead = time.Hour
 
 // Config is what Journals are made of.
 type Config struct {
 	Head   *authority.Head
 	Asking membership.Asking
-	Log    *slog.Logger
 	Now    func() time.Time
+
+	// Retention is how long the log keeps an entry.
+	Retention time.Duration
 }
 
 // Journals serve JournalService. Make them with [New].
@@ -64,6 +67,7 @@ type Journals struct {
 	cfg    Config
 	bytes  *flowcontrol.PerKey
 	chains *flowcontrol.PerKey
+	turns  *flowcontrol.Locks // of shards: what one call reads counts before the next one reads
 	kept   prometheus.Counter
 
 	mu   sync.Mutex
@@ -77,7 +81,7 @@ func New(cfg Config) *Journals {
 		chains: flowcontrol.NewPerKey(ChainsPerHour/3600., ChainsAtOnce, maxShards),
 		kept: prometheus.NewCounter(prometheus.CounterOpts{Name: "fealty_journal_entries_total",
 			Help: "Entries of the journals of shards that were put into the audit log."}),
-		ends: make(map[string]auditstore.End)}
+		turns: flowcontrol.NewLocks(), ends: make(map[string]auditstore.End)}
 }
 
 // RegisterMetrics registers what it counts.
@@ -108,6 +112,14 @@ func (r journalServer) KeepJournal(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
+	if began := auditlog.Began(req.GetChain()); j.cfg.Now().Sub(began) > j.cfg.Retention-2*MaxAhead {
+		return &fealtyv1.KeepJournalResponse{Over: true}, nil
+	}
+	release, err := j.turns.Lock(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	// An ask is a byte: whoever has none left reads nothing either.
 	if !j.bytes.AllowN(path, j.cfg.Now(), max(size, 1)) {
 		return nil, explain.New(explain.RateLimited, "what", "the journal of "+path,
@@ -115,8 +127,9 @@ func (r journalServer) KeepJournal(ctx context.Context,
 	}
 	var end auditstore.End
 	var kept int
+	var counted bool // that a chain is noted
 	err = j.cfg.Head.Transact(ctx, "the journal of "+path, func(s *authority.State) (err error) {
-		end, kept, err = j.keep(ctx, s, id, req)
+		end, kept, err = j.keep(ctx, s, id, req, &counted)
 		return err
 	})
 	if err != nil {
@@ -143,8 +156,7 @@ func (j *Journals) bounded(req *fealtyv1.KeepJournalRequest, id identity.ID) (si
 		return 0, field("chain", "it is no name of a chain of the audit log")
 	case auditlog.ChainWriter(chain) != auditlog.WriterOf(id.String()):
 		return 0, field("chain", "it is not named after %s", id)
-	case auditlog.Began(chain).After(j.cfg.Now().Add(maxAhead)):
-		// The names of chains say which of them a checkpoint can still tell of.
+	case auditlog.Began(chain).After(j.cfg.Now().Add(MaxAhead)):
 		return 0, field("chain", "it began at %s, which is not yet: is the clock of %s right?",
 			auditlog.Began(chain).UTC().Format(time.RFC3339), id.Name())
 	case len(req.GetEntries()) > MaxEntries:
@@ -163,8 +175,8 @@ func (j *Journals) bounded(req *fealtyv1.KeepJournalRequest, id identity.ID) (si
 
 // keep puts those entries into the log that follow what is there, all of them or none. It
 // returns how far the chain goes then.
-func (j *Journals) keep(ctx context.Context, s *authority.State, id identity.ID,
-	req *fealtyv1.KeepJournalRequest) (auditstore.End, int, error) {
+func (j *Journals) keep(ctx context.Context, s *authority.State, id identity.ID, req *fealtyv1.KeepJournalRequest,
+	counted *bool) (auditstore.End, int, error) {
 	end, err := auditstore.EndOf(ctx, s.Records.Store, req.GetChain(), j.lastOf(record.PathOf(id)))
 	// A chain of which no note is there any more is read whole: asking for one and another again and
 	// again would have the store read all day.
@@ -177,10 +189,12 @@ func (j *Journals) keep(ctx context.Context, s *authority.State, id identity.ID,
 	case len(req.GetEntries()) == 0, req.GetFirst() != end.Number+1:
 		return end, 0, nil
 	}
-	if req.GetFirst() == 1 && !j.chains.Allow(record.PathOf(id), j.cfg.Now()) {
-		return end, 0, explain.New(explain.RateLimited, "what", "a new chain of the journal of "+id.Name(),
+	// Each chain that is noted is looked at with each checkpoint, be it new or one that was forgotten.
+	if !end.Noted() && !*counted && !j.chains.Allow(record.PathOf(id), j.cfg.Now()) {
+		return end, 0, explain.New(explain.RateLimited, "what", "one more chain of the journal of "+id.Name(),
 			"limit", fmt.Sprintf("%d an hour, %d at once", ChainsPerHour, ChainsAtOnce))
 	}
+	*counted = *counted || !end.Noted()
 	conditions, put, err := end.Follow(j.cfg.Now())
 	if err != nil {
 		return end, 0, err

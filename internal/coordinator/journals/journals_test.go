@@ -214,7 +214,7 @@ func TestJournalIsRefused(t *testing.T) {
 			r.Chain = strings.TrimPrefix(d.Store.Keys(auditlog.HeadPrefix)[0], auditlog.HeadPrefix)
 		}), "not named after"},
 		{"a chain that is not yet", with(func(r *fealtyv1.KeepJournalRequest) {
-			r.Chain = fmt.Sprintf("%s/%020d-00000000", writer, d.Clock().Add(6*time.Minute).UnixNano())
+			r.Chain = fmt.Sprintf("%s/%020d-00000000", writer, d.Clock().Add(journals.MaxAhead+time.Minute).UnixNano())
 		}), "is the clock of a right"},
 		{"no number", with(func(r *fealtyv1.KeepJournalRequest) { r.First = 0 }), "first"},
 		{"a number above all", with(func(r *fealtyv1.KeepJournalRequest) { r.First = 1 << 40 }), "first"},
@@ -353,4 +353,80 @@ func TestAsksAreBounded(t *testing.T) {
 	if got, err := s.asks(&fealtyv1.KeepJournalRequest{Chain: chains[0]}); err != nil || got.GetNumber() != 951 {
 		t.Errorf("later: %v, %v", got, err)
 	}
+}
+
+// Chains come at a rate, and so do those of which the note is gone: each is looked at with each checkpoint.
+func TestChainsAreBounded(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	s := newShard(d, "a")
+	stem := s.chain[:len(s.chain)-8]
+	begin := func(i int) {
+		s.chain, s.number, s.previous = fmt.Sprintf("%s%08d", stem, i), 0, auditlog.Hash{}
+	}
+	for i := range journals.ChainsAtOnce {
+		d.Advance(250 * time.Millisecond)
+		begin(i)
+		s.gives(1, s.writes(0)...)
+	}
+	last := *s
+	d.Store.Remove(auditlog.HeadPrefix + last.chain)
+	for { // what the time above gave it
+		d.Advance(250 * time.Millisecond)
+		begin(int(d.Clock().UnixNano() % 1e8))
+		if _, err := s.asks(request(s.writes(0)...)); err != nil {
+			coordinatortest.WantOnly(t, "one chain more", err, explain.RateLimited)
+			break
+		}
+	}
+	next := last.writes(1)
+	_, err := last.asks(request(next...))
+	coordinatortest.WantOnly(t, "a chain that was forgotten", err, explain.RateLimited)
+	d.Advance(time.Hour)
+	last.gives(2, next...)
+}
+
+// A chain that is older than what the log keeps is over: entries that were removed do not come back, and
+// nobody is told that they were altered.
+func TestJournalIsOver(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	s := newShard(d, "a")
+	first := s.writes(3)
+	s.gives(4, first...)
+	d.Advance(90 * 24 * time.Hour)
+	got, err := s.asks(request(s.writes(1)...))
+	if err != nil || !got.GetOver() || got.GetNumber() != 0 {
+		t.Errorf("%v, %v, want it to be over", got, err)
+	}
+	if keys := d.Store.Keys(auditlog.ChainPrefix + s.chain); len(keys) != len(first) {
+		t.Errorf("something was kept: %v", keys)
+	}
+}
+
+// The note of a chain stays while the chain has an entry that is behind no checkpoint, however long it
+// had none: the next checkpoint would not find it.
+func TestNoteStaysForWhatIsNew(t *testing.T) {
+	t.Parallel()
+	d := coordinatortest.PoolDesk(t)
+	s := newShard(d, "a")
+	first := s.writes(3)
+	s.gives(4, first...)
+	wantKept(d, first...)
+	for range 4 {
+		d.Advance(7 * time.Hour)
+		d.Joined(fmt.Sprint("n", d.Clock().Unix()))
+		desktest.Checkpointed(d)
+	}
+	next := s.writes(1)
+	s.gives(5, next...)
+	if err := d.C.Rooms().Audit.Drop(t.Context(), d.State(), d.Clock().Add(-90*24*time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if keys := d.Store.Keys(auditlog.HeadPrefix + s.chain); len(keys) != 1 {
+		t.Errorf("the note is gone: %v", keys)
+	}
+	more := s.writes(1)
+	s.gives(6, more...)
+	wantKept(d, slices.Concat(first, next, more)...)
 }

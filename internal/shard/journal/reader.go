@@ -85,11 +85,17 @@ func (r *Reader) take(data []byte, records, size int) (out []Record, err error) 
 		if line++; line <= r.lines {
 			continue
 		}
+		if len(out) == records {
+			break
+		}
 		record, err := parse(r.segment, line, text)
+		if err != nil && len(out) > 0 {
+			break // the next call tells of it
+		}
 		if err != nil {
 			return nil, err
 		}
-		if size -= len(record.Value); len(out) == records || len(out) > 0 && size < 0 {
+		if size -= len(record.Value); len(out) > 0 && size < 0 {
 			break
 		}
 		out = append(out, record)

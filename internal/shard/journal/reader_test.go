@@ -135,7 +135,21 @@ func TestReaderGoesOnAfterDamage(t *testing.T) {
 	if _, err := reader.Next(10, 1000); !errors.Is(err, journal.ErrBroken) {
 		t.Fatalf("%v, want one that says it is broken", err)
 	}
-	if got, err := reader.Next(10, 1000); err != nil || len(got) != 2 {
+	got, err := reader.Next(10, 1000)
+	if err != nil || len(got) != 2 {
 		t.Fatalf("%v, %v, want both records", got, err)
+	}
+	// Records before the damage are read.
+	data, err := disk.FS().ReadFile("j/0000000002.jsonl", 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk.Put("j/0000000001.jsonl", append(data, "garbage\n"...))
+	reader.Rewind()
+	for _, want := range []int{2, 0, 2} {
+		got, err := reader.Next(10, 1000)
+		if len(got) != want || (want == 0) != errors.Is(err, journal.ErrBroken) {
+			t.Fatalf("%v, %v, want %d records", got, err, want)
+		}
 	}
 }
