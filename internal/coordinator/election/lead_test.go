@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -579,12 +580,31 @@ func TestLosingReadinessHandsOver(t *testing.T) {
 	all := desktest.CoordinatorsWith(t, nil, longLease)
 	leader, term, others := desktest.AwaitLeader(t, all...)
 	s := leader.C.Rooms().Head.State()
-	leader.C.Rooms().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
-	leader.C.Rooms().Head.Put(leader.C.Rooms().Head.State(), time.Time{})
+	unready := func() {
+		leader.C.Rooms().Head.Put(authority.Recovering(s, errors.New("test")), time.Time{})
+		leader.C.Rooms().Head.Put(leader.C.Rooms().Head.State(), time.Time{})
+	}
+	unready()
 	if _, _, ok := leader.C.Rooms().Election.Leading(); ok {
 		t.Error("it leads in recovery mode")
 	}
+	// One that is ready again before it handed over leads on, so it does not come to that.
+	held, release := context.WithCancel(t.Context())
+	defer release()
+	var kept sync.WaitGroup
+	kept.Go(func() {
+		for {
+			select {
+			case <-held.Done():
+				return
+			case <-time.After(time.Millisecond):
+				unready()
+			}
+		}
+	})
 	_, next, _ := desktest.AwaitLeader(t, others...)
+	release()
+	kept.Wait()
 	if next <= term {
 		t.Errorf("term %d comes after %d", next, term)
 	}

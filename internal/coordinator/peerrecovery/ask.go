@@ -2,6 +2,7 @@ package peerrecovery
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -230,15 +231,21 @@ func (c *PeerRecovery) FromPeers(ctx context.Context, loaded *history.History) (
 	if found < 0 && errors.Is(ctx.Err(), context.Canceled) {
 		return nil, ctx.Err()
 	}
-	silent := make(map[string]bool)
-	if before := c.silent.Load(); before != nil {
+	heard := make(map[string]answered)
+	if before := c.heard.Load(); before != nil {
 		for _, addr := range peers {
-			silent[addr] = (*before)[addr]
+			heard[addr] = (*before)[addr]
 		}
 	}
 	for _, x := range results {
-		if !x.cut {
-			silent[x.addr] = x.err != nil && x.step == StepProof
+		switch {
+		case x.err == nil:
+			heard[x.addr] = gave
+		case x.cut: // it may have been about to answer
+		case x.step == StepProof:
+			heard[x.addr] = provedNothing
+		default:
+			heard[x.addr] = refused
 		}
 		if x.err == nil || x.cut && found >= 0 {
 			continue
@@ -247,7 +254,7 @@ func (c *PeerRecovery) FromPeers(ctx context.Context, loaded *history.History) (
 		c.peerFailed(ctx, f)
 		failed = append(failed, f)
 	}
-	c.silent.Store(&silent)
+	c.heard.Store(&heard)
 	switch {
 	case found >= 0:
 		x := results[found]
@@ -260,6 +267,15 @@ func (c *PeerRecovery) FromPeers(ctx context.Context, loaded *history.History) (
 	}
 	return nil, failed
 }
+
+// answered is what a peer did when it was asked last; who has a lower one is asked earlier.
+type answered int
+
+const (
+	gave          answered = iota - 1
+	refused                // as good as one that was not asked yet
+	provedNothing          // gone without a trace, it may be
+)
 
 // asked is what came of one peer.
 type asked struct {
@@ -348,8 +364,8 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 
 // peers returns whom to ask, each once, without this coordinator: those that said that
 // they are ready, then those that are configured, then the others that said where they
-// are; and after all of these who proved nothing when it was asked last. What could not
-// be resolved is a failure of its own.
+// are. Before all of these come who gave when they were asked last, and after them who
+// proved nothing then. What could not be resolved is a failure of its own.
 func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed Errors) {
 	own := append(slices.Clone(c.cfg.Addresses), c.cfg.ListensAt)
 	add := func(addr string) {
@@ -391,16 +407,8 @@ func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []s
 		}
 	}
 	announced(false)
-	if silent := c.silent.Load(); silent != nil {
-		slices.SortStableFunc(out, func(a, b string) int {
-			switch {
-			case (*silent)[a] == (*silent)[b]:
-				return 0
-			case (*silent)[b]:
-				return -1
-			}
-			return 1
-		})
+	if heard := c.heard.Load(); heard != nil {
+		slices.SortStableFunc(out, func(a, b string) int { return cmp.Compare((*heard)[a], (*heard)[b]) })
 	}
 	return out[:min(len(out), MaxPeers)], failed
 }

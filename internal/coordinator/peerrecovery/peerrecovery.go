@@ -62,7 +62,7 @@ type PeerRecovery struct {
 	metrics *metrics
 
 	peerCalls *flowcontrol.Limiter
-	silent    atomic.Pointer[map[string]bool] // peers by address: whether they proved nothing when asked last
+	heard     atomic.Pointer[map[string]answered] // peers by address
 }
 
 // New returns a PeerRecovery. It asks nobody yet.
