@@ -186,3 +186,83 @@ func TestRefusedIsNotDone(t *testing.T) {
 		t.Errorf("without a grant: %v is %v", err, execution.Classify(err))
 	}
 }
+
+// A read is not fenced, so that a zombie reads too, and late: what it decides on that is
+// refused when it acts, whatever the machine is by then.
+func TestDecidedOnAnOldListing(t *testing.T) {
+	t.Parallel()
+	s := &shelf{machines: make(map[string]provider.Machine)}
+	for _, id := range []string{"a", "b", "c", "d"} {
+		s.machines[id] = provider.Machine{ID: id, Profile: "web", State: provider.Idle}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- provider.Serve(ctx, l, provider.Config{Machines: s, Insecure: true,
+			Marks: fence.InMemory(fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true}))})
+	}()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	at := func(life uint32) *remote.Provider {
+		sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(life, 1), Incarnation: fence.NewIncarnation()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := provider.Dial(provider.ClientConfig{Target: l.Addr().String(), Sender: sender, Insecure: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		return remote.New(client)
+	}
+	order := func(id, tenant string) execution.Order {
+		return execution.Order{Machine: inventory.Key{Provider: "p", ID: id}, Tenant: tenant, Priority: 1}
+	}
+	successor := at(2)
+	// Each process has read once, before its successor acts, and acts afterwards: on a machine that
+	// is another one's by then, on one that was given back, and on one as it was.
+	zombies := make(map[string]func(*remote.Provider) error)
+	zombies["a"] = func(p *remote.Provider) error { return p.Configure(t.Context(), order("a", "blue")) }
+	zombies["b"] = func(p *remote.Provider) error { return p.Delete(t.Context(), order("b", "")) }
+	zombies["c"] = func(p *remote.Provider) error { return p.Configure(t.Context(), order("c", "blue")) }
+	zombies["d"] = func(p *remote.Provider) error { return p.Drain(t.Context(), order("d", "")) }
+	processes := make(map[string]*remote.Provider)
+	for id := range zombies {
+		processes[id] = at(1)
+		if l, err := processes[id].List(t.Context(), ""); err != nil || len(l.Machines) != 4 ||
+			l.Machines[0].State != inventory.Idle {
+			t.Fatalf("%+v, %v", l, err)
+		}
+	}
+	for _, err := range []error{
+		successor.Configure(t.Context(), order("a", "red")), successor.Configure(t.Context(), order("b", "red")),
+		successor.Drain(t.Context(), order("b", "")), successor.Configure(t.Context(), order("d", "red")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	before, err := successor.List(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, act := range zombies {
+		if err := act(processes[id]); execution.Classify(err) != execution.Fenced {
+			t.Errorf("%s: %v", id, err)
+		}
+		if _, err := processes[id].List(t.Context(), ""); err != nil {
+			t.Errorf("it may not read any more: %v", err)
+		}
+	}
+	if after, err := successor.List(t.Context(), ""); err != nil || !slices.Equal(after.Machines, before.Machines) {
+		t.Errorf("the machines are %+v, and were %+v (%v)", after.Machines, before.Machines, err)
+	}
+}
