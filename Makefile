@@ -25,7 +25,7 @@ help:
 	@echo 'make clean     remove bin'
 
 build:
-	CGO_ENABLED=0 go build -tags grpcnotrace -trimpath -o bin/fealty ./cmd/fealty
+	CGO_ENABLED=0 go build -tags grpcnotrace,nethttpomithttp2 -trimpath -o bin/fealty ./cmd/fealty
 
 run: build
 	./bin/fealty dev --data .fealty-dev

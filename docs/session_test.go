@@ -214,7 +214,7 @@ var (
 
 // product is the build that tools/lint.sh makes too, with CGO_ENABLED=0: what one of
 // them compiled, the others find in Go's build cache.
-var product = []string{"build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace"}
+var product = []string{"build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,nethttpomithttp2"}
 
 // programs makes the folder to put first in PATH, once: with fealty as it is built for use,
 // without the race detector, with which these tests may be. FEALTY_TEST_PROGRAM names one

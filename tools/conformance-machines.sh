@@ -52,7 +52,7 @@ clean() {
 trap clean EXIT
 
 export CGO_ENABLED=0
-go build -tags grpcnotrace -trimpath -o "$folder/fealty" ./cmd/fealty
+go build -tags grpcnotrace,nethttpomithttp2 -trimpath -o "$folder/fealty" ./cmd/fealty
 go build -o "$folder/provider" ./examples/provider-podman
 mkdir "$folder/image" "$folder/marks"
 go build -o "$folder/image/machine" ./examples/provider-podman/machine

@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 # compiled the next finds in Go's build cache; tools/build.sh, tools/etcd.sh and the
 # tests that need a binary build with the same settings. The race detector's build in
 # tools/test.sh is the only other one.
-export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -trimpath -tags=grpcnotrace"
+export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -trimpath -tags=grpcnotrace,nethttpomithttp2"
 
 failed=()
 check() { # NAME COMMAND…

@@ -95,7 +95,7 @@ uninstrumented=(modernc.org/sqlite/lib modernc.org/libc/... modernc.org/memory c
   github.com/goccy/go-yaml/{ast,lexer,parser,scanner,token} github.com/go-json-experiment/json/{jsontext,internal/jsonwire}
   encoding/{asn1,base64,hex} golang.org/x/net/http2/hpack)
 
-product() { CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -tags=grpcnotrace" go "$@"; }
+product() { CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -buildvcs=false -trimpath -tags=grpcnotrace,nethttpomithttp2" go "$@"; }
 
 built=$(mktemp -d)
 trap 'rm -rf "$built" ${files:+"$files"}' EXIT

@@ -106,7 +106,7 @@ var program = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(programDir, "fealty")
 	// With these flags what tools/lint.sh and the tests of docs compiled is found in Go's
 	// build cache.
-	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-o", path, ".")
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,nethttpomithttp2", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the program: %w\n%s", err, said)

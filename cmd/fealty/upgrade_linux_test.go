@@ -51,7 +51,7 @@ var previous = sync.OnceValues(func() (string, error) {
 		return "", fmt.Errorf("unpack commit %s: %w\n%s", previousCommit, err, out)
 	}
 	path := filepath.Join(dir, "bin", "fealty")
-	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-o", path, "./cmd/fealty")
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,nethttpomithttp2", "-o", path, "./cmd/fealty")
 	build.Dir = dir
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {

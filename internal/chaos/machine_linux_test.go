@@ -24,7 +24,7 @@ var program = sync.OnceValues(func() (string, error) {
 		return made, nil
 	}
 	path := filepath.Join(scratch, "fealty")
-	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-o", path, "../../cmd/fealty")
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,nethttpomithttp2", "-o", path, "../../cmd/fealty")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the program: %w\n%s", err, said)

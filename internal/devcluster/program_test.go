@@ -23,7 +23,7 @@ var program = sync.OnceValues(func() (string, error) {
 	}
 	path := filepath.Join(programDir, "fealty")
 	// With the flags of the other tests that build it, so that Go's build cache has all of it.
-	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace", "-o", path,
+	build := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-tags=grpcnotrace,nethttpomithttp2", "-o", path,
 		"github.com/fealty-io/fealty/cmd/fealty")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {

@@ -71,7 +71,7 @@ func check(path string, texts map[string][]byte, from types.Importer) (*source, 
 var sources = sync.OnceValues(func() ([]*source, error) {
 	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export,Standard", "./...")
 	list.Dir = filepath.Join("..", "..")
-	list.Env = append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath -tags=grpcnotrace")
+	list.Env = append(os.Environ(), "GOOS=linux", "CGO_ENABLED=0", "GOFLAGS=-buildvcs=false -trimpath -tags=grpcnotrace,nethttpomithttp2")
 	out, err := list.Output()
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -92,6 +92,9 @@ var sources = sync.OnceValues(func() ([]*source, error) {
 			break
 		} else if err != nil {
 			return nil, err
+		}
+		if p.ImportPath == "net/http" && slices.Contains(p.GoFiles, "h2_bundle.go") {
+			return nil, errors.New("the HTTP/2 of net/http is in the program: the tag nethttpomithttp2 leaves it out")
 		}
 		exports[p.ImportPath] = p.Export
 		if strings.HasPrefix(p.ImportPath, module+"/") {
