@@ -131,7 +131,8 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 	}
 	for _, m := range st.GetMembers() {
 		if m.GetLive().GetConnected() {
-			fmt.Fprintf(out, "member       %s joined by %s, %s, owns %d domains\n", m.GetSpiffeId(), m.GetJoinedBy(), m.GetState(), len(m.GetDomains()))
+			fmt.Fprintf(out, "member       %s joined by %s, %s, owns %s\n", m.GetSpiffeId(), m.GetJoinedBy(), m.GetState(),
+				plural(len(m.GetDomains()), "domain", "domains"))
 		}
 	}
 	for _, line := range cluster.Shards() {

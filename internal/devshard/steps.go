@@ -402,8 +402,12 @@ func (f *Fleet) paused(ctx context.Context) (string, error) {
 	if err := f.unchanged(before); err != nil {
 		return "", fmt.Errorf("while it is paused: %w", err)
 	}
-	if m, err := scrape(ctx, p.metrics); err != nil || m["fealty_shard_paused"] != 1 {
-		return "", fmt.Errorf("its metric says %v that it is paused (%w)", m["fealty_shard_paused"], err)
+	m, err := scrape(ctx, p.metrics)
+	if err != nil {
+		return "", fmt.Errorf("the metrics of one that is paused: %w", err)
+	}
+	if m["fealty_shard_paused"] != 1 {
+		return "", fmt.Errorf("its metric says %v that it is paused, want 1", m["fealty_shard_paused"])
 	}
 	p.end()
 	if p, err = f.succeed(ctx, First); err != nil {
