@@ -145,7 +145,7 @@ func (e *Executor) step(ctx context.Context) error {
 // take does one instruction if it is new, and says what became of it.
 func (e *Executor) take(ctx context.Context, i fence.Instruction, reason string) error {
 	if done, known := e.cfg.Book.Ended(i.ID); known {
-		return e.acknowledge(ctx, i.ID, done)
+		return e.acknowledge(ctx, i, done)
 	}
 	if e.cfg.Book.Begun(i.ID) {
 		return e.end(ctx, i, End{Outcome: fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_UNKNOWN,
@@ -153,7 +153,7 @@ func (e *Executor) take(ctx context.Context, i fence.Instruction, reason string)
 	}
 	switch err := e.cfg.Term.Check(i.Term); {
 	case errors.Is(err, fence.ErrStaleTerm):
-		return e.acknowledge(ctx, i.ID, End{Outcome: fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_REJECTED_STALE,
+		return e.acknowledge(ctx, i, End{Outcome: fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_REJECTED_STALE,
 			Detail: err.Error()})
 	case err != nil:
 		return err
@@ -187,15 +187,15 @@ func (e *Executor) end(ctx context.Context, i fence.Instruction, end End) error 
 	}
 	e.cfg.Log.Info("an instruction ended", "id", i.ID, "kind", i.Kind, "outcome", end.Outcome.String(), "detail",
 		end.Detail)
-	return e.acknowledge(ctx, i.ID, end)
+	return e.acknowledge(ctx, i, end)
 }
 
-func (e *Executor) acknowledge(ctx context.Context, id string, end End) error {
+func (e *Executor) acknowledge(ctx context.Context, i fence.Instruction, end End) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	_, err := fealtyv1.NewInstructionServiceClient(e.cfg.Conn).AcknowledgeInstruction(ctx,
-		&fealtyv1.AcknowledgeInstructionRequest{Name: e.cfg.ID.Name(), Id: id, Outcome: end.Outcome,
-			Detail: bounded(end.Detail)})
+		&fealtyv1.AcknowledgeInstructionRequest{Name: e.cfg.ID.Name(), Id: i.ID, Outcome: end.Outcome,
+			Detail: bounded(end.Detail), Term: uint64(i.Term)})
 	return err
 }
 

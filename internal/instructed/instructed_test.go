@@ -221,7 +221,7 @@ func TestTakenOver(t *testing.T) {
 	// In a new answer, one that the old leader signed: it is refused, and goes on waiting.
 	w.conn.edit = func(r *fealtyv1.PollInstructionsResponse) { r.Instructions = old.GetInstructions() }
 	w.step()
-	if i := w.of("one"); len(w.does) != 0 || i.GetRefusedTerm() == 0 || i.GetOutcome() != waits {
+	if i := w.of("one"); len(w.does) != 0 || i.GetRefusedTerm() != before || i.GetOutcome() != waits {
 		t.Fatalf("it did %q, and %v is recorded", w.does, i)
 	}
 	w.conn.edit = nil
@@ -229,7 +229,7 @@ func TestTakenOver(t *testing.T) {
 	if i := w.of("one"); len(w.does) != 1 || i.GetOutcome() != done {
 		t.Errorf("it did %q, and %v is recorded", w.does, i)
 	}
-	if i := w.of("one"); i.GetRefusedTerm() == 0 {
+	if i := w.of("one"); i.GetRefusedTerm() != before {
 		t.Errorf("nobody knows any more that it was refused: %v", i)
 	}
 }

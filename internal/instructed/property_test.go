@@ -108,7 +108,7 @@ func (f *fleet) Invoke(_ context.Context, _ string, args, reply any, _ ...grpc.C
 		if o, ok := f.waits[r.GetId()]; ok {
 			outcome := map[fealtyv1.InstructionOutcome]instruction.Outcome{1: instruction.Done, 2: instruction.Failed,
 				3: instruction.Unknown, 4: instruction.Unsupported, 5: instruction.Stale}[r.GetOutcome()]
-			ended, waits, ends := o.Acknowledge(outcome, r.GetDetail(), f.now)
+			ended, waits, ends := o.Acknowledge(outcome, r.GetDetail(), r.GetTerm(), f.now)
 			if f.waits[o.ID] = waits; ends {
 				delete(f.waits, o.ID)
 				f.ended[o.ID] = ended

@@ -114,10 +114,16 @@ func (o Order) Signed(term int64, key, statement string) Order {
 }
 
 // Acknowledge returns what becomes of o when its member says so: it ended, or it goes on waiting
-// for the next leader to sign it.
-func (o Order) Acknowledge(outcome Outcome, detail string, now time.Time) (ended Ended, waits Order, ends bool) {
+// for the next leader to sign it. Term is the one under which the member refused it as stale; that
+// of no signature that there is counts as that of the newest one.
+func (o Order) Acknowledge(outcome Outcome, detail string, term uint64, now time.Time) (ended Ended, waits Order,
+	ends bool) {
 	if outcome == Stale {
-		o.Refused = max(o.Refused, o.Term)
+		refused := o.Term
+		if term != 0 && term < uint64(max(o.Term, 0)) {
+			refused = int64(term)
+		}
+		o.Refused = max(o.Refused, refused)
 		return Ended{}, o, false
 	}
 	return Ended{Order: o, Outcome: outcome, Detail: detail, EndedAt: now}, o, true

@@ -634,7 +634,10 @@ type AcknowledgeInstructionRequest struct {
 	Id      string             `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	Outcome InstructionOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=fealty.v1.InstructionOutcome" json:"outcome,omitempty"`
 	// At most 256 bytes.
-	Detail        string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail string `protobuf:"bytes,4,opt,name=detail,proto3" json:"detail,omitempty"`
+	// With REJECTED_STALE: the term under which what was refused is signed. 0 is that of the newest
+	// signature, as releases mean that do not say so.
+	Term          uint64 `protobuf:"varint,5,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -695,6 +698,13 @@ func (x *AcknowledgeInstructionRequest) GetDetail() string {
 		return x.Detail
 	}
 	return ""
+}
+
+func (x *AcknowledgeInstructionRequest) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
 }
 
 type AcknowledgeInstructionResponse struct {
@@ -782,12 +792,13 @@ const file_fealty_v1_instruction_proto_rawDesc = "" +
 	"\finstructions\x18\x02 \x03(\v2\x1f.fealty.v1.DeliveredInstructionR\finstructions\"L\n" +
 	"\x14DeliveredInstruction\x12\x1c\n" +
 	"\tstatement\x18\x01 \x01(\tR\tstatement\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x94\x01\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\xa8\x01\n" +
 	"\x1dAcknowledgeInstructionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x127\n" +
 	"\aoutcome\x18\x03 \x01(\x0e2\x1d.fealty.v1.InstructionOutcomeR\aoutcome\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\":\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\x12\x12\n" +
+	"\x04term\x18\x05 \x01(\x04R\x04term\":\n" +
 	"\x1eAcknowledgeInstructionResponse\x12\x18\n" +
 	"\achanged\x18\x01 \x01(\bR\achanged*\x86\x02\n" +
 	"\x12InstructionOutcome\x12#\n" +

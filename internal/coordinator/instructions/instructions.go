@@ -115,7 +115,7 @@ func (i *Instructions) TakeOver(ctx context.Context, s *authority.State) error {
 		var err error
 		switch o := v.Value; {
 		case o.Over(now):
-			ended, _, _ := o.Acknowledge(instruction.Expired, "", now.UTC())
+			ended, _, _ := o.Acknowledge(instruction.Expired, "", 0, now.UTC())
 			err = i.end(ctx, s, v, ended, i.cfg.Election.NewChange(s), "the leader")
 		case o.Due(int64(term), fence.KeyID(public)):
 			err = i.sign(ctx, s, v, int64(term), key, fence.KeyID(public))

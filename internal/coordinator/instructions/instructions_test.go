@@ -189,6 +189,40 @@ func TestOwnAlone(t *testing.T) {
 	}
 }
 
+// A refusal as stale is of the signature that the member names; of one that there is not, or that it
+// does not name, it is of the newest one.
+func TestRefusedTerm(t *testing.T) {
+	t.Parallel()
+	d, a, _ := shards(t)
+	for id, tc := range map[string]struct{ said, want func(term uint64) uint64 }{
+		"named":    {func(term uint64) uint64 { return term - 1 }, func(term uint64) uint64 { return term - 1 }},
+		"unnamed":  {func(uint64) uint64 { return 0 }, func(term uint64) uint64 { return term }},
+		"too-high": {func(uint64) uint64 { return 1<<64 - 1 }, func(term uint64) uint64 { return term }},
+	} {
+		mustGive(t, d, id, "shard/eu-1")
+		takeOver(t, d)
+		of := func() *fealtyv1.Instruction {
+			for _, i := range list(t, d, &fealtyv1.ListInstructionsRequest{}).GetInstructions() {
+				if i.GetId() == id {
+					return i
+				}
+			}
+			return nil
+		}
+		term := of().GetTerm()
+		for _, refused := range []uint64{tc.said(term), 1} { // the second one is lower, and changes nothing
+			_, err := serverOf(d).AcknowledgeInstruction(as(a), &fealtyv1.AcknowledgeInstructionRequest{Name: "eu-1", Id: id,
+				Outcome: fealtyv1.InstructionOutcome_INSTRUCTION_OUTCOME_REJECTED_STALE, Term: refused})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := of().GetRefusedTerm(); got != tc.want(term) || of().GetEndedAt() != nil {
+				t.Errorf("%s: refused in term %d, want %d: %v", id, got, tc.want(term), of())
+			}
+		}
+	}
+}
+
 // Each leader signs anew, and one that does not lead signs nothing; what ended is forgotten in time.
 func TestLeaders(t *testing.T) {
 	t.Parallel()

@@ -257,7 +257,7 @@ func (r server) AcknowledgeInstruction(ctx context.Context,
 		if out.Changed = v.Exists(); !v.Exists() {
 			return nil // said before, or it is over: nothing waits for it
 		}
-		ended, waits, ends := v.Value.Acknowledge(outcome, req.GetDetail(), i.cfg.Now().UTC())
+		ended, waits, ends := v.Value.Acknowledge(outcome, req.GetDetail(), req.GetTerm(), i.cfg.Now().UTC())
 		switch {
 		case ends:
 			err = i.end(ctx, s, v, ended, s.Records.NewChange(s.HeadVersion), record.Actor(ctx))
