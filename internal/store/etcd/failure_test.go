@@ -305,7 +305,9 @@ func TestCompacted(t *testing.T) {
 func TestHalfMoved(t *testing.T) {
 	prefix := server.Prefix()
 	p := proxytest.New(t, server.Members[0].Addr())
-	s := openAt(t, server.URLVia(p.Addr(), prefix), impatient)
+	patient := impatient // its steps are many, and a busy machine must not end them before the cut
+	patient.Timeout = 10 * time.Second
+	s := openAt(t, server.URLVia(p.Addr(), prefix), patient)
 	direct := openAt(t, server.URL(prefix), etcd.Options{})
 	mustCommit(t, s, store.Tx{Put: []store.Write{{Key: "a", Value: []byte("old")}, {Key: "m/gone"}, {Key: "z", Value: bytes.Repeat([]byte("o"), 10<<10)}}})
 	before := mustList(t, s)

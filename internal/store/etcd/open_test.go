@@ -21,7 +21,9 @@ import (
 
 func refused(t testing.TB, url string) error {
 	t.Helper()
-	return refusedWith(t, url, impatient)
+	o := impatient
+	o.Timeout = 5 * time.Second // a server that answers is to be heard, also of a busy machine
+	return refusedWith(t, url, o)
 }
 
 func refusedWith(t testing.TB, url string, o etcd.Options) error {
