@@ -50,7 +50,9 @@ func TestLinearizableWhileKilled(t *testing.T) {
 func TestLostCommit(t *testing.T) {
 	prefix := server.Prefix()
 	p := proxytest.New(t, server.Members[0].Addr())
-	s := openAt(t, server.URLVia(p.Addr(), prefix), impatient)
+	patient := impatient // a large commit of a busy machine takes its time
+	patient.Timeout = 2 * time.Second
+	s := openAt(t, server.URLVia(p.Addr(), prefix), patient)
 	direct := openAt(t, server.URL(prefix), etcd.Options{})
 	for _, large := range []bool{false, true} {
 		for _, fate := range []proxytest.Fate{proxytest.LoseAnswer, proxytest.LoseRequest, proxytest.LoseBoth, proxytest.CutAfter, proxytest.CutBefore} {
