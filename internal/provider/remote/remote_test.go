@@ -187,6 +187,28 @@ func TestRefusedIsNotDone(t *testing.T) {
 	}
 }
 
+// serve serves machines until the test ends, at the address that it returns.
+func serve(t *testing.T, s *shelf) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() {
+		served <- provider.Serve(ctx, l, provider.Config{Machines: s, Insecure: true,
+			Marks: fence.InMemory(fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true}))})
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String()
+}
+
 // A read is not fenced, so that a zombie reads too, and late: what it decides on that is
 // refused when it acts, whatever the machine is by then.
 func TestDecidedOnAnOldListing(t *testing.T) {
@@ -195,28 +217,13 @@ func TestDecidedOnAnOldListing(t *testing.T) {
 	for _, id := range []string{"a", "b", "c", "d"} {
 		s.machines[id] = provider.Machine{ID: id, Profile: "web", State: provider.Idle}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() {
-		served <- provider.Serve(ctx, l, provider.Config{Machines: s, Insecure: true,
-			Marks: fence.InMemory(fence.NewLedger(fence.LedgerOptions{BelieveEpochs: true}))})
-	}()
-	defer func() {
-		stop()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
+	addr := serve(t, s)
 	at := func(life uint32) *remote.Provider {
 		sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(life, 1), Incarnation: fence.NewIncarnation()})
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := provider.Dial(provider.ClientConfig{Target: l.Addr().String(), Sender: sender, Insecure: true})
+		client, err := provider.Dial(provider.ClientConfig{Target: addr, Sender: sender, Insecure: true})
 		if err != nil {
 			t.Fatal(err)
 		}
