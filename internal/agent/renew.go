@@ -454,47 +454,47 @@ func (a *Agent) present(ctx context.Context, s svid, m *credential.Material) err
 }
 
 // rejoin gets an identity back by proof of the last certified key, for a node whose
-// certificate is not accepted any more. If a renewal's answer was lost, that key is
-// the one under way: it goes first, because the key before it would raise the
-// alarm of a clone.
+// certificate is not accepted any more.
 func (a *Agent) rejoin(ctx context.Context) error {
 	held := a.svid.Load().key
-	provers := []keyPair{held}
-	if a.next != nil && a.next.key.id != held.id {
-		provers = []keyPair{a.next.key, held}
-	}
+	under := a.next != nil && a.next.key.id != held.id
 	key, unkept := a.nextKey()
 	if unkept != nil {
 		key = held // it has the one certified again that it holds
 	}
-	var err error
-	for i, prover := range provers {
-		err = a.rejoinWith(ctx, proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), prover.Signer()), a.me.ID.Name(), key)
-		if i < len(provers)-1 && errors.Is(err, explain.JoinUnauthorized) {
-			continue // that key was never certified
-		}
-		break
-	}
+	err := a.rejoinWith(ctx, held, key, under)
 	if unkept == nil && a.operator != nil && errors.Is(err, explain.RejoinGraceOver) {
 		return a.reenrol(ctx, key, err)
 	}
 	return a.certifiedAgain(a.unkept, err)
 }
 
-// rejoinWith asks for key to be certified for the member that this node is, and for no
-// other.
-func (a *Agent) rejoinWith(ctx context.Context, prover proof.Prover, member string, key keyPair) error {
-	pin, moved := a.self().Pin, a.moved.Load()
-	if moved != nil {
-		pin = moved.Root
+// rejoinWith asks for key to be certified by proof of the last certified key. The answer
+// of a renewal may be lost, and so may that of a coordinator that was asked here before:
+// then key, and not held, is the last certified one. So a key that may be certified proves
+// first. After it the one before would raise the alarm of a clone.
+func (a *Agent) rejoinWith(ctx context.Context, held, key keyPair, mayBeCertified bool) error {
+	by := func(ctx context.Context, address string, k keyPair) error {
+		return a.rejoinAt(ctx, address, proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), k.Signer()), key)
 	}
-	h := handshake{
-		cluster: a.me.Cluster, kind: a.me.Kind, pin: pin, key: key, now: a.now, dial: a.dial, failed: a.handshakeFailed,
-		prover: prover, member: member,
-	}
+	return a.rejoinSomewhere(ctx, func(ctx context.Context, address string) error {
+		if mayBeCertified {
+			err := by(ctx, address, key)
+			if e, ok := explained(err); !ok || e.Code != explain.JoinUnauthorized {
+				return err
+			} // that key was never certified
+		}
+		mayBeCertified = key.id != held.id
+		return by(ctx, address, held)
+	})
+}
+
+// rejoinSomewhere calls f with one coordinator after the other, until one call succeeds or
+// is a verdict about us.
+func (a *Agent) rejoinSomewhere(ctx context.Context, f func(ctx context.Context, address string) error) error {
 	var failures []error
 	for _, address := range a.addresses() {
-		err := a.rejoinAt(ctx, address, h, moved)
+		err := f(ctx, address)
 		switch {
 		case err == nil:
 			return nil
@@ -509,9 +509,19 @@ func (a *Agent) rejoinWith(ctx context.Context, prover proof.Prover, member stri
 	return summarize(a.me.Cluster, failures)
 }
 
-func (a *Agent) rejoinAt(ctx context.Context, address string, h handshake, moved *snapshot.RootChange) error {
+// rejoinAt asks one coordinator for key to be certified for the member that this node is,
+// and for no other.
+func (a *Agent) rejoinAt(ctx context.Context, address string, prover proof.Prover, key keyPair) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
+	pin, moved := a.self().Pin, a.moved.Load()
+	if moved != nil {
+		pin = moved.Root
+	}
+	h := handshake{
+		cluster: a.me.Cluster, kind: a.me.Kind, pin: pin, key: key, now: a.now, dial: a.dial, failed: a.handshakeFailed,
+		prover: prover, member: a.me.ID.Name(),
+	}
 	grant, err := h.run(ctx, address)
 	if err != nil {
 		return err

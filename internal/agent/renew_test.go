@@ -249,6 +249,34 @@ func TestRejoinAfterExpiry(t *testing.T) {
 	}
 }
 
+// The answer of the first coordinator that is asked is lost, after it certified the key: the
+// node is back by the next one, which it shows that key, and not the one before. The key may
+// be new, or under way since before.
+func TestRejoinAfterALostAnswer(t *testing.T) {
+	for _, under := range []bool{false, true} {
+		t.Run(fmt.Sprintf("under way=%v", under), func(t *testing.T) {
+			f := newFleet(t, "c1.example:9443", "c2.example:9443")
+			n := newNode(f)
+			n.mustJoin()
+			a := n.mustOpen()
+			defer a.Close()
+			if under {
+				if _, err := a.nextKey(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.do(func() { f.loseJoins = 1 })
+			f.must(a.rejoin(t.Context()))
+			if f.count(&f.clones) != 0 {
+				t.Error("an alarm")
+			}
+			if got := a.svid.Load().key.id; got != f.member(a.me.ID).key {
+				t.Errorf("the node holds %v, and %v is certified", got, f.member(a.me.ID).key)
+			}
+		})
+	}
+}
+
 // A key under way that was never certified is no obstacle.
 func TestRejoinWithAnUnknownKey(t *testing.T) {
 	f := newFleet(t)
