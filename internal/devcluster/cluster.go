@@ -646,7 +646,7 @@ func (c *Cluster) AwaitConnected(ctx context.Context, names ...string) error {
 }
 
 // awaitLimit bounds every wait of a dev cluster.
-const awaitLimit = 30 * time.Second
+const awaitLimit = time.Minute
 
 // await asks ok until it says yes, a part fails, or the time is over.
 func (c *Cluster) await(ctx context.Context, what string, ok func(context.Context) (bool, error)) error {

@@ -64,7 +64,7 @@ func (c *Cluster) awaitRoot(ctx context.Context, name string, root identity.KeyI
 // follow without being cut off, those that were away follow when they come back,
 // however many changes they missed, and what they have on disk then is whole.
 func TestReseed(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := Start(ctx, Options{Release: "test", Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {

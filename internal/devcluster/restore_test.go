@@ -12,7 +12,7 @@ import (
 func TestRestore(t *testing.T) { testRestore(t, Options{}) }
 
 func testRestore(t *testing.T, opts Options) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	opts.Release, opts.Log = "test", slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	c, err := Start(ctx, opts)

@@ -183,7 +183,7 @@ func takeDisk(t *testing.T, dir string, stop, start func() error) func() {
 }
 
 func testRolledBack(t *testing.T, r rollback) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	r.opts.Release, r.opts.Log = "test", slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))
 	r.opts.DataDir = t.TempDir()

@@ -49,7 +49,7 @@ func (c *Cluster) believes(t *testing.T, name string, raw []byte) error {
 // then its signers revoke without it: at each step members that run stay connected and
 // hold what the newest key signs.
 func TestTrust(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := Start(ctx, Options{Release: "test", Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))})
 	if err != nil {

@@ -93,7 +93,7 @@ func stderrOf(err error) string {
 var remedy = regexp.MustCompile(`fealty backup restore --in-place --store (\S+) --sign-with (\S+)`)
 
 func testWentBack(t *testing.T, url string, running bool, copied func() (back func())) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := devcluster.Start(ctx, devcluster.Options{
 		DataDir: t.TempDir(), Store: url, Release: "test", Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})),

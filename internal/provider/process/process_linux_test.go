@@ -86,7 +86,7 @@ func (s *site) start() {
 	machines, err := process.Open(cfg)
 	// A process that another test starts at this moment has the lock too, until it runs its
 	// program.
-	for end := time.Now().Add(30 * time.Second); errors.Is(err, durable.ErrLocked) && time.Now().Before(end); {
+	for end := time.Now().Add(2 * time.Minute); errors.Is(err, durable.ErrLocked) && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 		machines, err = process.Open(cfg)
 	}
@@ -157,7 +157,7 @@ func life(n uint32, before ...fence.Life) fence.Life {
 // until waits until a machine is in a state, and returns it.
 func until(t *testing.T, c *provider.Client, id string, want provider.State) provider.Machine {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); ; {
+	for end := time.Now().Add(2 * time.Minute); ; {
 		m, err := c.Get(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
@@ -367,7 +367,7 @@ func TestProcessesThatMisbehave(t *testing.T) {
 
 	until(t, a, "deaf-1", provider.Configured)
 	deaf := s.pidOf("deaf-1")
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		if text, err := os.ReadFile(filepath.Join(s.dir, "work", "deaf-1", "output")); err == nil && string(text) == "deaf\n" {
 			break
 		} else if time.Now().After(end) {
@@ -427,7 +427,7 @@ func TestOutputIsBounded(t *testing.T) {
 // await waits for something to be seen.
 func await(t *testing.T, what string, seen func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !seen(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(2 * time.Minute); !seen(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never seen: %s", what)
 		}
