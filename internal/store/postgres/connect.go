@@ -247,8 +247,9 @@ func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
 		// outlive that, and compiling such short queries costs more than it saves.
 		{"enable_seqscan", "off"},
 		{"jit", "off"},
-		// A client that died or was suspended in the middle holds up all others.
-		{"idle_in_transaction_session_timeout", ms(min(s.opts.Timeout/4, abandonAfter))},
+		// A client that died or was suspended in the middle holds up all others. They wait for
+		// twice as long: see lock_timeout.
+		{"idle_in_transaction_session_timeout", ms(s.opts.Timeout / 4)},
 		{"tcp_keepalives_idle", "3"},
 		{"tcp_keepalives_interval", "1"},
 		{"tcp_keepalives_count", "3"},
@@ -277,10 +278,6 @@ func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
 	}
 	return nil
 }
-
-// abandonAfter is when the server gives up a transaction whose client is silent,
-// or after a quarter of the timeout: before others give up waiting for it.
-const abandonAfter = 2 * time.Second
 
 // drop ends a connection that is in whatever state. It does not wait for the
 // network.

@@ -85,7 +85,9 @@ func TestConformance(t *testing.T) {
 		url := server.URL(database)
 		open := func(t testing.TB) store.Store {
 			t.Helper()
-			s, err := postgres.Open(context.Background(), url, postgres.Options{RetainCommits: retain})
+			s, err := postgres.Open(context.Background(), url, postgres.Options{RetainCommits: retain,
+				// A slow machine, under the detector, takes seconds to send 16 MiB.
+				Timeout: 40 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}
