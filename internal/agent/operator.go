@@ -41,7 +41,7 @@ func (a *Agent) operatorChanged() <-chan struct{} {
 // identity is looked at again with the certificate.
 func (a *Agent) reenrol(ctx context.Context, key keyPair, graceOver error) error {
 	a.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate", slog.String("reason", oneLine(graceOver)))
-	err := a.rejoinSomewhere(ctx, func(ctx context.Context, address string) error {
+	err := somewhere(ctx, a.me.Cluster, a.addresses(), func(ctx context.Context, address string) error {
 		return a.rejoinAt(ctx, address, proverOf(a.operator), key)
 	})
 	if err == nil {

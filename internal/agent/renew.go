@@ -477,7 +477,7 @@ func (a *Agent) rejoinWith(ctx context.Context, held, key keyPair, mayBeCertifie
 	by := func(ctx context.Context, address string, k keyPair) error {
 		return a.rejoinAt(ctx, address, proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), k.Signer()), key)
 	}
-	return a.rejoinSomewhere(ctx, func(ctx context.Context, address string) error {
+	return somewhere(ctx, a.me.Cluster, a.addresses(), func(ctx context.Context, address string) error {
 		if mayBeCertified {
 			err := by(ctx, address, key)
 			if e, ok := explained(err); !ok || e.Code != explain.JoinUnauthorized {
@@ -489,11 +489,11 @@ func (a *Agent) rejoinWith(ctx context.Context, held, key keyPair, mayBeCertifie
 	})
 }
 
-// rejoinSomewhere calls f with one coordinator after the other, until one call succeeds or
-// is a verdict about us.
-func (a *Agent) rejoinSomewhere(ctx context.Context, f func(ctx context.Context, address string) error) error {
+// somewhere calls f with one coordinator of a cluster after the other, until one call
+// succeeds or is a verdict about us.
+func somewhere(ctx context.Context, cluster string, addresses []string, f func(ctx context.Context, address string) error) error {
 	var failures []error
-	for _, address := range a.addresses() {
+	for _, address := range addresses {
 		err := f(ctx, address)
 		switch {
 		case err == nil:
@@ -506,7 +506,7 @@ func (a *Agent) rejoinSomewhere(ctx context.Context, f func(ctx context.Context,
 		}
 		failures = append(failures, &AddressError{address, err})
 	}
-	return summarize(a.me.Cluster, failures)
+	return summarize(cluster, failures)
 }
 
 // rejoinAt asks one coordinator for key to be certified for the member that this node is,
