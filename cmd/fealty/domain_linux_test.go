@@ -64,19 +64,19 @@ func startActuation(t *testing.T) (*fleet, *actuation) {
 	a := &actuation{t: t, program: exe, dir: f.dir, at: f.listens, runs: make(map[string]*exec.Cmd)}
 	t.Cleanup(a.endMachines)
 	a.write("profiles.yaml",
-		[]byte("profiles:\n  - name: web\n    domain: eu\n    slots: 6\n    command: [sleep, \"600\"]\n"))
+		[]byte("profiles:\n  - name: web\n    domain: eu\n    slots: 8\n    command: [sleep, \"600\"]\n"))
 	a.run("provider", "provider", "process", "--profiles", "profiles.yaml", "--agent", "laptop")
-	for _, shard := range []string{"eu-1", "eu-2"} {
-		a.run("shard-"+shard, "shard", "--agent", shard, "--provider", "laptop="+a.at["provider"], "--enrol",
-			"--cycle", "200ms")
-	}
+	// One of them is told of the provider, the other one finds it in the registry.
+	a.run("shard-eu-1", "shard", "--agent", "eu-1", "--provider", "laptop="+a.at["provider"], "--enrol", "--cycle", "200ms")
+	a.run("shard-eu-2", "shard", "--agent", "eu-2", "--enrol", "--cycle", "200ms")
+	f.must("provider", "put", "laptop", "--address", a.at["provider"], "--socket", f.socket(name))
 	return f, a
 }
 
 // Two shards before one provider: each acts in the domain while it owns it, and no longer. A
 // domain moves from one to the other while machines work; one whose owner stands still is taken
 // from it by force, and what that one does when it goes on is refused; and with all coordinators
-// gone its owner goes on, also when it is started anew.
+// gone its owner goes on, also when it is started anew, and keeps to the quotas that it was told.
 func TestDomainMove(t *testing.T) {
 	t.Parallel()
 	f, a := startActuation(t)
@@ -91,12 +91,15 @@ func TestDomainMove(t *testing.T) {
 	}
 
 	first := a.operatorWith(operator.Source(), "shard-eu-1", 1)
+	f.must("quota", "put", "acme/web", "--machines", "2", "--socket", socket)
 	first.wants(3)
 	// It has the demand, and owns nothing: a member that joins never does.
 	if n := len(a.working()); n != 0 {
 		t.Fatalf("before the domain was assigned there are %d machines", n)
 	}
 	f.must("domain", "assign", "eu", "--to", "shard/eu-1", "--socket", socket)
+	await(t, "two machines, as the quota says", has(2))
+	f.must("quota", "put", "acme/web", "--machines", "6", "--reason", "a test", "--socket", socket)
 	await(t, "three machines", has(3))
 	three := a.working()
 
@@ -184,8 +187,14 @@ func TestDomainMove(t *testing.T) {
 	await(t, "five machines without a coordinator", has(5))
 	restart()
 	again := a.operatorWith(operator.Source(), "shard-eu-1", 4)
-	again.wants(6)
+	again.wants(8)
 	await(t, "six machines after a start without a coordinator", has(6))
+	_, metrics := a.get("shard-eu-1", "/metrics")
+	for _, want := range []string{"fealty_shard_quotas 1", "fealty_shard_providers 1", "fealty_shard_plan_age_seconds -1"} {
+		if !strings.Contains(metrics, "\n"+want+"\n") {
+			t.Errorf("without a coordinator there is no %s in %s", want, metrics)
+		}
+	}
 
 	// A start that waits for a coordinator ends as soon as it is told to, and uses up no life.
 	silent, err := net.Listen("tcp", f.listens["coordinator-1"])
@@ -215,5 +224,13 @@ func TestDomainMove(t *testing.T) {
 	f.ready("coordinator-1")
 	a.run("shard-eu-1", "shard", "--agent", "eu-1", "--provider", "laptop="+a.at["provider"], "--cycle", "200ms")
 	decided("eu-1", before+8)
+	if n := len(a.working()); n != 6 {
+		t.Errorf("%d machines work, and the quota is 6", n)
+	}
 	f.must("audit", "verify", "--socket", socket)
+	for command, want := range map[string]string{"quota": "acme/web", "provider": a.at["provider"]} {
+		if out := f.must(command, "list", "--socket", socket); !strings.Contains(out, want) {
+			t.Errorf("fealty %s list shows no %s: %s", command, want, out)
+		}
+	}
 }

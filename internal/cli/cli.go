@@ -38,6 +38,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/actuation"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/registrycmd"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -205,7 +206,7 @@ node may do, and what happens when the control plane is gone.`,
 	conformance := c.conformanceCommand()
 	conformance.AddCommand(room(actuation.Conformance()))
 	add("processes", c.devCommand(), c.coordinatorCommand(), c.agentCommand(), room(actuation.Shard()),
-		noun("provider", actuation.Short, room(actuation.Process())))
+		noun("provider", actuation.Short, append(below(c, registrycmd.Providers()), room(actuation.Process()))...))
 	add("node", c.joinCommand(), c.leaveCommand(), c.loginCommand(), c.whoamiCommand(), c.contextCommand())
 	add("fleet", c.statusCommand(), c.checkCommand(), c.manifestCommand(), c.configCommand(), c.tokenCommand(), c.memberCommand(), c.trustCommand(), c.leaderCommand(), c.auditCommand(), c.recoverCommand(), c.verifyCommand(), c.backupCommand(), conformance)
 	add("fleet", fencingCommands(c)...)

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/domaincmd"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/instructcmd"
+	"github.com/fealty-io/fealty/internal/registrycmd"
 )
 
 // A spec is a command before cobra knows it.
@@ -243,6 +244,14 @@ func elsewhere(c *CLI, of command.Command) *cobra.Command {
 	return cmd
 }
 
+// below makes commands of a package of its own that stand below a noun.
+func below(c *CLI, all []command.Command) (out []*cobra.Command) {
+	for _, one := range all {
+		out = append(out, elsewhere(c, one))
+	}
+	return out
+}
+
 // fencingCommands are those over what says who may act.
 func fencingCommands(c *CLI) (out []*cobra.Command) {
 	for _, of := range []struct {
@@ -250,13 +259,10 @@ func fencingCommands(c *CLI) (out []*cobra.Command) {
 		commands    []command.Command
 	}{
 		{"domain", "show and change which member owns which domain", domaincmd.Commands()},
+		{"quota", "show and change how many machines tenants may have", registrycmd.Quotas()},
 		{"instruction", "have a member do something once, and show what became of it", instructcmd.Commands()},
 	} {
-		var below []*cobra.Command
-		for _, one := range of.commands {
-			below = append(below, elsewhere(c, one))
-		}
-		out = append(out, noun(of.name, of.short, below...))
+		out = append(out, noun(of.name, of.short, below(c, of.commands)...))
 	}
 	return out
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/incidents"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/registry"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/reseal"
 	"github.com/fealty-io/fealty/internal/coordinator/seedshares"
@@ -58,6 +59,7 @@ var storedTypes = map[string]any{
 	"ledger":           reseal.Ledger{},
 	"member":           record.Member{},
 	"publication":      publication.Record{},
+	"registry":         registry.Record{},
 	"replica":          replicas.Record{},
 	"replica-signed":   replicas.Signed{},
 	"restore-gap":      authority.RestoreWindow{},
@@ -143,6 +145,8 @@ func (f *filler) fill(v reflect.Value) {
 		v.SetInt(int64(f.n))
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		v.SetUint(uint64(f.n))
+	case reflect.Float64:
+		v.SetFloat(float64(f.n) + 0.25)
 	case reflect.Array:
 		for i := range v.Len() {
 			f.fill(v.Index(i))

@@ -252,6 +252,41 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			}},
 		{"DomainService.ReleaseDomain", "nothing: the ownership is over", nil},
 		{"DomainService.PollAssignments", gone, nil},
+		{"RegistryService.PutQuota", "nothing, or what somebody put since is undone",
+			func(d *coordinatortest.Desk) func() error {
+				return func() error {
+					_, err := registryService(d).PutQuota(ctx, &fealtyv1.PutQuotaRequest{Tenant: "acme", Profile: "web",
+						Machines: 3})
+					return err
+				}
+			}},
+		{"RegistryService.DeleteQuota", "nothing is there to delete, or what somebody put since",
+			func(d *coordinatortest.Desk) func() error {
+				_, err := registryService(d).PutQuota(ctx, &fealtyv1.PutQuotaRequest{Tenant: "acme", Profile: "web"})
+				coordinatortest.WantOnlyNil(t, err)
+				return func() error {
+					_, err := registryService(d).DeleteQuota(ctx, &fealtyv1.DeleteQuotaRequest{Tenant: "acme",
+						Profile: "web"})
+					return err
+				}
+			}},
+		{"RegistryService.PutProvider", "nothing, or what somebody put since is undone",
+			func(d *coordinatortest.Desk) func() error {
+				return func() error {
+					_, err := registryService(d).PutProvider(ctx, &fealtyv1.PutProviderRequest{Name: "p", Address: "a:1"})
+					return err
+				}
+			}},
+		{"RegistryService.DeleteProvider", "nothing is there to delete, or what somebody put since",
+			func(d *coordinatortest.Desk) func() error {
+				_, err := registryService(d).PutProvider(ctx, &fealtyv1.PutProviderRequest{Name: "p", Address: "a:1"})
+				coordinatortest.WantOnlyNil(t, err)
+				return func() error {
+					_, err := registryService(d).DeleteProvider(ctx, &fealtyv1.DeleteProviderRequest{Name: "p"})
+					return err
+				}
+			}},
+		{"RegistryService.PollPlan", gone, nil},
 		{"JournalService.KeepJournal", "nothing: the entries are there, and stay",
 			func(d *coordinatortest.Desk) func() error {
 				m := d.Joined("a")
@@ -384,6 +419,10 @@ func ledByAnother(d *coordinatortest.Desk) {
 	if err := d.C.Rooms().Announcement.Announce(context.Background(), false); err != nil {
 		d.T.Fatal(err)
 	}
+}
+
+func registryService(d *coordinatortest.Desk) fealtyv1.RegistryServiceServer {
+	return coordinatortest.Served[fealtyv1.RegistryServiceServer](d.C.Rooms().Fencing.Registry.RegisterServices)
 }
 
 func domainService(d *coordinatortest.Desk) fealtyv1.DomainServiceServer {

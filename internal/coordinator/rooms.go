@@ -33,6 +33,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/peers"
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/coordinator/registry"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/reseal"
 	"github.com/fealty-io/fealty/internal/coordinator/restoration"
@@ -105,6 +106,7 @@ type Fencing struct {
 	Grants       *grants.Grants
 	Domains      *domains.Domains
 	Instructions *instructions.Instructions
+	Registry     *registry.Registry
 	Journals     *journals.Journals
 	Incidents    *incidents.Incidents
 }
@@ -122,7 +124,7 @@ type Moves struct {
 var recordFamilies = reseal.Families{
 	// Trust is last: it is what says that the others are whole.
 	Moved: []string{record.MemberPrefix, record.CountPrefix, desired.Prefix, domains.Prefix, grants.Prefix,
-		instructions.Prefix, incidents.Prefix, election.TermKey, publication.Prefix, bundle.Prefix},
+		instructions.Prefix, incidents.Prefix, registry.Key, election.TermKey, publication.Prefix, bundle.Prefix},
 	// A join token pins the root, so that it admits nobody under another one, and all keys
 	// are other ones, so that nobody has confirmed any. A beat ends too: the leader makes the
 	// next.
@@ -289,6 +291,8 @@ func (c *Coordinator) wire(o own) error {
 		Asking: asking(cfg.Rates.perPoller(), "calls about domains"), Log: c.log, Now: c.now, Elapsed: c.elapsed})
 	r.Fencing.Instructions = instructions.New(instructions.Config{Head: r.Head, Bundle: r.Bundle, Election: r.Election,
 		Asking: asking(cfg.Rates.perPoller(), "calls about instructions"), Now: c.now})
+	r.Fencing.Registry = registry.New(registry.Config{Head: r.Head, Bundle: r.Bundle,
+		Asking: asking(cfg.Rates.perPoller(), "calls about quotas and providers"), Log: c.log, Now: c.now})
 	r.Fencing.Journals = journals.New(journals.Config{Head: r.Head,
 		Asking: asking(cfg.Rates.perPoller(), "calls about journals"), Now: c.now, Retention: auditRetention})
 	r.Fencing.Incidents = incidents.New(incidents.Config{Head: r.Head, Each: cfg.Rates.perMember(), Log: c.log,

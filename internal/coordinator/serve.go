@@ -153,6 +153,7 @@ func Services() []string {
 		fealtyv1.MemberService_ServiceDesc.ServiceName,
 		fealtyv1.PeerService_ServiceDesc.ServiceName,
 		fealtyv1.RecoveryService_ServiceDesc.ServiceName,
+		fealtyv1.RegistryService_ServiceDesc.ServiceName,
 		fealtyv1.ReseedService_ServiceDesc.ServiceName,
 		fealtyv1.RestoreService_ServiceDesc.ServiceName,
 		fealtyv1.SnapshotService_ServiceDesc.ServiceName,
@@ -216,6 +217,7 @@ func (c *Coordinator) registerServices(to grpc.ServiceRegistrar) {
 	c.rooms.Shown.Verification.RegisterServices(to)
 	c.rooms.Fencing.Grants.RegisterServices(to)
 	c.rooms.Fencing.Domains.RegisterServices(to)
+	c.rooms.Fencing.Registry.RegisterServices(to)
 	c.rooms.Fencing.Instructions.RegisterServices(to)
 	c.rooms.Fencing.Journals.RegisterServices(to)
 	c.rooms.Fencing.Incidents.RegisterServices(to)

@@ -41,6 +41,7 @@ var levels = []struct {
 	{"internal/probe", 0, "an answer over HTTP"},
 	{"internal/wording", 0, "templates of texts"},
 	{"internal/term", 0, "what a terminal shows"},
+	{"internal/plainname", 0, "names of what a shard decides about"},
 	{"internal/instant", 0, "when something last happened"},
 	{"internal/recall", 0, "who waits, and how long"},
 	{"internal/presence", 0, "who was heard, and when: a decision"},
@@ -65,6 +66,7 @@ var levels = []struct {
 	{"internal/replica", 1, "what a coordinator does about a head of the history"},
 	{"internal/leadership", 1, "a decision, not a service"},
 	{"internal/regress", 1, "what a store lost: a decision"},
+	{"internal/shardplan", 1, "what shards are told of tenants and providers"},
 	{"internal/authz", 1, "a table from the API, and interceptors"},
 
 	{"mesh", 2, "connections made with credentials"},
@@ -80,6 +82,7 @@ var levels = []struct {
 	{"internal/tlsfiles", 2, "files of an operator's PKI, and their wording"},
 	{"internal/command", 2, "what commands are made of"},
 	{"internal/domaincmd", 3, "commands over domains"},
+	{"internal/registrycmd", 3, "commands over quotas and providers"},
 	{"internal/instructcmd", 3, "commands over instructions"},
 	{"internal/mirror", 2, "a publication as files"},
 	{"internal/sealed", 2, "where the store keeps what a keyring sealed"},
@@ -92,6 +95,7 @@ var levels = []struct {
 	{"internal/alivetest", 1, "stacks of goroutines, for tests"},
 	{"internal/gauge", 1, "what is asked for when metrics are collected"},
 	{"internal/instructed", 2, "what a member was told, and did"},
+	{"internal/planned", 2, "what a shard was told of quotas and providers"},
 	{"internal/ownership", 2, "what a member owns, as its coordinators and receivers say"},
 	{"internal/uplink", 3, "calls at whichever coordinator answers"},
 	{"internal/watch", 2, "a value that tells when it changed, and a key of the store that is followed"},
@@ -126,6 +130,7 @@ var levels = []struct {
 	{"internal/coordinator/instructions", 10, "what members are to do, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/incidents", 7, "what members tell of themselves, under an authority"},
 	{"internal/coordinator/domains", 10, "who owns what, signed by keys of the trust bundle in force"},
+	{"internal/coordinator/registry", 10, "quotas and providers, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/grants", 10, "numbers of holders, signed by keys of the trust bundle in force"},
 	{"internal/coordinator/turn", 7, "whose turn it is, while the authority's store is silent too"},
 	{"internal/coordinator/restoration", 7, "what a restore left, for the head that it leads to"},
@@ -275,6 +280,10 @@ var pure = []struct{ path, not string }{
 	{"internal/config", "os"},
 	{"internal/chaos", "net"},
 	{"internal/chaos", "os"},
+	{"internal/plainname", "net"},
+	{"internal/plainname", "os"},
+	{"internal/shardplan", "net/http"}, // net itself splits addresses
+	{"internal/shardplan", "os"},
 	{"internal/quarantine", "net"},
 	{"internal/quarantine", "os"},
 	{"internal/shard/inventory", "net"},
@@ -310,7 +319,7 @@ var hotPath = struct {
 	may, dials     []string
 }{
 	path: "internal/shard", sessions: "internal/shard/session",
-	may:   []string{"internal/shard", "fence", "internal/auditlog", "internal/durable", "internal/quarantine"},
+	may:   []string{"internal/shard", "fence", "internal/auditlog", "internal/durable", "internal/quarantine", "internal/plainname"},
 	dials: []string{"net", "google.golang.org/grpc"},
 }
 

@@ -45,7 +45,7 @@ const (
 	promiseTimeout = 5 * time.Second
 )
 
-// Receiver is where the member's fenced requests go.
+// Receiver is where the member's fenced requests go. It is comparable, as a pointer is.
 type Receiver interface {
 	// Promise shows it the signed assignment of a domain. When it returns nil it obeys no owner
 	// of before any more.
@@ -62,7 +62,9 @@ type Config struct {
 	Conn      grpc.ClientConnInterface
 	Authority fence.Authority
 	Term      Term
-	Receivers map[string]Receiver
+	// Receivers returns those there are now, by their names. Nobody changes what it returned, and
+	// it calls nothing of the holder.
+	Receivers func() map[string]Receiver
 	Clock     boottime.Clock
 	File      File
 
@@ -341,11 +343,11 @@ func (h *Holder) promise(ctx context.Context) {
 		receiver string
 		held     Held
 	}
-	byReceiver := make(map[string][]owed)
+	byReceiver, receivers := make(map[string][]owed), h.cfg.Receivers()
 	_, now := h.cfg.Clock()
 	h.mu.Lock()
 	for _, d := range h.domains {
-		for r := range h.cfg.Receivers {
+		for r := range receivers {
 			last, promised := d.promised[r]
 			if !d.releases && !h.lapsed(d) && (!promised || now-last >= promiseEvery) {
 				byReceiver[r] = append(byReceiver[r], owed{r, d.held})
@@ -359,7 +361,7 @@ func (h *Holder) promise(ctx context.Context) {
 			slices.SortFunc(all, func(a, b owed) int { return cmp.Compare(a.held.Domain, b.held.Domain) })
 			for _, o := range all {
 				ctx, cancel := context.WithTimeout(ctx, promiseTimeout)
-				err := h.cfg.Receivers[r].Promise(ctx, o.held.Assignment)
+				err := receivers[r].Promise(ctx, o.held.Assignment)
 				cancel()
 				if err != nil {
 					h.cfg.Log.Warn("a receiver did not promise, and nothing is done there in the domain", "receiver", r,
@@ -369,18 +371,29 @@ func (h *Holder) promise(ctx context.Context) {
 					}
 					continue
 				}
-				h.hasPromised(r, o.held)
+				h.hasPromised(r, receivers[r], o.held)
 			}
 		})
 	}
 	asking.Wait()
 }
 
-func (h *Holder) hasPromised(receiver string, held Held) {
+// Forget says that a receiver is not what it was: what Receivers returns by that name promised
+// nothing.
+func (h *Holder) Forget(receiver string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, d := range h.domains {
+		delete(d.promised, receiver)
+	}
+}
+
+func (h *Holder) hasPromised(receiver string, by Receiver, held Held) {
 	h.mu.Lock()
 	d := h.domains[held.Domain]
 	_, now := h.cfg.Clock()
-	first, still := false, d != nil && d.held.Ownership == held.Ownership
+	// Another receiver that got the name meanwhile promised nothing.
+	first, still := false, d != nil && d.held.Ownership == held.Ownership && h.cfg.Receivers()[receiver] == by
 	if still {
 		_, before := d.promised[receiver]
 		d.promised[receiver], first = now, !before

@@ -125,6 +125,11 @@ func (e *edited) Invoke(ctx context.Context, method string, args, reply any, opt
 // terms is the mark in memory.
 type terms struct{ fence.Term }
 
+// these are all receivers there are.
+func these(all map[string]ownership.Receiver) func() map[string]ownership.Receiver {
+	return func() map[string]ownership.Receiver { return all }
+}
+
 func (w *world) member(name string) *member {
 	w.t.Helper()
 	n := w.f.Member(name)
@@ -132,7 +137,7 @@ func (w *world) member(name string) *member {
 		waits: make(chan struct{}, 100), told: make(chan string, 100)}
 	close(m.quiet)
 	m.cfg = ownership.Config{ID: n.ID, Conn: m.conn, Authority: w.authority, Term: &terms{},
-		Receivers: map[string]ownership.Receiver{"p": w.receiver}, Clock: w.clock,
+		Receivers: these(map[string]ownership.Receiver{"p": w.receiver}), Clock: w.clock,
 		File:  ownership.File{Files: durable.OS(), Dir: w.t.TempDir()},
 		Quiet: func() <-chan struct{} { m.waits <- struct{}{}; return m.quiet },
 		Owned: func(domain string) { m.told <- domain }, Log: slog.New(slog.DiscardHandler)}
@@ -236,7 +241,7 @@ func TestPromiseComesFirst(t *testing.T) {
 	a := w.member("node-a")
 	silent := newReceiver(w.authority.Cluster, w.authority)
 	silent.err = errors.New("out of reach")
-	a.cfg.Receivers = map[string]ownership.Receiver{"p": w.receiver, "q": silent}
+	a.cfg.Receivers = these(map[string]ownership.Receiver{"p": w.receiver, "q": silent})
 	a.restart(t)
 	w.assign("eu", "data/node-a", false)
 	w.step(a)
@@ -261,6 +266,62 @@ func TestPromiseComesFirst(t *testing.T) {
 	if !a.Owns("q", "eu") {
 		t.Error("a promise that was made does not count any more, as the receiver is out of reach")
 	}
+}
+
+// A receiver that takes the place of another under its name promised nothing, also if that one's
+// promise comes while it does.
+func TestReceiverIsReplaced(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.member("node-a")
+	next := newReceiver(w.authority.Cluster, w.authority)
+	var mu sync.Mutex
+	now := map[string]ownership.Receiver{"p": w.receiver}
+	put := func(r ownership.Receiver) {
+		mu.Lock()
+		defer mu.Unlock()
+		now = map[string]ownership.Receiver{"p": r}
+	}
+	a.cfg.Receivers = func() map[string]ownership.Receiver { mu.Lock(); defer mu.Unlock(); return now }
+	a.restart(t)
+	w.assign("eu", "data/node-a", false)
+	w.step(a)
+	if !a.Owns("p", "eu") {
+		t.Fatal("it does not own the domain")
+	}
+	next.err = errors.New("out of reach")
+	put(next)
+	a.Forget("p")
+	if a.Owns("p", "eu") {
+		t.Error("what the one before promised counts for the next")
+	}
+	w.step(a)
+	if a.Owns("p", "eu") || next.shown != 1 {
+		t.Errorf("it owns the domain there: %v, after the next was asked %d times", a.Owns("p", "eu"), next.shown)
+	}
+	// The promise of the one before comes while the next takes its place.
+	put(&promising{w.receiver, func() { put(next); a.Forget("p") }})
+	a.Forget("p")
+	w.step(a)
+	if a.Owns("p", "eu") {
+		t.Error("a promise that came late counts for the next")
+	}
+	next.err = nil
+	w.step(a)
+	if !a.Owns("p", "eu") {
+		t.Error("the next promised, and it does not count")
+	}
+}
+
+// promising is a receiver of which something happens once it promised.
+type promising struct {
+	ownership.Receiver
+	then func()
+}
+
+func (p *promising) Promise(ctx context.Context, text string) error {
+	defer p.then()
+	return p.Receiver.Promise(ctx, text)
 }
 
 // An owner that hears nothing fences itself when its lease is over, also when its process was

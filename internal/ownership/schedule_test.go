@@ -411,7 +411,7 @@ func (o *owner) restart() {
 		receivers[r.name] = promises{r, o}
 	}
 	o.Holder, hErr = ownership.New(ownership.Config{ID: o.machine.ID, Conn: o, Authority: p.desk.authority, Term: &fence.Term{},
-		Receivers: receivers, Clock: o.clock, File: ownership.File{Files: o.disk.FS(), Dir: "/owner"},
+		Receivers: these(receivers), Clock: o.clock, File: ownership.File{Files: o.disk.FS(), Dir: "/owner"},
 		Quiet: o.ends, Owned: func(string) {}, Log: slog.New(slog.DiscardHandler)})
 	if err := errors.Join(err, hErr); err != nil {
 		p.breaks("%s does not start: %v", o.name(), err)

@@ -200,6 +200,18 @@ type world struct {
 	key  demand.Key
 }
 
+// only has one provider, and it is p.
+func only(p shard.Provider) func() map[string]shard.Provider {
+	return func() map[string]shard.Provider { return map[string]shard.Provider{"p": p} }
+}
+
+// both are the providers of a config, and this one.
+func both(c *shard.Config, name string, p shard.Provider) func() map[string]shard.Provider {
+	all := maps.Clone(c.Providers())
+	all[name] = p
+	return func() map[string]shard.Provider { return all }
+}
+
 // run returns a shard on provider p, and others. edit changes its config.
 func run(t testing.TB, p *provider, edit func(*shard.Config)) *world {
 	t.Helper()
@@ -208,7 +220,7 @@ func run(t testing.TB, p *provider, edit func(*shard.Config)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := shard.Config{Providers: map[string]shard.Provider{"p": p.as(1)}, Rails: rails.Default(), Journal: j}
+	cfg := shard.Config{Providers: only(p.as(1)), Rails: rails.Default(), Journal: j}
 	if edit != nil {
 		edit(&cfg)
 	}

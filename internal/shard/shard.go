@@ -10,6 +10,7 @@
 package shard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ const (
 	DefaultListTimeout = 5 * time.Second
 )
 
-// Provider is one that has machines.
+// Provider is one that has machines. It is comparable, as a pointer is.
 type Provider interface {
 	execution.Provider
 
@@ -59,8 +60,11 @@ type Journal interface {
 
 // Config is what a shard is made of.
 type Config struct {
-	// Providers have the machines, by their names. At least one is required.
-	Providers map[string]Provider
+	// Providers returns those that have the machines now, by their names: valid ones by
+	// [inventory.ValidName], and at most [inventory.MaxProviders]. It is asked when a cycle begins;
+	// what it returned before is used no more then. One of another value than before, under the
+	// same name, is asked for all machines. While there is none nothing is decided. Required.
+	Providers func() map[string]Provider
 
 	// Quotas returns the quotas in force. Nil: there are none.
 	Quotas func() map[decision.Quota]int
@@ -108,11 +112,12 @@ type Shard struct {
 	paused  atomic.Bool
 
 	inventory inventory.Inventory // owned by Step
-	listed    map[string]bool     // providers, since the start; owned by Step
+	providers map[string]Provider // of this cycle; owned by Step
+	listed    map[string]bool     // of them, since they are known; owned by Step
 	owed      []journal.Entry     // outcomes that could not be written yet; owned by Step
 
 	mu      sync.Mutex
-	ready   bool                          // every provider was listed since the start; guarded by mu
+	ready   bool                          // every provider was listed at some time; guarded by mu
 	tallies map[string][]*inventory.Tally // of each tenant; guarded by mu
 	last    Report                        // guarded by mu
 	changed chan struct{}                 // closed when the next cycle is over; guarded by mu
@@ -121,21 +126,13 @@ type Shard struct {
 // New returns a shard. It starts nothing.
 func New(cfg Config) (*Shard, error) {
 	switch {
-	case len(cfg.Providers) == 0 || len(cfg.Providers) > inventory.MaxProviders:
-		return nil, fmt.Errorf("shard: Config.Providers are %d, want 1 to %d", len(cfg.Providers),
-			inventory.MaxProviders)
+	case cfg.Providers == nil:
+		return nil, errors.New("shard: Config.Providers is missing, and nobody has machines")
 	case cfg.Journal == nil:
 		return nil, errors.New("shard: Config.Journal is missing, and nothing is done that is not written down")
 	case cfg.Every < 0 || cfg.ListTimeout < 0 || cfg.Grace < 0:
 		return nil, fmt.Errorf("shard: Config.Every is %v, ListTimeout %v and Grace %v, and none may be negative",
 			cfg.Every, cfg.ListTimeout, cfg.Grace)
-	}
-	for name := range cfg.Providers {
-		if !inventory.ValidName(name) {
-			return nil, fmt.Errorf("shard: Config.Providers has %.80q, want names of 1 to %d bytes of printable "+
-				"ASCII without blanks",
-				name, inventory.MaxNameBytes)
-		}
 	}
 	if cfg.Every == 0 {
 		cfg.Every = DefaultEvery
@@ -150,15 +147,10 @@ func New(cfg Config) (*Shard, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.Execution.Now = cfg.Clock.Now
-	providers := make(map[string]execution.Provider, len(cfg.Providers))
-	for name, p := range cfg.Providers {
-		providers[name] = p
-	}
-	pool, err := execution.NewPool(providers, cfg.Execution)
+	pool, err := execution.NewPool(nil, cfg.Execution)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Providers = maps.Clone(cfg.Providers)
 	s := &Shard{cfg: cfg, pool: pool, notices: notice.NewBoard(cfg.Grace), changed: make(chan struct{}),
 		book:      demand.NewBook(demand.Options{Quarantine: cfg.Rails.Quarantine}),
 		inventory: inventory.Inventory{Quarantine: cfg.Rails.Quarantine}, listed: make(map[string]bool)}
@@ -181,7 +173,7 @@ func (s *Shard) Run(ctx context.Context) error {
 			<-ctx.Done()
 			return s.pool.Err()
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return cmp.Or(s.pool.Err(), context.Cause(ctx)) // it may have been fenced at the same time
 		case <-every.C:
 		}
 	}

@@ -194,7 +194,7 @@ func TestProviderThatDoesNotAnswer(t *testing.T) {
 		},
 	} {
 		p, q := newProvider().with(20, inventory.Configured, "red", 5), newProvider().with(20, inventory.Idle, "", 0)
-		w := run(t, p, func(c *shard.Config) { c.Providers["q"] = q.as(1) })
+		w := run(t, p, func(c *shard.Config) { c.Providers = both(c, "q", q.as(1)) })
 		w.step()
 		w.report("red", 5, 20)
 		w.step()
@@ -225,7 +225,7 @@ func TestProviderThatDoesNotAnswer(t *testing.T) {
 // seem to lack.
 func TestProviderThatWasNeverSeen(t *testing.T) {
 	p, q := newProvider().with(20, inventory.Configured, "red", 5), newProvider().with(20, inventory.Idle, "", 0)
-	w := run(t, p, func(c *shard.Config) { c.Providers["q"] = q.as(1) })
+	w := run(t, p, func(c *shard.Config) { c.Providers = both(c, "q", q.as(1)) })
 	p.listing = func(l inventory.Listing) (inventory.Listing, error) { return l, errors.New("no") }
 	w.step()
 	if _, err := w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}}); !errors.Is(err,
@@ -379,7 +379,7 @@ func TestFenced(t *testing.T) {
 	zombie := run(t, p, func(c *shard.Config) { c.Execution.Concurrency = 1 })
 	zombie.step()
 	zombie.report("red", 5, 40)
-	successor := run(t, p, func(c *shard.Config) { c.Providers["p"] = p.as(2) })
+	successor := run(t, p, func(c *shard.Config) { c.Providers = both(c, "p", p.as(2)) })
 	successor.step()
 	successor.report("red", 5, 1)
 	successor.step()
@@ -579,15 +579,13 @@ func TestNotices(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	good := func() shard.Config {
-		return shard.Config{Providers: map[string]shard.Provider{"p": newProvider().as(1)}, Journal: &journal.Journal{}}
+		return shard.Config{Providers: only(newProvider().as(1)), Journal: &journal.Journal{}}
 	}
 	if _, err := shard.New(good()); err != nil {
 		t.Error(err)
 	}
 	for i, edit := range []func(*shard.Config){
 		func(c *shard.Config) { c.Providers = nil },
-		func(c *shard.Config) { c.Providers["a b"] = c.Providers["p"] },
-		func(c *shard.Config) { c.Providers[strings.Repeat("x", 129)] = c.Providers["p"] },
 		func(c *shard.Config) { c.Journal = nil },
 		func(c *shard.Config) { c.Every = -1 },
 		func(c *shard.Config) { c.ListTimeout = -1 },

@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ func (s *Shard) Step(ctx context.Context) (Report, error) {
 		close(s.changed)
 		s.changed = make(chan struct{})
 	}()
+	s.follow()
 	s.list(ctx, &report)
 	in, facts := s.look(&report)
 	held := s.cfg.Rails
@@ -114,6 +116,32 @@ func (s *Shard) notify(report *Report) {
 	}
 }
 
+// follow takes the providers that there are now. What is not among them any more is forgotten, with
+// its machines.
+func (s *Shard) follow() {
+	next := maps.Clone(s.cfg.Providers())
+	if maps.Equal(next, s.providers) {
+		return
+	}
+	s.inventory.Retain(func(name string) bool { return next[name] != nil })
+	for name := range s.listed {
+		if next[name] == nil {
+			delete(s.listed, name)
+		}
+	}
+	for name, p := range next {
+		if was := s.providers[name]; was != nil && was != p {
+			s.inventory.Relist(name)
+		}
+	}
+	use := make(map[string]execution.Provider, len(next))
+	for name, p := range next {
+		use[name] = p
+	}
+	s.pool.Use(use)
+	s.providers = next
+}
+
 // list has all providers list their machines, at once.
 func (s *Shard) list(ctx context.Context, report *Report) {
 	type answer struct {
@@ -121,9 +149,9 @@ func (s *Shard) list(ctx context.Context, report *Report) {
 		listing inventory.Listing
 		err     error
 	}
-	answers := make(chan answer, len(s.cfg.Providers))
+	answers := make(chan answer, len(s.providers))
 	var asking sync.WaitGroup
-	for name, p := range s.cfg.Providers {
+	for name, p := range s.providers {
 		since := s.inventory.Revision(name)
 		asking.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, s.cfg.ListTimeout)
@@ -160,8 +188,11 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 	if s.cfg.Quotas != nil {
 		in.Quotas = s.cfg.Quotas()
 	}
-	facts := rails.Facts{Configured: make(map[string]int), Reported: make(map[string]bool),
-		Unlisted: len(s.listed) < len(s.cfg.Providers)}
+	s.mu.Lock()
+	// One that comes later holds up nobody: what it has was not counted before either.
+	s.ready = s.ready || len(s.providers) > 0 && len(s.listed) == len(s.providers)
+	facts := rails.Facts{Configured: make(map[string]int), Reported: make(map[string]bool), Unlisted: !s.ready}
+	s.mu.Unlock()
 	for tenant := range in.Demand {
 		facts.Reported[tenant] = true
 	}
@@ -198,7 +229,6 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tallies = tallies
-	s.ready = s.ready || !facts.Unlisted
 	return in, facts
 }
 

@@ -73,12 +73,12 @@ func refuses(err error) bool {
 
 // domains are those that the shard owns. A nil one is of a shard that nobody assigns domains to.
 type domains struct {
-	holder    *ownership.Holder
-	mark      *epochs.Term
-	receivers map[string]ownership.Receiver
+	holder *ownership.Holder
+	mark   *epochs.Term
 
 	mu    sync.Mutex
 	shard *shard.Shard // guarded by mu
+	sites *providers   // nil: not yet; guarded by mu
 }
 
 // openDomains reads what this shard owned, and the highest term that it heard of.
@@ -105,7 +105,7 @@ func (r *running) openDomains() error {
 		return err
 	}
 	r.closers = append(r.closers, mark.Close)
-	d := &domains{mark: mark, receivers: make(map[string]ownership.Receiver)}
+	d := &domains{mark: mark}
 	d.holder, err = ownership.New(ownership.Config{ID: r.cfg.ID, Conn: r.cfg.Coordinators, Authority: r.cfg.Authority,
 		Term: mark, Receivers: d.receivers, Clock: boottime.System(),
 		File:  ownership.File{Files: durable.OS(), Dir: dir},
@@ -160,9 +160,30 @@ func (d *domains) owns() func(provider, domain string) bool {
 	return d.holder.Owns
 }
 
-func (d *domains) receives(name string, r ownership.Receiver) {
+// promisedBy says whose promises count.
+func (d *domains) promisedBy(sites *providers) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sites = sites
+}
+
+func (d *domains) receivers() map[string]ownership.Receiver {
+	d.mu.Lock()
+	sites := d.sites
+	d.mu.Unlock()
+	if sites == nil {
+		return nil
+	}
+	return sites.receiving()
+}
+
+// forget forgets the promises of a provider that is not what it was.
+func (d *domains) forget(provider string) {
 	if d != nil {
-		d.receivers[name] = r
+		d.holder.Forget(provider)
 	}
 }
 

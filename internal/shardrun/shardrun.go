@@ -30,14 +30,15 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/handover"
 	"github.com/fealty-io/fealty/internal/instructed"
+	"github.com/fealty-io/fealty/internal/planned"
 	"github.com/fealty-io/fealty/internal/probe"
-	"github.com/fealty-io/fealty/internal/provider/remote"
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/execution"
 	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/rails"
 	"github.com/fealty-io/fealty/internal/shard/session"
+	"github.com/fealty-io/fealty/internal/shardplan"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -66,7 +67,7 @@ type Config struct {
 	ID     identity.ID
 
 	// Providers are where they are, by the names in their certificates: that of local is
-	// spiffe://CLUSTER/provider/local.
+	// spiffe://CLUSTER/provider/local. Those that the coordinators registered are added.
 	Providers map[string]string
 
 	// Grant is the signed grant under which it acts, as it travels; "": none. Authority is whose
@@ -77,15 +78,15 @@ type Config struct {
 	Mend      bool
 
 	// Coordinators are asked for a grant at the start, and then for the domains that this shard
-	// owns; it acts in those alone. Grant is "" then. Nil: nobody is asked, and the shard acts in
-	// all domains.
+	// owns, and for quotas and providers; it acts in those domains alone. Grant is "" then. Nil:
+	// nobody is asked, and the shard acts in all domains.
 	Coordinators grpc.ClientConnInterface
 
 	// Enrol says that this shard never had an epoch: the first start of a name, and no other.
 	Enrol bool
 
-	// Quotas bound how many machines of a profile a tenant has; those that are not named are
-	// not bounded.
+	// Quotas bound how many machines of a profile a tenant has, and so do those of the
+	// coordinators: of two of one name the lower counts. Those that are not named are not bounded.
 	Quotas map[decision.Quota]int
 
 	// Paused is the kill switch: everything is decided, and nothing executed.
@@ -113,9 +114,11 @@ type running struct {
 	shard    *shard.Shard
 	sessions *session.Server
 	domains  *domains             // nil without coordinators
+	planned  *planned.Follower    // nil without coordinators
 	executor *instructed.Executor // nil without coordinators
 	handover *handover.Handover   // nil without coordinators
 	sender   *fence.Sender
+	sites    *providers
 	registry *prometheus.Registry
 	closers  []func() error
 }
@@ -144,6 +147,7 @@ func Run(ctx context.Context, cfg Config) (err error) {
 	if r.domains != nil {
 		g.Go(func() error { return untilEnd(ctx, r.domains.holder.Run(ctx)) })
 		g.Go(func() error { return untilEnd(ctx, r.executor.Run(ctx)) })
+		g.Go(func() error { return untilEnd(ctx, r.planned.Run(ctx)) })
 		g.Go(func() error { r.handover.Run(ctx); return nil })
 	}
 	if cfg.Metrics != nil {
@@ -183,6 +187,9 @@ func (r *running) open(ctx context.Context) error {
 	if err := r.openDomains(); err != nil {
 		return err
 	}
+	if err := r.openPlan(ctx); err != nil {
+		return err
+	}
 	hold := rails.Default()
 	if hold.Paused, err = r.openInstructions(); err != nil {
 		return err
@@ -193,28 +200,11 @@ func (r *running) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	providers := make(map[string]shard.Provider, len(cfg.Providers))
-	for name, target := range cfg.Providers {
-		// This very one: another provider could end the shard with one refusal.
-		id, err := identity.New(cfg.ID.Cluster(), identity.Provider, name)
-		if err != nil {
-			return fmt.Errorf("provider %s: %w", name, err)
-		}
-		dial := provider.ClientConfig{Target: target, Sender: sender, Insecure: true}
-		if cfg.Source != nil {
-			dial = provider.ClientConfig{Target: target, Sender: sender, Source: cfg.Source,
-				Expect: credential.ExactID(id), Ownership: r.domains.ownership(name)}
-		}
-		client, err := provider.Dial(dial)
-		if err != nil {
-			return fmt.Errorf("provider %s: %w", name, err)
-		}
-		r.closers = append(r.closers, client.Close)
-		providers[name] = remote.New(client)
-		r.domains.receives(name, client)
+	if err := r.openProviders(sender); err != nil {
+		return err
 	}
-	quotas := func() map[decision.Quota]int { return cfg.Quotas }
-	r.shard, err = shard.New(shard.Config{Providers: providers, Quotas: quotas, Rails: hold, Grace: cfg.Grace,
+	bounds := func() map[decision.Quota]int { return quotas(cfg.Quotas, r.sites.told().Plan) }
+	r.shard, err = shard.New(shard.Config{Providers: r.sites.now, Quotas: bounds, Rails: hold, Grace: cfg.Grace,
 		Every: cfg.Every, Owns: r.domains.owns(),
 		Execution: execution.Options{Concurrency: cfg.Concurrency}, Journal: j, Log: cfg.Log})
 	if err != nil {
@@ -224,6 +214,55 @@ func (r *running) open(ctx context.Context) error {
 	r.sessions, err = session.New(session.Config{Name: cfg.ID.Name(), Shard: r.shard, Term: r.domains.term(),
 		Insecure: cfg.Source == nil,
 		Log:      cfg.Log})
+	return err
+}
+
+// openProviders reaches the providers of the flags, and gets ready for those of the plan.
+func (r *running) openProviders(sender *fence.Sender) error {
+	cfg := r.cfg
+	r.sites = &providers{log: cfg.Log, told: flagsAlone, flags: make(map[string]shardplan.Provider),
+		changed: r.domains.forget, dial: func(p shardplan.Provider) (*provider.Client, error) {
+			// This very one: another provider could end the shard with one refusal.
+			id, err := identity.New(cfg.ID.Cluster(), identity.Provider, p.Name)
+			if err != nil {
+				return nil, err
+			}
+			dial := provider.ClientConfig{Target: p.Address, Sender: sender, Insecure: true}
+			if cfg.Source != nil {
+				dial = provider.ClientConfig{Target: p.Address, Sender: sender, Source: cfg.Source,
+					Expect: credential.ExactID(id), Ownership: r.domains.ownership(p.Name)}
+			}
+			return provider.Dial(dial)
+		}}
+	if r.planned != nil {
+		r.sites.told = r.planned.State
+	}
+	for name, target := range cfg.Providers {
+		r.sites.flags[name] = shardplan.Provider{Name: name, Address: target}
+	}
+	r.domains.promisedBy(r.sites)
+	r.closers = append(r.closers, r.sites.close)
+	if err := r.sites.open(); err != nil {
+		return err
+	}
+	r.sites.now() // domains are promised before the first cycle is over
+	return nil
+}
+
+// openPlan reads what this shard was told of quotas and providers.
+func (r *running) openPlan(ctx context.Context) (err error) {
+	if r.domains == nil {
+		return nil
+	}
+	dir := filepath.Join(r.cfg.Dir, "plan")
+	if err := durable.OS().MkdirAll(dir); err != nil {
+		return fmt.Errorf("make the shard's folder: %w", err)
+	}
+	r.planned, err = planned.Open(planned.Config{ID: r.cfg.ID, Conn: r.cfg.Coordinators, Authority: r.cfg.Authority,
+		Files: durable.OS(), Dir: dir, Now: time.Now, Log: r.cfg.Log})
+	if err == nil && !r.planned.State().Known {
+		r.planned.Step(ctx) // nothing is done before it knows, so that nothing waits for this in vain
+	}
 	return err
 }
 
@@ -371,6 +410,7 @@ func Metrics() (prometheus.Collector, error) {
 // gauges are asked when metrics are collected.
 type gauges struct {
 	fenced, paused, sessions, refused func() float64
+	providers, quotas, planAge        func() float64
 }
 
 func register(registry *prometheus.Registry, g gauges) {
@@ -387,6 +427,13 @@ func register(registry *prometheus.Registry, g gauges) {
 			Help: "1 while nothing is executed."}, none(g.paused)),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fealty_shard_sessions",
 			Help: "Sessions of operators."}, none(g.sessions)),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fealty_shard_providers",
+			Help: "Providers that the shard acts at."}, none(g.providers)),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fealty_shard_quotas",
+			Help: "Quotas that the shard keeps to."}, none(g.quotas)),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fealty_shard_plan_age_seconds",
+			Help: "Since a coordinator said last that the quotas and providers are the newest; -1 if none did since " +
+				"the start, or the shard has no coordinators."}, none(g.planAge)),
 		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "fealty_shard_foreign_tenants_total",
 			Help: "Messages for another tenant than that of the caller's certificate."}, none(g.refused)),
 	)
@@ -400,10 +447,13 @@ func (r *running) serveMetrics(ctx context.Context) error {
 		return 0
 	}
 	register(r.registry, gauges{
-		fenced:   func() float64 { return one(r.fenced()) },
-		paused:   func() float64 { return one(r.shard.Last().Paused) },
-		sessions: func() float64 { return float64(r.sessions.Open()) },
-		refused:  func() float64 { return float64(r.sessions.Refused()) },
+		fenced:    func() float64 { return one(r.fenced()) },
+		paused:    func() float64 { return one(r.shard.Last().Paused) },
+		sessions:  func() float64 { return float64(r.sessions.Open()) },
+		refused:   func() float64 { return float64(r.sessions.Refused()) },
+		providers: func() float64 { return float64(len(r.sites.receiving())) },
+		quotas:    func() float64 { return float64(len(quotas(r.cfg.Quotas, r.sites.told().Plan))) },
+		planAge:   func() float64 { return r.sites.told.age(time.Now()) },
 	})
 	if r.handover != nil {
 		r.handover.RegisterMetrics(r.registry)

@@ -22,7 +22,7 @@ import (
 )
 
 // Short says what the commands under fealty provider do.
-const Short = "run what turns a shard's decisions into machines"
+const Short = "run what turns a shard's decisions into machines, and register it"
 
 // Command is one command.
 type Command struct {

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/planned"
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shardrun"
@@ -57,7 +58,8 @@ nothing done.
 
 Its epoch is counted in its folder with every start; the first one of a name takes --enrol. With --agent it has
 the identity of that member, gets a grant from a coordinator when it starts, and acts in the domains that it owns:
-see fealty domain. While no coordinator answers it goes on with what it has, until the leases of its domains are
+see fealty domain. A coordinator tells it of quotas and providers too, before it does anything: see fealty quota and
+fealty provider. While no coordinator answers it goes on with what it has, until the leases of its domains are
 over. Without --agent it acts under the grant in --grant, which a provider may want, and in all domains; the keys
 of who signed it are read when it starts. A shard that a provider refused because another process
 with its identity is in charge acts no more, and stays so that people can look at it (FE-P102).`,
@@ -70,9 +72,11 @@ with its identity is in charge acts no more, and stays so that people can look a
 			flags.StringVar(&f.data, "data", "/var/lib/fealty/shard", "the shard's folder: its epoch, and its journal")
 			flags.StringVar(&f.listen, "listen", "127.0.0.1:7470", "serve operators on this address")
 			flags.StringArrayVar(&f.providers, "provider", nil,
-				"a provider, as NAME=HOST:PORT with the name in its certificate; once for each")
+				"a provider, as NAME=HOST:PORT with the name in its certificate; once for each. With --agent those of "+
+					"fealty provider list are added")
 			flags.StringArrayVar(&f.quotas, "quota", nil,
-				"how many machines of a profile a tenant may have, as TENANT/PROFILE=N; once for each")
+				"how many machines of a profile a tenant may have, as TENANT/PROFILE=N; once for each. With --agent "+
+					"those of fealty quota list count too, and of two the lower one")
 			flags.BoolVar(&f.enrol, "enrol", false, "the first start of this shard: it never had an epoch")
 			f.identity.addAgent(flags)
 			f.identity.addFiles(flags)
@@ -167,7 +171,7 @@ func (f *shards) run(ctx context.Context, w World) error {
 			"loopback addresses in --listen and --provider, or a certificate")
 	}
 	for _, bad := range []error{durable.ErrLocked, epochs.ErrMissing, epochs.ErrCorrupt, epochs.ErrExhausted,
-		epochs.ErrEnrolled, shardrun.ErrLost} {
+		epochs.ErrEnrolled, shardrun.ErrLost, planned.ErrDamaged} {
 		if errors.Is(err, bad) {
 			return explain.Wrap(err, explain.BadSetting, "from", "--data", "key", "data", "problem", err.Error())
 		}
@@ -198,8 +202,9 @@ func (f *shards) targets() (map[string]string, error) {
 		}
 		out[name] = target
 	}
-	if len(out) == 0 {
-		return nil, badValue("--provider", "missing", "a shard without one has no machines", "NAME=HOST:PORT")
+	if len(out) == 0 && f.identity.agent == "" {
+		return nil, badValue("--provider", "missing", "a shard without one has no machines, and without --agent no "+
+			"coordinator tells it of any", "NAME=HOST:PORT")
 	}
 	return out, nil
 }

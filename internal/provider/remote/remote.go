@@ -18,10 +18,14 @@ import (
 )
 
 // Provider is one, as a client reaches it.
-type Provider struct{ client *provider.Client }
+type Provider struct {
+	client *provider.Client
+	price  *float64
+}
 
-// New returns the provider that a client reaches.
-func New(client *provider.Client) *Provider { return &Provider{client} }
+// New returns the provider that a client reaches. price is what each of its machines costs in an
+// hour, whatever it says; nil: what it says.
+func New(client *provider.Client, price *float64) *Provider { return &Provider{client, price} }
 
 // List returns all machines, or what changed since a revision. When the provider cannot tell
 // what changed, all are asked for.
@@ -36,7 +40,11 @@ func (p *Provider) List(ctx context.Context, since string) (inventory.Listing, e
 	}
 	out := inventory.Listing{Full: since == "", Revision: l.Revision, Removed: l.Gone}
 	for _, m := range l.Machines {
-		out.Machines = append(out.Machines, machine(m))
+		listed := machine(m)
+		if p.price != nil {
+			listed.Price = *p.price
+		}
+		out.Machines = append(out.Machines, listed)
 	}
 	return out, nil
 }

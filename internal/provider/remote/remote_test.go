@@ -85,7 +85,7 @@ func TestProvider(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	at := func(life uint32) *remote.Provider {
+	priced := func(life uint32, price *float64) *remote.Provider {
 		sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(life, 1), Incarnation: fence.NewIncarnation()})
 		if err != nil {
 			t.Fatal(err)
@@ -95,7 +95,13 @@ func TestProvider(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { client.Close() })
-		return remote.New(client)
+		return remote.New(client, price)
+	}
+	at := func(life uint32) *remote.Provider { return priced(life, nil) }
+	cents := 0.25
+	if l, err := priced(1, &cents).List(t.Context(), ""); err != nil || len(l.Machines) != 2 ||
+		l.Machines[0].Price != 0.25 || l.Machines[1].Price != 0.25 {
+		t.Errorf("at a price of the shard's own: %+v, %v", l, err)
 	}
 	p := at(1)
 	all, err := p.List(t.Context(), "")
@@ -181,7 +187,7 @@ func TestRefusedIsNotDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	err = remote.New(client).Create(t.Context(), execution.Order{Machine: inventory.Key{Provider: "p", ID: "a"}})
+	err = remote.New(client, nil).Create(t.Context(), execution.Order{Machine: inventory.Key{Provider: "p", ID: "a"}})
 	if execution.Classify(err) != execution.Rejected || !errors.Is(err, fence.ErrRefused) {
 		t.Errorf("without a grant: %v is %v", err, execution.Classify(err))
 	}
@@ -228,7 +234,7 @@ func TestDecidedOnAnOldListing(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { client.Close() })
-		return remote.New(client)
+		return remote.New(client, nil)
 	}
 	order := func(id, tenant string) execution.Order {
 		return execution.Order{Machine: inventory.Key{Provider: "p", ID: id}, Tenant: tenant, Priority: 1}

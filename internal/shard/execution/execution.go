@@ -135,15 +135,15 @@ type Options struct {
 
 // Pool carries out actions. It may be used by several goroutines.
 type Pool struct {
-	options   Options
-	providers map[string]Provider
-	over      chan struct{} // closed when fenced
+	options Options
+	over    chan struct{} // closed when fenced
 
-	mu     sync.Mutex
-	busy   map[inventory.Key]struct{} // calls under way; guarded by mu
-	failed map[inventory.Key]failure  // guarded by mu
-	moved  map[string]error           // domains that belong to somebody else; guarded by mu
-	fenced error                      // guarded by mu
+	mu        sync.Mutex
+	providers map[string]Provider        // never changed, but replaced; guarded by mu
+	busy      map[inventory.Key]struct{} // calls under way; guarded by mu
+	failed    map[inventory.Key]failure  // guarded by mu
+	moved     map[string]error           // domains that belong to somebody else; guarded by mu
+	fenced    error                      // guarded by mu
 }
 
 // failure is what is known of a machine whose last call failed.
@@ -186,6 +186,20 @@ func NewPool(providers map[string]Provider, o Options) (*Pool, error) {
 		moved: make(map[string]error)}, nil
 }
 
+// Use says which providers there are from now on, by their names.
+func (p *Pool) Use(providers map[string]Provider) {
+	providers = maps.Clone(providers)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.providers = providers
+}
+
+func (p *Pool) provider(name string) Provider {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.providers[name]
+}
+
 // Execute carries out actions, and returns what became of each, in their order. It returns
 // when no call of it is under way any more. Nothing is begun after ctx ended.
 func (p *Pool) Execute(ctx context.Context, actions []decision.Action) []Result {
@@ -211,7 +225,7 @@ func (p *Pool) Execute(ctx context.Context, actions []decision.Action) []Result 
 // one carries out one action.
 func (p *Pool) one(ctx context.Context, a decision.Action, end time.Time) Result {
 	putOff := func(err error) Result { return Result{a, PutOff, err} }
-	provider := p.providers[a.Machine.Provider]
+	provider := p.provider(a.Machine.Provider)
 	switch {
 	case provider == nil:
 		return Result{a, Rejected, fmt.Errorf("execution: %v: there is no provider %q here: %w", a.Machine,

@@ -64,6 +64,23 @@ func (v *Inventory) Revision(name string) string {
 	return ""
 }
 
+// Relist has the next question to a provider ask for all machines. What is known stands.
+func (v *Inventory) Relist(name string) {
+	if p := v.providers[name]; p != nil {
+		p.revision = ""
+	}
+}
+
+// Retain forgets the providers that keep does not name, with their machines.
+func (v *Inventory) Retain(keep func(name string) bool) {
+	for name, p := range v.providers {
+		if !keep(name) {
+			v.count -= len(p.machines)
+			delete(v.providers, name)
+		}
+	}
+}
+
 // Begin begins a cycle: every provider is silent until its listing is taken.
 func (v *Inventory) Begin() {
 	for _, p := range v.providers {

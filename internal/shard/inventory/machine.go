@@ -13,14 +13,16 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/fealty-io/fealty/internal/plainname"
 )
 
 // Limits of what a provider lists.
 const (
-	MaxMachines      = 1_000_000 // of one provider
-	MaxNameBytes     = 128       // of an id, a provider, a profile, a domain, a tenant, an operation
-	MaxErrorBytes    = 1 << 10   // of the last error of a machine
-	MaxRevisionBytes = 1 << 10   // of the revision of a listing
+	MaxMachines      = 1_000_000          // of one provider
+	MaxNameBytes     = plainname.MaxBytes // of an id, a provider, a profile, a domain, a tenant, an operation
+	MaxErrorBytes    = 1 << 10            // of the last error of a machine
+	MaxRevisionBytes = 1 << 10            // of the revision of a listing
 )
 
 // State is where a machine is in its life.
@@ -128,7 +130,7 @@ func (m *Machine) Check() error {
 		{"provider", m.Provider, false}, {"id", m.ID, false}, {"profile", m.Profile, false}, {"domain", m.Domain, true},
 		{"tenant", m.Tenant, true}, {"operation", m.Operation, true},
 	} {
-		if problem := nameProblem(name.value, name.empty); problem != "" {
+		if problem := plainname.Problem(name.value); problem != "" && (name.value != "" || !name.empty) {
 			return wrong(name.field, "%s", problem)
 		}
 	}
@@ -150,23 +152,6 @@ func (m *Machine) Check() error {
 	return nil
 }
 
-// nameProblem says what is wrong with a name: want 1 to MaxNameBytes bytes of printable
-// ASCII without blanks, which a fence takes too.
-func nameProblem(name string, mayBeEmpty bool) string {
-	switch {
-	case name == "" && !mayBeEmpty:
-		return "is missing"
-	case len(name) > MaxNameBytes:
-		return fmt.Sprintf("has %d bytes, above %d", len(name), MaxNameBytes)
-	}
-	for i := range len(name) {
-		if name[i] <= ' ' || name[i] > '~' {
-			return fmt.Sprintf("is %q, want printable ASCII without blanks", name)
-		}
-	}
-	return ""
-}
-
 // ValidName reports whether name may be that of a provider, a profile, a domain or a
-// tenant: 1 to [MaxNameBytes] bytes of printable ASCII without blanks.
-func ValidName(name string) bool { return nameProblem(name, false) == "" }
+// tenant: see package internal/plainname.
+func ValidName(name string) bool { return plainname.Problem(name) == "" }

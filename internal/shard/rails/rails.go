@@ -86,7 +86,7 @@ type Facts struct {
 	Reported map[string]bool
 	// Unreported is set while a tenant that has machines did not report.
 	Unreported bool
-	// Unlisted is set while a provider was not listed since the process started.
+	// Unlisted is set until all providers were listed since the process started.
 	Unlisted bool
 }
 

@@ -1,0 +1,276 @@
+// Package planned keeps the newest plan of quotas and providers that a shard was told.
+//
+// The plan is on disk, so that a shard which starts while no coordinator answers keeps to it. A
+// shard that was told none knows of no bound, and so nothing is known to it: it has to wait.
+package planned
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/shardplan"
+)
+
+const (
+	// DefaultEvery is how often a shard asks for the plan.
+	DefaultEvery = 5 * time.Second
+	askTimeout   = 10 * time.Second
+
+	fileName = "plan.json"
+	fileHead = "plan, form 1: "
+	maxFile  = 2*shardplan.MaxBytes + 1<<10 // bytes: the plan is text within text
+)
+
+// ErrDamaged is matched when what was kept is not what was written.
+var ErrDamaged = errors.New("the plan of quotas and providers is damaged")
+
+// Config is what a Follower is made of. A field without another word is required.
+type Config struct {
+	ID        identity.ID
+	Conn      grpc.ClientConnInterface
+	Authority fence.Authority
+	Files     durable.FS
+	Dir       string // a folder of its own
+	// Every is how often it asks. Zero means five seconds.
+	Every time.Duration
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// Follower asks for the plan, and has the newest one. It may be used by several goroutines.
+type Follower struct {
+	cfg Config
+
+	asking sync.Mutex // held by Step
+	told   string     // what was logged last of an answer that did not come; guarded by asking
+	text   string     // the plan in force as it travelled; guarded by asking
+	saved  bool       // the file has the plan in force; guarded by asking
+
+	mu   sync.Mutex
+	have State // guarded by mu
+}
+
+// State is what a shard was told.
+type State struct {
+	// Known is set once it was told a plan, by this process or one before.
+	Known bool
+	// Plan is the newest one. Nobody changes its parts.
+	Plan shardplan.Plan
+	// Version is that of the plan; 0 is that of a coordinator which knows of none.
+	Version uint64
+	// Heard is when a coordinator said last that it is the newest; zero: none did since the start.
+	Heard time.Time
+}
+
+// kept is what the file has.
+type kept struct {
+	Version uint64 `json:"version"`
+	Plan    string `json:"plan"` // as it travelled
+}
+
+// damaged says how that is mended.
+func damaged(name string, err error) error {
+	return fmt.Errorf("planned: %s: %w: %w; remove it, and the shard does nothing before a coordinator told it again",
+		name, ErrDamaged, err)
+}
+
+// Open returns a follower of what is on disk. A file that is damaged matches [ErrDamaged]: a shard
+// that forgot its quotas would pass them, and so somebody has to look.
+func Open(cfg Config) (*Follower, error) {
+	if cfg.Every == 0 {
+		cfg.Every = DefaultEvery
+	}
+	f := &Follower{cfg: cfg}
+	name := filepath.Join(cfg.Dir, fileName)
+	// A process that was killed may have put the file there and not its name: a power cut would
+	// bring back what was before.
+	if err := cfg.Files.Settle(cfg.Dir); err != nil {
+		return nil, fmt.Errorf("planned: settle %s: %w", cfg.Dir, err)
+	}
+	text, err := cfg.Files.ReadFile(name, maxFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return f, nil
+	case errors.Is(err, durable.ErrTooLarge):
+		return nil, damaged(name, err)
+	case err != nil:
+		return nil, fmt.Errorf("planned: read %s: %w", name, err)
+	}
+	k, plan, err := decode(text)
+	if err != nil {
+		return nil, damaged(name, err)
+	}
+	f.have, f.text, f.saved = State{Known: true, Plan: plan, Version: k.Version}, k.Plan, true
+	return f, nil
+}
+
+// The file is one line with the SHA-256 of the next, and that line.
+func encode(k kept) ([]byte, error) {
+	body, err := json.Marshal(k)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte(fileHead+sumOf(body)+"\n"), body...), nil
+}
+
+func decode(text []byte) (k kept, plan shardplan.Plan, err error) {
+	head, body, _ := bytes.Cut(text, []byte("\n"))
+	if string(head) != fileHead+sumOf(body) {
+		return k, plan, errors.New("its checksum is another one")
+	}
+	if err := json.Unmarshal(body, &k); err != nil {
+		return k, plan, err
+	}
+	plan, err = shardplan.Decode([]byte(k.Plan))
+	return k, plan, err
+}
+
+func sumOf(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:])
+}
+
+// State returns what the shard was told.
+func (f *Follower) State() State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.have
+}
+
+// Run asks until ctx ends, and returns its error.
+func (f *Follower) Run(ctx context.Context) error {
+	every := time.NewTicker(f.cfg.Every)
+	defer every.Stop()
+	for {
+		f.Step(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-every.C:
+		}
+	}
+}
+
+// unkept is the error of a disk that did not take the plan.
+type unkept struct{ err error }
+
+func (e *unkept) Error() string { return e.err.Error() }
+func (e *unkept) Unwrap() error { return e.err }
+
+// Step asks once. What goes wrong is logged, once, and the plan of before stays in force.
+func (f *Follower) Step(ctx context.Context) {
+	f.asking.Lock()
+	defer f.asking.Unlock()
+	err := f.ask(ctx)
+	text := ""
+	disk, full := errors.AsType[*unkept](err)
+	switch {
+	case full:
+		text = "the disk" // the name of the file that was tried is another one each time
+	case err != nil:
+		text = err.Error()
+	}
+	if text == f.told || ctx.Err() != nil {
+		return
+	}
+	f.told = text
+	switch known := f.State().Known; {
+	case err == nil:
+		f.cfg.Log.Info("the shard is told of quotas and providers again")
+	case full:
+		f.cfg.Log.Error("the disk does not take the quotas and providers that the shard was told: a start while no "+
+			"coordinator answers goes by older ones", "err", disk)
+	case known:
+		f.cfg.Log.Warn("the shard was not told of quotas and providers: it goes on with those that it knows", "err",
+			err)
+	default:
+		f.cfg.Log.Warn("the shard was never told of quotas and providers: it does nothing before it is", "err", err)
+	}
+}
+
+func (f *Follower) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	have := f.State()
+	answer, err := fealtyv1.NewRegistryServiceClient(f.cfg.Conn).PollPlan(ctx,
+		&fealtyv1.PollPlanRequest{Name: f.cfg.ID.Name(), Have: have.Version})
+	switch {
+	case status.Code(err) == codes.Unimplemented && have.Version == 0:
+		// An older coordinator, which keeps neither. Once one said more, that is not forgotten.
+		return f.take(0, emptyPlan, shardplan.Plan{})
+	case err != nil:
+		return err
+	}
+	verified, err := f.cfg.Authority.OpenDocument(shardplan.Kind, answer.GetStatement())
+	if err != nil {
+		return fmt.Errorf("the statement over the plan: %w", err)
+	}
+	said, _ := verified.Get()
+	switch {
+	case said.Version < have.Version:
+		return fmt.Errorf("a coordinator says that version %d of the plan is the newest, and it was %d before",
+			said.Version, have.Version)
+	case said.Version == have.Version && have.Known && said.Digest != shardplan.DigestOf([]byte(f.text)):
+		return fmt.Errorf("version %d of the plan was signed twice, as two plans: the one that came first counts, "+
+			"until there is a newer one", said.Version)
+	case said.Version == have.Version && have.Known:
+		return f.take(have.Version, f.text, have.Plan)
+	}
+	text := []byte(answer.GetPlan())
+	if shardplan.DigestOf(text) != said.Digest {
+		return fmt.Errorf("version %d of the plan is not the one that was signed", said.Version)
+	}
+	plan, err := shardplan.Decode(text)
+	if err != nil {
+		return fmt.Errorf("version %d of the plan: %w", said.Version, err)
+	}
+	return f.take(said.Version, string(text), plan)
+}
+
+// emptyPlan is the plan of nothing, as it travels.
+const emptyPlan = "{}"
+
+// take puts a plan in force, and on disk. A disk that does not take it holds up no quota: it is
+// tried again with the next answer.
+func (f *Follower) take(version uint64, text string, plan shardplan.Plan) error {
+	f.text = text
+	f.mu.Lock()
+	before := f.have
+	f.have = State{Known: true, Plan: plan, Version: version, Heard: f.cfg.Now()}
+	f.mu.Unlock()
+	if !before.Known || before.Version != version {
+		f.saved = false
+		f.cfg.Log.Info("the shard was told of quotas and providers", "version", version, "quotas", len(plan.Quotas),
+			"providers", len(plan.Providers))
+	}
+	if f.saved {
+		return nil
+	}
+	file, err := encode(kept{version, text})
+	if err != nil {
+		return err
+	}
+	if err := f.cfg.Files.WriteFile(filepath.Join(f.cfg.Dir, fileName), file); err != nil {
+		return &unkept{fmt.Errorf("keep the plan: %w", err)}
+	}
+	f.saved = true
+	return nil
+}

@@ -1,0 +1,195 @@
+package registrycmd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/registrycmd"
+	"github.com/fealty-io/fealty/internal/term"
+)
+
+// shell runs commands against a real registry, and keeps what they say.
+type shell struct {
+	command.Shell
+	conn      grpc.ClientConnInterface
+	names     []string
+	out       strings.Builder
+	said      []string
+	planned   []string
+	confirmed int
+	refuse    error // of Confirm
+}
+
+func (s *shell) Ask(do func(grpc.ClientConnInterface) error) error { return do(s.conn) }
+
+func (s *shell) Print(r command.Result) error { return r.Show(&term.Page{W: &s.out, Width: 200}) }
+
+func (s *shell) PrintList(names []string, r command.Result) error {
+	s.names = names
+	return s.Print(r)
+}
+
+func (s *shell) Say(text string, args ...any) { s.said = append(s.said, fmt.Sprintf(text, args...)) }
+func (s *shell) Planned(what string)          { s.planned = append(s.planned, what) }
+func (s *shell) Ago(time.Time) string         { return "just now" }
+
+func (s *shell) Confirm(_ context.Context, _, _ string, yes bool) error {
+	s.confirmed++
+	if yes {
+		return nil
+	}
+	return s.refuse
+}
+
+// run runs a command anew, as each invocation does.
+func (s *shell) run(t *testing.T, noun, line string) error {
+	t.Helper()
+	all := map[string]func() []command.Command{"quota": registrycmd.Quotas, "provider": registrycmd.Providers}[noun]()
+	words := strings.Fields(line)
+	i := slices.IndexFunc(all, func(c command.Command) bool { return strings.HasPrefix(c.Use, words[0]) })
+	flags := pflag.NewFlagSet(words[0], pflag.ContinueOnError)
+	if all[i].Flags != nil {
+		all[i].Flags(flags)
+	}
+	if err := flags.Parse(words[1:]); err != nil {
+		t.Fatal(err)
+	}
+	s.out.Reset()
+	s.names, s.said, s.planned = nil, nil, nil
+	return all[i].Run(t.Context(), s, flags.Args())
+}
+
+func newShell(t *testing.T) *shell {
+	t.Helper()
+	d := coordinatortest.PoolDesk(t)
+	l := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	d.C.Rooms().Fencing.Registry.RegisterServices(server)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	conn, err := grpc.NewClient("passthrough:///registry",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		conn.Close()
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return &shell{conn: conn, refuse: errors.New("nobody agreed")}
+}
+
+// What a person types is what is kept and shown; a command that is tried keeps nothing.
+func TestQuotas(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	for _, tc := range []struct{ line, out, said, planned string }{
+		{"list", "QUOTA", "", ""},
+		{"put acme/web --machines 3 --dry-run", "acme/web", "", "acme may have 3 machines of profile web"},
+		{"put acme/web --machines 3 --reason pilot", "pilot", "acme may have 3 machines of profile web", ""},
+		{"put acme/web --machines 3", "pilot", "acme may have 3 machines of profile web, as before", ""},
+		{"put acme/db/1 --machines 0", "acme/db/1", "acme may have 0 machines of profile db/1", ""},
+		{"list", "acme/web          3  just now", "", ""},
+		{"delete acme/web --dry-run", "acme/web", "", "nothing bounds how many machines of profile web acme has"},
+		{"delete acme/web", "acme/web", "nothing bounds how many machines of profile web acme has", ""},
+	} {
+		if err := s.run(t, "quota", tc.line); err != nil {
+			t.Errorf("%s: %v", tc.line, err)
+		}
+		if said, planned := strings.Join(s.said, "\n"), strings.Join(s.planned, "\n"); said != tc.said || planned != tc.planned ||
+			!strings.Contains(s.out.String(), tc.out) {
+			t.Errorf("%s: said %q, planned %q, printed\n%s", tc.line, said, planned, s.out.String())
+		}
+	}
+	if err := s.run(t, "quota", "list"); err != nil || !slices.Equal(s.names, []string{"acme/db/1"}) {
+		t.Errorf("%v, %v", s.names, err)
+	}
+	if got := registrycmd.Quotas()[2].Complete(t.Context(), s); !slices.Equal(got, []string{"acme/db/1"}) {
+		t.Errorf("TAB shows %v", got)
+	}
+	for line, want := range map[string]explain.Code{
+		"put acme --machines 1": explain.BadValue, "put /web --machines 1": explain.BadValue,
+		"put acme/ --machines 1": explain.BadValue, "put acme/web": explain.BadValue,
+		"put acme/web --machines 3000000000": explain.BadValue, "delete acme": explain.BadValue,
+		"put acme/web --machines 2000000000": explain.RequestField, "delete acme/none": explain.NotFound,
+	} {
+		if err := s.run(t, "quota", line); code(err) != want {
+			t.Errorf("%s: %v, want %s", line, err, want)
+		}
+	}
+}
+
+func code(err error) explain.Code {
+	if e, ok := explain.FromStatus(err); ok {
+		return e.Code
+	}
+	e, _ := errors.AsType[*explain.Error](err)
+	if e == nil {
+		return ""
+	}
+	return e.Code
+}
+
+func TestProviders(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	for _, tc := range []struct{ line, out, said, planned string }{
+		{"list", "PROVIDER", "", ""},
+		{"put rack-1 --address 10.0.0.1:7460 --dry-run", "as it says", "", "shards act at provider rack-1, at 10.0.0.1:7460"},
+		{"put rack-1 --address 10.0.0.1:7460", "provider/rack-1", "shards act at provider rack-1, at 10.0.0.1:7460", ""},
+		{"put rack-1 --address 10.0.0.1:7460", "provider/rack-1", "shards act at provider rack-1, at 10.0.0.1:7460, as before", ""},
+		{"put cloud --address [::1]:1 --price 0.25", "0.25 an hour", "shards act at provider cloud, at [::1]:1", ""},
+		{"put cloud --address [::1]:1 --price 0", "0 an hour", "shards act at provider cloud, at [::1]:1", ""},
+		{"list", "rack-1    10.0.0.1:7460  as it says", "", ""},
+		{"delete rack-1 --dry-run", "rack-1", "", "shards act at provider rack-1 no more"},
+		{"delete rack-1 --yes --reason moved", "rack-1", "shards act at provider rack-1 no more", ""},
+	} {
+		if err := s.run(t, "provider", tc.line); err != nil {
+			t.Errorf("%s: %v", tc.line, err)
+		}
+		if said, planned := strings.Join(s.said, "\n"), strings.Join(s.planned, "\n"); said != tc.said || planned != tc.planned ||
+			!strings.Contains(s.out.String(), tc.out) {
+			t.Errorf("%s: said %q, planned %q, printed\n%s", tc.line, said, planned, s.out.String())
+		}
+	}
+	// Nothing is taken away that nobody agreed to, and what is tried asks nobody.
+	if s.confirmed != 1 {
+		t.Errorf("somebody was asked %d times", s.confirmed)
+	}
+	if err := s.run(t, "provider", "delete cloud"); !errors.Is(err, s.refuse) {
+		t.Errorf("without an agreement: %v", err)
+	}
+	if err := s.run(t, "provider", "list"); err != nil || !slices.Equal(s.names, []string{"cloud"}) {
+		t.Errorf("%v, %v", s.names, err)
+	}
+	if got := registrycmd.Providers()[2].Complete(t.Context(), s); !slices.Equal(got, []string{"cloud"}) {
+		t.Errorf("TAB shows %v", got)
+	}
+	for line, want := range map[string]explain.Code{
+		"put rack-1": explain.BadValue, "put rack-1 --address nowhere": explain.RequestField,
+		"put a/b --address a:1": explain.RequestField, "put p --address a:1 --price -1": explain.RequestField,
+		"delete none --yes": explain.NotFound,
+	} {
+		if err := s.run(t, "provider", line); code(err) != want {
+			t.Errorf("%s: %v, want %s", line, err, want)
+		}
+	}
+}

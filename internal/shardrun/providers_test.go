@@ -1,0 +1,176 @@
+// These tests are inside the package: what is dialed, and what is closed, shows at no edge of it.
+package shardrun
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/planned"
+	"github.com/fealty-io/fealty/internal/shard/decision"
+	"github.com/fealty-io/fealty/internal/shardplan"
+	"github.com/fealty-io/fealty/provider"
+)
+
+// registered is a shard's providers, and what it was told.
+type registered struct {
+	*providers
+	state   planned.State
+	dials   []string
+	changed []string
+	log     strings.Builder
+}
+
+func newRegistered(t *testing.T, flags ...shardplan.Provider) *registered {
+	t.Helper()
+	r := &registered{}
+	sender, err := fence.NewSender(fence.Life{Epoch: fence.NewEpoch(0, 1), Incarnation: fence.NewIncarnation()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.providers = &providers{log: slog.New(slog.NewTextHandler(&r.log, nil)), told: func() planned.State { return r.state },
+		flags: make(map[string]shardplan.Provider),
+		changed: func(name string) {
+			r.receiving() // nothing is held meanwhile
+			r.changed = append(r.changed, name)
+		},
+		dial: func(p shardplan.Provider) (*provider.Client, error) {
+			r.dials = append(r.dials, p.Name+"="+p.Address)
+			return provider.Dial(provider.ClientConfig{Target: p.Address, Sender: sender, Insecure: true})
+		}}
+	for _, f := range flags {
+		r.flags[f.Name] = f
+	}
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// tell says what the newest plan is, and returns the names that the shard acts at then.
+func (r *registered) tell(version uint64, all ...shardplan.Provider) []string {
+	r.state = planned.State{Known: true, Version: version, Plan: shardplan.Plan{Providers: all}}
+	now := slices.Sorted(maps.Keys(r.now()))
+	if promised := slices.Sorted(maps.Keys(r.receiving())); !slices.Equal(now, promised) {
+		return append(now, promised...)
+	}
+	return now
+}
+
+func at(name, address string) shardplan.Provider {
+	return shardplan.Provider{Name: name, Address: address}
+}
+
+// Nothing is acted at before the plan is known, not at the providers of the flags either: its quotas
+// are bounds. Then the flags and the plan are, and where both name one the flag.
+func TestProvidersOfFlagsAndPlan(t *testing.T) {
+	r := newRegistered(t, at("a", "127.0.0.1:1"))
+	if got := r.now(); len(got) != 0 {
+		t.Errorf("before the plan is known: %v", got)
+	}
+	if got := r.tell(0); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("a plan of nothing: %v", got)
+	}
+	if got := r.tell(1, at("a", "127.0.0.1:9"), at("b", "127.0.0.1:2")); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%v", got)
+	}
+	if want := []string{"a=127.0.0.1:1", "b=127.0.0.1:2"}; !slices.Equal(r.dials, want) {
+		t.Errorf("dialed %v, want %v", r.dials, want)
+	}
+	if !strings.Contains(r.log.String(), "the flag of this shard counts") {
+		t.Error("nobody is told that the registered one does not count")
+	}
+	if got := r.tell(2); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("after b is not registered any more: %v", got)
+	}
+}
+
+// A provider that stays as it is keeps its connection; one that changed, in its address or its
+// price, is another one, and the promises of the one before are forgotten. The connection of what
+// is gone is closed when the next cycle begins, and not before.
+func TestProvidersChange(t *testing.T) {
+	r := newRegistered(t)
+	price := 2.5
+	priced := shardplan.Provider{Name: "c", Address: "127.0.0.1:3", Price: &price}
+	r.tell(1, at("a", "127.0.0.1:1"), at("b", "127.0.0.1:2"), at("c", "127.0.0.1:3"))
+	before := r.now()
+	closed := r.dialed["b"].client
+	if r.state.Version = 2; before["a"] != r.now()["a"] {
+		t.Error("a version that changes nothing makes another provider")
+	}
+	r.state.Plan = shardplan.Plan{}
+	if _, err := closed.List(t.Context(), ""); isClosed(err) {
+		t.Error("it is closed before the cycle begins")
+	}
+	if got := r.tell(3, at("a", "127.0.0.1:1"), at("b", "127.0.0.1:20"), priced); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("%v", got)
+	}
+	after := r.now()
+	if after["a"] != before["a"] || after["b"] == before["b"] || after["c"] == before["c"] {
+		t.Error("the one that stays is another one, or one that changed is the same")
+	}
+	slices.Sort(r.changed)
+	if !slices.Equal(r.changed, []string{"b", "c"}) {
+		t.Errorf("forgotten: %v", r.changed)
+	}
+	if _, err := closed.List(t.Context(), ""); !isClosed(err) {
+		t.Errorf("the one that is gone is not closed: %v", err)
+	}
+	if r.changed = nil; len(r.tell(4)) != 0 || len(r.changed) != 3 {
+		t.Errorf("after all are gone: forgotten %v", r.changed)
+	}
+}
+
+func isClosed(err error) bool { return err != nil && strings.Contains(err.Error(), "closing") }
+
+// A registered provider that cannot be used takes no other one along, and is told of. One of the
+// flags ends the start.
+func TestProviderCannotBeUsed(t *testing.T) {
+	r := newRegistered(t)
+	if got := r.tell(1, at("a", "10.0.0.1:1"), at("b", "127.0.0.1:2")); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("%v", got)
+	}
+	if !strings.Contains(r.log.String(), "provider=a") {
+		t.Error("nobody is told")
+	}
+	r.flags["a"] = at("a", "10.0.0.1:1")
+	if err := r.open(); !errors.Is(err, provider.ErrNotLoopback) {
+		t.Errorf("a start with such a flag: %v", err)
+	}
+}
+
+// Of two quotas of one name the lower one counts, whichever side says it.
+func TestQuotasOfFlagsAndPlan(t *testing.T) {
+	of := func(profile string) decision.Quota { return decision.Quota{Tenant: "acme", Profile: profile} }
+	flags := map[decision.Quota]int{of("a"): 5, of("b"): 5, of("c"): 5}
+	got := quotas(flags, shardplan.Plan{Quotas: []shardplan.Quota{{Tenant: "acme", Profile: "b", Machines: 0},
+		{Tenant: "acme", Profile: "c", Machines: 9}, {Tenant: "acme", Profile: "d", Machines: 7}}})
+	if want := map[decision.Quota]int{of("a"): 5, of("b"): 0, of("c"): 5, of("d"): 7}; !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	if len(flags) != 3 || flags[of("b")] != 5 {
+		t.Errorf("what the flags say was changed: %v", flags)
+	}
+}
+
+func TestPlanAge(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, tc := range []struct {
+		heard time.Time
+		want  float64
+	}{{time.Time{}, -1}, {now.Add(-3 * time.Second), 3}, {now.Add(time.Hour), 0}} {
+		if got := told(func() planned.State { return planned.State{Heard: tc.heard} }).age(now); got != tc.want {
+			t.Errorf("heard %v: %v, want %v", tc.heard, got, tc.want)
+		}
+	}
+}
