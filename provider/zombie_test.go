@@ -361,6 +361,85 @@ func TestZombies(t *testing.T) {
 	}
 }
 
+// An image of a process's memory is restored beside it: both are one life of one incarnation, and
+// nothing on any disk tells them apart. While no coordinator is in reach that is the stated limit:
+// the one that comes first is obeyed, and the other raises the alarm with its first request. With
+// one in reach the next grant ends both, and once the domain moved neither changes anything.
+func TestImages(t *testing.T) {
+	t.Parallel()
+	for _, verb := range verbs {
+		for _, reach := range []string{"nobody", "a coordinator", "a coordinator, its domain moved"} {
+			t.Run(verb.name+", "+reach, func(t *testing.T) {
+				t.Parallel()
+				s := newStage(t)
+				ctx, dir := t.Context(), t.TempDir()
+				epoch := s.begin("a", dir, 1, durable.EnrolEpoch)
+				old := s.assignment("a", 1)
+				image, err := fence.NewSender(epoch.Sender().Life()) // as it was when the image was taken
+				if err != nil {
+					t.Fatal(err)
+				}
+				live, restored := s.client("a", epoch.Sender()), s.client("a", image)
+				if err := live.Promise(ctx, old); err != nil {
+					t.Fatal(err)
+				}
+				order := provider.Order{Machine: verb.name, Domain: "eu", Tenant: "blue"}
+				if reach == "nobody" {
+					if _, err := verb.act(restored, ctx, order); err != nil {
+						t.Fatalf("the stated limit: the image comes first, and is refused: %v", err)
+					}
+					before := s.states()
+					s.reasons()
+					other := order
+					other.Tenant, other.Priority = "green", 9
+					another := verb.act
+					if verb.name != "configure" { // another request under the same number
+						another = (*provider.Client).Configure
+					}
+					_, err := another(live, ctx, other)
+					if reasons := s.reasons(); err == nil || !slices.ContainsFunc(reasons, fence.Reason.Alarm) {
+						t.Errorf("the process beside its image: %v; the provider tells of %v, and of no clone", err, reasons)
+					}
+					if after := s.states(); !maps.Equal(before, after) {
+						t.Errorf("it changed machines from %v to %v", before, after)
+					}
+					return
+				}
+				// Whichever of the two asks gets the next grant, and is another life then.
+				if err := epoch.Close(); err != nil {
+					t.Fatal(err)
+				}
+				owner, acts := "a", s.begin("a", dir, 2, durable.OpenEpoch).Sender()
+				next := s.client("a", acts)
+				if reach != "a coordinator" {
+					owner, acts = "b", s.begin("b", t.TempDir(), 1, durable.EnrolEpoch).Sender()
+					text := s.assignment("b", 2)
+					next = s.client(owner, acts)
+					if err := next.Promise(ctx, text); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := next.Create(ctx, provider.Order{Machine: "another", Domain: "eu"}); err != nil {
+					t.Fatal(err)
+				}
+				before := s.states()
+				for name, c := range map[string]*provider.Client{"the image": restored, "the process of before": live} {
+					s.reasons()
+					if _, err := verb.act(c, ctx, order); !errors.Is(err, provider.ErrFenced) || len(s.reasons()) == 0 {
+						t.Errorf("%s: %v", name, err)
+					}
+				}
+				if after := s.states(); !maps.Equal(before, after) {
+					t.Errorf("they changed machines from %v to %v", before, after)
+				}
+				if _, err := next.Delete(ctx, provider.Order{Machine: "another", Domain: "eu"}); err != nil {
+					t.Errorf("whoever is in charge: %v", err)
+				}
+			})
+		}
+	}
+}
+
 // The fenced methods of the contract are those that the table of zombies has.
 func TestZombiesTryEverything(t *testing.T) {
 	t.Parallel()

@@ -81,6 +81,16 @@ type Endpoint struct {
 	Protocol     string
 }
 
+// ReadAssignment reads the content of a service_assignment that was verified before, or is its
+// signer's own: nothing is checked but its form.
+func ReadAssignment(raw []byte) (*ServiceAssignment, error) {
+	a := new(ServiceAssignment)
+	if _, err := decode(string(raw), a); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
 func (a *ServiceAssignment) scope() Scope { return ScopeServiceAssignment }
 
 func (a *ServiceAssignment) walk(c *codec) {

@@ -116,6 +116,12 @@ const (
 	Revoked           Reason = "revoked"            // the trust bundle revokes it by name, or what it leads to
 )
 
+// HasService reports whether the config has a record of the service, wherever it is placed.
+func (c *Compiler) HasService(name string) bool {
+	_, ok := c.in.Config.Get(config.Key{Kind: config.KindService, Name: name})
+	return ok
+}
+
 // Removed is something that a record asked for and that was not given.
 type Removed struct {
 	Scope  snapshot.Scope

@@ -30,17 +30,15 @@ const (
 	CredentialForeign  Code = "FE-C107"
 )
 
-// Desired config.
+// Desired config, and what is compiled from it.
 const (
 	ConfigInvalid Code = "FE-D101"
 	ConfigStale   Code = "FE-D102"
 	ConfigInUse   Code = "FE-D103"
-)
 
-// What is compiled from the config.
-const (
 	ConfigNotGiven     Code = "FE-D111"
 	SnapshotUncompiled Code = "FE-D112"
+	AssignmentHeld     Code = "FE-D113"
 )
 
 // Fencing.
@@ -105,7 +103,7 @@ const (
 	JoinOtherMember        Code = "FE-J118"
 )
 
-// Keys and keepers.
+// Keys and keepers; leadership.
 const (
 	KeeperUnusable  Code = "FE-K101"
 	KeeperCannot    Code = "FE-K102"
@@ -115,15 +113,12 @@ const (
 	KeeperUnopened  Code = "FE-K107"
 	KeeperNotHere   Code = "FE-K108"
 	KeeperLastCopy  Code = "FE-K109"
-)
 
-// Leadership.
-const (
 	NobodyLeads Code = "FE-L101"
 	LeaderUnfit Code = "FE-L102"
 )
 
-// Membership.
+// Membership; node and agent.
 const (
 	RenewEntryGone    Code = "FE-M101"
 	RejoinGraceOver   Code = "FE-M102"
@@ -139,10 +134,7 @@ const (
 	MemberStale       Code = "FE-M112"
 	MemberClock       Code = "FE-M113"
 	MemberOlderKey    Code = "FE-M114"
-)
 
-// Node and agent.
-const (
 	NodeNotJoined     Code = "FE-N101"
 	NodeStateCorrupt  Code = "FE-N102"
 	NodeNoCoordinator Code = "FE-N103"
@@ -211,7 +203,7 @@ const (
 	MarkUnusable    Code = "FE-R147"
 )
 
-// Store.
+// Store; providers.
 const (
 	StoreLocked         Code = "FE-S101"
 	StoreFull           Code = "FE-S102"
@@ -227,10 +219,7 @@ const (
 	StoreWentBack       Code = "FE-S112"
 	StoreClaimed        Code = "FE-S113"
 	StoreRefuses        Code = "FE-S118"
-)
 
-// Providers.
-const (
 	ContractBroken Code = "FE-P101"
 	ShardFenced    Code = "FE-P102"
 )
@@ -565,6 +554,17 @@ What members and groups are told is compiled from the manifest and the config. W
 snapshot stays signed and in force, the others are made, and the failed one is tried again with every change.
 A group is all members with the same roles and organizations. ` + "`fealty_snapshot_uncompiled`" + ` counts
 the members and groups without a new one.`,
+	},
+	{
+		Code:  AssignmentHeld,
+		Title: "a member keeps services that the config lost",
+		What:  "{members|some members} keep their services for now",
+		Why:   "{problem|the config has no records of almost all of them}",
+		Do:    "if that is meant, wait two minutes; else put the records back: fealty config put FILE",
+		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
+		Page: `
+A member of at least 10 services of which the config has less than a tenth of the records keeps them until three looks
+in a row, a minute apart, find the same. What is placed elsewhere or revoked goes at once: its record is there.`,
 	},
 
 	{
@@ -1013,9 +1013,8 @@ machine that holds the newest key goes on working.`,
 		Do:    "set the clock, for one with an NTP client such as chrony, and try again",
 		Exit:  ExitFailed, GRPC: codes.FailedPrecondition,
 		Page: `
-Certificates and snapshots are valid between two times, so that a clock that is far off makes good ones look
-expired or not yet valid. The coordinator's clock is no authority: compare both with a third one before you
-change anything.`,
+Certificates and snapshots are valid between two times, so that a clock that is far off makes good ones look expired or
+not yet valid. The coordinator's clock is no authority: compare both with a third one before you change anything.`,
 	},
 	{
 		Code:  ProofStale,
@@ -1069,10 +1068,9 @@ so that there is no join without it.`,
 		Do:    "try again; if it stays so, compare releases and clocks of both, and look at the coordinator's log",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
-A node verifies what it is granted as if it came from an enemy: the certificate is over its own key, of the
-kind that it asked for, and verifies under the pinned root; the trust bundle and the first snapshot are signed
-for it. Nothing of a grant that fails is kept but the key that was asked for, so that the next try is the same
-request.`,
+A node verifies what it is granted as if it came from an enemy: the certificate is over its own key, of the kind that
+it asked for, and verifies under the pinned root; the trust bundle and the first snapshot are signed for it. Nothing of
+a grant that fails is kept but the key that was asked for, so that the next try is the same request.`,
 	},
 	{
 		Code:  JoinCertificateForeign,
@@ -1105,10 +1103,9 @@ manifest names. Nothing was changed.`,
 		Do:    "have your PKI issue one for client authentication, over an ECDSA, Ed25519 or RSA key, that is not a CA's",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
-A certificate proves a candidate if it is made for that: extended key usage client authentication, said
-explicitly; key usage digital signature; no CA's; a chain of at most six certificates in order; a key of a type
-and size that is safe; at most 16 names. The rule and the standard's section say which one does not hold.
-Nothing was changed.`,
+A certificate proves a candidate if it is made for that: extended key usage client authentication, said explicitly; key
+usage digital signature; no CA's; a chain of at most six certificates in order; a key of a type and size that is safe;
+at most 16 names. The rule and the standard's section say which one does not hold. Nothing was changed.`,
 	},
 	{
 		Code:  JoinOtherMember,
@@ -1494,9 +1491,8 @@ a wrong clock, a stale mirror, or somebody who tries.`,
 		Do:    "start it with fealty agent; to join anew as a member of the same cluster, add --rejoin; to leave it, fealty leave",
 		Exit:  ExitConflict, GRPC: codes.AlreadyExists,
 		Page: `
-A working identity is never replaced by accident. Joining again under the same root keeps what the node has
-seen, so that nobody can hand it anything older. For another cluster it has to leave first, or use a folder of
-its own.`,
+A working identity is never replaced by accident. Joining again under the same root keeps what the node has seen, so
+that nobody can hand it anything older. For another cluster it has to leave first, or use a folder of its own.`,
 	},
 	{
 		Code:  NodeLocked,
@@ -1566,11 +1562,11 @@ does not know the form leaves everything as it is. To go back to an older releas
 		Exit:  ExitFailed, GRPC: codes.ResourceExhausted,
 		Page: `
 A renewal has a new key certified, and the key is on disk before anybody is asked: a node that forgot it would come
-back with an older one, as a copy does. While the disk takes nothing, the node asks for its present key instead, and
-so stays certified for as long as that goes on. It looks at the disk every minute, and renews with a new key at once
-when it takes one. A certificate that could not be written is in memory alone: a node that is started again meanwhile
-finds its key, and comes back by it. What is larger than a key fails longer: new snapshots are not used before they
-are kept.`,
+back with an older one, as a copy does. While the disk takes nothing, the node asks for its present key instead, and so
+stays certified for as long as that goes on. It looks at the disk every minute, and renews with a new key at once when
+it takes one. A certificate that could not be written is in memory alone: a node that is started again meanwhile finds
+its key, and comes back by it. What is larger than a key fails longer:
+new snapshots are not used before they are kept.`,
 	}, {
 		Code:  SnapshotUnreadable,
 		Title: "a file is no snapshot",

@@ -363,6 +363,9 @@ func (h *Holder) promise(ctx context.Context) {
 				ctx, cancel := context.WithTimeout(ctx, promiseTimeout)
 				err := receivers[r].Promise(ctx, o.held.Assignment)
 				cancel()
+				if err != nil && h.cfg.Receivers()[r] != receivers[r] {
+					return // it is not there any more, or another one is
+				}
 				if err != nil {
 					h.cfg.Log.Warn("a receiver did not promise, and nothing is done there in the domain", "receiver", r,
 						"domain", o.held.Domain, "ownership", o.held.Ownership, "err", err)

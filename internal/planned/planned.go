@@ -19,8 +19,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
@@ -39,8 +37,9 @@ const (
 	maxFile  = 2*shardplan.MaxBytes + 1<<10 // bytes: the plan is text within text
 )
 
-// ErrDamaged is matched when what was kept is not what was written.
-var ErrDamaged = errors.New("the plan of quotas and providers is damaged")
+// ErrDamaged is matched when what was kept is not what was written, or is of a release that knows
+// more than this one.
+var ErrDamaged = errors.New("the plan of quotas and providers is damaged, or of a later release")
 
 // Config is what a Follower is made of. A field without another word is required.
 type Config struct {
@@ -73,9 +72,8 @@ type State struct {
 	// Known is set once it was told a plan, by this process or one before.
 	Known bool
 	// Plan is the newest one. Nobody changes its parts.
-	Plan shardplan.Plan
-	// Version is that of the plan; 0 is that of a coordinator which knows of none.
-	Version uint64
+	Plan    shardplan.Plan
+	Version uint64 // of the plan
 	// Heard is when a coordinator said last that it is the newest; zero: none did since the start.
 	Heard time.Time
 }
@@ -175,11 +173,25 @@ type unkept struct{ err error }
 func (e *unkept) Error() string { return e.err.Error() }
 func (e *unkept) Unwrap() error { return e.err }
 
+// behindError is a coordinator that does not know the newest plan yet.
+type behindError struct{ says, have uint64 }
+
+func (e *behindError) Error() string {
+	return fmt.Sprintf("a coordinator says that version %d of the plan is the newest, and it was %d before", e.says,
+		e.have)
+}
+
+// settles is how long coordinators may tell of different plans without a word about it.
+const settles = time.Minute
+
 // Step asks once. What goes wrong is logged, once, and the plan of before stays in force.
 func (f *Follower) Step(ctx context.Context) {
 	f.asking.Lock()
 	defer f.asking.Unlock()
 	err := f.ask(ctx)
+	if _, behind := errors.AsType[*behindError](err); behind && f.cfg.Now().Sub(f.State().Heard).Abs() < settles {
+		return
+	}
 	text := ""
 	disk, full := errors.AsType[*unkept](err)
 	switch {
@@ -213,9 +225,6 @@ func (f *Follower) ask(ctx context.Context) error {
 	answer, err := fealtyv1.NewRegistryServiceClient(f.cfg.Conn).PollPlan(ctx,
 		&fealtyv1.PollPlanRequest{Name: f.cfg.ID.Name(), Have: have.Version})
 	switch {
-	case status.Code(err) == codes.Unimplemented && have.Version == 0:
-		// An older coordinator, which keeps neither. Once one said more, that is not forgotten.
-		return f.take(0, emptyPlan, shardplan.Plan{})
 	case err != nil:
 		return err
 	}
@@ -225,9 +234,12 @@ func (f *Follower) ask(ctx context.Context) error {
 	}
 	said, _ := verified.Get()
 	switch {
+	case said.Version>>32 > said.AuthorityEpoch:
+		// Else one statement of a thief would stand above all that come after the theft.
+		return fmt.Errorf("version %d of the plan is above those of authority epoch %d", said.Version,
+			said.AuthorityEpoch)
 	case said.Version < have.Version:
-		return fmt.Errorf("a coordinator says that version %d of the plan is the newest, and it was %d before",
-			said.Version, have.Version)
+		return &behindError{said.Version, have.Version}
 	case said.Version == have.Version && have.Known && said.Digest != shardplan.DigestOf([]byte(f.text)):
 		return fmt.Errorf("version %d of the plan was signed twice, as two plans: the one that came first counts, "+
 			"until there is a newer one", said.Version)
@@ -244,9 +256,6 @@ func (f *Follower) ask(ctx context.Context) error {
 	}
 	return f.take(said.Version, string(text), plan)
 }
-
-// emptyPlan is the plan of nothing, as it travels.
-const emptyPlan = "{}"
 
 // take puts a plan in force, and on disk. A disk that does not take it holds up no quota: it is
 // tried again with the next answer.

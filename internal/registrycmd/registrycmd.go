@@ -132,11 +132,13 @@ func quotaFacts(sh command.Shell, q *fealtyv1.Quota) (f term.Facts) {
 
 func putQuota() command.Command {
 	var c change
+	var yes bool
 	machines := -1
 	return command.Command{
 		Use: "put TENANT/PROFILE", Short: "bound how many machines of a profile a tenant has",
 		Long: `Bound how many machines of a profile a tenant has, in place of the quota of before. Shards hear of it
-within seconds. A tenant that has more keeps them until they are reclaimed, and gets no others.
+within seconds. From a tenant that has more, machines are taken back: at most 5% of them in a cycle. A quota that is
+lowered asks before.
 
 Each shard counts what all its providers list. Two shards that give a tenant machines in the same second may pass a
 quota by what each of them gave.`,
@@ -145,6 +147,7 @@ quota by what each of them gave.`,
 		Args: command.Exactly("TENANT/PROFILE"), Complete: completeQuotas,
 		Flags: func(f *pflag.FlagSet) {
 			f.IntVar(&machines, "machines", -1, "how many it may have; 0 for none")
+			f.BoolVar(&yes, "yes", false, "do not ask")
 			c.flags(f)
 		},
 		Run: func(ctx context.Context, sh command.Shell, args []string) error {
@@ -154,6 +157,14 @@ quota by what each of them gave.`,
 			}
 			if machines < 0 || machines > math.MaxInt32 {
 				return command.Missing("--machines", "a quota is a number of machines", "--machines N, 0 or more")
+			}
+			if lowers, err := lowers(ctx, sh, args[0], machines); err != nil {
+				return err
+			} else if lowers && !c.dry {
+				risk := fmt.Sprintf("machines of %s above %d are taken back, 5%% of them in a cycle", args[0], machines)
+				if err := sh.Confirm(ctx, "fealty quota put", risk, yes); err != nil {
+					return err
+				}
 			}
 			return ask(sh, func(s fealtyv1.RegistryServiceClient) error {
 				got, err := s.PutQuota(ctx, &fealtyv1.PutQuotaRequest{Tenant: tenant, Profile: profile,
@@ -166,6 +177,20 @@ quota by what each of them gave.`,
 			})
 		},
 	}
+}
+
+// lowers reports whether a quota is put below the one of before, or to nothing.
+func lowers(ctx context.Context, sh command.Shell, name string, machines int) (bool, error) {
+	all, _, err := readQuotas(ctx, sh)
+	if err != nil {
+		return false, err
+	}
+	for _, q := range all.GetQuotas() {
+		if quotaName(q) == name {
+			return machines < int(q.GetMachines()), nil
+		}
+	}
+	return machines == 0, nil
 }
 
 func deleteQuota() command.Command {
@@ -264,10 +289,10 @@ func putProvider() command.Command {
 	cost := math.NaN()
 	return command.Command{
 		Use: "put NAME", Short: "register a provider, or change what is registered of it",
-		Long: `Register a provider, or change what is registered of it. Every shard that is a member hears of it within
-seconds, and acts at it from then on, in the domains that it owns. NAME is that in the provider's certificate, as
-spiffe://CLUSTER/provider/NAME: a shard obeys no other one at that address. A shard that was started with a provider of
-this name keeps to what it was started with.
+		Long: `Register a provider, or put something else in the place of what is registered of it. Every shard that is
+a member hears of it within seconds, and acts at it from then on, in the domains that it owns. NAME is that in the
+provider's certificate, as spiffe://CLUSTER/provider/NAME: a shard obeys no other one at that address. A shard that was
+started with a provider of this name keeps to what it was started with.
 
 A shard that starts and cannot reach a registered provider gives no machines before it did once, as it does not know
 who has which.`,
@@ -276,7 +301,8 @@ who has which.`,
 		Args: command.Exactly("NAME"), Complete: completeProviders,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&address, "address", "", "where it is, HOST:PORT")
-			f.Float64Var(&cost, "price", math.NaN(), "what each of its machines costs in an hour; else what it says")
+			f.Float64Var(&cost, "price", math.NaN(),
+				"what each of its machines costs in an hour; without it, what it says")
 			c.flags(f)
 		},
 		Run: func(ctx context.Context, sh command.Shell, args []string) error {
@@ -305,7 +331,8 @@ func deleteProvider() command.Command {
 	return command.Command{
 		Use: "delete NAME", Short: "take a provider out of the registry",
 		Long: `Take a provider out of the registry. Its machines go on as they are; shards do not count them any more,
-and give their tenants others.`,
+and give their tenants others: with a high priority at once, from those with a lower one. Take the demand back
+before, or lower it with quotas.`,
 		Sample: "  fealty provider delete rack-1 --yes", Args: command.Exactly("NAME"), Complete: completeProviders,
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&yes, "yes", false, "do not ask")
@@ -313,7 +340,8 @@ and give their tenants others.`,
 		},
 		Run: func(ctx context.Context, sh command.Shell, args []string) error {
 			if !c.dry {
-				risk := "machines of " + args[0] + " are not counted any more, and their tenants are given others"
+				risk := "machines of " + args[0] + " are not counted any more: their tenants are given others, and " +
+					"those of a high priority at once those of others"
 				if err := sh.Confirm(ctx, "fealty provider delete", risk, yes); err != nil {
 					return err
 				}

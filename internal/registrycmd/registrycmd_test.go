@@ -106,7 +106,7 @@ func TestQuotas(t *testing.T) {
 		{"put acme/web --machines 3 --dry-run", "acme/web", "", "acme may have 3 machines of profile web"},
 		{"put acme/web --machines 3 --reason pilot", "pilot", "acme may have 3 machines of profile web", ""},
 		{"put acme/web --machines 3", "pilot", "acme may have 3 machines of profile web, as before", ""},
-		{"put acme/db/1 --machines 0", "acme/db/1", "acme may have 0 machines of profile db/1", ""},
+		{"put acme/db/1 --machines 0 --yes", "acme/db/1", "acme may have 0 machines of profile db/1", ""},
 		{"list", "acme/web          3  just now", "", ""},
 		{"delete acme/web --dry-run", "acme/web", "", "nothing bounds how many machines of profile web acme has"},
 		{"delete acme/web", "acme/web", "nothing bounds how many machines of profile web acme has", ""},
@@ -118,6 +118,19 @@ func TestQuotas(t *testing.T) {
 			!strings.Contains(s.out.String(), tc.out) {
 			t.Errorf("%s: said %q, planned %q, printed\n%s", tc.line, said, planned, s.out.String())
 		}
+	}
+	// A bound that is lowered is one that somebody agreed to.
+	for line, asks := range map[string]bool{"put acme/low --machines 9": false, "put acme/low --machines 10": false,
+		"put acme/low --machines 4 --dry-run": false, "put acme/low --machines 8": true, "put acme/none --machines 0": true} {
+		if err := s.run(t, "quota", "put acme/low --machines 9 --yes"); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.run(t, "quota", line); errors.Is(err, s.refuse) != asks {
+			t.Errorf("%s: %v, and it asks: %v", line, err, asks)
+		}
+	}
+	if err := s.run(t, "quota", "delete acme/low"); err != nil {
+		t.Fatal(err)
 	}
 	if err := s.run(t, "quota", "list"); err != nil || !slices.Equal(s.names, []string{"acme/db/1"}) {
 		t.Errorf("%v, %v", s.names, err)

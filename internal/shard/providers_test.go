@@ -2,7 +2,9 @@ package shard_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
+	"sync"
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/shard"
@@ -57,6 +59,41 @@ func TestStartWaitsForEach(t *testing.T) {
 	silent.listing = nil
 	w.step()
 	w.report("red", 5, 1)
+}
+
+// A roll-up that comes in the middle of the first cycle is not taken: what works for its tenant is
+// not counted yet, so that one which drops all of it would look like any other.
+func TestRollUpInTheFirstCycle(t *testing.T) {
+	p := newProvider()
+	for i := range 20 {
+		p.set(inventory.Machine{Key: inventory.Key{ID: fmt.Sprint("m", i)}, Profile: "small", State: inventory.Configured,
+			Tenant: "red", Domain: "eu", Priority: 5})
+	}
+	var w *world
+	var once sync.Once
+	var outcome demand.Outcome
+	var err error
+	w = run(t, p, func(c *shard.Config) {
+		c.Owns = func(string, string) bool {
+			once.Do(func() {
+				done := make(chan struct{})
+				go func() { // as a session does
+					defer close(done)
+					outcome, err = w.Report(demand.RollUp{Tenant: "red", Key: demand.Key{Run: 1, Number: 1}})
+				}()
+				<-done
+			})
+			return true
+		}
+	})
+	w.step()
+	if !errors.Is(err, demand.ErrUnready) {
+		t.Errorf("in the middle of the first cycle it is %q: %v", outcome, err)
+	}
+	w.key.Number = 1
+	if out := w.report("red", 5, 0); out == demand.Taken {
+		t.Error("after it a roll-up that drops everything is taken")
+	}
 }
 
 // A provider that is added later is acted at, and one that does not answer yet holds up nobody: a

@@ -114,10 +114,11 @@ type Shard struct {
 	inventory inventory.Inventory // owned by Step
 	providers map[string]Provider // of this cycle; owned by Step
 	listed    map[string]bool     // of them, since they are known; owned by Step
+	complete  bool                // all of them were listed at some time; owned by Step
 	owed      []journal.Entry     // outcomes that could not be written yet; owned by Step
 
 	mu      sync.Mutex
-	ready   bool                          // every provider was listed at some time; guarded by mu
+	ready   bool                          // the tallies are of all providers; guarded by mu
 	tallies map[string][]*inventory.Tally // of each tenant; guarded by mu
 	last    Report                        // guarded by mu
 	changed chan struct{}                 // closed when the next cycle is over; guarded by mu

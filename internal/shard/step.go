@@ -188,11 +188,10 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 	if s.cfg.Quotas != nil {
 		in.Quotas = s.cfg.Quotas()
 	}
-	s.mu.Lock()
 	// One that comes later holds up nobody: what it has was not counted before either.
-	s.ready = s.ready || len(s.providers) > 0 && len(s.listed) == len(s.providers)
-	facts := rails.Facts{Configured: make(map[string]int), Reported: make(map[string]bool), Unlisted: !s.ready}
-	s.mu.Unlock()
+	ready := s.complete || len(s.providers) > 0 && len(s.listed) == len(s.providers)
+	s.complete = ready
+	facts := rails.Facts{Configured: make(map[string]int), Reported: make(map[string]bool), Unlisted: !ready}
 	for tenant := range in.Demand {
 		facts.Reported[tenant] = true
 	}
@@ -228,7 +227,8 @@ func (s *Shard) look(report *Report) (decision.Input, rails.Facts) {
 	tallies := tally.ByTenant()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tallies = tallies
+	// Together: a roll-up is judged by what its tenant has.
+	s.tallies, s.ready = tallies, ready
 	return in, facts
 }
 

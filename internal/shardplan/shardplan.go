@@ -15,6 +15,7 @@ import (
 	"io"
 	"math"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -147,11 +148,19 @@ func addressProblem(address string) string {
 	}
 	host, port, err := net.SplitHostPort(address)
 	n, bad := strconv.ParseUint(port, 10, 16)
-	if err != nil || bad != nil || n == 0 || strconv.FormatUint(n, 10) != port || host == "" ||
-		strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == '@' }) {
+	if err != nil || bad != nil || n == 0 || strconv.FormatUint(n, 10) != port || !isHost(host) {
 		return fmt.Sprintf("is %q, want HOST:PORT", address)
 	}
 	return ""
+}
+
+// isHost reports whether host is an IP address without a zone, or made of what names of DNS are.
+func isHost(host string) bool {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Zone() == ""
+	}
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._"
+	return host != "" && strings.Trim(host, allowed) == ""
 }
 
 // Check returns a [*FieldError] for a plan that cannot be.

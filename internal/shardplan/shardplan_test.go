@@ -154,7 +154,9 @@ func TestProviders(t *testing.T) {
 		{"the highest port", "", at("host:65535")},
 		{"an address of four bytes", "", at("127.0.0.1:80")},
 		{"an address in brackets", "", at("[::1]:80")},
-		{"an address of an interface", "", at("[fe80::1%eth0]:80")},
+		{"an address of an interface", "address", at("[fe80::1%eth0]:80")},
+		{"a host with a question", "address", at("a?b:1")},
+		{"a host in brackets that is none", "address", at("[a:b]:1")},
 		{"the longest address", "", at(host + ":65535")},
 		{"no address", "address", at("")},
 		{"no port", "address", at("host")},
@@ -230,7 +232,7 @@ func full(quotas, providers int, character string) (p shardplan.Plan) {
 	}
 	for n := range providers {
 		p.Providers = append(p.Providers, shardplan.Provider{Name: name(n, plainname.MaxBytes, "x"),
-			Address: name(n, shardplan.MaxAddress-len(":65535"), character) + ":65535",
+			Address: name(n, shardplan.MaxAddress-len(":65535"), "x") + ":65535",
 			Price:   price(math.Nextafter(math.MaxFloat64, 0))})
 	}
 	return p

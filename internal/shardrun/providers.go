@@ -37,10 +37,12 @@ type providers struct {
 	version uint64              // of the plan that all is made of; guarded by asking
 	made    bool                // all is made of a plan; guarded by asking
 	dialed  map[string]*reached // guarded by asking
+	clashes map[string]string   // registered addresses that do not count, by name; guarded by asking
 
 	mu        sync.Mutex
 	all       map[string]shard.Provider     // replaced, and never changed; guarded by mu
 	receivers map[string]ownership.Receiver // as all; guarded by mu
+	followed  shardplan.Plan                // what all is made of; guarded by mu
 }
 
 // reached is a provider that was dialed.
@@ -72,6 +74,13 @@ func (p *providers) receiving() map[string]ownership.Receiver {
 	return p.receivers
 }
 
+// plan returns the plan that the providers are made of: a cycle goes by one plan.
+func (p *providers) plan() shardplan.Plan {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.followed
+}
+
 // now returns the providers of the plan in force. The shard asks when a cycle begins: it uses none
 // of before any more, and those that are gone are closed.
 func (p *providers) now() map[string]shard.Provider {
@@ -91,14 +100,18 @@ func (p *providers) follow(plan shardplan.Plan) {
 	if want == nil {
 		want = make(map[string]shardplan.Provider)
 	}
+	clashes := make(map[string]string)
 	for _, one := range plan.Providers {
 		if flag, ok := want[one.Name]; ok {
-			p.log.Info("a provider is registered, and the flag of this shard counts", "provider", one.Name,
-				"registered", one.Address, "flag", flag.Address)
+			if clashes[one.Name] = one.Address; p.clashes[one.Name] != one.Address {
+				p.log.Info("a provider is registered, and the flag of this shard counts", "provider", one.Name,
+					"registered", one.Address, "flag", flag.Address)
+			}
 			continue
 		}
 		want[one.Name] = one
 	}
+	p.clashes = clashes
 	var changed []string
 	before := p.dialed
 	p.dialed = make(map[string]*reached, len(want))
@@ -110,8 +123,12 @@ func (p *providers) follow(plan shardplan.Plan) {
 		}
 		client, err := p.dial(as)
 		if err != nil {
-			p.log.Error("a provider cannot be used, and the shard goes on without it", "provider", name, "address",
-				as.Address, "err", err)
+			p.log.Error("a provider cannot be used, and the shard goes on without it, or as it was", "provider", name,
+				"address", as.Address, "err", err)
+			if was := before[name]; was != nil {
+				p.dialed[name] = was
+				delete(before, name)
+			}
 			continue
 		}
 		p.dialed[name] = &reached{as, client, remote.New(client, as.Price)}
@@ -122,7 +139,7 @@ func (p *providers) follow(plan shardplan.Plan) {
 		all[name], receivers[name] = r.remote, r.client
 	}
 	p.mu.Lock()
-	p.all, p.receivers = all, receivers
+	p.all, p.receivers, p.followed = all, receivers, plan
 	p.mu.Unlock()
 	for name, was := range before {
 		changed = append(changed, name)

@@ -90,7 +90,13 @@ func TestProvidersOfFlagsAndPlan(t *testing.T) {
 	if !strings.Contains(r.log.String(), "the flag of this shard counts") {
 		t.Error("nobody is told that the registered one does not count")
 	}
-	if got := r.tell(2); !slices.Equal(got, []string{"a"}) {
+	for version := range uint64(3) {
+		r.tell(2+version, at("a", "127.0.0.1:9"), at("b", "127.0.0.1:2"))
+	}
+	if n := strings.Count(r.log.String(), "the flag of this shard counts"); n != 1 {
+		t.Errorf("people are told so %d times", n)
+	}
+	if got := r.tell(9); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("after b is not registered any more: %v", got)
 	}
 }
@@ -146,6 +152,25 @@ func TestProviderCannotBeUsed(t *testing.T) {
 	r.flags["a"] = at("a", "10.0.0.1:1")
 	if err := r.open(); !errors.Is(err, provider.ErrNotLoopback) {
 		t.Errorf("a start with such a flag: %v", err)
+	}
+}
+
+// A cycle goes by one plan: its quotas are those of the plan that its providers are of.
+func TestOnePlanForACycle(t *testing.T) {
+	r := newRegistered(t)
+	with := func(version uint64, machines int) {
+		r.state = planned.State{Known: true, Version: version, Plan: shardplan.Plan{
+			Quotas: []shardplan.Quota{{Tenant: "acme", Profile: "web", Machines: machines}}}}
+	}
+	with(1, 3)
+	r.now()
+	with(2, 9)
+	if got := r.plan(); len(got.Quotas) != 1 || got.Quotas[0].Machines != 3 {
+		t.Errorf("in the middle of a cycle: %+v", got)
+	}
+	r.now()
+	if got := r.plan(); got.Quotas[0].Machines != 9 {
+		t.Errorf("in the next one: %+v", got)
 	}
 }
 

@@ -35,6 +35,7 @@ import (
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/execution"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/rails"
 	"github.com/fealty-io/fealty/internal/shard/session"
@@ -49,6 +50,8 @@ const (
 	maxHeader  = 16 << 10
 	maxStreams = 16 // of one connection
 	stopAfter  = 5 * time.Second
+
+	planTimeout = 3 * time.Second // a start's wait for the newest plan
 )
 
 // Config is what a shard is run with.
@@ -203,7 +206,7 @@ func (r *running) open(ctx context.Context) error {
 	if err := r.openProviders(sender); err != nil {
 		return err
 	}
-	bounds := func() map[decision.Quota]int { return quotas(cfg.Quotas, r.sites.told().Plan) }
+	bounds := func() map[decision.Quota]int { return quotas(cfg.Quotas, r.sites.plan()) }
 	r.shard, err = shard.New(shard.Config{Providers: r.sites.now, Quotas: bounds, Rails: hold, Grace: cfg.Grace,
 		Every: cfg.Every, Owns: r.domains.owns(),
 		Execution: execution.Options{Concurrency: cfg.Concurrency}, Journal: j, Log: cfg.Log})
@@ -229,13 +232,18 @@ func (r *running) openProviders(sender *fence.Sender) error {
 			}
 			dial := provider.ClientConfig{Target: p.Address, Sender: sender, Insecure: true}
 			if cfg.Source != nil {
-				dial = provider.ClientConfig{Target: p.Address, Sender: sender, Source: cfg.Source,
+				// With the scheme, or the address could be read as another one.
+				dial = provider.ClientConfig{Target: "dns:///" + p.Address, Sender: sender, Source: cfg.Source,
 					Expect: credential.ExactID(id), Ownership: r.domains.ownership(p.Name)}
 			}
 			return provider.Dial(dial)
 		}}
 	if r.planned != nil {
 		r.sites.told = r.planned.State
+	}
+	if len(cfg.Providers) > inventory.MaxProviders-shardplan.MaxProviders {
+		return fmt.Errorf("a shard is started with %d providers, limit %d", len(cfg.Providers),
+			inventory.MaxProviders-shardplan.MaxProviders)
 	}
 	for name, target := range cfg.Providers {
 		r.sites.flags[name] = shardplan.Provider{Name: name, Address: target}
@@ -260,10 +268,15 @@ func (r *running) openPlan(ctx context.Context) (err error) {
 	}
 	r.planned, err = planned.Open(planned.Config{ID: r.cfg.ID, Conn: r.cfg.Coordinators, Authority: r.cfg.Authority,
 		Files: durable.OS(), Dir: dir, Now: time.Now, Log: r.cfg.Log})
-	if err == nil && !r.planned.State().Known {
-		r.planned.Step(ctx) // nothing is done before it knows, so that nothing waits for this in vain
+	if err != nil {
+		return err
 	}
-	return err
+	// The first cycle goes by the newest plan, if somebody tells it: a provider that comes later
+	// holds up nobody.
+	asking, cancel := context.WithTimeout(ctx, planTimeout)
+	defer cancel()
+	r.planned.Step(asking)
+	return nil
 }
 
 // begin begins a life: the first one if somebody said so, and otherwise the next one. A
@@ -452,7 +465,7 @@ func (r *running) serveMetrics(ctx context.Context) error {
 		sessions:  func() float64 { return float64(r.sessions.Open()) },
 		refused:   func() float64 { return float64(r.sessions.Refused()) },
 		providers: func() float64 { return float64(len(r.sites.receiving())) },
-		quotas:    func() float64 { return float64(len(quotas(r.cfg.Quotas, r.sites.told().Plan))) },
+		quotas:    func() float64 { return float64(len(quotas(r.cfg.Quotas, r.sites.plan()))) },
 		planAge:   func() float64 { return r.sites.told.age(time.Now()) },
 	})
 	if r.handover != nil {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/authz"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -68,6 +70,9 @@ func (l *Link) Invoke(ctx context.Context, method string, args, reply any, opts 
 	var last error
 	for {
 		conn, at, err := l.next(tried)
+		if older(last) && err != nil {
+			return last // and so are all of them
+		}
 		if err != nil {
 			return nobody(errors.Join(err, last))
 		}
@@ -76,10 +81,17 @@ func (l *Link) Invoke(ctx context.Context, method string, args, reply any, opts 
 		last = conn.Invoke(limited, method, args, reply, opts...)
 		silent := limited.Err() != nil
 		cancel()
-		if last == nil || ctx.Err() != nil || status.Code(last) != codes.Unavailable && !silent {
+		if last == nil || ctx.Err() != nil || status.Code(last) != codes.Unavailable && !silent && !older(last) {
 			return last
 		}
 	}
+}
+
+// older reports whether a coordinator does not know the method, as one of an earlier release: in
+// the middle of an upgrade the next one may.
+func older(err error) bool {
+	e, ok := explain.FromStatus(err)
+	return ok && e.Code == explain.Denied && e.Fields["denied"] == string(authz.UnknownMethod)
 }
 
 // NewStream is not for links: nothing that is asked over one is a stream.

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/uplink"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -60,6 +61,7 @@ func TestWhoeverAnswers(t *testing.T) {
 		return l.Addr().String()
 	}
 	fine := func() error { return nil }
+	older := func() error { return explain.New(explain.Denied, "denied", "unknown-method") }
 	a, b, impostor := &server{answer: fine}, &server{answer: fine}, &server{answer: fine}
 	at := []string{"127.0.0.1:1", serve(identity.Data, impostor), serve(identity.Coordinator, a),
 		serve(identity.Coordinator, b)}
@@ -90,6 +92,17 @@ func TestWhoeverAnswers(t *testing.T) {
 	}
 	if a.calls != 5 || b.calls != 2 {
 		t.Errorf("%d calls at the first one, want 5, and %d at the other one, want 2", a.calls, b.calls)
+	}
+	// In the middle of an upgrade one does not know the call yet, and the next one does.
+	a.answer, b.answer, a.calls = fine, older, 0
+	if err := call(); err != nil || a.calls != 1 {
+		t.Errorf("beside a newer one: %v, %d calls there", err, a.calls)
+	}
+	a.answer = older
+	if err := call(); !errors.Is(err, explain.Denied) {
+		if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
+			t.Errorf("all of them are older: %v", err)
+		}
 	}
 	at = at[:2]
 	if err := call(); !errors.Is(err, uplink.ErrNobody) || status.Code(err) != codes.Unavailable {

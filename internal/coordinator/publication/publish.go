@@ -61,6 +61,9 @@ type Publisher struct {
 
 	found unsatisfied
 	races races
+	// withheld are the members that keep their assignment for now, by path.
+	withheld map[string]*withheld
+	judged   map[string]store.Revision // the config by which a member was given its assignment
 }
 
 // trusted is what the trust state of a version takes away.
@@ -104,7 +107,8 @@ func NewPublisher() *Publisher {
 			failed: make(map[string]string), removed: make(map[string][]compiler.Removed),
 			reported: make(map[unsatisfiedRecord]bool),
 		},
-		races: races{contested: make(map[string]store.Revision), unassigned: make(map[string]bool)},
+		races:    races{contested: make(map[string]store.Revision), unassigned: make(map[string]bool)},
+		withheld: make(map[string]*withheld), judged: make(map[string]store.Revision),
 	}
 }
 
@@ -374,6 +378,7 @@ func (b *Publisher) Collect(c *Publication, s *authority.State, t *bundle.View, 
 	if b.compiler == nil || b.races.stale == b.configVersion {
 		return false
 	}
+	b.due(now)
 	maps.Copy(b.pending, b.races.unassigned)
 	clear(b.races.unassigned)
 	return true
@@ -721,6 +726,7 @@ func (x *compilation) member(path string, member record.Versioned[record.Member]
 	}()
 	x.b.forget(path)
 	if !ok {
+		x.b.release(path)
 		for _, p := range []HeaderPath{runtime, assignment} {
 			if x.last(p) != nil {
 				x.w.drop[p] = true
@@ -767,6 +773,9 @@ func (x *compilation) assign(path string, rec record.Member, group compiler.Grou
 	if x.w.ready {
 		m, _ := compiled(x.s, rec)
 		content, removed := x.b.compiler.ForMember(m)
+		if x.withholds(path, t, m, removed) {
+			return true
+		}
 		if content != nil {
 			removed = append(removed, x.make(path, t, content)...)
 		}

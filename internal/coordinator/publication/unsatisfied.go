@@ -41,6 +41,7 @@ type unsatisfied struct {
 type compileReport struct {
 	removed []compiler.Removed // one of each, sorted
 	failed  []string           // subjects, sorted, of which each is in why
+	kept    []keptMember       // sorted
 	why     map[string]string
 }
 
@@ -82,7 +83,8 @@ func (c *Publication) report(ctx context.Context, b *Publisher) {
 			}
 		}
 	}
-	r := &compileReport{failed: slices.Sorted(maps.Keys(b.found.failed)), why: maps.Clone(b.found.failed)}
+	r := &compileReport{failed: slices.Sorted(maps.Keys(b.found.failed)), why: maps.Clone(b.found.failed),
+		kept: b.kept()}
 	for g, removed := range found {
 		r.removed = append(r.removed, removed)
 		if !b.found.reported[g] {
@@ -128,6 +130,14 @@ func (c *Publication) compileFindings() []*fealtyv1.Finding {
 		first := r.failed[0]
 		out = append(out, finding.New(explain.SnapshotUncompiled, "subjects", named(r.failed), "problem",
 			first+": "+r.why[first]))
+	}
+	if len(r.kept) > 0 {
+		var members []string
+		for _, k := range r.kept {
+			members = append(members, k.path)
+		}
+		out = append(out, finding.New(explain.AssignmentHeld, "members", named(members), "problem",
+			r.kept[0].path+": "+r.kept[0].text))
 	}
 	for i := 0; i < len(r.removed); {
 		first, n := r.removed[i], 1

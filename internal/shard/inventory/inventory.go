@@ -64,10 +64,11 @@ func (v *Inventory) Revision(name string) string {
 	return ""
 }
 
-// Relist has the next question to a provider ask for all machines. What is known stands.
+// Relist says that another provider has the name of one. The next question asks it for all
+// machines; what is known stands, and what the one before said so far confirms nothing.
 func (v *Inventory) Relist(name string) {
 	if p := v.providers[name]; p != nil {
-		p.revision = ""
+		p.revision, p.guard = "", quarantine.Guard{}
 	}
 }
 

@@ -270,3 +270,30 @@ func TestIncrementIsHeld(t *testing.T) {
 		}
 	}
 }
+
+// Another provider under a name confirms nothing of what the one before said, and is asked for all.
+func TestRelist(t *testing.T) {
+	t.Parallel()
+	v := inventory.Inventory{Quarantine: true}
+	all := inventory.Listing{Full: true, Revision: "1"}
+	for i := range 20 {
+		all.Machines = append(all.Machines, inventory.Machine{Key: inventory.Key{ID: fmt.Sprint("m", i)}, Profile: "small",
+			State: inventory.Idle})
+	}
+	if _, err := v.Reconcile("p", all); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := v.Reconcile("p", inventory.Listing{Full: true}); !errors.Is(err, inventory.ErrHeld) {
+			t.Fatal(err)
+		}
+	}
+	v.Relist("p")
+	v.Relist("nobody")
+	if v.Revision("p") != "" {
+		t.Errorf("it is asked for what changed since %q", v.Revision("p"))
+	}
+	if _, err := v.Reconcile("p", inventory.Listing{Full: true}); !errors.Is(err, inventory.ErrHeld) || v.Len() != 20 {
+		t.Errorf("what the one before said confirms it: %v, %d machines", err, v.Len())
+	}
+}
