@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test. What go test prints is passed on as it is: the last line of
-# each package is the result, and the exit status is 1 if anything failed.
+# each package is the result, and the exit status is 1 if anything failed. The ten
+# packages that took longest follow.
 #
 # With the race detector there are two runs. The second is of every test, under the
 # detector. The first is without it, of tests whose rounds are many and each a single
@@ -135,17 +136,25 @@ fi
 options+=(-p $((processors + 1)))
 # Debugging information makes linking slow, and stack traces do not need it.
 options+=(-ldflags='-s -w')
+# Tests are looked for among the slowest packages when all of them take too long.
+passed_on() { tee -a "$built/printed"; }
+slowest() {
+  echo 'test: the ten packages that took longest, in seconds'
+  awk '($1 == "ok" || $1 == "FAIL") && $3 ~ /^[0-9.]+s$/ { sub(/s$/, "", $3); print $3, $2 }' "$built/printed" | sort -rn | sed 10q
+}
 mapfile -t packages < <({ go list "${first[@]}"; go list ./...; } | awk '!seen[$0]++')
 if [ -z "$race" ]; then
-  go test "${options[@]}" "${packages[@]}" || status=1
+  go test "${options[@]}" "${packages[@]}" | passed_on || status=1
+  slowest
   exit $status
 fi
 product test "${options[@]}" -run "^($rounds)\$" \
   ./internal/sim ./internal/agent ./internal/coordinator/... ./internal/replica ./internal/regress ./internal/mirror \
-  ./internal/layers ./internal/history ./internal/instructed ./internal/ownership || status=1
+  ./internal/layers ./internal/history ./internal/instructed ./internal/ownership | passed_on || status=1
 # Nor do they need it while compiling. The detector brings checks of unsafe pointers along,
 # which are for code of ours: the last option that names a package is its own.
 options+=(-gcflags='all=-dwarf=false -d=checkptr=0' "-gcflags=$(go list -m)/...=-dwarf=false")
 for package in "${uninstrumented[@]}"; do options+=("-gcflags=$package=-race=false -dwarf=false"); done
-go test -race "${options[@]}" -skip "^($alone)\$" "${packages[@]}" || status=1
+go test -race "${options[@]}" -skip "^($alone)\$" "${packages[@]}" | passed_on || status=1
+slowest
 exit $status

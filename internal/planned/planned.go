@@ -184,7 +184,7 @@ func (e *behindError) Error() string {
 // settles is how long coordinators may tell of different plans without a word about it.
 const settles = time.Minute
 
-// Step asks once. What goes wrong is logged, once, and the plan of before stays in force.
+// Step asks once. A failure is logged, once, and the plan of before stays in force.
 func (f *Follower) Step(ctx context.Context) {
 	f.asking.Lock()
 	defer f.asking.Unlock()

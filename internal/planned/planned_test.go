@@ -48,8 +48,7 @@ var errAway = status.Error(codes.Unavailable, "no coordinator answers")
 // coordinator stands for the process at the other end of a connection. It signs as that one does.
 type coordinator struct {
 	grpc.ClientConnInterface
-	cluster string
-	key     ed25519.PrivateKey
+	key ed25519.PrivateKey
 
 	mu     sync.Mutex
 	answer func(context.Context, *fealtyv1.PollPlanRequest) (*fealtyv1.PollPlanResponse, error) // guarded by mu

@@ -97,7 +97,7 @@ func newShell(t *testing.T) *shell {
 	return &shell{conn: conn, refuse: errors.New("nobody agreed")}
 }
 
-// What a person types is what is kept and shown; a command that is tried keeps nothing.
+// A quota is kept and shown as a person typed it; a command that is tried keeps nothing.
 func TestQuotas(t *testing.T) {
 	t.Parallel()
 	s := newShell(t)

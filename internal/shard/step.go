@@ -116,8 +116,8 @@ func (s *Shard) notify(report *Report) {
 	}
 }
 
-// follow takes the providers that there are now. What is not among them any more is forgotten, with
-// its machines.
+// follow takes the providers that there are now. One that is not among them any more is forgotten,
+// with its machines.
 func (s *Shard) follow() {
 	next := maps.Clone(s.cfg.Providers())
 	if maps.Equal(next, s.providers) {

@@ -211,8 +211,8 @@ func (p Plan) Encode() ([]byte, error) {
 }
 
 // Decode reads a plan as [Plan.Encode] writes it, and nothing that says the same in other words:
-// two readers could take it for two plans. Whatever it does not know is refused, as it could be a
-// bound: a shard that does not know it keeps the plan of before. Errors match [ErrInvalid].
+// two readers could take it for two plans. A part that it does not know is refused, as it could be a
+// bound: the shard keeps the plan of before. Errors match [ErrInvalid].
 func Decode(text []byte) (Plan, error) {
 	if len(text) > MaxBytes {
 		return Plan{}, fmt.Errorf("%w: it has %d bytes, limit %d", ErrInvalid, len(text), MaxBytes)

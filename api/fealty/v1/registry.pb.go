@@ -119,7 +119,7 @@ type RegisteredProvider struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// HOST:PORT.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	// What each of its machines costs in an hour, whatever the provider says; not set: what it says.
+	// The price of each of its machines in an hour, whatever the provider says; not set: as it says.
 	PricePerHour *float64 `protobuf:"fixed64,3,opt,name=price_per_hour,json=pricePerHour,proto3,oneof" json:"price_per_hour,omitempty"`
 	// When it was last changed, by whom and why.
 	ChangedAt     *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=changed_at,json=changedAt,proto3" json:"changed_at,omitempty"`
@@ -482,7 +482,7 @@ func (x *DeleteQuotaRequest) GetDryRun() bool {
 
 type DeleteQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What was deleted.
+	// As it was.
 	Quota         *Quota `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -796,7 +796,7 @@ func (x *DeleteProviderRequest) GetDryRun() bool {
 
 type DeleteProviderResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What was deleted.
+	// As it was.
 	Provider      *RegisteredProvider `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

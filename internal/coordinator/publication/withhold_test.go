@@ -152,7 +152,7 @@ func TestLostServicesComeBack(t *testing.T) {
 	h.want("under another leader", 12)
 }
 
-// What is decided about a member is done at once, and so is what is small.
+// A decision about a member is carried out at once, and so is one that takes little away.
 func TestTakenAwayAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
