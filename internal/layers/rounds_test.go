@@ -104,7 +104,7 @@ func roundsOf(t *testing.T, script []byte) (rounds, alone *regexp.Regexp, folder
 	if err != nil {
 		t.Fatalf("the rounds of %s: %v", testScript, err)
 	}
-	run := regexp.MustCompile(`(?s)\nproduct test [^\n]*"\^\(\$rounds\)\\\$" \\\n([^|]*) \|\|`).FindSubmatch(script)
+	run := regexp.MustCompile(`(?s)\nproduct test [^\n]*"\^\(\$rounds\)\\\$" \\\n([^|]*) \| passed_on \|\|`).FindSubmatch(script)
 	if run == nil {
 		t.Fatalf("%s runs its rounds in a way that this test does not know", testScript)
 	}

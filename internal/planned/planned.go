@@ -224,8 +224,7 @@ func (f *Follower) ask(ctx context.Context) error {
 	have := f.State()
 	answer, err := fealtyv1.NewRegistryServiceClient(f.cfg.Conn).PollPlan(ctx,
 		&fealtyv1.PollPlanRequest{Name: f.cfg.ID.Name(), Have: have.Version})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
 	}
 	verified, err := f.cfg.Authority.OpenDocument(shardplan.Kind, answer.GetStatement())
