@@ -390,13 +390,9 @@ func TestImages(t *testing.T) {
 					}
 					before := s.states()
 					s.reasons()
-					other := order
+					other := order // another request under the same number
 					other.Tenant, other.Priority = "green", 9
-					another := verb.act
-					if verb.name != "configure" { // another request under the same number
-						another = (*provider.Client).Configure
-					}
-					_, err := another(live, ctx, other)
+					_, err := live.Configure(ctx, other)
 					if reasons := s.reasons(); err == nil || !slices.ContainsFunc(reasons, fence.Reason.Alarm) {
 						t.Errorf("the process beside its image: %v; the provider tells of %v, and of no clone", err, reasons)
 					}

@@ -1,10 +1,6 @@
 package instructed
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +11,7 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/checksummed"
 	"github.com/fealty-io/fealty/internal/durable"
 )
 
@@ -100,17 +97,13 @@ func open(files durable.FS, dir string, enrol bool) (_ *Book, err error) {
 // Close gives the folder back.
 func (b *Book) Close() error { return b.lock.Close() }
 
-// The file is one line with the SHA-256 of the next, and that line: the entries in JSON. What one
-// bit of an id would change is told from what was written.
+// bookHead begins the file, whose entries are in JSON: what one bit of an id would change is told
+// from what was written.
 const bookHead = "instructions, form 1: "
 
 func decode(text []byte) ([]entry, error) {
 	var entries []entry
-	head, body, _ := bytes.Cut(text, []byte("\n"))
-	if string(head) != bookHead+sumOf(body) {
-		return nil, errors.New("its checksum is another one")
-	}
-	if err := json.Unmarshal(body, &entries); err != nil {
+	if err := checksummed.Decode(bookHead, text, &entries); err != nil {
 		return nil, err
 	}
 	if len(entries) > MaxRemembered {
@@ -119,19 +112,9 @@ func decode(text []byte) ([]entry, error) {
 	return entries, nil
 }
 
-func encode(entries []entry) ([]byte, error) {
-	body, err := json.Marshal(entries)
-	return append([]byte(bookHead+sumOf(append(body, '\n'))+"\n"), append(body, '\n')...), err
-}
-
-func sumOf(body []byte) string {
-	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:])
-}
-
 // save writes the book. The caller holds b.mu, or is alone.
 func (b *Book) save() error {
-	text, err := encode(b.entries)
+	text, err := checksummed.Encode(bookHead, b.entries)
 	if err == nil {
 		err = b.files.WriteFile(b.name, text)
 	}

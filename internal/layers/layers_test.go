@@ -41,6 +41,7 @@ var levels = []struct {
 	{"internal/probe", 0, "an answer over HTTP"},
 	{"internal/wording", 0, "templates of texts"},
 	{"internal/term", 0, "what a terminal shows"},
+	{"internal/checksummed", 0, "the form of a file"},
 	{"internal/plainname", 0, "names of what a shard decides about"},
 	{"internal/instant", 0, "when something last happened"},
 	{"internal/recall", 0, "who waits, and how long"},

@@ -5,11 +5,7 @@
 package planned
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,6 +19,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/checksummed"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/shardplan"
 )
@@ -98,8 +95,8 @@ func Open(cfg Config) (*Follower, error) {
 	}
 	f := &Follower{cfg: cfg}
 	name := filepath.Join(cfg.Dir, fileName)
-	// A process that was killed may have put the file there and not its name: a power cut would
-	// bring back what was before.
+	// A process that was killed may have put the file in its place, and not have had the folder
+	// written: a power cut would bring back the one before.
 	if err := cfg.Files.Settle(cfg.Dir); err != nil {
 		return nil, fmt.Errorf("planned: settle %s: %w", cfg.Dir, err)
 	}
@@ -120,30 +117,12 @@ func Open(cfg Config) (*Follower, error) {
 	return f, nil
 }
 
-// The file is one line with the SHA-256 of the next, and that line.
-func encode(k kept) ([]byte, error) {
-	body, err := json.Marshal(k)
-	if err != nil {
-		return nil, err
-	}
-	return append([]byte(fileHead+sumOf(body)+"\n"), body...), nil
-}
-
 func decode(text []byte) (k kept, plan shardplan.Plan, err error) {
-	head, body, _ := bytes.Cut(text, []byte("\n"))
-	if string(head) != fileHead+sumOf(body) {
-		return k, plan, errors.New("its checksum is another one")
-	}
-	if err := json.Unmarshal(body, &k); err != nil {
+	if err := checksummed.Decode(fileHead, text, &k); err != nil {
 		return k, plan, err
 	}
 	plan, err = shardplan.Decode([]byte(k.Plan))
 	return k, plan, err
-}
-
-func sumOf(body []byte) string {
-	sum := sha256.Sum256(body)
-	return hex.EncodeToString(sum[:])
 }
 
 // State returns what the shard was told.
@@ -272,7 +251,7 @@ func (f *Follower) take(version uint64, text string, plan shardplan.Plan) error 
 	if f.saved {
 		return nil
 	}
-	file, err := encode(kept{version, text})
+	file, err := checksummed.Encode(fileHead, kept{version, text})
 	if err != nil {
 		return err
 	}

@@ -670,6 +670,7 @@ func TestDamaged(t *testing.T) {
 
 // sealed is a file of form 1 with a body.
 func sealed(body string) []byte {
+	body += "\n"
 	return fmt.Appendf(nil, "plan, form 1: %x\n%s", sha256.Sum256([]byte(body)), body)
 }
 

@@ -158,9 +158,11 @@ quota by what each of them gave.`,
 			if machines < 0 || machines > math.MaxInt32 {
 				return command.Missing("--machines", "a quota is a number of machines", "--machines N, 0 or more")
 			}
-			if lowers, err := lowers(ctx, sh, args[0], machines); err != nil {
+			takes, err := lowers(ctx, sh, args[0], machines)
+			if err != nil {
 				return err
-			} else if lowers && !c.dry {
+			}
+			if takes && !c.dry {
 				risk := fmt.Sprintf("machines of %s above %d are taken back, 5%% of them in a cycle", args[0], machines)
 				if err := sh.Confirm(ctx, "fealty quota put", risk, yes); err != nil {
 					return err

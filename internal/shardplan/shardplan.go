@@ -99,7 +99,7 @@ func (q Quota) Check() error {
 	case strings.Contains(q.Tenant, "/"):
 		return wrong("tenant", "has a slash, which stands between the tenant and the profile")
 	case q.Machines < 0 || q.Machines > MaxMachines:
-		return wrong("machines", fmt.Sprintf("are %d, want 0 to %d", q.Machines, MaxMachines))
+		return wrong("machines", fmt.Sprintf("is %d, want 0 to %d", q.Machines, MaxMachines))
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/provider/remote"
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/decision"
+	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shardplan"
 	"github.com/fealty-io/fealty/provider"
 )
@@ -45,6 +46,9 @@ type providers struct {
 	followed  shardplan.Plan                // what all is made of; guarded by mu
 }
 
+// maxFlags leaves room for all that can be registered.
+const maxFlags = inventory.MaxProviders - shardplan.MaxProviders
+
 // reached is a provider that was dialed.
 type reached struct {
 	as     shardplan.Provider
@@ -56,6 +60,10 @@ type reached struct {
 func (p *providers) open() error {
 	p.asking.Lock()
 	defer p.asking.Unlock()
+	if len(p.flags) > maxFlags {
+		return fmt.Errorf("the shard is started with %d providers, limit %d: register the others", len(p.flags),
+			maxFlags)
+	}
 	p.dialed = make(map[string]*reached, len(p.flags))
 	for name, as := range p.flags {
 		client, err := p.dial(as)
@@ -112,7 +120,6 @@ func (p *providers) follow(plan shardplan.Plan) {
 		want[one.Name] = one
 	}
 	p.clashes = clashes
-	var changed []string
 	before := p.dialed
 	p.dialed = make(map[string]*reached, len(want))
 	for name, as := range want {
@@ -142,7 +149,6 @@ func (p *providers) follow(plan shardplan.Plan) {
 	p.all, p.receivers, p.followed = all, receivers, plan
 	p.mu.Unlock()
 	for name, was := range before {
-		changed = append(changed, name)
 		if p.dialed[name] == nil {
 			p.log.Info("a provider is not registered any more: its machines are left as they are, and not counted",
 				"provider", name)
@@ -150,8 +156,6 @@ func (p *providers) follow(plan shardplan.Plan) {
 		if err := was.client.Close(); err != nil {
 			p.log.Warn("the connection to a provider that is gone was not closed", "provider", name, "err", err)
 		}
-	}
-	for _, name := range changed {
 		p.changed(name)
 	}
 }

@@ -3,6 +3,7 @@ package shardrun
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -149,6 +150,13 @@ func TestProviderCannotBeUsed(t *testing.T) {
 	if !strings.Contains(r.log.String(), "provider=a") {
 		t.Error("nobody is told")
 	}
+	for i := range maxFlags + 1 {
+		r.flags[fmt.Sprint("p", i)] = at("p", "127.0.0.1:1")
+	}
+	if err := r.open(); err == nil || !strings.Contains(err.Error(), "limit 824") {
+		t.Errorf("a start with %d providers: %v", len(r.flags), err)
+	}
+	clear(r.flags)
 	r.flags["a"] = at("a", "10.0.0.1:1")
 	if err := r.open(); !errors.Is(err, provider.ErrNotLoopback) {
 		t.Errorf("a start with such a flag: %v", err)

@@ -35,7 +35,6 @@ import (
 	"github.com/fealty-io/fealty/internal/shard"
 	"github.com/fealty-io/fealty/internal/shard/decision"
 	"github.com/fealty-io/fealty/internal/shard/execution"
-	"github.com/fealty-io/fealty/internal/shard/inventory"
 	"github.com/fealty-io/fealty/internal/shard/journal"
 	"github.com/fealty-io/fealty/internal/shard/rails"
 	"github.com/fealty-io/fealty/internal/shard/session"
@@ -240,10 +239,6 @@ func (r *running) openProviders(sender *fence.Sender) error {
 		}}
 	if r.planned != nil {
 		r.sites.told = r.planned.State
-	}
-	if len(cfg.Providers) > inventory.MaxProviders-shardplan.MaxProviders {
-		return fmt.Errorf("a shard is started with %d providers, limit %d", len(cfg.Providers),
-			inventory.MaxProviders-shardplan.MaxProviders)
 	}
 	for name, target := range cfg.Providers {
 		r.sites.flags[name] = shardplan.Provider{Name: name, Address: target}

@@ -121,7 +121,7 @@ func (l *Link) next(tried map[string]bool) (*mesh.Conn, string, error) {
 			return nil, "", err
 		}
 		if l.conn != nil {
-			l.conn.Close() // calls under way on it are over soon: it did not answer
+			l.conn.Close() // calls under way on it are made again: it did not answer, or is an older one
 		}
 		l.conn, l.at = conn, address
 		return conn, address, nil

@@ -59,11 +59,9 @@ type Publisher struct {
 	// looks is how members that the config names looked when they were last looked at.
 	looks map[string]string
 
-	found unsatisfied
-	races races
-	// withheld are the members that keep their assignment for now, by path.
-	withheld map[string]*withheld
-	judged   map[string]store.Revision // the config by which a member was given its assignment
+	found    unsatisfied
+	races    races
+	withheld withholding
 }
 
 // trusted is what the trust state of a version takes away.
@@ -108,7 +106,7 @@ func NewPublisher() *Publisher {
 			reported: make(map[unsatisfiedRecord]bool),
 		},
 		races:    races{contested: make(map[string]store.Revision), unassigned: make(map[string]bool)},
-		withheld: make(map[string]*withheld), judged: make(map[string]store.Revision),
+		withheld: newWithholding(),
 	}
 }
 
@@ -378,7 +376,9 @@ func (b *Publisher) Collect(c *Publication, s *authority.State, t *bundle.View, 
 	if b.compiler == nil || b.races.stale == b.configVersion {
 		return false
 	}
-	b.due(now)
+	for _, path := range b.withheld.due(now) {
+		b.pending[path] = true
+	}
 	maps.Copy(b.pending, b.races.unassigned)
 	clear(b.races.unassigned)
 	return true
@@ -726,7 +726,7 @@ func (x *compilation) member(path string, member record.Versioned[record.Member]
 	}()
 	x.b.forget(path)
 	if !ok {
-		x.b.release(path)
+		x.b.withheld.release(path)
 		for _, p := range []HeaderPath{runtime, assignment} {
 			if x.last(p) != nil {
 				x.w.drop[p] = true

@@ -41,8 +41,8 @@ type unsatisfied struct {
 type compileReport struct {
 	removed []compiler.Removed // one of each, sorted
 	failed  []string           // subjects, sorted, of which each is in why
-	kept    []keptMember       // sorted
 	why     map[string]string
+	kept    map[string]string // members that keep services, and why
 }
 
 // setRemoved notes what was left out for a subject.
@@ -70,7 +70,7 @@ func (b *Publisher) forget(name string) {
 // report says what the compile could not do, and logs and counts what of it is new.
 func (c *Publication) report(ctx context.Context, b *Publisher) {
 	c.metrics.uncompiled.Set(float64(len(b.found.failed)))
-	if !b.found.news {
+	if !b.found.news && !b.withheld.news {
 		return
 	}
 	b.found.news = false
@@ -84,7 +84,7 @@ func (c *Publication) report(ctx context.Context, b *Publisher) {
 		}
 	}
 	r := &compileReport{failed: slices.Sorted(maps.Keys(b.found.failed)), why: maps.Clone(b.found.failed),
-		kept: b.kept()}
+		kept: b.withheld.report()}
 	for g, removed := range found {
 		r.removed = append(r.removed, removed)
 		if !b.found.reported[g] {
@@ -131,13 +131,9 @@ func (c *Publication) compileFindings() []*fealtyv1.Finding {
 		out = append(out, finding.New(explain.SnapshotUncompiled, "subjects", named(r.failed), "problem",
 			first+": "+r.why[first]))
 	}
-	if len(r.kept) > 0 {
-		var members []string
-		for _, k := range r.kept {
-			members = append(members, k.path)
-		}
+	if members := slices.Sorted(maps.Keys(r.kept)); len(members) > 0 {
 		out = append(out, finding.New(explain.AssignmentHeld, "members", named(members), "problem",
-			r.kept[0].path+": "+r.kept[0].text))
+			members[0]+": "+r.kept[members[0]]))
 	}
 	for i := 0; i < len(r.removed); {
 		first, n := r.removed[i], 1

@@ -3,18 +3,29 @@ package publication
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/quarantine"
+	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // WithholdEvery is how often a look at the config counts against a member's assignment: what is
 // withheld is given with the third look, so that people have twice this time.
 const WithholdEvery = time.Minute
+
+// withholding is what is withheld, and from whom.
+type withholding struct {
+	members map[string]*withheld      // that keep their assignment for now, by path
+	judged  map[string]store.Revision // the config by which a member was given its assignment
+	news    bool                      // the first changed since the last report
+}
+
+func newWithholding() withholding {
+	return withholding{members: make(map[string]*withheld), judged: make(map[string]store.Revision)}
+}
 
 // withheld is an assignment that is not given yet.
 type withheld struct {
@@ -32,25 +43,26 @@ type withheld struct {
 // config still has the records. They are taken away at once, and so is all of a member that was
 // revoked something, or is somebody else now.
 func (x *compilation) withholds(path string, t target, m compiler.Member, removed []compiler.Removed) bool {
-	w := x.b.withheld[path]
-	if w == nil && x.b.judged[path] == x.b.configVersion {
+	of := &x.b.withheld
+	w := of.members[path]
+	if w == nil && of.judged[path] == x.b.configVersion {
 		return false // a record that is gone is another version of the config
 	}
 	had, kept := x.assigned(t, m, removed)
 	if !quarantine.Drops(had, kept) {
-		x.b.release(path)
-		x.b.judged[path] = x.b.configVersion
+		of.release(path)
+		of.judged[path] = x.b.configVersion
 		return false
 	}
 	news := w == nil
 	if news {
 		w = &withheld{}
-		x.b.withheld[path] = w
+		of.members[path] = w
 	}
 	if !w.believed && (news || x.now.Sub(w.at).Abs() >= WithholdEvery) {
 		w.at = x.now
 		if w.believed = w.guard.Judge(true); w.believed {
-			x.b.found.news = true
+			of.news = true
 			x.c.cfg.Log.LogAttrs(x.ctx, slog.LevelWarn, "a member loses almost all services, as the config still has "+
 				"no records of them", slog.String("member", path), slog.Int("had", had), slog.Int("kept", kept))
 		}
@@ -60,7 +72,7 @@ func (x *compilation) withholds(path string, t target, m compiler.Member, remove
 	}
 	w.text = fmt.Sprintf("the config has the records of %d of its %d services", kept, had)
 	if news {
-		x.b.found.news = true
+		of.news = true
 		x.c.cfg.Log.LogAttrs(x.ctx, slog.LevelWarn, "a member keeps its services for now, as the config lost the "+
 			"records of almost all of them", slog.String("member", path), slog.Int("had", had), slog.Int("kept", kept))
 	}
@@ -89,32 +101,32 @@ func (x *compilation) assigned(t target, m compiler.Member, removed []compiler.R
 }
 
 // release forgets that something was withheld from a member, and what it was judged by.
-func (b *Publisher) release(path string) {
-	delete(b.judged, path)
-	if b.withheld[path] != nil {
-		delete(b.withheld, path)
-		b.found.news = true
+func (w *withholding) release(path string) {
+	delete(w.judged, path)
+	if w.members[path] != nil {
+		delete(w.members, path)
+		w.news = true
 	}
 }
 
-// due adds the members to look at again of whom something is withheld.
-func (b *Publisher) due(now time.Time) {
-	for path, w := range b.withheld {
-		if now.Sub(w.at).Abs() >= WithholdEvery {
-			b.pending[path] = true
+// due are the members to look at again.
+func (w *withholding) due(now time.Time) (paths []string) {
+	for path, of := range w.members {
+		if now.Sub(of.at).Abs() >= WithholdEvery {
+			paths = append(paths, path)
 		}
 	}
+	return paths
 }
 
-// kept says of whom something is withheld, for the report.
-func (b *Publisher) kept() (out []keptMember) {
-	for _, path := range slices.Sorted(maps.Keys(b.withheld)) {
-		if w := b.withheld[path]; !w.believed {
-			out = append(out, keptMember{path, w.text})
+// report says from whom something is withheld and why, by path.
+func (w *withholding) report() map[string]string {
+	w.news = false
+	out := make(map[string]string)
+	for path, of := range w.members {
+		if !of.believed {
+			out[path] = of.text
 		}
 	}
 	return out
 }
-
-// keptMember is a member that keeps its services.
-type keptMember struct{ path, text string }

@@ -178,8 +178,8 @@ func field(err error) error {
 }
 
 func full(what string, limit int) error {
-	return explain.New(explain.RequestField, "field", "name",
-		"problem", fmt.Sprintf("there are %d %s, and a cluster has no more", limit, what))
+	return explain.New(explain.RequestField, "field", what,
+		"problem", fmt.Sprintf("it is one above the %d that a cluster has: delete one first", limit))
 }
 
 func byQuota(q Quota, name string) int       { return cmp.Compare(q.Name(), name) }
@@ -228,7 +228,7 @@ func (v server) PutQuota(ctx context.Context, req *fealtyv1.PutQuotaRequest) (*f
 			case found:
 				r.Quotas[i] = after
 			case len(r.Quotas) >= shardplan.MaxQuotas:
-				return full("quotas", shardplan.MaxQuotas)
+				return full("quota", shardplan.MaxQuotas)
 			default:
 				r.Quotas = slices.Insert(r.Quotas, i, after)
 			}
@@ -299,7 +299,7 @@ func (v server) PutProvider(ctx context.Context,
 			case found:
 				r.Providers[i] = after
 			case len(r.Providers) >= shardplan.MaxProviders:
-				return full("providers", shardplan.MaxProviders)
+				return full("provider", shardplan.MaxProviders)
 			default:
 				r.Providers = slices.Insert(r.Providers, i, after)
 			}
