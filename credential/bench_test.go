@@ -23,7 +23,7 @@ func BenchmarkHandshake(b *testing.B) {
 	server, client := material(b, a, identity.Coordinator, "c1", dns), material(b, a, identity.Data, "n1", dns)
 	src := credential.NewIssued(server)
 	serverTLS := credential.ServerTLS(src, credential.ServerOptions{})
-	clientCfg, err := credential.ClientTLS(client, credential.ExactID(server.ID()), credential.ClientOptions{})
+	clientCfg, err := credential.ClientTLS(credential.Static(client), credential.ExactID(server.ID()), credential.ClientOptions{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -182,20 +182,6 @@ func NewFiles(cfg FilesConfig) (*Files, error) {
 	return f, nil
 }
 
-// FromFiles returns a source over the identity in the files: one that follows them,
-// or, without reload, one that keeps what they hold now. A zero id means whoever the
-// certificate identifies.
-func FromFiles(paths FilePaths, id identity.ID, reload bool) (Source, error) {
-	f, err := NewFiles(FilesConfig{Paths: paths, ID: id})
-	if err != nil {
-		return nil, err
-	}
-	if !reload {
-		return Static(f.seen.Load().material), nil
-	}
-	return f, nil
-}
-
 // Current looks at the files and returns the material to use now. It costs three
 // calls of stat while nothing changes, and never fails.
 func (f *Files) Current(ctx context.Context) (*Material, error) {

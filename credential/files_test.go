@@ -630,7 +630,8 @@ func TestFilesUnderConcurrentUse(t *testing.T) {
 	}
 }
 
-func TestFromFiles(t *testing.T) {
+// Files are of whoever the certificate identifies, or of the one that is asked for alone.
+func TestFilesIdentity(t *testing.T) {
 	d := newFolder(t)
 	first, next := d.issue(), d.issue()
 	d.write(first)
@@ -638,26 +639,22 @@ func TestFromFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fixed, err := credential.FromFiles(d.paths, id, false)
-	if err != nil || fixed.Changed() != nil {
-		t.Fatalf("FromFiles = %v, %v", fixed, err)
-	}
-	live, err := credential.FromFiles(d.paths, identity.ID{}, true)
+	live, err := credential.NewFiles(credential.FilesConfig{Paths: d.paths, ID: id})
 	if err != nil || live.Changed() == nil {
-		t.Fatalf("FromFiles = %v, %v", live, err)
+		t.Fatalf("NewFiles = %v, %v", live, err)
 	}
-	if m := current(t, fixed); m.ID() != id || m.Bundle().Cluster() != "prod.example" {
+	if m := current(t, live); m.ID() != id || m.Bundle().Cluster() != "prod.example" {
 		t.Errorf("material %v of %s", m, m.Bundle().Cluster())
 	}
 	d.write(next)
-	if !presents(t, fixed, first) || !presents(t, live, next) {
-		t.Error("the fixed source followed, or the other did not")
+	if !presents(t, live, next) {
+		t.Error("it did not follow")
 	}
 	gcp, err := identity.Parse("spiffe://prod.example/provider/gcp")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = credential.FromFiles(d.paths, gcp, true)
+	_, err = credential.NewFiles(credential.FilesConfig{Paths: d.paths, ID: gcp})
 	if e, ok := errors.AsType[*credential.MaterialError](err); !ok || e.Reason != credential.OtherIdentity {
 		t.Errorf("somebody else's files: %v", err)
 	}
@@ -730,7 +727,7 @@ func TestFilesForAProof(t *testing.T) {
 	if !m.ID().IsZero() || m.Bundle() != nil || m.TrustOnly() != nil || len(m.Chain()) != 2 || m.NotAfter().IsZero() {
 		t.Errorf("material %v", m)
 	}
-	if _, err := credential.ClientTLS(m, credential.AnyOfKind(identity.Coordinator), credential.ClientOptions{}); !errors.Is(err, credential.ErrNoMaterial) {
+	if _, err := credential.ClientTLS(credential.Static(m), credential.AnyOfKind(identity.Coordinator), credential.ClientOptions{}); !errors.Is(err, credential.ErrNoMaterial) {
 		t.Errorf("ClientTLS = %v", err)
 	}
 	if out := shake(t, credential.ServerTLS(f, credential.ServerOptions{}), rawClient(first.leafAlone(), first.key)); out.server == nil || out.client == nil {

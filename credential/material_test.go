@@ -168,7 +168,7 @@ func TestNothingPrintsAKey(t *testing.T) {
 				t.Fatal(err)
 			}
 			client := clientTLS(t, m, credential.AnyOfKind(identity.Data))
-			cert, err := client.GetClientCertificate(nil)
+			cert, err := client.GetClientCertificate(new(tls.CertificateRequestInfo))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -86,7 +86,7 @@ func shake(tb testing.TB, server, client *tls.Config) outcome {
 
 func clientTLS(tb testing.TB, m *credential.Material, e credential.Expect) *tls.Config {
 	tb.Helper()
-	cfg, err := credential.ClientTLS(m, e, credential.ClientOptions{})
+	cfg, err := credential.ClientTLS(credential.Static(m), e, credential.ClientOptions{})
 	if err != nil {
 		tb.Fatal(err)
 	}

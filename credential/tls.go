@@ -107,20 +107,40 @@ type ClientOptions struct {
 	OnVerified func(identity.Verified)
 }
 
-// ClientTLS returns a config for a client that presents m, if m has a chain, and
-// talks to expect only. It sends no server name and compares no address.
+// ClientTLS returns a config for a client that talks to expect only, and presents the chain
+// that src has, if any. It sends no server name and compares no address. Each handshake asks
+// src anew, so that it follows renewals, and refuses a server that was banned meanwhile; a
+// connection that stands is its owner's to end, as mesh does.
 //
-// Errors here: [ErrNoExpectation], or an expectation that m's bundle can never
-// meet. Errors of the handshake: *identity.ChainError, [*MismatchError], or one
-// matching identity.ErrNoIdentity.
-func ClientTLS(m *Material, expect Expect, opts ClientOptions) (*tls.Config, error) {
-	if m == nil || m.bundle == nil {
+// Errors here: [ErrNoExpectation], an expectation that the bundle of src can never meet, or
+// [ErrNoMaterial] for a source that never has anything to verify by.
+// Errors of the handshake: *identity.ChainError, [*MismatchError], one matching
+// identity.ErrNoIdentity, or what src said; [ErrNoMaterial] while it has nothing to verify by.
+func ClientTLS(src Source, expect Expect, opts ClientOptions) (*tls.Config, error) {
+	if src == nil {
 		return nil, ErrNoMaterial
 	}
-	if err := expect.Validate(m.bundle.Cluster()); err != nil {
+	cluster := ""
+	if m, err := src.Current(context.Background()); err == nil && m.bundle != nil {
+		cluster = m.bundle.Cluster()
+	} else if src.Changed() == nil { // it never will have one
+		return nil, ErrNoMaterial
+	}
+	if err := expect.Validate(cluster); err != nil {
 		return nil, err
 	}
+	current := func(ctx context.Context) (*Material, error) {
+		m, err := src.Current(ctx)
+		if err == nil && m.bundle == nil {
+			err = ErrNoMaterial
+		}
+		return m, err
+	}
 	cfg := clientTLS(opts.NextProtos, func(cs tls.ConnectionState) error {
+		m, err := current(context.Background())
+		if err != nil {
+			return err
+		}
 		v, err := m.bundle.Verify(cs.PeerCertificates, m.now())
 		if err != nil {
 			return err
@@ -136,10 +156,17 @@ func ClientTLS(m *Material, expect Expect, opts ClientOptions) (*tls.Config, err
 		}
 		return nil
 	})
-	if m.cert != nil {
-		// Always ours: crypto/tls would otherwise drop it when the server lists
-		// authorities that it does not find in the chain.
-		cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return m.cert, nil }
+	// Always ours: crypto/tls would otherwise drop it when the server lists authorities that
+	// it does not find in the chain.
+	cfg.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		m, err := current(asked.Context())
+		switch {
+		case err != nil:
+			return nil, err
+		case m.cert == nil:
+			return new(tls.Certificate), nil // none is sent
+		}
+		return m.cert, nil
 	}
 	return cfg, nil
 }

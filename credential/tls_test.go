@@ -165,7 +165,7 @@ func TestNoExpectationNoClient(t *testing.T) {
 		{"ephemeral", eph, credential.ExactID(m.ID()), credential.ErrNoMaterial},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			cfg, err := credential.ClientTLS(tc.m, tc.expect, credential.ClientOptions{})
+			cfg, err := credential.ClientTLS(credential.Static(tc.m), tc.expect, credential.ClientOptions{})
 			if cfg != nil || err == nil || (tc.want != nil && !errors.Is(err, tc.want)) {
 				t.Fatalf("ClientTLS = %v, %v, want %v", cfg != nil, err, tc.want)
 			}

@@ -55,6 +55,20 @@ type Options struct {
 	OnFailure func(*HandshakeError)
 }
 
+// complete fills in what is nil.
+func (o Options) complete() Options {
+	if o.Dialer == nil {
+		o.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
 // ErrClosed is what calls get after [Conn.Close].
 var ErrClosed = status.Error(codes.Canceled, "mesh: the connection was closed by its owner")
 
@@ -129,16 +143,7 @@ func DialPinned(target string, pin credential.Pin, opts Options) (*Conn, error) 
 }
 
 func newConn(target string, opts Options) *Conn {
-	if opts.Dialer == nil {
-		opts.Dialer = func(ctx context.Context, addr string) (net.Conn, error) {
-			var d net.Dialer
-			return d.DialContext(ctx, "tcp", addr)
-		}
-	}
-	if opts.Now == nil {
-		opts.Now = time.Now
-	}
-	return &Conn{target: target, opts: opts, live: newLiveSet(), roll: make(chan struct{}, 1), done: make(chan struct{})}
+	return &Conn{target: target, opts: opts.complete(), live: newLiveSet(), roll: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 func (c *Conn) start() {
@@ -286,7 +291,10 @@ func (c *Conn) tlsConfig(m *credential.Material, onVerified func(identity.Verifi
 	if c.src == nil {
 		return credential.PinnedClientTLS(c.pin, c.opts.Now, opts)
 	}
-	return credential.ClientTLS(m, c.expect, opts)
+	if m == nil || m.Bundle() == nil {
+		return nil, credential.ErrNoMaterial
+	}
+	return credential.ClientTLS(credential.Static(m), c.expect, opts)
 }
 
 func (c *Conn) expected() string {

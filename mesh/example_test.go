@@ -28,7 +28,7 @@ func ExampleDial() {
 	}
 }
 
-// A server stands behind a guard, whose Run its owner runs beside it.
+// A server stands behind a guard.
 func ExampleGuard() {
 	var source credential.Source // such as credential.NewIssued
 
@@ -39,7 +39,7 @@ func ExampleGuard() {
 	}
 	server := grpc.NewServer(guard.ServerOptions()...)
 	healthpb.RegisterHealthServer(server, health{})
-	// In an errgroup: guard.Run(ctx) and server.Serve(listener).
+	// server.Serve(listener) follows.
 }
 
 type health struct {

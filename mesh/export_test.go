@@ -10,6 +10,13 @@ func (g *Guard) Live() int {
 	return len(g.live.conns)
 }
 
+// Unwatched has the guard watch no connections: what it refuses then, it refuses call by call.
+func (g *Guard) Unwatched() {
+	g.live.mu.Lock()
+	defer g.live.mu.Unlock()
+	g.live.watched = true
+}
+
 // Taken returns how many places are taken and how many holders are remembered.
 func (g *Guard) Taken() (handshakes, conns, strangers, holders int) {
 	count := func(p *places) int {

@@ -62,7 +62,7 @@ func (m *machine) put(path string, data []byte) {
 
 func (m *machine) source() credential.Source {
 	m.t.Helper()
-	s, err := credential.FromFiles(m.paths, identity.ID{}, true)
+	s, err := credential.NewFiles(credential.FilesConfig{Paths: m.paths})
 	if err != nil {
 		m.t.Fatal(err)
 	}

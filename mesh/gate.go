@@ -258,7 +258,7 @@ func (c *coming) secure(ctx context.Context) (*shaken, error) {
 	}
 	shaking, cancel := context.WithTimeout(ctx, min(g.guard.cfg.HandshakeTimeout, flightTime))
 	defer cancel()
-	info, err := g.guard.secure(shaking, begun)
+	info, err := g.guard.secure(shaking, begun, nextProtos)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +281,7 @@ func (c *coming) secure(ctx context.Context) (*shaken, error) {
 		conn.free, c.place = c.place.Leave, nil
 	}
 	keepAlive(c.raw)
-	g.guard.live.add(conn, g.guard.cfg.Now())
+	g.guard.stand(conn)
 	return &shaken{conn, info}, nil
 }
 

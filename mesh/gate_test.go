@@ -49,7 +49,6 @@ func serveGate(t *testing.T, ln net.Listener, a *identitytest.Authority, cfg mes
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
-	all.Go(func() { s.guard.Run(ctx) })
 	all.Go(func() { gate.Run(ctx) })
 	var stops []func()
 	for l, svc := range map[net.Listener]*service{gate.Members(): s.members, gate.Strangers(): s.strangers} {

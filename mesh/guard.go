@@ -93,14 +93,14 @@ type GuardConfig struct {
 // nobody whose certificate ended or was banned.
 //
 // New calls of such a peer are refused at once. Calls that run are ended, and
-// the connection closed, while [Guard.Run] runs: within a second of the end of a
-// certificate, and as soon as the source has a bundle with the ban. The result of a
-// call just before that still arrives, and so does the answer of a unary call when it is
-// the root of its caller that was replaced. Other rotation ends nothing (I18).
+// the connection closed, within a second of the end of a certificate, and as soon
+// as the source has a bundle with the ban. The result of a call just before that
+// still arrives, and so does the answer of a unary call when it is the root of its
+// caller that was replaced. Other rotation ends nothing (I18). Nobody has to start
+// that: a goroutine of the guard runs for as long as a connection stands.
 //
 // Members, strangers and handshakes have separate places, so that none of them
-// takes those of another. Run also closes the connections of strangers that do
-// not call.
+// takes those of another. Connections of strangers that do not call are closed.
 //
 // A client without a certificate is served, as Insecure; one that is verified
 // without identifying anybody too, as Unidentified. What they may call is for
@@ -115,7 +115,7 @@ type Guard struct {
 	strangers  *places                         // standing without a certificate, by source
 }
 
-// NewGuard checks cfg and returns a guard. It starts nothing.
+// NewGuard checks cfg and returns a guard. It starts nothing before the first connection.
 func NewGuard(cfg GuardConfig) (*Guard, error) {
 	if cfg.Source == nil {
 		return nil, errors.New("mesh: GuardConfig.Source is missing: a server needs material to prove itself with")
@@ -152,15 +152,23 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Run cuts connections when their time comes or the source changes, until ctx
-// ends; it then returns ctx's error.
-func (g *Guard) Run(ctx context.Context) error {
+// stand registers a connection, and sees that somebody watches for as long as one stands.
+func (g *Guard) stand(c *liveConn) {
+	if g.live.add(c, g.cfg.Now()) {
+		go g.watch()
+	}
+}
+
+// watch cuts connections when their time comes or the source changes, until none stands.
+func (g *Guard) watch() {
+	ctx := context.Background() // connections end it, and nothing else may
 	for {
 		changed := g.cfg.Source.Changed() // before Sweep asks for the material
 		g.Sweep(ctx)
-		if !g.live.nap(ctx, g.cfg.Now, changed) {
-			return ctx.Err()
+		if g.live.unwatched() {
+			return
 		}
+		g.live.nap(ctx, g.cfg.Now, changed)
 	}
 }
 
@@ -231,7 +239,7 @@ func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 	if g.cfg.Local != nil && raw.LocalAddr().Network() == "unix" {
 		info, err = g.local(raw)
 	} else {
-		info, err = g.shake(raw)
+		info, err = g.shake(raw, nextProtos)
 	}
 	if err == nil {
 		if free, err = g.admit(info.Peer, raw); err != nil {
@@ -242,12 +250,12 @@ func (c guardCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.A
 		return nil, nil, g.refused(err)
 	}
 	info.conn.free = free
-	g.live.add(info.conn, g.cfg.Now())
+	g.stand(info.conn)
 	return info.conn, info, nil
 }
 
 // shake is secure in one of the places for handshakes.
-func (g *Guard) shake(raw net.Conn) (*Info, error) {
+func (g *Guard) shake(raw net.Conn, protos []string) (*Info, error) {
 	free, err := g.handshakes.take(sourceOf(raw.RemoteAddr()))
 	if err != nil {
 		raw.Close()
@@ -256,7 +264,7 @@ func (g *Guard) shake(raw net.Conn) (*Info, error) {
 	defer free()
 	ctx, cancel := context.WithTimeout(context.Background(), g.cfg.HandshakeTimeout)
 	defer cancel()
-	return g.secure(ctx, raw)
+	return g.secure(ctx, raw, protos)
 }
 
 // admit takes a place for a connection that p made; free gives it back.
@@ -288,8 +296,9 @@ func (g *Guard) failed(err *HandshakeError) error {
 	return err
 }
 
-// secure shakes hands until ctx ends. It closes raw if that comes to nothing.
-func (g *Guard) secure(ctx context.Context, raw net.Conn) (*Info, error) {
+// secure shakes hands until ctx ends, for the first of protos. It closes raw if that comes to
+// nothing.
+func (g *Guard) secure(ctx context.Context, raw net.Conn, protos []string) (*Info, error) {
 	addr := raw.RemoteAddr().String()
 	var (
 		verified identity.Verified
@@ -298,14 +307,14 @@ func (g *Guard) secure(ctx context.Context, raw net.Conn) (*Info, error) {
 	// A config for each connection, so that its hook knows which one it is.
 	cfg := credential.ServerTLS(g.cfg.Source, credential.ServerOptions{
 		SendRoot:   g.cfg.SendRoot,
-		NextProtos: nextProtos,
+		NextProtos: protos,
 		OnVerified: func(m *credential.Material, v identity.Verified) { under, verified = m, v },
 	})
 	conn := tls.Server(raw, cfg)
 	err := conn.HandshakeContext(ctx)
 	state := conn.ConnectionState()
-	if err == nil && state.NegotiatedProtocol != nextProtos[0] {
-		err = errNoALPN
+	if agreed := state.NegotiatedProtocol; err == nil && agreed != protos[0] && (agreed != "" || protos[0] == nextProtos[0]) {
+		err = errNoALPN // of HTTP/1.1 nobody needs to say that it is that
 	}
 	if err != nil {
 		err = classify(err, serverSide, addr, "")
@@ -399,6 +408,11 @@ func (g *Guard) enter(ctx context.Context, unary bool) (context.Context, func(),
 		}
 		return identity.NewContext(ctx, p), func() {}, nil
 	}
+	return g.enterOn(ctx, info, unary)
+}
+
+// enterOn is enter for a call on a connection of the guard's.
+func (g *Guard) enterOn(ctx context.Context, info *Info, unary bool) (context.Context, func(), error) {
 	c := info.conn
 	now := g.cfg.Now()
 	if why := c.verdict(now, g.beliefs(ctx)); why != nil {
@@ -472,7 +486,7 @@ func (s *guardedStream) check() error {
 	if s.conn == nil {
 		return nil
 	}
-	// Time alone: bans come with a change of the source, on which Run acts.
+	// Time alone: bans come with a change of the source, on which the guard's watch acts.
 	now := s.g.cfg.Now()
 	if why := s.conn.verdict(now, nil); why != nil {
 		s.g.strike(s.conn, why, now)

@@ -303,17 +303,20 @@ func (c *liveConn) state() (cut bool, closeAt time.Time) {
 type liveSet struct {
 	kick chan struct{} // buffered, 1: wait no longer, something may be due
 
-	mu    sync.Mutex
-	conns map[*liveConn]struct{} // guarded by mu
-	seq   uint64                 // guarded by mu
-	next  time.Time              // no sweep is needed before it for time alone; zero: never; guarded by mu
+	mu      sync.Mutex
+	conns   map[*liveConn]struct{} // guarded by mu
+	watched bool                   // somebody watches the connections, or is about to; guarded by mu
+	seq     uint64                 // guarded by mu
+	next    time.Time              // no sweep is needed before it for time alone; zero: never; guarded by mu
 }
 
 func newLiveSet() *liveSet {
 	return &liveSet{kick: make(chan struct{}, 1), conns: make(map[*liveConn]struct{})}
 }
 
-func (s *liveSet) add(c *liveConn, now time.Time) {
+// add registers a connection. It reports whether nobody watched the set before: now its
+// caller has to, until [liveSet.unwatched] says that it may stop.
+func (s *liveSet) add(c *liveConn, now time.Time) (watch bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.seq++
@@ -323,12 +326,27 @@ func (s *liveSet) add(c *liveConn, now time.Time) {
 	if len(s.conns) == 1 {
 		s.wake() // an empty set is waited on without a limit
 	}
+	watch, s.watched = !s.watched, true
+	return watch
+}
+
+// unwatched reports whether no connection stands; then the next one that does needs a new
+// watch.
+func (s *liveSet) unwatched() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.conns) == 0 {
+		s.watched = false
+	}
+	return !s.watched
 }
 
 func (s *liveSet) remove(c *liveConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.conns, c)
+	if delete(s.conns, c); len(s.conns) == 0 {
+		s.wake() // its watch may end
+	}
 }
 
 func (s *liveSet) wake() {

@@ -193,7 +193,7 @@ func TestIdleStrangersMakeRoom(t *testing.T) {
 	})
 }
 
-// Without Run, Sweep closes idle strangers by the guard's clock.
+// Without a watch, Sweep closes idle strangers by the guard's clock.
 func TestSweepClosesIdleStrangers(t *testing.T) {
 	a := identitytest.NewAuthority(t, cluster)
 	clock := newClock()

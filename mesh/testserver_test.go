@@ -156,20 +156,20 @@ type serving struct {
 	cuts     chan *mesh.CutError
 }
 
-// serve runs a guarded server on ln, and its guard, until the test ends.
+// serve runs a guarded server on ln until the test ends.
 func serve(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig) *serving {
 	tb.Helper()
-	s := serveUnswept(tb, ln, cfg)
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { s.guard.Run(ctx) })
-	tb.Cleanup(func() { cancel(); wg.Wait() })
-	return s
+	return serveGuarded(tb, ln, cfg, func(*mesh.Guard) {})
 }
 
-// serveUnswept is serve without running the guard: what it refuses then, it
-// refuses call by call.
+// serveUnswept is serve without a watch of the connections: what the guard refuses then,
+// it refuses call by call.
 func serveUnswept(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig) *serving {
+	tb.Helper()
+	return serveGuarded(tb, ln, cfg, (*mesh.Guard).Unwatched)
+}
+
+func serveGuarded(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig, prepare func(*mesh.Guard)) *serving {
 	tb.Helper()
 	s := &serving{service: newService(), addr: ln.Addr().String(), failures: make(chan *mesh.HandshakeError, 64), refusals: make(chan error, 64), cuts: make(chan *mesh.CutError, 64)}
 	cfg.OnFailure = func(e *mesh.HandshakeError) { s.failures <- e }
@@ -179,6 +179,7 @@ func serveUnswept(tb testing.TB, ln net.Listener, cfg mesh.GuardConfig) *serving
 	if err != nil {
 		tb.Fatal(err)
 	}
+	prepare(g)
 	s.guard = g
 	server := grpc.NewServer(g.ServerOptions()...)
 	server.RegisterService(&desc, s.service)

@@ -113,12 +113,6 @@ func (s *service) serve(ctx context.Context, l net.Listener) error {
 			return err
 		}
 		options = append(options, guard.ServerOptions()...)
-		guarded := make(chan struct{})
-		go func() {
-			defer close(guarded)
-			_ = guard.Run(ctx) // ends with ctx
-		}()
-		defer func() { cancel(); <-guarded }()
 		// A client's cost is bounded before it proved who it is.
 		members, wait, err := guard.ListenMembers(ctx, l, mesh.GateConfig{})
 		if err != nil {

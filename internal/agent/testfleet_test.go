@@ -446,16 +446,13 @@ func (f *fleet) serve(addresses []string) {
 	fealtyv1.RegisterAgentServiceServer(server, delivery{f: f})
 	fealtyv1.RegisterSnapshotServiceServer(server, snapshots{f: f})
 	fealtyv1.RegisterRestoreServiceServer(server, restores{f: f})
-	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = f.guard.Run(ctx) })
 	for _, a := range addresses {
 		l := bufconn.Listen(1 << 20)
 		f.listeners[a] = l
 		wg.Go(func() { _ = server.Serve(l) })
 	}
 	f.tb.Cleanup(func() {
-		cancel()
 		server.Stop()
 		wg.Wait()
 	})

@@ -457,7 +457,6 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	}
 	stop := ctx // ends when it is to stop, and not when a part fails
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.guard.Run(ctx) })
 	g.Go(func() error { return c.followState(ctx) })
 	// Also without a manifest: another replica may set the first.
 	g.Go(func() error {

@@ -400,8 +400,7 @@ func (r *running) guard(ctx context.Context) (options []grpc.ServerOption, membe
 		return nil, nil, nil, nil, err
 	}
 	var guarded sync.WaitGroup
-	guarded.Go(func() { _ = guard.Run(ctx) }) // ends with ctx
-	guarded.Go(func() { _ = wait() })         // what it failed with ends the server too
+	guarded.Go(func() { _ = wait() }) // what it failed with ends the server too
 	return append(guard.ServerOptions(), grpc.ChainStreamInterceptor(gate.Stream()),
 			grpc.ChainUnaryInterceptor(gate.Unary()), grpc.UnknownServiceHandler(gate.UnknownService)), members,
 		guarded.Wait, table, nil

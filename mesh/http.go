@@ -1,0 +1,186 @@
+package mesh
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
+
+// httpProtos is what net/http speaks here (RFC 9112).
+var httpProtos = []string{"http/1.1"}
+
+// Limits of [ServeHTTP] for an http.Server that leaves them at zero. Without them a client
+// holds a connection for ever with one byte a minute.
+const (
+	httpHeaderTimeout = 10 * time.Second
+	httpIdleTimeout   = 2 * time.Minute
+	httpStopGrace     = 5 * time.Second
+)
+
+// ServeHTTP serves HTTP/1.1 over TLS 1.3 on l behind g, as a gRPC server does, until ctx ends,
+// and returns nil then; requests that run have five seconds to end. It closes l.
+//
+// The handler of s finds who is calling by [identity.FromContext] in the request's context, and
+// the connection in its TLS field. What the guard promises of a call it keeps for a request: one
+// of a peer that is banned, or whose certificate ended, is answered 403 or 401 before the
+// handler, and one that runs has its context ended, with a [*CutError] as its cause, and its
+// connection closed. A client without a certificate is served, as Insecure: the handler decides
+// what that means.
+//
+// s gets a handler, a connection context and, where they are zero, limits of time from here;
+// give it to nothing else. An error of l is returned.
+func ServeHTTP(ctx context.Context, g *Guard, l net.Listener, s *http.Server) error {
+	handler := s.Handler
+	if handler == nil {
+		handler = http.DefaultServeMux
+	}
+	s.Handler = g.httpHandler(handler)
+	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		if c, ok := conn.(*shaken); ok {
+			return context.WithValue(ctx, infoKey{}, c.info)
+		}
+		return ctx
+	}
+	s.ReadHeaderTimeout = cmp.Or(s.ReadHeaderTimeout, httpHeaderTimeout)
+	s.IdleTimeout = cmp.Or(s.IdleTimeout, httpIdleTimeout)
+	if s.ErrorLog == nil {
+		s.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	handed := newHanded(l.Addr())
+	accepted := make(chan error, 1)
+	go func() { accepted <- g.acceptHTTP(ctx, l, handed) }()
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(handed) }()
+	var err error
+	select {
+	case err = <-accepted: // with ctx, or as l failed
+		accepted <- err
+	case err = <-served: // somebody closed s
+		served <- err
+	}
+	ended := ctx.Err() != nil
+	stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), httpStopGrace)
+	defer stopped()
+	if s.Shutdown(stopping) != nil {
+		_ = s.Close() // what took too long
+	}
+	cancel()
+	<-accepted
+	<-served
+	if ended || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("mesh: serve on %s: %w", l.Addr(), err)
+}
+
+// infoKey is where a request's context has the [*Info] of its connection.
+type infoKey struct{}
+
+// httpHandler serves what the guard lets in.
+func (g *Guard) httpHandler(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		info, ok := r.Context().Value(infoKey{}).(*Info)
+		if !ok {
+			http.Error(w, "mesh: this connection did not come through the guard", http.StatusInternalServerError)
+			return
+		}
+		ctx, done, err := g.enterOn(r.Context(), info, true)
+		if err != nil {
+			w.Header().Set("Connection", "close")
+			http.Error(w, err.Error(), statusOf(err))
+			return
+		}
+		defer done()
+		r = r.WithContext(ctx)
+		state := info.state
+		r.TLS = &state
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// statusOf returns the status of a refusal: what [CutError.GRPCStatus] says, in HTTP.
+func statusOf(err error) int {
+	cut, ok := errors.AsType[*CutError](err)
+	switch {
+	case !ok:
+		return http.StatusServiceUnavailable
+	case cut.GRPCStatus().Code() == codes.PermissionDenied:
+		return http.StatusForbidden
+	}
+	return http.StatusUnauthorized
+}
+
+// acceptHTTP makes the handshakes of l, each on a goroutine of its own, and hands what came of
+// them over, until ctx ends or l fails.
+func (g *Guard) acceptHTTP(ctx context.Context, l net.Listener, to *handed) error {
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer to.Close()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	defer l.Close()
+	var pause time.Duration
+	for {
+		raw, err := l.Accept()
+		var temporary interface{ Temporary() bool } // such as too many open files
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				raw.Close()
+			}
+			return ctx.Err()
+		case errors.As(err, &temporary) && temporary.Temporary():
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			continue
+		case err != nil:
+			return err
+		}
+		pause = 0
+		// A place is taken before a goroutine is: those beyond them cost nothing.
+		free, err := g.handshakes.take(sourceOf(raw.RemoteAddr()))
+		if err != nil {
+			raw.Close()
+			g.refused(err)
+			continue
+		}
+		all.Go(func() {
+			defer free()
+			if conn, ok := g.httpConn(ctx, raw); ok && !to.hand(ctx, conn) {
+				conn.info.conn.sever()
+			}
+		})
+	}
+}
+
+// httpConn is one connection whose hands were shaken.
+func (g *Guard) httpConn(ctx context.Context, raw net.Conn) (*shaken, bool) {
+	ctx, cancel := context.WithTimeout(ctx, g.cfg.HandshakeTimeout)
+	defer cancel()
+	info, err := g.secure(ctx, raw, httpProtos)
+	if err != nil {
+		return nil, false
+	}
+	free, err := g.admit(info.Peer, raw)
+	if err != nil {
+		raw.Close()
+		g.refused(err)
+		return nil, false
+	}
+	info.conn.free = free
+	g.stand(info.conn)
+	return &shaken{info.conn, info}, true
+}

@@ -1,0 +1,210 @@
+package mesh
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+)
+
+// HTTPTransport sends requests of net/http to servers that prove one identity. It is an
+// [http.RoundTripper]; make it with [NewHTTPTransport].
+type HTTPTransport struct {
+	src    credential.Source
+	expect credential.Expect
+	opts   Options
+	live   *liveSet
+
+	mu   sync.Mutex
+	base *http.Transport      // whose connections were made with last; guarded by mu
+	last *credential.Material // nil before the first request; guarded by mu
+}
+
+// NewHTTPTransport returns a transport whose connections are kept only if the server proves
+// expect under the bundle of src. The host in a URL is where it is dialed, and proves nothing.
+//
+// It follows its source as [Dial] does: a request takes a connection that was made with the
+// material of now, and a connection ends when the bundle bans its server, or with the server's
+// certificate. A request to a server that did not prove itself, or that does not accept our
+// certificate, fails with a [*HandshakeError], and one whose connection was ended with a
+// [*CutError]. Nothing is sent over plain http.
+//
+// Errors are those of [Dial]. Options.GRPC is not looked at.
+func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Options) (*HTTPTransport, error) {
+	if src == nil {
+		return nil, errors.New("mesh: NewHTTPTransport needs a source: without a bundle nobody can be verified")
+	}
+	cluster := ""
+	if m, err := src.Current(context.Background()); err == nil && m.Bundle() != nil {
+		cluster = m.Bundle().Cluster()
+	}
+	if err := expect.Validate(cluster); err != nil {
+		return nil, err
+	}
+	t := &HTTPTransport{src: src, expect: expect, opts: opts.complete(), live: newLiveSet()}
+	t.base = &http.Transport{
+		DialTLSContext:         t.dial,
+		MaxIdleConnsPerHost:    4,
+		MaxResponseHeaderBytes: 64 << 10,
+		IdleConnTimeout:        httpIdleTimeout / 2, // before a server's, so that no request meets its end
+	}
+	return t, nil
+}
+
+var errPlain = errors.New("mesh: a request has to go to an https URL: over http nobody proves who they are")
+
+// RoundTrip sends a request. Its errors are said by [NewHTTPTransport].
+func (t *HTTPTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base, err := t.current(r.Context())
+	if r.URL.Scheme != "https" {
+		err = errPlain
+	}
+	if err != nil {
+		if r.Body != nil {
+			_ = r.Body.Close() // a RoundTripper always closes it
+		}
+		return nil, err
+	}
+	return base.RoundTrip(r)
+}
+
+// CloseIdleConnections closes the connections on which no request runs.
+func (t *HTTPTransport) CloseIdleConnections() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.base.CloseIdleConnections()
+}
+
+// current returns the transport whose connections are made with the material of now.
+func (t *HTTPTransport) current(ctx context.Context) (*http.Transport, error) {
+	m, err := t.src.Current(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err != nil && t.last == nil:
+		return nil, &sourceError{err}
+	case err != nil: // the last good one stays
+	case t.last != nil && differs(t.last, m):
+		// What runs on a connection of before goes on there; then it is closed, as the
+		// transport that it belongs to is asked for no other.
+		before := t.base
+		t.base = before.Clone()
+		before.CloseIdleConnections()
+		t.last = m
+	default:
+		t.last = m
+	}
+	return t.base, nil
+}
+
+// dial makes one connection, with the freshest material.
+func (t *HTTPTransport) dial(ctx context.Context, _, addr string) (net.Conn, error) {
+	raw, err := t.opts.Dialer(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := t.secure(ctx, raw, addr)
+	if err != nil {
+		raw.Close()
+		return nil, t.failed(classify(err, clientSide, addr, t.expect.String()))
+	}
+	return conn, nil
+}
+
+// failed tells about a handshake that failed, and returns why.
+func (t *HTTPTransport) failed(err error) error {
+	if h, ok := errors.AsType[*HandshakeError](err); ok && t.opts.OnFailure != nil {
+		t.opts.OnFailure(h)
+	}
+	return err
+}
+
+func (t *HTTPTransport) secure(ctx context.Context, raw net.Conn, addr string) (net.Conn, error) {
+	var verified identity.Verified
+	cfg, err := credential.ClientTLS(t.src, t.expect, credential.ClientOptions{NextProtos: httpProtos,
+		OnVerified: func(v identity.Verified) { verified = v }})
+	if err != nil {
+		return nil, err
+	}
+	shaking, cancel := context.WithTimeout(ctx, DefaultHandshakeTimeout)
+	defer cancel()
+	conn := tls.Client(raw, cfg)
+	if err := conn.HandshakeContext(shaking); err != nil {
+		return nil, err
+	}
+	state := conn.ConnectionState()
+	live := &liveConn{
+		raw:     raw,
+		peer:    identity.Peer{ID: verified.ID, Leaf: verified.Leaf, Key: verified.Key, Addr: addr},
+		expires: earliest(state.PeerCertificates), issuers: keysOf(state.PeerCertificates[1:]),
+	}
+	live.Conn = &answeredConn{Conn: conn, first: func(err error) error {
+		switch {
+		case err == nil:
+			return nil
+		case isAlert(err):
+			err = &HandshakeError{Reason: ClientRejected, Endpoint: addr, Expected: t.expect.String()}
+		default:
+			err = classify(err, clientSide, addr, t.expect.String())
+		}
+		return t.failed(err)
+	}}
+	if t.live.add(live, t.opts.Now()) {
+		go t.watch()
+	}
+	t.live.wake() // a ban may have come, and been acted on, while we shook hands
+	return cutConnection{live}, nil
+}
+
+// watch ends connections when their time comes or the source changes, until none stands.
+func (t *HTTPTransport) watch() {
+	ctx := context.Background() // connections end it, and nothing else may
+	for {
+		changed := t.src.Changed() // before the source is asked
+		m, err := t.src.Current(ctx)
+		if err != nil {
+			t.mu.Lock()
+			m = t.last
+			t.mu.Unlock()
+		}
+		var bundle *identity.Bundle
+		if m != nil {
+			bundle = m.Bundle()
+		}
+		t.live.sweep(t.opts.Now(), bundle, 0)
+		if t.live.unwatched() {
+			return
+		}
+		t.live.nap(ctx, t.opts.Now, changed)
+	}
+}
+
+// cutConnection says why its connection was ended, where it was.
+type cutConnection struct{ *liveConn }
+
+func (c cutConnection) Read(p []byte) (int, error) {
+	n, err := c.liveConn.Read(p)
+	return n, c.because(err)
+}
+
+func (c cutConnection) Write(p []byte) (int, error) {
+	n, err := c.liveConn.Write(p)
+	return n, c.because(err)
+}
+
+func (c cutConnection) because(err error) error {
+	if err == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut != nil {
+		return c.cut
+	}
+	return err
+}
