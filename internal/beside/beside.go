@@ -30,8 +30,8 @@ import (
 )
 
 const (
-	lookEvery = 5 * time.Second
-	maxSVID   = 64 << 10 // bytes
+	LookEvery = 5 * time.Second // how often [Agent.Run] looks
+	maxSVID   = 64 << 10        // bytes
 	maxCerts  = 8
 )
 
@@ -113,7 +113,7 @@ func (a *Agent) Coordinators() []string {
 
 // Run looks again every five seconds until ctx ends, and returns its error.
 func (a *Agent) Run(ctx context.Context) error {
-	every := time.NewTicker(lookEvery)
+	every := time.NewTicker(LookEvery)
 	defer every.Stop()
 	for {
 		select {

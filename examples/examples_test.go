@@ -1,0 +1,154 @@
+// Package examples_test runs the programs for members with a real coordinator and real agents.
+package examples_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// joined has an agent join and run until the test ends, and returns its folder.
+func joined(t *testing.T, f *coordinatortest.Fleet, name string) string {
+	t.Helper()
+	dir := t.TempDir()
+	_, err := agent.Join(t.Context(), agent.JoinConfig{DataDir: dir, Log: quiet,
+		Proof: agent.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := agent.Open(t.Context(), agent.Config{DataDir: dir, Log: quiet, Release: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// program is an example that runs until the test ends.
+type program struct {
+	name  string
+	lines *bufio.Scanner
+}
+
+func start(t *testing.T, path string, args ...string) *program {
+	t.Helper()
+	cmd := exec.Command(path, args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return &program{strings.Join(append([]string{filepath.Base(path)}, args...), " "), bufio.NewScanner(out)}
+}
+
+// say reads what the program says until a line has one of the words, and returns it.
+func (p *program) say(t *testing.T, words ...string) string {
+	t.Helper()
+	for p.lines.Scan() {
+		for _, w := range words {
+			if strings.Contains(p.lines.Text(), w) {
+				return p.lines.Text()
+			}
+		}
+	}
+	t.Fatalf("%s never said %q", p.name, words)
+	return ""
+}
+
+// The programs for members find each other by identity, go on over renewals of both, and serve
+// nobody who is banned. They are as short as is promised, and read no PEM.
+func TestPrograms(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	build := exec.Command("go", "build", "-o", bin+"/", "./grpc", "./http", "./verify")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for name, most := range map[string]int{"grpc": 60, "http": 60, "verify": 25} {
+		source, err := os.ReadFile(filepath.Join(name, "main.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(source), "\n"); n > most || strings.Contains(string(source), "pem") {
+			t.Errorf("%s has %d lines, at most %d are promised, and no PEM", name, n, most)
+		}
+	}
+	f := coordinatortest.ReadyFleet(t, nil)
+	a, b := joined(t, f, "node-a"), joined(t, f, "node-b")
+	const server, client = "spiffe://test.example/data/node-a", "spiffe://test.example/data/node-b"
+	clients := map[string]*program{}
+	for _, name := range []string{"grpc", "http"} {
+		serving := start(t, filepath.Join(bin, name), a, "127.0.0.1:0")
+		address := strings.TrimPrefix(serving.say(t, "serving on "), "serving on ")
+		wrong := start(t, filepath.Join(bin, name), b, address, client)
+		wrong.say(t, "IdentityMismatch", "identity")
+		clients[name] = start(t, filepath.Join(bin, name), b, address, server)
+	}
+	served := func() {
+		t.Helper()
+		clients["grpc"].say(t, "SERVING <nil>")
+		clients["http"].say(t, "200 OK hello, "+client)
+	}
+	served()
+	for _, dir := range []string{b, a} {
+		conn, err := mesh.DialLocal(filepath.Join(dir, agent.SocketName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := fealtyv1.NewNodeServiceClient(conn).RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 7 { // seconds, in which each program has looked at its folder
+		served()
+	}
+
+	verify := func(dir, file string) (string, error) {
+		out, err := exec.Command(filepath.Join(bin, "verify"), dir, file).CombinedOutput()
+		return string(out), err
+	}
+	signed := filepath.Join(a, "snapshots", "node_runtime.active")
+	if out, err := verify(a, signed); err != nil || !strings.HasPrefix(out, "node_runtime ") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if out, err := verify(b, signed); err == nil || !strings.Contains(out, "refused") {
+		t.Errorf("another node's: %v: %s", err, out)
+	}
+
+	_, err := fealtyv1.NewMemberServiceClient(f.LocalConn()).BanMember(t.Context(),
+		&fealtyv1.BanMemberRequest{Kind: "data", Name: "node-b", Reason: "stolen"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients["grpc"].say(t, "PermissionDenied", "ClientRejected")
+	clients["http"].say(t, "403 Forbidden", "did not accept", "ClientRejected", "banned")
+}

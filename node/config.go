@@ -1,0 +1,174 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"iter"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Content is what is in use of a scope. The agent verified it, it is not expired, and what was
+// revoked since it was signed is not in it.
+type Content struct {
+	Scope                         snapshot.Scope
+	AuthorityEpoch, ConfigVersion uint64
+	JSON                          []byte          // canonical, of the scope's type in package snapshot
+	Hash                          snapshot.Digest // SHA-256 of what was signed
+	Freshness                     snapshot.Freshness
+	Expires                       time.Time
+	OnTrial                       bool // it is new, and a verdict on it counts: see [Node.ReportVerdict]
+}
+
+// RefusedError says that the agent refuses, and why.
+type RefusedError struct {
+	Code   string // such as FE-N108, of docs/reference/errors.md; empty of a scope that is over in Watch
+	Reason string // what was refused and why, in one line
+	Remedy string // what to do, in one line; may be empty
+}
+
+func (e *RefusedError) Error() string {
+	text := "node: "
+	if e.Code != "" {
+		text += e.Code + ": "
+	}
+	if text += e.Reason; e.Remedy != "" {
+		text += ": " + e.Remedy
+	}
+	return text
+}
+
+// Snapshot returns what is in use of a scope now. The agent has to run: it alone knows how long
+// the node has been without news. A refusal is a [*RefusedError]: the node does not have the
+// scope, or nothing of it may be used.
+func (n *Node) Snapshot(ctx context.Context, scope snapshot.Scope) (Content, error) {
+	got, err := n.local().GetScope(ctx, &fealtyv1.GetScopeRequest{Scope: string(scope)})
+	if err != nil {
+		return Content{}, n.failed(err)
+	}
+	return contentOf(got.GetContent()), nil
+}
+
+// again is how long a watch waits before it asks an agent again that went away.
+const again = time.Second
+
+// Watch yields what is in use of a scope, at once and each time when it changes; a slow reader
+// gets the newest alone. When nothing of the scope may be used any more it yields a
+// [*RefusedError], and when the agent goes away an error of another kind, once; it goes on with what
+// comes after. It ends with ctx, or when the reader stops.
+func (n *Node) Watch(ctx context.Context, scope snapshot.Scope) iter.Seq2[Content, error] {
+	return func(yield func(Content, error) bool) {
+		last, away := Content{}, false // last is what was yielded, unless an error came after it
+		for ctx.Err() == nil {
+			err := n.watch(ctx, scope, func(c Content, err error) bool {
+				same := err == nil && !away && c.ConfigVersion == last.ConfigVersion &&
+					c.AuthorityEpoch == last.AuthorityEpoch && c.Freshness == last.Freshness && bytes.Equal(c.JSON, last.JSON)
+				if last, away = c, err != nil; same && c.JSON != nil {
+					return true
+				}
+				return yield(c, err)
+			})
+			if ctx.Err() != nil || err == nil {
+				return
+			}
+			if !away {
+				if last, away = (Content{}), true; !yield(Content{}, n.failed(err)) {
+					return
+				}
+			}
+			pause := time.NewTimer(again)
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+				pause.Stop()
+			}
+		}
+	}
+}
+
+// watch follows one stream. It returns nil if told wants no more.
+func (n *Node) watch(ctx context.Context, scope snapshot.Scope, told func(Content, error) bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := n.local().WatchScope(ctx, &fealtyv1.WatchScopeRequest{Scope: string(scope)})
+	for err == nil {
+		var next *fealtyv1.WatchScopeResponse
+		if next, err = stream.Recv(); err != nil {
+			break
+		}
+		var c Content
+		var over error
+		if o := next.GetOver(); o != nil {
+			refused := &RefusedError{Reason: fmt.Sprintf("nothing of scope %s may be used: %s", scope, o.GetReason())}
+			if o.GetBound() != "" {
+				refused.Reason += " (" + o.GetBound() + ")"
+			}
+			over = refused
+		} else {
+			c = contentOf(next.GetContent())
+		}
+		if !told(c, over) {
+			return nil
+		}
+	}
+	return err
+}
+
+// Permit asks the agent whether an action may be begun now, by its name in
+// docs/reference/degraded-actions.md. Nil: it may. An action that the agent does not know is
+// permitted in contact with a coordinator alone. A refusal is a [*RefusedError]. Any other error says
+// that nobody permitted it.
+func (n *Node) Permit(ctx context.Context, action string) error {
+	if _, err := n.local().PermitAction(ctx, &fealtyv1.PermitActionRequest{Action: action}); err != nil {
+		return n.failed(err)
+	}
+	return nil
+}
+
+// ReportVerdict tells the agent whether content that is on trial works. If it does not, the
+// content before it comes back into use, where that still may be used. The reason is one line of at most
+// 512 bytes. A version that is not on trial any more is a [*RefusedError].
+func (n *Node) ReportVerdict(ctx context.Context, c Content, works bool, reason string) error {
+	_, err := n.local().ReportVerdict(ctx, &fealtyv1.ReportVerdictRequest{Scope: string(c.Scope),
+		ConfigVersion: c.ConfigVersion, Works: works, Reason: reason})
+	if err != nil {
+		return n.failed(err)
+	}
+	return nil
+}
+
+func (n *Node) local() fealtyv1.LocalConfigServiceClient {
+	return fealtyv1.NewLocalConfigServiceClient(n.config)
+}
+
+// failed says why the agent did not do what it was asked.
+func (n *Node) failed(err error) error {
+	if e, ok := explain.FromStatus(err); ok {
+		return &RefusedError{Code: string(e.Code), Reason: e.What + ": " + e.Why, Remedy: e.Do}
+	}
+	switch status.Code(err) {
+	case codes.Unavailable:
+		return fmt.Errorf("node: the agent of %s does not answer at %s: start it, or say where it serves: %w", n.dir,
+			n.socket, err)
+	case codes.Canceled:
+		return fmt.Errorf("node: %w: %w", context.Canceled, err)
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("node: %w: %w", context.DeadlineExceeded, err)
+	}
+	return fmt.Errorf("node: ask the agent of %s: %w", n.dir, err)
+}
+
+func contentOf(c *fealtyv1.ScopeContent) Content {
+	out := Content{Scope: snapshot.Scope(c.GetScope()), AuthorityEpoch: c.GetAuthorityEpoch(),
+		ConfigVersion: c.GetConfigVersion(), JSON: c.GetContent(), Freshness: snapshot.Freshness(c.GetFreshness()),
+		Expires: c.GetExpiresAt().AsTime(), OnTrial: c.GetOnTrial()}
+	copy(out.Hash[:], c.GetContentHash())
+	return out
+}

@@ -1,0 +1,53 @@
+package node
+
+import (
+	"context"
+	"net"
+	"net/http"
+
+	"google.golang.org/grpc"
+
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/mesh"
+)
+
+// Dial returns a gRPC client of target, which is host:port or another target of gRPC. The server
+// there has to prove expect; the address counts for nothing. It is [mesh.Dial] with the node's
+// source: close it when done.
+func (n *Node) Dial(target string, expect credential.Expect) (*mesh.Conn, error) {
+	return mesh.Dial(target, n.Source(), expect, mesh.Options{Now: n.now})
+}
+
+// NewServer returns a gRPC server that is this member to its clients, and stands behind a
+// [mesh.Guard]: a handler finds who is calling by [identity.FromContext], nobody is served whose
+// certificate ended or whom the trust bundle bans, and what they have open is ended. A client
+// without a certificate is served, as [identity.Insecure]: the handler, or an interceptor in
+// options, decides what that means. options set no credentials.
+func (n *Node) NewServer(options ...grpc.ServerOption) (*grpc.Server, error) {
+	guard, err := n.guard()
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewServer(append(guard.ServerOptions(), options...)...), nil
+}
+
+// NewHTTPTransport returns an [http.RoundTripper] to servers that prove expect, whatever the
+// host in the URL. See [mesh.NewHTTPTransport].
+func (n *Node) NewHTTPTransport(expect credential.Expect) (*mesh.HTTPTransport, error) {
+	return mesh.NewHTTPTransport(n.Source(), expect, mesh.Options{Now: n.now})
+}
+
+// ServeHTTP serves s on l as this member until ctx ends, behind a [mesh.Guard]: a handler finds
+// who is calling by [identity.FromContext] in the request's context. See [mesh.ServeHTTP].
+func (n *Node) ServeHTTP(ctx context.Context, l net.Listener, s *http.Server) error {
+	guard, err := n.guard()
+	if err != nil {
+		l.Close()
+		return err
+	}
+	return mesh.ServeHTTP(ctx, guard, l, s)
+}
+
+func (n *Node) guard() (*mesh.Guard, error) {
+	return mesh.NewGuard(mesh.GuardConfig{Source: n.Source(), Now: n.now})
+}

@@ -1,0 +1,430 @@
+package node_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/mesh"
+	"github.com/fealty-io/fealty/node"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// member is a real agent of a real coordinator, and its folder as a program sees it.
+type member struct {
+	*node.Node
+	f    *coordinatortest.Fleet
+	dir  string
+	stop func() // of the agent; may be called again
+}
+
+func join(t *testing.T, f *coordinatortest.Fleet, name string) *member {
+	t.Helper()
+	m := &member{f: f, dir: t.TempDir()}
+	_, err := agent.Join(t.Context(), agent.JoinConfig{DataDir: m.dir, Log: quiet, Now: f.Clock,
+		Proof: agent.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.run(t)
+	if m.Node, err = node.Open(m.dir, node.Options{Now: f.Clock, Log: quiet}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// run runs the agent until the test ends, or stop.
+func (m *member) run(t *testing.T) {
+	t.Helper()
+	a, err := agent.Open(t.Context(), agent.Config{DataDir: m.dir, Log: quiet, Now: m.f.Clock, Release: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	m.stop = func() {
+		stop()
+		err := <-ended
+		if ended <- err; err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(m.stop)
+}
+
+// renew has the agent renew, and returns once the program follows.
+func (m *member) renew(t *testing.T) {
+	t.Helper()
+	before := m.material(t)
+	conn, err := mesh.DialLocal(filepath.Join(m.dir, agent.SocketName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	coordinatortest.Within(t, "the agent renews", func() bool {
+		_, err := fealtyv1.NewNodeServiceClient(conn).RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
+		return err == nil
+	})
+	m.Look()
+	if m.material(t).Pin() == before.Pin() {
+		t.Fatal("the program has the certificate of before")
+	}
+}
+
+func (m *member) material(t *testing.T) *credential.Material {
+	t.Helper()
+	material, err := m.Source().Current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return material
+}
+
+func (m *member) ban(t *testing.T, name string) {
+	t.Helper()
+	_, err := fealtyv1.NewMemberServiceClient(m.f.LocalConn()).BanMember(t.Context(),
+		&fealtyv1.BanMemberRequest{Kind: "data", Name: name, Reason: "stolen"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	banned, err := identity.New(m.ID().Cluster(), identity.Data, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	coordinatortest.Within(t, "the ban is followed", func() bool {
+		m.Look()
+		return m.material(t).Bundle().Banned(banned, identity.KeyID{})
+	})
+}
+
+// health tells each caller's key.
+type health struct {
+	healthpb.UnimplementedHealthServer
+	keys chan identity.KeyID
+}
+
+func (h health) Check(ctx context.Context, _ *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
+	peer := identity.FromContext(ctx)
+	if peer.Standing() != identity.Identified {
+		return nil, status.Error(codes.Unauthenticated, "this is for members")
+	}
+	h.keys <- peer.Key
+	return &healthpb.HealthCheckResponse{Status: healthpb.HealthCheckResponse_SERVING}, nil
+}
+
+func (h health) Watch(_ *healthpb.HealthCheckRequest, s grpc.ServerStreamingServer[healthpb.HealthCheckResponse]) error {
+	if err := s.Send(&healthpb.HealthCheckResponse{}); err != nil {
+		return err
+	}
+	<-s.Context().Done()
+	return context.Cause(s.Context())
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// A program calls and serves as its member over gRPC. It survives a renewal, and the one on the
+// other end sees it; a wrong server is refused, and who is banned loses what it has open and gets nothing
+// more.
+func TestGRPC(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a, b := join(t, f, "node-a"), join(t, f, "node-b")
+	server, err := a.NewServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := health{keys: make(chan identity.KeyID, 1)}
+	healthpb.RegisterHealthServer(server, h)
+	l := listen(t)
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(server.Stop)
+	conn, err := b.Dial(l.Addr().String(), credential.ExactID(a.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := healthpb.NewHealthClient(conn)
+	called := func(want identity.KeyID) {
+		t.Helper()
+		if _, err := client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-h.keys; got != want {
+			t.Errorf("the server saw key %s, want %s", got, want)
+		}
+	}
+	first := b.material(t).Pin()
+	called(first)
+	stream, err := client.Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.renew(t)
+	a.renew(t)
+	called(b.material(t).Pin())
+
+	wrong, err := b.Dial(l.Addr().String(), credential.ExactID(b.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer wrong.Close()
+	_, err = healthpb.NewHealthClient(wrong).Check(t.Context(), &healthpb.HealthCheckRequest{})
+	if failed, ok := errors.AsType[*mesh.HandshakeError](err); !ok || failed.Reason != mesh.IdentityMismatch {
+		t.Errorf("a wrong server: %v", err)
+	}
+
+	a.ban(t, "node-b")
+	if _, err = stream.Recv(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a stream of the banned: %v", err)
+	}
+	if _, err = client.Check(t.Context(), &healthpb.HealthCheckRequest{}); err == nil {
+		t.Error("the banned was served")
+	}
+}
+
+// The same over net/http.
+func TestHTTP(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a, b := join(t, f, "node-a"), join(t, f, "node-b")
+	l := listen(t)
+	began, cause := make(chan struct{}), make(chan error, 1)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/who", func(w http.ResponseWriter, r *http.Request) {
+		peer := identity.FromContext(r.Context())
+		fmt.Fprint(w, peer.Standing(), " ", peer.Key, " ", r.TLS.Version == tls.VersionTLS13)
+	})
+	mux.HandleFunc("/wait", func(_ http.ResponseWriter, r *http.Request) {
+		close(began)
+		<-r.Context().Done()
+		cause <- context.Cause(r.Context())
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- a.ServeHTTP(ctx, l, &http.Server{Handler: mux}) }()
+	transport, err := b.NewHTTPTransport(credential.ExactID(a.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
+	get := func(client *http.Client, path string) (string, error) {
+		answer, err := client.Get("https://" + l.Addr().String() + path)
+		if err != nil {
+			return "", err
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		return answer.Status + " " + string(body), err
+	}
+	for range 2 {
+		want := fmt.Sprint("200 OK identified ", b.material(t).Pin(), " true")
+		if got, err := get(client, "/who"); err != nil || got != want {
+			t.Fatalf("%q, %v, want %q", got, err, want)
+		}
+		b.renew(t)
+	}
+	stranger := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer stranger.CloseIdleConnections()
+	if got, err := get(stranger, "/who"); err != nil || got != fmt.Sprint("200 OK insecure ", identity.KeyID{}, " true") {
+		t.Errorf("a stranger: %q, %v", got, err)
+	}
+	wrong, err := b.NewHTTPTransport(credential.ExactID(b.ID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = get(&http.Client{Transport: wrong}, "/who")
+	if failed, ok := errors.AsType[*mesh.HandshakeError](err); !ok || failed.Reason != mesh.IdentityMismatch {
+		t.Errorf("a wrong server: %v", err)
+	}
+
+	waited := make(chan error, 1)
+	go func() {
+		_, err := get(client, "/wait")
+		waited <- err
+	}()
+	<-began
+	a.ban(t, "node-b")
+	if cut, ok := errors.AsType[*mesh.CutError](<-cause); !ok || cut.Reason != mesh.PeerBanned {
+		t.Errorf("the request of the banned ended for %v", cut)
+	}
+	<-waited // the handler answered within its grace, or not
+	if got, err := get(client, "/who"); err == nil && !strings.HasPrefix(got, "403 Forbidden mesh:") {
+		t.Errorf("the banned was answered %q", got)
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+// What is in use comes from the agent alone, and so does permission.
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a := join(t, f, "node-a")
+	var got node.Content
+	coordinatortest.Within(t, "there is config", func() bool {
+		var err error
+		got, err = a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
+		return err == nil
+	})
+	if got.Scope != snapshot.ScopeNodeRuntime || got.ConfigVersion == 0 || got.Freshness != snapshot.Fresh ||
+		len(got.JSON) == 0 || got.Expires.Before(f.Clock()) || snapshot.DigestOf(got.JSON) != got.Hash {
+		t.Errorf("got %+v", got)
+	}
+	refused := func(err error, code string) {
+		t.Helper()
+		if e, ok := errors.AsType[*node.RefusedError](err); !ok || e.Code != code || e.Reason == "" {
+			t.Errorf("%v, want code %s", err, code)
+		}
+	}
+	_, err := a.Snapshot(t.Context(), "no_scope")
+	refused(err, "FE-U107")
+	_, err = a.Snapshot(t.Context(), snapshot.ScopeRoutePolicy) // nobody configured any
+	refused(err, "FE-N110")
+	if err := a.Permit(t.Context(), "start_services"); err != nil {
+		t.Error(err)
+	}
+	if err := a.Permit(t.Context(), "no_action"); err != nil {
+		t.Errorf("in contact: %v", err)
+	}
+	refused(a.ReportVerdict(t.Context(), got, false, "it is slow"), "FE-U107")
+
+	// A watch tells at once, that the agent went away, and what its successor says.
+	var told []string
+	for c, err := range a.Watch(t.Context(), snapshot.ScopeNodeRuntime) {
+		switch {
+		case err == nil && c.ConfigVersion < got.ConfigVersion:
+			t.Errorf("the watch went back to %+v", c)
+		case err == nil:
+			told = append(told, "content")
+		default:
+			if _, ok := errors.AsType[*node.RefusedError](err); ok {
+				t.Errorf("the watch: %v", err)
+			}
+			told = append(told, "away")
+		}
+		switch len(told) {
+		case 1:
+			a.stop()
+		case 2:
+			if err := a.Permit(t.Context(), "start_services"); err == nil {
+				t.Error("permitted without an agent")
+			} else if _, ok := errors.AsType[*node.RefusedError](err); ok {
+				t.Errorf("without an agent: %v", err)
+			}
+			a.run(t)
+		}
+		if len(told) == 3 {
+			break
+		}
+	}
+	if fmt.Sprint(told) != "[content away content]" {
+		t.Errorf("the watch told %v", told)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, err := range a.Watch(ctx, snapshot.ScopeNodeRuntime) {
+		t.Errorf("a watch without time: %v", err)
+	}
+	if _, err := a.Snapshot(ctx, snapshot.ScopeNodeRuntime); !errors.Is(err, context.Canceled) {
+		t.Errorf("without time: %v", err)
+	}
+}
+
+// Signed content is verified by what is in the folder, without anybody.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a, b := join(t, f, "node-a"), join(t, f, "node-b")
+	read := func(m *member) (raw []byte) {
+		t.Helper()
+		coordinatortest.Within(t, "there is config", func() bool {
+			_, err := m.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
+			return err == nil
+		})
+		raw, err := os.ReadFile(filepath.Join(m.dir, "snapshots", "node_runtime.active"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	own, foreign := read(a), read(b)
+	a.stop()
+	f.Stop()
+	v, err := a.Verify(own)
+	if err != nil || v.Header().ScopeType != snapshot.ScopeNodeRuntime {
+		t.Fatalf("%v, %v", v, err)
+	}
+	altered := append([]byte{}, own...)
+	for i := range altered { // in its content
+		if i+4 < len(altered) && string(altered[i:i+4]) == "data" {
+			altered[i] = 'D'
+			break
+		}
+	}
+	for name, raw := range map[string][]byte{"of another node": foreign, "altered": altered, "nothing": nil} {
+		if v, err := a.Verify(raw); err == nil {
+			t.Errorf("%s: verified as %v", name, v.Header())
+		} else if name != "nothing" && !errors.Is(err, snapshot.ErrRejected) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, marks := range []string{"marks.a", "marks.b"} {
+		if err := os.WriteFile(filepath.Join(a.dir, marks), []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := a.Verify(own); err == nil {
+		t.Error("verified without marks")
+	}
+}
+
+// A folder that no agent filled, or that is not there, is an error.
+func TestNoAgent(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none")} {
+		if n, err := node.Open(dir, node.Options{Log: quiet}); err == nil {
+			n.Close()
+			t.Error("opened")
+		}
+	}
+}
