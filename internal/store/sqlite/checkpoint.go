@@ -51,9 +51,9 @@ func measure(conn *sql.Conn) (logState, error) { return ask(conn, measureLog) }
 
 // checkpoint copies the log in one of these ways, after whoever does it now: SQLite
 // itself would not wait for that, and copy nothing.
-func (s *Store) checkpoint(conn *sql.Conn, how string) (logState, error) {
-	s.copying <- struct{}{}
-	defer func() { <-s.copying }()
+func (db *database) checkpoint(conn *sql.Conn, how string) (logState, error) {
+	db.copying <- struct{}{}
+	defer func() { <-db.copying }()
 	return ask(conn, how)
 }
 
@@ -65,25 +65,27 @@ func ask(conn *sql.Conn, how string) (s logState, err error) {
 // checkpointer copies the log into the database whenever it is woken, beside
 // the writer and the readers, until the store is closed. SQLite's own way does
 // it within some caller's commit, which then waits for the copying.
-func (s *Store) checkpointer(conn *sql.Conn, wake <-chan struct{}, long chan<- struct{}) {
+func (db *database) checkpointer(conn *sql.Conn, w *writer) {
 	defer conn.Close()
 	for {
 		select {
-		case <-s.closing:
+		case <-db.closing:
 			return
-		case <-wake:
+		case <-w.checkpoint:
 		}
-		log, err := s.checkpoint(conn, copyLog)
+		log, err := db.checkpoint(conn, copyLog)
 		if isFull(err) {
 			continue // the writer makes room when it needs some
 		}
 		if err != nil {
 			// The log holds everything, so nothing is lost; it grows.
-			s.opts.Log.Error("log could not be copied into the database, trying again later", "store", s.path, "err", err)
+			db.opts.Log.Error("log could not be copied into the database, trying again later",
+				"store", db.path, "err", err)
 			continue
 		}
 		if log.pages > longLog {
-			rouse(long)
+			w.long.Store(true)
+			rouse(w.logLong)
 		}
 	}
 }
@@ -91,8 +93,9 @@ func (s *Store) checkpointer(conn *sql.Conn, wake <-chan struct{}, long chan<- s
 // checkpointNow copies the rest of a long log while nobody writes. Then the
 // next write starts the log anew, unless a reader still needs it.
 func (w *writer) checkpointNow() {
-	if _, err := w.s.checkpoint(w.conn, copyLog); err != nil && !isFull(err) {
-		w.s.opts.Log.Error("long log could not be copied into the database, trying again later", "store", w.s.path, "err", err)
+	if _, err := w.db.checkpoint(w.conn, copyLog); err != nil && !isFull(err) {
+		w.db.opts.Log.Error("long log could not be copied into the database, trying again later",
+			"store", w.db.path, "err", err)
 	}
 }
 
@@ -125,13 +128,13 @@ func (w *writer) shrinkLog() bool {
 	if err != nil || before.pages == 0 {
 		return false
 	}
-	log, err := w.s.checkpoint(w.conn, truncateLog)
-	if isFull(err) && w.s.spare.release() == nil {
-		log, err = w.s.checkpoint(w.conn, truncateLog)
+	log, err := w.db.checkpoint(w.conn, truncateLog)
+	if isFull(err) && w.db.spare.release() == nil {
+		log, err = w.db.checkpoint(w.conn, truncateLog)
 	}
 	w.keepSpare()
 	if err != nil {
-		w.s.opts.Log.Error("log could not be copied into the database to make room", "store", w.s.path, "err", err)
+		w.db.opts.Log.Error("log could not be copied into the database to make room", "store", w.db.path, "err", err)
 		return false
 	}
 	w.at = logMarks{}
@@ -141,7 +144,8 @@ func (w *writer) shrinkLog() bool {
 // keepSpare makes the spare if it is not there. Without one the store works as well,
 // until the disk is full.
 func (w *writer) keepSpare() {
-	if err := w.s.spare.keep(); err != nil {
-		w.s.opts.Log.Warn("no space is set aside for a full disk, which may then need to be freed by hand", "store", w.s.path, "err", err)
+	if err := w.db.spare.keep(); err != nil {
+		w.db.opts.Log.Warn("no space is set aside for a full disk, which may then need to be freed by hand",
+			"store", w.db.path, "err", err)
 	}
 }

@@ -24,11 +24,13 @@ func (e *LockedError) Error() string {
 	who := "another process"
 	switch {
 	case e.PID == os.Getpid():
-		return fmt.Sprintf("store: %s is already open in this process: share that store instead of opening it twice", e.Path)
+		return fmt.Sprintf("store: %s is already open in this process: "+
+			"share that store instead of opening it twice", e.Path)
 	case e.PID != 0:
 		who = fmt.Sprintf("process %d", e.PID)
 	}
-	return fmt.Sprintf("store: %s is in use by %s: stop it first, or use PostgreSQL or etcd to run several coordinators", e.Path, who)
+	return fmt.Sprintf("store: %s is in use by %s: stop it first, "+
+		"or use PostgreSQL or etcd to run several coordinators", e.Path, who)
 }
 
 func (e *LockedError) Is(target error) bool { return target == ErrLocked }
@@ -69,5 +71,6 @@ type FilesystemError struct {
 }
 
 func (e *FilesystemError) Error() string {
-	return fmt.Sprintf("store: %s is on a network file system (%s), where SQLite loses data: use a local disk, or PostgreSQL or etcd", e.Path, e.Type)
+	return fmt.Sprintf("store: %s is on a network file system (%s), where SQLite loses data: "+
+		"use a local disk, or PostgreSQL or etcd", e.Path, e.Type)
 }

@@ -16,7 +16,7 @@ func TestPragmas(t *testing.T) {
 	}
 	defer s.Close()
 	for name, more := range map[string]url.Values{"writer": nil, "reader": {"_query_only": {"1"}}} {
-		db, err := s.connect(3, more)
+		db, err := s.db.connect(3, more)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"path/filepath"
 	"syscall"
@@ -38,14 +37,14 @@ func leftNothing(err error) bool {
 	return code == sqliteFull || code == sqliteBusy
 }
 
-// isFull reports whether err is of a disk without space, and nothing was written.
+// isFull reports whether err is of a disk without space.
 func isFull(err error) bool {
-	return (codeOf(err) == sqliteFull || errors.Is(err, syscall.ENOSPC)) && !errors.Is(err, store.ErrUnknownOutcome)
+	return codeOf(err) == sqliteFull || errors.Is(err, syscall.ENOSPC)
 }
 
 // refusal returns err, with which a transaction failed, as a [store.RefusedError] if it
-// is known why nothing can be written. That its outcome is unknown it says as before.
-func (s *Store) refusal(err error) error {
+// is known why nothing can be written.
+func (db *database) refusal(err error) error {
 	var reason store.Reason
 	switch code := codeOf(err); {
 	case store.ReasonOf(err) != 0:
@@ -54,16 +53,12 @@ func (s *Store) refusal(err error) error {
 		reason = store.NoSpace
 	case code == sqlitePerm, errors.Is(err, fs.ErrPermission):
 		reason = store.Forbidden
-	case code == sqliteReadOnly, code == sqliteIOErr && readOnlyDisk(filepath.Dir(s.path)):
+	case code == sqliteReadOnly, code == sqliteIOErr && readOnlyDisk(filepath.Dir(db.path)):
 		reason = store.ReadOnly // SQLite does not say of an error of the disk which it was
 	case code == sqliteIOErr, code == sqliteCantOpen:
 		reason = store.DiskFailed
 	default:
 		return err
 	}
-	refused := &store.RefusedError{Reason: reason, Err: err}
-	if errors.Is(err, store.ErrUnknownOutcome) {
-		return fmt.Errorf("%w: %w", store.ErrUnknownOutcome, refused)
-	}
-	return refused
+	return &store.RefusedError{Reason: reason, Err: err}
 }

@@ -39,7 +39,8 @@ func (e *SchemaError) Error() string {
 	if e.Found == "" {
 		return fmt.Sprintf("store: %s is not a Fealty store: name another file", e.Path)
 	}
-	return fmt.Sprintf("store: %s has schema %q, the newest known here is %q: a newer version of fealty wrote it; run that version or a later one, or restore a backup into a new file",
+	return fmt.Sprintf("store: %s has schema %q, the newest known here is %q: a newer version of fealty wrote it; "+
+		"run that version or a later one, or restore a backup into a new file",
 		e.Path, e.Found, e.Known)
 }
 
@@ -92,7 +93,8 @@ func migrate(ctx context.Context, conn *sql.Conn, path string, known []migration
 		if _, err := conn.ExecContext(ctx, fmt.Sprintf("pragma application_id = %d", applicationID)); err != nil {
 			return err
 		}
-		if _, err := conn.ExecContext(ctx, "create table migrations (n integer primary key, name text not null) strict"); err != nil {
+		const table = "create table migrations (n integer primary key, name text not null) strict"
+		if _, err := conn.ExecContext(ctx, table); err != nil {
 			return err
 		}
 	}

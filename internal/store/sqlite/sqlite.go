@@ -42,14 +42,15 @@ import (
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/retain"
 	"github.com/fealty-io/fealty/internal/store/wake"
 )
 
 // Bounds that no option changes.
 const (
 	pageBytes     = 4096
-	maxGroup      = 512      // jobs in one SQLite transaction
-	maxGroupBytes = 16 << 20 // of keys and values in one SQLite transaction, before the last job
+	maxGroupBytes = 16 << 20 // of keys and values in one SQLite transaction, but for those of a single Tx
 )
 
 // Options adjust a store. The zero value is right for production.
@@ -102,6 +103,12 @@ func (o Options) filled() (Options, error) {
 
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
+	*groupcommit.Store
+	db *database
+}
+
+// database is the open file: the connections to it, and what stands beside it.
+type database struct {
 	path  string
 	file  fs.FileInfo // of path, when it was opened
 	spare spare
@@ -112,18 +119,9 @@ type Store struct {
 	getEntry *sql.Stmt // of readers
 	writes   *sql.DB   // exactly two connections: the writer's and the checkpointer's
 
-	queue   chan *job     // to the writer; closed by Close after the last caller left
-	closing chan struct{} // closed when Close begins
-	hub     *wake.Hub
-	running sync.WaitGroup // the writer and the checkpointer
-	copying chan struct{}  // held by who copies the log; capacity 1
-
-	mu      sync.Mutex
-	closed  bool           // guarded by mu
-	callers sync.WaitGroup // calls under way; Add only under mu and while !closed
-
-	closeOnce sync.Once
-	closeErr  error // written within closeOnce
+	closing chan struct{} // closed after the writer's last turn
+	running sync.WaitGroup
+	copying chan struct{} // held by who copies the log; capacity 1
 }
 
 var (
@@ -139,71 +137,86 @@ var (
 // schema is newer than this program, *[FilesystemError] on a network file
 // system.
 func Open(ctx context.Context, path string, opts Options) (*Store, error) {
-	s, w, checkpoints, err := prepare(ctx, path, opts)
+	p, err := prepare(ctx, path, opts)
 	if err != nil {
 		return nil, err
 	}
-	s.running.Go(w.run)
-	s.running.Go(func() { s.checkpointer(checkpoints, w.checkpoint, w.logLong) })
-	return s, nil
+	p.db.running.Go(func() { p.db.checkpointer(p.checkpoints, p.w) })
+	return p.start(), nil
 }
 
-// prepare is Open up to the two that run beside its callers: the writer, and the
-// checkpointer with its connection.
-func prepare(ctx context.Context, path string, opts Options) (_ *Store, _ *writer, checkpoints *sql.Conn, err error) {
+// prepared is an open database without the two that run beside its callers: the writer,
+// and the checkpointer with its connection.
+type prepared struct {
+	db          *database
+	w           *writer
+	found       groupcommit.Found
+	checkpoints *sql.Conn
+}
+
+// start starts the writer.
+func (p *prepared) start() *Store {
+	db := p.db
+	return &Store{db: db, Store: groupcommit.Start(groupcommit.Config{
+		Name: db.path, Anew: "into a new database", Reader: db, Writer: p.w, Hub: wake.NewHub(), Found: p.found,
+		Retain: retain.Limits{Age: db.opts.Retention, Commits: db.opts.RetainCommits, Bytes: db.opts.RetainBytes},
+		Queue:  db.opts.Queue, Most: groupcommit.Cost{Bytes: maxGroupBytes}, Wake: p.w.logLong, Log: db.opts.Log,
+		Close: func() error { return db.close(p.w) },
+	})}
+}
+
+func prepare(ctx context.Context, path string, opts Options) (_ *prepared, err error) {
 	opts, err = opts.filled()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	path, err = preparePath(path)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	lock, err := lockFile(path)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	s := &Store{
+	db := &database{
 		path:    path,
 		spare:   spare(path + ".spare"),
 		opts:    opts,
 		lock:    lock,
-		queue:   make(chan *job, opts.Queue),
 		closing: make(chan struct{}),
-		hub:     wake.NewHub(),
 		copying: make(chan struct{}, 1),
 	}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("store: open %s: %w", path, err)
-			if s.readers != nil {
-				s.readers.Close()
+			if db.readers != nil {
+				db.readers.Close()
 			}
-			if s.writes != nil {
-				s.writes.Close()
+			if db.writes != nil {
+				db.writes.Close()
 			}
 			lock.Close()
 		}
 	}()
 	if err := protectFile(path); err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	if s.file, err = os.Stat(path); err != nil {
-		return nil, nil, nil, err
+	if db.file, err = os.Stat(path); err != nil {
+		return nil, err
 	}
 	// Opening takes some space for a while, and it is to be opened on a full disk too.
-	if err := s.spare.release(); err != nil {
-		return nil, nil, nil, err
+	if err := db.spare.release(); err != nil {
+		return nil, err
 	}
-	if s.writes, err = s.connect(2, nil); err != nil {
-		return nil, nil, nil, err
+	if db.writes, err = db.connect(2, nil); err != nil {
+		return nil, err
 	}
-	if s.readers, err = s.connect(readerConns, url.Values{"_query_only": {"1"}}); err != nil {
-		return nil, nil, nil, err
+	if db.readers, err = db.connect(readerConns, url.Values{"_query_only": {"1"}}); err != nil {
+		return nil, err
 	}
-	conn, err := s.writes.Conn(ctx)
+	conn, err := db.writes.Conn(ctx)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -213,39 +226,56 @@ func prepare(ctx context.Context, path string, opts Options) (_ *Store, _ *write
 	// SQLite falls back silently where it cannot have a write-ahead log.
 	var mode string
 	if err := conn.QueryRowContext(ctx, "pragma journal_mode").Scan(&mode); err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	if mode != "wal" {
-		return nil, nil, nil, fmt.Errorf("journal mode is %q, want wal: the file system lacks shared memory maps; move the database to a local disk", mode)
+		return nil, fmt.Errorf("journal mode is %q, want wal: the file system lacks shared memory maps; "+
+			"move the database to a local disk", mode)
 	}
 	known, err := knownMigrations()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	if err := migrate(ctx, conn, path, known); err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	w, err := newWriter(ctx, s, conn)
+	w, found, err := newWriter(ctx, db, conn)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	s.getEntry, err = s.readers.PrepareContext(ctx, "select version, value from entries where key = ?")
+	db.getEntry, err = db.readers.PrepareContext(ctx, "select version, value from entries where key = ?")
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	if checkpoints, err = s.writes.Conn(ctx); err != nil {
-		return nil, nil, nil, err
+	checkpoints, err := db.writes.Conn(ctx)
+	if err != nil {
+		return nil, err
 	}
 	w.shrinkLog() // what a process before left long, however it ended
 	w.keepSpare()
-	return s, w, checkpoints, nil
+	return &prepared{db, w, found, checkpoints}, nil
+}
+
+// close ends what runs beside the callers, and closes the file.
+func (db *database) close(w *writer) error {
+	close(db.closing)
+	db.running.Wait()
+	w.close()
+	// SQLite copies the log when its last connection is closed, which takes room.
+	released := db.spare.release()
+	// The lock goes last: until then nobody else may open the file.
+	err := errors.Join(released, db.readers.Close(), db.writes.Close(), db.lock.Close())
+	if err != nil {
+		err = fmt.Errorf("store: close %s: %w", db.path, err)
+	}
+	return err
 }
 
 const readerConns = 8
 
 // connect opens a pool of at most n connections. Pragmas are part of the name
 // because they belong to a connection, and the pool makes new ones as it likes.
-func (s *Store) connect(n int, more url.Values) (*sql.DB, error) {
+func (db *database) connect(n int, more url.Values) (*sql.DB, error) {
 	const writerCache, readerCache = "cache_size(-16384)", "cache_size(-2048)" // KiB
 	q := url.Values{
 		"_txlock": {"immediate"},
@@ -258,8 +288,9 @@ func (s *Store) connect(n int, more url.Values) (*sql.DB, error) {
 			"trusted_schema(0)",
 		},
 	}
-	if s.opts.MaxBytes > 0 {
-		q["_pragma"] = append(q["_pragma"], "max_page_count("+strconv.FormatInt(max(1, s.opts.MaxBytes/pageBytes), 10)+")")
+	if db.opts.MaxBytes > 0 {
+		pages := strconv.FormatInt(max(1, db.opts.MaxBytes/pageBytes), 10)
+		q["_pragma"] = append(q["_pragma"], "max_page_count("+pages+")")
 	}
 	if more == nil {
 		q["_pragma"] = append(q["_pragma"], writerCache)
@@ -271,14 +302,14 @@ func (s *Store) connect(n int, more url.Values) (*sql.DB, error) {
 			q[k] = v
 		}
 	}
-	name := url.URL{Scheme: "file", OmitHost: true, Path: s.path, RawQuery: q.Encode()}
-	db, err := sql.Open("sqlite", name.String())
+	name := url.URL{Scheme: "file", OmitHost: true, Path: db.path, RawQuery: q.Encode()}
+	pool, err := sql.Open("sqlite", name.String())
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(n)
-	db.SetMaxIdleConns(n)
-	return db, nil
+	pool.SetMaxOpenConns(n)
+	pool.SetMaxIdleConns(n)
+	return pool, nil
 }
 
 // preparePath creates the database file and its directory, if they do not
@@ -343,7 +374,8 @@ func protectFile(path string) error {
 	// Someone else's file will be refused, and keeps its mode.
 	var id [4]byte
 	if info.Size() > 0 {
-		if _, err := f.ReadAt(id[:], applicationIDOffset); err != nil || binary.BigEndian.Uint32(id[:]) != applicationID {
+		_, err := f.ReadAt(id[:], applicationIDOffset)
+		if err != nil || binary.BigEndian.Uint32(id[:]) != applicationID {
 			return nil
 		}
 	}
@@ -354,51 +386,22 @@ func protectFile(path string) error {
 // one that lost it would be acknowledged, and gone with this process.
 //
 // It asks by name and opens nothing: see [preparePath].
-func (s *Store) inPlace() error {
-	switch info, err := os.Stat(s.path); {
+func (db *database) inPlace() error {
+	gone := func(what string) error {
+		return &store.RefusedError{Reason: store.FileGone, Err: errors.New(what)}
+	}
+	switch info, err := os.Stat(db.path); {
 	case errors.Is(err, fs.ErrNotExist):
-		return &store.RefusedError{Reason: store.FileGone, Err: errors.New("the file was moved or removed while it was open: put it back under its name, or restart to begin with what is there")}
+		return gone("the file was moved or removed while it was open: put it back under its name, " +
+			"or restart to begin with what is there")
 	case err != nil:
 		return err
-	case !os.SameFile(s.file, info):
-		return &store.RefusedError{Reason: store.FileGone, Err: errors.New("the file was replaced while it was open: put back the one that was there, or restart to open the other one")}
+	case !os.SameFile(db.file, info):
+		return gone("the file was replaced while it was open: put back the one that was there, " +
+			"or restart to open the other one")
 	}
 	return nil
 }
 
 // Path returns the absolute path of the database.
-func (s *Store) Path() string { return s.path }
-
-// enter begins a call, unless the store is closed; leave ends it.
-func (s *Store) enter() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return store.ErrClosed
-	}
-	s.callers.Add(1)
-	return nil
-}
-
-func (s *Store) leave() { s.callers.Done() }
-
-// Close implements [store.Store]. What was handed over is committed first.
-func (s *Store) Close() error {
-	s.closeOnce.Do(func() {
-		s.mu.Lock()
-		s.closed = true
-		s.mu.Unlock()
-		close(s.closing)
-		s.callers.Wait()
-		close(s.queue)
-		s.running.Wait()
-		// SQLite copies the log when its last connection is closed, which takes room.
-		released := s.spare.release()
-		// The lock goes last: until then nobody else may open the file.
-		s.closeErr = errors.Join(released, s.readers.Close(), s.writes.Close(), s.lock.Close())
-		if s.closeErr != nil {
-			s.closeErr = fmt.Errorf("store: close %s: %w", s.path, s.closeErr)
-		}
-	})
-	return s.closeErr
-}
+func (s *Store) Path() string { return s.db.path }
