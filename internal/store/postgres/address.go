@@ -36,7 +36,8 @@ func CheckURL(raw string) error {
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
-		return &AddressError{"cannot be read" + percent} // why would quote it, and nobody can tell what is a password in it
+		// Why would quote it, and nobody can tell what is a password in it.
+		return &AddressError{"cannot be read" + percent}
 	}
 	// A password with one of these in the clear is cut in two, and a part of it is
 	// taken for something else, which is no secret.
@@ -47,7 +48,8 @@ func CheckURL(raw string) error {
 		return &AddressError{"has an @ that does not end user and password" + percent}
 	}
 	if strings.Contains(u.User.Username(), ":") {
-		return &AddressError{"has a user with a colon, in percent form, so that all of it is the user: write the : before the password as it is"}
+		return &AddressError{"has a user with a colon, in percent form, so that all of it is the user: " +
+			"write the : before the password as it is"}
 	}
 	if _, err := url.ParseQuery(u.RawQuery); err != nil {
 		return &AddressError{"has a query that cannot be read" + percent}
@@ -115,23 +117,26 @@ func (e *OpenError) Error() string { return "store: open " + e.Name + ": " + e.E
 func (e *OpenError) Unwrap() error { return e.Err }
 
 // openError returns err with the type that says what to do about it.
-func (s *Store) openError(err error) error {
+func (db *database) openError(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if _, told := errors.AsType[*ServerError](err); told || !ok {
-		return &OpenError{s.name, err}
+		return &OpenError{db.name, err}
 	}
 	switch {
 	case pg.Code == invalidDatabase:
-		err = &ServerError{"has no database " + strconv.Quote(s.config.Database), "create it and name this user its owner, or correct the name in the URL"}
-	case pg.Code == insufficientPrivilege && s.schema == "":
+		err = &ServerError{"has no database " + strconv.Quote(db.config.Database),
+			"create it and name this user its owner, or correct the name in the URL"}
+	case pg.Code == insufficientPrivilege && db.schema == "":
 		err = &ServerError{"does not let this user use the database (" + pg.Message + ")", "grant connect on it"}
 	case pg.Code == insufficientPrivilege:
-		err = &ServerError{fmt.Sprintf("does not let this user do what a store needs in schema %q (%s)", s.schema, pg.Message),
+		err = &ServerError{fmt.Sprintf(
+			"does not let this user do what a store needs in schema %q (%s)", db.schema, pg.Message),
 			"grant create and usage on the schema, or let its owner open the store once"}
 	case strings.HasPrefix(pg.Code, invalidAuthorization):
 		err = &LoginError{pg.Message}
 	case strings.HasPrefix(pg.Code, syntaxOrAccess):
-		err = &ServerError{fmt.Sprintf("has tables in schema %q that are not a store's (%s)", s.schema, pg.Message), "name an empty database or schema"}
+		err = &ServerError{fmt.Sprintf("has tables in schema %q that are not a store's (%s)", db.schema, pg.Message),
+			"name an empty database or schema"}
 	}
-	return &OpenError{s.name, err}
+	return &OpenError{db.name, err}
 }

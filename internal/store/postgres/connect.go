@@ -38,7 +38,9 @@ func (e *ServerError) Is(target error) bool { return target == ErrServer }
 // readOnlyServer is the error of a server that answers reads alone. Hosted ones become
 // so when their disk fills up.
 func readOnlyServer() error {
-	return &store.RefusedError{Reason: store.ReadOnly, Err: &ServerError{isReadOnly, "make space on its disk if that is full; otherwise find out who set it and why, or name another server"}}
+	return &store.RefusedError{Reason: store.ReadOnly, Err: &ServerError{isReadOnly,
+		"make space on its disk if that is full; " +
+			"otherwise find out who set it and why, or name another server"}}
 }
 
 // isReadOnly is the problem of such a server.
@@ -108,7 +110,8 @@ func reason(raw string, err error) string {
 // validate refuses servers that take no writes. The driver then tries the next
 // host of the URL.
 func validate(ctx context.Context, conn *pgconn.PgConn) error {
-	results, err := conn.Exec(ctx, "select pg_is_in_recovery(), current_setting('transaction_read_only'), current_setting('server_version_num')").ReadAll()
+	results, err := conn.Exec(ctx, "select pg_is_in_recovery(), "+
+		"current_setting('transaction_read_only'), current_setting('server_version_num')").ReadAll()
 	if err != nil {
 		return err
 	}
@@ -155,8 +158,8 @@ type dialing struct{}
 // commit waiting for its synchronous standby would make it visible, and look
 // durable, before it is. The server's warnings go to notice, if it is not nil.
 // Whoever is done with the connection calls drop.
-func (s *Store) connect(ctx context.Context, r role, notice func(*pgconn.Notice)) (*pgx.Conn, error) {
-	config := s.config.Copy()
+func (db *database) connect(ctx context.Context, r role, notice func(*pgconn.Notice)) (*pgx.Conn, error) {
+	config := db.config.Copy()
 	if notice != nil {
 		config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { notice(n) }
 	}
@@ -171,28 +174,29 @@ func (s *Store) connect(ctx context.Context, r role, notice func(*pgconn.Notice)
 		}
 		return conn, err
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(ctx, dialing{}, true), 2*s.opts.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, dialing{}, true), 2*db.opts.Timeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, plain(err)
 	}
-	if err := s.settle(ctx, conn, r); err != nil {
+	if err := db.settle(ctx, conn, r); err != nil {
 		drop(conn)
 		return nil, plain(err)
 	}
 	return conn, nil
 }
 
-func (s *Store) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
+func (db *database) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
 	// The driver has no other way to make this than from a string; nothing of it is
 	// used but the defaults.
 	config, err := pgxpool.ParseConfig("postgres://nobody@localhost:1/none?sslmode=disable")
 	if err != nil {
-		return nil, errors.New("the environment sets something for PostgreSQL that its driver does not understand: look for variables that begin with PG")
+		return nil, errors.New("the environment sets something for PostgreSQL that its driver does not understand: " +
+			"look for variables that begin with PG")
 	}
-	config.ConnConfig = s.config.Copy()
-	if oneServer(s.config) {
+	config.ConnConfig = db.config.Copy()
+	if oneServer(db.config) {
 		config.ConnConfig.ValidateConnect = validateReading
 	}
 	dial := config.ConnConfig.DialFunc
@@ -203,9 +207,9 @@ func (s *Store) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
 		}
 		return conn, err
 	}
-	config.MaxConns = int32(s.opts.Readers)
+	config.MaxConns = int32(db.opts.Readers)
 	config.MinConns = 0
-	config.PingTimeout = s.opts.Timeout
+	config.PingTimeout = db.opts.Timeout
 	config.BeforeClose = func(conn *pgx.Conn) {
 		c := conn.PgConn().Conn()
 		if conn.IsClosed() {
@@ -215,7 +219,7 @@ func (s *Store) connectReaders(ctx context.Context) (*pgxpool.Pool, error) {
 		// For a farewell.
 		_ = c.SetDeadline(time.Now().Add(time.Second))
 	}
-	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return s.settle(ctx, conn, reading) }
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { return db.settle(ctx, conn, reading) }
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
@@ -230,17 +234,18 @@ func oneServer(config *pgx.ConnConfig) bool {
 func keepAlive(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		// Without it the timeouts notice, later.
-		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3})
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{
+			Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3})
 	}
 }
 
 // settle gives a new connection the settings that the promises rest on, whatever
 // those of server, database and role are.
-func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
+func (db *database) settle(ctx context.Context, conn *pgx.Conn, r role) error {
 	ms := func(d time.Duration) string { return strconv.FormatInt(max(1, d.Milliseconds()), 10) + "ms" }
 	settings := []struct{ name, value string }{
 		{"default_transaction_isolation", "read committed"},
-		{"lock_timeout", ms(s.opts.Timeout / 2)},
+		{"lock_timeout", ms(db.opts.Timeout / 2)},
 		// What a synchronous standby did not confirm is told by a warning.
 		{"client_min_messages", "warning"},
 		// Rows are found by key. A plan that was made while a table was small must not
@@ -249,23 +254,26 @@ func (s *Store) settle(ctx context.Context, conn *pgx.Conn, r role) error {
 		{"jit", "off"},
 		// A client that died or was suspended in the middle holds up all others. They wait for
 		// twice as long: see lock_timeout.
-		{"idle_in_transaction_session_timeout", ms(s.opts.Timeout / 4)},
+		{"idle_in_transaction_session_timeout", ms(db.opts.Timeout / 4)},
 		{"tcp_keepalives_idle", "3"},
 		{"tcp_keepalives_interval", "1"},
 		{"tcp_keepalives_count", "3"},
 	}
 	if r == reading {
-		settings = append(settings, struct{ name, value string }{"statement_timeout", ms(listPatience * s.opts.Timeout)})
+		longest := ms(listPatience * db.opts.Timeout)
+		settings = append(settings, struct{ name, value string }{"statement_timeout", longest})
 	} else {
 		// It would end the wait for a synchronous standby as if that had confirmed.
 		settings = append(settings, struct{ name, value string }{"statement_timeout", "0"})
 	}
-	if s.schema != "" {
-		settings = append(settings, struct{ name, value string }{"search_path", pgx.Identifier{s.schema}.Sanitize()})
+	if db.schema != "" {
+		settings = append(settings, struct{ name, value string }{"search_path", pgx.Identifier{db.schema}.Sanitize()})
 	}
 	var query strings.Builder
 	var args []any
-	query.WriteString("select set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on' when 'local' then 'on' else current_setting('synchronous_commit') end, false)")
+	query.WriteString("select set_config('synchronous_commit', " +
+		"case current_setting('synchronous_commit') when 'off' then 'on' when 'local' then 'on' " +
+		"else current_setting('synchronous_commit') end, false)")
 	for _, set := range settings {
 		fmt.Fprintf(&query, ", set_config($%d, $%d, false)", len(args)+1, len(args)+2)
 		args = append(args, set.name, set.value)
@@ -324,27 +332,42 @@ func inspect(ctx context.Context, conn *pgx.Conn) (found []Problem) {
 	var fsync, pages, standbys string
 	var synchronous string
 	var replicas int
-	err := conn.QueryRow(ctx, `select current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_standby_names'),
-		current_setting('synchronous_commit'), (select count(*) from pg_stat_replication)`).Scan(&fsync, &pages, &standbys, &synchronous, &replicas)
+	err := conn.QueryRow(ctx, `select current_setting('fsync'), current_setting('full_page_writes'),
+		current_setting('synchronous_standby_names'), current_setting('synchronous_commit'),
+		(select count(*) from pg_stat_replication)`).Scan(&fsync, &pages, &standbys, &synchronous, &replicas)
 	if err != nil {
-		return []Problem{{false, "the server's settings could not be read: whether it keeps what it confirms is not known", "let this user read them"}}
+		return []Problem{{false, "the server's settings could not be read: " +
+			"whether it keeps what it confirms is not known",
+			"let this user read them"}}
 	}
 	if fsync != "on" {
-		found = append(found, Problem{true, "fsync is off on the PostgreSQL server: a crash of its machine loses acknowledged commits or the whole database", "set fsync = on there, and reload"})
+		found = append(found, Problem{true, "fsync is off on the PostgreSQL server: " +
+			"a crash of its machine loses acknowledged commits or the whole database",
+			"set fsync = on there, and reload"})
 	}
 	if pages != "on" {
-		found = append(found, Problem{true, "full_page_writes is off on the PostgreSQL server: a crash of its machine can damage the database", "set full_page_writes = on there, and reload"})
+		found = append(found, Problem{true, "full_page_writes is off on the PostgreSQL server: " +
+			"a crash of its machine can damage the database",
+			"set full_page_writes = on there, and reload"})
 	}
 	switch {
 	case synchronous == "off" || synchronous == "local": // settle raises it
-		found = append(found, Problem{true, "synchronous_commit is " + synchronous + " although Fealty raised it: a crash loses acknowledged commits", "set synchronous_commit = on on the PostgreSQL server"})
+		found = append(found, Problem{true, "synchronous_commit is " + synchronous +
+			" although Fealty raised it: a crash loses acknowledged commits",
+			"set synchronous_commit = on on the PostgreSQL server"})
 	case replicas > 0 && standbys == "":
-		found = append(found, Problem{false, "replication is asynchronous: a failover loses the last acknowledged commits", "set synchronous_standby_names on the PostgreSQL server"})
+		found = append(found, Problem{false, "replication is asynchronous: " +
+			"a failover loses the last acknowledged commits",
+			"set synchronous_standby_names on the PostgreSQL server"})
 	case standbys != "" && synchronous == "remote_write":
-		found = append(found, Problem{false, "synchronous_commit is remote_write: a crash of primary and standby together loses acknowledged commits", "set it to on"})
+		found = append(found, Problem{false, "synchronous_commit is remote_write: " +
+			"a crash of primary and standby together loses acknowledged commits",
+			"set it to on"})
 	}
 	if !remoteIsSafe(conn) {
-		found = append(found, Problem{false, "the connection to the PostgreSQL server is not fully verified by TLS: whoever gets in between reads and alters it", "add sslmode=verify-full and sslrootcert to the URL"})
+		found = append(found, Problem{false, "the connection to the PostgreSQL server is not fully verified by TLS: " +
+			"whoever gets in between reads and alters it",
+			"add sslmode=verify-full and sslrootcert to the URL"})
 	}
 	return found
 }

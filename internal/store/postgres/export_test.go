@@ -6,11 +6,8 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// Queued returns how many writes wait that the writer has not taken.
-func (s *Store) Queued() int { return len(s.queue) }
-
 // Channel returns the channel of notices.
-func (s *Store) Channel() string { return s.channel }
+func (s *Store) Channel() string { return s.db.channel }
 
 // Pending is a commit under way.
 type Pending struct {

@@ -11,12 +11,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
 )
 
 // listener follows what is committed, by this process or others. All its fields
 // belong to the goroutine in run.
 type listener struct {
-	s    *Store
+	db   *database
 	conn *pgx.Conn // nil while there is none
 }
 
@@ -37,9 +38,9 @@ func (l *listener) start(ctx context.Context, other *pgx.Conn) error {
 		return err
 	}
 	probe := "probe " + store.NewTxID()
-	ctx, cancel := context.WithTimeout(ctx, l.s.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.db.opts.Timeout)
 	defer cancel()
-	if _, err := other.Exec(ctx, "select pg_notify($1, $2)", l.s.channel, probe); err != nil {
+	if _, err := other.Exec(ctx, "select pg_notify($1, $2)", l.db.channel, probe); err != nil {
 		return err
 	}
 	for {
@@ -59,14 +60,14 @@ func (l *listener) start(ctx context.Context, other *pgx.Conn) error {
 
 // listen connects, listens, and reads what was committed before that.
 func (l *listener) listen(ctx context.Context) error {
-	conn, err := l.s.connect(ctx, listening, nil)
+	conn, err := l.db.connect(ctx, listening, nil)
 	if err != nil {
 		return err
 	}
 	l.conn = conn
-	ctx, cancel := context.WithTimeout(ctx, l.s.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.db.opts.Timeout)
 	defer cancel()
-	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{l.s.channel}.Sanitize()); err != nil {
+	if _, err := conn.Exec(ctx, "listen "+pgx.Identifier{l.db.channel}.Sanitize()); err != nil {
 		return err
 	}
 	return l.follow(ctx)
@@ -75,11 +76,14 @@ func (l *listener) listen(ctx context.Context) error {
 // follow reads what was committed since the last time and wakes those whom it
 // concerns. It fails if the server does not listen for us any more.
 func (l *listener) follow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, l.s.opts.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, l.db.opts.Timeout)
 	defer cancel()
 	var revision, compacted, logged int64
 	var listens bool
-	err := l.conn.QueryRow(ctx, "select revision, compacted, logged, exists (select from pg_listening_channels() c where c = $1) from fealty_revision where only_row", l.s.channel).
+	err := l.conn.QueryRow(ctx,
+		"select revision, compacted, logged, "+
+			"exists (select from pg_listening_channels() c where c = $1) from fealty_revision where only_row",
+		l.db.channel).
 		Scan(&revision, &compacted, &logged, &listens)
 	if err != nil {
 		return err
@@ -88,17 +92,17 @@ func (l *listener) follow(ctx context.Context) error {
 		return errors.New("the server forgot that we listen: is a pooler in between?")
 	}
 	newest := store.Revision(revision)
-	seen, _ := l.s.hub.State()
+	seen, _ := l.db.hub.State()
 	switch {
 	case newest == seen:
 		return nil
 	case newest < seen || seen < store.Revision(compacted):
 		// The database was replaced, or the log does not reach back.
-		l.s.hub.Told(newest, logged, nil, true)
+		l.db.hub.Told(newest, logged, nil, true)
 		return nil
 	}
 	rows, err := l.conn.Query(ctx, "select key from fealty_log where seq >= $1 and seq < $2 order by seq limit $3",
-		(int64(seen)+1)*store.MaxTxOps, (revision+1)*store.MaxTxOps, maxKeysToWake)
+		(int64(seen)+1)*groupcommit.RowsPerRevision, (revision+1)*groupcommit.RowsPerRevision, maxKeysToWake)
 	if err != nil {
 		return err
 	}
@@ -106,7 +110,7 @@ func (l *listener) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.s.hub.Told(newest, logged, keys, len(keys) == maxKeysToWake)
+	l.db.hub.Told(newest, logged, keys, len(keys) == maxKeysToWake)
 	return nil
 }
 
@@ -128,16 +132,17 @@ func (l *listener) run(ctx context.Context) {
 			return
 		case err == nil:
 			if failing {
-				l.s.opts.Log.Info("listening again", "store", l.s.name)
+				l.db.opts.Log.Info("listening again", "store", l.db.name)
 				failing = false
 			}
 			pause = 0
 			continue
 		}
 		l.drop()
-		l.s.readers.Reset() // what broke this connection has probably broken the others
+		l.db.readers.Reset() // what broke this connection has probably broken the others
 		if !failing {
-			l.s.opts.Log.Warn("lost the connection that listens for changes, making another", "store", l.s.name, "err", err)
+			l.db.opts.Log.Warn("lost the connection that listens for changes, making another",
+				"store", l.db.name, "err", err)
 			failing = true
 		}
 		// At once, then ever slower up to the heartbeat.
@@ -145,19 +150,19 @@ func (l *listener) run(ctx context.Context) {
 		case <-ctx.Done():
 		case <-time.After(pause/2 + rand.N(pause/2+1)):
 		}
-		pause = min(2*pause+50*time.Millisecond, l.s.opts.Heartbeat)
+		pause = min(2*pause+50*time.Millisecond, l.db.opts.Heartbeat)
 	}
 }
 
 // turn waits for a notice or the next heartbeat, and reads the log.
 func (l *listener) turn(ctx context.Context) error {
-	wait, cancel := context.WithTimeout(ctx, l.s.opts.Heartbeat)
+	wait, cancel := context.WithTimeout(ctx, l.db.opts.Heartbeat)
 	defer cancel()
 	n, err := l.conn.WaitForNotification(wait)
 	switch {
 	case err == nil:
 		if revision, err := strconv.ParseUint(n.Payload, 10, 64); err == nil {
-			if seen, _ := l.s.hub.State(); store.Revision(revision) <= seen {
+			if seen, _ := l.db.hub.State(); store.Revision(revision) <= seen {
 				return nil // our own, or read already
 			}
 		}
@@ -168,7 +173,7 @@ func (l *listener) turn(ctx context.Context) error {
 	}
 	if err := l.follow(ctx); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			return fmt.Errorf("the server did not answer within %v", l.s.opts.Timeout)
+			return fmt.Errorf("the server did not answer within %v", l.db.opts.Timeout)
 		}
 		return err
 	}

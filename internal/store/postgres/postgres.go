@@ -57,13 +57,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/retain"
 	"github.com/fealty-io/fealty/internal/store/wake"
 )
 
 // Bounds that no option changes.
 const (
-	maxGroup      = 512      // jobs in one PostgreSQL transaction
-	maxGroupBytes = 16 << 20 // of keys and values in one PostgreSQL transaction, before the last job
+	maxGroupBytes = 16 << 20 // of keys and values in one PostgreSQL transaction, but for those of a single Tx
 )
 
 // Options adjust a store. The zero value is right for production.
@@ -105,7 +106,8 @@ type Options struct {
 }
 
 func (o Options) filled() (Options, error) {
-	if o.Retention < 0 || o.RetainCommits < 0 || o.RetainBytes < 0 || o.Queue < 0 || o.Readers < 0 || o.Timeout < 0 || o.Heartbeat < 0 {
+	if o.Retention < 0 || o.RetainCommits < 0 || o.RetainBytes < 0 || o.Queue < 0 || o.Readers < 0 ||
+		o.Timeout < 0 || o.Heartbeat < 0 {
 		return o, errors.New("store: postgres.Options has a negative value: use 0 for the default")
 	}
 	if o.Retention == 0 {
@@ -137,6 +139,12 @@ func (o Options) filled() (Options, error) {
 
 // Store is an open database. It is safe for concurrent use.
 type Store struct {
+	*groupcommit.Store
+	db *database
+}
+
+// database is how to reach the database, and who reads it.
+type database struct {
 	opts    Options
 	config  *pgx.ConnConfig // how to connect; copied before use
 	name    string          // of the database, without user and password
@@ -144,16 +152,7 @@ type Store struct {
 	channel string          // of notices; set by Open
 
 	readers *pgxpool.Pool
-	queue   chan *job     // to the writer; closed by Close after the last caller left
-	closing chan struct{} // closed when Close begins
 	hub     *wake.Hub
-	running sync.WaitGroup // the writer and the listener
-
-	mu      sync.Mutex
-	closed  bool           // guarded by mu
-	callers sync.WaitGroup // calls under way; Add only under mu and while !closed
-
-	closeOnce sync.Once
 }
 
 var (
@@ -181,92 +180,71 @@ func Open(ctx context.Context, url string, opts Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{
-		opts: opts, config: config, name: name,
-		queue: make(chan *job, opts.Queue), closing: make(chan struct{}), hub: wake.NewHub(),
-	}
-	if err := s.open(ctx); err != nil {
-		return nil, s.openError(err)
+	db := &database{opts: opts, config: config, name: name, hub: wake.NewHub()}
+	s, err := db.open(ctx)
+	if err != nil {
+		return nil, db.openError(err)
 	}
 	return s, nil
 }
 
-func (s *Store) open(ctx context.Context) (err error) {
-	w := &writer{s: s}
-	l := &listener{s: s}
+func (db *database) open(ctx context.Context) (_ *Store, err error) {
+	w := &writer{db: db}
+	l := &listener{db: db}
 	defer func() {
 		if err != nil {
 			w.drop()
 			l.drop()
-			if s.readers != nil {
-				s.readers.Close()
+			if db.readers != nil {
+				db.readers.Close()
 			}
 		}
 	}()
-	conn, err := s.connect(ctx, bare, nil)
+	conn, err := db.connect(ctx, bare, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer drop(conn)
-	if s.schema, err = findSchema(ctx, conn); err != nil {
-		return err
+	if db.schema, err = findSchema(ctx, conn); err != nil {
+		return nil, err
 	}
-	s.channel = channelOf(s.schema)
+	db.channel = channelOf(db.schema)
 	known, err := knownMigrations()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := migrate(ctx, conn, s.name, s.schema, known); err != nil {
-		return err
+	if err := migrate(ctx, conn, db.name, db.schema, known); err != nil {
+		return nil, err
 	}
 	for _, p := range inspect(ctx, conn) {
-		s.opts.Log.Warn(p.What+"; "+p.Do, "store", s.name)
+		db.opts.Log.Warn(p.What+"; "+p.Do, "store", db.name)
 	}
-	if err := w.start(ctx); err != nil {
-		return err
+	found, err := w.start(ctx)
+	if err != nil {
+		return nil, err
 	}
-	if s.readers, err = s.connectReaders(ctx); err != nil {
-		return err
+	if db.readers, err = db.connectReaders(ctx); err != nil {
+		return nil, err
 	}
 	if err := l.start(ctx, conn); err != nil {
-		return err
+		return nil, err
 	}
 	listening, stop := context.WithCancel(context.Background())
-	s.running.Go(func() {
-		w.run()
-		stop() // only now, so that the last commits reach those who wait
-	})
-	s.running.Go(func() { l.run(listening) })
-	return nil
+	var running sync.WaitGroup
+	running.Go(func() { l.run(listening) })
+	return &Store{db: db, Store: groupcommit.Start(groupcommit.Config{
+		Name: db.name, Anew: "into a new database", Reader: db, Writer: w, Hub: db.hub, Found: found,
+		Retain: retain.Limits{Age: db.opts.Retention, Commits: db.opts.RetainCommits, Bytes: db.opts.RetainBytes},
+		Queue:  db.opts.Queue, Most: groupcommit.Cost{Bytes: maxGroupBytes}, Log: db.opts.Log,
+		Close: func() error {
+			w.drop()
+			stop()
+			running.Wait()
+			db.readers.Close()
+			return nil
+		},
+	})}, nil
 }
 
 // Name names the database for people: postgres://HOST:PORT/DATABASE.
-func (s *Store) Name() string { return s.name }
-
-// enter begins a call, unless the store is closed; leave ends it.
-func (s *Store) enter() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return store.ErrClosed
-	}
-	s.callers.Add(1)
-	return nil
-}
-
-func (s *Store) leave() { s.callers.Done() }
-
-// Close implements [store.Store]. What was handed over is committed first.
-func (s *Store) Close() error {
-	s.closeOnce.Do(func() {
-		s.mu.Lock()
-		s.closed = true
-		s.mu.Unlock()
-		close(s.closing)
-		s.callers.Wait()
-		close(s.queue)
-		s.running.Wait()
-		s.readers.Close()
-	})
-	return nil
-}
+func (s *Store) Name() string { return s.db.name }

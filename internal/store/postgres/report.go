@@ -37,24 +37,24 @@ func Inspect(ctx context.Context, url string, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	s := &Store{opts: opts, config: config, name: name}
-	r, err := s.inspect(ctx)
+	db := &database{opts: opts, config: config, name: name}
+	r, err := db.inspect(ctx)
 	if err != nil {
-		return Report{}, s.openError(err)
+		return Report{}, db.openError(err)
 	}
 	return r, nil
 }
 
-func (s *Store) inspect(ctx context.Context) (Report, error) {
-	r := Report{Name: s.name}
-	ctx, cancel := context.WithTimeout(ctx, 3*s.opts.Timeout)
+func (db *database) inspect(ctx context.Context) (Report, error) {
+	r := Report{Name: db.name}
+	ctx, cancel := context.WithTimeout(ctx, 3*db.opts.Timeout)
 	defer cancel()
-	conn, err := s.connect(ctx, bare, nil)
+	conn, err := db.connect(ctx, bare, nil)
 	if err != nil {
 		return r, err
 	}
 	defer drop(conn)
-	if s.schema, err = findSchema(ctx, conn); err != nil {
+	if db.schema, err = findSchema(ctx, conn); err != nil {
 		return r, err
 	}
 	known, err := knownMigrations()
@@ -63,7 +63,7 @@ func (s *Store) inspect(ctx context.Context) (Report, error) {
 	}
 	r.Known = known[len(known)-1].name
 	var exists bool
-	table := pgx.Identifier{s.schema, "fealty_migration"}.Sanitize()
+	table := pgx.Identifier{db.schema, "fealty_migration"}.Sanitize()
 	if err := conn.QueryRow(ctx, "select to_regclass($1) is not null", table).Scan(&exists); err != nil {
 		return r, err
 	}
@@ -78,7 +78,7 @@ func (s *Store) inspect(ctx context.Context) (Report, error) {
 		}
 		for i, name := range names {
 			if i >= len(known) || known[i].name != name {
-				return r, &SchemaError{Database: s.name, Found: name, Known: r.Known}
+				return r, &SchemaError{Database: db.name, Found: name, Known: r.Known}
 			}
 			r.Schema = name
 		}
@@ -86,11 +86,14 @@ func (s *Store) inspect(ctx context.Context) (Report, error) {
 	r.Problems = inspect(ctx, conn)
 	// What a session begins with, before settle raised it.
 	var begins string
-	if err := conn.QueryRow(ctx, "select reset_val from pg_settings where name = 'synchronous_commit'").Scan(&begins); err != nil {
+	const ask = "select reset_val from pg_settings where name = 'synchronous_commit'"
+	if err := conn.QueryRow(ctx, ask).Scan(&begins); err != nil {
 		return r, err
 	}
 	if begins == "off" || begins == "local" {
-		r.Problems = append(r.Problems, Problem{false, "synchronous_commit is " + begins + " for this user and database: Fealty raises it in its own sessions, and what else writes there loses commits",
+		r.Problems = append(r.Problems, Problem{false, "synchronous_commit is " + begins +
+			" for this user and database: " +
+			"Fealty raises it in its own sessions, and what else writes there loses commits",
 			"set synchronous_commit = on on the PostgreSQL server, or for this user"})
 	}
 	return r, nil

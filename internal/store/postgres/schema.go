@@ -27,7 +27,8 @@ type SchemaError struct {
 }
 
 func (e *SchemaError) Error() string {
-	return fmt.Sprintf("%s has schema %q, the newest known here is %q: a newer version of fealty wrote it; run that version or a later one, or restore a backup into a new database",
+	return fmt.Sprintf("%s has schema %q, the newest known here is %q: a newer version of fealty wrote it; "+
+		"run that version or a later one, or restore a backup into a new database",
 		e.Database, e.Found, e.Known)
 }
 
@@ -58,13 +59,15 @@ func knownMigrations() ([]migration, error) {
 func findSchema(ctx context.Context, conn *pgx.Conn) (string, error) {
 	var schema *string
 	err := conn.QueryRow(ctx, `select coalesce(
-		(select n.nspname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = to_regclass('fealty_migration')),
+		(select n.nspname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+			where c.oid = to_regclass('fealty_migration')),
 		current_schema()::text)`).Scan(&schema)
 	if err != nil {
 		return "", err
 	}
 	if schema == nil {
-		return "", &ServerError{"has no schema of the search_path in this database", "create one for the store, or set search_path in the URL"}
+		return "", &ServerError{"has no schema of the search_path in this database",
+			"create one for the store, or set search_path in the URL"}
 	}
 	return *schema, nil
 }
@@ -98,7 +101,9 @@ func migrate(ctx context.Context, conn *pgx.Conn, database, schema string, known
 	}
 	// Not by to_regclass: it may answer from a cache of before the lock.
 	var exists bool
-	err = tx.QueryRow(ctx, "select exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = 'fealty_migration')", schema).Scan(&exists)
+	err = tx.QueryRow(ctx, "select exists (select from pg_class c "+
+		"join pg_namespace n on n.oid = c.relnamespace "+
+		"where n.nspname = $1 and c.relname = 'fealty_migration')", schema).Scan(&exists)
 	if err != nil {
 		return err
 	}
