@@ -62,8 +62,6 @@ var exceptions = []exception{
 	{"internal/devcluster", fields, 21, story},
 	{"internal/devcluster", methods, 138, story},
 	{"internal/devcluster", knot, 16, story},
-	{"internal/store/etcd", methods, 45, engine},
-	{"internal/store/etcd", knot, 11, engine},
 	{"internal/agent", wide, 236, unwrapped},
 	{"internal/auditlog", wide, 15, unwrapped},
 	{"internal/auditstore", wide, 11, unwrapped},
@@ -93,7 +91,6 @@ var exceptions = []exception{
 	{"internal/sealed", wide, 2, unwrapped},
 	{"internal/store", wide, 3, unwrapped},
 	{"internal/store/conformance", wide, 23, unwrapped},
-	{"internal/store/etcd", wide, 53, unwrapped},
 	{"internal/store/etcd/etcdtest", wide, 11, unwrapped},
 	{"internal/store/patience", wide, 3, unwrapped},
 	{"internal/store/postgres/pgtest", wide, 8, unwrapped},
@@ -107,7 +104,6 @@ const (
 	commands  = "settings, tables, checks and the reference stand among the commands"
 	node      = "what a node has accepted, and what it does to get and to serve it, are one struct"
 	story     = "the cluster, its network, its people and the story that they play are one struct"
-	engine    = "queue, commit, outcome and watch are written for each engine anew"
 	unwrapped = "its lines are older than the bound: wrap those that you touch"
 )
 

@@ -82,11 +82,13 @@ func parse(raw string) (address, error) {
 	authority, path, _ := strings.Cut(rest, "/")
 	if user, hosts, ok := cutLast(authority, "@"); ok {
 		if strings.Contains(user, ":") {
-			return a, badAddress("holds a password: name its file with password-file=FILE, or put it into %s", PasswordVariable)
+			return a, badAddress("holds a password: name its file with password-file=FILE, or put it into %s",
+				PasswordVariable)
 		}
 		name, err := url.PathUnescape(user)
 		if err != nil || name == "" || strings.Contains(user, "@") {
-			return a, badAddress("has a user that cannot be read (the characters @ : / ? # %% stand in percent form, as in %%40)")
+			return a, badAddress("has a user that cannot be read " +
+				"(the characters @ : / ? # %% stand in percent form, as in %%40)")
 		}
 		a.user, authority = name, hosts
 	}
@@ -136,7 +138,8 @@ func (a *address) parameters(query string) error {
 	if err != nil {
 		return badAddress("has a query that cannot be read")
 	}
-	files := map[string]*string{"ca": &a.ca, "cert": &a.cert, "key": &a.key, "server-name": &a.serverName, "password-file": &a.passwordFile}
+	files := map[string]*string{"ca": &a.ca, "cert": &a.cert, "key": &a.key,
+		"server-name": &a.serverName, "password-file": &a.passwordFile}
 	for name, all := range values {
 		if len(all) != 1 || all[0] == "" {
 			return badAddress("wants one value for %q", name)
@@ -155,7 +158,8 @@ func (a *address) parameters(query string) error {
 		default:
 			into := files[name]
 			if into == nil {
-				return badAddress("has a parameter that is not known here: ca, cert, compaction, key, password-file, server-name and tls are")
+				return badAddress("has a parameter that is not known here: " +
+					"ca, cert, compaction, key, password-file, server-name and tls are")
 			}
 			*into = all[0]
 		}
@@ -216,7 +220,9 @@ func (a *address) password() (string, error) {
 		if a.given != "" {
 			return a.given, nil
 		}
-		return "", badAddress("names a user, and there is no password: name its file with password-file=FILE, or set %s", PasswordVariable)
+		return "", badAddress("names a user, and there is no password: "+
+			"name its file with password-file=FILE, or set %s",
+			PasswordVariable)
 	}
 	text, err := os.ReadFile(a.passwordFile)
 	if err != nil {
@@ -240,7 +246,8 @@ type SchemaError struct {
 }
 
 func (e *SchemaError) Error() string {
-	return fmt.Sprintf("%s has schema %d, the newest known here is %d: a newer version of fealty wrote it; run that version or a later one, or restore a backup under a new prefix",
+	return fmt.Sprintf("%s has schema %d, the newest known here is %d: a newer version of fealty wrote it; "+
+		"run that version or a later one, or restore a backup under a new prefix",
 		e.Store, e.Found, e.Known)
 }
 
@@ -281,17 +288,22 @@ func typed(err error) error {
 	case isAnswer(err, errAuthFailed), isAnswer(err, errUserEmpty), isAnswer(err, errInvalidToken):
 		return &LoginError{st.Message()}
 	case isAnswer(err, errAuthNotEnabled):
-		return &ServerError{"has authentication switched off, and the URL names a user", "enable it there, or leave the user out"}
+		return &ServerError{"has authentication switched off, and the URL names a user",
+			"enable it there, or leave the user out"}
 	case isAnswer(err, errPermissionDenied):
 		return &LoginError{st.Message() + " (a store needs to read and write all keys under its prefix)"}
 	case isAnswer(err, errTooManyOps):
-		return &ServerError{fmt.Sprintf("takes fewer than %d operations in a transaction", maxOps), "set --max-txn-ops=128 there, which is etcd's default, or higher"}
-	case isAnswer(err, errTooLarge), status.Code(err) == codes.ResourceExhausted && strings.Contains(st.Message(), "larger than max"):
-		return &ServerError{fmt.Sprintf("takes no requests of %d bytes", maxRequest+requestSlack), "set --max-request-bytes=1572864 there, which is etcd's default, or higher"}
+		return &ServerError{fmt.Sprintf("takes fewer than %d operations in a transaction", maxOps),
+			"set --max-txn-ops=128 there, which is etcd's default, or higher"}
+	case isAnswer(err, errTooLarge),
+		status.Code(err) == codes.ResourceExhausted && strings.Contains(st.Message(), "larger than max"):
+		return &ServerError{fmt.Sprintf("takes no requests of %d bytes", maxRequest+requestSlack),
+			"set --max-request-bytes=1572864 there, which is etcd's default, or higher"}
 	case isAnswer(err, errCorrupt):
 		return &ServerError{"has found its data corrupt", "see etcdctl alarm list, and restore the member"}
 	case status.Code(err) == codes.Unimplemented:
-		return &ServerError{"does not speak etcd's API, version 3", "name an etcd server, 3.4 or later, and its port for clients"}
+		return &ServerError{"does not speak etcd's API, version 3",
+			"name an etcd server, 3.4 or later, and its port for clients"}
 	}
 	return err
 }

@@ -53,6 +53,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
+	"github.com/fealty-io/fealty/internal/store/retain"
 	"github.com/fealty-io/fealty/internal/store/wake"
 )
 
@@ -95,7 +97,8 @@ type Options struct {
 }
 
 func (o Options) filled() (Options, error) {
-	if o.Retention < 0 || o.RetainCommits < 0 || o.RetainBytes < 0 || o.Queue < 0 || o.Timeout < 0 || o.Heartbeat < 0 {
+	if o.Retention < 0 || o.RetainCommits < 0 || o.RetainBytes < 0 || o.Queue < 0 ||
+		o.Timeout < 0 || o.Heartbeat < 0 {
 		return o, errors.New("store: etcd.Options has a negative value: use 0 for the default")
 	}
 	if o.Retention == 0 {
@@ -127,22 +130,20 @@ func (o Options) filled() (Options, error) {
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
+	*groupcommit.Store
+	db *database
+}
+
+// database is what is under the prefix, and how to reach it.
+type database struct {
 	opts   Options
 	addr   address
 	dialer *dialer
 	id     string // the head's Store; set by Open
+	hub    *wake.Hub
 
-	queue   chan *job     // to the writer; closed by Close after the last caller left
-	closing chan struct{} // closed when Close begins
-	hub     *wake.Hub
-	running sync.WaitGroup // the writer and the follower
-
-	mu      sync.Mutex
-	closed  bool           // guarded by mu
-	callers sync.WaitGroup // calls under way; Add only under mu and while !closed
-	staged  *staged        // the last stage that was read; guarded by mu
-
-	closeOnce sync.Once
+	mu     sync.Mutex
+	staged *staged // the last stage that was read; guarded by mu
 }
 
 // staged is a large commit that was read, under the head that has it pending.
@@ -175,18 +176,19 @@ func Open(ctx context.Context, url string, opts Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := prepare(url, opts)
+	db, err := prepare(url, opts)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.open(ctx); err != nil {
-		s.dialer.close()
-		return nil, s.openError(err)
+	s, err := db.open(ctx)
+	if err != nil {
+		db.dialer.close()
+		return nil, db.openError(err)
 	}
 	return s, nil
 }
 
-func prepare(url string, opts Options) (*Store, error) {
+func prepare(url string, opts Options) (*database, error) {
 	addr, err := parse(url)
 	if err != nil {
 		return nil, err
@@ -200,69 +202,54 @@ func prepare(url string, opts Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	return &Store{
-		opts: opts, addr: addr, dialer: &dialer{address: addr, timeout: opts.Timeout},
-		queue: make(chan *job, opts.Queue), closing: make(chan struct{}), hub: wake.NewHub(),
+	return &database{
+		opts: opts, addr: addr, dialer: &dialer{address: addr, timeout: opts.Timeout}, hub: wake.NewHub(),
 	}, nil
 }
 
-func (s *Store) openError(err error) error {
+func (db *database) openError(err error) error {
 	if _, ok := errors.AsType[*AddressError](err); ok {
 		return err
 	}
-	return &OpenError{s.Name(), err}
+	return &OpenError{db.name(), err}
 }
 
-func (s *Store) open(ctx context.Context) error {
-	if err := s.ready(ctx); err != nil {
-		return err
+func (db *database) open(ctx context.Context) (*Store, error) {
+	if err := db.ready(ctx); err != nil {
+		return nil, err
 	}
-	if s.addr.plain && !s.addr.onlyThisDevice {
-		s.opts.Log.Warn("the connection to etcd is not protected by TLS: whoever gets in between reads and alters it; leave tls=off out of the URL", "store", s.Name())
+	if db.addr.plain && !db.addr.onlyThisDevice {
+		db.opts.Log.Warn("the connection to etcd is not protected by TLS: "+
+			"whoever gets in between reads and alters it; leave tls=off out of the URL", "store", db.name())
 	}
-	w := &writer{s: s}
-	if err := w.start(ctx); err != nil {
-		return err
+	w := &writer{db: db}
+	found, err := w.start(ctx)
+	if err != nil {
+		return nil, err
 	}
 	following, stop := context.WithCancel(context.Background())
-	s.running.Go(func() {
-		w.run()
-		stop() // only now, so that the last commits reach those who wait
-	})
-	s.running.Go(func() { s.follow(following) })
-	return nil
+	var running sync.WaitGroup
+	running.Go(func() { db.follow(following) })
+	o := db.opts
+	return &Store{db: db, Store: groupcommit.Start(groupcommit.Config{
+		Name: db.name(), Anew: "under a new prefix", Reader: db, Writer: w, Hub: db.hub, Found: found,
+		Retain: retain.Limits{Age: o.Retention, Commits: o.RetainCommits, Bytes: o.RetainBytes},
+		Queue:  o.Queue, Most: most, Look: look, Cost: costOf, Patience: db.patience(),
+		Settled: true, // a read is through the majority, which has what it tells
+		Log:     o.Log,
+		Close: func() error {
+			stop()
+			running.Wait()
+			db.dialer.close()
+			return nil
+		},
+	})}, nil
 }
 
 // Name names the store for people: etcd://HOST:PORT,…/PREFIX.
-func (s *Store) Name() string { return s.addr.name() }
+func (s *Store) Name() string { return s.db.name() }
+
+func (db *database) name() string { return db.addr.name() }
 
 // key returns the key in etcd of one of ours.
-func (s *Store) key(name string) []byte { return []byte(s.addr.prefix + name) }
-
-// enter begins a call, unless the store is closed; leave ends it.
-func (s *Store) enter() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return store.ErrClosed
-	}
-	s.callers.Add(1)
-	return nil
-}
-
-func (s *Store) leave() { s.callers.Done() }
-
-// Close implements [store.Store]. What was handed over is committed first.
-func (s *Store) Close() error {
-	s.closeOnce.Do(func() {
-		s.mu.Lock()
-		s.closed = true
-		s.mu.Unlock()
-		close(s.closing)
-		s.callers.Wait()
-		close(s.queue)
-		s.running.Wait()
-		s.dialer.close()
-	})
-	return nil
-}
+func (db *database) key(name string) []byte { return []byte(db.addr.prefix + name) }

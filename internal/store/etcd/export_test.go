@@ -14,9 +14,6 @@ func (o Options) CompactAfter(d time.Duration) Options {
 	return o
 }
 
-// Queued returns how many writes wait that the writer has not taken.
-func (s *Store) Queued() int { return len(s.queue) }
-
 // Pending is a commit under way.
 type Pending struct {
 	done chan struct{}

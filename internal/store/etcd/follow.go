@@ -18,48 +18,48 @@ var errSilent = errors.New("the watch is silent about what was committed")
 // follow tells the hub what is committed, by this process or others, until ctx
 // ends. Whatever happens to a watch, it begins another one and reads what it
 // missed.
-func (s *Store) follow(ctx context.Context) {
+func (db *database) follow(ctx context.Context) {
 	failing := false
 	pause := time.Duration(0)
 	for ctx.Err() == nil {
 		followed := time.Now()
-		err := s.watchHead(ctx)
+		err := db.watchHead(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if !failing {
-			s.opts.Log.Warn("lost the watch on etcd, making another", "store", s.Name(), "err", err)
+			db.opts.Log.Warn("lost the watch on etcd, making another", "store", db.name(), "err", err)
 			failing = true
 		}
-		if time.Since(followed) > 2*s.opts.Heartbeat {
+		if time.Since(followed) > 2*db.opts.Heartbeat {
 			failing, pause = false, 0
 		}
 		// At once, then ever slower up to the heartbeat.
 		if sleep(ctx, pause/2+rand.N(pause/2+1)) != nil {
 			return
 		}
-		pause = min(2*pause+50*time.Millisecond, s.opts.Heartbeat)
+		pause = min(2*pause+50*time.Millisecond, db.opts.Heartbeat)
 	}
 }
 
 // watchHead follows the head through one member. It returns an error when that
 // member is not to be relied on any more, and has given it up then.
-func (s *Store) watchHead(ctx context.Context) (err error) {
-	x, err := s.dialer.session(ctx)
+func (db *database) watchHead(ctx context.Context) (err error) {
+	x, err := db.dialer.session(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil && ctx.Err() == nil && !ours(err) {
-			s.dialer.giveUp(x)
+			db.dialer.giveUp(x)
 		}
 	}()
 	// First what was missed, and from where to watch.
-	snap, _, err := s.look(ctx, x)
+	snap, _, err := db.look(ctx, x)
 	if err != nil {
-		return s.gone(err)
+		return db.gone(err)
 	}
-	if err := s.tell(ctx, x, snap.head, true); err != nil {
+	if err := db.tell(ctx, x, snap.head, true); err != nil {
 		return err
 	}
 	var running sync.WaitGroup
@@ -70,9 +70,10 @@ func (s *Store) watchHead(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	err = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
-		Key: s.key(headKey), StartRevision: snap.at + 1,
-	}}})
+	err = stream.Send(&pb.WatchRequest{
+		RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: &pb.WatchCreateRequest{
+			Key: db.key(headKey), StartRevision: snap.at + 1,
+		}}})
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func (s *Store) watchHead(ctx context.Context) (err error) {
 			}
 		}
 	})
-	beat := time.NewTicker(s.opts.Heartbeat)
+	beat := time.NewTicker(db.opts.Heartbeat)
 	defer beat.Stop()
 	watched := snap.mod // etcd's revision of the head that the watch has told
 	owed := int64(0)    // of the head that the last beat read, if the watch had not told it
@@ -103,17 +104,17 @@ func (s *Store) watchHead(ctx context.Context) (err error) {
 				return fmt.Errorf("the server ended the watch: %s", r.CancelReason)
 			}
 			for _, e := range r.Events {
-				if e.Kv == nil || !bytes.Equal(e.Kv.Key, s.key(headKey)) {
+				if e.Kv == nil || !bytes.Equal(e.Kv.Key, db.key(headKey)) {
 					return lies("an event that was not asked for")
 				}
 				watched = max(watched, e.Kv.ModRevision)
 			}
 			if n := len(r.Events); n > 0 {
-				h, err := decodeHead(s.Name(), r.Events[n-1].Kv.Value)
+				h, err := decodeHead(db.name(), r.Events[n-1].Kv.Value)
 				if err != nil {
 					return err // it was deleted, say; reads will tell
 				}
-				if err := s.tell(ctx, x, h, false); err != nil {
+				if err := db.tell(ctx, x, h, false); err != nil {
 					return err
 				}
 			}
@@ -121,11 +122,11 @@ func (s *Store) watchHead(ctx context.Context) (err error) {
 			return err
 		case <-beat.C:
 			// Through the majority, which the watch does not ask.
-			now, _, err := s.look(ctx, x)
+			now, _, err := db.look(ctx, x)
 			if err != nil {
-				return s.gone(err)
+				return db.gone(err)
 			}
-			if err := s.tell(ctx, x, now.head, true); err != nil {
+			if err := db.tell(ctx, x, now.head, true); err != nil {
 				return err
 			}
 			if owed > watched {
@@ -147,20 +148,20 @@ func ours(err error) bool {
 
 // tell wakes those whom h concerns. newest means that h was read just now, and did
 // not come with an event, which may be late.
-func (s *Store) tell(ctx context.Context, x *session, h head, newest bool) error {
-	seen, _ := s.hub.State()
+func (db *database) tell(ctx context.Context, x *session, h head, newest bool) error {
+	seen, _ := db.hub.State()
 	switch {
 	case h.Revision == seen, h.Revision < seen && !newest:
 		return nil
 	case h.Revision < seen, h.Pending != nil, seen < h.Compacted:
 		// The store was set back, or the log does not tell.
-		s.hub.Told(h.Revision, h.Logged, nil, true)
+		db.hub.Told(h.Revision, h.Logged, nil, true)
 		return nil
 	}
-	keys, all, err := s.touched(ctx, x, seen, h.Revision)
+	keys, all, err := db.touched(ctx, x, seen, h.Revision)
 	if err != nil {
 		return err
 	}
-	s.hub.Told(h.Revision, h.Logged, keys, all)
+	db.hub.Told(h.Revision, h.Logged, keys, all)
 	return nil
 }

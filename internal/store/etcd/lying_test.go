@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
 )
 
 // script is a server that gives these answers to reads, in turns.
@@ -51,7 +52,7 @@ func (s *script) Range(ctx context.Context, _ *pb.RangeRequest, _ ...grpc.CallOp
 const scriptStore = "STORE"
 
 // scripted returns a store whose server is a script.
-func scripted(t testing.TB, answers ...*pb.TxnResponse) (*Store, *script) {
+func scripted(t testing.TB, answers ...*pb.TxnResponse) (*database, *script) {
 	t.Helper()
 	opts, err := Options{}.filled()
 	if err != nil {
@@ -73,12 +74,12 @@ func scripted(t testing.TB, answers ...*pb.TxnResponse) (*Store, *script) {
 }
 
 // record is one of a server's.
-func (s *Store) record(name string, value []byte) *mvccpb.KeyValue {
+func (s *database) record(name string, value []byte) *mvccpb.KeyValue {
 	return &mvccpb.KeyValue{Key: s.key(name), ModRevision: 30, Value: value}
 }
 
 // answer is one to reads: of a head, and others.
-func (s *Store) answer(p *pending, found ...*pb.RangeResponse) *pb.TxnResponse {
+func (s *database) answer(p *pending, found ...*pb.RangeResponse) *pb.TxnResponse {
 	h := s.record(headKey, encodeHead(head{Schema: schema, Store: scriptStore, Revision: 9, By: "BY", Pending: p}))
 	return answerOf(append([]*pb.RangeResponse{{Kvs: []*mvccpb.KeyValue{h}}}, found...)...)
 }
@@ -95,7 +96,7 @@ func page(more bool, kvs ...*mvccpb.KeyValue) *pb.RangeResponse {
 	return &pb.RangeResponse{More: more, Kvs: kvs}
 }
 
-func (s *Store) logged(r store.Revision, last bool) *mvccpb.KeyValue {
+func (s *database) logged(r store.Revision, last bool) *mvccpb.KeyValue {
 	return s.record(logKey(r, 0), line(part{Revision: r, By: "BY", Last: last, Delete: []string{"p/k"}}))
 }
 
@@ -107,9 +108,9 @@ func TestLyingServer(t *testing.T) {
 		return s.record(entryPrefix+key, encodeEntry(version, 0, []byte("v")))
 	}
 	found := func(more bool, kvs ...*mvccpb.KeyValue) *pb.TxnResponse { return s.answer(nil, page(more, kvs...)) }
-	list := func(s *Store) error { _, err := s.List(t.Context(), "p/"); return err }
-	get := func(s *Store) error { _, err := s.Get(t.Context(), "p/k"); return err }
-	changes := func(s *Store) error { _, _, _, err := s.readChanges(t.Context(), "p/", 0); return err }
+	list := func(s *database) error { _, err := s.Entries(t.Context(), "p/"); return err }
+	get := func(s *database) error { _, err := s.Entry(t.Context(), "p/k"); return err }
+	changes := func(s *database) error { _, err := s.Page(t.Context(), "p/", 0); return err }
 	var many []*mvccpb.KeyValue
 	for range entriesPerRead + 1 {
 		many = append(many, entry("p/k", 3))
@@ -122,7 +123,7 @@ func TestLyingServer(t *testing.T) {
 	empty.Responses[1].Response = nil
 	for _, c := range []struct {
 		name    string
-		do      func(*Store) error
+		do      func(*database) error
 		says    string // empty: it is no lie
 		answers []*pb.TxnResponse
 	}{
@@ -199,15 +200,15 @@ func FuzzAnswers(f *testing.F) {
 			}
 			data = data[2+n:]
 		}
-		try := func(do func(*Store) error) {
+		try := func(do func(*database) error) {
 			s, kv := scripted(t, answers...)
 			_ = do(s)
 			if kv.asked > asksEnough {
 				t.Fatal("it asks for ever")
 			}
 		}
-		try(func(s *Store) error {
-			l, err := s.List(t.Context(), "p/")
+		try(func(s *database) error {
+			l, err := s.Entries(t.Context(), "p/")
 			for _, e := range l.Entries {
 				if !strings.HasPrefix(e.Key, "p/") || e.Version < 1 || e.Version > l.Revision {
 					t.Errorf("at %d it lists %q of %d", l.Revision, e.Key, e.Version)
@@ -215,21 +216,21 @@ func FuzzAnswers(f *testing.F) {
 			}
 			return err
 		})
-		try(func(s *Store) error {
-			e, err := s.Get(t.Context(), "p/a")
-			if err == nil && (e.Key != "p/a" || e.Version < 1) {
+		try(func(s *database) error {
+			e, err := s.Entry(t.Context(), "p/a")
+			if err == nil && (e.Key != "p/a" || e.Version < 1 && len(e.Value) > 0) {
 				t.Errorf("it gets %q of %d", e.Key, e.Version)
 			}
 			return err
 		})
-		try(func(s *Store) error {
+		try(func(s *database) error {
 			const after = 2
-			changes, seen, more, err := s.readChanges(t.Context(), "p/", after)
-			if more && seen <= after {
+			page, err := s.Page(t.Context(), "p/", after)
+			if page.More && page.Seen <= after {
 				t.Error("it would read the same changes for ever")
 			}
 			last := store.Revision(after)
-			for _, c := range changes {
+			for _, c := range page.Changes {
 				if c.Revision <= last {
 					t.Errorf("a change of %d comes after one of %d", c.Revision, last)
 				}
@@ -242,12 +243,12 @@ func FuzzAnswers(f *testing.F) {
 			}
 			return err
 		})
-		try(func(s *Store) error {
+		try(func(s *database) error {
 			_, _, err := s.touched(t.Context(), s.dialer.current, 2, 9)
 			return err
 		})
-		try(func(s *Store) error {
-			_, _, err := (&writer{s: s}).read(t.Context(), []*job{{kind: jobCommit, tx: store.Tx{Put: []store.Write{{Key: "p/a"}}}}})
+		try(func(s *database) error {
+			_, _, err := (&writer{db: s}).read(t.Context(), groupcommit.Ask{Puts: []string{"p/a"}})
 			return err
 		})
 	})

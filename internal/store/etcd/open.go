@@ -15,26 +15,26 @@ import (
 
 // ready makes sure that there is a store under the prefix, and that the servers
 // take what it will ask of them.
-func (s *Store) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.patience())
+func (db *database) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, db.patience())
 	defer cancel()
 	for {
 		var snap *snapshot
-		err := s.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
-			if err := s.takes(ctx, x, 0); err != nil {
+		err := db.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
+			if err := db.takes(ctx, x, 0); err != nil {
 				return err
 			}
-			snap, _, err = s.look(ctx, x)
+			snap, _, err = db.look(ctx, x)
 			return err
 		})
 		switch {
 		case err == nil:
-			s.id = snap.head.Store
+			db.id = snap.head.Store
 			return nil
 		case !errors.Is(err, errGone):
 			return err
 		}
-		if err := s.create(ctx); err != nil {
+		if err := db.create(ctx); err != nil {
 			return err
 		}
 	}
@@ -42,18 +42,21 @@ func (s *Store) ready(ctx context.Context) error {
 
 // create makes a store where there is none. Somebody else may do it at the same
 // time, and then that is the one.
-func (s *Store) create(ctx context.Context) error {
+func (db *database) create(ctx context.Context) error {
 	h := head{Schema: schema, Store: randomName(), By: randomName()}
-	return s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
-		if err := s.takes(ctx, x, maxRequest+requestSlack/2); err != nil {
+	return db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+		if err := db.takes(ctx, x, maxRequest+requestSlack/2); err != nil {
 			return err
 		}
-		if err := s.vacant(ctx, x); err != nil {
+		if err := db.vacant(ctx, x); err != nil {
 			return err
 		}
 		_, err := x.txn(ctx, &pb.TxnRequest{
-			Compare: []*pb.Compare{{Target: pb.Compare_CREATE, Result: pb.Compare_EQUAL, Key: s.key(headKey), TargetUnion: &pb.Compare_CreateRevision{}}},
-			Success: []*pb.RequestOp{putOp(s.key(headKey), encodeHead(h))},
+			Compare: []*pb.Compare{{
+				Target: pb.Compare_CREATE, Result: pb.Compare_EQUAL, Key: db.key(headKey),
+				TargetUnion: &pb.Compare_CreateRevision{},
+			}},
+			Success: []*pb.RequestOp{putOp(db.key(headKey), encodeHead(h))},
 		})
 		if isAnswer(err, errNoSpace) {
 			return errors.Join(store.ErrFull, errors.New(plain(err)))
@@ -63,17 +66,18 @@ func (s *Store) create(ctx context.Context) error {
 }
 
 // vacant refuses a prefix that holds something, or stands in another store's.
-func (s *Store) vacant(ctx context.Context, x *session) error {
-	some := s.under("")
+func (db *database) vacant(ctx context.Context, x *session) error {
+	some := db.under("")
 	some.Limit, some.KeysOnly = 1, true
 	found, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) { return x.kv.Range(ctx, some) })
 	if err != nil {
 		return err
 	}
-	if len(found.Kvs) > 0 && string(found.Kvs[0].Key) != s.addr.prefix+headKey {
-		return &ServerError{"holds keys under " + strings.TrimSuffix(s.addr.prefix, "/") + " that are not a store's", "name a prefix that nobody uses"}
+	if len(found.Kvs) > 0 && string(found.Kvs[0].Key) != db.addr.prefix+headKey {
+		return &ServerError{"holds keys under " + strings.TrimSuffix(db.addr.prefix, "/") + " that are not a store's",
+			"name a prefix that nobody uses"}
 	}
-	parts := strings.Split(strings.Trim(s.addr.prefix, "/"), "/")
+	parts := strings.Split(strings.Trim(db.addr.prefix, "/"), "/")
 	for i := 1; i < len(parts); i++ {
 		above := "/" + strings.Join(parts[:i], "/") + "/"
 		found, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) {
@@ -88,7 +92,9 @@ func (s *Store) vacant(ctx context.Context, x *session) error {
 			continue
 		}
 		if _, err := decodeHead(above, found.Kvs[0].Value); err == nil {
-			return &ServerError{"holds another store under " + strings.TrimSuffix(above, "/") + ", and this prefix stands in it", "name a prefix beside it"}
+			return &ServerError{"holds another store under " + strings.TrimSuffix(above, "/") +
+				", and this prefix stands in it",
+				"name a prefix beside it"}
 		}
 	}
 	return nil
@@ -96,16 +102,19 @@ func (s *Store) vacant(ctx context.Context, x *session) error {
 
 // takes asks the server to look at a transaction that writes nothing, as large as
 // the store's own become: of all operations, or of so many bytes.
-func (s *Store) takes(ctx context.Context, x *session, bytes int) error {
+func (db *database) takes(ctx context.Context, x *session, bytes int) error {
 	request := &pb.TxnRequest{
 		// A condition that never holds.
-		Compare: []*pb.Compare{{Target: pb.Compare_CREATE, Result: pb.Compare_GREATER, Key: s.key(headKey), TargetUnion: &pb.Compare_CreateRevision{CreateRevision: math.MaxInt64}}},
+		Compare: []*pb.Compare{{
+			Target: pb.Compare_CREATE, Result: pb.Compare_GREATER, Key: db.key(headKey),
+			TargetUnion: &pb.Compare_CreateRevision{CreateRevision: math.MaxInt64},
+		}},
 	}
 	if bytes > 0 {
-		request.Success = []*pb.RequestOp{putOp(s.key(headKey), make([]byte, bytes))}
+		request.Success = []*pb.RequestOp{putOp(db.key(headKey), make([]byte, bytes))}
 	} else {
 		for range maxOps {
-			request.Success = append(request.Success, rangeOp(&pb.RangeRequest{Key: s.key(headKey), CountOnly: true}))
+			request.Success = append(request.Success, rangeOp(&pb.RangeRequest{Key: db.key(headKey), CountOnly: true}))
 		}
 	}
 	_, err := x.txn(ctx, request)
@@ -149,37 +158,37 @@ func Inspect(ctx context.Context, url string, opts Options) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	s, err := prepare(url, opts)
+	db, err := prepare(url, opts)
 	if err != nil {
 		return Report{}, err
 	}
-	defer s.dialer.close()
-	r, err := s.inspect(ctx)
+	defer db.dialer.close()
+	r, err := db.inspect(ctx)
 	if err != nil {
-		return Report{}, s.openError(err)
+		return Report{}, db.openError(err)
 	}
 	return r, nil
 }
 
-func (s *Store) inspect(ctx context.Context) (Report, error) {
-	r := Report{Name: s.Name(), Known: schema}
-	ctx, cancel := context.WithTimeout(ctx, s.patience())
+func (db *database) inspect(ctx context.Context) (Report, error) {
+	r := Report{Name: db.name(), Known: schema}
+	ctx, cancel := context.WithTimeout(ctx, db.patience())
 	defer cancel()
 	var revision int64
-	err := s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
-		if err := s.takes(ctx, x, 0); err != nil {
+	err := db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+		if err := db.takes(ctx, x, 0); err != nil {
 			return err
 		}
-		if err := s.takes(ctx, x, maxRequest+requestSlack/2); err != nil && !isAnswer(err, errNoSpace) {
+		if err := db.takes(ctx, x, maxRequest+requestSlack/2); err != nil && !isAnswer(err, errNoSpace) {
 			return err
 		}
-		snap, _, err := s.look(ctx, x)
+		snap, _, err := db.look(ctx, x)
 		switch {
 		case err == nil:
 			r.Schema, revision = snap.head.Schema, snap.at
 			return nil
 		case errors.Is(err, errGone):
-			return s.vacant(ctx, x)
+			return db.vacant(ctx, x)
 		}
 		return err
 	})
@@ -187,25 +196,32 @@ func (s *Store) inspect(ctx context.Context) (Report, error) {
 		return r, err
 	}
 	quiet := 0
-	for _, endpoint := range s.addr.endpoints {
-		m := s.member(ctx, endpoint, &r)
+	for _, endpoint := range db.addr.endpoints {
+		m := db.member(ctx, endpoint, &r)
 		if m.Problem != "" {
 			quiet++
-			r.Problems = append(r.Problems, Problem{What: endpoint + " does not answer: " + m.Problem, Do: "start that member, or take it out of the URL"})
+			r.Problems = append(r.Problems, Problem{What: endpoint + " does not answer: " + m.Problem,
+				Do: "start that member, or take it out of the URL"})
 		}
 		r.Members = append(r.Members, m)
 	}
-	if s.addr.plain && !s.addr.onlyThisDevice {
-		r.Problems = append(r.Problems, Problem{What: "the connection to etcd is not protected by TLS: whoever gets in between reads and alters it", Do: "leave tls=off out of the URL, and name the root with ca=FILE"})
+	if db.addr.plain && !db.addr.onlyThisDevice {
+		r.Problems = append(r.Problems, Problem{What: "the connection to etcd is not protected by TLS: " +
+			"whoever gets in between reads and alters it",
+			Do: "leave tls=off out of the URL, and name the root with ca=FILE"})
 	}
-	if s.addr.user == "" && s.addr.cert == "" && !s.addr.onlyThisDevice {
-		r.Problems = append(r.Problems, Problem{What: "nobody has to say who they are to write to etcd: whoever reaches it can destroy the store", Do: "switch authentication on there, or require client certificates"})
+	if db.addr.user == "" && db.addr.cert == "" && !db.addr.onlyThisDevice {
+		r.Problems = append(r.Problems, Problem{What: "nobody has to say who they are to write to etcd: " +
+			"whoever reaches it can destroy the store",
+			Do: "switch authentication on there, or require client certificates"})
 	}
-	if !s.addr.compact && revision > compactionExpected {
+	if !db.addr.compact && revision > compactionExpected {
 		kept := false
-		err := s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
-			first := &pb.RangeRequest{Key: s.key(headKey), CountOnly: true, Revision: 1}
-			_, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) { return x.kv.Range(ctx, first) })
+		err := db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+			first := &pb.RangeRequest{Key: db.key(headKey), CountOnly: true, Revision: 1}
+			_, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) {
+				return x.kv.Range(ctx, first)
+			})
 			kept = err == nil
 			if isAnswer(err, errCompacted) {
 				return nil
@@ -216,8 +232,11 @@ func (s *Store) inspect(ctx context.Context) (Report, error) {
 			return r, err
 		}
 		if kept {
-			r.Problems = append(r.Problems, Problem{What: "nobody compacts this etcd: it keeps every value that ever was, until it is full and takes no more writes",
-				Do: "set --auto-compaction-retention=1h on its servers, or compaction=everything in the URL if this store is all that is in it"})
+			r.Problems = append(r.Problems, Problem{What: "nobody compacts this etcd: " +
+				"it keeps every value that ever was, " +
+				"until it is full and takes no more writes",
+				Do: "set --auto-compaction-retention=1h on its servers, or compaction=everything in the URL " +
+					"if this store is all that is in it"})
 		}
 	}
 	return r, nil
@@ -227,13 +246,13 @@ func (s *Store) inspect(ctx context.Context) (Report, error) {
 const compactionExpected = 100_000
 
 // member asks one endpoint how it is, and notes in r what is wrong.
-func (s *Store) member(ctx context.Context, endpoint string, r *Report) Member {
+func (db *database) member(ctx context.Context, endpoint string, r *Report) Member {
 	m := Member{Endpoint: endpoint}
-	ctx, cancel := context.WithTimeout(ctx, s.opts.Timeout+time.Second)
+	ctx, cancel := context.WithTimeout(ctx, db.opts.Timeout+time.Second)
 	defer cancel()
-	alone := s.addr
+	alone := db.addr
 	alone.endpoints = []string{endpoint}
-	d := &dialer{address: alone, timeout: s.opts.Timeout}
+	d := &dialer{address: alone, timeout: db.opts.Timeout}
 	defer d.close()
 	var answer *pb.StatusResponse
 	err := d.ask(ctx, func(ctx context.Context, x *session) (err error) {
@@ -254,10 +273,13 @@ func (s *Store) member(ctx context.Context, endpoint string, r *Report) Member {
 		r.Problems = append(r.Problems, Problem{What: endpoint + " reports: " + e, Do: "see etcdctl alarm list"})
 	}
 	if m.Quota > 0 && m.Bytes > m.Quota/5*4 {
-		r.Problems = append(r.Problems, Problem{What: endpoint + " has used four fifths of the space that it takes writes for", Do: "compact and defragment it, or raise --quota-backend-bytes"})
+		r.Problems = append(r.Problems, Problem{What: endpoint + " has used four fifths " +
+			"of the space that it takes writes for",
+			Do: "compact and defragment it, or raise --quota-backend-bytes"})
 	}
 	if answer.IsLearner {
-		r.Problems = append(r.Problems, Problem{What: endpoint + " is a learner, which serves no writes", Do: "promote it, or take it out of the URL"})
+		r.Problems = append(r.Problems, Problem{What: endpoint + " is a learner, which serves no writes",
+			Do: "promote it, or take it out of the URL"})
 	}
 	return m
 }

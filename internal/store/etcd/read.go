@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"slices"
 	"strings"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
 )
 
 // A read asks for no more than this at a time.
@@ -33,9 +34,11 @@ type snapshot struct {
 var errGone = errors.New("no store under this prefix")
 
 // look reads the head, and along with it what gets ask for, all at one moment.
-func (s *Store) look(ctx context.Context, x *session, gets ...*pb.RangeRequest) (*snapshot, []*pb.RangeResponse, error) {
+func (db *database) look(
+	ctx context.Context, x *session, gets ...*pb.RangeRequest,
+) (*snapshot, []*pb.RangeResponse, error) {
 	first := min(len(gets), getsPerRead)
-	request := &pb.TxnRequest{Success: []*pb.RequestOp{rangeOp(&pb.RangeRequest{Key: s.key(headKey)})}}
+	request := &pb.TxnRequest{Success: []*pb.RequestOp{rangeOp(&pb.RangeRequest{Key: db.key(headKey)})}}
 	for _, g := range gets[:first] {
 		request.Success = append(request.Success, rangeOp(g))
 	}
@@ -59,16 +62,17 @@ func (s *Store) look(ctx context.Context, x *session, gets ...*pb.RangeRequest) 
 		return nil, nil, lies(fmt.Sprintf("a record of revision %d, read at %d", kv.ModRevision, at))
 	}
 	snap := &snapshot{raw: kv.Value, mod: kv.ModRevision, at: at}
-	if snap.head, err = decodeHead(s.Name(), kv.Value); err != nil {
+	if snap.head, err = decodeHead(db.name(), kv.Value); err != nil {
 		return nil, nil, err
 	}
-	if s.id != "" && snap.head.Store != s.id {
-		return nil, nil, &ServerError{"holds another store under this prefix than when it was opened", "start this process again, if that is meant to be"}
+	if db.id != "" && snap.head.Store != db.id {
+		return nil, nil, &ServerError{"holds another store under this prefix than when it was opened",
+			"start this process again, if that is meant to be"}
 	}
 	found = found[1:]
 	for at := first; at < len(gets); at += getsPerRead {
 		page := gets[at:min(len(gets), at+getsPerRead)]
-		more, err := s.reads(ctx, x, snap.at, page)
+		more, err := db.reads(ctx, x, snap.at, page)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -78,7 +82,9 @@ func (s *Store) look(ctx context.Context, x *session, gets ...*pb.RangeRequest) 
 }
 
 // reads makes at most getsPerRead reads at one revision of etcd.
-func (s *Store) reads(ctx context.Context, x *session, at int64, gets []*pb.RangeRequest) ([]*pb.RangeResponse, error) {
+func (db *database) reads(
+	ctx context.Context, x *session, at int64, gets []*pb.RangeRequest,
+) ([]*pb.RangeResponse, error) {
 	request := &pb.TxnRequest{}
 	for _, g := range gets {
 		g.Revision = at
@@ -125,7 +131,8 @@ func answers(asked *pb.RangeRequest, found *pb.RangeResponse) error {
 	for i, kv := range found.Kvs {
 		switch {
 		case len(asked.RangeEnd) == 0 && !bytes.Equal(kv.Key, asked.Key),
-			len(asked.RangeEnd) > 0 && (bytes.Compare(kv.Key, asked.Key) < 0 || bytes.Compare(kv.Key, asked.RangeEnd) >= 0):
+			len(asked.RangeEnd) > 0 &&
+				(bytes.Compare(kv.Key, asked.Key) < 0 || bytes.Compare(kv.Key, asked.RangeEnd) >= 0):
 			return lies("a record that was not asked for")
 		case i > 0 && bytes.Compare(kv.Key, last) <= 0:
 			return lies("records out of order")
@@ -141,26 +148,26 @@ func lies(what string) error {
 }
 
 // under returns a read of all keys that begin with prefix.
-func (s *Store) under(prefix string) *pb.RangeRequest {
-	return &pb.RangeRequest{Key: s.key(prefix), RangeEnd: s.key(store.PrefixEnd(prefix))}
+func (db *database) under(prefix string) *pb.RangeRequest {
+	return &pb.RangeRequest{Key: db.key(prefix), RangeEnd: db.key(store.PrefixEnd(prefix))}
 }
 
 // pending returns the large commit that snap's head has pending, or nil.
-func (s *Store) pending(ctx context.Context, x *session, snap *snapshot) (*change, error) {
+func (db *database) pending(ctx context.Context, x *session, snap *snapshot) (*change, error) {
 	p := snap.head.Pending
 	if p == nil {
-		s.forget()
+		db.forget()
 		return nil, nil
 	}
-	s.mu.Lock()
-	known := s.staged
-	s.mu.Unlock()
+	db.mu.Lock()
+	known := db.staged
+	db.mu.Unlock()
 	if known != nil && known.by == snap.head.By {
 		return known.change, nil
 	}
 	var data []byte
 	for i := range p.Chunks {
-		found, err := s.reads(ctx, x, snap.at, []*pb.RangeRequest{{Key: s.key(stageKey(p.Stage, i))}})
+		found, err := db.reads(ctx, x, snap.at, []*pb.RangeRequest{{Key: db.key(stageKey(p.Stage, i))}})
 		if err != nil {
 			return nil, err
 		}
@@ -177,9 +184,9 @@ func (s *Store) pending(ctx context.Context, x *session, snap *snapshot) (*chang
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	s.staged = &staged{snap.head.By, c}
-	s.mu.Unlock()
+	db.mu.Lock()
+	db.staged = &staged{snap.head.By, c}
+	db.mu.Unlock()
 	return c, nil
 }
 
@@ -188,10 +195,10 @@ func stageKey(name string, chunk int) string {
 }
 
 // forget drops a stage that was read.
-func (s *Store) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.staged = nil
+func (db *database) forget() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.staged = nil
 }
 
 // long is a value that stands apart.
@@ -203,16 +210,16 @@ type long struct {
 }
 
 // fetch reads values that stand apart, at one revision of etcd.
-func (s *Store) fetch(ctx context.Context, x *session, at int64, wanted []long) error {
+func (db *database) fetch(ctx context.Context, x *session, at int64, wanted []long) error {
 	for len(wanted) > 0 {
 		n, bytes := 0, 0
 		var gets []*pb.RangeRequest
 		for n < len(wanted) && n < getsPerRead && (n == 0 || bytes+wanted[n].bytes <= bytesPerFetch) {
-			gets = append(gets, s.under(blobRange(wanted[n].version, wanted[n].put)))
+			gets = append(gets, db.under(blobRange(wanted[n].version, wanted[n].put)))
 			bytes += wanted[n].bytes
 			n++
 		}
-		found, err := s.reads(ctx, x, at, gets)
+		found, err := db.reads(ctx, x, at, gets)
 		if err != nil {
 			return err
 		}
@@ -232,46 +239,31 @@ func (s *Store) fetch(ctx context.Context, x *session, at int64, wanted []long) 
 }
 
 // read calls f with a session, maybe more than once.
-func (s *Store) read(ctx context.Context, f func(context.Context, *session) error) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
-	defer s.leave()
+func (db *database) read(ctx context.Context, f func(context.Context, *session) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.gone(s.dialer.ask(ctx, f))
+	return db.gone(db.dialer.ask(ctx, f))
 }
 
 // gone returns err, or who is to blame if there is no head.
-func (s *Store) gone(err error) error {
+func (db *database) gone(err error) error {
 	if errors.Is(err, errGone) {
-		return &ServerError{"holds no store under this prefix any more", "restore the prefix, or start this process again to begin a new store"}
+		return &ServerError{"holds no store under this prefix any more",
+			"restore the prefix, or start this process again to begin a new store"}
 	}
 	return err
 }
 
-// Get implements [store.KV].
-func (s *Store) Get(ctx context.Context, key string) (store.Entry, error) {
-	if err := store.CheckKey(key); err != nil {
-		return store.Entry{}, err
-	}
-	e, err := s.get(ctx, key)
-	if err == nil && e.Version == 0 {
-		return store.Entry{}, fmt.Errorf("store: key %q: %w", key, store.ErrNotFound)
-	}
-	return e, err
-}
-
-// get returns an entry of version 0 for a key that does not exist.
-func (s *Store) get(ctx context.Context, key string) (e store.Entry, err error) {
-	err = s.read(ctx, func(ctx context.Context, x *session) error {
+// Entry implements [groupcommit.Reader].
+func (db *database) Entry(ctx context.Context, key string) (e store.Entry, err error) {
+	err = db.read(ctx, func(ctx context.Context, x *session) error {
 		e = store.Entry{Key: key}
-		snap, found, err := s.look(ctx, x, &pb.RangeRequest{Key: s.key(entryPrefix + key)})
+		snap, found, err := db.look(ctx, x, &pb.RangeRequest{Key: db.key(entryPrefix + key)})
 		if err != nil {
 			return err
 		}
-		c, err := s.pending(ctx, x, snap)
+		c, err := db.pending(ctx, x, snap)
 		if err != nil {
 			return err
 		}
@@ -302,44 +294,34 @@ func (s *Store) get(ctx context.Context, key string) (e store.Entry, err error) 
 		if m.Chunks == 0 {
 			return nil
 		}
-		return s.fetch(ctx, x, snap.at, []long{{m.Version, m.Put, m.Bytes, &e.Value}})
+		return db.fetch(ctx, x, snap.at, []long{{m.Version, m.Put, m.Bytes, &e.Value}})
 	})
-	if err != nil {
-		return store.Entry{}, fmt.Errorf("store: read %q: %w", key, err)
-	}
-	return e, nil
+	return e, err
 }
 
-// List implements [store.Store].
-func (s *Store) List(ctx context.Context, prefix string) (store.Listing, error) {
-	if err := store.CheckPrefix(prefix); err != nil {
-		return store.Listing{}, err
-	}
-	var l store.Listing
-	err := s.read(ctx, func(ctx context.Context, x *session) error {
-		return s.list(ctx, x, prefix, &l)
+// Entries implements [groupcommit.Reader].
+func (db *database) Entries(ctx context.Context, prefix string) (l store.Listing, err error) {
+	err = db.read(ctx, func(ctx context.Context, x *session) error {
+		return db.list(ctx, x, prefix, &l)
 	})
-	if err != nil {
-		return store.Listing{}, fmt.Errorf("store: list %q: %w", prefix, err)
-	}
-	return l, nil
+	return l, err
 }
 
-func (s *Store) list(ctx context.Context, x *session, prefix string, l *store.Listing) error {
-	page := s.under(entryPrefix + prefix)
+func (db *database) list(ctx context.Context, x *session, prefix string, l *store.Listing) error {
+	page := db.under(entryPrefix + prefix)
 	page.Limit = entriesPerRead
-	snap, found, err := s.look(ctx, x, page)
+	snap, found, err := db.look(ctx, x, page)
 	if err != nil {
 		return err
 	}
-	c, err := s.pending(ctx, x, snap)
+	c, err := db.pending(ctx, x, snap)
 	if err != nil {
 		return err
 	}
 	var all []item
 	for {
 		for _, kv := range found[0].Kvs {
-			key := strings.TrimPrefix(string(kv.Key), s.addr.prefix+entryPrefix)
+			key := strings.TrimPrefix(string(kv.Key), db.addr.prefix+entryPrefix)
 			m, value, err := decodeEntry(key, kv.Value)
 			if err == nil {
 				err = store.CheckKey(key)
@@ -355,10 +337,10 @@ func (s *Store) list(ctx context.Context, x *session, prefix string, l *store.Li
 		if !found[0].More {
 			break
 		}
-		next := s.under(entryPrefix + prefix)
+		next := db.under(entryPrefix + prefix)
 		next.Limit = entriesPerRead
 		next.Key = append(found[0].Kvs[len(found[0].Kvs)-1].Key, 0)
-		if found, err = s.reads(ctx, x, snap.at, []*pb.RangeRequest{next}); err != nil {
+		if found, err = db.reads(ctx, x, snap.at, []*pb.RangeRequest{next}); err != nil {
 			return err
 		}
 	}
@@ -373,98 +355,26 @@ func (s *Store) list(ctx context.Context, x *session, prefix string, l *store.Li
 			wanted = append(wanted, long{e.meta.Version, e.meta.Put, e.meta.Bytes, &l.Entries[i].Value})
 		}
 	}
-	return s.fetch(ctx, x, snap.at, wanted)
+	return db.fetch(ctx, x, snap.at, wanted)
 }
 
-// Watch implements [store.KV].
-func (s *Store) Watch(ctx context.Context, key string) iter.Seq2[store.Entry, error] {
-	return func(yield func(store.Entry, error) bool) {
-		if err := store.CheckKey(key); err != nil {
-			yield(store.Entry{}, err)
-			return
-		}
-		changed, stop := s.hub.Subscribe(key) // before the first read, or a change between is missed
-		defer stop()
-		for first, seen := true, store.Revision(0); ; first = false {
-			e, err := s.get(ctx, key)
-			if err != nil {
-				yield(store.Entry{}, err)
-				return
-			}
-			if (first || e.Version != seen) && !yield(e, nil) {
-				return
-			}
-			seen = e.Version
-			if err := s.wait(ctx, changed); err != nil {
-				yield(store.Entry{}, err)
-				return
-			}
-		}
-	}
-}
-
-// wait returns when c has something, ctx ended or the store is closed.
-func (s *Store) wait(ctx context.Context, c <-chan struct{}) error {
-	select {
-	case <-c:
-	case <-ctx.Done():
-	case <-s.closing:
-		return store.ErrClosed
-	}
-	return ctx.Err()
-}
-
-// Changes implements [store.Store].
-func (s *Store) Changes(ctx context.Context, prefix string, after store.Revision) iter.Seq2[store.Change, error] {
-	return func(yield func(store.Change, error) bool) {
-		if err := store.CheckPrefix(prefix); err != nil {
-			yield(store.Change{}, err)
-			return
-		}
-		for {
-			commit := s.hub.Next() // before the read, or a commit between is missed
-			changes, seen, more, err := s.readChanges(ctx, prefix, after)
-			if err != nil {
-				yield(store.Change{}, err)
-				return
-			}
-			for _, c := range changes {
-				if ctx.Err() != nil {
-					break // reported below
-				}
-				if !yield(c, nil) {
-					return
-				}
-			}
-			after = seen
-			if more {
-				err = ctx.Err()
-			} else {
-				err = s.wait(ctx, commit)
-			}
-			if err != nil {
-				yield(store.Change{}, err)
-				return
-			}
-		}
-	}
-}
-
-// readChanges returns the first commits after a revision that touched prefix,
-// up to which revision the answer is complete, and whether there are more.
-func (s *Store) readChanges(ctx context.Context, prefix string, after store.Revision) (changes []store.Change, seen store.Revision, more bool, err error) {
+// Page implements [groupcommit.Reader].
+func (db *database) Page(ctx context.Context, prefix string, after store.Revision) (groupcommit.Page, error) {
+	var changes []store.Change
+	var seen store.Revision
+	var more bool
 	var snap *snapshot
-	err = s.read(ctx, func(ctx context.Context, x *session) error {
+	err := db.read(ctx, func(ctx context.Context, x *session) error {
 		changes, seen, more = nil, after, false
-		page := s.under(logPrefix)
-		page.Key = s.key(logKey(min(after, store.MaxRevision)+1, 0))
+		page := db.under(logPrefix)
+		page.Key = db.key(logKey(min(after, store.MaxRevision)+1, 0))
 		page.Limit = partsPerRead
 		var found []*pb.RangeResponse
 		var err error
-		if snap, found, err = s.look(ctx, x, page); err != nil {
+		if snap, found, err = db.look(ctx, x, page); err != nil {
 			return err
 		}
-		c, err := s.pending(ctx, x, snap)
+		c, err := db.pending(ctx, x, snap)
 		if err != nil {
 			return err
 		}
@@ -472,7 +382,7 @@ func (s *Store) readChanges(ctx context.Context, prefix string, after store.Revi
 		var now store.Change
 		var whole []long // of now
 		for _, kv := range found[0].Kvs {
-			p, values, err := decodePart(strings.TrimPrefix(string(kv.Key), s.addr.prefix), kv.Value)
+			p, values, err := decodePart(strings.TrimPrefix(string(kv.Key), db.addr.prefix), kv.Value)
 			if err != nil {
 				return err
 			}
@@ -528,13 +438,37 @@ func (s *Store) readChanges(ctx context.Context, prefix string, after store.Revi
 				changes = append(changes, *told)
 			}
 		}
-		return s.fetch(ctx, x, snap.at, wanted)
+		return db.fetch(ctx, x, snap.at, wanted)
 	})
 	if err != nil {
-		return nil, 0, false, fmt.Errorf("store: read changes of %q after %d: %w", prefix, after, err)
+		return groupcommit.Page{}, err
 	}
 	if h := snap.head; after < h.Compacted || after > h.Revision {
-		return nil, 0, false, &store.CompactedError{After: after, Oldest: h.Compacted, Current: h.Revision}
+		return groupcommit.Page{}, &store.CompactedError{After: after, Oldest: h.Compacted, Current: h.Revision}
 	}
-	return changes, seen, more, nil
+	return groupcommit.Page{Changes: changes, Seen: seen, More: more}, nil
+}
+
+// item is an entry as it is listed. A value that stands apart is yet to be read.
+type item struct {
+	entry store.Entry
+	meta  meta
+}
+
+// overlay returns all as it is after told, of which any part may be in it
+// already.
+func overlay(all []item, told *store.Change) []item {
+	touched := make(map[string]bool, len(told.Put)+len(told.Delete))
+	for _, e := range told.Put {
+		touched[e.Key] = true
+	}
+	for _, k := range told.Delete {
+		touched[k] = true
+	}
+	all = slices.DeleteFunc(all, func(e item) bool { return touched[e.entry.Key] })
+	for _, e := range told.Put {
+		all = append(all, item{entry: e})
+	}
+	slices.SortStableFunc(all, func(a, b item) int { return strings.Compare(a.entry.Key, b.entry.Key) })
+	return all
 }

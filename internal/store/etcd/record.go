@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
 )
 
 // What a store keeps under its prefix. Names are fixed in length, so that etcd's
@@ -165,14 +166,16 @@ func encodeEntry(version store.Revision, number int, value []byte) []byte {
 func decodeEntry(key string, data []byte) (meta, []byte, error) {
 	var m meta
 	value, err := cutLine(data, &m)
-	if err != nil || m.Version == 0 || m.Version > store.MaxRevision || !m.sound() || m.Chunks == 0 && len(value) != m.Bytes {
+	if err != nil || m.Version == 0 || m.Version > store.MaxRevision || !m.sound() ||
+		m.Chunks == 0 && len(value) != m.Bytes {
 		return meta{}, nil, damaged(entryPrefix+key, err)
 	}
 	return m, value, nil
 }
 
 func (m meta) sound() bool {
-	return m.Bytes >= 0 && m.Bytes <= store.MaxValueBytes && m.Chunks == chunksOf(m.Bytes) && m.Put >= 0 && m.Put < store.MaxTxOps
+	return m.Bytes >= 0 && m.Bytes <= store.MaxValueBytes && m.Chunks == chunksOf(m.Bytes) &&
+		m.Put >= 0 && m.Put < store.MaxTxOps
 }
 
 // blobKey returns the key of a chunk of the value of a put.
@@ -222,16 +225,26 @@ type change struct {
 	logged   int64
 }
 
-// size returns the bytes of all keys and values.
-func (c *change) size() int64 {
-	n := int64(0)
+// under returns what c did to the keys that begin with prefix, or nil.
+func (c *change) under(prefix string) *store.Change {
+	if c == nil {
+		return nil
+	}
+	out := &store.Change{Revision: c.revision}
 	for _, w := range c.puts {
-		n += int64(len(w.Key) + len(w.Value))
+		if strings.HasPrefix(w.Key, prefix) {
+			out.Put = append(out.Put, store.Entry{Key: w.Key, Value: append([]byte{}, w.Value...), Version: c.revision})
+		}
 	}
 	for _, k := range c.deletes {
-		n += int64(len(k))
+		if strings.HasPrefix(k, prefix) {
+			out.Delete = append(out.Delete, k)
+		}
 	}
-	return n
+	if len(out.Put)+len(out.Delete) == 0 {
+		return nil
+	}
+	return out
 }
 
 // parts returns the records of c in the log: one, if limited is not set.
@@ -308,19 +321,19 @@ func encodeOutcome(r store.Revision, digest []byte) []byte {
 	return line(outcomeRecord{r, hex.EncodeToString(digest)})
 }
 
-func decodeOutcome(id string, data []byte) (outcome, error) {
+func decodeOutcome(id string, data []byte) (groupcommit.Outcome, error) {
 	var o outcomeRecord
 	if _, err := cutLine(data, &o); err != nil {
-		return outcome{}, damaged(idPrefix+id, err)
+		return groupcommit.Outcome{}, damaged(idPrefix+id, err)
 	}
 	digest, err := hex.DecodeString(o.Digest)
 	if err != nil || o.Revision == 0 {
-		return outcome{}, damaged(idPrefix+id, err)
+		return groupcommit.Outcome{}, damaged(idPrefix+id, err)
 	}
 	if len(digest) == 0 {
 		digest = nil
 	}
-	return outcome{o.Revision, digest}, nil
+	return groupcommit.Outcome{Revision: o.Revision, Digest: digest}, nil
 }
 
 // stageLine is the first line of a large commit before it is decided.

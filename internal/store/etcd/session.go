@@ -177,7 +177,10 @@ func (d *dialer) dial(ctx context.Context, endpoint string) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{endpoint, d.timeout, conn, pb.NewKVClient(conn), pb.NewLeaseClient(conn), pb.NewWatchClient(conn), pb.NewMaintenanceClient(conn)}, nil
+	return &session{
+		endpoint, d.timeout, conn,
+		pb.NewKVClient(conn), pb.NewLeaseClient(conn), pb.NewWatchClient(conn), pb.NewMaintenanceClient(conn),
+	}, nil
 }
 
 // login returns a token for the user. A server forgets it after minutes without
@@ -194,7 +197,8 @@ func (d *dialer) login(ctx context.Context, target string, options []grpc.DialOp
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, d.timeout)
 	defer cancel()
-	answer, err := pb.NewAuthClient(conn).Authenticate(ctx, &pb.AuthenticateRequest{Name: d.address.user, Password: password})
+	user := &pb.AuthenticateRequest{Name: d.address.user, Password: password}
+	answer, err := pb.NewAuthClient(conn).Authenticate(ctx, user)
 	if err != nil {
 		return "", err
 	}
@@ -218,7 +222,8 @@ func plain(err error) string {
 // elsewhere reports whether another member, or a new session, may do better.
 func elsewhere(err error) bool {
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unauthenticated, codes.Internal, codes.Unknown:
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled,
+		codes.Unauthenticated, codes.Internal, codes.Unknown:
 		return !isAnswer(err, errCorrupt)
 	case codes.FailedPrecondition: // a learner, say
 		return !isAnswer(err, errAuthNotEnabled)

@@ -21,12 +21,11 @@ type stage struct {
 // then the stage is gone.
 func (st *stage) unfit(snap *snapshot) bool { return st.tried == snap.mod }
 
-// stage writes the Tx of j aside. If nothing comes of it, etcd deletes it when the
-// lease is over.
-func (w *writer) stage(ctx context.Context, snap *snapshot, j *job) (*stage, error) {
+// stage writes tx aside. If nothing comes of it, etcd deletes it when the lease is over.
+func (w *writer) stage(ctx context.Context, tx store.Tx, digest []byte) (*stage, error) {
 	st := &stage{name: randomName(), by: randomName()}
 	var lease int64
-	err := w.s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+	err := w.db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
 		granted, err := call(ctx, x, func(ctx context.Context) (*pb.LeaseGrantResponse, error) {
 			return x.lease.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: stageTTL})
 		})
@@ -38,9 +37,9 @@ func (w *writer) stage(ctx context.Context, snap *snapshot, j *job) (*stage, err
 	if err != nil {
 		return nil, err
 	}
-	for i, chunk := range encodeStage(st.by, j.tx, j.digest) {
-		key := w.s.key(stageKey(st.name, i))
-		err := w.s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+	for i, chunk := range encodeStage(st.by, tx, digest) {
+		key := w.db.key(stageKey(st.name, i))
+		err := w.db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
 			_, err := call(ctx, x, func(ctx context.Context) (*pb.PutResponse, error) {
 				return x.kv.Put(ctx, &pb.PutRequest{Key: key, Value: chunk, Lease: lease})
 			})
@@ -50,9 +49,12 @@ func (w *writer) stage(ctx context.Context, snap *snapshot, j *job) (*stage, err
 			return nil, err
 		}
 		st.conditions = append(st.conditions, &pb.Compare{
-			Target: pb.Compare_CREATE, Result: pb.Compare_GREATER, Key: key, TargetUnion: &pb.Compare_CreateRevision{CreateRevision: 0},
+			Target: pb.Compare_CREATE, Result: pb.Compare_GREATER, Key: key,
+			TargetUnion: &pb.Compare_CreateRevision{CreateRevision: 0},
 		})
-		st.ops = append(st.ops, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: &pb.PutRequest{Key: key, IgnoreValue: true}}})
+		st.ops = append(st.ops, &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+			RequestPut: &pb.PutRequest{Key: key, IgnoreValue: true},
+		}})
 	}
 	return st, nil
 }
@@ -91,8 +93,8 @@ func (t *steps) flush(ctx context.Context) error {
 	if len(t.ops) == 0 {
 		return nil
 	}
-	request := &pb.TxnRequest{Compare: t.w.s.still(t.snap), Success: t.ops}
-	err := t.w.s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+	request := &pb.TxnRequest{Compare: t.w.db.still(t.snap), Success: t.ops}
+	err := t.w.db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
 		answer, err := x.txn(ctx, request)
 		if err == nil && !answer.Succeeded {
 			return errMoved
@@ -108,7 +110,7 @@ func (t *steps) flush(ctx context.Context) error {
 func (w *writer) finish(ctx context.Context, snap *snapshot) error {
 	err := w.move(ctx, snap)
 	if err == nil || errors.Is(err, errMoved) {
-		w.s.forget()
+		w.db.forget()
 		w.pending = false
 		return nil
 	}
@@ -118,15 +120,15 @@ func (w *writer) finish(ctx context.Context, snap *snapshot) error {
 func (w *writer) move(ctx context.Context, snap *snapshot) error {
 	var c *change
 	before := map[string]meta{}
-	err := w.s.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
-		now, _, err := w.s.look(ctx, x)
+	err := w.db.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
+		now, _, err := w.db.look(ctx, x)
 		if err != nil {
 			return err
 		}
 		if now.mod != snap.mod {
 			return errMoved
 		}
-		if c, err = w.s.pending(ctx, x, now); err != nil {
+		if c, err = w.db.pending(ctx, x, now); err != nil {
 			return err
 		}
 		var keys []string
@@ -136,9 +138,9 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 		keys = append(keys, c.deletes...)
 		var gets []*pb.RangeRequest
 		for _, k := range keys {
-			gets = append(gets, &pb.RangeRequest{Key: w.s.key(entryPrefix + k)})
+			gets = append(gets, &pb.RangeRequest{Key: w.db.key(entryPrefix + k)})
 		}
-		_, found, err := w.s.look(ctx, x, gets...)
+		_, found, err := w.db.look(ctx, x, gets...)
 		if err != nil {
 			return err
 		}
@@ -159,12 +161,12 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 	// with this move knows that it is to go. Nobody reads either of them now.
 	replaced := func(key string) error {
 		if old := before[key]; old.Chunks > 0 && old.Version != c.revision && old.Version <= snap.head.Compacted {
-			return t.add(ctx, w.s.deleteBlob(old.Version, old.Put))
+			return t.add(ctx, w.db.deleteBlob(old.Version, old.Put))
 		}
 		return nil
 	}
 	for i, p := range c.puts {
-		for _, op := range w.s.putValue(c.revision, i, p.Value) {
+		for _, op := range w.db.putValue(c.revision, i, p.Value) {
 			if err := t.add(ctx, op); err != nil {
 				return err
 			}
@@ -172,7 +174,7 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 		if err := replaced(p.Key); err != nil {
 			return err
 		}
-		if err := t.add(ctx, putOp(w.s.key(entryPrefix+p.Key), encodeEntry(c.revision, i, p.Value))); err != nil {
+		if err := t.add(ctx, putOp(w.db.key(entryPrefix+p.Key), encodeEntry(c.revision, i, p.Value))); err != nil {
 			return err
 		}
 	}
@@ -180,17 +182,17 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 		if err := replaced(k); err != nil {
 			return err
 		}
-		if err := t.add(ctx, deleteOp(w.s.key(entryPrefix+k), nil)); err != nil {
+		if err := t.add(ctx, deleteOp(w.db.key(entryPrefix+k), nil)); err != nil {
 			return err
 		}
 	}
 	for i, record := range c.parts(true) {
-		if err := t.add(ctx, putOp(w.s.key(logKey(c.revision, i)), record)); err != nil {
+		if err := t.add(ctx, putOp(w.db.key(logKey(c.revision, i)), record)); err != nil {
 			return err
 		}
 	}
 	if c.id != "" {
-		if err := t.add(ctx, putOp(w.s.key(idPrefix+c.id), encodeOutcome(c.revision, c.digest))); err != nil {
+		if err := t.add(ctx, putOp(w.db.key(idPrefix+c.id), encodeOutcome(c.revision, c.digest))); err != nil {
 			return err
 		}
 	}
@@ -201,8 +203,8 @@ func (w *writer) move(ctx context.Context, snap *snapshot) error {
 	done.By, done.Pending = randomName(), nil
 	of := stagePrefix + snap.head.Pending.Stage + "/"
 	t.ops = []*pb.RequestOp{
-		putOp(w.s.key(headKey), encodeHead(done)),
-		deleteOp(w.s.key(of), w.s.key(store.PrefixEnd(of))),
+		putOp(w.db.key(headKey), encodeHead(done)),
+		deleteOp(w.db.key(of), w.db.key(store.PrefixEnd(of))),
 	}
 	return t.flush(ctx)
 }

@@ -8,34 +8,41 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/fealty-io/fealty/internal/store"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
 	"github.com/fealty-io/fealty/internal/store/retain"
 )
 
 // sweepParts is how many records of the log are deleted at once.
 const sweepParts = 16
 
+// Upkeep implements [groupcommit.Writer].
+func (w *writer) Upkeep(when groupcommit.Occasion) bool {
+	switch when {
+	case groupcommit.Ticked:
+		w.garbage = true // what others left, or what failed the last time
+	case groupcommit.Idle:
+		w.tidy()
+	}
+	return w.pending || w.garbage
+}
+
 // tidy does one step of what can wait. If it fails, it is tried again after the
 // next tick.
 func (w *writer) tidy() {
-	ctx, cancel := context.WithTimeout(context.Background(), w.s.patience())
+	ctx, cancel := context.WithTimeout(context.Background(), w.db.patience())
 	defer cancel()
 	failed := func(what string, err error) {
-		w.s.opts.Log.Error(what+", trying again later", "store", w.s.Name(), "err", w.inTime(err))
+		w.db.opts.Log.Error(what+", trying again later", "store", w.db.name(), "err", w.inTime(err))
 	}
 	switch {
 	case w.pending:
-		snap, _, err := w.read(ctx, nil)
+		snap, _, err := w.read(ctx, groupcommit.Ask{})
 		if err == nil && snap.head.Pending != nil {
 			err = w.finish(ctx, snap)
 		}
 		w.pending = false
 		if err != nil {
 			failed("a large commit could not be moved to its place, where readers need not look for it", err)
-		}
-	case w.keep.Due():
-		if _, _, err := w.attempt(ctx, nil); err != nil {
-			w.keep.Postpone()
-			failed("old changes could not be given up", err)
 		}
 	case w.garbage:
 		more, err := w.sweep(ctx)
@@ -44,7 +51,7 @@ func (w *writer) tidy() {
 			failed("old changes could not be deleted", err)
 			return
 		}
-		if !w.garbage && w.s.addr.compact {
+		if !w.garbage && w.db.addr.compact {
 			if err := w.compact(ctx); err != nil {
 				failed("etcd could not be compacted", err)
 			}
@@ -59,10 +66,10 @@ func (w *writer) tidy() {
 // that the record tells of: then it goes with the entry. That cannot be missed:
 // who replaces the entry later sees that its record is not told any more.
 func (w *writer) sweep(ctx context.Context) (more bool, err error) {
-	s := w.s
-	err = s.gone(s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+	db := w.db
+	err = db.gone(db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
 		more = false
-		snap, _, err := s.look(ctx, x)
+		snap, _, err := db.look(ctx, x)
 		if err != nil {
 			return err
 		}
@@ -70,10 +77,10 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 			w.pending, more = true, true // entries are in motion
 			return nil
 		}
-		page := s.under(logPrefix)
-		page.RangeEnd = s.key(logKey(snap.head.Compacted+1, 0))
+		page := db.under(logPrefix)
+		page.RangeEnd = db.key(logKey(snap.head.Compacted+1, 0))
 		page.Limit = sweepParts
-		found, err := s.reads(ctx, x, snap.at, []*pb.RangeRequest{page})
+		found, err := db.reads(ctx, x, snap.at, []*pb.RangeRequest{page})
 		if err != nil {
 			return err
 		}
@@ -90,7 +97,7 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 		}
 		var records []record
 		for _, kv := range found[0].Kvs {
-			p, _, err := decodePart(strings.TrimPrefix(string(kv.Key), s.addr.prefix), kv.Value)
+			p, _, err := decodePart(strings.TrimPrefix(string(kv.Key), db.addr.prefix), kv.Value)
 			if err != nil {
 				return err
 			}
@@ -98,7 +105,7 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 			for _, put := range p.Put {
 				if put.chunks() > 0 {
 					r.long = append(r.long, put)
-					r.gets = append(r.gets, &pb.RangeRequest{Key: s.key(entryPrefix + put.Key)})
+					r.gets = append(r.gets, &pb.RangeRequest{Key: db.key(entryPrefix + put.Key)})
 				}
 			}
 			records = append(records, r)
@@ -107,10 +114,10 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 		for _, r := range records {
 			ops := []*pb.RequestOp{deleteOp(r.key, nil)}
 			if r.part.ID != "" {
-				ops = append(ops, deleteOp(s.key(idPrefix+r.part.ID), nil))
+				ops = append(ops, deleteOp(db.key(idPrefix+r.part.ID), nil))
 			}
 			for at := 0; at < len(r.gets); at += getsPerRead {
-				entries, err := s.reads(ctx, x, snap.at, r.gets[at:min(len(r.gets), at+getsPerRead)])
+				entries, err := db.reads(ctx, x, snap.at, r.gets[at:min(len(r.gets), at+getsPerRead)])
 				if err != nil {
 					return err
 				}
@@ -125,7 +132,7 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 							continue
 						}
 					}
-					ops = append(ops, s.deleteBlob(r.part.Revision, put.Put))
+					ops = append(ops, db.deleteBlob(r.part.Revision, put.Put))
 				}
 			}
 			if len(request.Success) > 0 && len(request.Success)+len(ops) > usableOps {
@@ -135,7 +142,8 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 			// Whoever else sweeps was faster if the record is gone; then its ID may be in
 			// use again.
 			request.Compare = append(request.Compare, &pb.Compare{
-				Target: pb.Compare_MOD, Result: pb.Compare_EQUAL, Key: r.key, TargetUnion: &pb.Compare_ModRevision{ModRevision: r.mod},
+				Target: pb.Compare_MOD, Result: pb.Compare_EQUAL, Key: r.key,
+				TargetUnion: &pb.Compare_ModRevision{ModRevision: r.mod},
 			})
 			request.Success = append(request.Success, ops...)
 		}
@@ -147,21 +155,21 @@ func (w *writer) sweep(ctx context.Context) (more bool, err error) {
 
 // compact gives up what etcd keeps of its revisions, all but the last minutes.
 func (w *writer) compact(ctx context.Context) error {
-	snap, _, err := w.read(ctx, nil)
+	snap, _, err := w.read(ctx, groupcommit.Ask{})
 	if err != nil {
 		return err
 	}
 	now := time.Now()
 	w.old = append(w.old, moment{now, snap.at})
 	var upTo int64
-	for len(w.old) > 0 && now.Sub(w.old[0].at) >= w.s.opts.history {
+	for len(w.old) > 0 && now.Sub(w.old[0].at) >= w.db.opts.history {
 		upTo = w.old[0].revision
 		w.old = w.old[1:]
 	}
 	if upTo == 0 {
 		return nil
 	}
-	return w.s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+	return w.db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
 		_, err := call(ctx, x, func(ctx context.Context) (*pb.CompactionResponse, error) {
 			return x.kv.Compact(ctx, &pb.CompactionRequest{Revision: upTo})
 		})
@@ -173,12 +181,12 @@ func (w *writer) compact(ctx context.Context) error {
 }
 
 // start measures what is there.
-func (w *writer) start(ctx context.Context) error {
-	s := w.s
+func (w *writer) start(ctx context.Context) (groupcommit.Found, error) {
+	db := w.db
 	var snap *snapshot
 	var kept []retain.Part
-	err := s.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
-		if snap, _, err = s.look(ctx, x); err != nil {
+	err := db.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
+		if snap, _, err = db.look(ctx, x); err != nil {
 			return err
 		}
 		kept = nil
@@ -187,14 +195,14 @@ func (w *writer) start(ctx context.Context) error {
 		var gets []*pb.RangeRequest
 		width := (h.Revision-h.Compacted)/retain.MarksPerWindow + 1
 		for r := h.Compacted + 1; r <= h.Revision; r += width {
-			g := s.under(logPrefix)
-			g.Key, g.Limit = s.key(logKey(r, 0)), 1
+			g := db.under(logPrefix)
+			g.Key, g.Limit = db.key(logKey(r, 0)), 1
 			gets = append(gets, g)
 		}
 		if len(gets) == 0 {
 			return nil
 		}
-		found, err := s.reads(ctx, x, snap.at, gets)
+		found, err := db.reads(ctx, x, snap.at, gets)
 		if err != nil {
 			return err
 		}
@@ -203,7 +211,7 @@ func (w *writer) start(ctx context.Context) error {
 			if len(f.Kvs) == 0 {
 				continue
 			}
-			p, _, err := decodePart(strings.TrimPrefix(string(f.Kvs[0].Key), s.addr.prefix), f.Kvs[0].Value)
+			p, _, err := decodePart(strings.TrimPrefix(string(f.Kvs[0].Key), db.addr.prefix), f.Kvs[0].Value)
 			if err != nil {
 				return err
 			}
@@ -222,14 +230,13 @@ func (w *writer) start(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return err
+		return groupcommit.Found{}, err
 	}
-	o, h := s.opts, snap.head
-	w.keep = retain.New(retain.Limits{Age: o.Retention, Commits: o.RetainCommits, Bytes: o.RetainBytes}, time.Now(), h.Compacted, h.Revision, h.Logged, kept)
+	h := snap.head
 	w.garbage = true // whatever was left the last time
 	w.pending = h.Pending != nil
-	s.hub.Told(h.Revision, h.Logged, nil, true)
-	return nil
+	db.hub.Told(h.Revision, h.Logged, nil, true)
+	return groupcommit.Found{Compacted: h.Compacted, Revision: h.Revision, Logged: h.Logged, Parts: kept}, nil
 }
 
 // partSize returns the bytes of the keys and values of a part.
@@ -249,9 +256,11 @@ const logMore = 256
 
 // touched returns the keys of the commits after a revision, or says that there are
 // too many.
-func (s *Store) touched(ctx context.Context, x *session, after, until store.Revision) (keys []string, all bool, err error) {
-	page := s.under(logPrefix)
-	page.Key, page.RangeEnd = s.key(logKey(after+1, 0)), s.key(logKey(until+1, 0))
+func (db *database) touched(
+	ctx context.Context, x *session, after, until store.Revision,
+) (keys []string, all bool, err error) {
+	page := db.under(logPrefix)
+	page.Key, page.RangeEnd = db.key(logKey(after+1, 0)), db.key(logKey(until+1, 0))
 	page.Limit = logMore
 	answer, err := call(ctx, x, func(ctx context.Context) (*pb.RangeResponse, error) { return x.kv.Range(ctx, page) })
 	if err == nil {
@@ -261,7 +270,7 @@ func (s *Store) touched(ctx context.Context, x *session, after, until store.Revi
 		return nil, false, err
 	}
 	for _, kv := range answer.Kvs {
-		p, _, err := decodePart(strings.TrimPrefix(string(kv.Key), s.addr.prefix), kv.Value)
+		p, _, err := decodePart(strings.TrimPrefix(string(kv.Key), db.addr.prefix), kv.Value)
 		if err != nil {
 			return nil, false, err
 		}

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -16,302 +14,74 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/internal/store/retain"
+	"github.com/fealty-io/fealty/internal/store/groupcommit"
 )
 
-// job is one call that only the writer can serve.
-type job struct {
-	kind   jobKind
-	tx     store.Tx       // of jobCommit; its own copy, because the caller may be gone
-	id     string         // of jobOutcome
-	digest []byte         // of a jobCommit with an ID
-	floor  store.Revision // of jobRaise
-	over   bool           // of jobRaise: over what the store holds
-
-	// waiting, then taken by the writer when it is about to be written, or
-	// abandoned by the caller.
-	state atomic.Int32
-
-	// Written by the writer before done is closed.
-	done     chan struct{}
-	revision store.Revision
-	err      error
-}
-
-type jobKind int
-
-const (
-	jobCommit jobKind = iota
-	jobOutcome
-	jobRaise
+// What a group may take of an etcd transaction, and what a job takes that is no commit.
+var (
+	most = groupcommit.Cost{Ops: usableOps, Bytes: maxRequest, Keys: 4 * getsPerRead}
+	look = groupcommit.Cost{Ops: 2, Bytes: 2*recordBytes + 4*store.MaxKeyBytes, Keys: 1}
 )
 
-const (
-	waiting int32 = iota
-	taken
-	abandoned
-)
+// recordBytes bounds a key of ours and the first line of a record, without names.
+const recordBytes = 256
 
-// Commit implements [store.Store].
-func (s *Store) Commit(ctx context.Context, tx store.Tx) (store.Revision, error) {
-	if err := tx.Validate(); err != nil {
-		return 0, err
+// costOf returns what a commit takes of an etcd transaction, at most.
+func costOf(tx store.Tx) groupcommit.Cost {
+	c := groupcommit.Cost{
+		Ops: 2, Bytes: 3*recordBytes + 4*len(tx.ID), Keys: len(tx.If) + len(tx.Put) + len(tx.Delete),
 	}
-	j := &job{kind: jobCommit, tx: tx.Clone(), done: make(chan struct{})}
-	if tx.ID != "" {
-		digest := tx.Digest()
-		j.digest = digest[:]
-	}
-	return s.hand(ctx, j)
-}
-
-// CompareAndSwap implements [store.KV].
-func (s *Store) CompareAndSwap(ctx context.Context, key string, old store.Revision, value []byte) (store.Revision, error) {
-	return s.Commit(ctx, store.SwapTx(key, old, value))
-}
-
-// Outcome implements [store.Store].
-func (s *Store) Outcome(ctx context.Context, txID string) (store.Revision, error) {
-	if err := store.CheckTxID(txID); err != nil {
-		return 0, err
-	}
-	return s.hand(ctx, &job{kind: jobOutcome, id: txID, done: make(chan struct{})})
-}
-
-// Raise implements [store.Raiser].
-func (s *Store) Raise(ctx context.Context, floor store.Revision) error {
-	return s.raise(ctx, floor, false)
-}
-
-// Lift implements [store.Lifter].
-func (s *Store) Lift(ctx context.Context, floor store.Revision) error {
-	return s.raise(ctx, floor, true)
-}
-
-func (s *Store) raise(ctx context.Context, floor store.Revision, over bool) error {
-	if floor > store.MaxRevision/2 {
-		return fmt.Errorf("store: raise to %d: %w: at most %d, so that there is room to go on", floor, store.ErrInvalid, store.MaxRevision/2)
-	}
-	_, err := s.hand(ctx, &job{kind: jobRaise, floor: floor, over: over, done: make(chan struct{})})
-	return err
-}
-
-// hand gives j to the writer and waits for its answer.
-func (s *Store) hand(ctx context.Context, j *job) (store.Revision, error) {
-	if err := s.enter(); err != nil {
-		return 0, err
-	}
-	defer s.leave()
-	if err := ctx.Err(); err != nil {
-		return 0, notBegun(err)
-	}
-	select {
-	case s.queue <- j:
-	case <-ctx.Done():
-		return 0, notBegun(ctx.Err())
-	}
-	select {
-	case <-j.done:
-		return j.revision, j.err
-	case <-ctx.Done():
-	}
-	if j.state.CompareAndSwap(waiting, abandoned) {
-		return 0, notBegun(ctx.Err())
-	}
-	select {
-	case <-j.done: // the answer is there, so there is no reason to forget it
-		return j.revision, j.err
-	default:
-		return 0, fmt.Errorf("%w: %w", store.ErrUnknownOutcome, ctx.Err())
-	}
-}
-
-func notBegun(err error) error {
-	return fmt.Errorf("store: not begun, nothing was written: %w", err)
-}
-
-// cost is what a job takes of an etcd transaction, at most.
-type cost struct {
-	ops, bytes int
-	keys       int // to read before
-}
-
-func (j *job) cost() cost {
-	const record = 256 // a key of ours and the first line of a record, without names
-	if j.kind != jobCommit {
-		return cost{ops: 2, bytes: 2*record + 4*store.MaxKeyBytes, keys: 1}
-	}
-	c := cost{ops: 2, bytes: 3*record + 4*len(j.tx.ID), keys: len(j.tx.If) + len(j.tx.Put) + len(j.tx.Delete)}
-	for _, w := range j.tx.Put {
+	for _, w := range tx.Put {
 		chunks := chunksOf(len(w.Value))
-		c.ops += 2 + chunks // the entry, its chunks, those of the entry before
-		c.bytes += 3*record + 4*len(w.Key) + chunks*record + len(w.Value)
+		c.Ops += 2 + chunks // the entry, its chunks, those of the entry before
+		c.Bytes += 3*recordBytes + 4*len(w.Key) + chunks*recordBytes + len(w.Value)
 		if chunks == 0 {
-			c.bytes += len(w.Value) // in the log, too
+			c.Bytes += len(w.Value) // in the log, too
 		}
 	}
-	for _, k := range j.tx.Delete {
-		c.ops += 2
-		c.bytes += record + 4*len(k)
+	for _, k := range tx.Delete {
+		c.Ops += 2
+		c.Bytes += recordBytes + 4*len(k)
 	}
 	return c
 }
 
-func (c cost) add(d cost) cost { return cost{c.ops + d.ops, c.bytes + d.bytes, c.keys + d.keys} }
-
-// fits reports whether that much goes into one etcd transaction.
-func (c cost) fits() bool { return c.ops <= usableOps && c.bytes <= maxRequest }
+// large reports whether p is a commit that does not go into one etcd transaction. Such a
+// one is alone in its group.
+func large(p *groupcommit.Plan) bool {
+	inOne := groupcommit.Cost{Ops: usableOps, Bytes: maxRequest}
+	return len(p.Changes) == 1 && !costOf(p.Changes[0].Tx).Within(inOne)
+}
 
 // writer is the only one of this process who writes. All its fields belong to
-// the goroutine in run.
+// the goroutine that makes turns.
 type writer struct {
-	s    *Store
-	next *job // taken from the queue, and too much for the group before
+	db *database
 
-	pending bool // a large commit may be on its way to its place
-	garbage bool // there may be records of changes that nobody is told any more
-	keep    retain.Window
+	snap   *snapshot       // of the last Read
+	base   map[string]meta // likewise: the entries that its group names; missing: absent
+	staged *stage          // of the commit that is tried again; nil: none
+
+	pending bool     // a large commit may be on its way to its place
+	garbage bool     // there may be records of changes that nobody is told any more
 	old     []moment // of etcd's revisions, oldest first, with compaction=everything
 }
+
+var _ groupcommit.Writer = (*writer)(nil)
 
 type moment struct {
 	at       time.Time
 	revision int64
 }
 
-// run serves the queue until it is closed.
-func (w *writer) run() {
-	tick := time.NewTicker(w.keep.Interval())
-	defer tick.Stop()
-	for open := true; open; {
-		var j *job
-		switch {
-		case w.next != nil:
-			j, w.next = w.next, nil
-		case w.keep.Due() || w.pending || w.garbage:
-			// Tidying happens when nobody waits; under load a part of it goes along.
-			select {
-			case <-tick.C:
-				w.ticked()
-			default:
-			}
-			select {
-			case j, open = <-w.s.queue:
-			default:
-				w.tidy()
-			}
-		default:
-			select {
-			case j, open = <-w.s.queue:
-			case <-tick.C:
-				w.ticked()
-			}
-		}
-		w.serve(w.collect(j))
-	}
-}
-
-func (w *writer) ticked() {
-	revision, logged := w.s.hub.State()
-	w.keep.Tick(time.Now(), revision, logged)
-	w.garbage = true // what others left, or what failed the last time
-}
-
-// collect takes j, unless it is nil, and whatever else is waiting and goes along
-// with it. What does not fit goes alone.
-func (w *writer) collect(j *job) []*job {
-	const maxKeys = 4 * getsPerRead
-	var group []*job
-	var sum cost
-	for j != nil {
-		if j.state.Load() == waiting {
-			c := sum.add(j.cost())
-			if len(group) > 0 && (!c.fits() || c.keys > maxKeys) {
-				w.next = j
-				break
-			}
-			group, sum = append(group, j), c
-			if !c.fits() {
-				break
-			}
-		}
-		select {
-		case j = <-w.s.queue: // nil if it is closed
-		default:
-			j = nil
-		}
-	}
-	return group
-}
-
 // patience is how long the writer tries to get an answer for a group.
-func (s *Store) patience() time.Duration {
-	return 2 * s.opts.Timeout * time.Duration(len(s.addr.endpoints)+1)
+func (db *database) patience() time.Duration {
+	return 2 * db.opts.Timeout * time.Duration(len(db.addr.endpoints)+1)
 }
 
-// serve commits group as one etcd transaction and answers. If the servers refuse
-// that, the jobs are tried one by one, so that one that they refuse fails alone.
-func (w *writer) serve(group []*job) {
-	if len(group) == 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), w.s.patience())
-	defer cancel()
-	p, jobs, err := w.attempt(ctx, group)
-	_, refused := errors.AsType[*refusedError](err)
-	switch {
-	case err == nil:
-		for i, j := range jobs {
-			j.revision, j.err = p.results[i].revision, p.results[i].err
-			close(j.done)
-		}
-	case errors.Is(err, store.ErrUnknownOutcome):
-		w.answerLost(jobs, p.results, err)
-	case refused && len(jobs) > 1:
-		for _, j := range jobs {
-			w.serve([]*job{j})
-		}
-	default:
-		for _, j := range jobs {
-			j.err = fmt.Errorf("store: commit to %s: nothing was written: %w", w.s.Name(), err)
-			close(j.done)
-		}
-	}
-}
-
-// answerLost answers a group of which nobody knows whether it was committed.
-// Who has no part in what it writes gets the answer all the same.
-func (w *writer) answerLost(jobs []*job, results []result, err error) {
-	for i, j := range jobs {
-		r := results[i]
-		switch {
-		case r.certain:
-			j.revision, j.err = r.revision, r.err
-		case j.kind == jobCommit && r.err != nil:
-			// What it met may not be there, but neither is it.
-			j.err = fmt.Errorf("store: commit to %s: nothing was written: %w", w.s.Name(), reasonOf(err))
-		case j.kind == jobOutcome:
-			j.err = fmt.Errorf("store: outcome of %q in %s: %w", j.id, w.s.Name(), reasonOf(err))
-		default:
-			j.err = fmt.Errorf("store: commit to %s: %w", w.s.Name(), err)
-		}
-		close(j.done)
-	}
-}
-
-// unknownError is why an outcome is unknown.
-type unknownError struct{ err error }
-
-func (e *unknownError) Error() string        { return store.ErrUnknownOutcome.Error() + ": " + plain(e.err) }
-func (e *unknownError) Is(target error) bool { return target == store.ErrUnknownOutcome }
-
-// reasonOf returns why an outcome is unknown, as an error that does not say so.
-func reasonOf(err error) error {
-	if u, ok := errors.AsType[*unknownError](err); ok {
-		return errors.New(plain(u.err))
-	}
-	return err
-}
+// unknown returns the error of a commit whose answer was lost because of why, which says
+// nothing to callers.
+func unknown(why error) error { return groupcommit.Unknown(errors.New(plain(why))) }
 
 // refusedError: the servers refused what was to be written; nothing was.
 type refusedError struct{ err error }
@@ -319,108 +89,113 @@ type refusedError struct{ err error }
 func (e *refusedError) Error() string { return plain(e.err) }
 func (e *refusedError) Unwrap() error { return e.err }
 
-// attempt decides group and commits it, as often as someone else was faster. It
-// returns the jobs that were not given up meanwhile, to which the plan belongs. An
-// error means that nothing was written, unless it matches
-// store.ErrUnknownOutcome; then the plan says what was tried.
-//
-// ctx is not any caller's: one caller's leaving must not fail the others.
-func (w *writer) attempt(ctx context.Context, group []*job) (*plan, []*job, error) {
-	var st *stage
-	claimed := false
-	for tries := 0; ; tries++ {
-		if tries > 2 {
-			// Others are faster: they must not all come back at once.
-			pause := time.Duration(min(tries, 10)) * 5 * time.Millisecond
-			if err := sleep(ctx, pause/2+rand.N(pause/2)); err != nil {
-				return nil, claim(group, &claimed), fmt.Errorf("others committed all the time for %v", w.s.patience())
-			}
+// Read implements [groupcommit.Writer]. It first moves a large commit to its place.
+func (w *writer) Read(ctx context.Context, ask groupcommit.Ask) (groupcommit.State, error) {
+	for {
+		snap, st, err := w.read(ctx, ask)
+		if err == nil && snap.head.Pending == nil {
+			w.snap = snap
+			return st, nil
 		}
-		snap, state, err := w.read(ctx, group)
+		if err == nil {
+			err = w.finish(ctx, snap)
+		}
 		if err != nil {
-			return nil, claim(group, &claimed), w.inTime(err)
+			return st, err
 		}
-		if snap.head.Pending != nil {
-			if err := w.finish(ctx, snap); err != nil {
-				return nil, claim(group, &claimed), w.inTime(err)
-			}
-			continue
-		}
-		// From here on a caller cannot give up without doubt.
-		group = claim(group, &claimed)
-		base := maps.Clone(state.entries)
-		p := decide(state, group, w.s.Name())
-		now := time.Now()
-		large := len(group) == 1 && !group[0].cost().fits() && p.writes()
-		p.head.By, p.head.Pending = randomName(), nil
-		if !large {
-			p.head.Compacted = w.keep.Next(snap.head.Compacted, len(group))
-			if p.head.Compacted != snap.head.Compacted {
-				// Telling less costs nothing here; what is deleted for it is swept in steps.
-				p.head.Compacted = w.keep.Skip(p.head.Compacted, store.MaxRevision)
-			}
-		}
-		if !p.writes() && p.head.Compacted == snap.head.Compacted {
-			w.keep.Committed(now, p.head.Revision, p.head.Compacted, p.head.Logged) // others may have written and pruned
-			return p, group, nil                                                    // nothing was written, and what was read is durable
-		}
-		for _, c := range p.changes {
-			c.by = p.head.By
-		}
-		var conditions []*pb.Compare
-		var ops []*pb.RequestOp
-		if large {
-			if st == nil || st.unfit(snap) {
-				if st, err = w.stage(ctx, snap, group[0]); err != nil {
-					return p, group, w.inTime(err)
-				}
-			}
-			st.tried = snap.mod
-			conditions, ops = st.conditions, st.ops
-			p.changes[0].by = st.by
-			p.head.Pending = &pending{Stage: st.name, Chunks: len(st.conditions), Absent: absentBits(group[0].tx.Delete, p.changes[0].deletes)}
-		} else {
-			ops = w.s.place(p, base, snap.head.Compacted)
-		}
-		applied, err := w.swap(ctx, snap, p, conditions, ops)
-		if err != nil {
-			return p, group, w.inTime(err)
-		}
-		if !applied {
-			continue
-		}
-		w.keep.Committed(time.Now(), p.head.Revision, p.head.Compacted, p.head.Logged)
-		w.garbage = w.garbage || p.head.Compacted != snap.head.Compacted
-		if p.writes() {
-			w.s.hub.Committed(p.before, p.head.Revision, p.head.Logged, p.keys())
-		}
-		w.pending = w.pending || large
-		return p, group, nil
 	}
 }
 
-// claim takes the jobs that were not given up, once.
-func claim(group []*job, claimed *bool) []*job {
-	if *claimed {
-		return group
+// Leave implements [groupcommit.Writer].
+func (w *writer) Leave() { w.staged = nil }
+
+// Write implements [groupcommit.Writer].
+func (w *writer) Write(ctx context.Context, p *groupcommit.Plan) error {
+	err := w.write(ctx, p)
+	if !errors.Is(err, errMoved) {
+		w.staged = nil
 	}
-	*claimed = true
-	return slices.DeleteFunc(group, func(j *job) bool {
-		return !j.state.CompareAndSwap(waiting, taken) && j.state.Load() != taken // which it is when it is tried again
-	})
+	return err
+}
+
+func (w *writer) write(ctx context.Context, p *groupcommit.Plan) error {
+	snap, large := w.snap, large(p)
+	if large {
+		p.Prune = p.Compacted
+	}
+	next := snap.head
+	next.Revision, next.Compacted, next.Logged, next.By = p.Revision, p.Prune, p.Logged, randomName()
+	var changes []*change
+	for _, c := range p.Changes {
+		changes = append(changes, &change{
+			revision: c.Revision, by: next.By, id: c.Tx.ID, digest: c.Digest,
+			puts: c.Tx.Put, deletes: c.Deletes, logged: c.Logged,
+		})
+	}
+	var conditions []*pb.Compare
+	var ops []*pb.RequestOp
+	if large {
+		tx := p.Changes[0].Tx
+		if w.staged == nil || w.staged.unfit(snap) {
+			st, err := w.stage(ctx, tx, p.Changes[0].Digest)
+			if err != nil {
+				return err
+			}
+			w.staged = st
+		}
+		st := w.staged
+		st.tried = snap.mod
+		conditions, ops = st.conditions, st.ops
+		changes[0].by = st.by
+		absent := absentBits(tx.Delete, p.Changes[0].Deletes)
+		next.Pending = &pending{Stage: st.name, Chunks: len(st.conditions), Absent: absent}
+	} else {
+		ops = w.db.place(changes, w.base, snap.head.Compacted)
+	}
+	applied, err := w.swap(ctx, snap, next, changes, conditions, ops)
+	if err != nil {
+		return err
+	}
+	if !applied {
+		return errMoved
+	}
+	w.garbage = w.garbage || p.Prune != p.Compacted
+	w.pending = w.pending || large
+	return nil
+}
+
+// Mend implements [groupcommit.Writer].
+func (w *writer) Mend(ctx context.Context, err error, tries int) error {
+	if errors.Is(err, errMoved) {
+		if tries <= 2 {
+			return nil
+		}
+		// Others are faster: they must not all come back at once.
+		pause := time.Duration(min(tries, 10)) * 5 * time.Millisecond
+		if sleep(ctx, pause/2+rand.N(pause/2)) == nil {
+			return nil
+		}
+		err = fmt.Errorf("others committed all the time for %v", w.db.patience())
+	}
+	w.staged = nil
+	err = w.inTime(err)
+	_, refused := errors.AsType[*refusedError](err)
+	err = fmt.Errorf("nothing was written: %w", err)
+	if refused {
+		return &groupcommit.RejectedError{Err: err}
+	}
+	return err
 }
 
 // inTime replaces a deadline of the writer's own, which a caller would take for
 // theirs.
 func (w *writer) inTime(err error) error {
-	if errors.Is(err, store.ErrUnknownOutcome) {
-		return err
-	}
 	if isAnswer(err, errNoSpace) {
-		return &store.RefusedError{Reason: store.NoSpace, Err: fmt.Errorf("%s: raise --quota-backend-bytes on the etcd servers, or compact and defragment them, and disarm the alarm", plain(err))}
+		return &store.RefusedError{Reason: store.NoSpace, Err: fmt.Errorf("%s: raise --quota-backend-bytes "+
+			"on the etcd servers, or compact and defragment them, and disarm the alarm", plain(err))}
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no etcd server answered within %v", w.s.patience())
+		return fmt.Errorf("no etcd server answered within %v", w.db.patience())
 	}
 	return err
 }
@@ -435,63 +210,56 @@ func sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// read reads what group is to be decided on.
-func (w *writer) read(ctx context.Context, group []*job) (snap *snapshot, st state, err error) {
-	var keys, ids []string
-	raise := false
-	for _, j := range group {
-		for _, c := range j.tx.If {
-			keys = append(keys, c.Key)
-		}
-		for _, p := range j.tx.Put {
-			keys = append(keys, p.Key)
-		}
-		keys = append(keys, j.tx.Delete...)
-		if id := j.tx.ID + j.id; id != "" { // a job has one of them
-			ids = append(ids, id)
-		}
-		raise = raise || j.kind == jobRaise
-	}
+// read reads what a group is to be decided on, and its entries as they are into w.base;
+// none of that if a large commit is pending.
+func (w *writer) read(ctx context.Context, ask groupcommit.Ask) (snap *snapshot, st groupcommit.State, err error) {
+	keys := slices.Concat(ask.Keys, ask.Puts)
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	slices.Sort(ids)
-	ids = slices.Compact(ids)
-	err = w.s.gone(w.s.dialer.ask(ctx, func(ctx context.Context, x *session) error {
+	err = w.db.gone(w.db.dialer.ask(ctx, func(ctx context.Context, x *session) error {
 		var gets []*pb.RangeRequest
-		for _, id := range ids {
-			gets = append(gets, &pb.RangeRequest{Key: w.s.key(idPrefix + id)})
+		for _, id := range ask.IDs {
+			gets = append(gets, &pb.RangeRequest{Key: w.db.key(idPrefix + id)})
 		}
-		if raise {
-			some := w.s.under(entryPrefix)
+		if ask.Some {
+			some := w.db.under(entryPrefix)
 			some.Limit, some.KeysOnly = 1, true
 			gets = append(gets, some)
 		}
 		for _, k := range keys {
-			gets = append(gets, &pb.RangeRequest{Key: w.s.key(entryPrefix + k)})
+			gets = append(gets, &pb.RangeRequest{Key: w.db.key(entryPrefix + k)})
 		}
 		var found []*pb.RangeResponse
 		var err error
-		if snap, found, err = w.s.look(ctx, x, gets...); err != nil || snap.head.Pending != nil {
+		if snap, found, err = w.db.look(ctx, x, gets...); err != nil || snap.head.Pending != nil {
 			return err
 		}
-		st = state{head: snap.head, entries: map[string]meta{}, outcomes: map[string]outcome{}}
-		for i, id := range ids {
+		st = groupcommit.State{
+			Revision: snap.head.Revision, Compacted: snap.head.Compacted, Logged: snap.head.Logged,
+			Versions: map[string]store.Revision{}, Outcomes: map[string]groupcommit.Outcome{},
+			// Telling less costs nothing here; what is deleted for it is swept in steps.
+			Oldest: store.MaxRevision,
+		}
+		w.base = map[string]meta{}
+		for i, id := range ask.IDs {
 			if len(found[i].Kvs) > 0 {
-				if st.outcomes[id], err = decodeOutcome(id, found[i].Kvs[0].Value); err != nil {
+				if st.Outcomes[id], err = decodeOutcome(id, found[i].Kvs[0].Value); err != nil {
 					return err
 				}
 			}
 		}
-		found = found[len(ids):]
-		if raise {
-			st.some = len(found[0].Kvs) > 0
+		found = found[len(ask.IDs):]
+		if ask.Some {
+			st.Some = len(found[0].Kvs) > 0
 			found = found[1:]
 		}
 		for i, k := range keys {
 			if len(found[i].Kvs) > 0 {
-				if st.entries[k], _, err = decodeEntry(k, found[i].Kvs[0].Value); err != nil {
+				m, _, err := decodeEntry(k, found[i].Kvs[0].Value)
+				if err != nil {
 					return err
 				}
+				w.base[k], st.Versions[k] = m, m.Version
 			}
 		}
 		return nil
@@ -504,29 +272,31 @@ func putOp(key, value []byte) *pb.RequestOp {
 }
 
 func deleteOp(key, end []byte) *pb.RequestOp {
-	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: key, RangeEnd: end}}}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{
+		RequestDeleteRange: &pb.DeleteRangeRequest{Key: key, RangeEnd: end},
+	}}
 }
 
 // deleteBlob deletes the value of a put that stands apart.
-func (s *Store) deleteBlob(r store.Revision, put int) *pb.RequestOp {
+func (db *database) deleteBlob(r store.Revision, put int) *pb.RequestOp {
 	p := blobRange(r, put)
-	return deleteOp(s.key(p), s.key(store.PrefixEnd(p)))
+	return deleteOp(db.key(p), db.key(store.PrefixEnd(p)))
 }
 
 // putValue returns what puts the chunks of a value that stands apart; nothing for
 // others.
-func (s *Store) putValue(r store.Revision, put int, value []byte) (ops []*pb.RequestOp) {
+func (db *database) putValue(r store.Revision, put int, value []byte) (ops []*pb.RequestOp) {
 	for i := range chunksOf(len(value)) {
-		ops = append(ops, putOp(s.key(blobKey(r, put, i)), value[i*chunkBytes:min(len(value), (i+1)*chunkBytes)]))
+		ops = append(ops, putOp(db.key(blobKey(r, put, i)), value[i*chunkBytes:min(len(value), (i+1)*chunkBytes)]))
 	}
 	return ops
 }
 
-// place returns what puts the changes of p where they belong. base holds the
-// entries as they were before, and compacted is up to where the log of the head
-// before is not told any more: a value that stands apart goes along with the
-// last that needs it, the entry or the log.
-func (s *Store) place(p *plan, base map[string]meta, compacted store.Revision) (ops []*pb.RequestOp) {
+// place returns what puts changes where they belong. base holds the entries as they
+// were before, and compacted is up to where the log of the head before is not told any
+// more: a value that stands apart goes along with the last that needs it, the entry or
+// the log.
+func (db *database) place(changes []*change, base map[string]meta, compacted store.Revision) (ops []*pb.RequestOp) {
 	type final struct {
 		c   *change
 		put int // -1: deleted
@@ -539,13 +309,13 @@ func (s *Store) place(p *plan, base map[string]meta, compacted store.Revision) (
 		}
 		ends[key] = f
 	}
-	for _, c := range p.changes {
-		ops = append(ops, putOp(s.key(logKey(c.revision, 0)), c.parts(false)[0]))
+	for _, c := range changes {
+		ops = append(ops, putOp(db.key(logKey(c.revision, 0)), c.parts(false)[0]))
 		if c.id != "" {
-			ops = append(ops, putOp(s.key(idPrefix+c.id), encodeOutcome(c.revision, c.digest)))
+			ops = append(ops, putOp(db.key(idPrefix+c.id), encodeOutcome(c.revision, c.digest)))
 		}
 		for i, w := range c.puts {
-			ops = append(ops, s.putValue(c.revision, i, w.Value)...)
+			ops = append(ops, db.putValue(c.revision, i, w.Value)...)
 			end(w.Key, final{c, i})
 		}
 		for _, k := range c.deletes {
@@ -556,44 +326,52 @@ func (s *Store) place(p *plan, base map[string]meta, compacted store.Revision) (
 		f, before := ends[key], base[key]
 		switch {
 		case f.put >= 0:
-			ops = append(ops, putOp(s.key(entryPrefix+key), encodeEntry(f.c.revision, f.put, f.c.puts[f.put].Value)))
+			ops = append(ops, putOp(db.key(entryPrefix+key), encodeEntry(f.c.revision, f.put, f.c.puts[f.put].Value)))
 		case before.Version != 0:
-			ops = append(ops, deleteOp(s.key(entryPrefix+key), nil))
+			ops = append(ops, deleteOp(db.key(entryPrefix+key), nil))
 		}
 		if before.Chunks > 0 && before.Version <= compacted {
-			ops = append(ops, s.deleteBlob(before.Version, before.Put))
+			ops = append(ops, db.deleteBlob(before.Version, before.Put))
 		}
 	}
 	return ops
 }
 
 // still returns the conditions that the head is the very one of snap.
-func (s *Store) still(snap *snapshot) []*pb.Compare {
+func (db *database) still(snap *snapshot) []*pb.Compare {
 	return []*pb.Compare{
-		{Target: pb.Compare_MOD, Result: pb.Compare_EQUAL, Key: s.key(headKey), TargetUnion: &pb.Compare_ModRevision{ModRevision: snap.mod}},
+		{
+			Target: pb.Compare_MOD, Result: pb.Compare_EQUAL, Key: db.key(headKey),
+			TargetUnion: &pb.Compare_ModRevision{ModRevision: snap.mod},
+		},
 		// In an etcd that was set back, revisions come again; this name does not.
-		{Target: pb.Compare_VALUE, Result: pb.Compare_EQUAL, Key: s.key(headKey), TargetUnion: &pb.Compare_Value{Value: snap.raw}},
+		{
+			Target: pb.Compare_VALUE, Result: pb.Compare_EQUAL, Key: db.key(headKey),
+			TargetUnion: &pb.Compare_Value{Value: snap.raw},
+		},
 	}
 }
 
-// swap replaces the head of snap by that of p, along with ops. It reports false if
-// someone else was faster, and nothing was written. An error that does not match
+// swap replaces the head of snap by next, along with ops that place changes. It reports
+// false if someone else was faster, and nothing was written. An error that does not match
 // store.ErrUnknownOutcome means that nothing was written, either.
-func (w *writer) swap(ctx context.Context, snap *snapshot, p *plan, conditions []*pb.Compare, ops []*pb.RequestOp) (bool, error) {
-	x, err := w.s.dialer.session(ctx)
+func (w *writer) swap(
+	ctx context.Context, snap *snapshot, next head, changes []*change, conditions []*pb.Compare, ops []*pb.RequestOp,
+) (bool, error) {
+	x, err := w.db.dialer.session(ctx)
 	if err != nil {
 		return false, err
 	}
-	raw := encodeHead(p.head)
+	raw := encodeHead(next)
 	answer, err := x.txn(ctx, &pb.TxnRequest{
-		Compare: append(w.s.still(snap), conditions...),
-		Success: append([]*pb.RequestOp{putOp(w.s.key(headKey), raw)}, ops...),
+		Compare: append(w.db.still(snap), conditions...),
+		Success: append([]*pb.RequestOp{putOp(w.db.key(headKey), raw)}, ops...),
 	})
 	switch {
 	case err == nil:
 		return answer.Succeeded, nil
 	case status.Code(err) == codes.Unauthenticated, isAnswer(err, errOldAuth):
-		w.s.dialer.giveUp(x) // log in again
+		w.db.dialer.giveUp(x) // log in again
 		return false, nil
 	case status.Code(err) == codes.PermissionDenied:
 		return false, &refusedError{&store.RefusedError{Reason: store.Forbidden, Err: typed(err)}}
@@ -601,32 +379,34 @@ func (w *writer) swap(ctx context.Context, snap *snapshot, p *plan, conditions [
 		return false, &refusedError{typed(err)}
 	}
 	if !isAnswer(err, errNoSpace) {
-		w.s.dialer.giveUp(x)
+		w.db.dialer.giveUp(x)
 	}
-	return w.settle(ctx, snap, p, raw, err)
+	return w.settle(ctx, snap, changes, raw, err)
 }
 
 // settle finds out whether a swap took place whose answer was lost, or says that
 // the space is used up: then it may have taken place all the same. While the head
 // is the old one, the swap may still be on its way; so the head is replaced by one
 // that says the same, and it cannot arrive any more.
-func (w *writer) settle(ctx context.Context, snap *snapshot, p *plan, raw []byte, why error) (bool, error) {
+func (w *writer) settle(
+	ctx context.Context, snap *snapshot, changes []*change, raw []byte, why error,
+) (bool, error) {
 	full := isAnswer(why, errNoSpace)
 	for tries := 0; ; tries++ {
 		if tries > 0 {
 			if err := sleep(ctx, time.Duration(20+rand.N(60))*time.Millisecond); err != nil {
-				return false, &unknownError{why}
+				return false, unknown(why)
 			}
 		}
 		var now *snapshot
 		var happened, gone bool
-		err := w.s.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
+		err := w.db.dialer.ask(ctx, func(ctx context.Context, x *session) (err error) {
 			var gets []*pb.RangeRequest
-			if len(p.changes) > 0 {
-				gets = append(gets, &pb.RangeRequest{Key: w.s.key(logKey(p.changes[0].revision, 0))})
+			if len(changes) > 0 {
+				gets = append(gets, &pb.RangeRequest{Key: w.db.key(logKey(changes[0].revision, 0))})
 			}
 			var found []*pb.RangeResponse
-			if now, found, err = w.s.look(ctx, x, gets...); err != nil {
+			if now, found, err = w.db.look(ctx, x, gets...); err != nil {
 				return err
 			}
 			happened, gone = bytes.Equal(now.raw, raw), false
@@ -634,13 +414,13 @@ func (w *writer) settle(ctx context.Context, snap *snapshot, p *plan, raw []byte
 				return nil
 			}
 			if len(found[0].Kvs) > 0 {
-				record, _, err := decodePart(logKey(p.changes[0].revision, 0), found[0].Kvs[0].Value)
+				record, _, err := decodePart(logKey(changes[0].revision, 0), found[0].Kvs[0].Value)
 				if err != nil {
 					return err
 				}
-				happened = record.By == p.changes[0].by
+				happened = record.By == changes[0].by
 			} else {
-				gone = now.head.Compacted >= p.changes[0].revision
+				gone = now.head.Compacted >= changes[0].revision
 			}
 			return nil
 		})
@@ -650,7 +430,7 @@ func (w *writer) settle(ctx context.Context, snap *snapshot, p *plan, raw []byte
 		case happened:
 			return true, nil
 		case gone:
-			return false, &unknownError{why}
+			return false, unknown(why)
 		case now.mod != snap.mod || !bytes.Equal(now.raw, snap.raw):
 			return false, nil // of a head that is no more, it cannot happen
 		case full:
@@ -658,9 +438,13 @@ func (w *writer) settle(ctx context.Context, snap *snapshot, p *plan, raw []byte
 		}
 		same := snap.head
 		same.By = randomName()
-		if x, err := w.s.dialer.session(ctx); err == nil {
-			if _, err := x.txn(ctx, &pb.TxnRequest{Compare: w.s.still(snap), Success: []*pb.RequestOp{putOp(w.s.key(headKey), encodeHead(same))}}); err != nil && elsewhere(err) {
-				w.s.dialer.giveUp(x)
+		if x, err := w.db.dialer.session(ctx); err == nil {
+			_, err := x.txn(ctx, &pb.TxnRequest{
+				Compare: w.db.still(snap),
+				Success: []*pb.RequestOp{putOp(w.db.key(headKey), encodeHead(same))},
+			})
+			if err != nil && elsewhere(err) {
+				w.db.dialer.giveUp(x)
 			}
 		}
 		// What came of it shows in the next read.
