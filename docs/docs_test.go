@@ -260,7 +260,7 @@ func TestCommands(t *testing.T) {
 			if problem != "" {
 				t.Errorf("%s:%d: fealty%s: %s", p.path, c.line, c.text, problem)
 			}
-			// What stands in a command line is read by every user of the machine.
+			// A command line is read by every user of the machine.
 			if m := tokenArgument.FindString(c.text); m != "" {
 				t.Errorf("%s:%d: fealty%s: a token as an argument: use --token-file, or - for standard input", p.path, c.line, c.text)
 			}

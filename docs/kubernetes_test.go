@@ -143,7 +143,7 @@ func kubernetesObjects(t *testing.T) map[string]kubernetesObject {
 	return out
 }
 
-// What the manifests for Kubernetes say is what the binary does, and what
+// The manifests for Kubernetes say what the binary does, and what
 // docs/how-to/run-on-kubernetes.md promises.
 func TestKubernetesManifests(t *testing.T) {
 	objects := kubernetesObjects(t)

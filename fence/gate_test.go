@@ -127,7 +127,7 @@ func TestGivenUpAndFailed(t *testing.T) {
 		if err := g.Do(ctx, p.claim("m", 2), never); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("while another acts: %v", err)
 		}
-		// Whose context is over does not act, though nobody else has the turn.
+		// A caller whose context is over does not act, though nobody else has the turn.
 		for i := range 50 {
 			if err := g.Do(ctx, p.claim(fmt.Sprint("free-", i), uint64(10+i)), never); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("with a context that is over: %v", err)

@@ -98,9 +98,9 @@ const (
 
 // Ledger is what a receiver remembers, in memory. It may be used by several goroutines.
 //
-// It forgets with its process, and a receiver that forgot admits a zombie. Whoever keeps
-// it on disk saves the [Change] of Check before Set, and before the attempt acts: package
-// fence/durable does.
+// It forgets with its process, and a receiver that forgot admits a zombie. A caller that
+// keeps it on disk saves the [Change] of Check before Set, and before the attempt acts:
+// package fence/durable does.
 type Ledger struct {
 	options LedgerOptions
 	seed    maphash.Seed

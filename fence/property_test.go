@@ -39,9 +39,9 @@ type flight struct {
 // domains of the resources of these courses; "" is none.
 var domains = map[string]string{"d-1": "d", "d-2": "d", "e-1": "e", "alone": ""}
 
-// Whatever comes in whatever order, however processes are started, copied and granted
-// anew, domains move, resources go, and the receiver starts again: nothing is applied that
-// I6 forbids, and what is promised holds for all that comes after it (I7). And what the
+// Anything may come in any order, however processes are started, copied and granted anew,
+// domains move, resources go, and the receiver starts again: nothing is applied that I6
+// forbids, and what is promised holds for all that comes after it (I7). And what the
 // newest process of the owner sends first is admitted, so that nobody honest is fenced.
 func TestNothingStaleIsApplied(t *testing.T) {
 	signs := newAuthority(t)

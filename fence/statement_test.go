@@ -385,7 +385,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add("cluster test.example\nauthority-epoch 1\nkind shard-plan\nversion 1\nsha256 " +
 		strings.Repeat("0a", 32) + "\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		// Whatever was signed reads as one spelling alone.
+		// Everything signed reads as one spelling alone.
 		payload := text
 		v, err := a.OpenGrant(signed(a.key, fence.TypeGrant, payload))
 		if grant, ok := v.Get(); ok != (err == nil) || ok && must(grant.Sign(a.key)) != signed(a.key,

@@ -150,8 +150,8 @@ func (s *service) domainOf(ctx context.Context, m mutation) (string, error) {
 	case err != nil:
 		return "", s.answer(ctx, err)
 	case is.Domain != m.GetDomain():
-		// Under the ownership of another domain nothing is compared with this one's. Who can
-		// call can list machines, and learns nothing.
+		// Under the ownership of another domain nothing is compared with this one's. Every
+		// caller can list machines, and learns nothing.
 		return "", detailed(codes.InvalidArgument, "refused by the fence: "+string(fence.ReasonDomain),
 			fencegrpc.ErrorDomain,
 			string(fence.ReasonDomain))

@@ -265,10 +265,10 @@ func copiedBefore(s *stage, dir string, before *durable.Epoch) (zombie, live *fe
 	return s.begin("a", elsewhere, 0, durable.OpenEpoch).Sender(), live
 }
 
-// Whatever makes a zombie, and whatever it tries, with and without a move of its domain to
-// another shard: it changes nothing, it hears that it is not in charge, and the provider tells
-// of it; of a clone there is an alarm. It never acted on the machine that it tries, so that no mark
-// of that pair helps.
+// For all that makes a zombie, and all that it tries, with and without a move of its domain to
+// another shard: it changes nothing, it hears that it is not in charge, and the provider tells of
+// it; of a clone there is an alarm. It never acted on the machine that it tries, so that no mark of
+// that pair helps.
 func TestZombies(t *testing.T) {
 	t.Parallel()
 	for _, cause := range causes {

@@ -169,7 +169,7 @@ func TestDomainMove(t *testing.T) {
 		t.Errorf("what became of both: %s", out)
 	}
 
-	// What both shards decided is in the audit log of the cluster.
+	// The decisions of both shards are in the audit log of the cluster.
 	decided := func(shard string, least int) {
 		t.Helper()
 		f.until(shard+"'s decisions are in the log", func(out string) bool {
@@ -216,7 +216,7 @@ func TestDomainMove(t *testing.T) {
 		t.Errorf("a start that was told to end began %d lives", now-lives)
 	}
 
-	// What was decided while no coordinator was there is in the log once there is one.
+	// Decisions made while no coordinator was there are in the log once there is one.
 	if err := silent.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -247,8 +247,8 @@ func (f *fleet) kill(name string) {
 	f.runs[name] = nil
 }
 
-// leads returns who leads, by the store, and the term. What stands before the record
-// is a code that only coordinators can check; here it is only read.
+// leads returns who leads, by the store, and the term. Before the record stands a code
+// that only coordinators can check; here it is only read.
 func leads(t *testing.T, st store.Store) (name string, term store.Revision) {
 	t.Helper()
 	e, err := st.Get(t.Context(), "leader/term")

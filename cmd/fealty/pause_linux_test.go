@@ -110,7 +110,7 @@ func wantBeatsInForce(t *testing.T, st store.Store, term store.Revision) {
 		}
 		wrote := map[string]string{} // the nonces
 		for _, e := range change.Put {
-			// What stands before the record is a code that only coordinators can check.
+			// Before the record stands a code that only coordinators can check.
 			var r struct {
 				Nonce string `json:"nonce"`
 			}

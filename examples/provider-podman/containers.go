@@ -53,8 +53,8 @@ type fleet struct {
 }
 
 // begin goes on with what was under way when the provider ended, and looks for more of it until ctx
-// ends: a podman that a killed provider left at work may make a container later. What is begun goes
-// on to its end; wait for work.
+// ends: a podman that a killed provider left at work may make a container later. Work that is begun
+// goes on to its end; wait for work.
 func (f *fleet) begin(ctx context.Context) error {
 	f.over, f.failed, f.turns = ctx, make(map[string]string), make(map[string]*sync.Mutex)
 	machines, err := f.containers(ctx, "")

@@ -21,7 +21,7 @@ const (
 	labelPriority  = "io.fealty.priority"
 )
 
-// What an order asks for.
+// The machine that an order asks for.
 const (
 	verbCreate    = "create"
 	verbConfigure = "configure"

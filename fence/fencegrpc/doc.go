@@ -72,9 +72,9 @@ func (e *RefusedError) GRPCStatus() *status.Status { return status.Convert(e.err
 // Is reports what a refusal matches.
 func (e *RefusedError) Is(target error) bool { return e.Reason.Matches(target) }
 
-// heard returns the error of a fenced call, with its reason if it is a refusal. Whoever
-// answers FAILED_PRECONDITION and does not say why has fenced the sender: to go on acting
-// would be the worse mistake.
+// heard returns the error of a fenced call, with its reason if it is a refusal. A
+// receiver that answers FAILED_PRECONDITION and does not say why has fenced the sender:
+// to go on acting would be the worse mistake.
 func heard(err error) error {
 	s, ok := status.FromError(err)
 	if err == nil || !ok {

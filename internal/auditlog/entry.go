@@ -2,9 +2,9 @@
 // altered unnoticed: how entries are chained, what a checkpoint says, and what is wrong
 // with a log that somebody shows.
 //
-// Whoever writes chains its own entries: each names the hash of the one before it, and no
-// two writers share a chain. A process has one chain for each transaction that is under way
-// at once, so that no entry waits for another: a [Writer] gives an entry its place when its
+// Each writer chains its own entries: each names the hash of the one before it, and no two
+// writers share a chain. A process has one chain for each transaction that is under way at
+// once, so that no entry waits for another: a [Writer] gives an entry its place when its
 // transaction is about to be committed, and takes the place back if that was not applied. So
 // a chain has no gap, whatever fails.
 //

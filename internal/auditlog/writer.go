@@ -14,8 +14,8 @@ import (
 
 // Limits of a writer's chains.
 const (
-	// MaxLanes bounds the chains that one writer adds to at once. Whoever needs one more
-	// waits until one of these transactions is over.
+	// MaxLanes bounds the chains that one writer adds to at once. A caller that needs
+	// one more waits until one of these transactions is over.
 	MaxLanes = 256
 	// MaxChainAge is how long after its start a chain gets entries. So what may still grow is
 	// found among the youngest.

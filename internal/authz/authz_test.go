@@ -205,7 +205,7 @@ func TestEveryMessageOfAStreamIsBound(t *testing.T) {
 	}
 }
 
-// Whatever a handler does with the refusal, the stream is over.
+// The handler may do with the refusal as it likes: the stream is over.
 func TestRefusalOfAMessageIsFinal(t *testing.T) {
 	h := newHarness(t)
 	m, peer := connect(t, h, identity.Shard)
@@ -355,7 +355,7 @@ func TestClusterIsAskedOnEveryCall(t *testing.T) {
 	}
 }
 
-// What a refused caller is told is made of what it showed itself.
+// A refused caller is told only of what it showed itself.
 func TestRefusalTellsNothing(t *testing.T) {
 	h := newHarness(t)
 	m, peer := connect(t, h, identity.Data)

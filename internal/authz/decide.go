@@ -112,7 +112,7 @@ func admitsLocally(rule Rule, self Self, peer identity.Peer) bool {
 }
 
 // bound reports whether a caller that decideCaller allowed must name itself in
-// each message. Who passed as the machine's own user has no name.
+// each message. A caller that passed as the machine's own user has no name.
 func bound(rule Rule, self Self, peer identity.Peer) bool {
 	return rule.Bind != "" && !rule.Open && !admitsLocally(rule, self, peer)
 }

@@ -88,7 +88,7 @@ func TestTableOfTheAPI(t *testing.T) {
 	if !slices.IsSortedFunc(rows, func(a, b Rule) int { return strings.Compare(a.Method, b.Method) }) {
 		t.Error("rows are not sorted")
 	}
-	// What is open to strangers grows by decision, not by accident.
+	// The set of methods open to strangers grows by decision, not by accident.
 	var open []string
 	for _, r := range rows {
 		if r.Open {

@@ -1,11 +1,11 @@
 // Package backup is the file that a cluster can be restored from: all that is to
 // survive of its store at one revision, encrypted to the owners of the seed.
 //
-// What is promised:
+// The promises:
 //
-//   - A file is read whole or refused by name. Whoever has the private key of one of
-//     its recipients reads it; nobody alters or cuts it unnoticed; and who knows the
-//     cluster's transaction key tells that a coordinator of it wrote it.
+//   - A file is read whole or refused by name. The private key of one of its
+//     recipients reads it; nobody alters or cuts it unnoticed; and somebody who
+//     knows the cluster's transaction key tells that a coordinator of it wrote it.
 //   - It holds nothing that counts for the time of the backup alone: no leader, no
 //     replica, no recovery, no join token, no sealed mesh CA key. See [Kept].
 //   - Its history verifies from genesis to head. [Check] replays it.
@@ -80,7 +80,7 @@ const (
 
 const trailerBytes = 8 + 3*sha256.Size + ed25519.SignatureSize
 
-// What is wrong with a file: an error of this package matches one of them.
+// Faults of a file: an error of this package matches one of them.
 var (
 	// ErrNotBackup: the file is of another kind.
 	ErrNotBackup = errors.New("it is no backup")
@@ -536,8 +536,8 @@ func (b *Reader) Trailer() (t Trailer, ok bool) { return b.trailer, b.ended }
 type Contents struct {
 	Header  Header
 	Trailer Trailer
-	// History is that of the cluster up to the backup, verified. Who the transaction key
-	// is that all of it hangs on is for the reader to know.
+	// History is that of the cluster up to the backup, verified. All of it hangs on the
+	// transaction key, and the reader has to know whose that is.
 	History *history.Verified
 	// Families are the numbers of entries by the first
 	// part of their key.

@@ -89,8 +89,8 @@ func PlanInPlace(ctx context.Context, st store.Store, now time.Time, above func(
 	plan := &Intent{InPlace: true, Whole: true, Reason: reason, At: now.UTC().Truncate(time.Second)}
 	plan.Header = s.Intent.Header
 	plan.Header.CreatedAt, plan.Header.Release = plan.At, release
-	// Nobody knows how much was lost. What a busy store commits in an hour is passed in any
-	// case, and what was seen as far as a year of that.
+	// Nobody knows how much was lost. The new number passes an hour of commits of a busy
+	// store in any case, and what was seen as far as a year of that.
 	floor := max(uint64(max(now.Unix(), 0)), uint64(l.Revision)+inPlaceRoom, min(uint64(seen)+inPlaceRoom, uint64(l.Revision)+365*24*inPlaceRoom))
 	plan.Index, plan.AuthorityEpoch = max(s.Head.Index+1, uint64(max(now.Unix(), 0))), max(s.Head.AuthorityEpoch+1, uint64(max(now.Unix(), 0)))
 	plan.Floor = store.Revision(max(floor, plan.AuthorityEpoch))

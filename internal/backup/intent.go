@@ -162,8 +162,8 @@ func Plan(c *Contents, now time.Time, reason string) (*Intent, error) {
 	}, nil
 }
 
-// Ahead reports whether a clock of i is above that of plan, which is of now. Who begins
-// a restore has no such intent: clocks that run away are never caught again.
+// Ahead reports whether a clock of i is above that of plan, which is of now. A restore
+// that just begins has no such intent: clocks that run away are never caught again.
 func (i *Intent) Ahead(plan *Intent) bool {
 	return i.Index > plan.Index || i.AuthorityEpoch > plan.AuthorityEpoch || i.Floor > plan.Floor
 }

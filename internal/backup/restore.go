@@ -138,8 +138,8 @@ func (w *restoring) commit(ctx context.Context, tx store.Tx) (store.Revision, er
 	}
 }
 
-// fill writes the entries, all but the head. What an earlier try wrote is written
-// again, as it is.
+// fill writes the entries, all but the head. Records that an earlier try wrote are
+// written again, as they are.
 func (w *restoring) fill(ctx context.Context, r *Reader) error {
 	for e, err := range r.Entries() {
 		if err != nil {

@@ -125,7 +125,8 @@ func TestRestoreCutOff(t *testing.T) {
 			if visible := headErr == nil; visible != (point == "restore.after-head") {
 				t.Errorf("a history is there: %v", visible)
 			}
-			// Whoever goes on plans for later, and the first plan stays where there is one.
+			// A restore that goes on plans for later, and the first plan stays where there
+			// is one.
 			again, r := c.plan(t, file)
 			if point != "restore.after-raise" {
 				again.Index += 1000

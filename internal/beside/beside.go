@@ -151,7 +151,7 @@ func (a *Agent) Look() {
 	}
 }
 
-// adopt puts what was found into use. Whom the member believes comes first: a ban must take
+// adopt puts what was found into use. The trust of the member comes first: a ban must take
 // effect also when the identity is of no use any more.
 func (a *Agent) adopt(found look) error {
 	if found.bundle.Cluster() != a.id.Cluster() {

@@ -242,8 +242,8 @@ func FuzzParseCSR(f *testing.F) {
 			}
 			return
 		}
-		// What passes is exactly a key and a proof that the sender has it, so a
-		// leaf for it can be issued and nothing else can be read from it.
+		// Only a key and a proof that the sender has it pass, so a leaf for it can
+		// be issued and nothing else can be read from it.
 		csr, err := x509.ParseCertificateRequest(der)
 		if err != nil || csr.CheckSignature() != nil || len(csr.Subject.Names)+len(csr.Extensions) != 0 || !bytes.HasSuffix(csr.RawTBSCertificateRequest, []byte{0xa0, 0}) {
 			t.Fatalf("accepted %x: %v", der, err)

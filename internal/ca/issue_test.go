@@ -234,7 +234,7 @@ func TestLoadMeshCARefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Whoever had the root's key once could have signed these.
+	// A former holder of the root's key could have signed these.
 	signed := func(edit func(*x509.Certificate)) []byte {
 		template := *mesh.Certificate()
 		edit(&template)
@@ -342,8 +342,8 @@ func TestIssue(t *testing.T) {
 	}
 }
 
-// Whatever is asked for, and whenever: a leaf is in date when it is issued, lives
-// no longer than asked, and never outlives its issuer.
+// For any request, at any time: a leaf is in date when it is issued, lives no
+// longer than asked, and never outlives its issuer.
 func TestIssueTimes(t *testing.T) {
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	mesh, _ := newMesh(t, start)

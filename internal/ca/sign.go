@@ -12,7 +12,7 @@
 //     coordinator that derives the key makes the same bytes.
 //   - No certificate outlives its issuer's.
 //
-// Who may have which certificate is decided elsewhere. The package does no I/O and
+// Other packages decide who may have which certificate. The package does no I/O and
 // reads no clock: callers pass the time.
 package ca
 

@@ -52,7 +52,7 @@ func (c *Compiler) ChangesSince(old *Compiler) *Changes {
 				ch.assigned = append(ch.assigned, s.Base())
 			}
 			if s.Expose != nil {
-				// Whatever their roles: that a service leaves them out is reported.
+				// For any roles: that a service leaves them out is reported.
 				ch.exposed = append(ch.exposed, config.Common{Organization: s.Organization})
 			}
 			for _, path := range s.Members {

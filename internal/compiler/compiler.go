@@ -1,8 +1,8 @@
 // Package compiler makes of a cluster's config what each member may see of it.
 //
-// What a member sees is a function of its roles and organizations alone, but for
-// the services that are placed on it by name. So contents are made for a [Group],
-// which is all members with exactly the same roles and organizations, and one, the
+// A member's view is a function of its roles and organizations alone, but for the
+// services that are placed on it by name. So contents are made for a [Group], which
+// is all members with exactly the same roles and organizations, and one, the
 // service_assignment, for a [Member].
 //
 // A record is for a group that has its organization, if it has one, and at least
@@ -11,12 +11,12 @@
 // to those that share an organization with the member that it names, or if that
 // serves none. Nothing else gets into a content: that is all of I12.
 //
-// What the trust bundle revokes by name is left out, as each member leaves it out by
-// itself too. A role that is revoked for a member takes from its assignment; what its
-// group gets is the group's.
+// Records that the trust bundle revokes by name are left out, as each member leaves
+// them out by itself too. A role that is revoked for a member takes from its
+// assignment; what its group gets is the group's.
 //
-// What a record asks for and does not get is left out, and returned as [Removed]:
-// one bad record costs itself and holds up no other.
+// A record's wish that is not granted is left out, and returned as [Removed]: one
+// bad record costs itself and holds up no other.
 //
 // The package does no I/O, reads no clock and keeps no state but caches: equal
 // inputs give equal contents, to the byte.
@@ -238,8 +238,8 @@ func (s *subject) remove(r config.Record, reason Reason, detail string) {
 	s.removed = append(s.removed, Removed{s.scope, config.KeyOf(r), reason, detail})
 }
 
-// takes reports whether a record goes into a section of the content. What names
-// one of the group's roles asks for it, and is told if that role may not have it.
+// takes reports whether a record goes into a section of the content. A record that
+// names one of the group's roles asks for it, and is told if that role may not have it.
 func (s *subject) takes(r config.Record, section string) bool {
 	return s.group.has(r.Base()) && s.holds(r, r.Base().Roles, section)
 }
@@ -267,7 +267,7 @@ func (c *Compiler) peerDirectory(s *subject) *snapshot.PeerDirectory {
 		case reason != "":
 			s.remove(p, reason, detail)
 		case len(m.Organizations) > 0 && !overlap(m.Organizations, s.group.Organizations):
-			// It serves others alone. Who asks for all to see it gets that from those that may.
+			// It serves others alone. A record for all gets that from those that may.
 		default:
 			section := sections[p.Class]
 			*section = append(*section, snapshot.Peer{
@@ -346,7 +346,8 @@ func (c *Compiler) storageDirectory(s *subject) *snapshot.StorageDirectory {
 				Name: r.Name, Organization: r.Organization, URL: r.URL, Families: slices.Clone(r.Families), Priority: r.Priority,
 			})
 		}
-		// Who keeps a storage is for those that keep them: others get what it offers.
+		// The keepers of a storage are told to those that keep them: others get what it
+		// offers.
 		if r.Shard != nil && s.group.has(r.Base()) && snapshot.MayHold(s.scope, snapshot.SectionShards, s.group.Roles) {
 			d.Shards = append(d.Shards, snapshot.StorageShard{
 				Name: r.Name, Organization: r.Organization, Families: slices.Clone(r.Families), Replicas: slices.Clone(r.Shard.Replicas), Factor: r.Shard.Factor,

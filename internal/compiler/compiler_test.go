@@ -595,7 +595,7 @@ func small(t tester, records ...config.Record) *world {
 	return w
 }
 
-// What cannot be given is left out, and said so with a way out.
+// A record that cannot be given is left out, and said so with a way out.
 func TestRemoved(t *testing.T) {
 	peer := func(c config.Common, member string) *config.Peer {
 		return &config.Peer{Common: c, Member: member, Addresses: []string{"h:1"}, Class: config.PeerActive}
@@ -703,7 +703,8 @@ func TestTrials(t *testing.T) {
 	}
 }
 
-// What is too large is cut to what fits, least important first, and never what denies.
+// Content that is too large is cut to what fits, least important first, and never what
+// denies.
 func TestFit(t *testing.T) {
 	var records []config.Record
 	for i := range 40 {
@@ -771,7 +772,7 @@ func TestFit(t *testing.T) {
 	}
 }
 
-// What a service needs comes with it, and nothing that no service needs.
+// A service brings what it needs, and nothing that no service needs.
 func TestNeeds(t *testing.T) {
 	named := func(name string) config.Common { return config.Common{Name: name} }
 	w := small(t,

@@ -21,8 +21,8 @@ func idOf(t *testing.T, name string) identity.ID {
 	return id
 }
 
-// What is revoked by name is nobody's any more, nor what only it needed, and that is
-// said. What is revoked for one member stays with the others.
+// A record that is revoked by name is nobody's any more, nor are those that only it
+// needed, and that is said. A record revoked for one member stays with the others.
 func TestRevoked(t *testing.T) {
 	named := func(name string) config.Common { return config.Common{Name: name, Organization: "acme"} }
 	peer := func(name, member string) *config.Peer {

@@ -57,7 +57,7 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// What refers to a record keeps it from being deleted.
+// A reference to a record keeps it from being deleted.
 func TestDeleteInUse(t *testing.T) {
 	set, err := config.NewSet(records(t, config.Example)...)
 	if err != nil {

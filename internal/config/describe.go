@@ -14,7 +14,7 @@ type FieldText struct {
 func About(kind Kind) string {
 	switch kind {
 	case KindDegraded:
-		return "What members may do out of reach of coordinators: of all records for a member the least counts, below what the manifest allows."
+		return "Bounds of what members may do out of reach of coordinators: of all records for a member the least counts, below what the manifest allows."
 	case KindOrganization:
 		return "A tenant, by its name in the manifest: records of an organization are given to its members alone."
 	case KindPeer:
@@ -24,7 +24,7 @@ func About(kind Kind) string {
 	case KindResource:
 		return "Something outside of the fleet that services reach through a connector."
 	case KindRole:
-		return "What is offered under one of the five roles, which is its name: bounds of sessions, and whose tokens an ingress accepts."
+		return "The terms of one of the five roles, which is its name: bounds of sessions, and whose tokens an ingress accepts."
 	case KindRoute:
 		return "Where traffic goes."
 	case KindSecret:

@@ -14,7 +14,7 @@
 // Set can follow its references without asking whether they lead anywhere.
 //
 // No field takes a raw secret: a secret is a record that says where to ask for it.
-// What looks like one elsewhere is refused, and never shown.
+// A value that looks like one elsewhere is refused, and never shown.
 //
 // The package does no I/O and reads no clock.
 package config

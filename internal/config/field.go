@@ -146,8 +146,8 @@ func refForm(kind Kind) form {
 	return f
 }
 
-// wordForm is what types, protocols, connectors and versions have in common. What
-// they mean is decided by who acts on them.
+// wordForm is what types, protocols, connectors and versions have in common. Those who
+// act on them decide what they mean.
 func wordForm() form {
 	return form{rule: "word", takes: "word of letters, digits and `. _ - : /`", fault: func(s string) (string, string) {
 		if s == "" || len(s) > MaxLongName || !within(s, lower+upper+digits+"._-:/") {
@@ -561,8 +561,8 @@ func trials(v *[]Trial) value {
 func issuers(v *[]Issuer) value {
 	fields := func(i *Issuer) []field {
 		return []field{
-			{name: "name", about: "What the issuer is called, unique in the list.", required: true, value: one(&i.Name, nameForm(""))},
-			{name: "url", about: "What its tokens name as their issuer.", required: true, value: one(&i.URL, urlForm())},
+			{name: "name", about: "The name of the issuer, unique in the list.", required: true, value: one(&i.Name, nameForm(""))},
+			{name: "url", about: "The issuer that its tokens name.", required: true, value: one(&i.URL, urlForm())},
 			{name: "audiences", about: "The audiences that a token may be for.", required: true, value: set(&i.Audiences, lineForm(MaxAddress))},
 			{name: "keys", about: "The public keys that verify its tokens, as PEM: Ed25519, ECDSA, or RSA of 2048 bits or more.", required: true, value: publicKeys(&i.Keys)},
 		}
@@ -634,8 +634,8 @@ func publicKeys(v *[][]byte) value {
 	}
 }
 
-// publicKey reads one key. What is wrong never shows the text: it can be the other
-// half of a key pair.
+// publicKey reads one key. An error never shows the text: it can be the other half
+// of a key pair.
 func publicKey(s string) (der []byte, what string) {
 	block, rest := pem.Decode([]byte(s))
 	if block == nil || block.Type != "PUBLIC KEY" || len(block.Headers) != 0 || strings.TrimSpace(string(rest)) != "" || !strings.HasPrefix(strings.TrimSpace(s), "-----BEGIN ") {

@@ -11,10 +11,10 @@ import (
 func commonFields(r Record) []field {
 	c, kind := r.common(), r.Kind()
 	out := []field{
-		{name: "kind", about: "What the record is about.", required: true, value: value{
+		{name: "kind", about: "The kind of the record, which says what it is about.", required: true, value: value{
 			takes: "the kind", read: func(d *decoder, n *node, path string) { d.Text(n, path) }, write: func() *node { return text(string(kind)) },
 		}},
-		{name: "name", about: "What the record is called, unique among those of its kind.", required: true, value: one(&c.Name, nameForm(kind))},
+		{name: "name", about: "The name of the record, unique among those of its kind.", required: true, value: one(&c.Name, nameForm(kind))},
 	}
 	// A record of these that has them nevertheless is written with them, so that it is
 	// refused when it is read.
@@ -22,7 +22,7 @@ func commonFields(r Record) []field {
 		return out
 	}
 	return append(out,
-		field{name: "organization", about: "Who owns the record: nobody outside of it gets to see it.", unset: "the whole cluster's", value: ref(&c.Organization, KindOrganization)},
+		field{name: "organization", about: "The organization that owns the record: nobody outside of it gets to see it.", unset: "the whole cluster's", value: ref(&c.Organization, KindOrganization)},
 		field{name: "roles", about: "Narrows who gets the record to members with at least one of these roles.", unset: "all whose roles may hold it", value: set(&c.Roles, known("role", roleNames()))},
 	)
 }
@@ -41,7 +41,7 @@ func (o *Organization) fields() []field {
 func (r *Role) fields() []field {
 	return []field{
 		{name: "sessions", about: "Bounds the sessions of members with the role.", unset: "no bounds", value: nested(&r.Sessions, (*Sessions).fields, (*Sessions).faults)},
-		{name: "issuers", about: "Whose tokens an ingress accepts from clients.", unset: none, value: issuers(&r.Issuers)},
+		{name: "issuers", about: "The issuers whose tokens an ingress accepts from clients.", unset: none, value: issuers(&r.Issuers)},
 		{name: "max_sessions", about: "How many clients an ingress lets in at a time.", unset: "as many as it can", value: number(&r.MaxSessions, 1, MaxSessions)},
 	}
 }
@@ -62,14 +62,14 @@ func (s *Sessions) faults(d *decoder, path string) {
 
 func (s *Service) fields() []field {
 	return []field{
-		{name: "type", about: "What kind of workload it is; whoever runs it knows the types.", required: true, value: one(&s.Type, wordForm())},
+		{name: "type", about: "The kind of workload; whoever runs it knows the types.", required: true, value: one(&s.Type, wordForm())},
 		{name: "addresses", about: "Where it is reached, in the order to try them.", unset: none, value: sequence(&s.Addresses, addressForm())},
 		{name: "members", about: "The members that run it.", unset: "every member with the record's roles and organization", value: set(&s.Members, memberForm())},
 		{name: "qos", about: "Its share of the network.", unset: none, value: ref(&s.QoS, KindQoS)},
 		{name: "resources", about: "The resources that it uses.", unset: none, value: refs(&s.Resources, KindResource)},
 		{name: "secrets", about: "The secrets that it uses, by the names of their records.", unset: none, value: refs(&s.Secrets, KindSecret)},
 		{name: "parameters", about: "Its settings. No place for a secret.", unset: none, value: parameters(&s.Parameters)},
-		{name: "expose", about: "What an ingress forwards to.", unset: "no ingress forwards to it", value: nested(&s.Expose, (*Endpoint).fields, nil)},
+		{name: "expose", about: "The endpoint that an ingress forwards to.", unset: "no ingress forwards to it", value: nested(&s.Expose, (*Endpoint).fields, nil)},
 	}
 }
 
@@ -82,9 +82,9 @@ func (e *Endpoint) fields() []field {
 
 func (r *Resource) fields() []field {
 	return []field{
-		{name: "type", about: "What kind of resource it is; its connector knows the types.", required: true, value: one(&r.Type, wordForm())},
+		{name: "type", about: "The kind of resource; its connector knows the types.", required: true, value: one(&r.Type, wordForm())},
 		{name: "address", about: "Where it is, as its connector takes it.", required: true, value: one(&r.Address, lineForm(MaxAddress))},
-		{name: "connector", about: "What services reach it through.", unset: none, value: one(&r.Connector, wordForm())},
+		{name: "connector", about: "The connector through which services reach it.", unset: none, value: one(&r.Connector, wordForm())},
 		{name: "parameters", about: "Its settings. No place for a secret.", unset: none, value: parameters(&r.Parameters)},
 		{name: "secrets", about: "The secrets that its connector uses, by the names of their records.", unset: none, value: refs(&r.Secrets, KindSecret)},
 	}
@@ -94,7 +94,7 @@ func (p *Peer) fields() []field {
 	return []field{
 		{name: "member", about: "The member that is the peer.", required: true, value: one(&p.Member, memberForm())},
 		{name: "addresses", about: "Where it is reached, in the order to try them.", required: true, value: sequence(&p.Addresses, addressForm())},
-		{name: "class", about: "What others do with it: work with it (active), keep it in reserve (warm), or find the fleet by it when no coordinator answers (bootstrap).", required: true,
+		{name: "class", about: "The use that others make of it: they work with it (active), keep it in reserve (warm), or find the fleet by it when no coordinator answers (bootstrap).", required: true,
 			value: one(&p.Class, known("class", []string{PeerActive, PeerWarm, PeerBootstrap}))},
 	}
 }
@@ -111,7 +111,7 @@ func wantItems(d *decoder, path string, n int) {
 func (r *Route) fields() []field {
 	return []field{
 		{name: "service", about: "The service that it leads to.", unset: "any", value: ref(&r.Service, KindService)},
-		{name: "match", about: "What the traffic looks like, in the words of whoever forwards it.", unset: "all of it", value: one(&r.Match, textForm(MaxValue))},
+		{name: "match", about: "The look of the traffic, in the words of whoever forwards it.", unset: "all of it", value: one(&r.Match, textForm(MaxValue))},
 		{name: "to", about: "The peers that it leads to, in the order of preference.", unset: none, value: refSequence(&r.To, KindPeer)},
 		{name: "via", about: "The peers to pass, in this order.", unset: none, value: refSequence(&r.Via, KindPeer)},
 		{name: "priority", about: "Of several that match, the one with the highest counts.", unset: "0", value: number(&r.Priority, 0, MaxPriority)},
@@ -132,8 +132,8 @@ func (r *Route) faults(d *decoder) {
 func (q *QoS) fields() []field {
 	return []field{
 		{name: "priority", about: "The highest goes first.", unset: "0", value: number(&q.Priority, 0, MaxPriority)},
-		{name: "min_kbps", about: "What it gets at least, in kilobits per second.", unset: "0", value: number(&q.MinKbps, 0, MaxKbps)},
-		{name: "max_kbps", about: "What it gets at most, in kilobits per second, not below `min_kbps`.", unset: "no bound", value: number(&q.MaxKbps, 1, MaxKbps)},
+		{name: "min_kbps", about: "The rate it gets at least, in kilobits per second.", unset: "0", value: number(&q.MinKbps, 0, MaxKbps)},
+		{name: "max_kbps", about: "The rate it gets at most, in kilobits per second, not below `min_kbps`.", unset: "no bound", value: number(&q.MaxKbps, 1, MaxKbps)},
 	}
 }
 
@@ -145,10 +145,10 @@ func (q *QoS) faults(d *decoder) {
 
 func (s *Storage) fields() []field {
 	return []field{
-		{name: "url", about: "Where it is. What comes from there is verified as if anybody had brought it.", required: true, value: one(&s.URL, urlForm())},
+		{name: "url", about: "Where it is. Content from there is verified as if anybody had brought it.", required: true, value: one(&s.URL, urlForm())},
 		{name: "families", about: "The scopes of the snapshots that are there.", required: true, value: set(&s.Families, known("scope", scopeNames()))},
 		{name: "priority", about: "The highest is asked first.", unset: "0", value: number(&s.Priority, 0, MaxPriority)},
-		{name: "shard", about: "Who keeps these families, where they are divided.", unset: "they are not divided", value: nested(&s.Shard, (*Shard).fields, (*Shard).faults)},
+		{name: "shard", about: "The shard of these families, where they are divided.", unset: "they are not divided", value: nested(&s.Shard, (*Shard).fields, (*Shard).faults)},
 	}
 }
 
@@ -169,15 +169,15 @@ func (s *Shard) faults(d *decoder, path string) {
 
 func (s *Secret) fields() []field {
 	return []field{
-		{name: "resolver", about: "Who is asked for the secret.", required: true, value: one(&s.Resolver, quiet(wordForm()))},
-		{name: "path", about: "What the resolver is asked for. Never the secret.", required: true, value: one(&s.Path, quiet(lineForm(MaxValue)))},
+		{name: "resolver", about: "The resolver that is asked for the secret.", required: true, value: one(&s.Resolver, quiet(wordForm()))},
+		{name: "path", about: "The path that the resolver is asked for. Never the secret.", required: true, value: one(&s.Path, quiet(lineForm(MaxValue)))},
 		{name: "version", about: "Which version of it.", unset: "the newest", value: one(&s.Version, quiet(wordForm()))},
 	}
 }
 
 func (g *Degraded) fields() []field {
 	return []field{
-		{name: "allow", about: "What members may do out of reach.", unset: "all that the manifest allows", value: optionalSet(&g.Allow, known("permission", permissionNames()))},
+		{name: "allow", about: "The actions that members may do out of reach.", unset: "all that the manifest allows", value: optionalSet(&g.Allow, known("permission", permissionNames()))},
 		{name: "max", about: "How long they go on.", unset: "as the manifest says", value: optionalDuration(&g.Max, MaxTTL)},
 		{name: "route_ttl", about: "How long routes of before hold.", unset: "as the manifest says", value: optionalDuration(&g.RouteTTL, MaxTTL)},
 		{name: "session_ttl", about: "How long sessions of before hold.", unset: "as long as `max`", value: optionalDuration(&g.SessionTTL, MaxTTL)},

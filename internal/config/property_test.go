@@ -246,8 +246,8 @@ func TestCanonicalForm(t *testing.T) {
 	})
 }
 
-// Whatever is decoded is canonical from then on, and nothing that is decoded panics or
-// holds what looks like a secret.
+// Everything decoded is canonical from then on, and none of it panics or holds what
+// looks like a secret.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(config.Example))
 	for _, text := range []string{"", "kind: qos", "[{kind: qos, name: q}]", "kind: qos\nname: q\n---\n...\n---\n{}", "{\"kind\":\"route\",\"name\":\"r\",\"to\":[null]}", secretRecord, serviceBegin + "parameters: {a: |\n  x\n}"} {
@@ -277,7 +277,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// What is stored is read by itself too.
+// A stored record is read by itself too.
 func FuzzDecodeCanonical(f *testing.F) {
 	docs, err := config.Decode([]byte(config.Example))
 	if err != nil {

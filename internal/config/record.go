@@ -130,7 +130,7 @@ type Role struct {
 	MaxSessions int      // 0: as many as it can
 }
 
-// Sessions bound sessions. What is 0 has no bound of its own.
+// Sessions bound sessions. A field of 0 has no bound of its own.
 type Sessions struct {
 	TTL, Idle time.Duration
 	Max       int

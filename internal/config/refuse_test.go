@@ -268,8 +268,8 @@ func TestRawSecretsAreRefusedEverywhere(t *testing.T) {
 	}
 }
 
-// What looks like no secret and stands where the name of one is expected is not
-// shown either.
+// A text that looks like no secret and stands where the name of one is expected is
+// not shown either.
 func TestMisplacedSecretsAreNotShown(t *testing.T) {
 	for _, text := range []string{
 		serviceBegin + "secrets: hunter2", serviceBegin + "secrets: [Hunter2!]", serviceBegin + "secrets: [hunter2]", serviceBegin + "secrets: {a: hunter2}", serviceBegin + "parameters: {token: hunter2}",

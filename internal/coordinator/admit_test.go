@@ -23,9 +23,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// What comes of each situation in which somebody asks to be admitted, renewed or
-// let go. Each case runs on a cluster of its own; a refusal must leave every
-// record of the store but the audit log as it was.
+// The outcome of each situation in which somebody asks to be admitted, renewed or
+// let go. Each case runs on a cluster of its own; a refusal must leave every record
+// of the store but the audit log as it was.
 func TestAdmissionCases(t *testing.T) {
 	t.Parallel()
 	type step = func(t *testing.T, d *coordinatortest.Desk) error

@@ -99,9 +99,9 @@ func callers(f *coordinatortest.Fleet) []caller {
 }
 
 // TestAuthorizationMatrix calls every RPC of a running coordinator as every kind,
-// with the right and a wrong name, over every way to connect. What is expected
-// comes from the options in the descriptors, not from the code that enforces
-// them. No cell is left out: a new RPC or a new kind is a new row by itself.
+// with the right and a wrong name, over every way to connect. The expected rules
+// come from the options in the descriptors, not from the code that enforces them.
+// No cell is left out: a new RPC or a new kind is a new row by itself.
 func TestAuthorizationMatrix(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
@@ -141,7 +141,8 @@ func TestAuthorizationMatrix(t *testing.T) {
 	if want := 0; passed == want {
 		t.Fatal("no cell was served: the matrix proves nothing")
 	}
-	// What no service has is refused by the same gate, and so logged and counted.
+	// A method that no service has is refused by the same gate, and so logged and
+	// counted.
 	for _, cl := range callers {
 		err := cl.conn.Invoke(f.Context(), "/fealty.v1.TokenService/GiveMeEverything", &fealtyv1.GetStatusRequest{},
 			&fealtyv1.GetStatusResponse{})

@@ -170,7 +170,7 @@ func withoutBeats(t *testing.T, st store.Store) (out []store.Entry) {
 }
 
 // swallowed is a coordinator in the outage, a member that it knows, and those who ask
-// it. What they ask over was opened before: who asks needs no store.
+// it. They ask over connections that were opened before: who asks needs no store.
 type swallowed struct {
 	name   string // of the member
 	n      *coordinatortest.Node

@@ -1,7 +1,7 @@
 // Package coordinator is a replica of the control plane: it admits members, keeps
 // them certified, and signs what they believe.
 //
-// What is promised:
+// The promises:
 //
 //   - Nobody is certified without a record in the store that says by which proof,
 //     under which entry of the manifest in force, and over which key (I1). The

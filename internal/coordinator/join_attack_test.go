@@ -21,8 +21,8 @@ import (
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
-// What a candidate may not do to its own request: every alteration is refused,
-// and the catalog stays as it was.
+// Changes that a candidate may not make to its own request: every alteration is
+// refused, and the catalog stays as it was.
 func TestBadJoinRequests(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)

@@ -659,7 +659,7 @@ func (w *world) check(r *rapid.T) {
 			r.Fatalf("%s has a machine and no record", path)
 		}
 	}
-	// What is banned is in the bundle for as long as a certificate can be valid.
+	// A banned key is in the bundle for as long as a certificate can be valid.
 	bundle := w.C.Rooms().Bundle.View().Bundle
 	for path := range w.banned {
 		kind, name := desktest.SplitPath(path)

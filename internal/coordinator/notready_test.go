@@ -182,7 +182,7 @@ func TestEveryMethodInRecoveryMode(t *testing.T) {
 		f.Await(authority.Recovery)
 		walk(t, f, callers, false)
 		walk(t, f, behind, false)
-		// What it held is served again when the store is mended.
+		// Everything it held is served again when the store is mended.
 		f.Link.Lie(nil)
 		f.C.Rooms().Head.LookAgain()
 		f.Await(authority.Ready)
@@ -222,8 +222,8 @@ func wantExchanges(t *testing.T, f *coordinatortest.Fleet) {
 	}
 }
 
-// decided is all that a store holds of what calls decide. What a leader writes by
-// itself, and what was under way when the coordinator left its head, is not.
+// decided is all that a store holds of what calls decide. Writes that a leader makes by
+// itself, and those under way when the coordinator left its head, are not.
 func decided(t *testing.T, s store.Store) string {
 	t.Helper()
 	var b strings.Builder

@@ -298,7 +298,7 @@ func TestOutageCertificateIsNotForgotten(t *testing.T) {
 }
 
 // The outage begins in the middle of each call, after each of its questions to the
-// store. Whatever became of the call: the keys are there, a member that it was not
+// store. For any fate of the call: the keys are there, a member that it was not
 // about is certified on, and when the store is back everything works.
 func TestOutageInTheMiddle(t *testing.T) {
 	t.Parallel()

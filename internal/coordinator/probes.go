@@ -75,11 +75,11 @@ func (h health) readiness() probeAnswer {
 	a := h.answer("")
 	a.Store = "ok"
 	if h.Store != "" {
-		// What needs no write goes on, and restarting it mends nothing.
+		// Work without writes goes on, and restarting it mends nothing.
 		a.Store, a.Reason = h.Store, h.Refuses
 	}
 	if h.Lost != "" {
-		// What needs no write goes on, and restarting it brings nothing back.
+		// Work without writes goes on, and restarting it brings nothing back.
 		a.Store, a.Reason = "went back", h.Lost
 	}
 	if h.HeadAge > authority.DegradedAfter {

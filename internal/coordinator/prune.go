@@ -24,7 +24,7 @@ const (
 // that jumped is waited out: what is forgotten by a wrong one is forgotten for good,
 // bans among it.
 //
-// What the store holds of the seed for nobody goes at once with a new head, or leader.
+// Sealed copies of the seed that are for nobody go at once with a new head, or leader.
 func (c *Coordinator) prune(ctx context.Context, s *authority.State) error {
 	for {
 		led := c.rooms.Election.Changed()

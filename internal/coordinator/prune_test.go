@@ -103,11 +103,11 @@ func TestPruning(t *testing.T) {
 		t.Fatal("it does not lead")
 	}
 
-	// Who was deposed, and does not know, deletes nothing: the store refuses it.
+	// A deposed leader that does not know it deletes nothing: the store refuses it.
 	e := d.Store.Snapshot()[election.TermKey]
 	d.Store.Write(election.TermKey, e.Value)
 	coordinatortest.WantOnly(t, "prune when deposed", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")
-	// Who knows does not ask the store.
+	// One that knows does not ask the store.
 	d.C.Rooms().Election.Deposed(store.Revision(term))
 	d.Store.Intercept(func(tx store.Tx) { t.Errorf("it writes %v, and deletes %v", tx.Put, tx.Delete) })
 	coordinatortest.WantOnly(t, "prune when not leading", d.C.PruneOnce(t.Context(), d.State(), d.Clock()), "")

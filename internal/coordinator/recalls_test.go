@@ -158,8 +158,8 @@ func TestMembersAreAskedBackAfterAnOutage(t *testing.T) {
 	}
 }
 
-// Whoever waits for a store that does not answer waits long once, and then not again
-// until it answers.
+// A call to a store that does not answer waits long once, and then not again until
+// it answers.
 func TestPatienceEndsWithTheFirstThatWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

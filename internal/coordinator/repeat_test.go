@@ -32,8 +32,8 @@ import (
 // recovery mode. So that has to mean that nothing was done, whatever is called: one
 // that lost its readiness when the change was in the store already says something else.
 //
-// Each row is a call that can change something. What a second one would do says why
-// that matters, or why it does not.
+// Each row is a call that can change something. Each row says what a second one would
+// do, and why that matters or does not.
 func TestNoChangeIsMadeTwice(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -373,7 +373,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 			}
 		})
 	}
-	// Whatever the API has that can change something has a row.
+	// Everything in the API that can change something has a row.
 	services, err := authz.Services(authz.APIServices()...)
 	coordinatortest.WantOnly(t, "services", err, "")
 	for _, s := range services {

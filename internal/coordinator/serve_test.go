@@ -364,7 +364,7 @@ func TestJoinsAreLimitedBySource(t *testing.T) {
 	}
 }
 
-// What a caller is told of errors that nobody worded: that there was one. Peers
+// The answer to a caller for errors that nobody worded: that there was one. Peers
 // that go away are not logged as failures.
 func TestErrorsAreWorded(t *testing.T) {
 	var b bytes.Buffer

@@ -43,7 +43,7 @@ func (t statusServer) GetStatus(ctx context.Context, req *fealtyv1.GetStatusRequ
 		return nil, err
 	}
 	if req.GetPageToken() == "" && c.rooms.Head.State().Phase == authority.Ready {
-		// Who sets a manifest begins with the head that is said here.
+		// A setter of a manifest begins with the head that is said here.
 		reading, cancel := context.WithTimeout(ctx, statusReadTimeout)
 		if !c.rooms.Head.HeadHolds(reading) {
 			c.rooms.Moves.Succession.Leave(reading)
@@ -197,9 +197,9 @@ func baseline(man *manifest.Manifest, members []*fealtyv1.Member) *fealtyv1.Base
 // sent what is newer at once.
 const staleAfter = time.Minute
 
-// findings says what needs attention, the most urgent first. What has happened to
-// many members at once is one finding: it has one cause. Members could report
-// since hears.
+// findings says what needs attention, the most urgent first. An event that hit many
+// members at once is one finding: it has one cause. Members could report since
+// hears.
 func findings(st *fealtyv1.GetStatusResponse, members []*fealtyv1.Member, entry string, now,
 	listensSince time.Time) []*fealtyv1.Finding {
 	var out []*fealtyv1.Finding

@@ -19,7 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
-// What many members share is one finding.
+// A state that many members share is one finding.
 func TestFindingsFold(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	now := d.Clock()

@@ -9,7 +9,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 )
 
-// What clients without a certificate cost is bounded before their requests are read.
+// The cost of clients without a certificate is bounded before their requests are read.
 // Their connections have a server of their own, whose windows and messages are small; a
 // call takes its slot before its request is received; and what is larger comes in parts,
 // once there is a reason to take it.

@@ -151,9 +151,9 @@ func TestStoreWentBack(t *testing.T) {
 // recertify asks for the recorded key again.
 func recertify(m *coordinatortest.Machine) ([][]byte, error) { return m.RenewWith(m.Leaf, m.Key) }
 
-// Who can write to the store puts back all of the trust state as it was before a ban, each
-// record whole, in writes of their own: the ban stays in force, on the coordinator that
-// runs and on one that starts.
+// Somebody who can write to the store puts back all of the trust state as it was before a
+// ban, each record whole, in writes of their own: the ban stays in force, on the
+// coordinator that runs and on one that starts.
 func TestTrustPutBack(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	d.Joined("a")

@@ -61,8 +61,8 @@ func TestOpened(t *testing.T) {
 	}
 }
 
-// Whatever one machine does, there is no alarm: its process ends, and never comes back as
-// one of before.
+// For anything that one machine does, there is no alarm: its process ends, and never
+// comes back as one of before.
 func TestOneMachineRaisesNoAlarm(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var w copies.Watch

@@ -30,8 +30,8 @@ func (c *Cluster) networkOf(member string) *network {
 }
 
 // dial connects the member to where the coordinator with this address is now: another
-// program may have taken the old one while the cluster was down. Whom the member
-// trusts is not touched by that.
+// program may have taken the old one while the cluster was down. It does not touch
+// whom the member trusts.
 func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	name := ""
 	if r := n.c.at(addr); r != nil {
@@ -76,7 +76,7 @@ func (n *network) setDown(down bool) {
 }
 
 // setHole has everything between the member and a coordinator be lost without a word,
-// as behind a cable that was pulled. What was open meanwhile is of no use after.
+// as behind a cable that was pulled. Connections open meanwhile are of no use after.
 func (n *network) setHole(coordinator string, hole bool) {
 	n.mu.Lock()
 	if hole {

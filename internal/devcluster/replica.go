@@ -30,7 +30,7 @@ import (
 type replica struct {
 	name string
 
-	// What follows is guarded by Cluster.mu.
+	// Cluster.mu guards the following.
 	addr    string   // where it serves, or served last
 	former  []string // where it was before
 	metrics string   // where it shows its metrics
@@ -251,8 +251,8 @@ func (c *Cluster) StopCoordinator(name string) error {
 }
 
 // KillCoordinator ends the named coordinator as kill -9 would: from here on it says
-// nothing to anybody, writes nothing, and what it had in memory is gone. What it had
-// handed to the store before may arrive there later.
+// nothing to anybody, writes nothing, and what it had in memory is gone. A write
+// that it had handed to the store before may arrive there later.
 func (c *Cluster) KillCoordinator(name string) error {
 	p, err := c.take(name)
 	if err != nil {

@@ -86,9 +86,9 @@ func copySQLite(t *testing.T, from, to string) {
 	t.Fatal("somebody writes to the database all the time")
 }
 
-// overwrite puts content in the place of that of a file, and cuts what is longer. What
-// is mapped into memory must not be cut, not for a moment either: who reads it then is
-// killed for it.
+// overwrite puts content in the place of that of a file, and cuts what is longer. A
+// file that is mapped into memory must not be cut, not for a moment either: who reads
+// it then is killed for it.
 func overwrite(path string, content []byte, cut bool) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -202,8 +202,8 @@ func testRolledBack(t *testing.T, r rollback) {
 		t.Fatal(err)
 	}
 	back := r.take(c)
-	// What is newer than the copy: a ban, then another manifest, whose proof roots move
-	// the authority epoch.
+	// The changes newer than the copy: a ban, then another manifest, whose proof roots
+	// move the authority epoch.
 	if err := c.await(ctx, "node-c to be banned", func(ctx context.Context) (bool, error) {
 		err := c.withAdmin(func(conn *grpc.ClientConn) error {
 			_, err := fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: string(identity.Data), Name: "node-c", Reason: "after the copy"})
@@ -311,7 +311,7 @@ func testRolledBack(t *testing.T, r rollback) {
 	if rec, err := history.DecodeRecord(held.Value); err != nil || rec.Index >= before.GetHistoryIndex() {
 		t.Fatalf("the store shows index %d, %v: it did not go back", rec.Index, err)
 	}
-	// Who starts on it does not believe it.
+	// A coordinator that starts on it does not believe it.
 	if err := c.StopCoordinators(); err != nil {
 		t.Fatal(err)
 	}

@@ -197,7 +197,7 @@ func (s *scanner) numbers(form string, data []byte, found map[string]string) {
 		}
 		s.number(form, &decimal, n, dec && n < 256, found)
 		s.number(form, &hexadecimal, h, h < 256, found)
-		// What stands between two of them: at most three bytes.
+		// The text between two of them: at most three bytes.
 		gap := i
 		for i < len(data) && i-gap < 3 && strings.IndexByte(", :\n\t;", data[i]) >= 0 {
 			i++

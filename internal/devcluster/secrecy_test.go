@@ -85,7 +85,8 @@ type secrecy struct {
 }
 
 // mayHold are the files of the cluster's folder that hold secrets, and of which kind.
-// Everything else there holds none. What is being written has another name for a while.
+// Everything else there holds none. A file that is being written has another name for a
+// while.
 func mayHold() map[string]*regexp.Regexp {
 	of := func(file string) *regexp.Regexp {
 		dir, name := path.Split(file)
@@ -264,7 +265,7 @@ func (s *secrecy) seed(seed, salt []byte) {
 // look collects what there is now.
 func (s *secrecy) look(ctx context.Context) {
 	c := s.c
-	// What only some may know.
+	// Secrets that only some may know.
 	if raw, err := os.ReadFile(filepath.Join(c.dir, keeperFile)); err == nil {
 		s.keepers[string(raw)] = true
 		key, err := base64.StdEncoding.DecodeString(string(bytes.Fields(raw)[1]))
@@ -298,7 +299,7 @@ func (s *secrecy) look(ctx context.Context) {
 	for _, file := range hosts {
 		s.keyFile("operator's key", file)
 	}
-	// What everybody can see who reads the store, the metrics, or an answer.
+	// Everything that a reader can see of the store, the metrics, or an answer.
 	l, err := c.store.List(ctx, "")
 	if err != nil {
 		s.t.Errorf("list the store: %v", err)

@@ -81,7 +81,7 @@ func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
 	if err := c.StopCoordinators(); err != nil {
 		return "", err
 	}
-	// What was forbidden is forbidden from the moment that nobody can be asked, and all
+	// Forbidden actions are forbidden from the moment that nobody can be asked, and all
 	// else goes on.
 	err = c.await(ctx, "members to notice", func(ctx context.Context) (bool, error) {
 		for _, name := range outageMembers {
@@ -150,7 +150,7 @@ func storyForbidden(ctx context.Context, c *Cluster) (string, error) {
 		agent.RotateTrustRoots, agent.PromotePartition, agent.FetchUnrelatedSecrets, agent.CreateServiceAuthority, "something_unheard_of",
 	}
 	want := map[agent.Action]explain.Code{
-		// What is new takes a record that is not this old.
+		// A new service takes a record that is not this old.
 		agent.StartServices: explain.ActionNeedsContact, agent.ResolveSecrets: explain.ActionNeedsContact, agent.AdmitSessions: explain.ActionNeedsContact,
 	}
 	for _, a := range forbidden {

@@ -105,7 +105,7 @@ func storyLateWrite(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// What the leader publishes next is held back on its way to the store.
+	// The leader's next publication is held back on its way to the store.
 	c.means.Note("", "a commit held back in process, and handed to the store later")
 	held := w.hold(func(tx store.Tx) bool {
 		return writes("publication/")(tx) && slices.ContainsFunc(tx.If, func(i store.Condition) bool { return i.Key == leaderKey })
@@ -206,7 +206,7 @@ func storyPeerRecovery(ctx context.Context, c *Cluster) (string, error) {
 	if !bytes.Equal(before.GetHead(), after.GetHead()) || !bytes.Equal(before.GetMeshCaKey(), after.GetMeshCaKey()) || before.GetAuthorityEpoch() != after.GetAuthorityEpoch() {
 		return "", fmt.Errorf("the head or the mesh CA key is another one: epoch %d, was %d", after.GetAuthorityEpoch(), before.GetAuthorityEpoch())
 	}
-	// Who gave it wrote that down before it did, and who took it after.
+	// The giver wrote that down before it gave, and the taker after.
 	id := "spiffe://" + c.id + "/coordinator/" + name
 	var given, received *auditEntry
 	err = c.await(ctx, "the hand-over to be in the audit log", func(ctx context.Context) (bool, error) {

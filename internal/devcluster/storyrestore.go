@@ -125,7 +125,7 @@ func storyRestore(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// What the backup does not know: a ban, and a member.
+	// The changes that the backup does not know: a ban, and a member.
 	if err := c.withAdmin(func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: string(identity.Data), Name: "node-r", Reason: "after the backup"})
 		return err

@@ -45,7 +45,7 @@ func writes(prefix string) func(store.Tx) bool {
 
 // hold has the next commit that matches wait outside of the store, for as long as its
 // coordinator lives and then on: as in the buffers of a network after its sender died.
-// What is held is had from the channel.
+// The channel has what is held.
 func (w *wire) hold(match func(store.Tx) bool) <-chan store.Tx {
 	held := make(chan store.Tx, 1)
 	w.arm(&trap{match, func(ctx context.Context, tx store.Tx) (store.Revision, error) {

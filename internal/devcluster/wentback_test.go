@@ -26,9 +26,9 @@ import (
 )
 
 // A database goes back under the same head of the history: nobody set a manifest in
-// between. What was acknowledged since is a ban, a member and config. The ban stays in
-// force all the time, status says what happened and what to type, and once that was typed
-// every member is up to date again.
+// between. Acknowledged since then are a ban, a member and config. The ban stays in force
+// all the time, status says what happened and what to type, and once that was typed every
+// member is up to date again.
 
 var stay = []string{"node-a", "node-b"}
 
@@ -108,7 +108,7 @@ func testWentBack(t *testing.T, url string, running bool, copied func() (back fu
 	})
 	back := copied()
 
-	// What is newer than the copy.
+	// The changes newer than the copy.
 	onAdmin(ctx, t, c, "ban node-c", func(conn *grpc.ClientConn) error {
 		_, err := fealtyv1.NewMemberServiceClient(conn).BanMember(ctx, &fealtyv1.BanMemberRequest{Kind: "data", Name: "node-c", Reason: "after the copy"})
 		return err

@@ -96,7 +96,7 @@ func (c *wiredConn) Close() error {
 	return c.Conn.Close()
 }
 
-// through calls f, unless the wire was cut. What is under way goes on: it was handed
+// through calls f, unless the wire was cut. Requests under way go on: they were handed
 // over before.
 func through[T any](w *wire, f func() (T, error)) (T, error) {
 	if w.isCut() {

@@ -129,7 +129,7 @@ func Start(ctx context.Context, cfg Config) (_ *Fleet, err error) {
 }
 
 // makeFolder makes the folder. Of shards of before nothing is kept: each process gets a grant of
-// its own. What the provider has is kept, its marks above all.
+// its own. The state of the provider is kept, its marks above all.
 func (f *Fleet) makeFolder() error {
 	if err := durable.OS().MkdirAll(f.cfg.Dir); err != nil {
 		return fmt.Errorf("make the folder of the shards: %w", err)

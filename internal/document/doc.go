@@ -5,5 +5,5 @@
 // costs no more than its limits; [Decoder] turns it into typed values and collects
 // all that is wrong, each with its place and a way to mend it.
 //
-// The package does no I/O. What a document means is left to its callers.
+// The package does no I/O. Its callers say what a document means.
 package document

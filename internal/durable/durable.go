@@ -1,7 +1,7 @@
 // Package durable keeps files that survive a power cut: small ones that are replaced whole,
 // and logs that grow at their end.
 //
-// What is promised of a file written with [FS.WriteFile]:
+// The promises for a file written with [FS.WriteFile]:
 //
 //   - After it returned nil, the new content survives a crash of the process, of
 //     the system and of the power.
@@ -17,9 +17,9 @@
 // nobody knows what of it is on the disk; the log is written anew, never synced again.
 //
 // The order of the steps is the argument: create a temporary file in the same
-// directory, write, fsync, close, rename, fsync the directory. What a crash
-// leaves behind is a temporary file, which the next write to the directory, or
-// the next [FS.Lock] in it, sweeps.
+// directory, write, fsync, close, rename, fsync the directory. A crash leaves a
+// temporary file behind, which the next write to the directory, or the next
+// [FS.Lock] in it, sweeps.
 //
 // The protocol runs over a [Disk], so that package durabletest can cut the power
 // between any two steps. That the disk keeps what it acknowledged is assumed.
@@ -125,8 +125,8 @@ type FS interface {
 
 	// Settle sweeps what dead writers left in dir and syncs it: what is read from it
 	// afterwards cannot be undone by a power cut, although its writer died before it
-	// could sync. Who acts on what an earlier process wrote settles it first; only
-	// the directory's single writer may.
+	// could sync. A caller that acts on what an earlier process wrote settles it
+	// first; only the directory's single writer may.
 	Settle(dir string) error
 }
 

@@ -18,8 +18,8 @@ import (
 // garbage collection.
 func lockFile(name string) (io.Closer, error) {
 	for {
-		// What is locked is also written to: a link in its place, in a directory that
-		// others write to, must not choose the file.
+		// The locked file is also written to: a link in its place, in a directory
+		// that others write to, must not choose the file.
 		fd, err := retry(func() (int, error) {
 			return syscall.Open(name, syscall.O_RDWR|syscall.O_CREAT|syscall.O_NOFOLLOW|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0o600)
 		})

@@ -203,7 +203,7 @@ func TestOSFiles(t *testing.T) {
 		}
 	}
 
-	// What is no file is refused, at once.
+	// A path that is no file is refused, at once.
 	fifo := filepath.Join(dir, "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)

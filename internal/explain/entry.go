@@ -99,8 +99,8 @@ func Areas() []Area {
 type Entry struct {
 	Code  Code
 	Title string
-	// What, Why and Do are the three lines, one sentence each, with {name} in
-	// place of a value, or {name|words to use where it is not known}.
+	// The three lines are What, Why and Do, one sentence each, with {name} in place
+	// of a value, or {name|words to use where it is not known}.
 	What, Why, Do string
 	Exit          Exit
 	GRPC          codes.Code
@@ -135,7 +135,7 @@ func (e Entry) Text() string {
 	for _, name := range e.fieldNames() {
 		shown[name] = "<" + name + ">"
 	}
-	// What to do may be decided case by case: the page has what is said in most.
+	// The advice may be decided case by case: the page has what is said in most.
 	for _, p := range wording.Parse(e.Do) {
 		if p.Words != "" && slices.Contains([]string{"do", "remedy", "ways", "look"}, p.Name) {
 			shown[p.Name] = p.Words

@@ -54,7 +54,7 @@ const (
 // Error is one failure with its values filled in. Make it with [New] or [Wrap].
 type Error struct {
 	Code Code `json:"code"`
-	// What happened, Why with actual values, and what to Do: one line each.
+	// It has What happened, Why with actual values, and what to Do: one line each.
 	What string `json:"what"`
 	Why  string `json:"why"`
 	Do   string `json:"do"`

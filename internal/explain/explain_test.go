@@ -357,7 +357,7 @@ func TestStatusIsBounded(t *testing.T) {
 	}
 }
 
-// What a peer sends is as hostile as any other input.
+// A peer's message is as hostile as any other input.
 func TestStatusFromHostilePeer(t *testing.T) {
 	send := func(info *errdetails.ErrorInfo) error {
 		s, err := status.New(codes.Unknown, "message\x1b[2J").WithDetails(info)

@@ -515,7 +515,7 @@ it stood in a file, replace it. All problems are reported at once. Nothing was c
 		Do:    "look at what is there now with fealty config list, and try again with its version",
 		Exit:  ExitConflict, GRPC: codes.Aborted,
 		Page: `
-Each write of config makes a new version of the whole. Who names the version that a change was made from is
+Each write of config makes a new version of the whole. A caller that names the version that a change was made from is
 refused if there is another one by now, so that nobody undoes what he has not seen.`,
 	},
 	{
@@ -550,7 +550,7 @@ cause.`,
 		Do:    "see what changed last, and take that back: fealty config list; the members keep what they have",
 		Exit:  ExitDegraded, GRPC: codes.Internal,
 		Page: `
-What members and groups are told is compiled from the manifest and the config. Where that fails, the last
+The content for members and groups is compiled from the manifest and the config. Where that fails, the last
 snapshot stays signed and in force, the others are made, and the failed one is tried again with every change.
 A group is all members with the same roles and organizations. ` + "`fealty_snapshot_uncompiled`" + ` counts
 the members and groups without a new one.`,
@@ -564,7 +564,7 @@ the members and groups without a new one.`,
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
 A member of at least 10 services of which the config has less than a tenth of the records keeps them until three looks
-in a row, a minute apart, find the same. What is placed elsewhere or revoked goes at once: its record is there.`,
+in a row, a minute apart, find the same. One that is placed elsewhere or revoked goes at once: its record is there.`,
 	},
 
 	{
@@ -736,7 +736,7 @@ first manifest, on that coordinator, and over a connection that nothing in betwe
 		Do:    "{do|make two changes of it, each signed for itself}",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
-Who can bring the seed back changes by ` + "`fealty manifest reshare`" + ` alone, which makes new shares and changes
+The owners of the seed change by ` + "`fealty manifest reshare`" + ` alone, which makes new shares and changes
 nothing else. Everything else changes by ` + "`fealty manifest set`" + `. Their signatures differ, so that nobody
 can pass off the consent to one as the consent to the other.`,
 	},
@@ -1140,7 +1140,7 @@ change. The coordinator does not fall back to a weaker way by itself.`,
 		Do:    "give the coordinator the key that sealed it, or recover from a peer or with fealty recover --share FILE",
 		Exit:  ExitRefused, GRPC: codes.DataLoss,
 		Page: `
-What is sealed is bound to its cluster, its purpose and the head of the history, so that a copy from
+A sealed secret is bound to its cluster, its purpose and the head of the history, so that a copy from
 elsewhere or from earlier does not open. Which of these is wrong cannot be told from outside.`,
 	},
 	{
@@ -1347,7 +1347,7 @@ contact is *unknown*, and this is not said.`,
 		Do:    "run fealty member drain {member|MEMBER} --wait, then remove it; for one that must go now: fealty member remove {member|MEMBER} --force --reason TEXT",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
-Whoever removes a member that is alive may have named the wrong one, so that it takes a second step. A member that
+Somebody who removes a member that is alive may have named the wrong one, so that it takes a second step. A member that
 drains, is banned, or has not reported for two minutes is removed at once. A coordinator that just started, or comes
 out of recovery mode, waits as long before it calls a member silent. Only the coordinator that is asked is looked at: what another one hears of
 the member it does not know.`,
@@ -1383,7 +1383,7 @@ before it, and that is all.`,
 		Do:    "find the copy and stop it, then give the machine that stays a new key: fealty member replace {name|MEMBER}; or fealty member ban {name|MEMBER}",
 		Exit:  ExitUnhealthy, GRPC: codes.Aborted,
 		Page: `
-A copy holds the same key, so that nothing in a certificate tells the two apart. What shows is that both run: each
+A copy holds the same key, so that nothing in a certificate tells the two apart. It shows that both run: each
 stream that one of them opens ends that of the other. The member is served meanwhile, by turns. As both hold its key,
 only a new one ends this: ` + "`fealty member replace`" + ` bans the key that both hold. The finding ends ten minutes after the
 two took each other's place last.`,
@@ -1513,10 +1513,10 @@ stale one to delete. Two nodes on one machine have a folder each.`,
 		Do:    "bring the node back into contact: fealty status on it shows whom it misses; do not work around it",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
-What a cut-off part of a cluster must never do by itself: approve enrollment, issue certificates, assign roles,
-change policy, rotate trust roots, promote itself, fetch secrets that it was not assigned, create authority. No
-policy allows it, and an action that the agent does not know is refused as well. The reason is a word:
-` + "`forbidden`" + `, ` + "`unknown_action`" + `, ` + "`needs_record`" + ` for what starts something new, and
+A cut-off part of a cluster must never do these by itself: approve enrollment, issue certificates, assign roles,
+change policy, rotate trust roots, promote itself, fetch secrets that it was not assigned, create authority. No policy
+allows it, and an action that the agent does not know is refused as well. The reason is a word: ` + "`forbidden`" + `,
+` + "`unknown_action`" + `, ` + "`needs_record`" + ` for what starts something new, and
 ` + "`revocations_unknown`" + ` where somebody may have been revoked without this node knowing.`,
 	},
 	{
@@ -1565,7 +1565,7 @@ A renewal has a new key certified, and the key is on disk before anybody is aske
 back with an older one, as a copy does. While the disk takes nothing, the node asks for its present key instead, and so
 stays certified for as long as that goes on. It looks at the disk every minute, and renews with a new key at once when
 it takes one. A certificate that could not be written is in memory alone: a node that is started again meanwhile finds
-its key, and comes back by it. What is larger than a key fails longer:
+its key, and comes back by it. Larger writes than a key fail longer:
 new snapshots are not used before they are kept.`,
 	}, {
 		Code:  SnapshotUnreadable,
@@ -1597,7 +1597,7 @@ was withdrawn is not in use, and the node tells so.`,
 		Do:    "look at the server or the folder; a node asks its other sources meanwhile",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
-Whatever is wrong with a mirror means the same: no news from there. It is counted in
+Every fault of a mirror means the same: no news from there. It is counted in
 ` + "`fealty_snapshot_mirror_reads_total`" + ` by its reason. A copy that was made while a new generation was written mends
 itself with the next copy; one that stays wrong was altered, or is of another cluster.`,
 	},
@@ -1665,7 +1665,7 @@ verified: if it was meant to be recovering, ask on its own machine with ` + "`fe
 		Page: `
 Shares are gathered for one attempt, encrypted to a key that lives in the coordinator's memory and ends with
 the attempt. An attempt ends an hour after its last share, with the process, and when the head of the history
-moves: then somebody else brought the cluster back. What was gathered can be read by nobody any more.`,
+moves: then somebody else brought the cluster back. Nobody can read the gathered shares any more.`,
 	},
 	{
 		Code:  ShareWrong,
@@ -1708,7 +1708,7 @@ A share is of one cluster. The tool compares that before it sends anything, and 
 		Exit:  ExitRefused, GRPC: codes.InvalidArgument,
 		Page: `
 Shares are held by people: the owners of the seed with a recipient in the manifest in force. Keepers seal the
-whole seed and hold no share. Who was an owner before a reshare is none any more.`,
+whole seed and hold no share. An owner of before a reshare is none any more.`,
 	},
 	{
 		Code:  ShareUnusable,
@@ -1787,8 +1787,8 @@ lost with all of them: add people to ` + "`seed.owners`" + ` with a reshare.`,
 		Do:    "do not repeat it: coordinators bring it into force by themselves; fealty status says when they are ready",
 		Exit:  ExitOutcomeUnknown, GRPC: codes.Unknown,
 		Page: `
-The change is in the store, and stays there. What follows from it, such as a new trust bundle or a new mesh CA key, is
-brought into force by whichever coordinator sees it. So that a change is not made twice, no client repeats one that was
+The change is in the store, and stays there. Any coordinator that sees it brings into force what follows from it, such
+as a new trust bundle or a new mesh CA key. So that a change is not made twice, no client repeats one that was
 answered like this at another coordinator; a recovery mode that came before the change is answered with FE-R101, and
 that is repeated.`,
 	},
@@ -1875,9 +1875,9 @@ rather than hand out the mesh CA key of an older head. After a change of the man
 		Do:    "if the root was changed by a reseed, start it with the new --root-pin; else find out who changed the store",
 		Exit:  ExitRefused, GRPC: codes.FailedPrecondition,
 		Page: `
-A coordinator without a seed learns from the store who may give it one. Whoever controls the store could make it
-a coordinator of a cluster of his own, and it could not tell: everything would verify. With ` + "`--root-pin`" + ` it takes
-one root and no other. After a reseed the pin is that of the new root.`,
+A coordinator without a seed learns from the store who may give it one. Somebody who controls the store could make it
+a coordinator of a cluster of his own, and it could not tell: everything would verify. With ` + "`--root-pin`" + ` it
+takes one root and no other. After a reseed the pin is that of the new root.`,
 	},
 	{
 		Code:  BackupUnusable,
@@ -2113,7 +2113,7 @@ guess: it neither says "failed" nor tries again by itself.`,
 		Exit:  ExitRefused, GRPC: codes.DataLoss,
 		Page: `
 Records that decide about admission carry a code under a key that derives from the seed, over name and value.
-Who can write to the database can delete records and bring back older ones, but not make one up. A record
+Somebody who can write to the database can delete records and bring back older ones, but not make one up. A record
 that fails is treated as if the question had no answer: the call ends.`,
 	},
 	{
@@ -2170,7 +2170,7 @@ store's, or the servers were told to take less than etcd does by default. Nothin
 		Do:    "make room, or let the coordinator's user write there; it is tried again every 30 seconds",
 		Exit:  ExitUnhealthy, GRPC: codes.Unavailable,
 		Page: `
-What was written before stays whole, and grows old: a node that reads nothing else is stale, then degraded. Members
+The files written before stay whole, and grow old: a node that reads nothing else is stale, then degraded. Members
 that hear the coordinators over their streams notice nothing. A directory that has the publication of another
 cluster is left alone; give each cluster its own.`,
 	},
@@ -2212,9 +2212,9 @@ While the newest copy is still at hand, stop the coordinators, put that one in p
 		Do:    "compare it with what the others say: fealty status, fealty member list; if several say so, the store went back: fealty explain FE-S112",
 		Exit:  ExitDegraded, GRPC: codes.FailedPrecondition,
 		Page: `
-A number in a report is what its sender says. It is shown with the sender's name, and holds up nobody: a member that says
-that it holds the highest version there can be would stop all others else. What counts as proof is what the cluster itself
-signed, and what a coordinator saw.`,
+A number in a report is what its sender says. It is shown with the sender's name, and holds up nobody: a member that
+says that it holds the highest version there can be would stop all others else. Only what the cluster itself signed,
+and what a coordinator saw, counts as proof.`,
 	},
 	{
 		Code:  StoreRefuses,
@@ -2227,13 +2227,13 @@ signed, and what a coordinator saw.`,
 The store answers, so that reads go on, and it refuses to change anything for another reason than space, which is
 ` + "`FE-S102`" + `:
 
-- The file of a SQLite store was moved, removed or replaced while it was open. What is written to a file without a name
-  is gone with the process, so nothing is.
+- The file of a SQLite store was moved, removed or replaced while it was open. Data in a file without a name is gone
+  with the process, so nothing is written.
 - The disk fails writes, or its file system was made read-only, as many are after an error of the disk.
 - The database server is a replica, or was made read-only.
 - The user that the coordinator writes with may not write, or not any more.
 
-What goes on meanwhile is the same as on a full disk. Nobody is admitted or banned, nobody leads, and nothing changes.
+The same goes on meanwhile as on a full disk. Nobody is admitted or banned, nobody leads, and nothing changes.
 Known members have their recorded key certified again, until 4 hours after the recorded end. The coordinator stays ready
 and alive: restarting it mends nothing.`,
 	},
@@ -2291,7 +2291,7 @@ one are for another cluster. Nothing was sent to the coordinator that answered.`
 		Do:    "ask that admin, or any other, for a new one: fealty token create",
 		Exit:  ExitDenied, GRPC: codes.PermissionDenied,
 		Page: `
-Whom the token admitted before stays a member: banning is another command.`,
+A member that the token admitted before stays one: banning is another command.`,
 	},
 	{
 		Code:  TokenMalformed,
@@ -2533,7 +2533,7 @@ make one. Nothing was sent and nothing was changed.`,
 		Do:    "log in again: fealty login --token-file FILE; if that is refused too, an admin sees why: fealty member show {member|MEMBER}",
 		Exit:  ExitDenied, GRPC: codes.Unavailable,
 		Page: `
-A ban ends a login at once, everywhere, and so does a new seed, which has a new root. Whoever is banned is told no
+A ban ends a login at once, everywhere, and so does a new seed, which has a new root. A banned person is told no
 more than that in the handshake; an admin sees the reason of a ban, and lifts it with ` + "`fealty member unban`" + `.
 A login that has ended by its own time has a code of its own, FE-C104.`,
 	},

@@ -58,8 +58,8 @@ func bounded(fields map[string]string) map[string]string {
 
 // FromStatus returns the Error that a peer sent with err, a status of grpc-go,
 // and false if it sent none. The texts are those of this release; a code that it
-// does not know comes with the peer's message. What a peer sent is bounded and
-// safe to show.
+// does not know comes with the peer's message. A peer's text is bounded and safe to
+// show.
 func FromStatus(err error) (*Error, bool) {
 	s, ok := status.FromError(err)
 	if !ok || s.Code() == codes.OK {

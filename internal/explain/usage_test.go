@@ -114,7 +114,7 @@ func TestConstantsAndRegistryAgree(t *testing.T) {
 func TestCodesInSources(t *testing.T) {
 	names := constants(t)
 	used := make(map[Code]bool)
-	// What this package itself answers with, for errors without a code.
+	// The codes that this package itself answers with, for errors without one.
 	for _, file := range []string{"status.go"} {
 		src, err := os.ReadFile(file)
 		if err != nil {

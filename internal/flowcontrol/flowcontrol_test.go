@@ -27,7 +27,7 @@ func TestPerKeyIsBounded(t *testing.T) {
 	}
 }
 
-// Whoever waits for a lock stops with its context.
+// A caller that waits for a lock stops with its context.
 func TestLocks(t *testing.T) {
 	s := flowcontrol.NewLocks()
 	release, err := s.Lock(t.Context(), "a")

@@ -16,7 +16,7 @@ import (
 
 // Limits bound the calls of one kind that are under way.
 type Limits struct {
-	// What names the calls in the words of a refusal, such as "joins".
+	// The field What names the calls in the words of a refusal, such as "joins".
 	What string
 
 	// PerSecond and Burst bound the calls that one source begins; a zero PerSecond leaves

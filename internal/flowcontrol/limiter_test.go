@@ -156,8 +156,8 @@ func TestSlotsAreBounded(t *testing.T) {
 	}
 }
 
-// Whatever strangers do, the bounds hold, nothing is counted that is gone, and who is
-// alone in its network keeps its slot while another network has more.
+// For all that strangers do, the bounds hold, nothing is counted that is gone, and a
+// client that is alone in its network keeps its slot while another network has more.
 func TestLimiterProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limits := Limits{What: "calls", Most: rapid.IntRange(1, 6).Draw(t, "most"), PerSource: rapid.IntRange(1, 4).Draw(t, "perSource"), Patience: time.Hour, PerHolder: 2}

@@ -147,9 +147,9 @@ func (e *VerifyError) Is(target error) bool { return target == ErrUnverified }
 // [*VerifyError] for the first rule that is broken.
 //
 // It may be the key of an earlier seed than the newest: it signed the head before
-// the reseed, and from there the signers authorize the next key. Who acts on a
-// history with the keys of a seed compares [Verified.TransactionKey] with them: a
-// seed that was replaced must not.
+// the reseed, and from there the signers authorize the next key. A caller that acts
+// on a history with the keys of a seed compares [Verified.TransactionKey] with
+// them: a seed that was replaced must not.
 func Verify(h *History, transactionKey ed25519.PublicKey) (*Verified, error) {
 	if len(transactionKey) != ed25519.PublicKeySize {
 		return nil, &VerifyError{Rule: "head-signature", Detail: fmt.Sprintf("a transaction key of %d bytes, want %d", len(transactionKey), ed25519.PublicKeySize)}

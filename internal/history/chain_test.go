@@ -496,8 +496,8 @@ func TestStatementsDiffer(t *testing.T) {
 	}
 }
 
-// Who knows the transaction key of any seed of the chain can verify all of it, and
-// learns which seed is in force.
+// Somebody who knows the transaction key of any seed of the chain can verify all of
+// it, and learns which seed is in force.
 func TestVerifyAcrossSeeds(t *testing.T) {
 	k := newTesters(t)
 	c := newChain(t, k, base)

@@ -193,8 +193,8 @@ func (l *Log) blob(ctx context.Context, hash Hash) ([]byte, error) {
 //   - [store.ErrUnknownOutcome]: the head was swapped, or may yet be. Keep the key,
 //     and call Append again with the same arguments: that settles it, whoever
 //     moved the head meanwhile.
-//   - any other error: this call changed nothing that counts. What an earlier call
-//     left unknown stays so.
+//   - any other error: this call changed nothing that counts. An outcome that an
+//     earlier call left unknown stays so.
 //
 // If t was followed by another transition before its outcome could be read, it
 // is in the history nonetheless, and Append succeeds with a Version of 0.
@@ -233,7 +233,7 @@ func (l *Log) Append(ctx context.Context, base *Verified, t *Transition, m *mani
 	return next, nil
 }
 
-// putBlob writes a blob under its hash. Who wrote it is of no matter.
+// putBlob writes a blob under its hash. It does not matter who wrote it.
 func (l *Log) putBlob(ctx context.Context, blob []byte) error {
 	hash := hashOf(blob)
 	var err error

@@ -90,7 +90,7 @@ func TestAppendAndLoad(t *testing.T) {
 	}
 }
 
-// What Verify would refuse is not written.
+// A link that Verify would refuse is not written.
 func TestAppendChecksFirst(t *testing.T) {
 	kv := storetest.NewMemory(0).Open()
 	k := newTesters(t)

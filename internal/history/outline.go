@@ -13,8 +13,8 @@ import (
 // from genesis, and everything of [Verify] that stands in the links: kinds, indices,
 // epochs, one mesh CA key for each, salts, the keys of new seeds. Whether signers
 // consented to a link is checked where they are known, as it is whether a manifest fits
-// its link. [Outline.Unsigned] counts the others. Who has to know replays the whole
-// chain with [Verify].
+// its link. [Outline.Unsigned] counts the others. A caller that has to know replays the
+// whole chain with [Verify].
 type Outline struct {
 	v        *Verified
 	unsigned int

@@ -20,8 +20,8 @@ func withoutManifests(h *history.History, but ...manifest.Hash) *history.History
 	return &out
 }
 
-// What breaks a link breaks it without the manifests too, and what stands in a manifest
-// is not judged without it: exactly these rules.
+// A fault that breaks a link breaks it without the manifests too, and what stands in a
+// manifest is not judged without it: exactly these rules.
 func TestOutlineRefuses(t *testing.T) {
 	needManifest := map[string]bool{
 		"manifest-blob": true, "epoch-with-authority": true, "same-cluster": true, "reshare-seed-only": true, "threshold": true,
@@ -42,7 +42,7 @@ func TestOutlineRefuses(t *testing.T) {
 				t.Fatalf("VerifyOutline = %v, %v, want a refusal by %s", o, err, tc.rule)
 			}
 		})
-		// Who knows all manifests refuses all of them, by the same rule.
+		// A verifier that knows all manifests refuses all of them, by the same rule.
 		t.Run(tc.rule+"/"+tc.name+"/all known", func(t *testing.T) {
 			k := newTesters(t)
 			h := tc.build(newChain(t, k, base))

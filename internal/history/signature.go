@@ -181,7 +181,7 @@ func DecodeSignatureFile(data []byte) (SignatureFile, error) {
 	return SignatureFile{w.Cluster, w.Kind, manifest.Hash(w.Manifest), w.Current, Signature{w.Key, [64]byte(raw)}, w.Index, w.AuthorityEpoch, w.Backup}, nil
 }
 
-// What is wrong with a signature file: a [*SignatureError] matches one of them.
+// Faults of a signature file: a [*SignatureError] matches one of them.
 var (
 	ErrOtherManifest = errors.New("signature over another manifest")
 	ErrOtherChange   = errors.New("signature for another kind of change")

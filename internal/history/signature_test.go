@@ -39,7 +39,7 @@ func signedChange(t testing.TB) (next *manifest.Manifest, inForce *manifest.Mani
 		}
 		return m
 	}
-	// Who signs the next manifest does not sign this one.
+	// A signer of the next manifest does not sign this one.
 	return parse(manifest.Signer{Name: "eve", Key: other}), parse(manifest.Signer{Name: "alice", Key: k}), signer, stranger
 }
 

@@ -16,8 +16,8 @@ var ErrNoTrail = errors.New("no links lead there from the head that is known")
 // signatures of the signers that are known. It is for nodes, which keep no history.
 //
 // It proves no more than it says: that the newest head follows from the one that is
-// known, and that its signers consented to the first change that takes them. Who they
-// are after it stands in a manifest: what later links did is for coordinators to verify.
+// known, and that its signers consented to the first change that takes them. A manifest
+// says who they are after it: what later links did is for coordinators to verify.
 type Trail struct {
 	seen     Mark
 	signers  manifest.Signers

@@ -8,7 +8,7 @@
 //   - Nothing is believed that was not replayed. [Verify] walks the whole chain
 //     from genesis to head through one table of rules ([Rules]) and is the only
 //     way, with [Log.Append], to get a [Verified] history.
-//   - What is appended is checked by the same table first, so that no coordinator
+//   - The same table checks a link before it is appended, so that no coordinator
 //     writes a link that the others refuse.
 //   - The head moves only to its child, by compare-and-swap, after the blobs that
 //     it needs are in the store. Of two concurrent appends one wins, the other
@@ -16,8 +16,8 @@
 //   - An append whose answer was lost is resolved by reading, and told apart:
 //     done, not done, or (with the store out of reach) unknown.
 //
-// A dishonest store can withhold the newest links. Who must notice keeps a
-// [Mark] and asks [Verified.CheckMark].
+// A dishonest store can withhold the newest links. A caller that must notice keeps
+// a [Mark] and asks [Verified.CheckMark].
 package history
 
 import (

@@ -58,7 +58,7 @@ func Here() Facts {
 
 // Clean returns what of f is of the form: a host name of letters, digits, dots, dashes
 // and underscores, an operating system in printable ASCII, and addresses that are
-// some, each once and in their one spelling. What it returns holds no memory of f.
+// some, each once and in their one spelling. Its result holds no memory of f.
 func Clean(f Facts) Facts {
 	var out Facts
 	if len(f.Host) <= MaxHost && strings.IndexFunc(f.Host, notOfHost) < 0 {

@@ -165,9 +165,9 @@ func (f *fleet) latest(id string) int64 {
 
 var ids = []string{"a", "b", "c", "d", "e"}
 
-// Whatever leaders come and go, whatever of their answers comes late or twice, whatever is lost,
-// and wherever the member's power is cut: no instruction is carried out twice, none that only a
-// deposed leader signs, and in the end it is known what became of each (I5).
+// Leaders may come and go, their answers may be late, double or lost; wherever the member's
+// power is cut: no instruction is carried out twice, none that only a deposed leader signs, and
+// in the end it is known what became of each (I5).
 func TestNeverTwice(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

@@ -38,8 +38,8 @@ const MaxWorkloadSecretIDBytes = 256
 var ErrNoSeed = errors.New("no seed: it was never set, or it was wiped")
 
 // Keys are the keys that derive from one seed under one salt. They may be used
-// concurrently. Whoever holds them holds everything of the seed but the seed
-// itself, so they are hidden and wiped like it.
+// concurrently. Their holder has everything of the seed but the seed itself, so
+// they are hidden and wiped like it.
 type Keys struct {
 	held hidden[*derived]
 }

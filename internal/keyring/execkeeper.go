@@ -52,8 +52,8 @@ var ErrKeeperProgram = errors.New("keeper's program cannot be used")
 // its key is called [ProgramKey] then, on every machine. Its environment is PATH=/usr/local/sbin:…:/bin,
 // LANG=C, FEALTY_KEEPER_VERSION=1, and the place as FEALTY_KEEPER_CLUSTER, _PURPOSE
 // (seed or mesh-ca), _OWNER, _SEED_EPOCH and _HEAD (hexadecimal; empty for a
-// seed); its folder is /. It has [ExecKeeperTimeout]. Then it is killed. What it
-// started in its process group is killed too, unless it succeeded.
+// seed); its folder is /. It has [ExecKeeperTimeout]. Then it is killed. Processes that it started
+// in its group are killed too, unless it succeeded.
 //
 // A sealed secret is
 //
@@ -94,9 +94,8 @@ func (k *ExecKeeper) KeyID(ctx context.Context, place Place) (KeyID, error) {
 // MakeKey implements [Keeper]. It does nothing: a program has its key.
 func (k *ExecKeeper) MakeKey(context.Context) (bool, error) { return false, nil }
 
-// Seal implements [Keeper]. What the program made of the data key it must open
-// again at once: one that seals and cannot open would be found when the seed is
-// lost.
+// Seal implements [Keeper]. The program must open at once what it made of the data
+// key: one that seals and cannot open would be found when the seed is lost.
 //
 // Errors match [ErrKeeperProgram], or say that place or plaintext is wrong.
 func (k *ExecKeeper) Seal(ctx context.Context, place Place, plaintext []byte) ([]byte, error) {
@@ -202,7 +201,7 @@ func (k *ExecKeeper) run(ctx context.Context, verb string, place Place, stdin []
 	// A group of its own, so that what it started ends with it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	// What it left behind may hold its pipes open for ever.
+	// Processes that it left behind may hold its pipes open for ever.
 	cmd.WaitDelay = time.Second
 	err = cmd.Run()
 	if err == nil && !answer.over {

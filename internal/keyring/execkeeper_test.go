@@ -67,7 +67,7 @@ tee $DIR/stdin-$1 | `+flips)
 	}
 	var env []string
 	for _, line := range strings.Split(read("env-open"), "\n") {
-		// What the shell sets by itself.
+		// Variables that the shell sets by itself.
 		if name, _, _ := strings.Cut(line, "="); name != "PWD" && name != "OLDPWD" && name != "SHLVL" && name != "_" {
 			env = append(env, line)
 		}
@@ -250,7 +250,7 @@ func TestExecKeeperProgramsThatHang(t *testing.T) {
 	})
 }
 
-// Whoever can put another program in the place of the keeper's gets the seed.
+// Somebody who can put another program in the place of the keeper's gets the seed.
 func TestExecKeeperRefusesPrograms(t *testing.T) {
 	for _, test := range []struct {
 		name, says string

@@ -21,8 +21,8 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 )
 
-// FileKeeper seals under a key of 32 random bytes in a file. Whoever can read the
-// file and the store has the seed: the file belongs on another disk than the
+// FileKeeper seals under a key of 32 random bytes in a file. Somebody who can read
+// the file and the store has the seed: the file belongs on another disk than the
 // store, with mode 0600, and in a backup.
 //
 // The file has one line:

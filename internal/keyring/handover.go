@@ -65,7 +65,7 @@ const (
 
 // HandOver encrypts secrets to the ephemeral recipient of a coordinator that proved
 // itself, for h alone: [EphemeralRecipient.TakeOver] refuses them for anything else.
-// What is sent, and lies in buffers on the way, is the encrypted form.
+// The encrypted form is sent, and lies in buffers on the way.
 //
 // Errors match [ErrRecipient] or [ErrHandover].
 func HandOver(recipient string, h Handover, secrets Handed) ([]byte, error) {

@@ -93,7 +93,7 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// Whatever a peer seals to us is refused or is the one thing that it was to be.
+// Everything a peer seals to us is refused or is the one thing that it was to be.
 func FuzzParseHandover(f *testing.F) {
 	h := Handover{Purpose: "recover", Cluster: "c", From: "f", To: "t", Head: [32]byte{7}}
 	right := []byte(handoverName + handoverVersion)

@@ -8,7 +8,7 @@ import (
 )
 
 // Harden keeps the memory of this process, which holds secrets, out of core dumps
-// and from tracers of the same user. What fails leaves the rest in force.
+// and from tracers of the same user. A measure that fails leaves the rest in force.
 func Harden() error {
 	var errs []error
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {

@@ -39,7 +39,7 @@ var (
 //     also encrypted.
 //
 // passphrase is called at most once, and only if the file is encrypted; nil means
-// that there is none. What it returns is overwritten.
+// that there is none. The result is overwritten.
 //
 // Errors match [ErrIdentityFile], and [ErrPassphrase] if it is about that; those
 // of passphrase are wrapped.

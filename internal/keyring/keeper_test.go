@@ -208,7 +208,7 @@ func TestFileKeeperKeyFile(t *testing.T) {
 					t.Errorf("%v shows what is in the file", err)
 				}
 			}
-			// Whatever is wrong with it, the file is not replaced.
+			// With any fault of it, the file is not replaced.
 			if data, err := disk.FS().ReadFile(keyFile, 1<<20); err != nil || string(data) != test.content {
 				t.Errorf("the file was changed: %v", err)
 			}
@@ -284,7 +284,7 @@ func TestFileKeeperKeyID(t *testing.T) {
 	}
 }
 
-// What Seal returned opens after a power cut at any instant, whatever it cut.
+// A secret that Seal returned opens after a power cut at any instant, whatever it cut.
 func TestFileKeeperCreatesDurably(t *testing.T) {
 	for _, after := range durabletest.Afters() {
 		for n, ended := 1, false; !ended; n++ {

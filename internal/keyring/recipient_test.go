@@ -43,7 +43,7 @@ func blobOf(parts ...[]byte) string {
 }
 
 // Manifest and keyring have a checker of recipients each, because a manifest is
-// checked without cryptography. What one takes the other must take: a recipient
+// checked without cryptography. Each must take what the other takes: a recipient
 // that nothing can be encrypted to is found before it counts.
 func TestManifestTakesTheRecipientsThatSharesCanBeEncryptedTo(t *testing.T) {
 	f := shareFile(t)

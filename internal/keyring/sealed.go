@@ -28,7 +28,7 @@ var (
 )
 
 // PlaceError says which part of the place of a sealed secret is not the one that
-// was asked for. What it says of the sealed secret is a claim until it was opened.
+// was asked for. Its word on the sealed secret is a claim until it was opened.
 type PlaceError struct {
 	Field        string // cluster, purpose, owner, seed_epoch or head
 	Sealed, Want string

@@ -7,7 +7,7 @@
 //     changed derivation is another cluster. Golden vectors in the tests hold it.
 //   - No secret shows in fmt, log/slog or JSON, also inside other structs. To
 //     get at the bytes code must say so: [Seed.Reveal].
-//   - What was sealed for one place (cluster, purpose, owner, seed epoch, head of
+//   - A secret sealed for one place (cluster, purpose, owner, seed epoch, head of
 //     the history) is refused at every other, by the name of what differs.
 //
 // Seeds, shares and the key that others derive from lie on locked pages, as far as

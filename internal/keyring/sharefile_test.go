@@ -207,8 +207,8 @@ func TestShareFileRoundTrip(t *testing.T) {
 	}
 }
 
-// What the age tool encrypts to an SSH key opens here. The file was made with
-// filippo.io/age/agessh 1.3.2 for the key with the seed 1, 2, 3, … 32.
+// A file that the age tool encrypts to an SSH key opens here. The file was made
+// with filippo.io/age/agessh 1.3.2 for the key with the seed 1, 2, 3, … 32.
 func TestOpensWhatAgeEncryptsToSSH(t *testing.T) {
 	const public = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHm1Vi6P5lT5QHixEuipi6eQH4U65pW+1+DjkQutBJZk"
 	const file = `-----BEGIN AGE ENCRYPTED FILE-----

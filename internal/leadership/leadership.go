@@ -2,11 +2,11 @@
 // under which term.
 //
 // A [Core] is one coordinator's part in it: it takes what was read and written and
-// the time on its own monotonic clock, and returns what to do next. Whoever runs it
-// keeps two entries in the store: the leader entry, which is written when
-// leadership changes and at no other time, and the beat, which the leader renews.
+// the time on its own monotonic clock, and returns what to do next. Its user keeps
+// two entries in the store: the leader entry, which is written when leadership
+// changes and at no other time, and the beat, which the leader renews.
 //
-// What is promised:
+// The promises:
 //
 //   - One leader acts. A term is the revision of the store that wrote the leader entry,
 //     and every write of a leader is conditional on the entry still being of that
@@ -16,10 +16,11 @@
 //     entry back, or removes it. Over a restore, where the store has to begin above all
 //     revisions of before, the floor checks that it did. In a store that went back
 //     nobody leads under a revision that is not above all that it saw before.
-//   - No clocks are compared. Who does not lead takes over when entry and beat are
-//     unchanged for a lease on its own monotonic clock, counted from when it had read
-//     them, and only if they are still unchanged in the store. A beat that its leader
-//     did not make, or made before, is no sign of life.
+//   - No clocks are compared. A coordinator that does not lead takes over when
+//     entry and beat are unchanged for a lease on its own monotonic clock, counted
+//     from when it had read them, and only if they are still unchanged in the
+//     store. A beat that its leader did not make, or made before, is no sign of
+//     life.
 //   - A leader stops by itself, before its lease is over on its own clock, counted
 //     from the start of the last beat that is known to have arrived. That is a
 //     courtesy which saves refused writes; nothing rests on it.
@@ -30,9 +31,10 @@
 //     times that of [Config]; whoever takes over from it keeps that one. It halves with
 //     every [CalmAfter] without such a loss. A beat says the lease that it begins, so
 //     that a change needs no other term.
-//   - Who steps down hands over: the next need not wait. Whoever may ask for another
-//     leader writes the same in its place, which ends the term in the store; who led
-//     then holds back for a lease, as do all others if it is in favour of one.
+//   - A leader that steps down hands over: the next need not wait. A caller that
+//     may ask for another leader writes the same in its place, which ends the term
+//     in the store; the one that led then holds back for a lease, as do all others
+//     if it is in favour of one.
 //
 // Left to the caller: that entries are authentic ([Entry.Believed]), that the store
 // checks all conditions of a write and applies it in one step, and that a process
@@ -47,8 +49,8 @@ import (
 	"time"
 )
 
-// Bounds of a lease. Who waits for another's lease, which stands in its entry, waits
-// within them.
+// Bounds of a lease. A candidate that waits for another's lease, which stands in its
+// entry, waits within them.
 const (
 	MinLease = 200 * time.Millisecond
 	MaxLease = 5 * time.Minute

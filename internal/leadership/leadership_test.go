@@ -88,7 +88,7 @@ func TestStopsBeforeItsLeaseEnds(t *testing.T) {
 }
 
 // A lease that was lost in time doubles the next one, once for each loss and up to four
-// times, and five minutes without one halve it again. Who takes over keeps the lease of
+// times, and five minutes without one halve it again. A new leader keeps the lease of
 // the entry: what starved its leader starves the next one as well.
 func TestLeaseAdapts(t *testing.T) {
 	l := leader(t)
@@ -200,8 +200,8 @@ func TestTakesOverWhatIsUnchangedForALease(t *testing.T) {
 	}
 }
 
-// What somebody else writes where the beat is, or puts back there, is no sign of life;
-// nor is another forged entry in the place of one.
+// An entry that somebody else writes where the beat is, or puts back there, is no sign
+// of life; nor is another forged entry in the place of one.
 func TestForgedBeatsAreNoSignOfLife(t *testing.T) {
 	l := newLife(t, "me")
 	l.step(0, Fit{}, ReadEntry{})
@@ -251,7 +251,8 @@ func TestTakesOverFromItsOwnEarlierLife(t *testing.T) {
 	}
 }
 
-// What was handed over in favour of another is that one's, also if who led starts anew.
+// A lead handed over in favour of another is that one's, also if the one that led
+// starts anew.
 func TestTransferOutlivesARestart(t *testing.T) {
 	for to, want := range map[string]Effect{"": TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 12, IfBeat: 11}, "other": nil, "me": TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 12, IfBeat: 11}} {
 		l := newLife(t, "me")
@@ -292,8 +293,8 @@ func TestHandedOver(t *testing.T) {
 	}
 }
 
-// Who led when somebody wanted another leader holds back for a lease, and takes it if
-// nobody did.
+// A leader in whose place somebody wanted another holds back for a lease, and takes
+// it if nobody did.
 func TestTransferHoldsBack(t *testing.T) {
 	l := leader(t)
 	l.step(100*time.Millisecond, Noticed{}, ReadEntry{})
@@ -309,7 +310,7 @@ func TestTransferHoldsBack(t *testing.T) {
 	l.step(0, Read{e}, TakeOver{Nonce: "me2", Lease: testLease, IfTerm: 13, IfBeat: 10})
 }
 
-// Who became unfit takes again at once what nobody else took.
+// A leader that became unfit takes again at once what nobody else took.
 func TestUnfitStepsDownAndComesBack(t *testing.T) {
 	l := leader(t)
 	l.step(0, Unfit{}, StepDown{Nonce: "me1", IfTerm: 10})
@@ -404,8 +405,8 @@ func TestLostTakeoverIsForgotten(t *testing.T) {
 	l.leads(0)
 }
 
-// What was handed over is not ours any more, though the nonce is: also if the
-// takeover was of unknown outcome then.
+// A lead that was handed over is not ours any more, though the nonce is: also if
+// the takeover was of unknown outcome then.
 func TestHandedOverIsNotResumed(t *testing.T) {
 	l := newLife(t, "me")
 	l.step(0, Fit{}, ReadEntry{})
@@ -579,8 +580,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// Who waits for an answer wakes when its lease ends: it must not be taken for a leader
-// until somebody asks.
+// A candidate that waits for an answer wakes when its lease ends: it must not be taken
+// for a leader until somebody asks.
 func TestWakesWhenItsLeaseEnds(t *testing.T) {
 	l := leader(t)
 	l.step(testBeat, Tick{}, Renew{Nonce: "me1", Number: 1, Lease: testLease, IfTerm: 10, IfBeat: 10})
@@ -591,7 +592,7 @@ func TestWakesWhenItsLeaseEnds(t *testing.T) {
 	}
 }
 
-// What is read first is new, whatever it is: also what nobody can have written.
+// The first read is new, whatever it is: also what nobody can have written.
 func TestFirstReadIsNews(t *testing.T) {
 	l := newLife(t, "me")
 	l.now = time.Hour
@@ -603,8 +604,9 @@ func TestFirstReadIsNews(t *testing.T) {
 	l.step(1, Tick{}, TakeOver{Nonce: "me1", Lease: testLease, IfTerm: 5, IfBeat: 5})
 }
 
-// Who handed over looks at once: nobody may want to lead but itself. Who cannot hand
-// over gives up after a few tries, and at once if somebody else leads already.
+// A leader that handed over looks at once: nobody may want to lead but itself. A
+// leader that cannot hand over gives up after a few tries, and at once if somebody
+// else leads already.
 func TestHandingOverEnds(t *testing.T) {
 	copied := func() *life {
 		l := leader(t)
@@ -622,7 +624,7 @@ func TestHandingOverEnds(t *testing.T) {
 	l.step(0, Conflict{KeyOther}, ReadEntry{})
 }
 
-// What others are told of who leads, and until when, follows what was read and written last.
+// The answer to others, of who leads and until when, follows what was read and written last.
 func TestTellsWhoLeads(t *testing.T) {
 	l := newLife(t, "me")
 	tells := func(want Entry, led bool, since time.Duration) {
@@ -636,7 +638,7 @@ func TestTellsWhoLeads(t *testing.T) {
 	other := of("other", "o", 5, 5)
 	l.step(0, Read{other}, nil)
 	tells(other, true, l.now+testLease)
-	// What is forged, or handed over, ends that at once, and not later again.
+	// A forged entry, or one handed over, ends that at once, and not later again.
 	forged := Entry{Term: 6, Beat: 5, Lease: MaxLease}
 	l.step(time.Second, Noticed{}, ReadEntry{})
 	l.step(0, Read{forged}, nil)

@@ -139,8 +139,8 @@ func TestHTTPS(t *testing.T) {
 	check(t, source, p)
 }
 
-// Whatever a server does, a file costs no more than its limit and its time, and the
-// reason is told.
+// A server may do anything: a file costs no more than its limit and its time, and
+// the reason is told.
 func TestHTTPSAttacks(t *testing.T) {
 	const limit = 1000
 	good := bytes.Repeat([]byte("x"), limit)
@@ -310,7 +310,7 @@ func TestHTTPSServerIsVerified(t *testing.T) {
 	}
 }
 
-// What is no URL of a tree is told before it is used.
+// A text that is no URL of a tree is told before it is used.
 func TestCheckURL(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"https://mirror.example": true, "https://mirror.example:8443/a/b/": true, "https://[::1]:8443/": true,
@@ -512,7 +512,7 @@ func TestUnsignedPartsAreBounded(t *testing.T) {
 	}
 }
 
-// Whatever a pointer and a generation hold, reading them ends and does not panic.
+// With any content of a pointer and a generation, reading them ends and does not panic.
 func FuzzTree(f *testing.F) {
 	f.Add([]byte(`{"format":"fealty/mirror/v1"}`), []byte(`{"headers":[]}`))
 	f.Add(encode(Pointer{Format: pointerFormat, Cluster: testCluster, Object: strings.Repeat("a", 64), Size: 3}), []byte("{}"))

@@ -1,22 +1,22 @@
 // Package mirror has the publication of a cluster as a tree of files, which any
 // plain file or HTTPS server can serve: the layout, who writes it, and who reads it.
 //
-// What is promised:
+// The promises:
 //
 //   - Everything but one small pointer is immutable and named by a hash of what it
 //     holds. So a reader never takes parts of two generations for one, wherever the
 //     bytes come from and however a copy of the tree was made.
 //   - The pointer is replaced last, in one step, when all that it leads to is durable.
 //     A crash at any instant leaves a tree that verifies.
-//   - What changed is what is written: a newer record over the same headers writes two
+//   - Only changes are written: a newer record over the same headers writes two
 //     files, however many members there are; a changed header some ten.
 //   - Nothing is removed that the pointer leads to, and nothing younger than
 //     [Grace] that it led to.
 //   - A reader takes no more bytes than it was told by what is signed or, of what is
 //     not signed, than a constant; and no longer than its deadlines.
 //
-// Nothing here is trusted. Who serves the tree can keep it back, whole or in part;
-// what it serves is verified by package snapshot, as from anywhere.
+// Nothing here is trusted. The server of the tree can keep it back, whole or in
+// part; what it serves is verified by package snapshot, as from anywhere.
 //
 // The layout, where HASH is 64 hex digits and HH the first two of them:
 //

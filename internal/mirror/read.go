@@ -22,8 +22,8 @@ type Source interface {
 	String() string
 }
 
-// Tree is one generation of a source. What it returns is what the source says, and
-// is not verified but for the hashes that lead to it.
+// Tree is one generation of a source. It returns the words of the source, which are not
+// verified but for the hashes that lead to it.
 type Tree struct {
 	source  Source
 	pointer Pointer

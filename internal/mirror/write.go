@@ -413,8 +413,8 @@ func (w *Writer) object(data []byte, limit int, refs map[string]bool) (snapshot.
 	return hash, w.put(objectName(hash), data, refs)
 }
 
-// put writes an immutable file, unless it is there, and notes that it is needed. What
-// was there before this process is believed only when it was read.
+// put writes an immutable file, unless it is there, and notes that it is needed. Files
+// from before this process are believed only when it was read.
 func (w *Writer) put(name string, data []byte, refs map[string]bool) error {
 	refs[name] = true
 	if f := w.known[name]; f != nil {

@@ -36,7 +36,7 @@ func mustWrite(t tb, w *Writer, p Publication) {
 	}
 }
 
-// Whatever the number of headers, each is found, with the proof that its tree gives.
+// With any number of headers, each is found, with the proof that its tree gives.
 func TestEveryHeaderIsFound(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 15, 17, 255, 256, 257, 511, 513, 2500, 65_536 + 257} {
 		if testing.Short() && n > 10_000 {
@@ -50,8 +50,8 @@ func TestEveryHeaderIsFound(t *testing.T) {
 	}
 }
 
-// What is written is what changed: two files for a newer record, some ten for a
-// header, whatever the number of the others.
+// Only changes are written: two files for a newer record, some ten for a header,
+// whatever the number of the others.
 func TestWhatChangedIsWritten(t *testing.T) {
 	disk := durabletest.NewDisk()
 	files := &counting{FS: disk.FS()}
@@ -134,7 +134,7 @@ func TestWriteInterrupted(t *testing.T) {
 					disk.Restart(mode)
 					w = NewWriter(disk.FS(), "pub", nil)
 				} else if err == nil && exists(disk.FS(), "pub/"+PointerName) {
-					// What failed was of no consequence.
+					// The failure was of no consequence.
 					check(t, &onDisk{files: disk.FS(), dir: "pub"}, next)
 				}
 				source := &onDisk{files: disk.FS(), dir: "pub"}
@@ -171,8 +171,8 @@ func TestDamagedFilesAreReplaced(t *testing.T) {
 	check(t, &onDisk{files: disk.FS(), dir: "pub"}, p)
 }
 
-// Who is late does not put an older generation in the place of a newer one, and who
-// is not alone waits for its turn.
+// A late writer does not put an older generation in the place of a newer one, and one
+// that is not alone waits for its turn.
 func TestWritersTakeTurns(t *testing.T) {
 	disk := durabletest.NewDisk()
 	ctx := context.Background()
@@ -205,7 +205,7 @@ func TestWritersTakeTurns(t *testing.T) {
 	check(t, &onDisk{files: disk.FS(), dir: "pub"}, last)
 }
 
-// What cannot be written is refused before the pointer leads to it.
+// A file that cannot be written is refused before the pointer leads to it.
 func TestWriteRefuses(t *testing.T) {
 	for name, bend := range map[string]func(*Publication){
 		"no header":          func(p *Publication) { p.Headers = nil },
@@ -227,7 +227,7 @@ func TestWriteRefuses(t *testing.T) {
 		}
 		check(t, &onDisk{files: disk.FS(), dir: "pub"}, good)
 	}
-	// Who is told to stop, stops.
+	// A writer that is told to stop, stops.
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := NewWriter(durabletest.NewDisk().FS(), "pub", nil).Write(ctx, publicationOf(t, 1, versions(3, 1))); !errors.Is(err, context.Canceled) {
@@ -235,9 +235,9 @@ func TestWriteRefuses(t *testing.T) {
 	}
 }
 
-// Whatever changes, whoever writes and however often they start again: what the
-// pointer leads to is all there, what it led to stays for the time of grace, and what
-// is of no use goes.
+// For any changes, any writers and any number of their starts: what the pointer leads
+// to is all there, what it led to stays for the time of grace, and what is of no use
+// goes.
 func TestNothingNeededIsRemoved(t *testing.T) {
 	if raceDetector {
 		fewerChecks(t, "10")

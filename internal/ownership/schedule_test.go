@@ -385,8 +385,8 @@ func (o *owner) clock() (string, time.Duration) {
 	return fmt.Sprintf("boot-%d", boots), o.elapsed
 }
 
-// starts ends the process and starts it again, or its machine. What was not synced is lost with
-// the machine.
+// starts ends the process and starts it again, or its machine. Data that was not synced is lost
+// with the machine.
 func (o *owner) starts(machine bool) {
 	after := durabletest.Killed
 	if machine {
@@ -572,7 +572,7 @@ func (r rules) of(seed uint64) rules {
 	return r
 }
 
-// Whatever is cut off, stands still or starts again, and with clocks that go 5% wrong: no two
+// Anything may be cut off, stand still or start again, with clocks that go 5% wrong: no two
 // members take themselves for the owner of a domain unless a move was forced; a member acts where
 // it was promised that the one before it does not; and nothing is carried out under an ownership
 // that was overtaken, forced or not (I7).

@@ -61,8 +61,8 @@ func TestTransfers(t *testing.T) {
 	}
 }
 
-// Who waits for the beginning is not there for ever; who ends it is not slow; and the
-// end of the caller is no fault of the sender.
+// A caller that waits for the beginning is not there for ever; one that ends it is
+// not slow; and the end of the caller is no fault of the sender.
 func TestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

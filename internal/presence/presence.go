@@ -127,7 +127,8 @@ func (w *Watch) Missed(now time.Duration) []Missed {
 }
 
 // Gone reports whether the coordinator with key is not worth a wait at now: it is unheard
-// for as long as one that is missed. Whoever has just begun to listen waits for all.
+// for as long as one that is missed. A coordinator that has just begun to listen waits
+// for all.
 func (w *Watch) Gone(key string, now time.Duration) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -48,8 +48,8 @@ func fuzzLine(t *testing.T, s, prefix string, parse func(string) (interface{ Lin
 	}
 }
 
-// Whatever is sent, nothing but the one right proof is accepted, and every
-// refusal is of a known type.
+// For any message, nothing but the one right proof is accepted, and every refusal
+// is of a known type.
 func FuzzVerify(f *testing.F) {
 	key := ed25519.NewKeyFromSeed(sequence(0, 32))
 	pub := key.Public().(ed25519.PublicKey)

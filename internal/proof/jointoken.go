@@ -109,7 +109,7 @@ func ParseJoinToken(line string) (JoinToken, error) {
 		Addresses: c.texts(),
 		Pin:       identity.KeyID(c.take(len(identity.KeyID{}))),
 	}
-	// What is beyond an int64 turns negative and fails the check below.
+	// A value beyond an int64 turns negative and fails the check below.
 	t.Expires = time.Unix(int64(binary.BigEndian.Uint64(c.take(8))), 0).UTC()
 	t.Secret = secretOf([secretBytes]byte(c.take(secretBytes)))
 	if !c.done() {

@@ -79,9 +79,9 @@ func (p keyProver) Prove(_ context.Context, t Transcript) (Evidence, error) {
 	return Evidence{Type: TypeKey, Claim: KeyClaim(key.Public().(ed25519.PublicKey)), Evidence: ed25519.Sign(key, d[:])}, nil
 }
 
-// NewKeyVerifier returns the verifier of [TypeKey]. What it proves is the claim
-// itself, as selector "key:ed25519:<base64>": whether that key counts is for the
-// manifest to say.
+// NewKeyVerifier returns the verifier of [TypeKey]. It proves the claim itself, as
+// selector "key:ed25519:<base64>": whether that key counts is for the manifest to
+// say.
 func NewKeyVerifier() Verifier { return keyVerifier{} }
 
 // errKeyRefused is the answer to a wrong signature.

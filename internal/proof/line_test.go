@@ -246,7 +246,7 @@ func TestTokenContentIsChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			token := newJoinToken(t)
 			change(&token)
-			// What is not written is not read either.
+			// A line that is not written is not read either.
 			mustPanic(t, "Line", func() { token.Line() })
 			b := token.fields()
 			_, err := ParseJoinToken(pack("fealty1_", b))

@@ -34,7 +34,7 @@ const (
 // each in its role, before either of them hands over a secret. It is a kind of its
 // own and not a [Transcript]: both sides prove, and nothing is certified.
 //
-// What a change of each part would make of a signature:
+// The effect of a change of each part on a signature:
 //
 //	role        what one side signed cannot be sent back to it
 //	purpose     who asks to be given cannot be made to take, and the reverse

@@ -117,8 +117,8 @@ func TestPeerProof(t *testing.T) {
 	}
 }
 
-// What one of two coordinators can be made to sign by somebody in between, and what
-// it is worth elsewhere.
+// Somebody in between makes one of two coordinators sign: the result, and its worth
+// elsewhere.
 func TestPeerAttacks(t *testing.T) {
 	type attack struct {
 		name string
@@ -251,7 +251,7 @@ func TestPeerKeyOfLowOrder(t *testing.T) {
 	}
 }
 
-// Whatever a peer sends, nothing but the one right proof is accepted.
+// For any message of a peer, nothing but the one right proof is accepted.
 func FuzzVerifyPeer(f *testing.F) {
 	asker, giver := ed25519.NewKeyFromSeed(sequence(0, 32)), ed25519.NewKeyFromSeed(sequence(32, 32))
 	tr := PeerTranscript{Recover, cluster, sequence(0, 32), sequence(32, 32), sequence(64, 32), sequence(96, 32), "age1test",

@@ -171,8 +171,8 @@ func malleate(t *testing.T, curve elliptic.Curve, sig []byte) []byte {
 	return append(slices.Clone(sig[:32]), out...)
 }
 
-// What is refused as a second spelling would otherwise verify: without that, the
-// case above shows nothing.
+// A second spelling that is refused would otherwise verify: without that, the case
+// above shows nothing.
 func TestMalleatedSignatureWouldVerify(t *testing.T) {
 	key := newP256(t)
 	d, _ := newTranscript(t).Digest()
@@ -299,7 +299,7 @@ type nameless struct{ keyVerifier }
 
 func (nameless) Type() string { return "" }
 
-// Who cannot prove a secret must not learn which tokens exist.
+// A stranger who cannot prove a secret must not learn which tokens exist.
 func TestUnknownTokenLooksLikeAWrongSignature(t *testing.T) {
 	s := tokenScheme(t)
 	tr := newTranscript(t)

@@ -63,8 +63,8 @@ func TestRecoveryProof(t *testing.T) {
 	}
 }
 
-// What the same key signs elsewhere is no proof of a recovery, and the reverse: a
-// recovering coordinator cannot be made to sign its own admission.
+// A signature of the same key elsewhere is no proof of a recovery, and the reverse:
+// a recovering coordinator cannot be made to sign its own admission.
 func TestRecoveryProofIsOfItsOwnKind(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

@@ -78,7 +78,7 @@ func NewSVIDVerifier(lookup SVIDLookup) Verifier {
 
 // CloneError says that a proof was made with a key of the member that was
 // replaced since: a copy of the member from before its last renewal is at large,
-// or the member was restored from one. Whoever gets it raises an alarm.
+// or the member was restored from one. Its receiver raises an alarm.
 type CloneError struct {
 	Kind    identity.Kind
 	Name    string

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// What a coordinator signs for who verifies it covers all that it claims, the nonce
-// and the connection, and passes for nothing else.
+// The statement that a coordinator signs for its verifier covers all that it
+// claims, the nonce and the connection, and passes for nothing else.
 func TestVerifyProof(t *testing.T) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

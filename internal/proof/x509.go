@@ -186,7 +186,7 @@ func decodeX509(raw []byte) (chain []*x509.Certificate, sig []byte, err error) {
 // roots that are in date by now and made for client authentication. Nil now means
 // time.Now.
 //
-// What it proves is the names of the leaf, as the manifest writes them: at most
+// It proves the names of the leaf, as the manifest writes them: at most
 // [MaxX509Selectors] of x509:subject:CN=…, x509:dns:… and x509:uri:….
 //
 //   - A subject with several common names has none: which one counts would be a
@@ -289,8 +289,8 @@ func x509Selectors(leaf *x509.Certificate) []string {
 		if value == "" || len(prefix)+len(value) > maxSelectorBytes || strings.Contains(value, "*") || !ok(value) {
 			return
 		}
-		// The manifest's own reader gives the canonical form. What it cannot read, no
-		// entry can match.
+		// The manifest's own reader gives the canonical form. No entry can match what
+		// it cannot read.
 		if p, err := manifest.ParsePattern(prefix + value); err == nil && !p.IsGlob() {
 			out = append(out, p.String())
 		}

@@ -65,8 +65,7 @@ func (c corp) prove(t testing.TB, tr Transcript, chain []*x509.Certificate, key 
 	return Evidence{Type: TypeX509, Evidence: raw}
 }
 
-// What a certificate shows is what a manifest can name, and nothing that reads in two
-// ways.
+// A certificate shows what a manifest can name, and nothing that reads in two ways.
 func TestX509Selectors(t *testing.T) {
 	c := newCorp(t)
 	uri := func(s string) pkix.Extension { return identitytest.AltNames(s) }
@@ -395,7 +394,7 @@ func fuzzCorp(f *testing.F) (Verifier, []*x509.Certificate, ed25519.PrivateKey) 
 	return NewX509Verifier(roots, func() time.Time { return now }), []*x509.Certificate{leaf, root}, key
 }
 
-// Whatever is sent, what is accepted is the one right proof, in its one form.
+// For any message, only the one right proof is accepted, in its one form.
 func FuzzX509(f *testing.F) {
 	verifier, chain, key := fuzzCorp(f)
 	tr := Transcript{Candidate, cluster, sequence(0, 32), sequence(32, 32), spki(f, key.Public())}
@@ -430,8 +429,8 @@ func FuzzX509(f *testing.F) {
 	})
 }
 
-// Whatever a CA puts into a leaf, what it shows is a selector of the manifest without
-// a star, of printed characters, and there are few.
+// A CA may put anything into a leaf: what it shows is a selector of the manifest
+// without a star, of printed characters, and there are few.
 func FuzzX509Selectors(f *testing.F) {
 	for _, s := range []string{"node-c", "a\x00b", "*.x", "spiffe://a/b", "http://[::1", "ü", strings.Repeat("x", 600)} {
 		f.Add(s, s, s)

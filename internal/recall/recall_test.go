@@ -7,7 +7,8 @@ import (
 	"github.com/fealty-io/fealty/internal/recall"
 )
 
-// Who is short of time comes first, a few at a time, and nobody is told over and over.
+// A member that is short of time comes first, a few at a time, and nobody is told over
+// and over.
 func TestTell(t *testing.T) {
 	now := time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
 	var l recall.List

@@ -110,7 +110,7 @@ func TestReadOpen(t *testing.T) {
 	}
 }
 
-// Whose attempts are looked at is what the manifest says, and nothing else.
+// The manifest says whose attempts are looked at, and nothing else.
 func TestCoordinators(t *testing.T) {
 	m, keys, _ := coordinators(t, 3)
 	var want []string
@@ -122,7 +122,8 @@ func TestCoordinators(t *testing.T) {
 	}
 }
 
-// Whatever a store shows, nothing is believed that the coordinator did not sign.
+// For anything that a store shows, nothing is believed that the coordinator did not
+// sign.
 func FuzzReadOpen(f *testing.F) {
 	m, keys, _ := coordinators(f, 1)
 	now := time.Unix(1_800_000_000, 0)

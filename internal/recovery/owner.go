@@ -81,8 +81,8 @@ type Progress struct {
 // (credential.Unproven): it verifies who asks for which history, and sends the
 // share of file if all of that holds, encrypted to this attempt alone.
 //
-// What it does not notice by itself is a history that was rolled back: an older
-// head is signed as well as the newest. Expect.Seen and Expect.Manifest are for that.
+// It does not notice by itself a history that was rolled back: an older head is
+// signed as well as the newest. Expect.Seen and Expect.Manifest are for that.
 //
 // Neither is what passes in place of what was seen: a restore that the signers signed,
 // to which Options.Agreed has to agree. Without that the error is an [*UnagreedError].

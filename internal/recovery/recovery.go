@@ -2,7 +2,7 @@
 // agree on: which shares an attempt takes, and what an owner's tool verifies
 // before it sends one. The tool of who owns data verifies nearly the same.
 //
-// What is promised:
+// The promises:
 //
 //   - A share is compared with the commitment in the head of the history before
 //     anything is made of it, so that a bad one is refused by the name of its owner.

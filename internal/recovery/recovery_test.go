@@ -42,7 +42,7 @@ func repeat(l history.Link, index uint64) history.Link {
 	return l
 }
 
-// Whatever came before, the head tells the share in force from an old one, another
+// After any history, the head tells the share in force from an old one, another
 // owner's and a wrong one, and names the owner.
 func TestCheck(t *testing.T) {
 	seed, second := keyring.NewSeed(), keyring.NewSeed()
@@ -153,8 +153,8 @@ func TestReceiveHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// Whatever a coordinator sends, the owner's side refuses or goes on, and never
-// panics.
+// For anything that a coordinator sends, the owner's side refuses or goes on, and
+// never panics.
 func FuzzOffer(f *testing.F) {
 	offer, err := proto.Marshal(&fealtyv1.RecoveryOffer{Cluster: testCluster, Attempt: make([]byte, 16), Recipient: "age1x", Key: "ed25519:x", Evidence: make([]byte, 64)})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // A Restore goes back behind what an owner's tool has seen, and the signers known to
 // that tool signed it. No coordinator has carried it out: that takes the seed.
 type Restore struct {
-	// ID names what was signed. Who agrees to a restore agrees to this one.
+	// ID names what was signed. A signer that agrees to a restore agrees to this one.
 	ID [sha256.Size]byte
 	// Seen is what the tool remembers, and Back the head of the backup, which the
 	// history goes on from.

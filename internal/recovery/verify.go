@@ -131,8 +131,8 @@ func (c *Cluster) Mark() Mark {
 // (credential.Unproven), to prove itself and to show its history, and checks both
 // against what is expected. endpoint names it in errors.
 //
-// What the first look at a cluster takes from its coordinators is the key that signs
-// the history, and the root: those are shown by a machine that proved to be a
+// The first look at a cluster takes from its coordinators the key that signs the
+// history, and the root: those are shown by a machine that proved to be a
 // coordinator of the expected manifest. Later ones have to go on from there.
 //
 // Errors of package explain: those of verifyChecks, JoinNoBinding; those of the
@@ -170,8 +170,8 @@ func Verify(ctx context.Context, conn grpc.ClientConnInterface, want Expected, e
 			case err != nil:
 				return nil, err
 			}
-			// What is known of the manifests is what the caller has: a coordinator shows
-			// none to who has not logged in.
+			// The caller has what is known of the manifests: a coordinator shows none to
+			// who has not logged in.
 			c.history.Manifests[want.Manifest.Hash()] = want.Manifest.Bytes()
 		}
 		if err := check.find(c); err != nil {

@@ -9,9 +9,9 @@ import (
 // A Keeper keeps what one coordinator saw of its store, and whether something of it is
 // known to be lost. It is for concurrent use; its zero value has seen nothing.
 //
-// Who reads the store takes [Keeper.Begin] before, and gives what it read to
-// [Keeper.Read] with that: of two reads at once the later one may be told first. What
-// these find is kept by [Keeper.Lose], once nothing else explains it.
+// A reader of the store takes [Keeper.Begin] before, and gives what it read to
+// [Keeper.Read] with that: of two reads at once the later one may be told first.
+// [Keeper.Lose] keeps their findings, once nothing else explains it.
 type Keeper struct {
 	revision atomic.Uint64
 	lost     atomic.Pointer[Loss]
@@ -69,7 +69,7 @@ func (k *Keeper) AtRevision(began, revision uint64, at time.Time) *Loss {
 }
 
 // Read notes what the store showed to a read that began when began was seen, and
-// returns what it lost; nil if nothing. What was read before a restore shows nothing of
+// returns what it lost; nil if nothing. A read of before a restore shows nothing of
 // what is after it.
 func (k *Keeper) Read(began, now Seen, at time.Time) *Loss {
 	k.mu.Lock()

@@ -1,22 +1,23 @@
 // Package regress decides whether a store still holds what was seen of it.
 //
 // A store can go back: a dump that is put back, a failover to a copy that lagged, a
-// disk image. Who goes on with it undoes what was acknowledged, bans among it. So each
-// coordinator keeps what it saw, and compares it with what the store shows:
+// disk image. A coordinator that goes on with it undoes what was acknowledged, bans
+// among it. So each coordinator keeps what it saw, and compares it with what the store
+// shows:
 //
 //	Revision  the newest commit of the store
 //	Trust     the counter of the trust state, and which bans it said
 //
-// What was seen itself, and what another one shows with the cluster's own signature, is
-// evidence: [Seen.Lost] and [Proof.Lost] say what is gone, and who asks changes nothing
-// from then on. A number that somebody says is none: [Claim.Above] says that it is to be
-// told to people, with the name of who said it.
+// Revisions that it saw itself, and those that another one shows with the cluster's own
+// signature, is evidence: [Seen.Lost] and [Proof.Lost] say what is gone, and who asks
+// changes nothing from then on. A number that somebody says is none: [Claim.Above] says
+// that it is to be told to people, with the name of who said it.
 //
 // All of it counts from the last restore on that the cluster's signers wanted: such a
 // restore goes back too, and its clocks pass all that was seen before.
 //
-// The package does no I/O. Who asks reads the store after what it compares with was
-// seen: then the store cannot show less, unless it went back.
+// The package does no I/O. The asker reads the store after what it compares with
+// was seen: then the store cannot show less, unless it went back.
 package regress
 
 import (
@@ -95,7 +96,7 @@ type Loss struct {
 	// Was and Is are the numbers that were seen and that the store shows.
 	Was uint64 `json:"was,string"`
 	Is  uint64 `json:"is,string"`
-	// What is the ban that is gone, for [Ban].
+	// The field What is the ban that is gone, for [Ban].
 	What string `json:"what,omitempty"`
 	// From is who showed that there was more; empty: whoever keeps this saw it itself.
 	From string    `json:"from,omitempty"`
@@ -220,7 +221,7 @@ func (p Proof) Lost(now *Trust, at time.Time) *Loss {
 	return nil
 }
 
-// A Claim is a number that somebody says. Whoever says it may lie.
+// A Claim is a number that somebody says. The one who says it may lie.
 type Claim struct {
 	From  string
 	What  string // that the number is of

@@ -69,7 +69,7 @@ func kindOf(l *regress.Loss) regress.Kind {
 	return l.Kind
 }
 
-// What the cluster signed is evidence against the store, whoever shows it.
+// A statement that the cluster signed is evidence against the store, whoever shows it.
 func TestProof(t *testing.T) {
 	now := &regress.Trust{Counter: 6, Version: 131, UnbansFrom: 100, Bans: map[string]uint64{"data/a": 1}, Unbans: map[string]uint64{"data/b": 2}}
 	old := &regress.Trust{Counter: 6, Version: 131}
@@ -91,8 +91,8 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// What somebody says is told when it cannot be, and is no loss: there is no way from a
-// claim to one.
+// A claim is told when it cannot be, and is no loss: there is no way from a claim to
+// one.
 func TestClaim(t *testing.T) {
 	for _, c := range []struct {
 		epoch, value uint64
@@ -239,8 +239,8 @@ func TestReadNotesItsRevision(t *testing.T) {
 	}
 }
 
-// What is lost stays lost over restarts, whatever the store shows then, until a restore;
-// and what was written down in two files is read as one, or as the newer half.
+// A loss stays one over restarts, whatever the store shows then, until a restore; and a
+// note in two files is read as one, or as the newer half.
 func TestKept(t *testing.T) {
 	var k regress.Keeper
 	w := newWorld()

@@ -645,8 +645,8 @@ func firstBroken(n int, r rules) (seed uint64, broken string, saw map[string]int
 	return 0, "", saw
 }
 
-// Whatever a store goes back to, and whenever: no ban that was acknowledged ends by it,
-// and nothing of it is silent.
+// A store may go back to anything, at any time: no ban that was acknowledged ends by
+// it, and nothing of it is silent.
 //
 // FEALTY_TEST_REGRESS_SCHEDULES says how many schedules: 10,000 without it, and 1,000 under
 // the race detector, which can find nothing in a single goroutine; FEALTY_TEST_REGRESS_SCHEDULE runs

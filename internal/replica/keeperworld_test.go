@@ -55,8 +55,8 @@ func (r *rep) opensSeed(t int) bool {
 	return r.w.names(t) && r.key != 0 && !r.broken && sealed
 }
 
-// seal is the stage of a move that seals. What it finds it finds in the store as it is;
-// what it decides is the code of this package.
+// seal is the stage of a move that seals. It finds the store as it is; the code of this
+// package decides.
 func (r *rep) seal(o *op) Result {
 	w := r.w
 	failed := Failed
@@ -130,7 +130,7 @@ func (r *rep) seal(o *op) Result {
 	return OK
 }
 
-// unseal removes a copy. What a machine's key opened before, it still opens after, unless
+// unseal removes a copy. A machine's key still opens after what it opened before, unless
 // the manifest dropped it, or somebody said that the key is lost.
 func (w *world) unseal(seed, key int, why string) {
 	if head := w.latest; w.log[head].seed == seed && w.names(head) {

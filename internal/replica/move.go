@@ -16,8 +16,8 @@ const (
 	Swap
 	// Adopt the new head.
 	Adopt
-	// Keep what was made: the head may have moved, or may yet. Whoever sees it adopts
-	// it.
+	// Keep what was made: the head may have moved, or may yet. A coordinator that
+	// sees it adopts it.
 	Keep
 	// Drop what was made: the head did not move to it, and never will.
 	Drop

@@ -1,9 +1,9 @@
 // Package replica decides what a coordinator among several does: which head it
 // serves, how it comes back to one, whom it gives secrets, and in which order it moves
-// the head. It acts on nothing: no store, no network, no clock, no keys. What acts is
-// in the coordinator, and takes every one of these decisions here.
+// the head. It acts on nothing: no store, no network, no clock, no keys. The
+// coordinator acts, and takes every one of these decisions here.
 //
-// What is promised:
+// The promises:
 //
 //   - A head is served with the seed and the mesh CA key that its signed transition
 //     names, and with no others. A coordinator whose head is not that of the history
@@ -76,7 +76,7 @@ func (h Head) Fits(seed history.Salt, mesh identity.KeyID) bool {
 	return h.Seed == seed && h.Mesh == mesh
 }
 
-// Memory is what a coordinator holds. What it does not hold it does not believe.
+// Memory is what a coordinator holds. It believes nothing that it does not hold.
 type Memory interface {
 	Phase() Phase
 	// Head is in force if the phase is Ready; else it is the last one that was, or
@@ -159,7 +159,7 @@ const (
 	Stranger
 	// NotReady: nothing is served here.
 	NotReady
-	// Behind: the store shows another head than is served here. What is here may be
+	// Behind: the store shows another head than is served here. The key here may be
 	// the mesh CA key of an older one.
 	Behind
 	// OtherHead: what is asked for is not the head that is served here; who asks has

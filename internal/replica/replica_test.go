@@ -62,7 +62,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// What stays for reads loses nothing: each of these alone is a reason to give it up.
+// A head that stays for reads loses nothing: each of these alone is a reason to give it
+// up.
 func TestStaysAndActs(t *testing.T) {
 	next, holds := headNumber(6), at(5)
 	holds.mesh = append(holds.mesh, next.Mesh)
@@ -249,7 +250,7 @@ func TestSearch(t *testing.T) {
 		if step, _ := new(Search).Next(0, recovering(m), head, true); step != FromMemory {
 			t.Errorf("it begins with %v", step)
 		}
-		// What does not come into force is tried again, and not at once.
+		// A head that does not come into force is tried again, and not at once.
 		s := new(Search)
 		s.Next(0, m, head, true)
 		s.Ended(0, FromMemory, Nothing)

@@ -27,9 +27,10 @@ func envNumber(t *testing.T, name string, def uint64) (n uint64, set bool) {
 	return n, true
 }
 
-// Whatever fails whenever, in worlds of three to five coordinators: I4, I8, I9 and I10
-// hold after each step, nobody ends stuck while a seed is in a memory, and somebody who
-// is ready leads. What decides is the code of this package and of package leadership.
+// Anything may fail at any time, in worlds of three to five coordinators: I4, I8, I9
+// and I10 hold after each step, nobody ends stuck while a seed is in a memory, and
+// somebody who is ready leads. The code of this package and of package leadership
+// decides.
 //
 // A schedule is 150 steps, each of them one of these (world.step), drawn from the seed;
 // then all faults end (world.heal). Between steps every process takes its turn in

@@ -42,8 +42,8 @@ func (s Step) String() string {
 type Found int
 
 const (
-	// Nothing: nobody was at the head, nothing opened, no transition was written. What
-	// was found on the way, such as a seed, is in memory.
+	// Nothing: nobody was at the head, nothing opened, no transition was written.
+	// Anything found on the way, such as a seed, is in memory.
 	Nothing Found = iota
 	// Nobody: there is no peer to ask.
 	Nobody
@@ -85,7 +85,7 @@ func (s *Search) Next(now time.Duration, m Memory, head Head, admitted bool) (St
 	}
 	if s.step == Rekey && !s.heals(now, m, head, admitted) {
 		s.pause(now)
-		// Who can heal looks again when it may.
+		// A coordinator that can heal looks again when it may.
 		if heal := s.since + s.healAfter(); admitted && m.HoldsSeed(head.Seed) && now < heal {
 			s.due = min(s.due, heal)
 		}

@@ -305,7 +305,7 @@ func (w *world) leads(t, old int) bool {
 	return false
 }
 
-// What a coordinator holds.
+// The memory of a coordinator.
 
 func (r *rep) Phase() Phase { return r.phase }
 
@@ -334,7 +334,7 @@ func (r *rep) meshHeld(key int) int {
 	return 0
 }
 
-// What it does.
+// The work of a coordinator.
 
 func (r *rep) start() {
 	*r = rep{part: r.part, w: r.w, n: r.n, seen: r.seen, disk: r.disk, up: true, phase: Recovery, at: -1, shown: -1, cut: r.cut}

@@ -184,7 +184,7 @@ func Write(ctx context.Context, st store.Store, head store.Revision, key string,
 
 // Gone returns those of entries, all under [Prefix], that nobody may need any more at a
 // head: copies of other seeds than its own, and of keepers that it does not name; the
-// mesh CA keys of heads before it; and roots of seeds before it. What was written after
+// mesh CA keys of heads before it; and roots of seeds before it. A copy written after
 // the head belongs to a move that is under way, and stays; so does a seed that is to
 // follow.
 func Gone(entries []store.Entry, at *history.Link, version store.Revision, keepers []string) (gone []store.Entry) {

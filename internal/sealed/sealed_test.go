@@ -136,8 +136,8 @@ func TestWriteWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// What goes at a head: all of other seeds up to its own, of heads before it, and of
-// keepers that it does not name. What a move under way wrote stays.
+// Copies that go at a head: all of other seeds up to its own, of heads before it,
+// and of keepers that it does not name. Copies that a move under way wrote stay.
 func TestGone(t *testing.T) {
 	t.Parallel()
 	at := &history.Link{Hash: history.Hash{7}}

@@ -61,7 +61,7 @@ STATE     MEMBER              USED  REASON
 	}
 }
 
-// Whatever is in the cells, a table has one line for each row, and lines that fit
+// With any text in the cells, a table has one line for each row, and lines that fit
 // if every column may shrink to nothing much.
 func TestTableFits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -3,8 +3,8 @@
 //
 // Nothing here carries what changed. A loop takes the channels first, then looks at
 // everything that it depends on, and waits then: so it misses nothing, and of many changes
-// while it looks it looks once more. A notice from a store can get lost on the way. Whoever
-// depends on a key looks every few seconds as well.
+// while it looks it looks once more. A notice from a store can get lost on the way. A
+// caller that depends on a key looks every few seconds as well.
 package watch
 
 import (

@@ -88,8 +88,8 @@ func identify(m *manifest.Manifest, c candidate, member record.Versioned[record.
 		unauthorized = explain.New(explain.JoinUnauthorized, "shown", fmt.Sprint(selectors))
 	}
 	if c.proven.Type() == proof.TypeSVID {
-		// Who is a member may come back while an entry still covers what it once
-		// showed: taking the entry away sticks.
+		// A member may come back while an entry still covers what it once showed:
+		// taking the entry away sticks.
 		if !member.Exists() {
 			return match{}, unauthorized
 		}

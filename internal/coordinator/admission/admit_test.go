@@ -51,8 +51,8 @@ func TestProofIsComparedWithTheRecordThatItChanges(t *testing.T) {
 	}
 }
 
-// Whoever deletes records of the store, which needs no seed, lifts no ban: the
-// bundle in force goes on, no other one is made, and none after a restart.
+// Deleting records of the store, which needs no seed, lifts no ban: the bundle in
+// force goes on, no other one is made, and none after a restart.
 func TestDeletedRecordsLiftNoBan(t *testing.T) {
 	t.Parallel()
 	for _, prefix := range []string{"trust/ban/", record.BanIDPrefix, record.BanKeyPrefix, bundle.StateKey,
@@ -88,7 +88,8 @@ func TestDeletedRecordsLiftNoBan(t *testing.T) {
 	}
 }
 
-// What a manifest calls by another name now neither renews nor rejoins by the old.
+// A member that the manifest calls by another name now neither renews nor rejoins by
+// the old.
 func TestNameGivenToAnotherKey(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")

@@ -240,8 +240,8 @@ func TestLostGrantIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// Whoever writes the store, and has no seed, can make neither a member nor a
-// token of it.
+// A writer to the store without the seed can make neither a member nor a token of
+// it.
 func TestForgedRecordsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)

@@ -102,7 +102,7 @@ func (a admissionServer) Join(stream fealtyv1.AdmissionService_JoinServer) error
 			return nil, err
 		}
 		kind = flowcontrol.Clip(req.GetKind(), flowcontrol.MaxShownBytes)
-		// Who is slow to answer holds none of these.
+		// A candidate that is slow to answer holds none of these.
 		select {
 		case c.joinSlots <- struct{}{}:
 			defer func() { <-c.joinSlots }()

@@ -94,7 +94,7 @@ func (a *Admission) lineOf(j *joiner) joinLine {
 }
 
 // known are records that many joins share, as this coordinator read or wrote them last.
-// Whatever is decided on one has its version as a condition.
+// Every decision on one has its version as a condition.
 type known struct {
 	mu     sync.Mutex
 	tokens map[string]record.Versioned[Token]             // by id; guarded by mu
@@ -612,8 +612,8 @@ func (a *Admission) admitTogether(ctx context.Context, line joinLine,
 }
 
 // grant certifies who was admitted. From here on its record exists; the certificate
-// follows the record, never the other way round. Whoever loses the grant asks again with
-// the same key.
+// follows the record, never the other way round. A candidate that loses the grant asks
+// again with the same key.
 func (a *Admission) grant(ctx context.Context, j *joiner) (*fealtyv1.JoinGrant, error) {
 	if err := a.cfg.Faults.Hit("join.after-commit"); err != nil {
 		return nil, err

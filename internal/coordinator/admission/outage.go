@@ -22,7 +22,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// What a coordinator does while its store is out of reach.
+// The work of a coordinator while its store is out of reach.
 //
 // It goes on for MaxHeadAge after the store last showed the head of the history: it
 // serves what it knows, and certifies the recorded key of a known member again. It

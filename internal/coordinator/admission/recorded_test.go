@@ -15,7 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// Whoever follows the members has dropped the record of one that was removed: it is told
+// A follower of the members has dropped the record of one that was removed: it is told
 // that it is banned, and not that the store cannot be reached, as if it might come back.
 func TestOutageTellsWhoWasRemoved(t *testing.T) {
 	t.Parallel()
@@ -105,7 +105,7 @@ func TestOutageBehindABan(t *testing.T) {
 }
 
 // The bundle is looked at between a ban and its commit, as happens every few seconds.
-// What was read then does not show the ban, so it says nothing about it.
+// The record read then does not show the ban, so it says nothing about it.
 func TestOutageBehindABanUnderWay(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")
@@ -136,8 +136,8 @@ func seal(d *coordinatortest.Desk, t *testing.T, key string, value any) store.Wr
 	return w
 }
 
-// What a full store shows decides, though this coordinator heard nothing of it: who was
-// banned, removed or renewed elsewhere, and under which head.
+// The content of a full store decides, though this coordinator heard nothing of it: who
+// was banned, removed or renewed elsewhere, and under which head.
 func TestFullStoreIsObeyed(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

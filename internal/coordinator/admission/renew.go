@@ -49,7 +49,7 @@ func (a *Admission) renew(ctx context.Context, peer identity.Peer, r renewReques
 	err error) {
 	turn := a.oneTurn()
 	if lost := a.cfg.StoreGuard.LostError(); lost != nil {
-		// What the store shows of the member may be of before: it is renewed by what is known
+		// The store may show the member as it was before: it is renewed by what is known
 		// here, as without the store.
 		chain, err = a.renewAlone(ctx, peer, r, turn,
 			explain.Wrap(lost, explain.StoreUnreachable,
@@ -155,7 +155,7 @@ func (a admissionServer) Leave(ctx context.Context, _ *fealtyv1.LeaveRequest) (*
 	err := c.cfg.Membership.ChangeMemberLater(ctx, string(id.Kind()), id.Name(), "let the member leave",
 		func(s *authority.State, rec record.Versioned[record.Member], ch *record.Change) (bool, error) {
 			if peer.Key != rec.Value.Key {
-				// Whoever holds an earlier certificate must not end the membership.
+				// The holder of an earlier certificate must not end the membership.
 				err := explain.New(explain.RenewOlderKey, "identity", id.String(), "key", peer.Key.String()[:16])
 				c.cfg.Membership.OlderKey(ctx, id.Kind(), id.Name(), err.Error())
 				return false, err

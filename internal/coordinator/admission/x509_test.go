@@ -73,8 +73,8 @@ func TestX509JoinAdmitsByPattern(t *testing.T) {
 	}
 }
 
-// Who shows the same unique subject is the same member, whatever its certificate and
-// key; it keeps its record.
+// A candidate that shows the same unique subject is the same member, with any
+// certificate and key; it keeps its record.
 func TestX509RejoinKeepsTheRecord(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
@@ -223,7 +223,7 @@ func TestX509RefusalTellsNothingOfOthers(t *testing.T) {
 	}
 }
 
-// Who says that it is a member already becomes that one or nobody.
+// A candidate that says it is a member already becomes that one or nobody.
 func TestX509ClaimedMember(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	d := coordinatortest.ReadyDesk(t, coordinatortest.CorpEntries(pki))
@@ -283,8 +283,8 @@ func TestX509ClaimedMember(t *testing.T) {
 	}
 }
 
-// Whoever holds a certificate and its key is whom the manifest admits. What takes an
-// identity away leaves that; what the how-to names as the remedy does not.
+// The manifest admits the holder of a certificate and its key. A step that takes an
+// identity away leaves that; the remedy that the how-to names does not.
 func TestX509WhatKeepsACertificateOut(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)
@@ -373,7 +373,7 @@ func TestX509NeedsRootsInTheManifest(t *testing.T) {
 	coordinatortest.WantCode(t, m.Renew(), explain.RenewEntryGone)
 }
 
-// What a relay passes on is bound to the candidate's session with the relay.
+// A proof that a relay passes on is bound to the candidate's session with the relay.
 func TestRelayedX509ProofIsRefused(t *testing.T) {
 	t.Parallel()
 	pki := identitytest.NewPKI(t, "corp", nil)

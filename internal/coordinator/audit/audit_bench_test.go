@@ -148,7 +148,7 @@ func BenchmarkJoinsWithChains(b *testing.B) {
 	var with, without float64
 	b.ResetTimer()
 	for i := range b.N {
-		// Whoever comes second has more members before it.
+		// The second one has more members before it.
 		order := []bool{false, true}
 		if i%2 == 1 {
 			slices.Reverse(order)

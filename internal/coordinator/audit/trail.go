@@ -1,10 +1,10 @@
 // Package audit vouches for the audit log, and shows it.
 //
-// Whoever can write to the store can alter the log. So the leader has a checkpoint sign what
-// is new in it, about once a minute and before the head of the history moves on, and every
-// coordinator looks whether the checkpoints that the store shows are those that were made.
-// Package auditlog decides whether something is wrong with the log, and package auditstore
-// keeps it; a [Trail] says when that is done, under which keys, and who is told.
+// Somebody who can write to the store can alter the log. So the leader has a checkpoint sign
+// what is new in it, about once a minute and before the head of the history moves on, and
+// every coordinator looks whether the checkpoints that the store shows are those that were
+// made. Package auditlog decides whether something is wrong with the log, and package
+// auditstore keeps it; a [Trail] says when that is done, under which keys, and who is told.
 package audit
 
 import (
@@ -179,7 +179,7 @@ func (t *Trail) Run(ctx context.Context, s *authority.State) error {
 		if err := t.Look(ctx, s); err != nil {
 			return err
 		}
-		// Whoever was overtaken looks again the next time.
+		// A reader that was overtaken looks again the next time.
 		if err := t.Checkpoint(ctx, s, 0); err != nil && !errors.Is(err, store.ErrConflict) {
 			return err
 		}

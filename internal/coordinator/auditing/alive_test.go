@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/internal/alivetest"
 )
 
-// Whoever asks whether the queue is alive waits while its lock is held.
+// The question whether the queue is alive waits while its lock is held.
 func TestAlive(t *testing.T) {
 	q := New(Config{})
 	alivetest.Waits(t, "(*Queue).Alive", q.Alive, &q.mu)

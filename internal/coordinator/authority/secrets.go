@@ -168,7 +168,7 @@ func (s *Secrets) Opens(ctx context.Context, k keyring.Keeper, place keyring.Pla
 	return seed.Equal(s.seed), nil
 }
 
-// Split splits the seed into n shares, threshold of which bring it back. Whoever has them
+// Split splits the seed into n shares, threshold of which bring it back. Their owner
 // wipes them. Errors are those of [keyring.Split].
 func (s *Secrets) Split(threshold, n int) ([]keyring.Share, error) {
 	return keyring.Split(s.seed, threshold, n)

@@ -62,7 +62,7 @@ type backupServer struct {
 }
 
 // CreateBackup sends a backup. It is of one listing of the store, at one revision: all
-// that a restore needs, and nothing that counts for now alone. What is secret in it is
+// that a restore needs, and nothing that counts for now alone. Secrets in it are
 // encrypted twice: by keepers or to owners in the store, and all of it to owners in
 // the file.
 func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
@@ -91,7 +91,7 @@ func (b backupServer) CreateBackup(req *fealtyv1.CreateBackupRequest,
 		return err
 	}
 	if !req.GetDryRun() {
-		// Who took it is written down before any of it leaves.
+		// The name of its taker is written down before any of it leaves.
 		ch := s.Records.NewChange(s.HeadVersion)
 		ch.Audit(c.cfg.Now(), record.AuditEntry{Actor: record.Actor(ctx), Action: "backup.create",
 			Target: fmt.Sprintf("revision %d", l.Revision),

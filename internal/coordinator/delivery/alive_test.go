@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/internal/alivetest"
 )
 
-// Whoever asks whether the delivery is alive waits while one of its locks is held.
+// The question whether the delivery is alive waits while one of its locks is held.
 func TestAlive(t *testing.T) {
 	d := New(Config{})
 	alivetest.Waits(t, "(*Delivery).Alive", d.Alive, &d.pulls.mu, &d.patches.mu)

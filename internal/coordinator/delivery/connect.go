@@ -149,7 +149,8 @@ func (a agentServer) Connect(stream fealtyv1.AgentService_ConnectServer) error {
 			}
 		case <-stateChanged:
 			stateChanged = c.cfg.Head.Changed()
-			// Who is not ready for a moment only, as between two heads, sends nobody away.
+			// A coordinator that is not ready for a moment only, as between two heads,
+			// sends nobody away.
 			if _, err := c.cfg.Head.Ready(); err != nil && leave == nil {
 				timer := time.NewTimer(LeaveAfter + mathrand.N(LeaveAfter))
 				defer timer.Stop()

@@ -104,7 +104,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 	if is.GetConfigVersion() <= was.GetConfigVersion() || is.GetGeneration() <= was.GetGeneration() {
 		t.Fatalf("after %v came %v", was, is)
 	}
-	// Who holds it is sent the next one alone.
+	// A member that holds it is sent the next one alone.
 	stream = connect(is)
 	if err := f.Set(f.Manifest("")); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestConnectDeliversTheRuntime(t *testing.T) {
 }
 
 // A member that was away for long holds the bundle in force, and it is not fresh: it is
-// sent one that was signed since. Who holds a fresh one is sent none.
+// sent one that was signed since. A member with a fresh one is sent none.
 func TestConnectRenewsTheBundle(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
@@ -136,8 +136,8 @@ func TestConnectRenewsTheBundle(t *testing.T) {
 	}
 }
 
-// What is signed again for a member has a version of its own, whatever the
-// membership is by then.
+// Content signed again for a member has a version of its own, independent of the
+// membership by then.
 func TestBootstrapIsNeverEquivocated(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("node-a")

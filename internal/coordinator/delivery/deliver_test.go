@@ -312,7 +312,7 @@ func TestDeliveryToTenants(t *testing.T) {
 	for _, name := range names {
 		members[name].hear(t)
 	}
-	// Who missed a version gets the whole: no patch fits.
+	// A member that missed a version gets the whole: no patch fits.
 	for _, match := range []string{"newer", "newest"} {
 		desktest.MustPut(d, "kind: route\nname: acme-new\norganization: acme\nmatch: host "+match+"\nto: [acme-peer]\n")
 		p = desktest.MustPublish(d, b)
@@ -343,7 +343,7 @@ func TestDeliveryToTenants(t *testing.T) {
 	}
 }
 
-// What is large is pulled, and a change of it is patched.
+// Large content is pulled, and a change of it is patched.
 func TestDeliveryOfMuch(t *testing.T) {
 	t.Parallel()
 	d := desktest.Tenants(t)

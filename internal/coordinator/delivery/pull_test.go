@@ -89,8 +89,8 @@ func getContent(ctx context.Context, conn coordinatortest.Conn, name string, has
 	}
 }
 
-// A member gets what its own headers name. What others are told, what it was told
-// before, and what nobody is told are the same to it.
+// A member gets what its own headers name. Content for others, its own of before, and
+// content for nobody are the same to it.
 func TestPullsItsOwnContentAlone(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)

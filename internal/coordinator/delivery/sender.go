@@ -144,7 +144,7 @@ type holding struct {
 	content    string // SHA-256, hex
 	generation uint64 // of the record over it
 
-	// What was sent; zero for what the member said.
+	// The version that was sent; zero for what the member said.
 	leaf   snapshot.Digest
 	issued time.Time // of the record
 	keys   string    // that signed it, see keyIDs
@@ -215,7 +215,7 @@ func (d *Sender) SendPublished(ctx context.Context) error {
 		return nil
 	}
 	mine := p.Of(d.id.Kind(), d.id.Name())
-	// What says who the member is comes before what is judged by that.
+	// Scopes that say who the member is come before those judged by that.
 	slices.SortStableFunc(mine, func(i, j int) int { return rankOf(p.Headers[i].Scope) - rankOf(p.Headers[j].Scope) })
 	for _, i := range mine {
 		if err := d.sendHeader(ctx, p, i); err != nil {

@@ -288,7 +288,7 @@ func TestConfigWriteInBetween(t *testing.T) {
 	if err != nil || v.Set.Len() != 2 {
 		t.Errorf("%v, %v", v, err)
 	}
-	// Who named the version that it was made from is refused instead.
+	// A writer that named the version that it was made from is refused instead.
 	req := desktest.PutRequest("kind: qos\nname: late\n")
 	req.ExpectedVersion = uint64(v.State.Version)
 	d.Store.Intercept(func(store.Tx) {
@@ -352,7 +352,7 @@ func TestConfigUnknownOutcome(t *testing.T) {
 		d.Store.Lose(tt.lost...)
 		_, err := desktest.PutAt(d, desktest.QosRecord)
 		coordinatortest.WantOnly(t, name, err, tt.code)
-		// What happened or not, the same again leads there, and nothing is double.
+		// Applied or not, the same again leads there, and nothing is double.
 		desktest.MustPut(d, desktest.QosRecord)
 		if entries, _ := desktest.Audits(d, "config.put"); len(entries) != 1 {
 			t.Errorf("%s: %d audit entries", name, len(entries))
@@ -360,7 +360,7 @@ func TestConfigUnknownOutcome(t *testing.T) {
 	}
 }
 
-// What somebody does to the records who holds no seed is found, and not obeyed: the
+// Changes to the records by somebody without the seed are found, and not obeyed: the
 // config in force stays, nothing is written on what is there, and after a start there
 // is none.
 func TestConfigAltered(t *testing.T) {

@@ -445,7 +445,7 @@ func (l *lead) renew(ctx context.Context, e leadership.Renew) leadership.Event {
 }
 
 // stepDown hands over. It is not conditional on the head: who does not know the head
-// any more has to hand over too. What it writes is under the key of the seed that it
+// any more has to hand over too. Its records are under the key of the seed that it
 // knows, and while a reseed changes that nothing is written.
 func (l *lead) stepDown(ctx context.Context, e leadership.StepDown) leadership.Event {
 	s := l.c.cfg.Head.State().Ready()

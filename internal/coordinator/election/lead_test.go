@@ -212,7 +212,7 @@ func TestFirstStartAndRestartLeadAtOnce(t *testing.T) {
 	}
 }
 
-// Whoever leads publishes, the others follow, and after a kill the next one goes on,
+// The leader publishes, the others follow, and after a kill the next one goes on,
 // while joins are served all the time.
 func testAnotherLeadsAfterAKill(t *testing.T, open func() store.Store) {
 	all := desktest.Coordinators(t, open)
@@ -272,7 +272,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 		tx store.Tx
 	}
 	caught, release := make(chan write, 1), make(chan struct{})
-	// Whoever publishes first is paused: on a busy machine that is another one at times.
+	// The first publisher is paused: on a busy machine that is another one at times.
 	var paused atomic.Pointer[coordinatortest.Fleet]
 	for _, f := range all {
 		f.Link.Hold(func(tx store.Tx) error {
@@ -306,7 +306,7 @@ func testLateWriteOfAPausedLeader(t *testing.T, open func() store.Store) {
 	if next <= term {
 		t.Fatalf("term %d comes after %d", next, term)
 	}
-	// Whatever else it stands on is as it was: the term alone refuses it.
+	// Everything else it stands on is as it was: the term alone refuses it.
 	late.If = []store.Condition{{Key: election.TermKey, Version: store.Revision(term)}}
 	late.ID = store.NewTxID()
 	_, err := leader.Store.Commit(context.Background(), late)
@@ -366,7 +366,7 @@ func TestLeaderWritesNeedTheTerm(t *testing.T) {
 			}
 		})
 	}
-	// Whoever leads no more writes nothing of the kind.
+	// A former leader writes nothing of the kind.
 	d.C.Rooms().Election.Deposed(store.Revision(term))
 	for name, write := range writes {
 		d.Store.Intercept(func(tx store.Tx) {
@@ -408,7 +408,7 @@ func testTransfer(t *testing.T, open func() store.Store) {
 		resp.GetTo() != name(heir) {
 		t.Fatalf("dry run: %v, %v", resp, err)
 	}
-	// Who does not lead can be asked too.
+	// A coordinator that does not lead can be asked too.
 	resp, err = desktest.LeaderClient(asked).TransferLeader(t.Context(),
 		&fealtyv1.TransferLeaderRequest{To: name(heir), Reason: "maintenance"})
 	if err != nil {

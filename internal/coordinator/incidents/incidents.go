@@ -223,8 +223,8 @@ func (r Record) last() Process {
 	return r.Processes[len(r.Processes)-1]
 }
 
-// Findings says of which members a process was fenced, and told so within [Shown]. What cannot be
-// read is said by others.
+// Findings says of which members a process was fenced, and told so within [Shown]. Others report
+// records that cannot be read.
 func (i *Incidents) Findings(ctx context.Context, s *authority.State) []*fealtyv1.Finding {
 	all, err := record.List[Record](ctx, s.Records, Prefix)
 	if err != nil {

@@ -127,7 +127,7 @@ func TestFencedIsAnIncidentOnce(t *testing.T) {
 	}
 }
 
-// What is remembered is bounded: of each member, and of members that are silent.
+// The memory of incidents is bounded: of each member, and of members that are silent.
 func TestIncidentsAreBounded(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.ReadyDesk(t, entries)

@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/internal/alivetest"
 )
 
-// Whoever asks whether journals are alive waits while their lock is held.
+// The question whether journals are alive waits while their lock is held.
 func TestAlive(t *testing.T) {
 	j := New(Config{})
 	alivetest.Waits(t, "(*Journals).Alive", j.Alive, &j.mu)

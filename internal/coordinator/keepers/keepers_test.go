@@ -61,7 +61,7 @@ func TestStatusOfMachinesWithoutTheKey(t *testing.T) {
 		explain.KeeperElsewhere); !strings.Contains(got, "has key ") {
 		t.Errorf("shown is %q", got)
 	}
-	// What it seals under that key stands beside the other copy.
+	// The copy that it seals under that key stands beside the other copy.
 	coordinatortest.WantOnly(t, "set", r.Set(machineManifest(r, someEntry)), "")
 	if now := coordinatortest.KeyIDs(t, f.C, f.Store); len(now) != 2 || !slices.Contains(now, ids[0]) {
 		t.Errorf("sealed under %v, it was %v", now, ids)
@@ -353,7 +353,8 @@ func TestForgetAKeyThatIsLost(t *testing.T) {
 	coordinatortest.WantPhase(d, "ready", "")
 }
 
-// Who is late seals nothing any more: what the head dismissed meanwhile stays away.
+// A late coordinator seals nothing any more: what the head dismissed meanwhile stays
+// away.
 func TestLateSealIsRefused(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.NewDesk(t)

@@ -217,7 +217,8 @@ func (c *Keepers) Findings(ctx context.Context, s *authority.State) []*fealtyv1.
 			func(v replicas.KeeperView) bool { return v.Opens }) {
 			continue
 		}
-		// What nobody opens is said above. Of the others, it is this machine that lacks a key.
+		// Copies that nobody opens are named above. Of the others, it is this machine that
+		// lacks a key.
 		var lacks []string
 		for _, v := range r.Keepers {
 			if !opens[v.Name] {

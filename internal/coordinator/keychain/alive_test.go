@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/internal/alivetest"
 )
 
-// Whoever asks whether the keychain is alive waits while its lock is held.
+// The question whether the keychain is alive waits while its lock is held.
 func TestAlive(t *testing.T) {
 	var k Keychain
 	alivetest.Waits(t, "(*Keychain).Alive", k.Alive, &k.mu)

@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/internal/alivetest"
 )
 
-// Whoever asks whether the members are alive waits while their lock is held.
+// The question whether the members are alive waits while their lock is held.
 func TestAlive(t *testing.T) {
 	l := New(nil)
 	alivetest.Waits(t, "(*Members).Alive", l.Alive, &l.mu)

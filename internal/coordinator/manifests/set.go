@@ -37,8 +37,8 @@ const (
 	firstSetsPerSource = 8
 )
 
-// newFirstSets are the places of who sets the first manifest. Whoever proves the setup
-// token keeps its slot.
+// newFirstSets are the places of who sets the first manifest. The caller that proves
+// the setup token keeps its slot.
 func newFirstSets() *flowcontrol.Limiter {
 	return flowcontrol.New(flowcontrol.Limits{What: "first sets", Most: firstSetsAtOnce,
 		PerSource: firstSetsPerSource, Patience: flowcontrol.AnswerTimeout, PerHolder: 1})
@@ -332,8 +332,8 @@ func (m manifestServer) GetHistory(ctx context.Context, req *fealtyv1.GetHistory
 		if !sent[l.Manifest] {
 			size += len(h.Manifests[l.Manifest])
 		}
-		// Clients take no more than 4 MiB. Who does not see the head yet asks again,
-		// from the index after the last.
+		// Clients take no more than 4 MiB. A caller that does not see the head yet
+		// asks again, from the index after the last.
 		if size > maxHistoryPage && len(out.Transitions) > 0 {
 			break
 		}

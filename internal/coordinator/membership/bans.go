@@ -59,7 +59,7 @@ func (m memberServer) BanMember(ctx context.Context, req *fealtyv1.BanMemberRequ
 }
 
 // ban commits the ban that req asks for, with the member's keys or without, and returns the path of the member;
-// nothing of a dry run. What it shows of the member is put into out. The error matches [bundle.ErrFull] if the
+// nothing of a dry run. The member as it shows it is put into out. The error matches [bundle.ErrFull] if the
 // keys have no room, and [store.ErrConflict] if it is to be decided again.
 func (m memberServer) ban(ctx context.Context, s *authority.State, req *fealtyv1.BanMemberRequest, withKeys bool,
 	out *fealtyv1.BanMemberResponse) (path string, err error) {

@@ -123,7 +123,8 @@ type openings struct {
 	more    watch.Signal
 }
 
-// add notes a stream. What does not fit is not told: a copy is found a little later.
+// add notes a stream. Copies that do not fit are not told: a copy is found a little
+// later.
 func (o *openings) add(path, run string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -159,8 +160,8 @@ func (m *Membership) FollowOpenings(ctx context.Context) error {
 	}
 }
 
-// tellOpenings tells every other coordinator that is heard. Who does not listen now finds
-// out by the next stream.
+// tellOpenings tells every other coordinator that is heard. A member that does not listen
+// now finds out by the next stream.
 func (m *Membership) tellOpenings(ctx context.Context, streams map[string]string) {
 	s, err := m.cfg.Head.Ready()
 	if err != nil {

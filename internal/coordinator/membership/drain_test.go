@@ -23,7 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store"
 )
 
-// What drain and undrain do, and what they leave alone.
+// Drain and undrain: their effects, and what they leave alone.
 func TestDrainIsAMarkThatStays(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")

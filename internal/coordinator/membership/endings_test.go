@@ -15,8 +15,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// Whoever bans a member is told what that ended at each coordinator: also at another one
-// than the one that was asked. A number that one of them does not say is unknown, and not 0.
+// The person who bans a member is told what that ended at each coordinator: also at another
+// one than the one that was asked. A number that one of them does not say is unknown, and
+// not 0.
 func TestBanTellsWhereItEnded(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)

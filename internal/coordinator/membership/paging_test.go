@@ -112,7 +112,7 @@ func TestMembersComeInPages(t *testing.T) {
 	}
 }
 
-// Whoever is a member all the time comes exactly once, however others come and go
+// A member that stays all the time comes exactly once, however others come and go
 // between pages.
 func TestPagesUnderChange(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
@@ -166,7 +166,7 @@ func TestPagesUnderChange(t *testing.T) {
 	})
 }
 
-// What a member reports is bounded, and decides nothing.
+// A member's report is bounded, and decides nothing.
 func TestReportsAreBounded(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	a := d.Joined("a")

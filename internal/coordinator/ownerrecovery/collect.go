@@ -25,9 +25,9 @@ import (
 
 // Owners may reach different replicas. Each replica that was asked has an attempt of
 // its own, with a key in its memory, and says so in the store under its enrolment
-// key. Who takes a share encrypts it to the other open attempts of that head as well,
-// so that each of them has all shares, whoever took them; the first that has enough
-// writes the rekey, and the others recover from it.
+// key. A coordinator that takes a share encrypts it to the other open attempts of
+// that head as well, so that each of them has all shares, whoever took them; the
+// first that has enough writes the rekey, and the others recover from it.
 //
 // An owner sends a share to a coordinator that the manifest of the head admits, and
 // so does a replica: it reads nothing but the attempts of the enrolment keys in the
@@ -103,8 +103,8 @@ func (c *OwnerRecovery) collect(ctx context.Context, g *Attempt) (*fealtyv1.Reco
 	if err := c.tellAttempt(ctx, g); err != nil {
 		return nil, err
 	}
-	// First, so that the others can go on if this one ends right here. What fails is
-	// tried again with the next look.
+	// First, so that the others can go on if this one ends right here. A step that
+	// fails is tried again with the next look.
 	if err := c.forward(ctx, g, owners, shares); err != nil {
 		c.cfg.Log.LogAttrs(ctx, slog.LevelWarn,
 			"shares were not passed on to the other recovering coordinators; that is tried again", slog.Any("err", err))
@@ -369,7 +369,7 @@ func (c *OwnerRecovery) Drop(ctx context.Context, s *authority.State) error {
 		if slash := strings.LastIndexByte(e.Key, '/'); keep[e.Key] || keep[e.Key[:slash+1]] {
 			continue
 		}
-		// What came after the look belongs to an attempt that did so too.
+		// A share that came after the look belongs to an attempt that did so too.
 		tx.If = append(tx.If, store.Condition{Key: e.Key, Version: e.Version})
 		if tx.Delete = append(tx.Delete, e.Key); len(tx.Delete) == record.PruneBatch {
 			if err := flush(); err != nil {

@@ -90,7 +90,7 @@ type recoveries struct {
 
 	owners *flowcontrol.Limiter // of their streams; who brought a share has proven itself
 
-	// What the head of the history in the store says of the shares of its seed.
+	// It is what the head of the history in the store says of the shares of its seed.
 	needed int      // guarded by mu
 	all    []string // owners of a share, in the order of the manifest; guarded by mu
 }
@@ -107,8 +107,8 @@ func newRecoveries(most int) *recoveries {
 // over ends whatever attempt is open: the head has its secrets, or the process stops.
 func (r *recoveries) over() { r.end(nil) }
 
-// end ends the attempt that is open, if it is g; nil ends any. What was gathered
-// for it can be read by nobody from then on.
+// end ends the attempt that is open, if it is g; nil ends any. Nobody can read the
+// shares gathered for it from then on.
 func (r *recoveries) end(g *Attempt) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -264,8 +264,8 @@ func shareLabel(p *fealtyv1.RecoveryProgress, err error) string {
 }
 
 // waitingRestore returns what a restore left in the store, which waits for the seed, as it
-// stands there; nil if there is none that owners could do anything for. What is signed in
-// it they check themselves.
+// stands there; nil if there is none that owners could do anything for. They check
+// themselves the signatures in it.
 func (c *OwnerRecovery) waitingRestore(ctx context.Context) ([]byte, error) {
 	intent, _, err := authority.PendingRestore(ctx, c.cfg.Store)
 	switch {
@@ -289,7 +289,7 @@ func (c *OwnerRecovery) recoverable() error {
 }
 
 // Open returns the attempt that is open at the head that the store shows,
-// and opens one if there is none. What it knows of the cluster is what the store
+// and opens one if there is none. It knows of the cluster only what the store
 // claims: only the seed can tell more.
 func (c *OwnerRecovery) Open(ctx context.Context) (*Attempt, error) {
 	if err := c.recoverable(); err != nil {
@@ -494,9 +494,10 @@ func (g *Attempt) open(owner string, data []byte) (keyring.Share, error) {
 }
 
 // gathered reads the shares of the attempt from the store: those that it took, and
-// those that others passed on. What does not open, or is not what the head commits
-// to, was put there by somebody else. It is removed, to make room for a good one from
-// who has it. owners are sorted, and each has one of shares, which the caller wipes.
+// those that others passed on. A share that does not open, or that the head does not
+// commit to, was put there by somebody else. It is removed, to make room for a good
+// one from who has it. owners are sorted, and each has one of shares, which the
+// caller wipes.
 func (c *OwnerRecovery) gathered(ctx context.Context, g *Attempt) (owners []string, shares []keyring.Share,
 	err error) {
 	for _, owner := range slices.Sorted(slices.Values(g.head.Owners())) {

@@ -235,7 +235,7 @@ func TestNobodyElseGetsAShare(t *testing.T) {
 			}
 		})
 	}
-	// What the owner knows beside the file stops it too, at the true coordinator.
+	// The owner's knowledge beside the file stops it too, at the true coordinator.
 	_, err = f.Bring(alice, recovery.Options{Expect: recovery.Expect{Manifest: manifest.Hash{1}}})
 	coordinatortest.WantCode(t, err, explain.RecoveryUnexpected)
 	_, err = f.Bring(alice, recovery.Options{Expect: recovery.Expect{Pin: [32]byte{1}}})
@@ -328,7 +328,8 @@ func TestRecoveryLeaksNothing(t *testing.T) {
 		t.Fatalf("%+v, %v", progress, err)
 	}
 	f.Await(authority.Ready)
-	// Whoever brought it back says so once the shares are gone, a moment after it is ready.
+	// The coordinator that brought it back says so once the shares are gone, a moment after
+	// it is ready.
 	coordinatortest.Within(t, "the log tells of the recovery", func() bool {
 		return bytes.Contains(log.Bytes(), []byte("recovered by its owners"))
 	})

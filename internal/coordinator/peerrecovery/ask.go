@@ -204,10 +204,10 @@ type claimedHead struct {
 // Several are greeted at once, since some may be gone without a trace. But one at a time
 // is asked for secrets: no more of them leave a coordinator than are needed.
 //
-// Who may give is read from a manifest that nothing vouches for yet. A store that lies
-// can so name its own coordinators, whose seed then vouches for its own history; what
-// stands against that is the mark of a head that was seen before, and the pin of the root key
-// ([authority.EnrolmentConfig]).
+// The names of those who may give are read from a manifest that nothing vouches for yet. A
+// store that lies can so name its own coordinators, whose seed then vouches for its own
+// history; what stands against that is the mark of a head that was seen before, and the pin
+// of the root key ([authority.EnrolmentConfig]).
 //
 // The error is [ErrNoPeers] or holds one [*Error] for each peer that was asked.
 func (c *PeerRecovery) FromPeers(ctx context.Context, loaded *history.History) (*Received, error) {
@@ -365,7 +365,7 @@ func (c *PeerRecovery) claim(loaded *history.History) (*claimedHead, error) {
 // peers returns whom to ask, each once, without this coordinator: those that said that
 // they are ready, then those that are configured, then the others that said where they
 // are. Before all of these come who gave when they were asked last, and after them who
-// proved nothing then. What could not be resolved is a failure of its own.
+// proved nothing then. An address that could not be resolved is a failure of its own.
 func (c *PeerRecovery) peers(ctx context.Context, m *manifest.Manifest) (out []string, failed Errors) {
 	own := append(slices.Clone(c.cfg.Addresses), c.cfg.ListensAt)
 	add := func(addr string) {
@@ -465,8 +465,8 @@ func (c *PeerRecovery) dialPeer(addr string) (*mesh.Conn, error) {
 		}})
 }
 
-// ask runs steps 2 to 6. What the peer answers instead of secrets is step 3, unless
-// it is that it does not take our proof.
+// ask runs steps 2 to 6. An answer of the peer without secrets is step 3, unless it
+// is that it does not take our proof.
 func (a *asking) ask(ctx context.Context) (*Received, error) {
 	r, err := a.exchange(ctx)
 	if errors.As(err, new(*explain.Error)) {

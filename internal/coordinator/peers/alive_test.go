@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/internal/alivetest"
 )
 
-// Whoever asks whether the other coordinators are alive waits while their lock is held.
+// The question whether the other coordinators are alive waits while their lock is held.
 func TestAlive(t *testing.T) {
 	p := New(Config{})
 	alivetest.Waits(t, "(*Peers).Alive", p.Alive, &p.mu)

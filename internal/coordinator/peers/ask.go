@@ -99,8 +99,8 @@ func (p *Peers) askAll(ctx context.Context, s *authority.State, timeout time.Dur
 	asked.Wait()
 }
 
-// seenBy asks at one address. Whoever answers that it cannot say is heard too; then the
-// answer is nil.
+// seenBy asks at one address. A coordinator that answers that it cannot say is heard
+// too; then the answer is nil.
 func (p *Peers) seenBy(ctx context.Context, s *authority.State, conn *mesh.Conn) (*fealtyv1.GetSeenResponse,
 	error) {
 	req := &fealtyv1.GetSeenRequest{AuthorityEpoch: s.Head.AuthorityEpoch}

@@ -24,8 +24,8 @@ import (
 )
 
 // Whichever coordinator is asked shows what all of them hear, does not take a member
-// for silent that talks to another one, and lets nobody remove it for that. What one of
-// them does not say counts as not known.
+// for silent that talks to another one, and lets nobody remove it for that. A member
+// that one of them does not name counts as not known.
 func TestOthersAreHeard(t *testing.T) {
 	t.Parallel()
 	x := newTogether(t, 2)

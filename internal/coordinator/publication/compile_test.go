@@ -80,7 +80,7 @@ func TestMembersGetTheirOrganizationAlone(t *testing.T) {
 			}
 		}
 	}
-	// Who serves both is told of both.
+	// A member that serves both is told of both.
 	both := 0
 	for _, i := range p.Of(identity.Data, "both") {
 		if raw := p.Contents[p.Headers[i].Header.Content]; bytes.Contains(raw, []byte("acme-")) &&
@@ -262,8 +262,8 @@ func TestConfigChangesWhileItIsCompiled(t *testing.T) {
 	desktest.WantWholeAt(d, t, p)
 }
 
-// Who writes config all the time does not hold up who joins, nor what is not about
-// config; and once it is quiet all of it is published.
+// Somebody who writes config all the time does not hold up joins, nor what is not
+// about config; and once it is quiet all of it is published.
 func TestConfigThatChangesAllTheTime(t *testing.T) {
 	d := desktest.Tenants(t)
 	b := publication.NewPublisher()
@@ -520,7 +520,7 @@ func TestScopeThatDoesNotCompile(t *testing.T) {
 	}
 }
 
-// What the config asks for and cannot be given is left out, counted once and found
+// A wish of the config that cannot be granted is left out, counted once and found
 // until it is mended; a ban, a removal and a join are news to it.
 func TestRemovedIsReported(t *testing.T) {
 	d := desktest.Tenants(t)
@@ -762,8 +762,8 @@ func TestTooLargeContent(t *testing.T) {
 	}
 }
 
-// What the bundle revokes by name is in no content any more, at once, and that is
-// said; who has no role left is assigned nothing.
+// Records that the bundle revokes by name are in no content any more, at once, and that
+// is said; a member that has no role left is assigned nothing.
 func TestRevokedIsLeftOut(t *testing.T) {
 	t.Parallel()
 	d := desktest.Tenants(t)

@@ -17,8 +17,9 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// What a coordinator publishes is in the publish directory too, and verifies for its
-// member as what the stream brings: bundle, header, proof and content.
+// The content that a coordinator publishes is in the publish directory too, and
+// verifies for its member as what the stream brings: bundle, header, proof and
+// content.
 func TestPublishDir(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "pub")

@@ -143,7 +143,8 @@ func (c *Publication) Follow(ctx context.Context, s *authority.State) error {
 			}
 		}
 		// The first change after a quiet time is told at once, and those that come soon
-		// after it together. Who leads from now on waits for none: what is to be told did.
+		// after it together. The leader from now on waits for none: what is to be told
+		// did.
 		if _, err := watch.Wait(ctx, pause-time.Since(ended), led); err != nil {
 			return err
 		}
@@ -451,8 +452,8 @@ func (b *Publisher) seen(path string) bool {
 	return true
 }
 
-// banned notes who is banned, and looks at those of whom that is news. What is revoked
-// by name may concern everybody.
+// banned notes who is banned, and looks at those of whom that is news. A revocation by
+// name may concern everybody.
 func (b *Publisher) banned(t *bundle.View) {
 	if b.trust.bans != nil && b.trust.version == t.Version {
 		return

@@ -210,7 +210,7 @@ func TestPublicationIsLoaded(t *testing.T) {
 	desktest.ReaderOf(m).MustRead(d, p)
 }
 
-// What somebody else does to the records is noticed, not served, and made again.
+// Somebody else's change of the records is noticed, not served, and made again.
 func TestPublicationIsRepaired(t *testing.T) {
 	t.Parallel()
 	flip := func(b []byte) []byte { b[len(b)-1] ^= 1; return b }
@@ -582,7 +582,7 @@ func TestPublicationIsBounded(t *testing.T) {
 	}
 }
 
-// What a manifest may name, its members are told; what is too much for a header is
+// Members are told everything that a manifest may name; a name too long for a header is
 // refused when it is set, not when somebody joins.
 func TestNamesOfEntries(t *testing.T) {
 	many := func(n, width int) string {
@@ -786,8 +786,8 @@ func TestMemberChangesWhileItIsCompiled(t *testing.T) {
 	}
 }
 
-// What is published under a later epoch than the bundle that was sent waits for
-// its bundle, however the two come into force.
+// Content published under a later epoch than the bundle that was sent waits for its
+// bundle, however the two come into force.
 func TestRuntimeWaitsForItsBundle(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	m := d.Joined("a")
@@ -834,7 +834,7 @@ func TestHeadMovesUnderTheTrustLoop(t *testing.T) {
 	})
 }
 
-// Whoever leads from now on publishes at once, also while its loop waits for more to
+// The leader from now on publishes at once, also while its loop waits for more to
 // gather: what is to be told waited for a leader already.
 func TestWhoLeadsPublishesAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -172,7 +172,7 @@ func (m Member) WasKey(key identity.KeyID) bool {
 	return slices.ContainsFunc(m.Older, func(o OlderKey) bool { return o.Key == key })
 }
 
-// Cover gives the member what its entry in the manifest in force says. Whatever its
+// Cover gives the member what its entry in the manifest in force says. A field that its
 // token narrowed stays narrow, also when the entry gains organizations.
 func (m *Member) Cover(e *manifest.Entry) {
 	m.Entry = e.Name

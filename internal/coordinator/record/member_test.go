@@ -19,7 +19,7 @@ var epoch = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func keyOf(n int) identity.KeyID { return identity.KeyID(sha256.Sum256(fmt.Appendf(nil, "key %d", n))) }
 
-// Whatever a member does, its record remembers every key over which a
+// For anything that a member does, its record remembers every key over which a
 // certificate can be valid, once, and a bounded number of others.
 func TestRecordRemembersEveryValidKey(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -66,7 +66,7 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// Whoever writes the store without the key makes no record: not a new one, not by moving
+// A writer to the store without the key makes no record: not a new one, not by moving
 // one to another key, and not by altering it.
 func TestForged(t *testing.T) {
 	r, head := newRecords(t)

@@ -155,7 +155,7 @@ func TestReplicaRecordsAreSigned(t *testing.T) {
 		}
 	}
 
-	// What says nothing to anybody goes; who is heard stays.
+	// A record that says nothing to anybody goes; a coordinator that is heard stays.
 	put := func(key string, value []byte) {
 		if _, err := f.Store.Commit(t.Context(), store.Tx{Put: []store.Write{{Key: key, Value: value}}}); err != nil {
 			t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 
 // A reseed without a keeper that is cut off, wherever, and then the loss of every
 // process: the owners of the shares of the head bring the cluster back, with every
-// record. Who has a share of the other seed is refused by name.
+// record. An owner with a share of the other seed is refused by name.
 func TestOwnersEndACutOffReseed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -130,8 +130,8 @@ func TestMoveWaitsForTheTrustState(t *testing.T) {
 	}
 }
 
-// Who put the record lock of a reseed back, with its ledger and records of that time, brings
-// none of them back: a reseed ends once.
+// Somebody who puts the record lock of a reseed back, with its ledger and records of that
+// time, brings none of them back: a reseed ends once.
 func TestRecordLockThatIsPutBack(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
@@ -181,8 +181,8 @@ func TestRecordLockThatIsPutBack(t *testing.T) {
 	}
 }
 
-// Who kept the mesh CA key of the old seed, and opened a connection as an admin or
-// coordinator before the change, is cut off by it; the stream of a member stands.
+// A thief who kept the mesh CA key of the old seed, and opened a connection as an admin
+// or coordinator before the change, is cut off by it; the stream of a member stands.
 func TestConnectionsOfDecidersEndWithTheirRoot(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)

@@ -226,7 +226,7 @@ func TestReseed(t *testing.T) {
 		t.Errorf("b is not under the new root: %v", err)
 	}
 	coordinatortest.WantCode(t, rejoin(banned), explain.JoinBanned)
-	// Who holds the stream all the while is not cut off.
+	// A member that holds the stream all the while is not cut off.
 	if err := stream.Send(&fealtyv1.ConnectRequest{Name: "a"}); err != nil {
 		t.Errorf("the stream ended: %v", err)
 	}
@@ -280,7 +280,7 @@ func TestReseed(t *testing.T) {
 	if err := rejoin(b); err != nil {
 		t.Errorf("rejoin after a second reseed: %v", err)
 	}
-	// Who missed both gets by on what the signers signed.
+	// A member that missed both gets by on what the signers signed.
 	signed = nil
 	for _, raw := range rootChanges(f) {
 		s, err := snapshot.UnmarshalRootChange(raw)
@@ -315,7 +315,7 @@ func rootChanges(f *coordinatortest.Fleet) [][]byte {
 	return resp.GetChanges().GetChanges()
 }
 
-// What a reseed needs, and what it is refused without.
+// The needs of a reseed, without which it is refused.
 func TestReseedRefusals(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
@@ -432,7 +432,7 @@ func TestReseedInterrupted(t *testing.T) {
 				if restart {
 					f.Stop()
 				}
-				// Who has the old seed uses the gap.
+				// A thief with the old seed uses the gap.
 				mallory := record.Member{Kind: identity.Data, Name: "mallory", State: record.Active, Entry: "pool"}
 				forged := records0(old).mustPut(t, record.MemberKey(identity.Data, "mallory"), mallory)
 				f.Faults.Disarm(tc.point)
@@ -554,8 +554,9 @@ func TestJoinsDuringAReseed(t *testing.T) {
 	}
 }
 
-// Who kept the old seed can make nothing with it that anybody believes after the
-// change: no head, no record, no mesh CA, no trust bundle, no change of root.
+// A thief who kept the old seed can make nothing with it that anybody believes
+// after the change: no head, no record, no mesh CA, no trust bundle, no change of
+// root.
 func TestFormerSeedIsWorthNothing(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
@@ -753,8 +754,8 @@ func TestFormerSeedIsWorthNothing(t *testing.T) {
 	f.Await(authority.Ready)
 }
 
-// What is between two seeds cannot be altered: a ledger that was exchanged, or a
-// record that was, is not taken over.
+// The transition between two seeds cannot be altered: a ledger that was exchanged,
+// or a record that was, is not taken over.
 func TestMovedRecordsAreThoseOfTheLedger(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(t *testing.T, f *coordinatortest.Fleet, old former) (lost bool){

@@ -96,7 +96,7 @@ func TestOwnersRestoreBehindTheirMarks(t *testing.T) {
 	}
 }
 
-// What a store claims of a restore takes no owner back behind the mark.
+// A store's claim of a restore takes no owner back behind the mark.
 func TestOwnersBelieveNoClaimedRestore(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)

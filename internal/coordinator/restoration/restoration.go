@@ -66,8 +66,8 @@ func madeOf(t *history.Transition, intent *backup.Intent) bool {
 }
 
 // Next returns the restore transition that is to follow before, and nil if
-// nothing was restored. mesh CA key and hash are the caller's to fill in. What is in
-// the way is an error with a code.
+// nothing was restored. mesh CA key and hash are the caller's to fill in. An
+// obstacle is an error with a code.
 func (r *Restoration) Next(ctx context.Context, before *authority.State) (*history.Transition, error) {
 	intent, _, err := authority.PendingRestore(ctx, r.cfg.Store)
 	if err != nil {

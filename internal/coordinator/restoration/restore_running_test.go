@@ -148,7 +148,7 @@ func TestRestoreUnderRunningCoordinators(t *testing.T) {
 	coordinatortest.WantOnly(t, "put", put(f, "kind: qos\nname: a\npriority: 1\n"), "")
 	b := coordinatortest.Save(f, owners).Signed(f.Signer)
 
-	// What the backup does not know: config, a member, a ban, a head.
+	// The changes that the backup does not know: config, a member, a ban, a head.
 	for _, name := range []string{"b", "c", "d"} {
 		coordinatortest.WantOnly(t, "put", put(f, "kind: qos\nname: "+name+"\npriority: 1\n"), "")
 	}

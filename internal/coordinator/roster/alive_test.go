@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/internal/alivetest"
 )
 
-// Whoever asks whether the roster is alive waits while its lock is held.
+// The question whether the roster is alive waits while its lock is held.
 func TestAlive(t *testing.T) {
 	x := New()
 	alivetest.Waits(t, "(*Roster).Alive", x.Alive, &x.mu)

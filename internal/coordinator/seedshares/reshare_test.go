@@ -102,8 +102,8 @@ func TestReshare(t *testing.T) {
 	wantShares(d, t, before, resp.GetShares())
 }
 
-// What is not a reshare is not done by one, and the reverse; and the consent to
-// one is not the consent to the other.
+// A reshare changes nothing else, and a set no shares; and the consent to one is not
+// the consent to the other.
 func TestReshareAndSetAreTwoThings(t *testing.T) {
 	people := newOwners(t, "alice", "bob")
 	for name, tc := range map[string]struct {

@@ -444,7 +444,7 @@ func TestEveryLossIsTold(t *testing.T) {
 	})
 }
 
-// Whoever waits for a store that is whole waits until its context ends.
+// A caller that waits for a store that is whole waits until its context ends.
 func TestUntilWhole(t *testing.T) {
 	d := newDesk(t)
 	if err := d.UntilWhole(t.Context()); err != nil {

@@ -65,8 +65,8 @@ func (w *claim) notHere() error {
 func (c *Succession) memory() keychain.Memory { return c.cfg.Keys.Memory(c.cfg.Head.State()) }
 
 // recoverHead looks for the secrets of the head that w leads to, until one of the ways
-// leads there or there is nothing to do but wait; wait says for how long. What stands
-// in the way is a state in recovery mode.
+// leads there or there is nothing to do but wait; wait says for how long. An obstacle
+// is a state in recovery mode.
 //
 // Before it asks anybody the state that was in force falls behind: the history is
 // somewhere else, and nothing is decided under it. It serves reads for as long as somebody

@@ -125,7 +125,8 @@ func TestSetsAtOnce(t *testing.T) {
 				default:
 					t.Errorf("set %d through coordinator %d: %v", n, i+1, err)
 				}
-				// What is created under the newest manifest is created, whoever set it.
+				// A member created under the newest manifest is created, whoever set
+				// it.
 				if _, err := c.Token.CreateToken(r.Context(), &fealtyv1.CreateTokenRequest{Entry: "pool"}); err != nil {
 					t.Errorf("token %d through coordinator %d: %v", n, i+1, err)
 				}
@@ -266,7 +267,7 @@ func TestHeadMovesOnWhileAdopted(t *testing.T) {
 	if n := fell.n.Load(); n > 0 {
 		t.Errorf("coordinators fell into recovery mode %d times, the last one because %v", n, fell.reason.Load())
 	}
-	// What was done is told once, by whoever did it.
+	// A change is told once, by whoever did it.
 	moves := make(map[string]int)
 	for _, e := range coordinatortest.Audited(a, "manifest.set") {
 		moves[e.Target]++
@@ -331,8 +332,9 @@ func TestAuthorityMovesPastWhoLags(t *testing.T) {
 	}
 }
 
-// Whoever moved the head is not ready at it yet, and gives its key to nobody: others that
-// could not be prepared serve reads until it is, however often they have to ask.
+// The coordinator that moved the head is not ready at it yet, and gives its key to
+// nobody: others that could not be prepared serve reads until it is, however often they
+// have to ask.
 func TestAuthorityMovesBeforeTheSetterIsReady(t *testing.T) {
 	t.Parallel()
 	fell := newFalls(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))

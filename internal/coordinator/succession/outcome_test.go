@@ -132,7 +132,7 @@ func TestKeeperOfTheSeedAloneIsEnough(t *testing.T) {
 			}
 			coordinatortest.WantOrigins(t, f, "coordinator-1")
 			f.Member("after")
-			// What was sealed with the new head brings it back without a transition.
+			// The copy sealed with the new head brings it back without a transition.
 			f.Restart()
 			f.AwaitState("the same head",
 				func(now *authority.State) bool { return now.Phase == authority.Ready && now.Head.Hash == s.Head.Hash })

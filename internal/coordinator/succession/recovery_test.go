@@ -47,7 +47,7 @@ func TestRestartWithKeeper(t *testing.T) {
 	coordinatortest.WantOnly(t, "renew", m.Renew(), "")
 }
 
-// What stands between a coordinator and its keys or its history is recovery mode
+// An obstacle between a coordinator and its keys or its history is recovery mode
 // with a reason. It serves nothing then, and goes on by itself when it is mended.
 func TestWhatKeepsACoordinatorFromItsState(t *testing.T) {
 	t.Parallel()
@@ -274,7 +274,8 @@ func TestHarmToTheStoreOfARunningCoordinator(t *testing.T) {
 	}
 	// A coordinator that runs stays at its head, of which it may hold the only mesh CA
 	// key: that a store shows an older one may be a notice that is late, or a copy that
-	// lags. Nothing is decided meanwhile. Who starts at such a store does not believe it.
+	// lags. Nothing is decided meanwhile. A coordinator that starts at such a store does
+	// not believe it.
 	t.Run("rolled back", func(t *testing.T) {
 		d := coordinatortest.PoolDesk(t)
 		m := d.Joined("a")

@@ -78,7 +78,7 @@ func (c *Succession) Rekey(ctx context.Context, before *authority.State, reason,
 	if err := mv.NewMesh(t, c.cfg.Now()); err != nil {
 		return nil, err
 	}
-	// What the store says of a restore may differ from when before was read.
+	// The store's word of a restore may differ from when before was read.
 	if err := c.cfg.Restoration.PassesMark(before.Chain, t); err != nil {
 		return nil, err
 	}

@@ -27,8 +27,8 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// What was banned after the backup is in force again when a member shows the bundle
-// that says so; who shows it is of no matter, and nothing else is believed.
+// A ban of after the backup is in force again when any member shows the bundle that
+// says so; nothing else is believed.
 func TestPresented(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
@@ -83,8 +83,8 @@ func TestPresented(t *testing.T) {
 	}
 }
 
-// Bundles of before a restore come late. What a person lifted since then stays lifted, and
-// the others are banned.
+// Bundles of before a restore come late. A ban that a person lifted since then stays
+// lifted, and the others are banned.
 func TestPresentedAfterAnUnban(t *testing.T) {
 	t.Parallel()
 	f, owners := coordinatortest.NewOwnedFleet(t, nil)
@@ -270,7 +270,7 @@ func TestLinks(t *testing.T) {
 	if t1, err := history.Decode(got[0]); err != nil || t1.Index != first.Head.Index || len(got) != 2 {
 		t.Errorf("%d links from another than the first restore: %v", len(got), err)
 	}
-	// What goes along with the bundle does as well.
+	// The rest that goes along with the bundle does as well.
 	if restored, err := follow(before, before.Manifest.Signers,
 		f.C.Rooms().Bundle.View().Links); err != nil || !restored {
 		t.Errorf("the links with the bundle: %v, %v", restored, err)

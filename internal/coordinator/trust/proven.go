@@ -28,7 +28,7 @@ func (c *Trust) Proven(ctx context.Context, from string, raw []byte) error {
 	if header.AuthorityEpoch != s.Head.AuthorityEpoch || bundle.Head.Hash != snapshot.Digest(s.Head.Hash) {
 		return nil
 	}
-	// Whoever shows what is known costs no look at the store.
+	// A member that shows what is known costs no look at the store.
 	shown, news := regress.Proof{From: from, Version: header.ConfigVersion}, false
 	have := c.cfg.Bundle.View()
 	if have == nil {

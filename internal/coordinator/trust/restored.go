@@ -25,12 +25,12 @@ import (
 	"github.com/fealty-io/fealty/snapshot"
 )
 
-// What happened between a backup and its restore is in no store. What the fleet holds
-// of it are trust bundles, which this cluster signed then: they say what was banned and
-// revoked, and which mesh CA keys signed. A member that has a newer one than the
-// backup shows it, and it is believed for its signature and not for who shows it; so
-// a member need not be known yet. Bans and revocations are added, none is lifted; and
-// a ban that a person lifted since the restore stays lifted.
+// No store has the changes between a backup and its restore. The fleet holds trust
+// bundles of it, which this cluster signed then: they say what was banned and revoked,
+// and which mesh CA keys signed. A member that has a newer one than the backup shows
+// it, and it is believed for its signature and not for who shows it; so a member need
+// not be known yet. Bans and revocations are added, none is lifted; and a ban that a
+// person lifted since the restore stays lifted.
 
 const (
 	// LinkPage bounds a page of transitions.
@@ -162,8 +162,8 @@ func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 		claims.Header.ConfigVersion > t.Version
 }
 
-// bundleParts receives the envelope of a trust bundle. What it is shows when it is whole,
-// so that few are received at a time.
+// bundleParts receives the envelope of a trust bundle. Its content shows when it is
+// whole, so that few are received at a time.
 func (c *Trust) bundleParts(ctx context.Context, stream fealtyv1.RestoreService_PresentTrustServer) ([]byte, error) {
 	req, err := flowcontrol.Receive(ctx, c.cfg.Readers, stream.Recv)
 	if err != nil || !req.GetMore() {

@@ -58,8 +58,8 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 	return out, err
 }
 
-// ApplyEmergency brings a statement of the signers into the bundle. Who hands it in
-// only carries it: the signatures decide.
+// ApplyEmergency brings a statement of the signers into the bundle. The caller that
+// hands it in only carries it: the signatures decide.
 func (t trustServer) ApplyEmergency(ctx context.Context,
 	req *fealtyv1.ApplyEmergencyRequest) (*fealtyv1.ApplyEmergencyResponse, error) {
 	c := t.c
@@ -137,7 +137,7 @@ func (c *Trust) emergencyChange(ctx context.Context, s *authority.State, in bund
 			return c.cfg.Head.StoreError("read a banned key", err)
 		}
 		next := ban
-		// Whose it is nobody says: the last certificate over it ends no later than this.
+		// Nobody says whose it is: the last certificate over it ends no later than this.
 		next.CertEnd = record.Later(now.Add(s.Manifest.LongestSVIDTTL()+lifetimes.CertMargin), old.Value.CertEnd)
 		next.Until = record.Later(record.Later(now.Add(lifetimes.KeyMemory(s.Manifest)), next.CertEnd), old.Value.Until)
 		ch.Put(record.BanKeyKey(key), old.Version, next)

@@ -33,7 +33,7 @@ func bundleAt(d *coordinatortest.Desk) snapshot.TrustBundle {
 	return d.State().Bundle.Compile(in)
 }
 
-// What is revoked by name is in the bundle, for good, and in the digest of the record.
+// A name that is revoked is in the bundle, for good, and in the digest of the record.
 func TestRevoke(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)
@@ -108,7 +108,7 @@ func TestRevoke(t *testing.T) {
 			t.Errorf("%d are revoked", len(full.Revoked))
 		}
 	}
-	// What is there already takes no room.
+	// A name that is there already takes no room.
 	if changed, err := full.Revoke(d.Clock(), "x", "x", bundle.ForOthers, want[0]); changed || err != nil {
 		t.Errorf("revoked twice: %v, %v", changed, err)
 	}
@@ -230,8 +230,8 @@ func TestApplyEmergencyRefused(t *testing.T) {
 	}
 }
 
-// What is banned and revoked leaves room in the bundle for what comes by a manifest or
-// a change of authority: else no bundle could follow, and the cluster had none.
+// Bans and revocations leave room in the bundle for what comes by a manifest or a
+// change of authority: else no bundle could follow, and the cluster had none.
 func TestBundleKeepsRoomForManifests(t *testing.T) {
 	t.Parallel()
 	d := coordinatortest.PoolDesk(t)

@@ -143,7 +143,7 @@ func TestRotation(t *testing.T) {
 			}
 			_, err := desktest.TrustService(d).RotateConfigKey(t.Context(), &fealtyv1.RotateConfigKeyRequest{})
 			coordinatortest.WantOnly(t, "a second rotation", err, explain.TrustRotating)
-			// Who has the bundle of before reads what both keys sign.
+			// A member with the bundle of before reads what both keys sign.
 			if n := len(desktest.MustPublish(d, b).State.Value.Signatures); n != 2 {
 				t.Fatalf("%d signatures", n)
 			}
@@ -280,7 +280,7 @@ func TestCompromisedKey(t *testing.T) {
 	if err := m.pull(d); err != nil {
 		t.Fatalf("what the new key signs: %v", err)
 	}
-	// What the thief signs now: the same tree, in a generation to come.
+	// The thief's signatures from now on: the same tree, in a generation to come.
 	r := snapshot.Record{
 		ClusterID: coordinatortest.Cluster, AuthorityEpoch: d.State().Head.AuthorityEpoch,
 		Generation: p.State.Value.Generation + 1000,
@@ -344,8 +344,7 @@ func TestCompromisedKey(t *testing.T) {
 	}
 }
 
-// What a crash leaves at each step is what the next start, or another replica, goes
-// on from.
+// The next start, or another replica, goes on from what a crash leaves at each step.
 func TestRotationCrashes(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{"rotate.introduce.before-commit", "rotate.introduce.after-commit",
@@ -398,8 +397,9 @@ func TestRotationCrashes(t *testing.T) {
 	}
 }
 
-// Who confirmed at one replica has confirmed for all, also after a restart, and a
-// replica that lags neither ends a rotation nor publishes under keys of before.
+// A member that confirmed at one replica has confirmed for all, also after a
+// restart, and a replica that lags neither ends a rotation nor publishes under keys
+// of before.
 func TestRotationOfReplicas(t *testing.T) {
 	d := coordinatortest.PoolDesk(t)
 	other, err := d.Another("other")

@@ -33,7 +33,7 @@ import (
 // new key. It gets the newer bundle first, on the word of the config root key, and
 // then what is signed by the new key alone.
 //
-// What members report is kept in memory by the coordinator that hears it. While a
+// The coordinator that hears members' reports keeps them in memory. While a
 // rotation runs each coordinator notes at rollout/<coordinator> whom it has heard
 // say so, for the others and for itself after a restart.
 //

@@ -6,7 +6,7 @@ import (
 	"github.com/fealty-io/fealty/internal/alivetest"
 )
 
-// Whoever asks whether the trust bundle is alive waits while one of its locks is held.
+// The question whether the trust bundle is alive waits while one of its locks is held.
 func TestAlive(t *testing.T) {
 	b := New(Config{})
 	alivetest.Waits(t, "(*Current).Alive", b.Alive, &b.trustMu, &b.withdrawn.mu)

@@ -116,7 +116,8 @@ func (d *Disk) FailAt(n int, err error) {
 }
 
 // Refuse makes every mutating call fail with err from now on, without effect, as those of
-// a disk that is full or was made read-only; nil ends that. What can be read still can.
+// a disk that is full or was made read-only; nil ends that. Files that can be read still
+// can.
 func (d *Disk) Refuse(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -244,8 +244,8 @@ func (c *child) abandon() {
 
 // cutOutput bounds what a machine's command wrote: of more than [MaxOutput] the end is kept in a
 // file beside it, in the place of what was kept before, and the command goes on with an empty
-// one. What it writes in that moment is lost. The folder is the command's own, so that whatever
-// else it put there in the place of these files is left alone.
+// one. Output in that moment is lost. The folder is the command's own, so that whatever else it
+// put there in the place of these files is left alone.
 func cutOutput(dir string) error {
 	const own = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 	output, err := os.OpenFile(filepath.Join(dir, outputFile), os.O_RDWR|own, 0)

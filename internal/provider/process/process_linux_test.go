@@ -399,8 +399,8 @@ func TestProcessesThatMisbehave(t *testing.T) {
 	until(t, a, "sleeper-1", provider.Failed) // and this process still runs
 }
 
-// What a machine writes is bounded: of a lot of it the end is kept aside, and what follows is
-// in an empty file.
+// A machine's output is bounded: of a lot of it the end is kept aside, and what follows is in
+// an empty file.
 func TestOutputIsBounded(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -456,7 +456,7 @@ func (s *site) cut(machine string) bool {
 	return s.size(machine, "output.1") == process.KeptOutput && s.size(machine, "output") < process.MaxOutput/2
 }
 
-// What machines wrote while their provider was away is cut as soon as it is back, also where they
+// Output of machines while their provider was away is cut as soon as it is back, also where they
 // ended meanwhile; and while one is drained.
 func TestOutputWhileTheProviderIsAway(t *testing.T) {
 	t.Parallel()

@@ -8,8 +8,8 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 )
 
-// place is up to where a journal is on disk for good: a segment, and how many bytes of it. What
-// stands behind it is of a write that failed, and may be replaced.
+// place is up to where a journal is on disk for good: a segment, and how many bytes of it. The
+// text behind it is of a write that failed, and may be replaced.
 type place struct {
 	segment uint64
 	bytes   int

@@ -62,7 +62,7 @@ func TestReaderFollows(t *testing.T) {
 					t.Fatal(err)
 				}
 				j = open()
-				// What it read before, a new process reads again.
+				// A new process reads again what it read before.
 				reader, read = j.Reader(), nil
 			default:
 				entries := []journal.Entry{{Kind: "create", Machine: fmt.Sprint("m", i), Outcome: "executed",
@@ -85,7 +85,7 @@ func TestReaderFollows(t *testing.T) {
 	}
 }
 
-// What stands on the disk of a write that was not confirmed is not read.
+// The part of an unconfirmed write on the disk is not read.
 func TestReaderWaitsForTheDisk(t *testing.T) {
 	t.Parallel()
 	disk := durabletest.NewDisk()
