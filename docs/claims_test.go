@@ -91,17 +91,22 @@ func TestClaimsNameTheirTests(t *testing.T) {
 }
 
 var (
-	invariantRow = regexp.MustCompile(`^\| \*\*(I[0-9]+) `)
-	invariant    = regexp.MustCompile(`\bI[0-9]{1,2}\b`)
+	numberedRow = regexp.MustCompile(`^\| \*\*([IF][0-9]+)[ .]`)
+	numbered    = regexp.MustCompile(`\b[IF][0-9]{1,2}\b`)
 )
 
-// The invariants that code and tests name by their numbers are those of the failure model.
+// The invariants and rules that code, tests and pages name by their numbers are rows of the
+// failure model and, with an F, of the page about fencing.
 func TestInvariantsAreNumbered(t *testing.T) {
 	t.Parallel()
 	listed := make(map[string]bool)
-	for _, p := range pages(t) {
+	all := pages(t)
+	for _, p := range all {
+		if p.path != "docs/explanation/failure-model.md" && p.path != "docs/explanation/fencing.md" {
+			continue
+		}
 		for _, line := range p.lines {
-			if m := invariantRow.FindStringSubmatch(line); m != nil && p.path == "docs/explanation/failure-model.md" {
+			if m := numberedRow.FindStringSubmatch(line); m != nil {
 				if listed[m[1]] {
 					t.Errorf("%s lists %s twice", p.path, m[1])
 				}
@@ -110,6 +115,17 @@ func TestInvariantsAreNumbered(t *testing.T) {
 		}
 	}
 	named := 0
+	look := func(path, text string) {
+		for _, number := range numbered.FindAllString(text, -1) {
+			named++
+			if !listed[number] {
+				t.Errorf("%s names %s, which no page lists", path, number)
+			}
+		}
+	}
+	for _, p := range all {
+		look(p.path, strings.Join(p.prose(), "\n"))
+	}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -120,18 +136,13 @@ func TestInvariantsAreNumbered(t *testing.T) {
 			return nil
 		}
 		raw, err := os.ReadFile(path)
-		for _, number := range invariant.FindAllString(string(raw), -1) {
-			named++
-			if !listed[number] {
-				t.Errorf("%s names %s, which is not in the failure model", path, number)
-			}
-		}
+		look(path, string(raw))
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if named == 0 || len(listed) == 0 {
+	if named == 0 || len(listed) < 20 {
 		t.Errorf("%d invariants are listed and %d named: this test looks at nothing", len(listed), named)
 	}
 }

@@ -39,7 +39,7 @@ import (
 // them, against the real program. A page says what it needs beside its own blocks in a paragraph that
 // the reader sees, and that begins with "This page starts from":
 //
-//	a cluster as [run a coordinator](run-a-coordinator.md) makes it
+//	a cluster as [run a coordinator](docs/how-to/run-a-coordinator.md) makes it
 //	                   the blocks of that page are run first, in another folder, up to its first
 //	                   <!-- enough for other pages -->; members that the paragraph names join then,
 //	                   and their agents run

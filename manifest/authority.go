@@ -21,7 +21,7 @@ const (
 
 // AuthorityMoves returns what setting after in place of before changes of who
 // holds authority; empty if nothing, and then the authority epoch and the mesh
-// CA key stay (manifest.md, "History"). A change of coordinators is a change of
+// CA key stay (docs/explanation/trust.md#3-the-set-and-the-history). A change of coordinators is a change of
 // who may be one: names, selectors and limits of entries of that kind.
 //
 // Histories are verified with this function: its answer for two given documents

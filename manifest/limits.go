@@ -3,8 +3,8 @@ package manifest
 import "time"
 
 // Bounds of a manifest. A document beyond one of them is refused: it can come
-// from a store that nobody vouches for yet (design: manifest.md, "Peer
-// recovery").
+// from a store that nobody vouches for yet
+// (docs/explanation/recovery.md#the-ways-back).
 const (
 	MaxBytes     = 1 << 20 // of the whole document
 	MaxDepth     = 24      // of nested objects and lists; a manifest needs 5
@@ -47,11 +47,12 @@ const (
 	DefaultBaselineData = 3
 
 	// DefaultSVIDMargin is how much longer than degraded.max an SVID lives, so
-	// that identity never ends degraded mode (admission.md, "Renewal").
+	// that identity never ends degraded mode
+	// (docs/explanation/offline.md#what-ends-it).
 	DefaultSVIDMargin = time.Hour
 
 	// DefaultPersonTTL is the svid_ttl of kinds admin and readonly, which do not
-	// live through degraded mode (admission.md, "Membership").
+	// live through degraded mode (docs/how-to/people-and-tools.md).
 	DefaultPersonTTL = 8 * time.Hour
 )
 

@@ -141,7 +141,7 @@ type Entry struct {
 // AdmitsTokens reports whether join tokens may be made for the entry.
 func (e *Entry) AdmitsTokens() bool { return slices.ContainsFunc(e.Match, Pattern.IsToken) }
 
-// A Role says what a member may hold (snapshots.md).
+// A Role says what a member may hold (docs/explanation/snapshots.md#who-gets-a-record).
 type Role string
 
 // The roles.
@@ -168,7 +168,7 @@ const (
 // A Permission is something that a node may do in degraded mode.
 type Permission string
 
-// The permissions (snapshots.md, "Degraded mode").
+// The permissions (docs/explanation/offline.md#one-guard-decides).
 const (
 	ContinueServices    Permission = "continue_services"
 	PreserveRoutes      Permission = "preserve_routes"
@@ -288,7 +288,7 @@ func (m *Manifest) EntryByName(name string) (*Entry, bool) {
 }
 
 // LongestSVIDTTL returns the longest svid_ttl of any entry. The mesh CA lives
-// twice as long, so that no SVID outlives it (admission.md, "Renewal").
+// twice as long, so that no SVID outlives it (docs/explanation/trust.md#5-renewal-and-rejoin).
 func (m *Manifest) LongestSVIDTTL() time.Duration {
 	var longest time.Duration
 	for i := range m.Admit {

@@ -16,39 +16,53 @@ type Rule struct {
 	Section string // where it is written
 }
 
+// The pages on which rules are explained.
+const (
+	inFields     = "docs/reference/manifest.md#fields"
+	inLimits     = "docs/reference/limits.md#the-manifest"
+	inOwners     = "docs/how-to/seed-owners.md"
+	inTokens     = "docs/how-to/join-a-node.md#with-a-token"
+	inScopes     = "docs/explanation/snapshots.md#who-gets-a-record"
+	inDegraded   = "docs/explanation/offline.md#one-guard-decides"
+	inIdentities = "docs/explanation/trust.md#1-from-the-seed-to-a-certificate"
+	inProofs     = "docs/explanation/trust.md#2-a-join-over-a-channel-binding"
+	inHistory    = "docs/explanation/trust.md#3-the-set-and-the-history"
+	inRenewal    = "docs/explanation/trust.md#5-renewal-and-rejoin"
+)
+
 // Rules returns every rule, form first and then meaning.
 func Rules() []Rule {
 	rules := []Rule{
-		{"size", "a store that nobody vouches for must not exhaust a coordinator", "manifest.md, Manifest"},
+		{"size", "a store that nobody vouches for must not exhaust a coordinator", inFields},
 		{"characters", "a signer must see what is signed", "YAML 1.2.2 §5.1; Unicode TR36 §2"},
 		{"syntax", "what cannot be read says nothing", "YAML 1.2.2; RFC 8259"},
 		{"one-document", "a second document would be signed and not obeyed", "YAML 1.2.2 §9.2"},
 		{"plain-yaml", "aliases multiply, tags and merge keys mean what they do not show", "YAML 1.2.2 §3.2.1"},
-		{"depth", "a parser recurses for each level", "manifest.md, Manifest"},
-		{"unknown-field", "a mistyped limit would limit nothing", "manifest.md, Manifest"},
-		{"duplicate-field", "readers differ in which of the two counts", "manifest.md, Manifest"},
-		{"missing-field", "trust has no default", "manifest.md, Manifest"},
-		{"wrong-type", "a guess at what was meant is a guess at who is trusted", "manifest.md, Manifest"},
-		{"too-many", "every list is bounded", "README.md, Rules of engineering"},
-		{"number-range", "every number is bounded", "README.md, Rules of engineering"},
-		{"duration", "every lifetime is bounded, and no unit is guessed", "admission.md, Renewal"},
+		{"depth", "a parser recurses for each level", inFields},
+		{"unknown-field", "a mistyped limit would limit nothing", inFields},
+		{"duplicate-field", "readers differ in which of the two counts", inFields},
+		{"missing-field", "trust has no default", inFields},
+		{"wrong-type", "a guess at what was meant is a guess at who is trusted", inFields},
+		{"too-many", "every list is bounded", inLimits},
+		{"number-range", "every number is bounded", inLimits},
+		{"duration", "every lifetime is bounded, and no unit is guessed", inRenewal},
 		{"cluster-name", "it is the trust domain of every identity", "SPIFFE-ID §2.1"},
 		{"name", "names become path segments of identities", "SPIFFE-ID §2.2"},
-		{"duplicate-item", "a list says a thing once", "manifest.md, Manifest"},
-		{"recipient", "a mistyped recipient is found when the seed is lost", "manifest.md, Keys"},
-		{"keeper", "likewise a keeper that is not there", "manifest.md, Keys"},
-		{"owner-holder", "a share goes to one holder", "manifest.md, Keys"},
+		{"duplicate-item", "a list says a thing once", inFields},
+		{"recipient", "a mistyped recipient is found when the seed is lost", inOwners},
+		{"keeper", "likewise a keeper that is not there", inOwners},
+		{"owner-holder", "a share goes to one holder", inOwners},
 		{"key", "a key that nobody holds signs nothing", "RFC 8032 §5.1.2"},
 		{"measurement", "a value of another form matches no report", "SEV-SNP ABI, ATTESTATION_REPORT"},
 		{"roots-pem", "a root that is written and not read surprises both ways", "RFC 7468 §5"},
-		{"kind", "only kinds that join can be admitted", "identity.md, Identity"},
-		{"role", "an unknown role would hold nothing", "snapshots.md, Scopes"},
-		{"selector", "an entry that can match nothing admits nobody, and misleads", "admission.md, Proof over a channel binding"},
+		{"kind", "only kinds that join can be admitted", inIdentities},
+		{"role", "an unknown role would hold nothing", inScopes},
+		{"selector", "an entry that can match nothing admits nobody, and misleads", inProofs},
 		{"dns-name", "a wildcard lets one member stand for others", "RFC 1123 §2.1"},
-		{"label", "people and tools look for KEY=VALUE", "admission.md, Which machine"},
+		{"label", "people and tools look for KEY=VALUE", inFields},
 		{"ip", "only hosts have certificates", "RFC 5280 §4.2.1.6"},
-		{"trust", "only two modes exist", "manifest.md, History"},
-		{"permission", "an unknown permission would permit nothing", "snapshots.md, Degraded mode"},
+		{"trust", "only two modes exist", inHistory},
+		{"permission", "an unknown permission would permit nothing", inDegraded},
 	}
 	for _, c := range checks {
 		rules = append(rules, c.Rule)
@@ -68,37 +82,37 @@ type check struct {
 }
 
 var checks = [...]check{
-	{Rule{"duplicate-name", "a name must mean one thing", "manifest.md, Manifest"}, nil, checkNames},
-	{Rule{"duplicate-key", "one key under two names would count twice towards a threshold", "manifest.md, History"},
+	{Rule{"duplicate-name", "a name must mean one thing", inFields}, nil, checkNames},
+	{Rule{"duplicate-key", "one key under two names would count twice towards a threshold", inHistory},
 		nil, checkSignerKeys},
-	{Rule{"duplicate-recipient", "one person with two shares makes the threshold a lie", "manifest.md, Keys"},
+	{Rule{"duplicate-recipient", "one person with two shares makes the threshold a lie", inOwners},
 		nil, checkHolders},
-	{Rule{"seed-threshold", "a seed that its owners cannot bring back is lost", "manifest.md, Manifest"},
+	{Rule{"seed-threshold", "a seed that its owners cannot bring back is lost", inFields},
 		[]string{"seed"}, checkSeedThreshold},
-	{Rule{"signers-threshold", "a manifest that its signers cannot change is final", "manifest.md, Manifest"},
+	{Rule{"signers-threshold", "a manifest that its signers cannot change is final", inFields},
 		[]string{"signers"}, checkSignersThreshold},
-	{Rule{"no-coordinator", "no replica could ever recover the seed from a peer", "manifest.md, Manifest"},
+	{Rule{"no-coordinator", "no replica could ever recover the seed from a peer", inFields},
 		[]string{"admit"}, checkCoordinatorEntry},
-	{Rule{"coordinator-selector", "whoever holds a join token, or runs the platform, would hold the seed", "admission.md, Proof over a channel binding"},
+	{Rule{"coordinator-selector", "whoever holds a join token, or runs the platform, would hold the seed", inProofs},
 		nil, checkCoordinatorSelectors},
-	{Rule{"platform-flag", "the flag means something for coordinators under k8s selectors only", "admission.md, Proof over a channel binding"},
+	{Rule{"platform-flag", "the flag means something for coordinators under k8s selectors only", inProofs},
 		[]string{"admit"}, checkPlatformFlag},
-	{Rule{"token-entry", "a token names its entry", "admission.md, Join tokens"}, nil, checkTokenSelectors},
-	{Rule{"selector-without-proof", "without reference values the selector can match nothing", "manifest.md, Manifest"},
+	{Rule{"token-entry", "a token names its entry", inTokens}, nil, checkTokenSelectors},
+	{Rule{"selector-without-proof", "without reference values the selector can match nothing", inFields},
 		[]string{"proofs"}, checkProofPresent},
-	{Rule{"two-kinds", "one proof must not give one candidate two kinds", "manifest.md, Manifest"}, nil, checkOverlap},
-	{Rule{"shadowed-selector", "an earlier entry takes all that this one could match", "manifest.md, Manifest"}, nil, nil}, // found by two-kinds
-	{Rule{"too-many-globs", "overlaps are found by comparing each pattern that has a * with all others", "README.md, Rules of engineering"}, nil, nil},
-	{Rule{"degraded-max", "nothing outlives its identity: all edges of a node die with its SVID", "admission.md, Renewal"},
+	{Rule{"two-kinds", "one proof must not give one candidate two kinds", inFields}, nil, checkOverlap},
+	{Rule{"shadowed-selector", "an earlier entry takes all that this one could match", inFields}, nil, nil}, // found by two-kinds
+	{Rule{"too-many-globs", "overlaps are found by comparing each pattern that has a * with all others", inLimits}, nil, nil},
+	{Rule{"degraded-max", "nothing outlives its identity: all edges of a node die with its SVID", inRenewal},
 		[]string{"degraded.max"}, checkDegradedMax},
-	{Rule{"route-ttl", "a route cannot outlive the mode that preserves it", "snapshots.md, Degraded mode"},
+	{Rule{"route-ttl", "a route cannot outlive the mode that preserves it", inDegraded},
 		[]string{"degraded"}, checkRouteTTL},
 }
 
 // newerChecks are rules that came after releases which accepted what they refuse: they
 // bind [Parse], and are findings of [ParseAccepted].
 var newerChecks = [...]check{
-	{Rule{"selector-unproven", "an entry that nothing can prove admits nobody, and misleads", "admission.md, Proof over a channel binding"},
+	{Rule{"selector-unproven", "an entry that nothing can prove admits nobody, and misleads", inProofs},
 		[]string{"admit"}, checkProvable},
 }
 

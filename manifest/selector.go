@@ -10,7 +10,7 @@ import (
 )
 
 // Selector families: the facts that a proof can show about a candidate
-// (admission.md, "Proof over a channel binding"). A selector is written
+// (docs/explanation/trust.md#2-a-join-over-a-channel-binding). A selector is written
 // family:attribute:value, except that a token has no attribute:
 //
 //	token:edge-pool                    a join token of the entry edge-pool

@@ -70,7 +70,7 @@ func indent(s string, by int) string {
 
 var measurement = strings.Repeat("ab", 48)
 
-// newDoc returns the example of the design, with keys made now.
+// newDoc returns a whole manifest, with keys made now.
 func newDoc(t testing.TB) doc {
 	return doc{
 		cluster: "cluster: prod.example\n",

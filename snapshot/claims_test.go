@@ -38,7 +38,7 @@ func TestReadClaims(t *testing.T) {
 	}
 }
 
-// Every check of the design is a rule, in the order in which Verify makes them.
+// Every check of docs/explanation/snapshots.md#the-twelve-checks is a rule, in the order in which Verify makes them.
 func TestRules(t *testing.T) {
 	var got []int
 	for _, r := range Rules() {

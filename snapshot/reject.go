@@ -43,7 +43,7 @@ const (
 	ReasonUnrecorded Reason = "unrecorded"
 )
 
-// The checks, by the numbers that the design gives them. The limits have none.
+// The checks, by the numbers of docs/explanation/snapshots.md#the-twelve-checks. The limits have none.
 const (
 	checkLimits    = 0
 	checkSchema    = 1

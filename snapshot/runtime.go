@@ -172,7 +172,7 @@ type roleRule struct {
 	roles   []string
 }
 
-// roleRules is the table of snapshots.md, Scopes. A thin node holds its identity
+// roleRules is the table of docs/explanation/snapshots.md#who-gets-a-record. A thin node holds its identity
 // and where to refresh, and neither learns who the others are nor acts on its own;
 // an ingress learns what it forwards to, and not who serves it; who works for
 // services learns neither the ways in nor how storage is laid out.

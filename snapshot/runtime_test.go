@@ -200,7 +200,7 @@ func TestRuntime(t *testing.T) {
 	}
 }
 
-// mayHoldTable is the table of snapshots.md, Scopes, by role: what each may hold of what
+// mayHoldTable is the table of docs/explanation/snapshots.md#who-gets-a-record, by role: what each may hold of what
 // is not for everybody.
 var mayHoldTable = []struct {
 	roles []string

@@ -296,23 +296,26 @@ type check struct {
 	run    func(*verification) string
 }
 
+// inChecks lists the checks by their numbers.
+const inChecks = "docs/explanation/snapshots.md#the-twelve-checks"
+
 // checks are in the order in which they run. Nothing is parsed before check 5
 // but the counts and sizes of the envelope, and no content before check 6.
 var checks = []check{
-	{checkLimits, "envelope within limits", "snapshots.md, Verification", (*verification).limitsFault},
+	{checkLimits, "envelope within limits", inChecks, (*verification).limitsFault},
 	{checkSignature, "signature over the received bytes", "RFC 8032; RFC 6962 §2.1.1; DSSE v1.0.2", (*verification).signatureFault},
-	{checkSchema, "schema is supported", "RFC 8785; snapshots.md, Envelope", (*verification).headerFault},
-	{checkLimits, "content within the scope's limit", "snapshots.md, Verification", (*verification).scopeLimitFault},
-	{checkCluster, "cluster is mine", "snapshots.md, Verification 2", (*verification).clusterFault},
-	{checkSubject, "subject is me", "snapshots.md, Verification 3", (*verification).subjectFault},
-	{checkSigner, "signer is trusted for the scope", "snapshots.md, Verification 4", (*verification).signerFault},
-	{checkEpoch, "authority epoch is not stale", "snapshots.md, Verification 8", (*verification).epochFault},
-	{checkVersion, "config version is newer", "snapshots.md, Verification 9", (*verification).versionFault},
-	{checkValidity, "in date", "snapshots.md, Verification 7", (*verification).validityFault},
-	{checkHash, "content hash and size", "FIPS 180-4; snapshots.md, Verification 6", (*verification).hashFault},
-	{checkGrants, "nothing beyond my roles and organizations", "snapshots.md, Verification 10", (*verification).grantsFault},
-	{checkContent, "content is valid", "RFC 8785; snapshots.md, Verification 11", (*verification).contentFault},
-	{checkSecret, "no raw secret", "snapshots.md, Verification 12", (*verification).secretFault},
+	{checkSchema, "schema is supported", "RFC 8785; " + inChecks, (*verification).headerFault},
+	{checkLimits, "content within the scope's limit", inChecks, (*verification).scopeLimitFault},
+	{checkCluster, "cluster is mine", inChecks, (*verification).clusterFault},
+	{checkSubject, "subject is me", inChecks, (*verification).subjectFault},
+	{checkSigner, "signer is trusted for the scope", inChecks, (*verification).signerFault},
+	{checkEpoch, "authority epoch is not stale", inChecks, (*verification).epochFault},
+	{checkVersion, "config version is newer", inChecks, (*verification).versionFault},
+	{checkValidity, "in date", inChecks, (*verification).validityFault},
+	{checkHash, "content hash and size", "FIPS 180-4; " + inChecks, (*verification).hashFault},
+	{checkGrants, "nothing beyond my roles and organizations", inChecks, (*verification).grantsFault},
+	{checkContent, "content is valid", "RFC 8785; " + inChecks, (*verification).contentFault},
+	{checkSecret, "no raw secret", inChecks, (*verification).secretFault},
 }
 
 // firstOfContent is where in checks those begin that need the content.

@@ -257,7 +257,7 @@ var publicKey = func() []byte {
 	return der
 }()
 
-// holders is the table of the design, once more and in other words: which roles may
+// holders is the table of docs/explanation/snapshots.md#who-gets-a-record, once more and in other words: which roles may
 // hold what a record becomes. "" is a node without roles.
 var holders = map[string][]string{
 	"active": {"", "core", "egress", "storage"}, "warm": {"", "core", "egress", "storage"}, "bootstrap": {"", "core", "egress", "ingress", "storage", "thin"},

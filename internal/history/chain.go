@@ -307,11 +307,11 @@ func (v *Verified) Restore(now time.Time, backup Hash) *Transition {
 }
 
 // restoreFloor is a time, in Unix seconds, before any restore: an index below it
-// cannot be above the marks in the field (storage.md, "Restore").
+// cannot be above the marks in the field (docs/explanation/recovery.md#a-database-that-was-brought-back).
 const restoreFloor = 1_700_000_000
 
 // authorityMoves reports whether a transition of kind from one manifest to the
-// next takes a new epoch and mesh CA key (manifest.md, "History").
+// next takes a new epoch and mesh CA key (docs/explanation/trust.md#3-the-set-and-the-history).
 func authorityMoves(kind Kind, before, after *manifest.Manifest) bool {
 	switch kind {
 	case KindGenesis, KindRekey, KindReseed, KindRestore:

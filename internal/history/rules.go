@@ -16,6 +16,17 @@ type Rule struct {
 	Section string // where it is written
 }
 
+// The pages on which rules are explained.
+const (
+	inFields     = "docs/reference/manifest.md#fields"
+	inLimits     = "docs/reference/limits.md#history-and-store"
+	inSeed       = "docs/how-to/seed-owners.md"
+	inReseed     = "docs/explanation/reseed.md#the-history"
+	inRestore    = "docs/explanation/recovery.md#a-database-that-was-brought-back"
+	inHistory    = "docs/explanation/trust.md#3-the-set-and-the-history"
+	inInvariants = "docs/explanation/failure-model.md#invariants"
+)
+
 // Rules returns every rule of [Verify], in the order in which they are checked.
 func Rules() []Rule {
 	var rules []Rule
@@ -73,7 +84,7 @@ var headRules = [...]struct {
 	Rule
 	find func(r *replay) string
 }{
-	{Rule{"bounds", "a store that nobody vouches for must not exhaust a coordinator", "README.md, Rules of engineering"}, func(r *replay) string {
+	{Rule{"bounds", "a store that nobody vouches for must not exhaust a coordinator", inLimits}, func(r *replay) string {
 		total := len(r.history.Head)
 		for _, l := range r.history.Links {
 			total += len(l)
@@ -91,14 +102,14 @@ var headRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"head-encoding", "one head has one form", "manifest.md, History"}, func(r *replay) string {
+	{Rule{"head-encoding", "one head has one form", inHistory}, func(r *replay) string {
 		var err error
 		if r.record, err = DecodeRecord(r.history.Head); err != nil {
 			return err.Error()
 		}
 		return ""
 	}},
-	{Rule{"head-signature", "who cannot derive keys from the seed must not move the head (I10)", "manifest.md, History"}, func(r *replay) string {
+	{Rule{"head-signature", "who cannot derive keys from the seed must not move the head (I10)", inHistory}, func(r *replay) string {
 		if !r.record.VerifySignature(r.headKey()) {
 			return "the head is not signed by the transaction key of this seed: this is the history of another cluster or seed, or forged"
 		}
@@ -187,7 +198,7 @@ var linkRules = [...]struct {
 	needs manifestNeed
 	find  func(s *step) string
 }{
-	{Rule{"encoding", "one transition has one name", "RFC 8785; manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"encoding", "one transition has one name", "RFC 8785; " + inHistory}, 0, func(s *step) string {
 		t, err := Decode(s.raw)
 		if err != nil {
 			return err.Error()
@@ -195,13 +206,13 @@ var linkRules = [...]struct {
 		s.link.Transition, s.link.Hash = *t, hashOf(s.raw)
 		return ""
 	}},
-	{Rule{"kind", "an unknown kind might change what we do not check", "manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"kind", "an unknown kind might change what we do not check", inHistory}, 0, func(s *step) string {
 		if !slices.Contains(Kinds(), s.link.Kind) {
 			return fmt.Sprintf("kind %.32q is not known: it was written by a newer release", s.link.Kind)
 		}
 		return ""
 	}},
-	{Rule{"manifest-blob", "the signed hash names exact bytes, and they must be a manifest", "manifest.md, Manifest"}, 0, func(s *step) string {
+	{Rule{"manifest-blob", "the signed hash names exact bytes, and they must be a manifest", inFields}, 0, func(s *step) string {
 		want := s.link.Manifest
 		if s.prev != nil && s.prev.Manifest == want {
 			s.manifest = s.before.manifest
@@ -224,7 +235,7 @@ var linkRules = [...]struct {
 		s.manifest = m
 		return ""
 	}},
-	{Rule{"genesis-shape", "a chain has one beginning, known to all", "manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"genesis-shape", "a chain has one beginning, known to all", inHistory}, 0, func(s *step) string {
 		t := &s.link.Transition
 		switch {
 		case s.genesis() != (t.Kind == KindGenesis):
@@ -236,13 +247,13 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"previous", "the chain is what the head's signature covers (I10)", "manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"previous", "the chain is what the head's signature covers (I10)", inHistory}, 0, func(s *step) string {
 		if !s.genesis() && s.link.Previous != s.prev.Hash {
 			return fmt.Sprintf("it names %v as the link before, which is %v", s.link.Previous, s.prev.Hash)
 		}
 		return ""
 	}},
-	{Rule{"index", "a reader orders heads by it; only a restore may jump, and must pass every mark", "manifest.md, History; storage.md, Restore"}, 0, func(s *step) string {
+	{Rule{"index", "a reader orders heads by it; only a restore may jump, and must pass every mark", inRestore}, 0, func(s *step) string {
 		switch {
 		case s.genesis():
 		case s.link.Kind == KindRestore:
@@ -254,13 +265,13 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"epoch-not-lower", "receivers refuse a lower authority epoch, so going back would cut them off", "README.md, The four clocks"}, 0, func(s *step) string {
+	{Rule{"epoch-not-lower", "receivers refuse a lower authority epoch, so going back would cut them off", inInvariants}, 0, func(s *step) string {
 		if !s.genesis() && s.link.AuthorityEpoch < s.prev.AuthorityEpoch {
 			return fmt.Sprintf("authority epoch %d follows %d", s.link.AuthorityEpoch, s.prev.AuthorityEpoch)
 		}
 		return ""
 	}},
-	{Rule{"epoch-with-authority", "who lost authority keeps it until the epoch moves; a needless move re-issues every identity", "manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"epoch-with-authority", "who lost authority keeps it until the epoch moves; a needless move re-issues every identity", inHistory}, 0, func(s *step) string {
 		if s.genesis() {
 			return ""
 		}
@@ -283,13 +294,13 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"mesh-key-named", "comparing manifests alone cannot tell two mesh keys apart", "manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"mesh-key-named", "comparing manifests alone cannot tell two mesh keys apart", inHistory}, 0, func(s *step) string {
 		if s.link.MeshCAKey.IsZero() {
 			return "no mesh CA key is named"
 		}
 		return ""
 	}},
-	{Rule{"mesh-key-with-epoch", "one mesh key, one epoch (I9)", "README.md, Invariants"}, 0, func(s *step) string {
+	{Rule{"mesh-key-with-epoch", "one mesh key, one epoch (I9)", inInvariants}, 0, func(s *step) string {
 		if s.genesis() {
 			return ""
 		}
@@ -298,25 +309,25 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"mesh-key-once", "a key that comes back signs under two epochs (I9)", "README.md, Invariants"}, 0, func(s *step) string {
+	{Rule{"mesh-key-once", "a key that comes back signs under two epochs (I9)", inInvariants}, 0, func(s *step) string {
 		if epoch, seen := s.before.seen[s.link.MeshCAKey]; seen && epoch != s.link.AuthorityEpoch {
 			return fmt.Sprintf("mesh CA key %v of epoch %d was that of epoch %d already", s.link.MeshCAKey, s.link.AuthorityEpoch, epoch)
 		}
 		return ""
 	}},
-	{Rule{"same-cluster", "identities of another trust domain would all change", "manifest.md, Manifest"}, bothManifests, func(s *step) string {
+	{Rule{"same-cluster", "identities of another trust domain would all change", inFields}, bothManifests, func(s *step) string {
 		if !s.genesis() && s.manifest.Cluster != s.before.manifest.Cluster {
 			return fmt.Sprintf("cluster %s follows %s", s.manifest.Cluster, s.before.manifest.Cluster)
 		}
 		return ""
 	}},
-	{Rule{"same-manifest", "the transaction key alone, or a backup, must not change policy", "manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"same-manifest", "the transaction key alone, or a backup, must not change policy", inHistory}, 0, func(s *step) string {
 		if (s.link.Kind == KindRekey || s.link.Kind == KindRestore) && s.link.Manifest != s.prev.Manifest {
 			return fmt.Sprintf("%s changes the manifest from %v to %v", s.link.Kind, s.prev.Manifest, s.link.Manifest)
 		}
 		return ""
 	}},
-	{Rule{"reshare-seed-only", "signers consented to other owners, not to another authority", "manifest.md, Keys"}, bothManifests, func(s *step) string {
+	{Rule{"reshare-seed-only", "signers consented to other owners, not to another authority", inSeed}, bothManifests, func(s *step) string {
 		if s.link.Kind != KindReshare {
 			return ""
 		}
@@ -327,7 +338,7 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"seed-epoch", "shares of one seed must not be taken for those of another", "manifest.md, Keys"}, 0, func(s *step) string {
+	{Rule{"seed-epoch", "shares of one seed must not be taken for those of another", inSeed}, 0, func(s *step) string {
 		if s.genesis() {
 			return ""
 		}
@@ -340,7 +351,7 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"salt", "keys derive from seed and salt: the salt is fixed for a seed epoch and fresh for the next", "manifest.md, Keys"}, 0, func(s *step) string {
+	{Rule{"salt", "keys derive from seed and salt: the salt is fixed for a seed epoch and fresh for the next", inSeed}, 0, func(s *step) string {
 		switch {
 		case s.link.Salt == Salt{}:
 			return "no salt"
@@ -352,21 +363,21 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"restore-backup", "of two backups at one head the older one lacks bans: signers consent to one of them", "storage.md, Restore"}, 0, func(s *step) string {
+	{Rule{"restore-backup", "of two backups at one head the older one lacks bans: signers consent to one of them", inRestore}, 0, func(s *step) string {
 		if (s.link.Kind == KindRestore) == s.link.Backup.IsZero() {
 			return fmt.Sprintf("kind %s names backup %v: a restore, and it alone, names the backup", s.link.Kind, s.link.Backup)
 		}
 		return ""
 	}},
-	{Rule{"reseed-keys", "the keys of a new seed count by the signers' word, and hang together with those before", "manifest.md, History"}, 0, checkReseed},
-	{Rule{"threshold", "owners would learn at a loss that it takes more of them", "manifest.md, Manifest"}, thisManifest, func(s *step) string {
+	{Rule{"reseed-keys", "the keys of a new seed count by the signers' word, and hang together with those before", inReseed}, 0, checkReseed},
+	{Rule{"threshold", "owners would learn at a loss that it takes more of them", inFields}, thisManifest, func(s *step) string {
 		if want := s.manifest.Seed.Threshold; s.link.Threshold != want {
 			return fmt.Sprintf("threshold %d, and the manifest says %d", s.link.Threshold, want)
 		}
 		return ""
 	}},
-	{Rule{"shares-of-owners", "a bad share is refused by the name of its owner", "manifest.md, Keys"}, thisManifest, checkShares},
-	{Rule{"shares-with-seed", "a share must not change behind the backs of owners and signers", "manifest.md, Keys"}, 0, func(s *step) string {
+	{Rule{"shares-of-owners", "a bad share is refused by the name of its owner", inSeed}, thisManifest, checkShares},
+	{Rule{"shares-with-seed", "a share must not change behind the backs of owners and signers", inSeed}, 0, func(s *step) string {
 		if s.genesis() {
 			return ""
 		}
@@ -386,7 +397,7 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"signatures", "a signature that does not verify is a mistake or an attempt", "manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"signatures", "a signature that does not verify is a mistake or an attempt", inHistory}, 0, func(s *step) string {
 		if len(s.link.Signatures) == 0 {
 			return ""
 		}
@@ -403,7 +414,7 @@ var linkRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"signers-threshold", "a coordinator, or who kept the seed, must not change policy alone", "manifest.md, History"}, 0, func(s *step) string {
+	{Rule{"signers-threshold", "a coordinator, or who kept the seed, must not change policy alone", inHistory}, 0, func(s *step) string {
 		if s.genesis() || !s.link.Kind.signed() {
 			return ""
 		}
@@ -478,7 +489,7 @@ var endRules = [...]struct {
 	Rule
 	find func(v *Verified) string
 }{
-	{Rule{"head-is-last", "the signature must cover all links, and no other chain", "manifest.md, History"}, func(v *Verified) string {
+	{Rule{"head-is-last", "the signature must cover all links, and no other chain", inHistory}, func(v *Verified) string {
 		last := v.Current()
 		if v.record.Hash != last.Hash || v.record.Index != last.Index || v.record.AuthorityEpoch != last.AuthorityEpoch {
 			return fmt.Sprintf("the head names index %d, epoch %d, %v, and the last link is index %d, epoch %d, %v",
@@ -486,7 +497,7 @@ var endRules = [...]struct {
 		}
 		return ""
 	}},
-	{Rule{"transaction-key", "a chain that no trusted key signed is anybody's (I10)", "manifest.md, History"}, func(v *Verified) string {
+	{Rule{"transaction-key", "a chain that no trusted key signed is anybody's (I10)", inHistory}, func(v *Verified) string {
 		if !slices.ContainsFunc(v.keys, func(k ed25519.PublicKey) bool { return k.Equal(v.trusted) }) {
 			return "no seed of the chain has the transaction key that is trusted: this is the history of another cluster, or forged"
 		}

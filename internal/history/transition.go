@@ -52,7 +52,7 @@ const (
 const transitionSchema = "fealty.transition/v1"
 
 // Kind says what a transition does, and so what it may change and who must have
-// authorized it (manifest.md, "History").
+// authorized it (docs/explanation/trust.md#3-the-set-and-the-history).
 type Kind string
 
 // The kinds.

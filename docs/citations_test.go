@@ -1,0 +1,112 @@
+// Inside the package: it reads the pages and the sources as the other tests of the docs do.
+
+package docs
+
+import (
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	citedPage = regexp.MustCompile(`(?:^|[^\w./*-])((?:\.\./|[\w-]+/)*[\w-]+\.md)(?:#([\w-]+))?`)
+	// elsewhere is cited with the standard that it belongs to.
+	elsewhere = regexp.MustCompile(`DSSE v1\.0\.2, protocol\.md`)
+	// nowhere is how documents are cited that a reader of the sources does not have.
+	nowhere = regexp.MustCompile(`(?i)\bthe (?:first )?design\b|\b(?:design|paper): |\bthe paper\b|\bof the notes\b|\bissue [0-9]+\b`)
+)
+
+// unresolved returns the citations of a text that lead nowhere. A page is cited by its path
+// from the root of the module, or as a link from a page in folder.
+func unresolved(text, folder string) []string {
+	text = elsewhere.ReplaceAllString(text, "")
+	var out []string
+	for _, m := range citedPage.FindAllStringSubmatch(text, -1) {
+		raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(m[1])))
+		if err != nil && folder != "" {
+			raw, err = os.ReadFile(filepath.Join(root, folder, filepath.FromSlash(m[1])))
+		}
+		switch {
+		case err != nil:
+			out = append(out, m[1]+" is not in the repository")
+		case m[2] != "" && !slices.Contains(anchors(string(raw)), m[2]):
+			out = append(out, m[1]+" has no heading #"+m[2])
+		}
+	}
+	for _, cited := range nowhere.FindAllString(text, -1) {
+		out = append(out, "a document that is not in the repository is cited: "+cited)
+	}
+	return out
+}
+
+// Pages, comments and strings of the code cite no document but those of the repository, by
+// headings that they have.
+func TestCitations(t *testing.T) {
+	t.Parallel()
+	cited := 0
+	look := func(path string, line int, text, folder string) {
+		cited += len(citedPage.FindAllString(text, -1))
+		for _, problem := range unresolved(text, folder) {
+			t.Errorf("%s:%d: %s", path, line, problem)
+		}
+	}
+	for _, p := range pages(t) {
+		for _, of := range p.paragraphs() {
+			// Links to other sites and anchors are for TestLinks.
+			look(p.path, of.line, link.ReplaceAllString(of.text, "]"), filepath.Dir(p.path))
+		}
+	}
+	src := goSource(t)
+	for dir, files := range src.files {
+		for name, f := range files {
+			path := dir + "/" + name
+			for _, of := range src.commentParagraphs(f) {
+				look(path, of.line, of.text, "")
+			}
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			folder := ""
+			if dir == "internal/cli" {
+				folder = "docs/reference" // of the pages that are made of its strings
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if s, ok := n.(*ast.BasicLit); ok && s.Kind == token.STRING {
+					look(path, src.set.Position(s.Pos()).Line, s.Value, folder)
+				}
+				return true
+			})
+		}
+	}
+	if cited < 100 {
+		t.Errorf("%d citations were found: this test looks at nothing", cited)
+	}
+}
+
+func TestUnresolved(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"see docs/architecture.md.":                            "",
+		"see docs/architecture.md#the-map":                     "",
+		"(docs/architecture.md#the-old-map)":                   "docs/architecture.md has no heading #the-old-map",
+		"docs/design/store.md":                                 "docs/design/store.md is not in the repository",
+		"snapshots.md, Scopes":                                 "snapshots.md is not in the repository",
+		"after DSSE v1.0.2, protocol.md, \"Signature\"":        "",
+		"each file *.md":                                       "",
+		"by the numbers of the design":                         "a document that is not in the repository is cited: the design",
+		"rule 12 of the notes":                                 "a document that is not in the repository is cited: of the notes",
+		"what the plan of a shard says, and notes of a member": "",
+	} {
+		if got := strings.Join(unresolved(text, ""), "; "); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+	if got := unresolved("../how-to/monitor.md and limits.md#fencing", "docs/reference"); len(got) > 0 {
+		t.Errorf("links from a page: %q", got)
+	}
+}
