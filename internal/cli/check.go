@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/internal/term"
@@ -41,7 +42,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 				if !slices.Contains(checkGroups(), args[0]) {
 					return explain.New(explain.BadValue, "name", "the group of checks", "value",
 						command.ShownArg(args[0]),
-						"problem", joinText("there is none of that name", guess(args[0], checkGroups())), "want", "one of "+strings.Join(checkGroups(), ", "))
+						"problem", joinText("there is none of that name", slip.Guess(args[0], checkGroups())), "want", "one of "+strings.Join(checkGroups(), ", "))
 				}
 				groups = args[:1]
 			}

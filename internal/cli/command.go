@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/instructcmd"
 	"github.com/fealty-io/fealty/internal/registrycmd"
+	"github.com/fealty-io/fealty/internal/slip"
 )
 
 // A spec is a command before cobra knows it.
@@ -142,7 +143,7 @@ func oneOfCommands(cmd *cobra.Command, args []string) error {
 	pairs := []any{"command", cmd.CommandPath() + " " + command.ShownArg(args[0])}
 	if g := meant(cmd, args[0]); g != "" {
 		pairs = append(pairs, "guess", g)
-	} else if g := guess(args[0], names(cmd)); g != "" {
+	} else if g := slip.Guess(args[0], names(cmd)); g != "" {
 		pairs = append(pairs, "guess", g)
 	} else if cmd.HasParent() {
 		pairs = append(pairs, "guess", "there are "+strings.Join(names(cmd), ", "))
@@ -172,7 +173,7 @@ func (c *CLI) flagError(cmd *cobra.Command, err error) error {
 			name = "-" + e.GetSpecifiedName()
 		}
 		pairs = append(pairs, "flag", name)
-		if g := guess(e.GetSpecifiedName(), known); g != "" && len(e.GetSpecifiedName()) > 1 {
+		if g := slip.Guess(e.GetSpecifiedName(), known); g != "" && len(e.GetSpecifiedName()) > 1 {
 			pairs = append(pairs, "guess", strings.Replace(g, "mean ", "mean --", 1))
 		}
 		return explain.New(explain.UnknownFlag, pairs...)

@@ -10,6 +10,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -110,7 +111,7 @@ func (c *CLI) completionCommand() *cobra.Command {
 				return root.GenFishCompletion(c.env.Stdout, true)
 			}
 			return explain.New(explain.BadValue, "name", "SHELL", "value", command.ShownArg(args[0]),
-				"problem", joinText("there is no completion for it", guess(args[0], shells)), "want", "bash, zsh or fish")
+				"problem", joinText("there is no completion for it", slip.Guess(args[0], shells)), "want", "bash, zsh or fish")
 		},
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -182,7 +183,7 @@ func (c *CLI) checkEnvironment() error {
 		if !strings.HasPrefix(name, "FEALTY_") || text == "" || slices.Contains(names, name) || serviceLinks.MatchString(name) {
 			continue
 		}
-		return unknownKey("the environment", name, guess(name, names))
+		return unknownKey("the environment", name, slip.Guess(name, names))
 	}
 	return nil
 }
@@ -264,7 +265,7 @@ func (f *configFile) take(pair *ast.MappingValueNode) error {
 		return badFile(f.name, line, "a key is not a plain word")
 	}
 	if !slices.ContainsFunc(settings(), func(s *setting) bool { return s.key == key.Value && s.inFile() }) {
-		return unknownKey(fmt.Sprintf("%s:%d", f.name, line), key.Value, guess(key.Value, fileKeys()))
+		return unknownKey(fmt.Sprintf("%s:%d", f.name, line), key.Value, slip.Guess(key.Value, fileKeys()))
 	}
 	if before, twice := f.entries[key.Value]; twice {
 		return badFile(f.name, line, fmt.Sprintf("%s stands in line %d already", key.Value, before.line))

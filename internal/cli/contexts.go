@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/logins"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -231,7 +232,7 @@ func (c *CLI) contextUse() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if g := guess(args[0], names); !slices.Contains(names, args[0]) {
+			if g := slip.Guess(args[0], names); !slices.Contains(names, args[0]) {
 				return explain.New(explain.BadValue, "name", "NAME", "value", args[0], "problem", joinText("there is no such login", g), "want", "a name that fealty context list shows")
 			}
 			if err := c.logins().Use(args[0]); err != nil {

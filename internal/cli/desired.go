@@ -20,6 +20,7 @@ import (
 	desired "github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -239,7 +240,7 @@ func checkKind(kind string) error {
 	}
 	want := "one of " + strings.Join(kindWords(), ", ")
 	return explain.New(explain.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
-		joinText("it is no kind of record", guess(kind, kindWords())), "want", want)
+		joinText("it is no kind of record", slip.Guess(kind, kindWords())), "want", want)
 }
 
 // A sourceRecord is a record with the file that it stands in.

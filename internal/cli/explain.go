@@ -10,6 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -146,7 +147,7 @@ func (s *setting) data() object {
 func noPage(what, name string, names []string) error {
 	name = command.ShownArg(name)
 	e := explain.New(explain.NotFound, "what", what+" to explain called", "name", name)
-	if g := guess(strings.ToUpper(name), names); g != "" {
+	if g := slip.Guess(strings.ToUpper(name), names); g != "" {
 		e.Do = strings.TrimSuffix(g, "?") + "? fealty explain lists all there is"
 	} else {
 		e.Do = "fealty explain lists all there is"

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -35,7 +36,7 @@ func memberArg(arg string) (kind, name string, err error) {
 		problem := "it is not KIND/NAME"
 		if ok && name != "" {
 			problem = "there is no kind " + kind
-			if g := guess(kind, command.MemberKinds()); g != "" {
+			if g := slip.Guess(kind, command.MemberKinds()); g != "" {
 				problem += "; " + g
 			}
 		}
@@ -352,7 +353,7 @@ func (c *CLI) memberWait() *cobra.Command {
 				return err
 			}
 			if !slices.Contains(states, what) {
-				return explain.New(explain.BadValue, "name", "--for", "value", what, "problem", joinText("nothing can be waited for by that name", guess(what, states)), "want", "one of "+strings.Join(states, ", "))
+				return explain.New(explain.BadValue, "name", "--for", "value", what, "problem", joinText("nothing can be waited for by that name", slip.Guess(what, states)), "want", "one of "+strings.Join(states, ", "))
 			}
 			return c.asking(cfg, func(s *services) error {
 				return c.waitFor(ctx, s, &fealtyv1.GetMemberRequest{Kind: kind, Name: name}, what, wait)

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/leadership"
+	"github.com/fealty-io/fealty/internal/slip"
 )
 
 // group is a set of commands that a setting is for.
@@ -407,7 +408,7 @@ func (s *setting) check(text string) string {
 	switch s.form {
 	case choiceForm:
 		if !slices.Contains(s.choice, text) {
-			if g := guess(text, s.choice); g != "" {
+			if g := slip.Guess(text, s.choice); g != "" {
 				return g
 			}
 			return "it is none of the words that it can be"

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,27 +74,5 @@ func TestParseDuration(t *testing.T) {
 		if got, err := parseDuration(text); err != nil || got != want {
 			t.Errorf("parseDuration(%q) = %v, %v", text, got, err)
 		}
-	}
-}
-
-func TestGuess(t *testing.T) {
-	names := []string{"list", "show", "wait", "replace", "remove", "ban", "unban"}
-	for in, want := range map[string]string{
-		"lsit": "list", "shw": "show", "rmove": "remove", "Ban": "ban", "unbann": "unban", "waite": "wait",
-		"xyzzyx": "", "": "", "repl": "replace",
-	} {
-		got := guess(in, names)
-		if want == "" && got != "" || want != "" && got != "did you mean "+want+"?" {
-			t.Errorf("guess(%q) = %q, want %q", in, got, want)
-		}
-	}
-	if d := distance(strings.Repeat("a", 1000), strings.Repeat("b", 1000)); d != 1000 {
-		t.Errorf("long texts are %d apart", d)
-	}
-	if got := guess("fsh", []string{"bash", "zsh", "fish"}); got != "did you mean fish?" {
-		t.Errorf("of equals the one with the same first letter is meant, not %q", got)
-	}
-	if !slices.Contains(names, "list") {
-		t.Error("guess changed its argument")
 	}
 }

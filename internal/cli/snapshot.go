@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -135,7 +136,7 @@ func checkScope(scope string) error {
 		return nil
 	}
 	problem := "it is no scope"
-	if g := guess(scope, all); g != "" {
+	if g := slip.Guess(scope, all); g != "" {
 		problem = g
 	}
 	return explain.New(explain.BadValue, "name", "SCOPE", "value", command.ShownArg(scope), "problem", problem,

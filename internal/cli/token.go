@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -103,7 +104,7 @@ func guessEntry(ctx context.Context, s *services, err error, entry string) error
 		return err
 	}
 	do := "the entries of the manifest are " + strings.Join(entries[:min(len(entries), 12)], ", ")
-	return explain.Wrap(err, explain.NotFound, "what", e.Fields["what"], "name", entry, "do", joinText(guess(entry, entries), do))
+	return explain.Wrap(err, explain.NotFound, "what", e.Fields["what"], "name", entry, "do", joinText(slip.Guess(entry, entries), do))
 }
 
 func (c *CLI) tokenList() *cobra.Command {

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -285,7 +286,7 @@ func checkRevokedKind(kind string) error {
 		return nil
 	}
 	return explain.New(explain.BadValue, "name", "KIND", "value", command.ShownArg(kind), "problem",
-		joinText("nothing of that kind is revoked", guess(kind, kinds)), "want", "one of "+strings.Join(kinds, ", "))
+		joinText("nothing of that kind is revoked", slip.Guess(kind, kinds)), "want", "one of "+strings.Join(kinds, ", "))
 }
 
 func (c *CLI) trustRevoke() *cobra.Command {

@@ -3,6 +3,8 @@ package document
 import (
 	"fmt"
 	"strings"
+
+	"github.com/fealty-io/fealty/internal/slip"
 )
 
 // A Problem is one thing that is wrong with a document, and how to mend it.
@@ -19,35 +21,11 @@ type Problem struct {
 func Nearest(s string, known []string) string {
 	best, bestDistance := "", 3 // more than two slips is another word
 	for _, k := range known {
-		if d := editDistance(s, k); d < bestDistance && d < len(k) {
+		if d := slip.Distance(s, k); d < bestDistance && d < len(k) {
 			best, bestDistance = k, d
 		}
 	}
 	return best
-}
-
-// editDistance is the Levenshtein distance of a and b in bytes, cut off at 3
-// for strings that are too long to be a slip of any name that we know.
-func editDistance(a, b string) int {
-	if len(a) > 64 || len(b) > 64 {
-		return 3
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		diagonal := row[0]
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			diagonal, row[j] = row[j], min(row[j]+1, row[j-1]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }
 
 // oneOf renders a choice for a problem's Do.
