@@ -22,6 +22,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
@@ -314,7 +315,7 @@ func (c *CLI) exportAudit(ctx context.Context, s *services, file, path string) e
 	}
 	return c.print(result{object{{"file", file}, {"cluster", head.GetClusterId()}, {"records", number(n)}},
 		func(p *term.Page) error {
-			p.Line("%s of the audit log of cluster %s are in %s", plural(int(n), "record", "records"), head.GetClusterId(), file)
+			p.Line("%s of the audit log of cluster %s are in %s", amount.Plural(int(n), "record", "records"), head.GetClusterId(), file)
 			return nil
 		}})
 }
@@ -542,10 +543,10 @@ func (c *CLI) auditReport(r *auditlog.Report, by string, root []byte) error {
 		if len(root) > 0 {
 			f.Add("config root key", hex.EncodeToString(root))
 		}
-		f.Add("vouched for", plural(int(r.Covered), "entry", "entries"))
-		f.Add("behind no checkpoint yet", plural(int(r.Uncovered), "entry", "entries"))
+		f.Add("vouched for", amount.Plural(int(r.Covered), "entry", "entries"))
+		f.Add("behind no checkpoint yet", amount.Plural(int(r.Uncovered), "entry", "entries"))
 		if r.Unchained > 0 {
-			f.Add("before chains", plural(int(r.Unchained), "entry", "entries")+", for which nothing vouches")
+			f.Add("before chains", amount.Plural(int(r.Unchained), "entry", "entries")+", for which nothing vouches")
 		}
 		if last != "" {
 			f.Add("last checkpoint", last)

@@ -19,9 +19,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -128,8 +130,8 @@ func backupResult(file string, head *fealtyv1.BackupHead, end *fealtyv1.BackupEn
 		f.Add("cluster", head.GetClusterId())
 		f.Add("revision", number(head.GetRevision()))
 		f.Add("head", fmt.Sprintf("%s, index %d, epoch %d", short(hex.EncodeToString(head.GetHead())), head.GetHistoryIndex(), head.GetAuthorityEpoch()))
-		f.Add("holds", fmt.Sprintf("%s, %s, %s", plural(int(head.GetMembers()), "member", "members"), plural(int(head.GetBans()), "ban", "bans"), plural(int(head.GetEntries()), "entry", "entries")))
-		f.Add("leaves out", plural(int(head.GetTokens()), "join token", "join tokens"))
+		f.Add("holds", fmt.Sprintf("%s, %s, %s", amount.Plural(int(head.GetMembers()), "member", "members"), amount.Plural(int(head.GetBans()), "ban", "bans"), amount.Plural(int(head.GetEntries()), "entry", "entries")))
+		f.Add("leaves out", amount.Plural(int(head.GetTokens()), "join token", "join tokens"))
 		if len(head.GetOwners()) > 0 {
 			f.Add("for", strings.Join(head.GetOwners(), ", "))
 		}
@@ -222,7 +224,7 @@ func (c *CLI) backupKeys(ctx context.Context, cfg *config, in backupFlags) ([]ag
 func openBackup(cfg *config, file string) (*os.File, error) {
 	f, err := os.Open(cfg.within(file))
 	if err != nil {
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "backup", "file", file, "cause", bare(err).Error())
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "backup", "file", file, "cause", failure.Bare(err).Error())
 	}
 	return f, nil
 }
@@ -258,7 +260,7 @@ func contentsResult(file string, found *backup.Contents, key identity.KeyID, pin
 		f.Add("made", h.CreatedAt.UTC().Format(time.RFC3339)+" by release "+h.Release)
 		f.Add("revision", number(uint64(h.Revision)))
 		f.Add("head", fmt.Sprintf("%s, index %d, epoch %d", short(head.Hash.String()), head.Index, head.AuthorityEpoch))
-		f.Add("history", plural(len(found.History.Links()), "transition", "transitions"))
+		f.Add("history", amount.Plural(len(found.History.Links()), "transition", "transitions"))
 		var counts []string
 		for _, name := range sortedKeys(found.Families) {
 			counts = append(counts, fmt.Sprintf("%s %d", name, found.Families[name]))

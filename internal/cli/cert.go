@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -40,7 +42,7 @@ func (c *CLI) readCerts(cfg *config, file string) (*certFile, error) {
 	if file == "-" {
 		data, err = readAll(c.env.Stdin, maxCertBytes)
 	} else {
-		data, err = readFile(cfg.within(file), maxCertBytes)
+		data, err = failure.ReadFile(cfg.within(file), maxCertBytes)
 	}
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "certificate", "file", file)
@@ -107,7 +109,7 @@ func (f *certFile) result(now time.Time) result {
 			}
 			if f.keys > 0 {
 				p.Line("")
-				p.Line("The file also holds %s, not shown.", plural(f.keys, "private key", "private keys"))
+				p.Line("The file also holds %s, not shown.", amount.Plural(f.keys, "private key", "private keys"))
 			}
 			return nil
 		}}
@@ -169,12 +171,12 @@ func certFacts(cert *x509.Certificate, now time.Time, wide bool) term.Facts {
 	}
 	f.Add("issuer", cert.Issuer.String())
 	f.Add("key", identity.KeyOf(cert).String())
-	state := term.Painted(term.Green, "● in date, ends "+relative(cert.NotAfter, now))
+	state := term.Painted(term.Green, "● in date, ends "+amount.Relative(cert.NotAfter, now))
 	switch {
 	case now.Before(cert.NotBefore):
-		state = term.Painted(term.Amber, "▲ not valid yet, begins "+relative(cert.NotBefore, now))
+		state = term.Painted(term.Amber, "▲ not valid yet, begins "+amount.Relative(cert.NotBefore, now))
 	case now.After(cert.NotAfter):
-		state = term.Painted(term.Red, "✖ expired "+relative(cert.NotAfter, now))
+		state = term.Painted(term.Red, "✖ expired "+amount.Relative(cert.NotAfter, now))
 	}
 	f.Paint("state", state.Paint, state.Text)
 	f.Add("valid", cert.NotBefore.UTC().Format(time.RFC3339)+" to "+cert.NotAfter.UTC().Format(time.RFC3339))
@@ -228,7 +230,7 @@ neither: a trust bundle of the cluster says who is banned.`,
 				var out term.Facts
 				out.Paint("verified", term.Green, "● "+v.ID.String())
 				out.Add("key", v.Key.String())
-				out.Add("ends", v.Leaf.NotAfter.UTC().Format(time.RFC3339)+", "+relative(v.Leaf.NotAfter, c.env.Now()))
+				out.Add("ends", v.Leaf.NotAfter.UTC().Format(time.RFC3339)+", "+amount.Relative(v.Leaf.NotAfter, c.env.Now()))
 				out.Add("not checked", map[bool]string{true: "bans", false: "bans, and whether the mesh CA's key is still accepted"}[bundle != ""])
 				return p.Facts(out)
 			}})

@@ -12,8 +12,10 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
@@ -197,7 +199,7 @@ func space(s *site, path string) seen {
 		path = filepath.Dir(path)
 	}
 	free, err := s.free(path)
-	text := size(free) + " are free at " + path
+	text := amount.Size(free) + " are free at " + path
 	switch {
 	case err != nil:
 		return seen{checkUnknown, "free space at " + path + " cannot be read: " + err.Error(), "df " + path}
@@ -207,14 +209,6 @@ func space(s *site, path string) seen {
 		return seen{checkWarning, text, "make room: df " + path}
 	}
 	return fine("%s", text)
-}
-
-// size says how much n bytes are, in GiB from ten of them on.
-func size(n uint64) string {
-	if n >= 10<<30 {
-		return fmt.Sprintf("%d GiB", n>>30)
-	}
-	return fmt.Sprintf("%d MiB", n>>20)
 }
 
 func lookAddress(s *site) seen {
@@ -286,7 +280,7 @@ func lookStoreURL(s *site) seen {
 		host = net.JoinHostPort(strings.Trim(host, "[]"), "5432")
 	}
 	if err := s.dial(host); err != nil {
-		return seen{checkFailed, host + ": " + network(err), "see whether the server runs: pg_isready -h HOST, or etcdctl endpoint health"}
+		return seen{checkFailed, host + ": " + failure.Network(err), "see whether the server runs: pg_isready -h HOST, or etcdctl endpoint health"}
 	}
 	return fine("%s accepts connections", host)
 }
@@ -296,7 +290,7 @@ func lookEtcdMembers(s *site, members []string) seen {
 	var silent []string
 	for _, m := range members {
 		if err := s.dial(m); err != nil {
-			silent = append(silent, m+": "+network(err))
+			silent = append(silent, m+": "+failure.Network(err))
 		}
 	}
 	const do = "see whether the servers run: etcdctl endpoint health"
@@ -417,9 +411,9 @@ func lookIdentity(s *site) seen {
 	n := nodeOf(s)
 	end := n.GetSvidNotAfter().AsTime()
 	if !s.now.Before(end) {
-		return seen{checkFailed, "it ended " + relative(end, s.now) + trouble(n), "see why: fealty status --data " + s.data}
+		return seen{checkFailed, "it ended " + amount.Relative(end, s.now) + trouble(n), "see why: fealty status --data " + s.data}
 	}
-	return fine("it ends %s", relative(end, s.now))
+	return fine("it ends %s", amount.Relative(end, s.now))
 }
 
 func trouble(n *fealtyv1.GetNodeResponse) string {
@@ -532,7 +526,7 @@ func lookKeepers(s *site) seen { return foundAs(s, "nothing is known against any
 func lookLeader(s *site) seen {
 	l := statusOf(s).GetLeader()
 	if l.GetTerm() == 0 {
-		return foundAs(s, "nobody for "+span(l.GetNobodyFor().AsDuration())+", which a change of the leader takes", leaderCodes...)
+		return foundAs(s, "nobody for "+amount.Span(l.GetNobodyFor().AsDuration())+", which a change of the leader takes", leaderCodes...)
 	}
 	return foundAs(s, fmt.Sprintf("%s, term %d", l.GetName(), l.GetTerm()), leaderCodes...)
 }
@@ -549,7 +543,7 @@ func lookPeers(s *site) seen {
 	}
 	text := "there is no other one"
 	if answer > 0 {
-		text = plural(answer, "other one", "other ones")
+		text = amount.Plural(answer, "other one", "other ones")
 	}
 	if stopped > 0 {
 		text += fmt.Sprintf("; %d stopped in order", stopped)
@@ -586,7 +580,7 @@ func lookMesh(s *site) seen {
 }
 
 func lasting(s *site, end time.Time, low time.Duration, do string) seen {
-	text := "it ends " + relative(end, s.now)
+	text := "it ends " + amount.Relative(end, s.now)
 	switch left := end.Sub(s.now); {
 	case left <= 0:
 		return seen{checkFailed, text, do}

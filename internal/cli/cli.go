@@ -38,6 +38,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/actuation"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/registrycmd"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -78,7 +79,7 @@ type Env struct {
 // CLI is one invocation. Make it with [New], run it once with [CLI.Run].
 type CLI struct {
 	env    Env
-	format format // of data and errors; known as soon as it can be
+	format output.Format // of data and errors; known as soon as it can be
 
 	commands *regexp.Regexp // finds those of this program in a text; nil: they stand as they are
 
@@ -197,7 +198,7 @@ node may do, and what happens when the control plane is gone.`,
 			groups: map[bool][]group{true: {process}}[r.Serves],
 			run: func(ctx context.Context, cfg *config, _ []string) error {
 				return r.Run(ctx, actuation.World{Within: cfg.within, Out: c.env.Stdout, Say: c.talk, Now: c.env.Now,
-					JSON: c.format == asJSON || c.format == asYAML, Log: func() *slog.Logger { return c.logger(cfg) },
+					JSON: c.format == output.JSON || c.format == output.YAML, Log: func() *slog.Logger { return c.logger(cfg) },
 					Metrics: func() (net.Listener, error) { return c.listenMetrics(ctx, cfg) }})
 			}})
 		r.Flags(cmd.Flags())

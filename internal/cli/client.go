@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -296,9 +297,9 @@ func (l *line) call(ctx context.Context, e *endpoint, method string, args, reply
 	}
 	sent = p.Addr != nil
 	if dial := e.lastFailure(); dial != nil && !sent {
-		return false, unreachable(err, e.name, dial)
+		return false, failure.Unreachable(err, e.name, dial)
 	}
-	return sent, l.refused(overNetwork(err, e.name, shortMethod(method), sent, changes(method, args), l.timeout.String()))
+	return sent, l.refused(failure.OverNetwork(err, e.name, shortMethod(method), sent, changes(method, args), l.timeout.String()))
 }
 
 // NewStream opens a stream on the endpoint that answered last; see firstOf.
@@ -346,12 +347,12 @@ func (l *line) ofStream(ctx context.Context, err error, method string) error {
 	}
 	e := l.inTurn()[0]
 	if dial := e.lastFailure(); dial != nil {
-		return unreachable(err, e.name, dial)
+		return failure.Unreachable(err, e.name, dial)
 	}
 	if e, ok := explain.FromStatus(err); ok {
 		return e // the other side says what happened
 	}
-	return l.refused(overNetwork(err, e.name, method, true, false, l.timeout.String()))
+	return l.refused(failure.OverNetwork(err, e.name, method, true, false, l.timeout.String()))
 }
 
 // changes reports whether a call can change something.

@@ -21,6 +21,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -128,7 +129,7 @@ func TestSocketOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	for kind, firewall := range map[string]bool{"unix": false, "tcp": true} {
 		dial := &net.OpError{Op: "dial", Net: kind, Err: os.NewSyscallError("connect", syscall.EACCES)}
-		said := unreachable(dial, "there", dial).Lines()
+		said := failure.Unreachable(dial, "there", dial).Lines()
 		if got := strings.Contains(said[2], "firewall"); got != firewall {
 			t.Errorf("%s: %q", kind, said)
 		}

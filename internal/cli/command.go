@@ -11,10 +11,12 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/domaincmd"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/instructcmd"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/registrycmd"
 	"github.com/fealty-io/fealty/internal/slip"
 )
@@ -71,8 +73,8 @@ func (c *CLI) command(s spec) *cobra.Command {
 		if show, err := cmd.Flags().GetBool("print-config"); err != nil || show {
 			return errors.Join(err, c.printConfig(cfg))
 		}
-		if c.format == asName && !s.names {
-			return explain.New(explain.BadValue, "name", "-o", "value", string(asName), "problem", cmd.CommandPath()+" does not list things by name", "want", "table, wide, json or yaml")
+		if c.format == output.Names && !s.names {
+			return explain.New(explain.BadValue, "name", "-o", "value", string(output.Names), "problem", cmd.CommandPath()+" does not list things by name", "want", "table, wide, json or yaml")
 		}
 		return s.run(cmd.Context(), cfg, args)
 	}
@@ -294,4 +296,4 @@ func (s surroundings) Confirm(ctx context.Context, command, risk string, yes boo
 }
 
 func (s surroundings) Member(arg string) (kind, name string, err error) { return memberArg(arg) }
-func (s surroundings) Ago(at time.Time) string                          { return relative(at, s.c.env.Now()) }
+func (s surroundings) Ago(at time.Time) string                          { return amount.Relative(at, s.c.env.Now()) }

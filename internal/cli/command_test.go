@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -121,19 +122,19 @@ func TestFormatIsKnownBeforeParsing(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		env  string
-		want format
+		want output.Format
 	}{
-		{nil, "", asTable},
-		{[]string{"-o", "json"}, "", asJSON},
-		{[]string{"-ojson"}, "", asJSON},
-		{[]string{"-o=yaml"}, "", asYAML},
-		{[]string{"--output", "wide"}, "", asWide},
-		{[]string{"--output=json"}, "yaml", asJSON},
-		{nil, "json", asJSON},
-		{[]string{"--", "-o", "json"}, "", asTable},
-		{[]string{"-o"}, "", asTable},
-		{[]string{"-o", "frob"}, "", asTable},
-		{[]string{"--outputs", "json"}, "", asTable},
+		{nil, "", output.Table},
+		{[]string{"-o", "json"}, "", output.JSON},
+		{[]string{"-ojson"}, "", output.JSON},
+		{[]string{"-o=yaml"}, "", output.YAML},
+		{[]string{"--output", "wide"}, "", output.Wide},
+		{[]string{"--output=json"}, "yaml", output.JSON},
+		{nil, "json", output.JSON},
+		{[]string{"--", "-o", "json"}, "", output.Table},
+		{[]string{"-o"}, "", output.Table},
+		{[]string{"-o", "frob"}, "", output.Table},
+		{[]string{"--outputs", "json"}, "", output.Table},
 	} {
 		c := New(Env{Environ: []string{"FEALTY_OUTPUT=" + tt.env}})
 		if got := c.formatOf(tt.args); got != tt.want {

@@ -3,8 +3,6 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/term"
@@ -159,7 +159,7 @@ func (c *CLI) load(cmd *cobra.Command, groups ...group) (*config, error) {
 		}
 		out.values = append(out.values, v)
 	}
-	c.format = format(out.text("output"))
+	c.format = output.Format(out.text("output"))
 	return out, nil
 }
 
@@ -210,7 +210,7 @@ type configEntry struct {
 // readConfig reads a file of settings: one level of keys with scalars, or lists
 // of them, and nothing else of YAML.
 func readConfig(path, name string) (*configFile, error) {
-	data, err := readFile(path, maxConfigBytes)
+	data, err := failure.ReadFile(path, maxConfigBytes)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "the configuration file", "file", name)
 	}
@@ -327,33 +327,6 @@ func fileKeys() []string {
 
 func badFile(name string, line int, problem string) error {
 	return explain.New(explain.BadSetting, "from", fmt.Sprintf("%s:%d", name, line), "problem", problem)
-}
-
-// readFile returns the content of a file of at most limit bytes.
-func readFile(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, bare(err)
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, bare(err)
-	}
-	if int64(len(data)) > limit {
-		return nil, fmt.Errorf("%w than %d bytes", errTooLarge, limit)
-	}
-	return data, nil
-}
-
-var errTooLarge = errors.New("it has more")
-
-// bare returns what the system said, without the path, which the message names.
-func bare(err error) error {
-	if p, ok := errors.AsType[*os.PathError](err); ok {
-		return p.Err
-	}
-	return err
 }
 
 // printConfig shows what is in force.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -164,7 +165,7 @@ remembers. Nobody is asked for it.`,
 			return c.print(result{data, func(pg *term.Page) error {
 				var f term.Facts
 				f.Add("identity", id.String())
-				f.Add("valid until", login.NotAfter.UTC().Format("2006-01-02T15:04:05Z07:00")+", "+relative(login.NotAfter, c.env.Now()))
+				f.Add("valid until", login.NotAfter.UTC().Format("2006-01-02T15:04:05Z07:00")+", "+amount.Relative(login.NotAfter, c.env.Now()))
 				f.Add("coordinators", strings.Join(asked, ", "))
 				f.Add("context", p.context)
 				f.Add("kept in", p.dir)
@@ -206,7 +207,7 @@ func (c *CLI) contextList() *cobra.Command {
 				}
 				o := object{{"context", name}, {"current", name == current}, {"dir", dir}}
 				if login, err := agent.LoadLogin(nil, dir, c.env.Now); err == nil {
-					id, until = login.ID.String(), relative(login.NotAfter, c.env.Now())
+					id, until = login.ID.String(), amount.Relative(login.NotAfter, c.env.Now())
 					o = o.with("spiffe_id", id).with("svid_not_after", stamp(login.NotAfter))
 				} else {
 					o = o.with("spiffe_id", "").with("svid_not_after", nil)

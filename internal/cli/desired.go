@@ -16,10 +16,13 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	desired "github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
@@ -107,7 +110,7 @@ beside the version of the config.`,
 				if err != nil {
 					return err
 				}
-				if c.format == asJSON {
+				if c.format == output.JSON {
 					return c.print(result{data: object{{"version", resp.GetVersion()}, {"record", record}}})
 				}
 				// Without the mark that other output has: it is to be put again.
@@ -156,7 +159,7 @@ func (c *CLI) configList() *cobra.Command {
 						if err := p.Table(t); err != nil {
 							return err
 						}
-						c.talk("%s, version %d", plural(len(records), "record", "records"), version)
+						c.talk("%s, version %d", amount.Plural(len(records), "record", "records"), version)
 						return nil
 					}})
 			})
@@ -269,7 +272,7 @@ func (c *CLI) readRecords(cfg *config, name string) ([]sourceRecord, error) {
 		if file == "-" {
 			data, err = readAll(c.env.Stdin, desired.MaxText)
 		} else {
-			data, err = readFile(file, desired.MaxText)
+			data, err = failure.ReadFile(file, desired.MaxText)
 		}
 		if err != nil {
 			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "file of config records", "file", file)
@@ -300,7 +303,7 @@ func (c *CLI) readRecords(cfg *config, name string) ([]sourceRecord, error) {
 func recordFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, bare(err)
+		return nil, failure.Bare(err)
 	}
 	var out []string
 	for _, e := range entries {
@@ -320,7 +323,7 @@ func (c *CLI) invalidRecords(file string, e *desired.InvalidError) error {
 	for i, p := range e.Problems {
 		lines[i] = recordProblem(file, p)
 	}
-	if c.format != asJSON && c.format != asYAML {
+	if c.format != output.JSON && c.format != output.YAML {
 		for _, line := range lines[1:] {
 			c.talk("%s", line)
 		}
@@ -436,7 +439,7 @@ func (c *CLI) printChanges(changes []*fealtyv1.ConfigChange, version uint64, dry
 		items = append(items, object{{"record", x.record}, {"action", x.action}, {"fields", fields}})
 	}
 	if dry {
-		c.planned(plural(n, "record", "records") + " would change")
+		c.planned(amount.Plural(n, "record", "records") + " would change")
 	}
 	return c.print(result{object{{"version", version}, {"changed", n > 0}, {"changes", items}},
 		func(p *term.Page) error {
@@ -455,7 +458,7 @@ func (c *CLI) printChanges(changes []*fealtyv1.ConfigChange, version uint64, dry
 				}
 			}
 			if !dry {
-				c.talk("%s changed, version %d", plural(n, "record", "records"), version)
+				c.talk("%s changed, version %d", amount.Plural(n, "record", "records"), version)
 			}
 			return nil
 		}})

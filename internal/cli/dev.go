@@ -14,10 +14,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -132,7 +134,7 @@ func (c *CLI) introduce(ctx context.Context, cluster *devcluster.Cluster, starte
 	for _, m := range st.GetMembers() {
 		if m.GetLive().GetConnected() {
 			fmt.Fprintf(out, "member       %s joined by %s, %s, owns %s\n", m.GetSpiffeId(), m.GetJoinedBy(), m.GetState(),
-				plural(len(m.GetDomains()), "domain", "domains"))
+				amount.Plural(len(m.GetDomains()), "domain", "domains"))
 		}
 	}
 	for _, line := range cluster.Shards() {
@@ -203,7 +205,7 @@ func (c *CLI) devStory(ctx context.Context, exit bool) (err error) {
 		if !r.OK {
 			failed++
 		}
-		if err := writeStep(c.env.Stdout, r, c.format == asJSON); err != nil {
+		if err := writeStep(c.env.Stdout, r, c.format == output.JSON); err != nil {
 			failed++
 		}
 	})

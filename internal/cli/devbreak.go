@@ -10,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -94,7 +95,7 @@ runs it can do that.`
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return explain.Wrap(err, explain.Unreachable, "endpoint", "the dev cluster in "+dir, "problem", network(err))
+			return explain.Wrap(err, explain.Unreachable, "endpoint", "the dev cluster in "+dir, "problem", failure.Network(err))
 		case done.Name != "":
 			return explain.Wrap(errors.New(done.Problem), explain.BadValue, "name", done.Name, "value", done.Value, "problem", done.Problem, "want", "what runs, as fealty dev break --help says")
 		case done.Problem != "":

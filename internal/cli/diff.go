@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
@@ -156,7 +157,7 @@ func (e *effect) show(p *term.Page) error {
 		return nil
 	}
 	if n := e.preview.GetMembersTotal(); n > 0 {
-		p.Heading(plural(n, "member", "members") + " would not be renewed")
+		p.Heading(amount.Plural(n, "member", "members") + " would not be renewed")
 		t := &term.Table{Columns: []term.Column{{Title: "MEMBER"}, {Title: "ENTRY"}, {Title: "WHY", Least: 20}}}
 		for _, m := range e.preview.GetMembers() {
 			t.Add(term.Txt(m.GetKind()+"/"+m.GetName()), term.Txt(m.GetEntry()), term.Txt(m.GetWhy()))
@@ -166,7 +167,7 @@ func (e *effect) show(p *term.Page) error {
 		}
 	}
 	if n := e.preview.GetTokensTotal(); n > 0 {
-		p.Heading(plural(n, "token", "tokens") + " would admit nobody")
+		p.Heading(amount.Plural(n, "token", "tokens") + " would admit nobody")
 		t := &term.Table{Columns: []term.Column{{Title: "TOKEN"}, {Title: "ENTRY"}}}
 		for _, x := range e.preview.GetTokens() {
 			t.Add(term.Txt(x.GetId()), term.Txt(x.GetEntry()))

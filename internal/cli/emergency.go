@@ -13,8 +13,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -163,7 +165,7 @@ func readEmergency(cfg *config, files []string) (*snapshot.SignedEmergency, *sna
 		bad := func(err error) error {
 			return explain.Wrap(err, explain.EmergencyRefused, "problem", file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
 		}
-		raw, err := readFile(cfg.within(file), int64(snapshot.MaxSignedEmergency))
+		raw, err := failure.ReadFile(cfg.within(file), int64(snapshot.MaxSignedEmergency))
 		if err != nil {
 			return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "emergency statement", "file", file)
 		}
@@ -299,7 +301,7 @@ more. Several files of one statement, signed apart, count as one.`,
 					case !resp.GetChanged():
 						p.Line("statement %d was in force before", e.Number)
 					case !dry:
-						p.Line("statement %d is in force, and in the trust bundle; %s ended", e.Number, plural(resp.GetConnectionsClosed(), "connection", "connections"))
+						p.Line("statement %d is in force, and in the trust bundle; %s ended", e.Number, amount.Plural(resp.GetConnectionsClosed(), "connection", "connections"))
 					}
 					return nil
 				}})

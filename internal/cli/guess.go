@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -43,11 +42,3 @@ func meant(cmd *cobra.Command, word string) string {
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
-
-// plural returns n with its noun.
-func plural[N int | uint32](n N, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
-}

@@ -18,8 +18,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -120,7 +122,7 @@ func (c *CLI) readHistory(cfg *config, file string) (*fealtyv1.GetHistoryRespons
 	if file == "-" {
 		data, err = readAll(c.env.Stdin, maxExportBytes)
 	} else {
-		data, err = readFile(cfg.within(file), maxExportBytes)
+		data, err = failure.ReadFile(cfg.within(file), maxExportBytes)
 	}
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "history", "file", file)
@@ -205,7 +207,7 @@ func checked(v *history.Verified, key, want identity.KeyID) result {
 	return result{data, func(p *term.Page) error {
 		var f term.Facts
 		f.Paint("history", term.Green, fmt.Sprintf("● verified: %s of cluster %s, from genesis to head",
-			plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
+			amount.Plural(len(v.Links()), "transition", "transitions"), v.Manifest().Cluster))
 		f.Add("head", fmt.Sprintf("%s, index %d, authority epoch %d", head.Hash, head.Index, head.AuthorityEpoch))
 		f.Add("manifest", v.Manifest().Hash().String())
 		if pinned && want != key {
@@ -216,7 +218,7 @@ func checked(v *history.Verified, key, want identity.KeyID) result {
 			f.Paint("transaction key", term.Amber,
 				key.String()+" ▲ as it was sent: compare it with what you know, and give it with --transaction-key")
 		}
-		f.Add("checked", plural(len(history.Rules()), "rule", "rules")+" of each link and of the chain; -o wide lists them")
+		f.Add("checked", amount.Plural(len(history.Rules()), "rule", "rules")+" of each link and of the chain; -o wide lists them")
 		if err := p.Facts(f); err != nil || !p.Wide {
 			return err
 		}

@@ -15,9 +15,11 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
@@ -59,7 +61,7 @@ failure repeats the same request, whatever was lost.`,
 				return err
 			}
 			if got.Autonomy > 0 {
-				c.talk("without a coordinator this node can work for %s", span(got.Autonomy))
+				c.talk("without a coordinator this node can work for %s", amount.Span(got.Autonomy))
 			}
 			if run {
 				return c.runAgent(ctx, dir, cfg)
@@ -82,7 +84,7 @@ func (c *CLI) join(ctx context.Context, wait waiting, cfg agent.JoinConfig) (age
 		if err == nil || !mayPass(err) {
 			return got, true, err
 		}
-		c.talk("not yet: %s", failure(nil, err).What)
+		c.talk("not yet: %s", failure.Of(programName, err).What)
 		return got, false, err
 	}, &pause)
 }
@@ -131,7 +133,7 @@ func (c *CLI) step(s agent.Step) {
 		word, p = "FAILED", term.Red
 		if e, ok := errors.AsType[*explain.Error](s.Err); ok {
 			detail = joinText(detail, e.What)
-		} else if e := translate(s.Err); e != nil {
+		} else if e := failure.Translate(s.Err); e != nil {
 			detail = joinText(detail, e.What)
 		}
 	}
@@ -183,7 +185,7 @@ func (c *CLI) proof(ctx context.Context, cfg *config, args []string) (agent.Proo
 	}
 	t, err := proof.ParseJoinToken(line)
 	if err != nil {
-		return agent.Proof{}, translate(err)
+		return agent.Proof{}, failure.Translate(err)
 	}
 	p := agent.ByToken(t)
 	if named := cfg.find("coordinator"); named.text != "" {
@@ -263,7 +265,7 @@ func (c *CLI) tokenLine(cfg *config, args []string) (string, error) {
 }
 
 func tokenFile(path string) (string, error) {
-	data, err := readFile(path, proof.MaxLineBytes+2)
+	data, err := failure.ReadFile(path, proof.MaxLineBytes+2)
 	if err != nil {
 		return "", explain.Wrap(err, explain.FileMissing, "purpose", "token file", "file", path)
 	}

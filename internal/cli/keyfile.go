@@ -14,6 +14,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -24,7 +25,7 @@ const maxKeyBytes = 16 << 10
 func readKey(path string) (ed25519.PrivateKey, error) {
 	raw, err := durable.OS().ReadSecret(path, maxKeyBytes)
 	if err != nil {
-		return nil, ofPrivateFile(path, err)
+		return nil, failure.OfPrivateFile(path, err)
 	}
 	unusable := func(problem string) (ed25519.PrivateKey, error) {
 		return nil, explain.New(explain.KeyFileUnusable, "file", path, "problem", problem)
@@ -84,7 +85,7 @@ func createStream(path string, mode fs.FileMode, purpose string, fill func(io.Wr
 		if errors.Is(err, fs.ErrExist) {
 			return explain.Wrap(err, explain.FileExists, "file", path, "purpose", purpose)
 		}
-		return explain.Wrap(err, explain.FileNotWritten, "file", path, "purpose", purpose, "cause", bare(err).Error())
+		return explain.Wrap(err, explain.FileNotWritten, "file", path, "purpose", purpose, "cause", failure.Bare(err).Error())
 	}
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, ".fealty-*")

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/term"
@@ -65,14 +66,14 @@ func addLeader(f *term.Facts, l *fealtyv1.Leader, now time.Time) {
 	switch {
 	case l == nil: // an older coordinator does not say
 	case l.GetTerm() == 0:
-		f.Paint("leader", term.Amber, "nobody, for "+span(l.GetNobodyFor().AsDuration()))
+		f.Paint("leader", term.Amber, "nobody, for "+amount.Span(l.GetNobodyFor().AsDuration()))
 	default:
 		answers := ""
 		if l.GetSelf() {
 			answers = " (answers)"
 		}
 		f.Add("leader", fmt.Sprintf("%s%s, term %d, since %s, %s", l.GetName(), answers, l.GetTerm(),
-			command.When(l.GetSince()), relative(l.GetSince().AsTime(), now)))
+			command.When(l.GetSince()), amount.Relative(l.GetSince().AsTime(), now)))
 	}
 }
 

@@ -17,8 +17,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/term"
@@ -227,7 +229,7 @@ func (c *CLI) readManifest(cfg *config, file string, parse func([]byte) (*manife
 	if file == "-" {
 		data, err = readAll(c.env.Stdin, manifest.MaxBytes)
 	} else {
-		data, err = readFile(cfg.within(file), manifest.MaxBytes)
+		data, err = failure.ReadFile(cfg.within(file), manifest.MaxBytes)
 	}
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "manifest", "file", file)
@@ -285,7 +287,7 @@ func validManifest(file string, m *manifest.Manifest) result {
 		f.Paint("manifest", term.Green, file+" is valid")
 		f.Add("cluster", m.Cluster)
 		f.Add("hash", m.Hash().String())
-		f.Add("admits", plural(len(m.Admit), "entry", "entries")+": "+strings.Join(entries, ", "))
+		f.Add("admits", amount.Plural(len(m.Admit), "entry", "entries")+": "+strings.Join(entries, ", "))
 		f.Add("signers", fmt.Sprintf("%d of %d", m.Signers.Threshold, len(m.Signers.Keys)))
 		f.Add("seed owners", seedOwners(m.Seed))
 		f.Add("trust", string(m.Trust))
@@ -297,10 +299,10 @@ func validManifest(file string, m *manifest.Manifest) result {
 func seedOwners(s manifest.Seed) string {
 	var out []string
 	if n := len(s.People()); n > 0 {
-		out = append(out, fmt.Sprintf("%d of %s", s.Threshold, plural(n, "person", "people")))
+		out = append(out, fmt.Sprintf("%d of %s", s.Threshold, amount.Plural(n, "person", "people")))
 	}
 	if n := len(s.Keepers()); n > 0 {
-		out = append(out, plural(n, "keeper", "keepers"))
+		out = append(out, amount.Plural(n, "keeper", "keepers"))
 	}
 	return strings.Join(out, ", or ")
 }
@@ -527,13 +529,13 @@ func transitionFacts(t *fealtyv1.Transition, dry bool) term.Facts {
 // over the very connection that carries the manifest, to the coordinator whose key
 // the token names.
 func (c *CLI) firstSet(ctx context.Context, cfg *config, file string, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
-	data, err := readFile(cfg.within(file), proof.MaxLineBytes+2)
+	data, err := failure.ReadFile(cfg.within(file), proof.MaxLineBytes+2)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "setup token", "file", file)
 	}
 	token, err := proof.ParseSetupToken(string(data))
 	if err != nil {
-		return nil, translate(err)
+		return nil, failure.Translate(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
 	defer cancel()
@@ -544,7 +546,7 @@ func (c *CLI) firstSet(ctx context.Context, cfg *config, file string, req *fealt
 		if err == nil {
 			return resp, nil
 		}
-		err = overNetwork(err, addr, "FirstSet", sent, !req.GetDryRun(), cfg.text("timeout"))
+		err = failure.OverNetwork(err, addr, "FirstSet", sent, !req.GetDryRun(), cfg.text("timeout"))
 		if first == nil {
 			first = err
 		}

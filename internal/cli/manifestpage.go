@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -50,8 +51,8 @@ func manifestShapes() []manifestShape {
 		{"admit.roles", "list of words", "none"},
 		{"admit.organizations", upTo(manifest.MaxListItems, "names"), "none"},
 		{"admit.max_members", number(1, manifest.MaxMembers), "no limit"},
-		{"admit.svid_ttl", "duration from " + span(manifest.MinSVIDTTL) + " to " + span(manifest.MaxSVIDTTL),
-			"`degraded.max` and " + span(manifest.DefaultSVIDMargin) + "; kinds admin and readonly: " + span(manifest.DefaultPersonTTL)},
+		{"admit.svid_ttl", "duration from " + amount.Span(manifest.MinSVIDTTL) + " to " + amount.Span(manifest.MaxSVIDTTL),
+			"`degraded.max` and " + amount.Span(manifest.DefaultSVIDMargin) + "; kinds admin and readonly: " + amount.Span(manifest.DefaultPersonTTL)},
 		{"admit.dns_names", upTo(manifest.MaxListItems, "names"), "none"},
 		{"admit.ips", upTo(manifest.MaxListItems, "addresses"), "none"},
 		{"admit.labels", upTo(manifest.MaxLabels, "texts KEY=VALUE"), "none"},
@@ -59,9 +60,9 @@ func manifestShapes() []manifestShape {
 		{"trust", "word", string(manifest.DefaultTrust)},
 		{"degraded", "object", "the defaults of its fields"},
 		{"degraded.allow", "list of words", "all of them: " + words(manifest.DefaultDegradedAllow())},
-		{"degraded.max", "duration from 0 to " + span(manifest.MaxSVIDTTL-manifest.DefaultSVIDMargin), span(manifest.DefaultDegradedMax)},
-		{"degraded.route_ttl", "duration from 0 to " + span(manifest.MaxRouteTTL), span(manifest.DefaultRouteTTL) + ", or `degraded.max` if that is shorter"},
-		{"rejoin_grace", "duration from 0 to " + span(manifest.MaxRejoinGrace), span(manifest.DefaultRejoinGrace)},
+		{"degraded.max", "duration from 0 to " + amount.Span(manifest.MaxSVIDTTL-manifest.DefaultSVIDMargin), amount.Span(manifest.DefaultDegradedMax)},
+		{"degraded.route_ttl", "duration from 0 to " + amount.Span(manifest.MaxRouteTTL), amount.Span(manifest.DefaultRouteTTL) + ", or `degraded.max` if that is shorter"},
+		{"rejoin_grace", "duration from 0 to " + amount.Span(manifest.MaxRejoinGrace), amount.Span(manifest.DefaultRejoinGrace)},
 		{"baseline", "object", "the defaults of its fields"},
 		{"baseline.data", fmt.Sprintf("number from 0 to %d", manifest.MaxMembers), fmt.Sprint(manifest.DefaultBaselineData)},
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
 )
@@ -53,7 +54,7 @@ func (m marks) read(cluster string) (recovery.Mark, error) {
 		seen, err = recovery.ParseMark(raw, cluster)
 	}
 	if err != nil {
-		return recovery.Mark{}, explain.Wrap(err, explain.MarkUnusable, "cluster", cluster, "verb", "read", "file", m.file(cluster), "problem", bare(err).Error(),
+		return recovery.Mark{}, explain.Wrap(err, explain.MarkUnusable, "cluster", cluster, "verb", "read", "file", m.file(cluster), "problem", failure.Bare(err).Error(),
 			"do", "give the file back from a backup; without one, remove it and take the next look at the cluster as the first")
 	}
 	return seen, nil
@@ -68,7 +69,7 @@ func (m marks) keep(before, now recovery.Mark) error {
 		now.Root = before.Root // the same seed, and so the same root
 	}
 	refused := func(err error) error {
-		return explain.Wrap(err, explain.MarkUnusable, "cluster", now.Cluster, "verb", "written", "file", m.file(now.Cluster), "problem", bare(err).Error())
+		return explain.Wrap(err, explain.MarkUnusable, "cluster", now.Cluster, "verb", "written", "file", m.file(now.Cluster), "problem", failure.Bare(err).Error())
 	}
 	if m.dir == "" {
 		return explain.New(explain.MarkUnusable, "cluster", now.Cluster, "verb", "written", "file", "there is no folder for it", "problem", "neither HOME nor XDG_CONFIG_HOME names one")

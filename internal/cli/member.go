@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -89,7 +90,7 @@ how much of what a member holds is the newest that there is, by its own word: -o
 					return err
 				}
 				if at := resp.GetKnownAt(); at != nil {
-					c.talk("the coordinator's store is out of reach: these are the members as it knew them %s", relative(at.AsTime(), c.env.Now()))
+					c.talk("the coordinator's store is out of reach: these are the members as it knew them %s", amount.Relative(at.AsTime(), c.env.Now()))
 				}
 				var names []string
 				for _, m := range resp.GetMembers() {
@@ -132,7 +133,7 @@ var (
 func contactOf(m *fealtyv1.Member, now time.Time) string {
 	last := ""
 	if at := m.GetLive().GetLastReport(); at != nil {
-		last = ", reported " + relative(at.AsTime(), now)
+		last = ", reported " + amount.Relative(at.AsTime(), now)
 	}
 	switch conditionOfContact(m) {
 	case isConnected:
@@ -186,14 +187,14 @@ func memberTable(members []*fealtyv1.Member, now time.Time) *term.Table {
 		live := m.GetLive()
 		report := "-"
 		if at := live.GetLastReport(); at != nil {
-			report = relative(at.AsTime(), now)
+			report = amount.Relative(at.AsTime(), now)
 		}
 		alone := "-"
 		if at := live.GetAutonomousUntil(); at != nil {
-			alone = relative(at.AsTime(), now)
+			alone = amount.Relative(at.AsTime(), now)
 		}
 		t.Add(conditionOf(m, now).cell(), term.Txt(m.GetKind()+"/"+m.GetName()),
-			term.Txt(relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report),
+			term.Txt(amount.Relative(m.GetSvidNotAfter().AsTime(), now)), term.Txt(report),
 			currentOf(live), term.Txt(command.Dash(m.GetReportedHost())), term.Txt(command.Dash(m.GetSeenAddress())), term.Txt(command.Dash(m.GetReportedOs())), term.Txt(command.Dash(strings.Join(m.GetLabels(), ","))),
 			term.Txt(command.Dash(versions(live.GetHeld()))), term.Txt(alone), term.Txt(command.Dash(live.GetRelease())), term.Txt(m.GetEntry()), term.Txt(m.GetJoinedBy()),
 			term.Txt(command.Dash(strings.Join(m.GetRoles(),
@@ -252,7 +253,7 @@ func memberFacts(m *fealtyv1.Member, now time.Time) term.Facts {
 	if is != isCertified {
 		f.Add("contact", contactOf(m, now))
 	}
-	f.Add("svid ends", command.When(m.GetSvidNotAfter())+", "+relative(m.GetSvidNotAfter().AsTime(), now))
+	f.Add("svid ends", command.When(m.GetSvidNotAfter())+", "+amount.Relative(m.GetSvidNotAfter().AsTime(), now))
 	f.Add("key", m.GetKeyId())
 	f.Add("joined", command.JoinWords(command.When(m.GetJoinedAt()), " by ", m.GetJoinedBy()))
 	f.Add("entry", m.GetEntry())
@@ -264,7 +265,7 @@ func memberFacts(m *fealtyv1.Member, now time.Time) term.Facts {
 	f.Add("organizations", strings.Join(m.GetOrganizations(), ", "))
 	f.Add("domains", strings.Join(m.GetDomains(), ", "))
 	if live.GetLastReport() != nil {
-		f.Add("last report", command.When(live.GetLastReport())+", "+relative(live.GetLastReport().AsTime(), now))
+		f.Add("last report", command.When(live.GetLastReport())+", "+amount.Relative(live.GetLastReport().AsTime(), now))
 	}
 	if live.GetAutonomousUntil() != nil {
 		f.Add("works alone", aloneWords(live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), now))
@@ -296,7 +297,7 @@ func lastPeriods(all []*fealtyv1.DegradedPeriod) []*fealtyv1.DegradedPeriod {
 
 // periodWords says when a node was in degraded mode, and what its guard was asked.
 func periodWords(p *fealtyv1.DegradedPeriod, now time.Time) string {
-	words := "since " + command.When(p.GetSince()) + ", " + relative(p.GetSince().AsTime(), now)
+	words := "since " + command.When(p.GetSince()) + ", " + amount.Relative(p.GetSince().AsTime(), now)
 	if p.GetUntil() != nil {
 		words = "from " + command.When(p.GetSince()) + " to " + command.When(p.GetUntil())
 	}
@@ -518,7 +519,7 @@ replaced. With --wait the command ends when the member owns nothing any more. Dr
 			if err != nil {
 				return nil, nil, "", err
 			}
-			more := "it owns " + plural(len(resp.GetMember().GetDomains()), "domain", "domains")
+			more := "it owns " + amount.Plural(len(resp.GetMember().GetDomains()), "domain", "domains")
 			if drained(resp.GetMember()) {
 				more = "it owns nothing; fealty member remove " + a.kind + "/" + a.name + " takes it out"
 			}
@@ -590,7 +591,7 @@ func (c *CLI) memberBan() *cobra.Command {
 // endedWhere says what a ban ended at which coordinator. A coordinator that was not heard does not count as 0.
 func endedWhere(resp *fealtyv1.BanMemberResponse) string {
 	if len(resp.GetEnded()) == 0 { // a coordinator of an earlier release counts its own
-		return "the coordinator that was asked ended " + plural(resp.GetConnectionsClosed(), "connection", "connections") + " of it"
+		return "the coordinator that was asked ended " + amount.Plural(resp.GetConnectionsClosed(), "connection", "connections") + " of it"
 	}
 	var parts, none, silent []string
 	for _, at := range resp.GetEnded() {
@@ -600,7 +601,7 @@ func endedWhere(resp *fealtyv1.BanMemberResponse) string {
 		case at.GetConnections() == 0:
 			none = append(none, at.GetCoordinator())
 		default:
-			parts = append(parts, plural(at.GetConnections(), "connection", "connections")+" of it ended at "+at.GetCoordinator())
+			parts = append(parts, amount.Plural(at.GetConnections(), "connection", "connections")+" of it ended at "+at.GetCoordinator())
 		}
 	}
 	switch {
@@ -622,23 +623,9 @@ func (c *CLI) memberUnban() *cobra.Command {
 		done: "banned no more",
 		call: func(ctx context.Context, s *services, a memberArgs) (object, *fealtyv1.Member, string, error) {
 			resp, err := s.members.UnbanMember(ctx, &fealtyv1.UnbanMemberRequest{Kind: a.kind, Name: a.name, DryRun: a.dry})
-			return ofMessage(resp), nil, "its old keys stay refused for " + span(resp.GetKeysBannedFor().AsDuration()), err
+			return ofMessage(resp), nil, "its old keys stay refused for " + amount.Span(resp.GetKeysBannedFor().AsDuration()), err
 		},
 	})
-}
-
-// relative says how far t is from now.
-func relative(t, now time.Time) string {
-	switch d := t.Sub(now); {
-	case t.IsZero() || t.Unix() == 0:
-		return "-"
-	case d >= time.Second:
-		return "in " + span(d)
-	case d > -time.Second:
-		return "now"
-	default:
-		return span(-d) + " ago"
-	}
 }
 
 // short shows the beginning of a hash.

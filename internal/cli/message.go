@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"slices"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -106,28 +105,4 @@ func enumWord(e protoreflect.EnumDescriptor, n protoreflect.EnumNumber) string {
 	}
 	prefix := strings.TrimSuffix(string(e.Values().ByNumber(0).Name()), "UNSPECIFIED")
 	return strings.ToLower(strings.TrimPrefix(string(value.Name()), prefix))
-}
-
-// span says how long d is, in its two largest units: 3d 4h. A year has 365 days.
-func span(d time.Duration) string {
-	if d < 0 {
-		return "-" + span(-d)
-	}
-	units := []struct {
-		name string
-		size time.Duration
-	}{{"y", 365 * 24 * time.Hour}, {"d", 24 * time.Hour}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}}
-	for i, u := range units {
-		if d < u.size {
-			continue
-		}
-		out := itoa(int64(d/u.size)) + u.name
-		if i+1 < len(units) {
-			if rest := d % u.size / units[i+1].size; rest > 0 {
-				out += " " + itoa(int64(rest)) + units[i+1].name
-			}
-		}
-		return out
-	}
-	return "0s"
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
 )
 
 // contentFields are the bytes fields that are not compared by people. A field that
@@ -147,25 +148,8 @@ root_statement: ""
 
 func TestSize(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0 MiB", 512 << 20: "512 MiB", 10<<30 - 1: "10239 MiB", 10 << 30: "10 GiB", 52313 << 20: "51 GiB"} {
-		if got := size(n); got != want {
+		if got := amount.Size(n); got != want {
 			t.Errorf("size(%d) = %s, want %s", n, got, want)
 		}
-	}
-}
-
-func TestSpan(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0s", 900 * time.Millisecond: "0s", 59 * time.Second: "59s", time.Minute: "1m", 61 * time.Second: "1m 1s",
-		25 * time.Hour: "1d 1h", 24*time.Hour + 5*time.Minute: "1d", 90 * 24 * time.Hour: "90d", 365 * 24 * time.Hour: "1y", 36524*24*time.Hour + 23*time.Hour: "100y 24d", -time.Hour: "-1h",
-	} {
-		if got := span(d); got != want {
-			t.Errorf("span(%v) = %s, want %s", d, got, want)
-		}
-	}
-	if got := relative(time.Time{}, testNow); got != "-" {
-		t.Errorf("no time is shown as %s", got)
-	}
-	if got := relative(testNow.Add(-time.Hour), testNow); got != "1h ago" {
-		t.Errorf("an hour ago is shown as %s", got)
 	}
 }

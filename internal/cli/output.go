@@ -9,27 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
-// format is how data is printed.
-type format string
-
-const (
-	asTable format = "table"
-	asWide  format = "wide"
-	asJSON  format = "json"
-	asYAML  format = "yaml"
-	asName  format = "name" // what a command lists, one name a line
-)
-
-func formats() []string {
-	return []string{string(asTable), string(asWide), string(asJSON), string(asYAML), string(asName)}
-}
-
 // formatOf finds the format in arguments that nobody has parsed yet, so that an
 // error in them comes in the form that was asked for.
-func (c *CLI) formatOf(args []string) format {
+func (c *CLI) formatOf(args []string) output.Format {
 	chosen := c.getenv("FEALTY_OUTPUT")
 	for i, a := range args {
 		if a == "--" {
@@ -45,10 +32,10 @@ func (c *CLI) formatOf(args []string) format {
 			}
 		}
 	}
-	if !slices.Contains(formats(), chosen) {
-		return asTable
+	if !slices.Contains(output.Formats(), chosen) {
+		return output.Table
 	}
-	return format(chosen)
+	return output.Format(chosen)
 }
 
 // A result is what a command found out: an object for programs, and how to show
@@ -63,12 +50,12 @@ func (c *CLI) print(r result) error {
 	w := bufio.NewWriter(c.env.Stdout)
 	var err error
 	switch c.format {
-	case asJSON:
+	case output.JSON:
 		err = writeJSON(w, stamped(r.data))
-	case asYAML:
+	case output.YAML:
 		err = writeYAML(w, stamped(r.data))
 	default:
-		err = r.show(&term.Page{W: w, Wide: c.format == asWide, Colour: c.coloured(c.env.Stdout), Width: c.width(),
+		err = r.show(&term.Page{W: w, Wide: c.format == output.Wide, Colour: c.coloured(c.env.Stdout), Width: c.width(),
 			Called: c.called})
 	}
 	if err == nil {
@@ -79,7 +66,7 @@ func (c *CLI) print(r result) error {
 
 // printList is print for a command that lists things with names.
 func (c *CLI) printList(names []string, r result) error {
-	if c.format != asName {
+	if c.format != output.Names {
 		return c.print(r)
 	}
 	w := bufio.NewWriter(c.env.Stdout)
@@ -102,7 +89,11 @@ func (c *CLI) fail(cmd *cobra.Command, err error) int {
 	if e, ok := err.(exitError); ok {
 		return int(e.exit)
 	}
-	e := failure(cmd, err)
+	what := programName
+	if cmd != nil {
+		what = cmd.CommandPath()
+	}
+	e := failure.Of(what, err)
 	c.printError(e)
 	return int(explain.ExitCode(e))
 }
@@ -110,9 +101,9 @@ func (c *CLI) fail(cmd *cobra.Command, err error) int {
 // printError writes an error as three lines, or as one object.
 func (c *CLI) printError(e *explain.Error) {
 	switch c.format {
-	case asJSON:
+	case output.JSON:
 		_ = writeJSON(c.env.Stderr, errorObject(e))
-	case asYAML:
+	case output.YAML:
 		_ = writeYAML(c.env.Stderr, errorObject(e))
 	default:
 		colour := c.coloured(c.env.Stderr)

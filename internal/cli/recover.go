@@ -18,9 +18,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
@@ -143,7 +145,7 @@ func (c *CLI) readShareKeys(ctx context.Context, cfg *config, names []string, pa
 		path := cfg.within(name)
 		raw, err := durable.OS().ReadSecret(path, keyring.MaxKeyFileBytes)
 		if err != nil {
-			return nil, ofPrivateFile(name, err)
+			return nil, failure.OfPrivateFile(name, err)
 		}
 		ids, err := keyring.ReadIdentities(raw, func() ([]byte, error) { return c.passphrase(ctx, cfg, passphraseFile, name) })
 		keyring.Wipe(raw)
@@ -174,7 +176,7 @@ func (c *CLI) openShares(ctx context.Context, cfg *config, in recoverFlags) ([]k
 	}
 	var files []keyring.ShareFile
 	for _, name := range in.shares {
-		raw, err := readFile(cfg.within(name), keyring.MaxShareFileBytes)
+		raw, err := failure.ReadFile(cfg.within(name), keyring.MaxShareFileBytes)
 		if err != nil {
 			return files, explain.Wrap(err, explain.FileMissing, "purpose", "share", "file", name)
 		}
@@ -195,7 +197,7 @@ const wantShareKey = "an age key file or an SSH key (ed25519, rsa)"
 func (c *CLI) passphrase(ctx context.Context, cfg *config, file, key string) ([]byte, error) {
 	if file != "" {
 		path := cfg.within(file)
-		read := func() ([]byte, error) { return readFile(path, maxPassphraseBytes) }
+		read := func() ([]byte, error) { return failure.ReadFile(path, maxPassphraseBytes) }
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			read = func() ([]byte, error) { return durable.OS().ReadSecret(path, maxPassphraseBytes) }
 		}
@@ -206,10 +208,10 @@ func (c *CLI) passphrase(ctx context.Context, cfg *config, file, key string) ([]
 		case errors.Is(err, durable.ErrExposed):
 			return nil, explain.Wrap(err, explain.KeyFileLocked, "file", key, "problem", "others can read the passphrase file "+file+", so the passphrase counts as known to them",
 				"do", "change the passphrase if others may have read it, and chmod 600 "+file)
-		case errors.Is(err, durable.ErrTooLarge), errors.Is(err, errTooLarge):
+		case errors.Is(err, durable.ErrTooLarge), errors.Is(err, failure.ErrTooLarge):
 			return nil, explain.Wrap(err, explain.KeyFileLocked, "file", key, "problem", fmt.Sprintf("the passphrase file %s has more than %d bytes", file, maxPassphraseBytes))
 		}
-		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "passphrase file", "file", file, "cause", bare(err).Error())
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "passphrase file", "file", file, "cause", failure.Bare(err).Error())
 	}
 	f, ok := c.env.Stdin.(*os.File)
 	if !ok || !c.env.IsTerminal(c.env.Stdin) {
@@ -416,7 +418,7 @@ func (c *CLI) bringShare(ctx context.Context, cfg *config, in recoverFlags, file
 		if _, ok := errors.AsType[*recovery.UnagreedError](err); ok {
 			return nil, err
 		}
-		err = overNetwork(err, addr, "Recover", b.sent, true, cfg.text("timeout"))
+		err = failure.OverNetwork(err, addr, "Recover", b.sent, true, cfg.text("timeout"))
 		if first == nil {
 			first = err
 		}
@@ -448,7 +450,7 @@ func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file ke
 			}
 			links, head := v.History.Links(), v.History.Head()
 			c.talk("verified the history of %s: %s, head %s at index %d, authority epoch %d", file.Cluster,
-				plural(len(links), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch)
+				amount.Plural(len(links), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch)
 			c.talk("verified %s: it is %s, admitted by manifest %s", addr, v.Coordinator, short(v.History.Manifest().Hash().String()))
 		},
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -108,7 +109,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 		req.Signatures = append(req.Signatures, sig)
 	}
 	if in.commit != "" {
-		if req.Change, err = readFile(cfg.within(in.commit), snapshot.MaxRecord); err != nil {
+		if req.Change, err = failure.ReadFile(cfg.within(in.commit), snapshot.MaxRecord); err != nil {
 			return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", in.commit)
 		}
 	}
@@ -207,7 +208,7 @@ type reseedSignature struct {
 const reseedSignatureSchema = "fealty.reseed-signature/v1"
 
 func readSignature(cfg *config, file string) (*fealtyv1.ManifestSignature, error) {
-	data, err := readFile(cfg.within(file), maxSignatureFile)
+	data, err := failure.ReadFile(cfg.within(file), maxSignatureFile)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "signature", "file", file)
 	}
@@ -240,7 +241,7 @@ roots and manifest with what you were told on another way.`,
 		sample: "  fealty manifest sign-reseed reseed.json --sign-with alice.key --out alice.sig",
 		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *config, args []string) error {
-			change, err := readFile(cfg.within(args[0]), snapshot.MaxRecord)
+			change, err := failure.ReadFile(cfg.within(args[0]), snapshot.MaxRecord)
 			if err != nil {
 				return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", args[0])
 			}

@@ -11,10 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/backup"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/term"
@@ -282,7 +284,7 @@ func inPlaceResult(name string, found *backup.Standing) result {
 		var f term.Facts
 		f.Add("store", name)
 		f.Add("cluster", m.Cluster)
-		f.Add("holds", plural(int(found.Entries), "entry", "entries"))
+		f.Add("holds", amount.Plural(int(found.Entries), "entry", "entries"))
 		f.Add("goes on from", fmt.Sprintf("%s, index %d, epoch %d", short(found.Hash.String()), found.Head.Index, found.Head.AuthorityEpoch))
 		f.Add("with", fmt.Sprintf("index %d, epoch %d, revisions above %d", plan.Index, plan.AuthorityEpoch, plan.Floor))
 		have := fmt.Sprintf("%d of %d", len(signed), m.Signers.Threshold)
@@ -382,7 +384,7 @@ check says of the one you mean.`,
 			if keyFile == "" {
 				return command.Missing("--key", "somebody has to sign", "--key FILE of a signer's key")
 			}
-			raw, err := readFile(cfg.within(args[0]), history.MaxRestoreRequestBytes)
+			raw, err := failure.ReadFile(cfg.within(args[0]), history.MaxRestoreRequestBytes)
 			if err != nil {
 				return explain.Wrap(err, explain.FileMissing, "purpose", "request to sign", "file", args[0])
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/mesh"
@@ -212,7 +213,7 @@ func stopped(ctx context.Context, err error) error {
 func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.AddressUnusable, "address", address, "flag", flag, "problem", network(err))
+		return nil, explain.Wrap(err, explain.AddressUnusable, "address", address, "flag", flag, "problem", failure.Network(err))
 	}
 	return l, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/leadership"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/slip"
 )
 
@@ -103,7 +104,7 @@ func (s *setting) of(groups []group) bool {
 func settings() []*setting {
 	nodeKinds := []string{string(identity.Data), string(identity.Witness), string(identity.Shard), string(identity.Operator), string(identity.Provider)}
 	return []*setting{
-		{key: "output", short: "o", groups: []group{everywhere}, form: choiceForm, choice: formats(), init: string(asTable),
+		{key: "output", short: "o", groups: []group{everywhere}, form: choiceForm, choice: output.Formats(), init: string(output.Table),
 			help: "how data and errors are printed",
 			zero: "table",
 			more: "wide is table with more columns, and name the bare names of what a command lists. Objects of json and yaml carry schema fealty.cli/v1, and their names do not change within it."},

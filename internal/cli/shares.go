@@ -12,8 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -101,7 +103,7 @@ func readySharesDir(cfg *config, dir string, m *manifest.Manifest, dry bool) err
 
 func makeSharesDir(dir string) error {
 	if err := durable.OS().MkdirAll(dir); err != nil {
-		return explain.Wrap(err, explain.FileNotWritten, "file", dir, "purpose", "the folder for shares", "cause", bare(err).Error())
+		return explain.Wrap(err, explain.FileNotWritten, "file", dir, "purpose", "the folder for shares", "cause", failure.Bare(err).Error())
 	}
 	return nil
 }
@@ -121,7 +123,7 @@ func (c *CLI) writeShares(cfg *config, dir string, shares []*fealtyv1.SeedShare)
 			return err
 		}
 	}
-	c.talk("wrote %s of the seed to %s: give each owner the file of their name, which their key alone opens", plural(len(shares), "share", "shares"), dir)
+	c.talk("wrote %s of the seed to %s: give each owner the file of their name, which their key alone opens", amount.Plural(len(shares), "share", "shares"), dir)
 	return nil
 }
 
@@ -131,7 +133,7 @@ func (c *CLI) tellOfShares(cfg *config, dir string, shares []*fealtyv1.SeedShare
 	case len(shares) == 0:
 		return nil
 	case dir == "":
-		c.talk("%s of the seed to hand out, to %s: fealty manifest shares --out DIR", plural(len(shares), "share", "shares"), owners(shares))
+		c.talk("%s of the seed to hand out, to %s: fealty manifest shares --out DIR", amount.Plural(len(shares), "share", "shares"), owners(shares))
 		return nil
 	}
 	if err := c.writeShares(cfg, dir, shares); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -92,7 +93,7 @@ type signatureFile struct {
 func readSignatures(cfg *config, files []string) ([]signatureFile, error) {
 	var out []signatureFile
 	for _, name := range files {
-		data, err := readFile(cfg.within(name), history.MaxSignatureFileBytes)
+		data, err := failure.ReadFile(cfg.within(name), history.MaxSignatureFileBytes)
 		if err != nil {
 			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "signature", "file", name)
 		}

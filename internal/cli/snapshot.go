@@ -21,9 +21,11 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
@@ -108,7 +110,7 @@ func plainly(err error, limit int64) string {
 	case errors.Is(err, durable.ErrNotRegular):
 		return "it is no regular file; for a pipe use -"
 	}
-	return bare(err).Error()
+	return failure.Bare(err).Error()
 }
 
 // readingOf decodes what is said to be a snapshot.
@@ -385,11 +387,11 @@ func (r *reading) show(p *term.Page, parts []section, problem string, now time.T
 	}
 	f.Add("roles", strings.Join(h.Roles, ", "))
 	f.Add("organizations", strings.Join(h.OrganizationIDs, ", "))
-	f.Add("issued", h.IssuedAt.Format(time.RFC3339)+", "+relative(h.IssuedAt, now))
-	f.Add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+relative(h.ExpiresAt, now))
+	f.Add("issued", h.IssuedAt.Format(time.RFC3339)+", "+amount.Relative(h.IssuedAt, now))
+	f.Add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+amount.Relative(h.ExpiresAt, now))
 	if x := r.claims.Record; x != nil {
-		f.Add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch, plural(int(min(x.TreeSize, snapshot.MaxVersion)), "header", "headers")))
-		f.Add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+relative(x.FreshUntil, now))
+		f.Add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch, amount.Plural(int(min(x.TreeSize, snapshot.MaxVersion)), "header", "headers")))
+		f.Add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+amount.Relative(x.FreshUntil, now))
 	}
 	for _, s := range r.signatures() {
 		f.Add("signed by", "key "+s.KeyID+", "+s.Algorithm)
@@ -402,7 +404,7 @@ func (r *reading) show(p *term.Page, parts []section, problem string, now time.T
 		if x := r.claims.Record; x != nil {
 			f.Add("tree root", x.Root.String())
 			f.Add("revocations", x.Revocations.String())
-			f.Add("proof", fmt.Sprintf("header %d, %s", r.signed.Proof.Index, plural(len(r.signed.Proof.Hashes), "hash", "hashes")))
+			f.Add("proof", fmt.Sprintf("header %d, %s", r.signed.Proof.Index, amount.Plural(len(r.signed.Proof.Hashes), "hash", "hashes")))
 		}
 	}
 	f.Add("size", fmt.Sprintf("%d bytes, %d of them content", len(r.raw), len(r.signed.Content)))

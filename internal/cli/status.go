@@ -13,8 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -120,7 +123,7 @@ func getStatus(ctx context.Context, status fealtyv1.StatusServiceClient, size ui
 // watch looks again and again, until it is interrupted, which is how it ends. A
 // look that fails after one that did not is shown, and the next one is taken.
 func (c *CLI) watch(ctx context.Context, look glance) error {
-	redraw := c.env.IsTerminal(c.env.Stdout) && (c.format == asTable || c.format == asWide)
+	redraw := c.env.IsTerminal(c.env.Stdout) && (c.format == output.Table || c.format == output.Wide)
 	for first := true; ; first = false {
 		r, _, err := look(ctx)
 		switch {
@@ -129,7 +132,7 @@ func (c *CLI) watch(ctx context.Context, look glance) error {
 		case err != nil && first:
 			return err
 		case err != nil:
-			c.printError(failure(nil, err))
+			c.printError(failure.Of(programName, err))
 		default:
 			switch {
 			case redraw:
@@ -233,7 +236,7 @@ func replicaTable(replicas []*fealtyv1.Replica, now time.Time) *term.Table {
 		if r.GetHistoryIndex() > 0 {
 			index = itoa(int64(r.GetHistoryIndex()))
 		}
-		t.Add(term.Txt(name), phase, term.Txt(index), term.Txt(relative(heard, now)),
+		t.Add(term.Txt(name), phase, term.Txt(index), term.Txt(amount.Relative(heard, now)),
 			term.Txt(strings.Join(r.GetAddresses(),
 				", ")), term.Txt(command.Dash(r.GetRelease())), term.Txt(r.GetEnrolmentKey()))
 	}
@@ -250,7 +253,7 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	}
 	if st.GetBaseline() == nil {
 		return fmt.Sprintf("Cluster %s is ready, and cannot read its store: who its members are is not known now; %s attention.",
-			st.GetClusterId(), plural(len(st.GetFindings()), "thing needs", "things need"))
+			st.GetClusterId(), amount.Plural(len(st.GetFindings()), "thing needs", "things need"))
 	}
 	nodes, connected := 0, 0
 	for _, m := range st.GetMembers() {
@@ -262,9 +265,9 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 		}
 		nodes++
 	}
-	out := fmt.Sprintf("Cluster %s is ready: %s, %d connected", st.GetClusterId(), plural(nodes, "node", "nodes"), connected)
+	out := fmt.Sprintf("Cluster %s is ready: %s, %d connected", st.GetClusterId(), amount.Plural(nodes, "node", "nodes"), connected)
 	if x := st.GetContacts(); x.GetUnknown() > 0 {
-		out = fmt.Sprintf("Cluster %s is ready: %s, at least %d connected and %d unknown", st.GetClusterId(), plural(nodes, "node", "nodes"), connected, x.GetUnknown())
+		out = fmt.Sprintf("Cluster %s is ready: %s, at least %d connected and %d unknown", st.GetClusterId(), amount.Plural(nodes, "node", "nodes"), connected, x.GetUnknown())
 		if who := x.GetUnanswered(); len(who) > 0 {
 			out += ", as " + strings.Join(who, ", ") + " did not answer"
 		}
@@ -273,7 +276,7 @@ func sentence(st *fealtyv1.GetStatusResponse, now time.Time) string {
 	case 0:
 		return out + "; nothing needs attention."
 	default:
-		return out + "; " + plural(n, "thing needs", "things need") + " attention."
+		return out + "; " + amount.Plural(n, "thing needs", "things need") + " attention."
 	}
 }
 
@@ -362,7 +365,7 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
 		f.Paint("baseline", met.Paint, met.Text+": "+baselineWords(b)+draining)
 	}
 	f.Add("works alone", leastAutonomy(st.GetMembers(), now))
-	f.Add("coordinator", command.JoinWords(st.GetRelease(), ", up for ", span(now.Sub(st.GetStartedAt().AsTime()))))
+	f.Add("coordinator", command.JoinWords(st.GetRelease(), ", up for ", amount.Span(now.Sub(st.GetStartedAt().AsTime()))))
 	f.Add("addresses", strings.Join(st.GetAddresses(), ", "))
 	f.Add("store", st.GetStore())
 	f.Add("enrolment key", st.GetEnrolmentKey())
@@ -376,9 +379,9 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
 // aloneWords says how long a node works without a coordinator.
 func aloneWords(until time.Time, limit string, now time.Time) string {
 	if !now.Before(until) {
-		return "no longer: its time ended " + relative(until, now) + " by " + limit
+		return "no longer: its time ended " + amount.Relative(until, now) + " by " + limit
 	}
-	return "for " + span(until.Sub(now)) + ", then " + limit + " ends it"
+	return "for " + amount.Span(until.Sub(now)) + ", then " + limit + " ends it"
 }
 
 // leastAutonomy says how long every node works without a coordinator, by what the
@@ -398,7 +401,7 @@ func leastAutonomy(members []*fealtyv1.Member, now time.Time) string {
 	}
 	path := least.GetKind() + "/" + least.GetName()
 	if until := least.GetLive().GetAutonomousUntil().AsTime(); now.Before(until) {
-		return "every node for " + span(until.Sub(now)) + " at least (" + path + ": " + least.GetLive().GetAutonomyLimit() + ")"
+		return "every node for " + amount.Span(until.Sub(now)) + " at least (" + path + ": " + least.GetLive().GetAutonomyLimit() + ")"
 	}
 	return path + " no longer (" + least.GetLive().GetAutonomyLimit() + ")"
 }
@@ -423,14 +426,14 @@ func operatorProblem(c *fealtyv1.OperatorCertificate, now time.Time) string {
 	case c.GetProblem() != "":
 		return c.GetProblem()
 	case !now.Before(c.GetNotAfter().AsTime()):
-		return "it ended " + relative(c.GetNotAfter().AsTime(), now) + ", and no other one is in its place"
+		return "it ended " + amount.Relative(c.GetNotAfter().AsTime(), now) + ", and no other one is in its place"
 	}
 	return ""
 }
 
 // ownPKI says which certificate of an operator's PKI is in use.
 func ownPKI(c *fealtyv1.OperatorCertificate, now time.Time) string {
-	return fmt.Sprintf("%s in %s, ends %s", cmp.Or(c.GetSubject(), "no subject"), c.GetFile(), relative(c.GetNotAfter().AsTime(), now))
+	return fmt.Sprintf("%s in %s, ends %s", cmp.Or(c.GetSubject(), "no subject"), c.GetFile(), amount.Relative(c.GetNotAfter().AsTime(), now))
 }
 
 // permittedWords lists what the guard of a node permits.
@@ -457,7 +460,7 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	words := "is connected to " + n.GetCoordinator()
 	switch {
 	case !now.Before(end):
-		state, words = isExpired, "has no valid certificate: it ended "+relative(end, now)
+		state, words = isExpired, "has no valid certificate: it ended "+amount.Relative(end, now)
 	case !n.GetConnected():
 		state, words = isAlone, "works on its own: no coordinator is in reach"
 	}
@@ -471,16 +474,16 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 		f.Add("member", n.GetMemberState())
 	}
 	f.Add("svid", fmt.Sprintf("from %s to %s, ends %s", command.When(n.GetSvidNotBefore()),
-		command.When(n.GetSvidNotAfter()), relative(end, now)))
+		command.When(n.GetSvidNotAfter()), amount.Relative(end, now)))
 	if n.GetNextRenewal() != nil {
-		f.Add("renewal", relative(n.GetNextRenewal().AsTime(), now))
+		f.Add("renewal", amount.Relative(n.GetNextRenewal().AsTime(), now))
 	}
 	if n.GetAutonomousUntil() != nil {
 		f.Add("works alone", aloneWords(n.GetAutonomousUntil().AsTime(), n.GetAutonomyLimit(), now))
 	}
 	if n.GetContactLostAt() != nil {
 		f.Paint("out of reach", term.Amber,
-			"since "+command.When(n.GetContactLostAt())+", "+relative(n.GetContactLostAt().AsTime(), now))
+			"since "+command.When(n.GetContactLostAt())+", "+amount.Relative(n.GetContactLostAt().AsTime(), now))
 	}
 	f.Add("key", n.GetKeyId())
 	f.Add("coordinator", n.GetCoordinator())
@@ -505,7 +508,7 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 	}
 	if d := n.GetClockBehind(); d != nil {
 		f.Paint("clock", term.Amber,
-			"the machine's is "+span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
+			"the machine's is "+amount.Span(d.AsDuration())+" behind what was signed; the node goes by that: set it")
 	}
 	f.Add("release", n.GetRelease())
 	p.Heading("node")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
@@ -124,7 +125,7 @@ func (c *CLI) openStoreAt(ctx context.Context, cfg *config, v value, log *slog.L
 
 // storeError words why the store at v was not opened.
 func storeError(v value, err error) error {
-	if e := translate(err); e != nil {
+	if e := failure.Translate(err); e != nil {
 		return e
 	}
 	if errors.Is(err, context.Canceled) {
@@ -164,7 +165,7 @@ func storeError(v value, err error) error {
 	if e, ok := errors.AsType[*etcd.LoginError](err); ok {
 		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", network(why),
+	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", failure.Network(why),
 		"do", explain.StartWhenStoreAnswers)
 }
 

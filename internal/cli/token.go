@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
@@ -61,7 +62,7 @@ where it ever is. Who loses it makes another.`,
 						return p.Facts(tokenFacts(t, c.env.Now()))
 					}
 					p.Line("%s", resp.GetLine())
-					c.talk("token %s admits %s under entry %s until %s", t.GetId(), plural(t.GetUses(), "machine",
+					c.talk("token %s admits %s under entry %s until %s", t.GetId(), amount.Plural(t.GetUses(), "machine",
 						"machines"), t.GetEntry(), command.When(t.GetExpiresAt()))
 					c.talk("%s, with the line in it", useOf(t))
 					return nil
@@ -136,7 +137,7 @@ func tokenTable(tokens []*fealtyv1.Token, now time.Time) *term.Table {
 	}}
 	for _, x := range tokens {
 		t.Add(tokenState(x), term.Txt(x.GetId()), term.Txt(x.GetEntry()), term.Txt(command.Dash(x.GetName())),
-			term.Txt(itoa(int64(x.GetUsed()))+"/"+itoa(int64(x.GetUses()))), term.Txt(relative(x.GetExpiresAt().AsTime(), now)),
+			term.Txt(itoa(int64(x.GetUsed()))+"/"+itoa(int64(x.GetUses()))), term.Txt(amount.Relative(x.GetExpiresAt().AsTime(), now)),
 			term.Txt(command.Dash(strings.Join(x.GetOrganizations(),
 				","))), term.Txt(command.When(x.GetCreatedAt())), term.Txt(x.GetCreatedBy()))
 	}
@@ -161,7 +162,7 @@ func tokenFacts(t *fealtyv1.Token, now time.Time) term.Facts {
 	f.Add("organizations", strings.Join(t.GetOrganizations(), ", "))
 	f.Add("labels", strings.Join(t.GetLabels(), ", "))
 	f.Add("used", itoa(int64(t.GetUsed()))+" of "+itoa(int64(t.GetUses())))
-	f.Add("expires", command.When(t.GetExpiresAt())+", "+relative(t.GetExpiresAt().AsTime(), now))
+	f.Add("expires", command.When(t.GetExpiresAt())+", "+amount.Relative(t.GetExpiresAt().AsTime(), now))
 	f.Add("created", command.JoinWords(command.When(t.GetCreatedAt()), " by ", t.GetCreatedBy()))
 	f.Add("admitted", strings.Join(t.GetAdmitted(), ", "))
 	return f

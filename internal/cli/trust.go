@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -60,7 +61,7 @@ func (c *CLI) trustResult(data object, t *fealtyv1.Trust) result {
 		revoked := &term.Table{Columns: []term.Column{{Title: "REVOKED"}, {Title: "NAME", Least: 12},
 			{Title: "SINCE"}, {Title: "REASON", Least: 12}, {Title: "BY", Wide: true}}}
 		for _, r := range t.GetRevoked() {
-			revoked.Add(term.Txt(r.GetKind()), term.Txt(r.GetName()), term.Txt(relative(r.GetAt().AsTime(), now)),
+			revoked.Add(term.Txt(r.GetKind()), term.Txt(r.GetName()), term.Txt(amount.Relative(r.GetAt().AsTime(), now)),
 				term.Txt(r.GetReason()), term.Txt(r.GetBy()))
 		}
 		return p.Table(revoked)
@@ -79,7 +80,7 @@ func configKeyTable(keys []*fealtyv1.TrustConfigKey, now time.Time) *term.Table 
 			shape, colour = "✖", term.Red
 		}
 		t.Add(term.Painted(colour, shape+" "+k.GetState()), term.Txt(k.GetKeyId()),
-			term.Txt(itoa(int64(k.GetNumber()))), term.Txt(relative(k.GetNotAfter().AsTime(), now)),
+			term.Txt(itoa(int64(k.GetNumber()))), term.Txt(amount.Relative(k.GetNotAfter().AsTime(), now)),
 			term.Txt(command.Dash(k.GetReason())), term.Txt(k.GetDigest()), term.Txt(command.Dash(k.GetRevokedBy())))
 	}
 	return t
@@ -89,10 +90,10 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) term.Facts {
 	var f term.Facts
 	f.Add("bundle", fmt.Sprintf("version %d of authority epoch %d", t.GetConfigVersion(), t.GetAuthorityEpoch()))
 	if t.GetIssuedAt() != nil {
-		f.Add("issued", command.When(t.GetIssuedAt())+", ends "+relative(t.GetExpiresAt().AsTime(), now))
+		f.Add("issued", command.When(t.GetIssuedAt())+", ends "+amount.Relative(t.GetExpiresAt().AsTime(), now))
 	}
 	if r := t.GetRollout(); r != nil {
-		f.Add("held by", fmt.Sprintf("%d of %s that are connected here", r.GetHolding(), plural(r.GetConnected(), "member", "members")))
+		f.Add("held by", fmt.Sprintf("%d of %s that are connected here", r.GetHolding(), amount.Plural(r.GetConnected(), "member", "members")))
 		f.Paint("lagging", term.Amber, named(r.GetLagging(), int(r.GetConnected()-r.GetHolding())))
 	}
 	for _, r := range t.GetRoots() {
@@ -100,7 +101,7 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) term.Facts {
 		if r.GetRetired() {
 			name = "retired root"
 		}
-		f.Add(name, r.GetKeyId()+", ends "+relative(r.GetNotAfter().AsTime(), now))
+		f.Add(name, r.GetKeyId()+", ends "+amount.Relative(r.GetNotAfter().AsTime(), now))
 	}
 	for _, k := range t.GetMeshKeys() {
 		text := fmt.Sprintf("%s of epoch %d", k.GetKeyId(), k.GetAuthorityEpoch())
@@ -113,7 +114,7 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) term.Facts {
 		f.Add("mesh key", text)
 	}
 	if r := t.GetMeshRollout(); r.GetRenewed() < r.GetMembers() {
-		f.Paint("certified under it", term.Amber, fmt.Sprintf("%d of %s", r.GetRenewed(), plural(r.GetMembers(),
+		f.Paint("certified under it", term.Amber, fmt.Sprintf("%d of %s", r.GetRenewed(), amount.Plural(r.GetMembers(),
 			"member", "members")))
 		f.Paint("to renew", term.Amber, named(r.GetMissing(), int(r.GetMembers()-r.GetRenewed())))
 	}
@@ -122,8 +123,8 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) term.Facts {
 		f.Paint("rotation", term.Amber,
 			fmt.Sprintf("key %s is replacing the one before, since %s: %d of %s hold everything under it",
 				r.GetKeyId(),
-				command.When(r.GetStartedAt()), r.GetConfirmed(), plural(r.GetMembers(), "member", "members")))
-		f.Add("old key leaves", "when all do, or "+relative(r.GetDeadline().AsTime(), now))
+				command.When(r.GetStartedAt()), r.GetConfirmed(), amount.Plural(r.GetMembers(), "member", "members")))
+		f.Add("old key leaves", "when all do, or "+amount.Relative(r.GetDeadline().AsTime(), now))
 		f.Paint("waiting for", term.Amber, named(r.GetMissing(), int(r.GetMembers()-r.GetConfirmed())))
 	} else if r := t.GetLastRotation(); r != nil {
 		text := fmt.Sprintf("to key %s, ended %s", r.GetKeyId(), command.When(r.GetEndedAt()))
@@ -138,8 +139,8 @@ func trustFacts(t *fealtyv1.Trust, now time.Time) term.Facts {
 		f.Add("last rotation", text)
 		f.Paint("had not confirmed", term.Amber, strings.Join(r.GetMissing(), " "))
 	}
-	f.Add("banned", command.JoinWords(plural(t.GetBannedIds(), "identity", "identities"), ", ",
-		plural(t.GetBannedKeys(), "key", "keys")))
+	f.Add("banned", command.JoinWords(amount.Plural(t.GetBannedIds(), "identity", "identities"), ", ",
+		amount.Plural(t.GetBannedKeys(), "key", "keys")))
 	for _, e := range t.GetEmergencies() {
 		f.Paint("emergency", term.Red, fmt.Sprintf("statement %d, applied %s by %s: %s", e.GetNumber(),
 			command.When(e.GetAppliedAt()), e.GetBy(), e.GetReason()))
@@ -257,7 +258,7 @@ func (c *CLI) rotateMesh(ctx context.Context, cfg *config, reason string, dry bo
 				return nil, false, nil // of a coordinator that has not heard of it
 			}
 			r := now.GetTrust().GetMeshRollout()
-			if text := fmt.Sprintf("%d of %s are certified under it", r.GetRenewed(), plural(r.GetMembers(), "member", "members")); text != said {
+			if text := fmt.Sprintf("%d of %s are certified under it", r.GetRenewed(), amount.Plural(r.GetMembers(), "member", "members")); text != said {
 				c.talk("%s", text)
 				said = text
 			}
@@ -360,7 +361,7 @@ func (c *CLI) waitForRotation(ctx context.Context, s *services, begun *fealtyv1.
 			return nil, false, nil // of a coordinator that has not heard of it
 		}
 		r := resp.GetTrust().GetRotation()
-		if text := fmt.Sprintf("%d of %s hold everything under the new key", r.GetConfirmed(), plural(r.GetMembers(), "member", "members")); r != nil && text != said {
+		if text := fmt.Sprintf("%d of %s hold everything under the new key", r.GetConfirmed(), amount.Plural(r.GetMembers(), "member", "members")); r != nil && text != said {
 			c.talk("%s", text)
 			said = text
 		}

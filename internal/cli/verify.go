@@ -16,9 +16,11 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/term"
@@ -122,7 +124,7 @@ func (c *CLI) verify(ctx context.Context, cfg *config, in verifyFlags) error {
 			break
 		}
 		if err := writeAnchors(out, found); err != nil {
-			return explain.Wrap(err, explain.BadValue, "name", "--out", "value", in.out, "problem", bare(err).Error(), "want", "a folder that can be written")
+			return explain.Wrap(err, explain.BadValue, "name", "--out", "value", in.out, "problem", failure.Bare(err).Error(), "want", "a folder that can be written")
 		}
 	}
 	if found.Restored {
@@ -140,7 +142,7 @@ func (c *CLI) verifyAny(ctx context.Context, cfg *config, want recovery.Expected
 		if err == nil {
 			return found, addr, nil
 		}
-		err = overNetwork(err, addr, "Verify", false, false, cfg.text("timeout"))
+		err = failure.OverNetwork(err, addr, "Verify", false, false, cfg.text("timeout"))
 		if first == nil || errors.Is(explain.Of(first), explain.Unreachable) {
 			first = err
 		}
@@ -219,12 +221,12 @@ func verified(found *recovery.Cluster, addr string, first bool, in verifyFlags) 
 		f.Paint("cluster", term.Green, "● verified: "+m.Cluster)
 		f.Add("coordinator", fmt.Sprintf("%s at %s, admitted by the expected manifest", found.Coordinator, addr))
 		f.Add("manifest", m.Hash().String()+", in force")
-		f.Add("history", fmt.Sprintf("%s, head %s at index %d, authority epoch %d", plural(len(v.Links()), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch))
+		f.Add("history", fmt.Sprintf("%s, head %s at index %d, authority epoch %d", amount.Plural(len(v.Links()), "transition", "transitions"), short(head.Hash.String()), head.Index, head.AuthorityEpoch))
 		switch n := v.Unsigned(); {
 		case in.full:
 			f.Add("consent", "checked: the signers in force signed each link that takes it")
 		case n > 0:
-			f.Paint("consent", term.Amber, fmt.Sprintf("▲ of the signers to %s was not checked: their manifests are shown after a login, with --full", plural(n, "link", "links")))
+			f.Paint("consent", term.Amber, fmt.Sprintf("▲ of the signers to %s was not checked: their manifests are shown after a login, with --full", amount.Plural(n, "link", "links")))
 		}
 		if first && in.pin == "" {
 			f.Paint("root key", term.Amber, root.String()+" ▲ as it was shown on this first look: compare it with what you know, and give it with --pin")

@@ -7,7 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
 )
 
 // defaultWait is --wait without a duration.
@@ -71,10 +73,10 @@ func until[T any](ctx context.Context, w waiting, what string, f func(context.Co
 			return v, ctx.Err()
 		}
 		if bounded.Err() != nil {
-			pairs := []any{"what", what, "waited", span(time.Since(started))}
+			pairs := []any{"what", what, "waited", amount.Span(time.Since(started))}
 			if last != nil {
 				e := explain.Of(last)
-				if t := translate(last); t != nil {
+				if t := failure.Translate(last); t != nil {
 					e = t
 				}
 				pairs = append(pairs, "problem", "the last try: "+e.What)

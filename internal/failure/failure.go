@@ -1,4 +1,6 @@
-package cli
+// Package failure says in words of people, with a code, why something failed: it knows the errors of
+// packages that know no codes.
+package failure
 
 import (
 	"context"
@@ -9,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -25,18 +26,14 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 )
 
-// failure returns the one error that explains err best. Those of packages that
-// know no codes get theirs here.
-func failure(cmd *cobra.Command, err error) *explain.Error {
+// Of returns the one error that explains err best. Those of packages that
+// know no codes get theirs here. An error of which nothing is known is told as one of what.
+func Of(what string, err error) *explain.Error {
 	if e, ok := errors.AsType[*explain.Error](err); ok {
 		return e
 	}
-	if e := translate(err); e != nil {
+	if e := Translate(err); e != nil {
 		return e
-	}
-	what := "fealty"
-	if cmd != nil {
-		what = cmd.CommandPath()
 	}
 	e := explain.Of(err)
 	switch e.Code {
@@ -55,13 +52,13 @@ func failure(cmd *cobra.Command, err error) *explain.Error {
 	return e
 }
 
-// translate gives a code to errors of packages below, or returns nil.
-func translate(err error) *explain.Error {
+// Translate gives a code to errors of packages below, or returns nil.
+func Translate(err error) *explain.Error {
 	if h, ok := errors.AsType[*mesh.HandshakeError](err); ok {
 		return handshake(h)
 	}
 	if e, ok := errors.AsType[*mesh.EndpointError](err); ok {
-		return unreachable(err, e.Endpoint, e.Err)
+		return Unreachable(err, e.Endpoint, e.Err)
 	}
 	if e, ok := errors.AsType[*proof.TokenFormatError](err); ok {
 		if e.Problem == proof.ProblemOtherToken {
@@ -124,16 +121,18 @@ func handshake(h *mesh.HandshakeError) *explain.Error {
 	return explain.Wrap(h, code, pairs...)
 }
 
-// unreachable is the error of an endpoint that dial could not reach. A socket of this
+// Unreachable is the error of an endpoint that dial could not reach. A socket of this
 // machine needs another remedy than an address does.
-func unreachable(err error, endpoint string, dial error) *explain.Error {
-	pairs := []any{"endpoint", endpoint, "problem", network(dial)}
+func Unreachable(err error, endpoint string, dial error) *explain.Error {
+	pairs := []any{"endpoint", endpoint, "problem", Network(dial)}
 	if local(dial) {
 		switch {
 		case errors.Is(dial, fs.ErrNotExist), errors.Is(dial, syscall.ECONNREFUSED):
-			pairs = append(pairs, "do", "start the process, or name where it is: --data DIR for an agent, --socket FILE for a coordinator")
+			pairs = append(pairs, "do",
+				"start the process, or name where it is: --data DIR for an agent, --socket FILE for a coordinator")
 		case errors.Is(dial, fs.ErrPermission):
-			pairs = append(pairs, "do", "run the same command as that user, or with sudo; people and tools get a login of their own instead: fealty login --token-file FILE")
+			pairs = append(pairs, "do", "run the same command as that user, or with sudo; "+
+				"people and tools get a login of their own instead: fealty login --token-file FILE")
 		}
 	}
 	return explain.Wrap(err, explain.Unreachable, pairs...)
@@ -145,8 +144,8 @@ func local(err error) bool {
 	return ok && op.Net == "unix"
 }
 
-// network says what the network answered, in words of people.
-func network(err error) string {
+// Network says what the network answered, in words of people.
+func Network(err error) string {
 	var dns *net.DNSError
 	switch {
 	case errors.As(err, &dns):
@@ -166,10 +165,10 @@ func network(err error) string {
 	return err.Error()
 }
 
-// overNetwork words the error of a call: what happened to the request counts, and
+// OverNetwork words the error of a call: what happened to the request counts, and
 // a change that was sent and not answered is neither done nor failed.
-func overNetwork(err error, endpoint, method string, sent, changes bool, timeout string) error {
-	if e := translate(err); e != nil && !sent {
+func OverNetwork(err error, endpoint, method string, sent, changes bool, timeout string) error {
+	if e := Translate(err); e != nil && !sent {
 		return e
 	}
 	if _, ok := explain.FromStatus(err); ok {
@@ -181,9 +180,11 @@ func overNetwork(err error, endpoint, method string, sent, changes bool, timeout
 	case !lost:
 		return err
 	case sent && changes:
-		return explain.Wrap(err, explain.OutcomeUnknown, "method", method, "endpoint", endpoint, "look", lookAfter(method))
+		return explain.Wrap(err, explain.OutcomeUnknown, "method", method, "endpoint", endpoint,
+			"look", lookAfter(method))
 	case code == codes.DeadlineExceeded:
-		return explain.Wrap(err, explain.Unreachable, "endpoint", endpoint, "problem", "there was no answer within "+timeout)
+		return explain.Wrap(err, explain.Unreachable, "endpoint", endpoint,
+			"problem", "there was no answer within "+timeout)
 	}
 	problem := status.Convert(err).Message()
 	if _, inner, ok := strings.Cut(problem, "desc = "); ok {
@@ -192,15 +193,16 @@ func overNetwork(err error, endpoint, method string, sent, changes bool, timeout
 	return explain.Wrap(err, explain.Unreachable, "endpoint", endpoint, "problem", problem)
 }
 
-// ofPrivateFile words why a file with a key was not read.
-func ofPrivateFile(file string, err error) error {
+// OfPrivateFile words why a file with a key was not read.
+func OfPrivateFile(file string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return explain.Wrap(err, explain.FileMissing, "purpose", "key file", "file", file, "cause", "it does not exist")
 	case errors.Is(err, durable.ErrExposed):
-		return explain.Wrap(err, explain.KeyFileUnusable, "file", file, "problem", "others can read it, so it counts as known to them")
+		return explain.Wrap(err, explain.KeyFileUnusable, "file", file,
+			"problem", "others can read it, so it counts as known to them")
 	}
-	return explain.Wrap(err, explain.FileMissing, "purpose", "key file", "file", file, "cause", bare(err).Error())
+	return explain.Wrap(err, explain.FileMissing, "purpose", "key file", "file", file, "cause", Bare(err).Error())
 }
 
 // lookAfter names the command that tells whether a change was made.
