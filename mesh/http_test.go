@@ -110,7 +110,7 @@ func TestHTTPPeers(t *testing.T) {
 	if _, _, err := fetch(t, rt, "http://"+s.addr); err == nil || !strings.Contains(err.Error(), "https") {
 		t.Errorf("over plain http: %v", err)
 	}
-	// Who does not pass the guard's handshake is not served, whatever it speaks.
+	// A client that does not pass the handshake of the guard is not served.
 	answer, err := http.Get("http://" + s.addr)
 	if err == nil {
 		answer.Body.Close()

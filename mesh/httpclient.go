@@ -90,7 +90,7 @@ func (t *HTTPTransport) current(ctx context.Context) (*http.Transport, error) {
 		return nil, &sourceError{err}
 	case err != nil: // the last good one stays
 	case t.last != nil && differs(t.last, m):
-		// What runs on a connection of before goes on there; then it is closed, as the
+		// A request on a connection of before goes on there; then it is closed, as the
 		// transport that it belongs to is asked for no other.
 		before := t.base
 		t.base = before.Clone()

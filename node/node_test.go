@@ -295,7 +295,7 @@ func TestHTTP(t *testing.T) {
 	}
 }
 
-// What is in use comes from the agent alone, and so does permission.
+// Config in use comes from the agent alone, and so does permission.
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)

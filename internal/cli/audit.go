@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/auditlog"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -68,7 +69,7 @@ func (w *auditWanted) request(now time.Time) (*fealtyv1.GetAuditRequest, error) 
 		at, err := time.Parse(time.RFC3339, t.text)
 		if err != nil {
 			var ago time.Duration
-			ago, err = parseDuration(t.text)
+			ago, err = settings.ParseDuration(t.text)
 			at = now.Add(-ago)
 		}
 		if err != nil || at.Unix() < 0 {
@@ -93,8 +94,8 @@ have none yet. Entries of a release before that are marked: nothing vouches for 
 		sample: `  fealty audit list --since 7d --action member.ban
   fealty audit list --member data/node-1 -o json
   fealty audit list --export audit.jsonl`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			req, err := wanted.request(c.env.Now())
 			if err != nil {
 				return err
@@ -104,7 +105,7 @@ have none yet. Entries of a release before that are marked: nothing vouches for 
 			}
 			return c.asking(cfg, func(s *services) error {
 				if export != "" {
-					return c.exportAudit(ctx, s, export, cfg.within(export))
+					return c.exportAudit(ctx, s, export, cfg.Within(export))
 				}
 				return c.listAudit(ctx, s, req, limit)
 			})
@@ -214,8 +215,8 @@ func (c *CLI) auditFollow() *cobra.Command {
 are there already. With -o json each is one object.`,
 		sample: `  fealty audit follow
   fealty audit follow --since 10m --action member`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			req, err := wanted.request(c.env.Now())
 			if err != nil {
 				return err
@@ -342,8 +343,8 @@ off is whole in itself: keep the number and hash of the checkpoint that verify p
 the next time.`,
 		sample: `  fealty audit verify
   fealty audit verify audit.jsonl --config-root KEY --known 1201:HASH`,
-		groups: []group{client}, args: command.AtMostOne("FILE"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.AtMostOne("FILE"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			var knows []auditlog.Known
 			if known != "" {
 				k, err := knownCheckpoint(known)
@@ -380,7 +381,7 @@ func knownCheckpoint(text string) (k auditlog.Known, err error) {
 
 // keys returns the config signing keys of the bundle that was named, or else of the one that
 // came with the log, and whose it is.
-func (a *auditAnchor) keys(c *CLI, cfg *config, came []byte) (cluster string, keys auditlog.Keys, err error) {
+func (a *auditAnchor) keys(c *CLI, cfg *settings.Values, came []byte) (cluster string, keys auditlog.Keys, err error) {
 	name, raw := a.trust, came
 	if name == "" {
 		name = "the trust bundle in the file"
@@ -425,10 +426,10 @@ func bundleKeys(bundle *reading, root ed25519.PublicKey) (auditlog.Keys, error) 
 	return content.ConfigKeys, nil
 }
 
-func (c *CLI) verifyAuditFile(cfg *config, file string, a *auditAnchor, known []auditlog.Known) error {
+func (c *CLI) verifyAuditFile(cfg *settings.Values, file string, a *auditAnchor, known []auditlog.Known) error {
 	var in io.Reader = c.env.Stdin
 	if file != "-" {
-		f, err := os.Open(cfg.within(file))
+		f, err := os.Open(cfg.Within(file))
 		if err != nil {
 			return explain.Wrap(err, explain.FileMissing, "purpose", "audit log", "file", file, "cause", plainly(err, 0))
 		}
@@ -474,7 +475,7 @@ func (c *CLI) verifyAuditFile(cfg *config, file string, a *auditAnchor, known []
 	return c.auditReport(v.Close(), by, nil)
 }
 
-func (c *CLI) verifyAuditOf(ctx context.Context, cfg *config, s *services, a *auditAnchor, known []auditlog.Known) error {
+func (c *CLI) verifyAuditOf(ctx context.Context, cfg *settings.Values, s *services, a *auditAnchor, known []auditlog.Known) error {
 	var cluster string
 	var keys auditlog.Keys
 	var err error

@@ -10,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -19,7 +20,7 @@ func (c *CLI) authzCommand() *cobra.Command {
 		use: "authz", short: "show who may call what",
 		long:   "Show who may call what: the table that servers of this release enforce, as it is read from the protocol. It needs no coordinator.",
 		sample: "  fealty authz --kind readonly",
-		run: func(context.Context, *config, []string) error {
+		run: func(context.Context, *settings.Values, []string) error {
 			if kind != "" && !identity.Kind(kind).Valid() {
 				_, _, err := memberArg(kind + "/x")
 				return err

@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -46,8 +47,8 @@ Join tokens are not in it: a restore voids them. The file is there whole or not 
 of it is lost or altered: fealty backup check says so.`,
 		sample: `  fealty backup create prod-2026-05-04.backup
   fealty backup create prod.backup --recipient age1…`,
-		groups: []group{client}, args: command.Exactly("FILE"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return c.asking(cfg, func(s *services) error { return c.createBackup(ctx, cfg, s, args[0], recipients, dry) })
 		},
 	})
@@ -56,8 +57,8 @@ of it is lost or altered: fealty backup check says so.`,
 	return cmd
 }
 
-func (c *CLI) createBackup(ctx context.Context, cfg *config, s *services, file string, recipients []string, dry bool) error {
-	path := cfg.within(file)
+func (c *CLI) createBackup(ctx context.Context, cfg *settings.Values, s *services, file string, recipients []string, dry bool) error {
+	path := cfg.Within(file)
 	if _, err := os.Lstat(path); err == nil {
 		return explain.New(explain.FileExists, "file", file, "purpose", "a backup")
 	}
@@ -170,7 +171,7 @@ Who the transaction key belongs to the file cannot say: compare it once with fea
 it with --transaction-key.`,
 		sample: "  fealty backup check prod.backup --share-key ~/.ssh/id_ed25519 --transaction-key HEX",
 		args:   command.Exactly("FILE"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			found, key, err := c.checkBackup(ctx, cfg, args[0], in)
 			if err != nil {
 				return err
@@ -183,7 +184,7 @@ it with --transaction-key.`,
 }
 
 // checkBackup verifies the backup in file, and returns the name of its transaction key.
-func (c *CLI) checkBackup(ctx context.Context, cfg *config, file string, in backupFlags) (*backup.Contents, identity.KeyID, error) {
+func (c *CLI) checkBackup(ctx context.Context, cfg *settings.Values, file string, in backupFlags) (*backup.Contents, identity.KeyID, error) {
 	var key, want identity.KeyID
 	if in.transactionKey != "" {
 		var err error
@@ -213,7 +214,7 @@ func (c *CLI) checkBackup(ctx context.Context, cfg *config, file string, in back
 	return found, key, nil
 }
 
-func (c *CLI) backupKeys(ctx context.Context, cfg *config, in backupFlags) ([]age.Identity, error) {
+func (c *CLI) backupKeys(ctx context.Context, cfg *settings.Values, in backupFlags) ([]age.Identity, error) {
 	if len(in.keys) == 0 {
 		return nil, command.Missing("--share-key", "a backup is encrypted to the owners of the seed",
 			"--share-key FILE, the age key file or SSH key whose public half the manifest names")
@@ -221,8 +222,8 @@ func (c *CLI) backupKeys(ctx context.Context, cfg *config, in backupFlags) ([]ag
 	return c.readShareKeys(ctx, cfg, in.keys, in.passphraseFile)
 }
 
-func openBackup(cfg *config, file string) (*os.File, error) {
-	f, err := os.Open(cfg.within(file))
+func openBackup(cfg *settings.Values, file string) (*os.File, error) {
+	f, err := os.Open(cfg.Within(file))
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "backup", "file", file, "cause", failure.Bare(err).Error())
 	}

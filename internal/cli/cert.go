@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -36,13 +37,13 @@ type certFile struct {
 	keys  int
 }
 
-func (c *CLI) readCerts(cfg *config, file string) (*certFile, error) {
+func (c *CLI) readCerts(cfg *settings.Values, file string) (*certFile, error) {
 	var data []byte
 	var err error
 	if file == "-" {
 		data, err = readAll(c.env.Stdin, maxCertBytes)
 	} else {
-		data, err = failure.ReadFile(cfg.within(file), maxCertBytes)
+		data, err = failure.ReadFile(cfg.Within(file), maxCertBytes)
 	}
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "certificate", "file", file)
@@ -82,7 +83,7 @@ func (c *CLI) certShow() *cobra.Command {
 		long:   "Show the certificates in a PEM file, such as identity/svid.pem in an agent's folder, or - for standard input. Private keys are never shown.",
 		sample: "  fealty cert show /var/lib/fealty/agent/identity/svid.pem",
 		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			f, err := c.readCerts(cfg, args[0])
 			if err != nil {
 				return err
@@ -200,7 +201,7 @@ key was given up is not noticed. --bundle names one with roots and the mesh CAs 
 neither: a trust bundle of the cluster says who is banned.`,
 		sample: "  fealty cert verify svid.pem --root root.pem --cluster prod.example",
 		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			switch {
 			case cluster == "":
 				return command.Missing("--cluster", "an identity counts in one cluster", "--cluster ID")
@@ -251,7 +252,7 @@ func refusedCert(name string, err error) error {
 
 // readTrust makes a bundle of the roots and mesh CAs in a file. Without accepted
 // mesh CAs those of the chain itself are.
-func (c *CLI) readTrust(cfg *config, chain *certFile, root, bundle, cluster string) (*identity.Bundle, error) {
+func (c *CLI) readTrust(cfg *settings.Values, chain *certFile, root, bundle, cluster string) (*identity.Bundle, error) {
 	file, flag := root, "--root"
 	if bundle != "" {
 		file, flag = bundle, "--bundle"

@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
@@ -35,8 +36,8 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
   fealty check pre --manifest fealty.yaml
   fealty check node --data /var/lib/fealty/agent
   fealty check coordinator -o json`,
-		groups: []group{client}, words: checkGroups(), args: command.AtMostOne("pre|node|coordinator|store"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, words: checkGroups(), args: command.AtMostOne("pre|node|coordinator|store"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			groups := []string{"node", "coordinator", "store"}
 			if len(args) > 0 {
 				if !slices.Contains(checkGroups(), args[0]) {
@@ -48,7 +49,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 			}
 			s := c.site(ctx, cfg)
 			s.listen, s.store = listen, store
-			if store != "" && !strings.HasPrefix(store, sqliteScheme) && !strings.HasPrefix(store, etcdScheme) && postgres.HasPassword(store) {
+			if store != "" && !strings.HasPrefix(store, settings.SqliteScheme) && !strings.HasPrefix(store, settings.EtcdScheme) && postgres.HasPassword(store) {
 				c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
 			}
 			if store == "" {
@@ -72,7 +73,7 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 				return m.Seed.Keepers(), nil
 			}
 			if data != "" {
-				s.data = cfg.within(data)
+				s.data = cfg.Within(data)
 			}
 			results := runChecks(checks(), groups, s)
 			if err := c.print(checkResult(results)); err != nil {
@@ -92,9 +93,9 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 }
 
 // site is this machine, and whom the settings name.
-func (c *CLI) site(ctx context.Context, cfg *config) *site {
+func (c *CLI) site(ctx context.Context, cfg *settings.Values) *site {
 	s := &site{now: c.env.Now(), free: freeSpace, limit: resourceLimit, fileSystem: sqlite.CheckFilesystem}
-	timeout := cfg.duration("timeout")
+	timeout := cfg.Duration("timeout")
 	s.dial = func(address string) error {
 		d := net.Dialer{Timeout: timeout}
 		conn, err := d.DialContext(ctx, "tcp", address)

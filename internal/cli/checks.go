@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -668,7 +669,7 @@ func lookServer(s *site) seen {
 	case errors.Is(err, errSchema):
 		return fine("it is; its schema is another matter")
 	case err != nil:
-		e := explain.Of(storeError(value{setting: &setting{key: "store"}, from: "--store", rank: fromFlag}, err))
+		e := explain.Of(storeError(settings.Value{Setting: &settings.Setting{Key: "store"}, From: "--store", Rank: settings.FromFlag}, err))
 		if e == nil {
 			return seen{checkFailed, err.Error(), "see whether the server runs: pg_isready -h HOST, or etcdctl endpoint health"}
 		}
@@ -714,13 +715,13 @@ func lookSchema(s *site) seen {
 // coordinator has on this machine; blank if there is none. runs: the coordinator's.
 func sqliteFile(s *site) (path string, runs bool) {
 	if st, err := s.status(); err == nil {
-		if path, ok := strings.CutPrefix(st.GetStore(), sqliteScheme); ok {
+		if path, ok := strings.CutPrefix(st.GetStore(), settings.SqliteScheme); ok {
 			if _, err := os.Stat(path); err == nil {
 				return path, true
 			}
 		}
 	}
-	path, _ = strings.CutPrefix(s.store, sqliteScheme)
+	path, _ = strings.CutPrefix(s.store, settings.SqliteScheme)
 	if path == s.store {
 		path = ""
 	}

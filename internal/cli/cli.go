@@ -40,6 +40,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/registrycmd"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -178,8 +179,8 @@ node may do, and what happens when the control plane is gone.`,
 	root.SetErr(c.env.Stderr)
 	root.SetFlagErrorFunc(c.flagError)
 	root.PersistentFlags().SortFlags = false
-	addSettings(root.PersistentFlags(), everywhere)
-	c.completeSettings(root, everywhere)
+	settings.Add(root.PersistentFlags(), settings.Everywhere)
+	c.completeSettings(root, settings.Everywhere)
 	root.PersistentFlags().Bool("print-config", false, "print the settings in force and where each is from, and do nothing")
 	root.AddGroup(
 		&cobra.Group{ID: "processes", Title: "Processes:"},
@@ -195,9 +196,9 @@ node may do, and what happens when the control plane is gone.`,
 	}
 	room := func(r actuation.Command) *cobra.Command { // one of a package of its own
 		cmd := c.command(spec{use: r.Use, short: r.Short, long: r.Long, sample: r.Sample,
-			groups: map[bool][]group{true: {process}}[r.Serves],
-			run: func(ctx context.Context, cfg *config, _ []string) error {
-				return r.Run(ctx, actuation.World{Within: cfg.within, Out: c.env.Stdout, Say: c.talk, Now: c.env.Now,
+			groups: map[bool][]settings.Group{true: {settings.Process}}[r.Serves],
+			run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+				return r.Run(ctx, actuation.World{Within: cfg.Within, Out: c.env.Stdout, Say: c.talk, Now: c.env.Now,
 					JSON: c.format == output.JSON || c.format == output.YAML, Log: func() *slog.Logger { return c.logger(cfg) },
 					Metrics: func() (net.Listener, error) { return c.listenMetrics(ctx, cfg) }})
 			}})
@@ -231,14 +232,7 @@ func (c *CLI) talk(text string, args ...any) {
 }
 
 // getenv returns a variable of the environment; the last one of a name counts.
-func (c *CLI) getenv(name string) string {
-	for i := len(c.env.Environ) - 1; i >= 0; i-- {
-		if v, ok := strings.CutPrefix(c.env.Environ[i], name+"="); ok {
-			return v
-		}
-	}
-	return ""
-}
+func (c *CLI) getenv(name string) string { return settings.Getenv(c.env.Environ, name) }
 
 // width is how many columns there are for a table; 0: as many as it takes.
 func (c *CLI) width() int {

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -58,7 +59,7 @@ type services struct {
 func (s *services) Close() { s.line.Close() }
 
 // asking runs f with a connection to the coordinator that the settings name.
-func (c *CLI) asking(cfg *config, f func(*services) error) error {
+func (c *CLI) asking(cfg *settings.Values, f func(*services) error) error {
 	l, local, err := c.dial(cfg)
 	if err != nil {
 		return err
@@ -84,16 +85,16 @@ func (c *CLI) asking(cfg *config, f func(*services) error) error {
 
 // dial opens the way to the coordinators that the settings name, or else to those of
 // the current context. It connects on the first call.
-func (c *CLI) dial(cfg *config) (_ *line, local bool, err error) {
-	socket, coordinators, who := cfg.find("socket"), cfg.find("coordinator"), max2(cfg.find("identity"), cfg.find("context"))
-	remote := max(coordinators.rank, who.rank)
-	timeout := cfg.duration("timeout")
+func (c *CLI) dial(cfg *settings.Values) (_ *line, local bool, err error) {
+	socket, coordinators, who := cfg.Find("socket"), cfg.Find("coordinator"), max2(cfg.Find("identity"), cfg.Find("context"))
+	remote := max(coordinators.Rank, who.Rank)
+	timeout := cfg.Duration("timeout")
 	switch {
-	case socket.text != "" && socket.rank == remote:
-		return nil, false, explain.New(explain.BadValue, "name", "--socket", "value", "given together with "+max2(coordinators, who).from,
+	case socket.Text != "" && socket.Rank == remote:
+		return nil, false, explain.New(explain.BadValue, "name", "--socket", "value", "given together with "+max2(coordinators, who).From,
 			"problem", "they name two ways to a coordinator", "want", "one of them")
-	case socket.text != "" && socket.rank > remote:
-		l, err := dialSocket(cfg.path("socket"), timeout)
+	case socket.Text != "" && socket.Rank > remote:
+		l, err := dialSocket(cfg.Path("socket"), timeout)
 		return l, true, err
 	}
 	p, err := c.person(cfg)
@@ -101,10 +102,10 @@ func (c *CLI) dial(cfg *config) (_ *line, local bool, err error) {
 		return nil, false, err
 	}
 	// The pattern is a good one; what it finds is sorted.
-	found, _ := filepath.Glob(cfg.within(devSockets))
+	found, _ := filepath.Glob(cfg.Within(devSockets))
 	switch {
-	case p.dir != "" || remote > fromDefault:
-		if p.rank == fromDefault && remote == fromDefault && len(found) > 0 {
+	case p.dir != "" || remote > settings.FromDefault:
+		if p.rank == settings.FromDefault && remote == settings.FromDefault && len(found) > 0 {
 			c.talk("asking with the login of context %s; for the local cluster in %s name its socket, --socket %s", p.context, devFolder, shell.Word(found[0]))
 		}
 		l, err := c.dialRemote(cfg, p, timeout)
@@ -129,8 +130,8 @@ func (c *CLI) dial(cfg *config) (_ *line, local bool, err error) {
 			"or FEALTY_SOCKET, FEALTY_CONTEXT, FEALTY_IDENTITY, FEALTY_COORDINATOR, or a file with --config")
 }
 
-func max2(a, b value) value {
-	if a.rank >= b.rank {
+func max2(a, b settings.Value) settings.Value {
+	if a.Rank >= b.Rank {
 		return a
 	}
 	return b
@@ -161,7 +162,7 @@ func answerSize() grpc.DialOption {
 }
 
 // dialRemote opens the way to coordinators elsewhere, as the person that logged in.
-func (c *CLI) dialRemote(cfg *config, p person, timeout time.Duration) (*line, error) {
+func (c *CLI) dialRemote(cfg *settings.Values, p person, timeout time.Duration) (*line, error) {
 	if p.dir == "" {
 		return nil, explain.New(explain.BadValue, "name", "--coordinator", "value", "given alone",
 			"problem", "a coordinator elsewhere has to know who asks", "want", "a login too: fealty login --token-file FILE, or --identity DIR of one")
@@ -171,7 +172,7 @@ func (c *CLI) dialRemote(cfg *config, p person, timeout time.Duration) (*line, e
 		return nil, err
 	}
 	source, addresses := login.Source, login.Addresses
-	if named := cfg.list("coordinator"); len(named) > 0 {
+	if named := cfg.List("coordinator"); len(named) > 0 {
 		addresses = named
 	}
 	l := &line{timeout: timeout, login: &login}

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/instructcmd"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/registrycmd"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 )
 
@@ -27,15 +28,15 @@ type spec struct {
 	short  string // one line, lower case
 	long   string
 	sample string // examples
-	groups []group
+	groups []settings.Group
 	args   cobra.PositionalArgs // nil: none
 	words  []string             // for completion of the first argument
 	names  bool                 // it lists things with names, for -o name
 
 	// complete returns what the first argument can be, as somebody presses TAB. Nil:
 	// words are all.
-	complete func(ctx context.Context, cfg *config) []string
-	run      func(ctx context.Context, cfg *config, args []string) error
+	complete func(ctx context.Context, cfg *settings.Values) []string
+	run      func(ctx context.Context, cfg *settings.Values, args []string) error
 }
 
 // command makes the command of s, with the settings of its groups as flags.
@@ -63,7 +64,7 @@ func (c *CLI) command(s spec) *cobra.Command {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	cmd.Flags().SortFlags = false
-	addSettings(cmd.Flags(), s.groups...)
+	settings.Add(cmd.Flags(), s.groups...)
 	c.completeSettings(cmd, s.groups...)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := c.load(cmd, s.groups...)
@@ -161,10 +162,10 @@ func (c *CLI) flagError(cmd *cobra.Command, err error) error {
 			return oneOfCommands(cmd, []string{word})
 		}
 	}
-	if bad, ok := errors.AsType[badFlag](err); ok {
-		pairs := []any{"name", "--" + bad.setting.flag(), "problem", bad.problem, "want", bad.setting.want()}
+	if bad, ok := errors.AsType[settings.BadFlag](err); ok {
+		pairs := []any{"name", "--" + bad.Setting.Flag(), "problem", bad.Problem, "want", bad.Setting.Want()}
 		if v, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-			pairs = append(pairs, "value", orBlank(bad.setting.shown(v.GetValue())))
+			pairs = append(pairs, "value", orBlank(bad.Setting.Shown(v.GetValue())))
 		}
 		return explain.New(explain.BadValue, pairs...)
 	}
@@ -232,13 +233,15 @@ func orBlank(value string) string {
 // elsewhere makes the command of one that stands in a package of its own.
 func elsewhere(c *CLI, of command.Command) *cobra.Command {
 	s := spec{
-		use: of.Use, short: of.Short, long: of.Long, sample: of.Sample, groups: []group{client}, args: of.Args, names: of.Names,
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		use: of.Use, short: of.Short, long: of.Long, sample: of.Sample, groups: []settings.Group{settings.Client}, args: of.Args, names: of.Names,
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return of.Run(ctx, surroundings{c, cfg}, args)
 		},
 	}
 	if of.Complete != nil {
-		s.complete = func(ctx context.Context, cfg *config) []string { return of.Complete(ctx, surroundings{c, cfg}) }
+		s.complete = func(ctx context.Context, cfg *settings.Values) []string {
+			return of.Complete(ctx, surroundings{c, cfg})
+		}
 	}
 	cmd := c.command(s)
 	if of.Flags != nil {
@@ -273,7 +276,7 @@ func fencingCommands(c *CLI) (out []*cobra.Command) {
 // surroundings are what such a command is run in.
 type surroundings struct {
 	c   *CLI
-	cfg *config
+	cfg *settings.Values
 }
 
 func (s surroundings) Ask(do func(grpc.ClientConnInterface) error) error {

@@ -10,6 +10,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -19,7 +20,7 @@ const completionTime = 2 * time.Second
 
 // completion makes a function that a shell asks. It says nothing of its failures: what
 // cannot be found out is not offered.
-func (c *CLI) completion(f func(context.Context, *config) []string, groups ...group) cobra.CompletionFunc {
+func (c *CLI) completion(f func(context.Context, *settings.Values) []string, groups ...settings.Group) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		c.env.Stderr = io.Discard
 		cfg, err := c.load(cmd, groups...)
@@ -40,14 +41,14 @@ func completeFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
 }
 
 // completeSettings has a shell know the words that settings can be.
-func (c *CLI) completeSettings(cmd *cobra.Command, groups ...group) {
-	for _, s := range settingsOf(groups...) {
+func (c *CLI) completeSettings(cmd *cobra.Command, groups ...settings.Group) {
+	for _, s := range settings.Of(groups...) {
 		switch {
-		case !s.hasFlag():
-		case s.form == choiceForm:
-			completeFlag(cmd, s.flag(), cobra.FixedCompletions(s.choice, cobra.ShellCompDirectiveNoFileComp))
-		case s.key == "context":
-			completeFlag(cmd, s.flag(), c.completion(func(context.Context, *config) []string {
+		case !s.HasFlag():
+		case s.Form == settings.ChoiceForm:
+			completeFlag(cmd, s.Flag(), cobra.FixedCompletions(s.Choice, cobra.ShellCompDirectiveNoFileComp))
+		case s.Key == "context":
+			completeFlag(cmd, s.Flag(), c.completion(func(context.Context, *settings.Values) []string {
 				names, _ := c.loginNames() // as everything here: what is not known is not offered
 				return names
 			}, groups...))
@@ -56,7 +57,7 @@ func (c *CLI) completeSettings(cmd *cobra.Command, groups ...group) {
 }
 
 // memberNames are the members, as KIND/NAME.
-func (c *CLI) memberNames(ctx context.Context, cfg *config) (out []string) {
+func (c *CLI) memberNames(ctx context.Context, cfg *settings.Values) (out []string) {
 	_ = c.asking(cfg, func(s *services) error {
 		resp, err := listMembers(ctx, s.members, &fealtyv1.ListMembersRequest{PageSize: command.PageSize})
 		for _, m := range resp.GetMembers() {
@@ -68,7 +69,7 @@ func (c *CLI) memberNames(ctx context.Context, cfg *config) (out []string) {
 }
 
 // entryNames are the entries of the manifest in force.
-func (c *CLI) entryNames(ctx context.Context, cfg *config) (out []string) {
+func (c *CLI) entryNames(ctx context.Context, cfg *settings.Values) (out []string) {
 	_ = c.asking(cfg, func(s *services) (err error) {
 		out, err = entriesOf(ctx, s)
 		return err
@@ -100,7 +101,7 @@ func (c *CLI) completionCommand() *cobra.Command {
   fealty completion zsh > "${fpath[1]}/_fealty"
   fealty completion fish > ~/.config/fish/completions/fealty.fish`,
 		words: shells, args: command.Exactly("SHELL"),
-		run: func(_ context.Context, _ *config, args []string) error {
+		run: func(_ context.Context, _ *settings.Values, args []string) error {
 			root := c.root()
 			switch args[0] {
 			case "bash":

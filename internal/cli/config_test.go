@@ -1,91 +1,14 @@
 package cli
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 )
-
-func TestParseConfig(t *testing.T) {
-	for _, tt := range []struct {
-		name, text string
-		want       map[string]string // nil: refused
-		code       explain.Code
-	}{
-		{"nothing", "", map[string]string{}, ""},
-		{"comments", "# nothing\n\n", map[string]string{}, ""},
-		{"null", "~\n", map[string]string{}, ""},
-		{"one", "listen: 127.0.0.1:1\n", map[string]string{"listen": "127.0.0.1:1"}, ""},
-		{"JSON", `{"listen": "127.0.0.1:1", "timeout": "3s"}`, map[string]string{"listen": "127.0.0.1:1", "timeout": "3s"}, ""},
-		{"list", "advertise:\n- a:1\n- b:2\n", map[string]string{"advertise": "a:1,b:2"}, ""},
-		{"list of one for one", "listen: [\"127.0.0.1:1\"]\n", map[string]string{"listen": "127.0.0.1:1"}, ""},
-		{"block", "data: |\n  /x\n", map[string]string{"data": "/x"}, ""},
-		{"list for one", "listen: [a, b]\n", nil, explain.BadSetting},
-		{"comma in a list", "advertise: [\"a:1,b:2\"]\n", nil, explain.BadSetting},
-		{"object", "listen: {a: b}\n", nil, explain.BadSetting},
-		{"nested list", "advertise: [[a]]\n", nil, explain.BadSetting},
-		{"no value", "listen:\n", nil, explain.BadSetting},
-		{"twice", "listen: a\nlisten: b\n", nil, explain.BadSetting},
-		{"unknown", "lisen: a\n", nil, explain.UnknownKey},
-		{"flag's spelling", "log-level: info\n", nil, explain.UnknownKey},
-		{"not in a file", "config: x\n", nil, explain.UnknownKey},
-		{"secret", "join_token: x\n", nil, explain.UnknownKey},
-		{"number as key", "1: x\n", nil, explain.BadSetting},
-		{"a list alone", "- a\n", nil, explain.BadSetting},
-		{"a word alone", "listen\n", nil, explain.BadSetting},
-		{"two documents", "listen: a\n---\nlisten: b\n", nil, explain.BadSetting},
-		{"not YAML", "listen: [\n", nil, explain.BadSetting},
-		{"alias", "data: &x /y\nstore: *x\n", nil, explain.BadSetting},
-		{"tag", "data: !!binary x\n", nil, explain.BadSetting},
-		{"merge", "<<: {data: x}\n", nil, explain.BadSetting},
-	} {
-		f, err := parseConfig([]byte(tt.text), "c.yaml")
-		if tt.want == nil {
-			if !errors.Is(err, tt.code) {
-				t.Errorf("%s: %v, want %s", tt.name, err, tt.code)
-			} else if e := explain.Of(err); !strings.Contains(e.What, "c.yaml:") {
-				t.Errorf("%s: no place in %q", tt.name, e.What)
-			}
-			continue
-		}
-		if err != nil {
-			t.Errorf("%s: %v", tt.name, err)
-			continue
-		}
-		if len(f.entries) != len(tt.want) {
-			t.Errorf("%s: %v", tt.name, f.entries)
-		}
-		for key, want := range tt.want {
-			if got := f.entries[key].text; got != want {
-				t.Errorf("%s: %s is %q, want %q", tt.name, key, got, want)
-			}
-		}
-	}
-}
-
-func FuzzParseConfig(f *testing.F) {
-	for _, seed := range []string{"", "listen: a", "advertise: [a, b]", "{", "a: &b [*b]", "<<: x", "? a\n: b", "- x", "---\n...\n", "a: |\n  b", "\xff", "data: \"\\u0000\""} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		file, err := parseConfig(data, "c.yaml")
-		if err != nil {
-			if code := explain.Of(err).Code; code != explain.BadSetting && code != explain.UnknownKey {
-				t.Fatalf("refused with %v", err)
-			}
-			return
-		}
-		for key := range file.entries {
-			if !strings.Contains(strings.Join(fileKeys(), " "), key) {
-				t.Fatalf("%q was taken", key)
-			}
-		}
-	})
-}
 
 func TestServiceLinks(t *testing.T) {
 	for name, known := range map[string]bool{
@@ -142,7 +65,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestConfigLimit(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte("#"+strings.Repeat("x", maxConfigBytes)), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "c.yaml"), []byte("#"+strings.Repeat("x", settings.MaxFileBytes)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	fixture{dir: dir}.run(t.Context(), "version", "--config", "c.yaml").want(t, int(explain.ExitConfig), "FE-U105", "more than")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/conformance"
 	"github.com/fealty-io/fealty/internal/store/postgres"
@@ -36,23 +37,23 @@ exit status is 10 if a promise was not kept.`,
 		sample: `  fealty conformance store sqlite:/var/lib/fealty/new.db
   fealty conformance store etcd://c1:2379,c2:2379/fealty -o json`,
 		args: command.Exactly("URL"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
-			if problem := checkStore(args[0]); problem != "" {
-				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want", (&setting{form: storeForm}).want())
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
+			if problem := settings.CheckStore(args[0]); problem != "" {
+				return explain.New(explain.BadValue, "name", "the URL", "value", "…", "problem", problem, "want", (&settings.Setting{Form: settings.StoreForm}).Want())
 			}
 			return c.checkConformance(ctx, cfg, args[0])
 		},
 	})
 }
 
-func (c *CLI) checkConformance(ctx context.Context, cfg *config, text string) error {
-	name := shownStore(text)
-	v := value{setting: &setting{key: "store"}, from: "the URL", rank: fromEnvironment, text: text}
-	if !strings.HasPrefix(text, sqliteScheme) && !strings.HasPrefix(text, etcdScheme) && postgres.HasPassword(text) {
+func (c *CLI) checkConformance(ctx context.Context, cfg *settings.Values, text string) error {
+	name := settings.ShownStore(text)
+	v := settings.Value{Setting: &settings.Setting{Key: "store"}, From: "the URL", Rank: settings.FromEnvironment, Text: text}
+	if !strings.HasPrefix(text, settings.SqliteScheme) && !strings.HasPrefix(text, settings.EtcdScheme) && postgres.HasPassword(text) {
 		c.talk("the password of the database stands in the command line, where every user of this machine can read it: use PGPASSFILE instead")
 	}
 	target := conformance.Target{
-		Shared: !strings.HasPrefix(text, sqliteScheme),
+		Shared: !strings.HasPrefix(text, settings.SqliteScheme),
 		Open: func(ctx context.Context, retain int) (store.Store, error) {
 			st, _, err := c.openStoreAt(ctx, cfg, v, slog.New(slog.DiscardHandler), retain)
 			return st, err

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/logins"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -60,24 +61,24 @@ type person struct {
 	dir     string // "": nobody logged in
 	context string // its name; "" for a folder that was named itself
 	from    string // what named it
-	rank    rank
+	rank    settings.Rank
 }
 
 // person finds the identity to ask with: the folder or the context that a setting
 // names, else the context that is current.
-func (c *CLI) person(cfg *config) (person, error) {
-	dir, named := cfg.find("identity"), cfg.find("context")
+func (c *CLI) person(cfg *settings.Values) (person, error) {
+	dir, named := cfg.Find("identity"), cfg.Find("context")
 	switch {
-	case dir.text != "" && named.text != "" && dir.rank == named.rank:
-		return person{}, explain.New(explain.BadValue, "name", named.from, "value", "given together with "+dir.from, "problem", "they name two identities", "want", "one of them")
-	case dir.rank > named.rank:
-		return person{cfg.path("identity"), "", dir.from, dir.rank}, nil
-	case named.text != "":
-		at, err := c.logins().Dir(named.text)
+	case dir.Text != "" && named.Text != "" && dir.Rank == named.Rank:
+		return person{}, explain.New(explain.BadValue, "name", named.From, "value", "given together with "+dir.From, "problem", "they name two identities", "want", "one of them")
+	case dir.Rank > named.Rank:
+		return person{cfg.Path("identity"), "", dir.From, dir.Rank}, nil
+	case named.Text != "":
+		at, err := c.logins().Dir(named.Text)
 		if err != nil {
-			return person{}, explain.Wrap(err, explain.BadValue, "name", named.from, "value", named.text, "problem", err.Error(), "want", "a name that fealty context list shows")
+			return person{}, explain.Wrap(err, explain.BadValue, "name", named.From, "value", named.Text, "problem", err.Error(), "want", "a name that fealty context list shows")
 		}
-		return person{at, named.text, named.from, named.rank}, nil
+		return person{at, named.Text, named.From, named.Rank}, nil
 	}
 	name, err := c.logins().Current()
 	if errors.Is(err, logins.ErrNone) {
@@ -90,7 +91,7 @@ func (c *CLI) person(cfg *config) (person, error) {
 	if err != nil {
 		return person{}, explain.Wrap(err, explain.LoginNeeded, "dir", c.userFolder(), "problem", err.Error(), "do", "name the login with --context, as fealty context list shows them")
 	}
-	return person{at, name, "the current context", fromDefault}, nil
+	return person{at, name, "the current context", settings.FromDefault}, nil
 }
 
 // load reads the identity. Its errors are those of [agent.LoadLogin], with the way to
@@ -113,10 +114,10 @@ func (p person) load(c *CLI) (agent.LoginIdentity, error) {
 
 // loginPlace decides where a new login goes: the folder of --identity, else a context
 // by the name of --context, else by that of the cluster.
-func (c *CLI) loginPlace(cfg *config, cluster string) (person, error) {
-	dir, named := cfg.find("identity"), cfg.find("context")
-	name := named.text
-	if dir.text != "" || name != "" {
+func (c *CLI) loginPlace(cfg *settings.Values, cluster string) (person, error) {
+	dir, named := cfg.Find("identity"), cfg.Find("context")
+	name := named.Text
+	if dir.Text != "" || name != "" {
 		p, err := c.person(cfg)
 		if err != nil || p.context == "" {
 			return p, err
@@ -132,7 +133,7 @@ func (c *CLI) loginPlace(cfg *config, cluster string) (person, error) {
 	if before, err := agent.LoadLogin(nil, at, c.env.Now); err == nil && before.ID.Cluster() != cluster {
 		return person{}, explain.New(explain.BadValue, "name", "--context", "value", name, "problem", "it holds a login to cluster "+before.ID.Cluster()+", which would be lost", "want", "another name for the login to "+cluster)
 	}
-	return person{at, name, named.from, named.rank}, nil
+	return person{at, name, named.From, named.Rank}, nil
 }
 
 func (c *CLI) whoamiCommand() *cobra.Command {
@@ -140,8 +141,8 @@ func (c *CLI) whoamiCommand() *cobra.Command {
 		use: "whoami", short: "say as whom commands ask, and whom",
 		long: `Say as whom commands ask here: identity, cluster, until when the login is good, and the coordinators that it
 remembers. Nobody is asked for it.`,
-		groups: []group{addresses, identities},
-		run: func(_ context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Addresses, settings.Identities},
+		run: func(_ context.Context, cfg *settings.Values, _ []string) error {
 			p, err := c.person(cfg)
 			if err != nil {
 				return err
@@ -154,7 +155,7 @@ remembers. Nobody is asked for it.`,
 				return err
 			}
 			asked := login.Addresses
-			if named := cfg.list("coordinator"); len(named) > 0 {
+			if named := cfg.List("coordinator"); len(named) > 0 {
 				asked = named
 			}
 			id := login.ID
@@ -184,7 +185,7 @@ func (c *CLI) contextList() *cobra.Command {
 	return c.command(spec{
 		use: "list", short: "list your logins, and which one commands take",
 		names: true,
-		run: func(context.Context, *config, []string) error {
+		run: func(context.Context, *settings.Values, []string) error {
 			names, err := c.loginNames()
 			if err != nil {
 				return err
@@ -224,11 +225,11 @@ func (c *CLI) contextList() *cobra.Command {
 func (c *CLI) contextUse() *cobra.Command {
 	return c.command(spec{
 		use: "use NAME", short: "take this login where nothing else is named",
-		args: command.Exactly("NAME"), complete: func(context.Context, *config) []string {
+		args: command.Exactly("NAME"), complete: func(context.Context, *settings.Values) []string {
 			names, _ := c.loginNames() // completion says nothing of its failures
 			return names
 		},
-		run: func(_ context.Context, _ *config, args []string) error {
+		run: func(_ context.Context, _ *settings.Values, args []string) error {
 			names, err := c.loginNames()
 			if err != nil {
 				return err

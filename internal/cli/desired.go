@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
@@ -56,8 +57,8 @@ references, and that nothing looks like a secret. fealty explain KIND shows the 
 		sample: `  fealty config put -f web.yaml --dry-run
   fealty config put -f config/
   fealty config get service web -o yaml | sed s/v1/v2/ | fealty config put -f -`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if file == "" {
 				return command.Missing("--file", "there is nothing to put",
 					"--file FILE, a folder, or - for standard input")
@@ -96,8 +97,8 @@ func (c *CLI) configGet() *cobra.Command {
 beside the version of the config.`,
 		sample: `  fealty config get service web
   fealty config get service web -o yaml > web.yaml`,
-		groups: []group{client}, args: command.Exactly("KIND", "NAME"), words: kindWords(),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("KIND", "NAME"), words: kindWords(),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if err := checkKind(args[0]); err != nil {
 				return err
 			}
@@ -125,8 +126,8 @@ func (c *CLI) configList() *cobra.Command {
 		use: "list [KIND]", short: "list the records of the desired config",
 		sample: `  fealty config list
   fealty config list service`,
-		groups: []group{client}, args: command.AtMostOne("KIND"), words: kindWords(), names: true,
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.AtMostOne("KIND"), words: kindWords(), names: true,
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			req := &fealtyv1.ListConfigRequest{}
 			if len(args) == 1 {
 				if err := checkKind(args[0]); err != nil {
@@ -208,14 +209,14 @@ func (c *CLI) configDelete() *cobra.Command {
 deleted; the message names those.`,
 		sample: `  fealty config delete route shop
   fealty config delete peer db-1 db-2 --dry-run`,
-		groups: []group{client}, words: kindWords(),
+		groups: []settings.Group{settings.Client}, words: kindWords(),
 		args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return command.Exactly("KIND", "NAME")(cmd, args)
 			}
 			return nil
 		},
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if err := checkKind(args[0]); err != nil {
 				return err
 			}
@@ -254,10 +255,10 @@ type sourceRecord struct {
 
 // readRecords reads all records of a file, a folder or standard input. The error is
 // of the first file that is not right.
-func (c *CLI) readRecords(cfg *config, name string) ([]sourceRecord, error) {
+func (c *CLI) readRecords(cfg *settings.Values, name string) ([]sourceRecord, error) {
 	files := []string{name}
 	if name != "-" {
-		path := cfg.within(name)
+		path := cfg.Within(name)
 		files = []string{path}
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
 			if files, err = recordFiles(path); err != nil {

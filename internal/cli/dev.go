@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -45,8 +46,8 @@ ends after the last step, and fails if one was not as expected.
 fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it.`,
 		sample: `  fealty dev --data .fealty-dev
   fealty dev --story --exit -o json`,
-		groups: []group{ofDev},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Dev},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if exit && !story {
 				return explain.New(explain.BadValue, "name", "--exit", "value", "without --story", "problem", "there is nothing that could end", "want", "--story --exit")
 			}
@@ -63,14 +64,14 @@ fealty dev break does harm to a cluster that runs, and fealty dev heal undoes it
 }
 
 // dev runs the cluster until ctx ends.
-func (c *CLI) dev(ctx context.Context, cfg *config) (err error) {
+func (c *CLI) dev(ctx context.Context, cfg *settings.Values) (err error) {
 	started := time.Now()
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the program, which is started for shards: %w", err)
 	}
 	opts := devcluster.Options{
-		DataDir: cfg.path("data"), Release: c.env.Release, Log: slog.New(slog.DiscardHandler), Program: program,
+		DataDir: cfg.Path("data"), Release: c.env.Release, Log: slog.New(slog.DiscardHandler), Program: program,
 		Progress: func(text string) { c.talk("%s", text) },
 	}
 	logFile := ""

@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -81,11 +82,11 @@ func (c *CLI) harmCommand(s spec, harm func(args []string) devcluster.Harm) *cob
 
 The cluster is the one in --data, by default that in ./.fealty-dev, and runs in another terminal. Only the user who
 runs it can do that.`
-	s.groups = []group{ofDev}
-	s.run = func(ctx context.Context, cfg *config, args []string) error {
-		dir := cfg.path("data")
+	s.groups = []settings.Group{settings.Dev}
+	s.run = func(ctx context.Context, cfg *settings.Values, args []string) error {
+		dir := cfg.Path("data")
 		if dir == "" {
-			dir = cfg.within(devFolder)
+			dir = cfg.Within(devFolder)
 		}
 		h := harm(args)
 		h.Dry = dry

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -32,14 +33,14 @@ The exit status is 0 whether or not they differ. With --exit-code it is 1 if the
 diff; then nothing is on standard error, as it is for an error.`,
 		sample: `  fealty manifest diff manifest.yaml
   fealty manifest diff old.yaml new.yaml --exit-code`,
-		groups: []group{client},
+		groups: []settings.Group{settings.Client},
 		args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return nil
 			}
 			return command.Exactly("NEW")(cmd, args)
 		},
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			e, err := c.diffManifest(ctx, cfg, args)
 			if err != nil {
 				return err
@@ -57,7 +58,7 @@ diff; then nothing is on standard error, as it is for an error.`,
 	return cmd
 }
 
-func (c *CLI) diffManifest(ctx context.Context, cfg *config, args []string) (*effect, error) {
+func (c *CLI) diffManifest(ctx context.Context, cfg *settings.Values, args []string) (*effect, error) {
 	read := func(file string, parse func([]byte) (*manifest.Manifest, error)) (*manifest.Manifest, error) {
 		_, m, err := c.readManifest(cfg, file, parse)
 		if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -42,7 +43,7 @@ func (c *CLI) emergencyNew() *cobra.Command {
 keys of members and mesh CAs, identities, and what fealty trust revoke knows. It is for one cluster under one root,
 does not expire, and is never taken back. It needs no coordinator, neither here nor where it is applied.`,
 		sample: `  fealty trust emergency new --cluster prod.example --root HEX --number 1 --config-key HEX --reason "c1 was stolen" --out stolen.emergency`,
-		run: func(_ context.Context, cfg *config, _ []string) error {
+		run: func(_ context.Context, cfg *settings.Values, _ []string) error {
 			e, err := in.statement(c.env.Now())
 			if err != nil {
 				return err
@@ -150,22 +151,22 @@ func digestFlag(flag, text string, dst []byte) error {
 	return nil
 }
 
-func writeEmergency(cfg *config, file string, s *snapshot.SignedEmergency) error {
+func writeEmergency(cfg *settings.Values, file string, s *snapshot.SignedEmergency) error {
 	raw, err := s.Marshal()
 	if err != nil {
 		return err
 	}
-	return createFile(cfg.within(file), raw, 0o644, "an emergency statement")
+	return createFile(cfg.Within(file), raw, 0o644, "an emergency statement")
 }
 
 // readEmergency reads one file, or copies of one statement that were signed apart.
-func readEmergency(cfg *config, files []string) (*snapshot.SignedEmergency, *snapshot.Emergency, error) {
+func readEmergency(cfg *settings.Values, files []string) (*snapshot.SignedEmergency, *snapshot.Emergency, error) {
 	var all *snapshot.SignedEmergency
 	for _, file := range files {
 		bad := func(err error) error {
 			return explain.Wrap(err, explain.EmergencyRefused, "problem", file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
 		}
-		raw, err := failure.ReadFile(cfg.within(file), int64(snapshot.MaxSignedEmergency))
+		raw, err := failure.ReadFile(cfg.Within(file), int64(snapshot.MaxSignedEmergency))
 		if err != nil {
 			return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "emergency statement", "file", file)
 		}
@@ -199,7 +200,7 @@ func (c *CLI) emergencySign() *cobra.Command {
 signatures that FILE had, and this one. Compare what it says with what you were told on another way: nothing takes it back.`,
 		sample: "  fealty trust emergency sign stolen.emergency --key alice.key --out alice.emergency",
 		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			if keyFile == "" {
 				return command.Missing("--key", "a signature needs a key", "--key FILE of a signer's key")
 			}
@@ -210,7 +211,7 @@ signatures that FILE had, and this one. Compare what it says with what you were 
 			if err != nil {
 				return err
 			}
-			key, err := readKey(cfg.within(keyFile))
+			key, err := readKey(cfg.Within(keyFile))
 			if err != nil {
 				return err
 			}
@@ -237,7 +238,7 @@ func (c *CLI) emergencyShow() *cobra.Command {
 signers are, and whether they are enough. Several files of one statement count as one.`,
 		sample: "  fealty trust emergency show alice.emergency --manifest manifest.yaml",
 		args:   atLeastOne("FILE"),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			s, e, err := readEmergency(cfg, args)
 			if err != nil {
 				return err
@@ -266,8 +267,8 @@ coordinator can be reached or not: connections by what it bans end, and what onl
 more. Several files of one statement, signed apart, count as one.`,
 		sample: `  fealty trust emergency apply alice.emergency bob.emergency
   fealty trust emergency apply alice.emergency bob.emergency --agent /var/lib/fealty/agent`,
-		groups: []group{client}, args: atLeastOne("FILE"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: atLeastOne("FILE"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			s, e, err := readEmergency(cfg, args)
 			if err != nil {
 				return err
@@ -315,8 +316,8 @@ more. Several files of one statement, signed apart, count as one.`,
 	return cmd
 }
 
-func (c *CLI) applyOnNode(ctx context.Context, cfg *config, dir string, raw []byte, dry bool) error {
-	l, err := dialSocket(agentSocket(cfg.within(dir)), cfg.duration("timeout"))
+func (c *CLI) applyOnNode(ctx context.Context, cfg *settings.Values, dir string, raw []byte, dry bool) error {
+	l, err := dialSocket(agentSocket(cfg.Within(dir)), cfg.Duration("timeout"))
 	if err != nil {
 		return err
 	}

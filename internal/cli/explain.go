@@ -10,6 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -29,7 +30,7 @@ func (c *CLI) explainCommand() *cobra.Command {
   fealty explain config.listen
   fealty explain manifest.admit`,
 		args: command.AtMostOne("CODE|NOUN[.FIELD]"), words: words,
-		run: func(_ context.Context, _ *config, args []string) error {
+		run: func(_ context.Context, _ *settings.Values, args []string) error {
 			if len(args) == 0 {
 				return c.print(explainAll())
 			}
@@ -91,20 +92,20 @@ func explainSetting(key string) (result, error) {
 	var b strings.Builder
 	items := list{}
 	key = strings.ReplaceAll(key, "-", "_")
-	for _, s := range settings() {
-		if key != "" && s.key != key {
+	for _, s := range settings.All() {
+		if key != "" && s.Key != key {
 			continue
 		}
 		if key == "" {
-			fmt.Fprintf(&b, "config.%-14s %s (%s)\n", s.key, s.help, s.groups[0])
+			fmt.Fprintf(&b, "config.%-14s %s (%s)\n", s.Key, s.Help, s.Groups[0])
 		} else {
-			b.WriteString(s.page())
+			b.WriteString(s.Page())
 		}
-		items = append(items, s.data())
+		items = append(items, settingData(s))
 	}
 	if len(items) == 0 {
 		var keys []string
-		for _, k := range fileKeys() {
+		for _, k := range settings.FileKeys() {
 			keys = append(keys, "config."+k)
 		}
 		return result{}, noPage("setting", "config."+key, keys)
@@ -112,35 +113,17 @@ func explainSetting(key string) (result, error) {
 	return pageOf(object{{"settings", items}}, b.String()), nil
 }
 
-// page returns the page of a setting, as Markdown.
-func (s *setting) page() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# config.%s (%s)\n\n%s.\n\n", s.key, s.groups[0], strings.ToUpper(s.help[:1])+s.help[1:])
-	if s.hasFlag() {
-		fmt.Fprintf(&b, "    flag         --%s\n", s.flag())
-	}
-	fmt.Fprintf(&b, "    environment  %s\n", s.env())
-	if s.inFile() {
-		fmt.Fprintf(&b, "    file         %s:\n", s.key)
-	}
-	fmt.Fprintf(&b, "    takes        %s\n    not set      %s\n", s.want(), s.zero)
-	if s.more != "" {
-		fmt.Fprintf(&b, "\n%s\n", s.more)
-	}
-	return b.String()
-}
-
-func (s *setting) data() object {
+func settingData(s *settings.Setting) object {
 	flag, key := "", ""
-	if s.hasFlag() {
-		flag = "--" + s.flag()
+	if s.HasFlag() {
+		flag = "--" + s.Flag()
 	}
-	if s.inFile() {
-		key = s.key
+	if s.InFile() {
+		key = s.Key
 	}
 	return object{
-		{"key", s.key}, {"for", string(s.groups[0])}, {"flag", flag}, {"environment", s.env()}, {"file", key}, {"takes", s.want()},
-		{"default", s.init}, {"not_set", s.zero}, {"help", s.help}, {"more", s.more},
+		{"key", s.Key}, {"for", string(s.Groups[0])}, {"flag", flag}, {"environment", s.Env()}, {"file", key}, {"takes", s.Want()},
+		{"default", s.Init}, {"not_set", s.Zero}, {"help", s.Help}, {"more", s.More},
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -32,8 +33,8 @@ func (c *CLI) manifestHistory() *cobra.Command {
 		long: `Show the signed chain of transitions, newest last. With -o json it is the whole of it, which can be kept and
 verified elsewhere: fealty manifest verify-history --file FILE.`,
 		sample: "  fealty manifest history -o json > history.json",
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.asking(cfg, func(s *services) error {
 				resp, err := s.manifest.GetHistory(ctx, &fealtyv1.GetHistoryRequest{})
 				if err != nil {
@@ -64,8 +65,8 @@ Nothing is believed of who sent it but the key that signed its head: compare tha
 --transaction-key from then on.`,
 		sample: `  fealty manifest verify-history
   fealty manifest verify-history --file history.json --transaction-key HEX`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			var want identity.KeyID
 			if key != "" {
 				var err error
@@ -116,13 +117,13 @@ func (b *base64Bytes) UnmarshalText(text []byte) (err error) {
 // maxExportBytes bounds an exported history: base64 and JSON around the largest.
 const maxExportBytes = 2 * history.MaxHistoryBytes
 
-func (c *CLI) readHistory(cfg *config, file string) (*fealtyv1.GetHistoryResponse, error) {
+func (c *CLI) readHistory(cfg *settings.Values, file string) (*fealtyv1.GetHistoryResponse, error) {
 	var data []byte
 	var err error
 	if file == "-" {
 		data, err = readAll(c.env.Stdin, maxExportBytes)
 	} else {
-		data, err = failure.ReadFile(cfg.within(file), maxExportBytes)
+		data, err = failure.ReadFile(cfg.Within(file), maxExportBytes)
 	}
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "history", "file", file)

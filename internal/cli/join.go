@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
@@ -41,18 +42,18 @@ failure repeats the same request, whatever was lost.`,
   fealty join --token-file /run/credentials/fealty.service/token --run
   fealty join --key node.key --cluster prod.example --pin HEX --coordinator c1.example:7443 --kind witness
   fealty join --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt --cluster prod.example --pin HEX --coordinator c1.example:7443`,
-		groups: []group{ofAgent, candidate, certified, ofJoin, addresses, running, process},
+		groups: []settings.Group{settings.Agent, settings.Candidate, settings.Certified, settings.Join, settings.Addresses, settings.Running, settings.Process},
 		args:   command.AtMostOne("TOKEN"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			p, err := c.proof(ctx, cfg, args)
 			if err != nil {
 				return err
 			}
-			dir := cfg.path("data")
+			dir := cfg.Path("data")
 			got, err := c.join(ctx, wait, agent.JoinConfig{
-				DataDir: dir, Proof: p, Kind: identity.Kind(cfg.text("kind")), Rejoin: rejoin,
+				DataDir: dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Rejoin: rejoin,
 				Now: c.env.Now, Release: c.env.Release, Progress: c.step,
-				Log: slog.New(c.logHandler(c.env.Stderr, cfg.text("log_format"), slog.LevelError)),
+				Log: slog.New(c.logHandler(c.env.Stderr, cfg.Text("log_format"), slog.LevelError)),
 			})
 			if err != nil {
 				return err
@@ -155,28 +156,28 @@ func padded(s string, width int) string {
 
 // proof returns what a candidate shows: a certificate or a key if one is named, else
 // a token.
-func (c *CLI) proof(ctx context.Context, cfg *config, args []string) (agent.Proof, error) {
+func (c *CLI) proof(ctx context.Context, cfg *settings.Values, args []string) (agent.Proof, error) {
 	files, err := c.tlsFiles(cfg)
 	if err != nil {
 		return agent.Proof{}, err
 	}
-	key := cfg.find("key")
-	named := key.from
+	key := cfg.Find("key")
+	named := key.From
 	if files != nil {
-		named = cfg.find("tls_cert").from
+		named = cfg.Find("tls_cert").From
 	}
 	switch {
-	case files != nil && key.text != "":
-		return agent.Proof{}, explain.New(explain.BadValue, "name", key.from, "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
-	case (files != nil || key.text != "") && len(args) > 0:
+	case files != nil && key.Text != "":
+		return agent.Proof{}, explain.New(explain.BadValue, "name", key.From, "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
+	case (files != nil || key.Text != "") && len(args) > 0:
 		return agent.Proof{}, explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with "+named, "problem", "one proof is shown", "want", "one of them")
 	case files != nil:
 		pin, err := place(cfg, "certificate", "the three --tls flags")
 		if err != nil {
 			return agent.Proof{}, err
 		}
-		return agent.ByX509(ctx, cfg.text("cluster"), cfg.list("coordinator"), pin, files)
-	case key.text != "":
+		return agent.ByX509(ctx, cfg.Text("cluster"), cfg.List("coordinator"), pin, files)
+	case key.Text != "":
 		return keyProof(cfg)
 	}
 	line, err := c.tokenLine(cfg, args)
@@ -188,15 +189,15 @@ func (c *CLI) proof(ctx context.Context, cfg *config, args []string) (agent.Proo
 		return agent.Proof{}, failure.Translate(err)
 	}
 	p := agent.ByToken(t)
-	if named := cfg.find("coordinator"); named.text != "" {
-		return p.At(cfg.list("coordinator"), named.from)
+	if named := cfg.Find("coordinator"); named.Text != "" {
+		return p.At(cfg.List("coordinator"), named.From)
 	}
 	return p, nil
 }
 
 // tlsFiles follows the three files of an operator's PKI; nil if none is named. Some
 // of the three are an error.
-func (c *CLI) tlsFiles(cfg *config) (*credential.Files, error) {
+func (c *CLI) tlsFiles(cfg *settings.Values) (*credential.Files, error) {
 	paths := tlsPaths(cfg)
 	if paths.IsZero() {
 		return nil, nil
@@ -206,59 +207,59 @@ func (c *CLI) tlsFiles(cfg *config) (*credential.Files, error) {
 	})
 }
 
-func tlsPaths(cfg *config) credential.FilePaths {
-	return credential.FilePaths{Cert: cfg.path("tls_cert"), Key: cfg.path("tls_key"), CA: cfg.path("tls_ca")}
+func tlsPaths(cfg *settings.Values) credential.FilePaths {
+	return credential.FilePaths{Cert: cfg.Path("tls_cert"), Key: cfg.Path("tls_key"), CA: cfg.Path("tls_ca")}
 }
 
 // place checks that a proof which says nothing of the cluster comes with where to
 // show it, and returns the pin.
-func place(cfg *config, proof, flags string) (identity.KeyID, error) {
+func place(cfg *settings.Values, proof, flags string) (identity.KeyID, error) {
 	for _, key := range []string{"cluster", "pin", "coordinator"} {
-		if s := cfg.find(key); s.text == "" {
-			return identity.KeyID{}, explain.New(explain.BadValue, "name", "--"+s.flag(), "value", "missing",
+		if s := cfg.Find(key); s.Text == "" {
+			return identity.KeyID{}, explain.New(explain.BadValue, "name", "--"+s.Flag(), "value", "missing",
 				"problem", "a "+proof+" says nothing of the cluster: a token would", "want", flags+" with --cluster ID, --pin HEX and --coordinator HOST:PORT")
 		}
 	}
-	pin, err := identity.ParseKeyID(cfg.text("pin"))
+	pin, err := identity.ParseKeyID(cfg.Text("pin"))
 	if err != nil {
-		return identity.KeyID{}, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", cfg.text("pin"))
+		return identity.KeyID{}, explain.Wrap(err, explain.BadValue, "name", "--pin", "value", cfg.Text("pin"))
 	}
 	return pin, nil
 }
 
-func keyProof(cfg *config) (agent.Proof, error) {
+func keyProof(cfg *settings.Values) (agent.Proof, error) {
 	pin, err := place(cfg, "key", "--key FILE")
 	if err != nil {
 		return agent.Proof{}, err
 	}
-	key, err := readKey(cfg.path("key"))
+	key, err := readKey(cfg.Path("key"))
 	if err != nil {
 		return agent.Proof{}, err
 	}
-	return agent.ByKey(cfg.text("cluster"), cfg.list("coordinator"), pin, key)
+	return agent.ByKey(cfg.Text("cluster"), cfg.List("coordinator"), pin, key)
 }
 
 // tokenLine finds the line of the token. Of an argument, a file and a variable, the
 // first one that is given counts; two that were typed are a mistake.
-func (c *CLI) tokenLine(cfg *config, args []string) (string, error) {
-	file := cfg.find("token_file")
-	if len(args) > 0 && file.rank == fromFlag {
+func (c *CLI) tokenLine(cfg *settings.Values, args []string) (string, error) {
+	file := cfg.Find("token_file")
+	if len(args) > 0 && file.Rank == settings.FromFlag {
 		return "", explain.New(explain.BadValue, "name", "TOKEN", "value", "given together with --token-file", "problem", "one token is shown", "want", "one of them")
 	}
-	env := cfg.find("join_token")
+	env := cfg.Find("join_token")
 	switch {
 	case len(args) > 0 && args[0] != "-":
 		return args[0], nil
-	case len(args) > 0, file.rank == fromFlag && file.text == "-":
+	case len(args) > 0, file.Rank == settings.FromFlag && file.Text == "-":
 		return readLine(c.env.Stdin, "standard input")
-	case file.rank == fromFlag:
-		return tokenFile(cfg.path("token_file"))
-	case env.text != "":
-		return env.text, nil
-	case file.text == "-":
+	case file.Rank == settings.FromFlag:
+		return tokenFile(cfg.Path("token_file"))
+	case env.Text != "":
+		return env.Text, nil
+	case file.Text == "-":
 		return readLine(c.env.Stdin, "standard input")
-	case file.text != "":
-		return tokenFile(cfg.path("token_file"))
+	case file.Text != "":
+		return tokenFile(cfg.Path("token_file"))
 	}
 	return "", explain.New(explain.BadValue, "name", "TOKEN", "value", "missing",
 		"problem", "there is none in the arguments, in --token-file and in FEALTY_JOIN_TOKEN", "want", "the line that fealty token create printed")
@@ -291,9 +292,9 @@ the same flag. It is not renewed: whoever still may, logs in again.`,
 		sample: `  fealty login --token-file alice.token
   fealty login --token-file alice.token --context prod
   fealty login --token-file ci.token --identity ci && fealty status --identity ci`,
-		groups: []group{candidate, certified, ofLogin, addresses, identities},
+		groups: []settings.Group{settings.Candidate, settings.Certified, settings.Login, settings.Addresses, settings.Identities},
 		args:   command.AtMostOne("TOKEN"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			p, err := c.proof(ctx, cfg, args)
 			if err != nil {
 				return err
@@ -303,7 +304,7 @@ the same flag. It is not renewed: whoever still may, logs in again.`,
 				return err
 			}
 			got, err := agent.Login(ctx, agent.LoginConfig{
-				Dir: place.dir, Proof: p, Kind: identity.Kind(cfg.text("kind")), Now: c.env.Now, Progress: c.step,
+				Dir: place.dir, Proof: p, Kind: identity.Kind(cfg.Text("kind")), Now: c.env.Now, Progress: c.step,
 				Log: slog.New(c.logHandler(c.env.Stderr, "text", slog.LevelError)),
 			})
 			if err != nil {
@@ -335,9 +336,9 @@ func (c *CLI) leaveCommand() *cobra.Command {
 		long: `End the membership of this machine: its agent asks a coordinator to delete the record, and then removes
 identity and snapshots. The agent has to run, and ends.`,
 		sample: `  fealty leave --data /var/lib/fealty/agent`,
-		groups: []group{ofAgent, timeouts},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
-			l, err := dialSocket(agentSocket(cfg.path("data")), cfg.duration("timeout"))
+		groups: []settings.Group{settings.Agent, settings.Timeouts},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			l, err := dialSocket(agentSocket(cfg.Path("data")), cfg.Duration("timeout"))
 			if err != nil {
 				return err
 			}
@@ -354,7 +355,7 @@ identity and snapshots. The agent has to run, and ends.`,
 				return err
 			}
 			return c.print(result{object{{"left", n.GetSpiffeId()}}, func(p *term.Page) error {
-				p.Line("%s left its cluster; its identity is removed from %s", n.GetSpiffeId(), cfg.path("data"))
+				p.Line("%s left its cluster; its identity is removed from %s", n.GetSpiffeId(), cfg.Path("data"))
 				return nil
 			}})
 		},

@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -30,8 +31,8 @@ sealed copy of a keeper forgotten the next manifest that is set makes a new key,
 The last copy that a coordinator opens is kept.`,
 		sample: `  fealty manifest keeper forget host 9d6e7f12d9fd22fe --reason "its disk burned, and there was no backup"
   fealty manifest keeper forget host 9d6e7f12d9fd22fe --dry-run`,
-		groups: []group{client}, args: command.Exactly("NAME", "KEYID"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("NAME", "KEYID"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return c.asking(cfg, func(s *services) error {
 				if !dry {
 					risk := fmt.Sprintf("what keeper %s sealed under key %s opens for nobody any more, also if its file is found", args[0], args[1])

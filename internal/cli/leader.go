@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
@@ -26,8 +27,8 @@ func (c *CLI) leaderShow() *cobra.Command {
 ends rotations and prunes; everything else is served by every coordinator that is ready.`,
 		sample: `  fealty leader show
   fealty leader show --wait=30s -o json`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.asking(cfg, func(s *services) error {
 				pause := time.Second / 20
 				resp, err := until(ctx, wait, "a leader", func(ctx context.Context) (*fealtyv1.GetLeaderResponse, bool, error) {
@@ -89,8 +90,8 @@ that --to names before all others. If that one does not, any other does after th
 A coordinator that is stopped hands over by itself. Nothing is lost by a transfer, and no member notices.`,
 		sample: `  fealty leader transfer
   fealty leader transfer --to coordinator-2 --reason "maintenance of host 1"`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.asking(cfg, func(s *services) error {
 				resp, err := s.leader.TransferLeader(ctx, &fealtyv1.TransferLeaderRequest{To: to, Reason: reason, DryRun: dry})
 				if err != nil {

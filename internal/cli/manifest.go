@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -59,8 +60,8 @@ Without --coordinator-key the coordinator that the settings name is asked for it
   fealty manifest init --cluster prod.example --coordinator-key ed25519:… --seed-threshold 2 \
     --owner alice=age1… --owner bob="ssh-ed25519 AAAA…" --owner carol=age1… \
     --signers-threshold 2 --signer alice=ed25519:… --signer bob=ed25519:… --signer carol=ed25519:…`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.initManifest(ctx, cfg, in)
 		},
 	})
@@ -77,7 +78,7 @@ Without --coordinator-key the coordinator that the settings name is asked for it
 	return cmd
 }
 
-func (c *CLI) initManifest(ctx context.Context, cfg *config, in initFlags) error {
+func (c *CLI) initManifest(ctx context.Context, cfg *settings.Values, in initFlags) error {
 	if in.cluster == "" {
 		return command.Missing("--cluster", "a cluster needs a name of its own", "--cluster ID, such as prod.example")
 	}
@@ -110,7 +111,7 @@ func (c *CLI) initManifest(ctx context.Context, cfg *config, in initFlags) error
 	// The key before the manifest: one that names a key which nobody has is worse
 	// than a key which no manifest names.
 	if key != nil {
-		path := cfg.within(in.signerKeyOut)
+		path := cfg.Within(in.signerKeyOut)
 		if err := createFile(path, keyFile, 0o600, "the key of a signer"); err != nil {
 			return err
 		}
@@ -124,7 +125,7 @@ func (c *CLI) initManifest(ctx context.Context, cfg *config, in initFlags) error
 		_, err := c.env.Stdout.Write(text)
 		return err
 	}
-	path := cfg.within(in.out)
+	path := cfg.Within(in.out)
 	if err := createFile(path, text, 0o644, "a manifest"); err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func (c *CLI) initManifest(ctx context.Context, cfg *config, in initFlags) error
 }
 
 // enrolmentKey asks the coordinator that the settings name for its own key.
-func (c *CLI) enrolmentKey(ctx context.Context, cfg *config) (key string, err error) {
+func (c *CLI) enrolmentKey(ctx context.Context, cfg *settings.Values) (key string, err error) {
 	err = c.asking(cfg, func(s *services) error {
 		st, err := s.status.GetStatus(ctx, &fealtyv1.GetStatusRequest{PageSize: 1})
 		if err == nil {
@@ -202,7 +203,7 @@ func (c *CLI) manifestVerify() *cobra.Command {
 		use: "verify FILE", short: "check a manifest offline, and show all its problems",
 		sample: "  fealty manifest verify manifest.yaml",
 		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			_, m, err := c.readManifest(cfg, args[0], manifest.Parse)
 			if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 				if err := c.print(problemList(args[0], problems)); err != nil {
@@ -223,13 +224,13 @@ func (c *CLI) manifestVerify() *cobra.Command {
 }
 
 // readManifest reads and parses a manifest; FILE may be - for standard input.
-func (c *CLI) readManifest(cfg *config, file string, parse func([]byte) (*manifest.Manifest, error)) ([]byte, *manifest.Manifest, error) {
+func (c *CLI) readManifest(cfg *settings.Values, file string, parse func([]byte) (*manifest.Manifest, error)) ([]byte, *manifest.Manifest, error) {
 	var data []byte
 	var err error
 	if file == "-" {
 		data, err = readAll(c.env.Stdin, manifest.MaxBytes)
 	} else {
-		data, err = failure.ReadFile(cfg.within(file), manifest.MaxBytes)
+		data, err = failure.ReadFile(cfg.Within(file), manifest.MaxBytes)
 	}
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "manifest", "file", file)
@@ -340,8 +341,8 @@ person: --shares-out writes them to files.`,
   fealty manifest set manifest.yaml --sign-with alice.key --reason "admit the new rack" --dry-run
   fealty manifest set manifest.yaml --signature alice.sig --signature bob.sig
   fealty manifest set manifest.yaml --setup-token-file setup-token`,
-		groups: []group{client}, args: command.Exactly("FILE"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return c.changeManifest(ctx, cfg, args[0], history.KindSet, in)
 		},
 	})
@@ -363,8 +364,8 @@ by the names of their owners. Who holds enough of them could still bring the see
 reshare does not take it back.`,
 		sample: `  fealty manifest reshare manifest.yaml --sign-with alice.key --shares-out shares
   fealty manifest reshare manifest.yaml --signature alice.sig --signature bob.sig --dry-run`,
-		groups: []group{client}, args: command.Exactly("FILE"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("FILE"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return c.changeManifest(ctx, cfg, args[0], history.KindReshare, in)
 		},
 	})
@@ -373,7 +374,7 @@ reshare does not take it back.`,
 }
 
 // changeManifest brings the manifest in file into force by a transition of kind.
-func (c *CLI) changeManifest(ctx context.Context, cfg *config, file string, kind history.Kind, in changeFlags) error {
+func (c *CLI) changeManifest(ctx context.Context, cfg *settings.Values, file string, kind history.Kind, in changeFlags) error {
 	data, m, err := c.readManifest(cfg, file, manifest.Parse)
 	if problems, ok := errors.AsType[*manifest.InvalidError](err); ok {
 		for _, p := range problems.Problems {
@@ -423,10 +424,10 @@ func (c *CLI) changeManifest(ctx context.Context, cfg *config, file string, kind
 	})
 }
 
-func readKeys(cfg *config, files []string) ([]ed25519.PrivateKey, error) {
+func readKeys(cfg *settings.Values, files []string) ([]ed25519.PrivateKey, error) {
 	var out []ed25519.PrivateKey
 	for _, f := range files {
-		key, err := readKey(cfg.within(f))
+		key, err := readKey(cfg.Within(f))
 		if err != nil {
 			return nil, err
 		}
@@ -528,8 +529,8 @@ func transitionFacts(t *fealtyv1.Transition, dry bool) term.Facts {
 // firstSet sets the first manifest from another machine: the setup token is proven
 // over the very connection that carries the manifest, to the coordinator whose key
 // the token names.
-func (c *CLI) firstSet(ctx context.Context, cfg *config, file string, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
-	data, err := failure.ReadFile(cfg.within(file), proof.MaxLineBytes+2)
+func (c *CLI) firstSet(ctx context.Context, cfg *settings.Values, file string, req *fealtyv1.SetManifestRequest) (*fealtyv1.SetManifestResponse, error) {
+	data, err := failure.ReadFile(cfg.Within(file), proof.MaxLineBytes+2)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "setup token", "file", file)
 	}
@@ -537,7 +538,7 @@ func (c *CLI) firstSet(ctx context.Context, cfg *config, file string, req *fealt
 	if err != nil {
 		return nil, failure.Translate(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
+	ctx, cancel := context.WithTimeout(ctx, cfg.Duration("timeout"))
 	defer cancel()
 	var first error
 	for _, addr := range token.Addresses {
@@ -546,7 +547,7 @@ func (c *CLI) firstSet(ctx context.Context, cfg *config, file string, req *fealt
 		if err == nil {
 			return resp, nil
 		}
-		err = failure.OverNetwork(err, addr, "FirstSet", sent, !req.GetDryRun(), cfg.text("timeout"))
+		err = failure.OverNetwork(err, addr, "FirstSet", sent, !req.GetDryRun(), cfg.Text("timeout"))
 		if first == nil {
 			first = err
 		}
@@ -623,8 +624,8 @@ func (c *CLI) manifestGet() *cobra.Command {
 		use: "get", short: "print the manifest in force, byte for byte",
 		long:   "Print the manifest in force, or that of an earlier transition, byte for byte: its hash is that of the history.",
 		sample: "  fealty manifest get > manifest.yaml",
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.asking(cfg, func(s *services) error {
 				resp, err := s.manifest.GetManifest(ctx, &fealtyv1.GetManifestRequest{Index: index})
 				if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/settings"
 )
 
 // marksFlag has a command keep marks of the clusters that it verified.
@@ -27,9 +28,9 @@ type marks struct {
 
 // marksIn returns the folder that the flag names or, without it, that of the user:
 // below XDG_CONFIG_HOME, else .config in HOME.
-func (c *CLI) marksIn(cfg *config, named string) marks {
+func (c *CLI) marksIn(cfg *settings.Values, named string) marks {
 	if named != "" {
-		return marks{cfg.within(named)}
+		return marks{cfg.Within(named)}
 	}
 	if dir := c.userFolder(); dir != "" {
 		return marks{filepath.Join(dir, "marks")}

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
@@ -77,8 +78,8 @@ how much of what a member holds is the newest that there is, by its own word: -o
 		sample: `  fealty member list --kind data
   fealty member list --host web-7.example
   fealty member list --label rack=r2 --label row=b -o name`,
-		groups: []group{client}, names: true,
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client}, names: true,
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if kind != "" && !identity.Kind(kind).Valid() {
 				_, _, err := memberArg(kind + "/x")
 				return err
@@ -321,8 +322,8 @@ func (c *CLI) memberShow() *cobra.Command {
 	return c.command(spec{
 		use: "show MEMBER", short: "show a member, named as KIND/NAME",
 		sample: "  fealty member show data/node-c",
-		groups: []group{client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
 				return err
@@ -347,8 +348,8 @@ func (c *CLI) memberWait() *cobra.Command {
 		use: "wait MEMBER", short: "wait until a member joined, is connected, is drained, or is gone",
 		sample: `  fealty member wait data/node-c --wait=2m
   fealty member wait data/node-c --for gone`,
-		groups: []group{client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
 				return err
@@ -447,8 +448,8 @@ func (c *CLI) memberChange(m memberChange) *cobra.Command {
 	var reason string
 	var wait waiting
 	cmd := c.command(spec{
-		use: m.use, short: m.short, long: m.long, groups: []group{client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		use: m.use, short: m.short, long: m.long, groups: []settings.Group{settings.Client}, args: command.Exactly("MEMBER"), complete: c.memberNames,
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			kind, name, err := memberArg(args[0])
 			if err != nil {
 				return err

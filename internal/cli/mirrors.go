@@ -4,37 +4,20 @@ import (
 	"crypto/x509"
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/settings"
 )
-
-// checkMirror says what is wrong with the place of a mirror, or "".
-func checkMirror(text string) string {
-	if isURL(text) {
-		if problem := mirror.CheckURL(text); problem != "" {
-			return command.ShownArg(text) + ": " + problem
-		}
-		return ""
-	}
-	if text == "" {
-		return "one of them is blank"
-	}
-	return ""
-}
-
-// isURL tells a URL from a path, and a mistyped URL too.
-func isURL(text string) bool { return strings.Contains(text, "://") }
 
 // mirrors returns the mirrors that the settings name, and what opens others, which
 // are at https URLs alone: who compiles config names no files of this machine.
-func (c *CLI) mirrors(cfg *config) (named []mirror.Source, open func(string) (mirror.Source, error), err error) {
-	places, v := cfg.list("snapshot_source"), cfg.find("snapshot_source")
+func (c *CLI) mirrors(cfg *settings.Values) (named []mirror.Source, open func(string) (mirror.Source, error), err error) {
+	places, v := cfg.List("snapshot_source"), cfg.Find("snapshot_source")
 	bad := func(value, problem, want string) error {
-		return explain.New(explain.BadValue, "name", v.from, "value", value, "problem", problem, "want", want)
+		return explain.New(explain.BadValue, "name", v.From, "value", value, "problem", problem, "want", want)
 	}
 	if len(places) > agent.MaxMirrors {
 		return nil, nil, bad(fmt.Sprintf("%d mirrors", len(places)), "they are too many to be asked in one round", fmt.Sprintf("%d at most", agent.MaxMirrors))
@@ -54,11 +37,11 @@ func (c *CLI) mirrors(cfg *config) (named []mirror.Source, open func(string) (mi
 }
 
 // openMirror returns the mirror at a place that was checked.
-func openMirror(cfg *config, place string, ca *x509.CertPool) (mirror.Source, error) {
-	if isURL(place) {
+func openMirror(cfg *settings.Values, place string, ca *x509.CertPool) (mirror.Source, error) {
+	if settings.IsURL(place) {
 		return mirror.NewHTTPS(mirror.HTTPSConfig{URL: place, CA: ca})
 	}
-	path, err := filepath.Abs(cfg.within(place))
+	path, err := filepath.Abs(cfg.Within(place))
 	if err != nil {
 		return nil, err
 	}
@@ -66,8 +49,8 @@ func openMirror(cfg *config, place string, ca *x509.CertPool) (mirror.Source, er
 }
 
 // mirrorCA returns the roots for servers of mirrors; nil for those of the system.
-func (c *CLI) mirrorCA(cfg *config) (*x509.CertPool, error) {
-	file := cfg.text("snapshot_ca")
+func (c *CLI) mirrorCA(cfg *settings.Values) (*x509.CertPool, error) {
+	file := cfg.Text("snapshot_ca")
 	if file == "" {
 		return nil, nil
 	}

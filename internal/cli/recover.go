@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -71,8 +72,8 @@ secret leaves this machine, and nothing of a share is shown.`,
 		sample: `  fealty recover --share alice.share --share-key ~/.ssh/id_ed25519 --coordinator c1.example:7443
   fealty recover --share alice.share --share-key alice.key --coordinator c1.example:7443 --manifest manifest.yaml --wait
   fealty recover --drill --share alice.share --share bob.share --share-key alice.key --share-key bob.key --history history.json`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.recover(ctx, cfg, in)
 		},
 	})
@@ -92,7 +93,7 @@ secret leaves this machine, and nothing of a share is shown.`,
 	return cmd
 }
 
-func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
+func (c *CLI) recover(ctx context.Context, cfg *settings.Values, in recoverFlags) error {
 	if len(in.shares) == 0 {
 		return command.Missing("--share", "it is an owner's share that brings the seed back", "--share FILE, as an admin got it from the first set, a reshare, or fealty manifest shares on the coordinator's machine")
 	}
@@ -139,10 +140,10 @@ func (c *CLI) recover(ctx context.Context, cfg *config, in recoverFlags) error {
 
 // readShareKeys reads the private keys of owners. The passphrase of one that has one
 // is asked for.
-func (c *CLI) readShareKeys(ctx context.Context, cfg *config, names []string, passphraseFile string) ([]age.Identity, error) {
+func (c *CLI) readShareKeys(ctx context.Context, cfg *settings.Values, names []string, passphraseFile string) ([]age.Identity, error) {
 	var keys []age.Identity
 	for _, name := range names {
-		path := cfg.within(name)
+		path := cfg.Within(name)
 		raw, err := durable.OS().ReadSecret(path, keyring.MaxKeyFileBytes)
 		if err != nil {
 			return nil, failure.OfPrivateFile(name, err)
@@ -169,14 +170,14 @@ func (c *CLI) readShareKeys(ctx context.Context, cfg *config, names []string, pa
 
 // openShares opens the share files, with their names for errors. Nobody is asked
 // for a passphrase while a coordinator waits.
-func (c *CLI) openShares(ctx context.Context, cfg *config, in recoverFlags) ([]keyring.ShareFile, error) {
+func (c *CLI) openShares(ctx context.Context, cfg *settings.Values, in recoverFlags) ([]keyring.ShareFile, error) {
 	keys, err := c.readShareKeys(ctx, cfg, in.keys, in.passphraseFile)
 	if err != nil {
 		return nil, err
 	}
 	var files []keyring.ShareFile
 	for _, name := range in.shares {
-		raw, err := failure.ReadFile(cfg.within(name), keyring.MaxShareFileBytes)
+		raw, err := failure.ReadFile(cfg.Within(name), keyring.MaxShareFileBytes)
 		if err != nil {
 			return files, explain.Wrap(err, explain.FileMissing, "purpose", "share", "file", name)
 		}
@@ -194,9 +195,9 @@ const wantShareKey = "an age key file or an SSH key (ed25519, rsa)"
 
 // passphrase reads the passphrase of a private key, from a file or a terminal. It
 // is never an argument: every user of the machine sees those.
-func (c *CLI) passphrase(ctx context.Context, cfg *config, file, key string) ([]byte, error) {
+func (c *CLI) passphrase(ctx context.Context, cfg *settings.Values, file, key string) ([]byte, error) {
 	if file != "" {
-		path := cfg.within(file)
+		path := cfg.Within(file)
 		read := func() ([]byte, error) { return failure.ReadFile(path, maxPassphraseBytes) }
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
 			read = func() ([]byte, error) { return durable.OS().ReadSecret(path, maxPassphraseBytes) }
@@ -248,7 +249,7 @@ func (c *CLI) askSecret(ctx context.Context, fd int, what string) ([]byte, error
 }
 
 // expect reads what the owner expects of the cluster.
-func (in recoverFlags) expect(c *CLI, cfg *config) (recovery.Expect, error) {
+func (in recoverFlags) expect(c *CLI, cfg *settings.Values) (recovery.Expect, error) {
 	var out recovery.Expect
 	if in.pin != "" {
 		pin, err := identity.ParseKeyID(in.pin)
@@ -272,14 +273,14 @@ func (in recoverFlags) expect(c *CLI, cfg *config) (recovery.Expect, error) {
 
 // recovering returns where the coordinators are: as named or, of one that has a
 // socket here, as it says.
-func (c *CLI) recovering(ctx context.Context, cfg *config) ([]string, error) {
-	if named := cfg.list("coordinator"); len(named) > 0 {
+func (c *CLI) recovering(ctx context.Context, cfg *settings.Values) ([]string, error) {
+	if named := cfg.List("coordinator"); len(named) > 0 {
 		return named, nil
 	}
 	switch p, err := c.person(cfg); {
 	case err != nil:
 		return nil, err
-	case p.rank > fromDefault:
+	case p.rank > settings.FromDefault:
 		login, err := p.load(c)
 		return login.Addresses, err
 	}
@@ -312,7 +313,7 @@ type broughtOne struct {
 
 // bringShares brings each share, until all are taken or, with --wait, the
 // coordinator is ready.
-func (c *CLI) bringShares(ctx context.Context, cfg *config, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
+func (c *CLI) bringShares(ctx context.Context, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile, expect recovery.Expect, addrs []string) error {
 	kept := c.marksIn(cfg, in.marks)
 	var so bringing
 	told := "" // the progress that was told last
@@ -407,7 +408,7 @@ func fatalToOwner(err error) bool {
 }
 
 // bringShare brings one share to the first address that is reached.
-func (c *CLI) bringShare(ctx context.Context, cfg *config, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*broughtOne, error) {
+func (c *CLI) bringShare(ctx context.Context, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addrs []string, agreed [sha256.Size]byte, tell bool) (*broughtOne, error) {
 	var first error
 	for _, addr := range addrs {
 		b := &broughtOne{owner: file.Owner}
@@ -418,7 +419,7 @@ func (c *CLI) bringShare(ctx context.Context, cfg *config, in recoverFlags, file
 		if _, ok := errors.AsType[*recovery.UnagreedError](err); ok {
 			return nil, err
 		}
-		err = failure.OverNetwork(err, addr, "Recover", b.sent, true, cfg.text("timeout"))
+		err = failure.OverNetwork(err, addr, "Recover", b.sent, true, cfg.Text("timeout"))
 		if first == nil {
 			first = err
 		}
@@ -429,13 +430,13 @@ func (c *CLI) bringShare(ctx context.Context, cfg *config, in recoverFlags, file
 	return nil, first
 }
 
-func (c *CLI) bringAt(ctx context.Context, cfg *config, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
+func (c *CLI) bringAt(ctx context.Context, cfg *settings.Values, in recoverFlags, file keyring.ShareFile, expect recovery.Expect, addr string, agreed [sha256.Size]byte, tell bool, b *broughtOne) error {
 	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
 	if err != nil {
 		return explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
+	ctx, cancel := context.WithTimeout(ctx, cfg.Duration("timeout"))
 	defer cancel()
 	b.progress, err = recovery.Bring(ctx, conn, file, recovery.Options{
 		Expect: expect, Endpoint: addr, DryRun: in.dry, Force: in.force, Agreed: agreed, Now: c.env.Now,
@@ -522,7 +523,7 @@ type drilled struct {
 
 // drill compares shares with the history. A history comes from a ready
 // coordinator or a file, and is verified under the key in each share file.
-func (c *CLI) drill(ctx context.Context, cfg *config, in recoverFlags, files []keyring.ShareFile) error {
+func (c *CLI) drill(ctx context.Context, cfg *settings.Values, in recoverFlags, files []keyring.ShareFile) error {
 	var resp *fealtyv1.GetHistoryResponse
 	var err error
 	if in.history != "" {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 )
 
 //go:generate go run ./genreference ../../docs/reference
@@ -60,33 +61,33 @@ advertise: [c1.prod.example:7443]
 metrics: 127.0.0.1:9443
 log_format: json
 ` + "```\n")
-	var groups []group
-	for _, s := range settings() {
-		if !slices.Contains(groups, s.groups[0]) {
-			groups = append(groups, s.groups[0])
+	var groups []settings.Group
+	for _, s := range settings.All() {
+		if !slices.Contains(groups, s.Groups[0]) {
+			groups = append(groups, s.Groups[0])
 		}
 	}
 	for _, g := range groups {
 		fmt.Fprintf(&b, "\n## For: %s\n\n| setting | flag | environment | takes | not set |\n| --- | --- | --- | --- | --- |\n", g)
 		var notes []string
-		for _, s := range settings() {
-			if s.groups[0] != g {
+		for _, s := range settings.All() {
+			if s.Groups[0] != g {
 				continue
 			}
-			key, flag := code(s.key), "-"
-			if s.hasFlag() {
-				flag = code("--" + s.flag())
-				if s.short != "" {
-					flag += ", " + code("-"+s.short)
+			key, flag := code(s.Key), "-"
+			if s.HasFlag() {
+				flag = code("--" + s.Flag())
+				if s.Short != "" {
+					flag += ", " + code("-"+s.Short)
 				}
 			}
-			if !s.inFile() {
+			if !s.InFile() {
 				key += " (not in a file)"
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", key, flag, code(s.env()), s.want(), s.zero)
-			note := fmt.Sprintf("%s: %s.", code(s.key), s.help)
-			if s.more != "" {
-				note += " " + s.more
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", key, flag, code(s.Env()), s.Want(), s.Zero)
+			note := fmt.Sprintf("%s: %s.", code(s.Key), s.Help)
+			if s.More != "" {
+				note += " " + s.More
 			}
 			notes = append(notes, "- "+note+"\n")
 		}

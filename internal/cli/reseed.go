@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -52,8 +53,8 @@ same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
 		sample: `  fealty manifest reseed --sign-with alice.key --reason "c2 was stolen"
   fealty manifest reseed without-c2.yaml --prepare reseed.json
   fealty manifest reseed --commit reseed.json --signature alice.sig --signature bob.sig`,
-		groups: []group{client}, args: command.AtMostOne("FILE"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.AtMostOne("FILE"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return c.reseedCluster(ctx, cfg, in, args)
 		},
 	})
@@ -70,7 +71,7 @@ same coordinator: it keeps the prepared seed in memory alone, for an hour.`,
 // maxSignatureFile bounds the file of one signature.
 const maxSignatureFile = 1 << 10
 
-func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, args []string) error {
+func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseedFlags, args []string) error {
 	switch {
 	case in.prepare != "" && (in.commit != "" || len(in.keys)+len(in.signatures) > 0):
 		return conflictingFlags("--prepare", "given together with what commits", "--prepare alone; then sign, then --commit")
@@ -96,8 +97,8 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 	}
 	if in.prepare != "" && !in.dry {
 		// Before a seed takes the place of one that is being signed.
-		if _, err := os.Lstat(cfg.within(in.prepare)); err == nil {
-			return createFile(cfg.within(in.prepare), nil, 0o644, "what signers have to sign")
+		if _, err := os.Lstat(cfg.Within(in.prepare)); err == nil {
+			return createFile(cfg.Within(in.prepare), nil, 0o644, "what signers have to sign")
 		}
 	}
 	req := &fealtyv1.CommitReseedRequest{Reason: in.reason, DryRun: in.dry}
@@ -109,7 +110,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 		req.Signatures = append(req.Signatures, sig)
 	}
 	if in.commit != "" {
-		if req.Change, err = failure.ReadFile(cfg.within(in.commit), snapshot.MaxRecord); err != nil {
+		if req.Change, err = failure.ReadFile(cfg.Within(in.commit), snapshot.MaxRecord); err != nil {
 			return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", in.commit)
 		}
 	}
@@ -128,7 +129,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *config, in reseedFlags, ar
 				return c.print(preparedResult(p, change))
 			}
 			if in.prepare != "" {
-				path := cfg.within(in.prepare)
+				path := cfg.Within(in.prepare)
 				if err := createFile(path, p.GetChange(), 0o644, "what signers have to sign"); err != nil {
 					return err
 				}
@@ -207,8 +208,8 @@ type reseedSignature struct {
 
 const reseedSignatureSchema = "fealty.reseed-signature/v1"
 
-func readSignature(cfg *config, file string) (*fealtyv1.ManifestSignature, error) {
-	data, err := failure.ReadFile(cfg.within(file), maxSignatureFile)
+func readSignature(cfg *settings.Values, file string) (*fealtyv1.ManifestSignature, error) {
+	data, err := failure.ReadFile(cfg.Within(file), maxSignatureFile)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "signature", "file", file)
 	}
@@ -240,8 +241,8 @@ The signature authorizes this change of root at this place of the history, and n
 roots and manifest with what you were told on another way.`,
 		sample: "  fealty manifest sign-reseed reseed.json --sign-with alice.key --out alice.sig",
 		args:   command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *config, args []string) error {
-			change, err := failure.ReadFile(cfg.within(args[0]), snapshot.MaxRecord)
+		run: func(_ context.Context, cfg *settings.Values, args []string) error {
+			change, err := failure.ReadFile(cfg.Within(args[0]), snapshot.MaxRecord)
 			if err != nil {
 				return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", args[0])
 			}
@@ -263,7 +264,7 @@ roots and manifest with what you were told on another way.`,
 			if err != nil {
 				return err
 			}
-			if err := createFile(cfg.within(out), append(data, '\n'), 0o644, "a signature"); err != nil {
+			if err := createFile(cfg.Within(out), append(data, '\n'), 0o644, "a signature"); err != nil {
 				return err
 			}
 			parsed, err := snapshot.DecodeRootChange(change)

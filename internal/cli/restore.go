@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
@@ -54,8 +55,8 @@ and members that hold newer bans show them when the coordinators are back.`,
   fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --request-out restore.json
   fealty backup restore prod.backup --store sqlite:/var/lib/fealty/coordinator/store/fealty.db --share-key alice.key --signature bob.sig
   fealty backup restore --in-place --store postgres://db.example/fealty --sign-with signer.key`,
-		groups: []group{ofRestore}, args: command.AtMostOne("FILE"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.BackupRestore}, args: command.AtMostOne("FILE"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			switch {
 			case in.inPlace && len(args) > 0:
 				return explain.New(explain.BadValue, "name", "--in-place", "value", args[0], "problem", "nothing is read from a backup in place", "want", "no FILE, or no --in-place")
@@ -79,8 +80,8 @@ and members that hold newer bans show them when the coordinators are back.`,
 	return cmd
 }
 
-func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in restoreFlags) error {
-	if cfg.find("store").text == "" {
+func (c *CLI) restoreBackup(ctx context.Context, cfg *settings.Values, file string, in restoreFlags) error {
+	if cfg.Find("store").Text == "" {
 		return command.Missing("--store", "a backup is restored into a store of its own",
 			"--store URL of an empty store")
 	}
@@ -110,7 +111,7 @@ func (c *CLI) restoreBackup(ctx context.Context, cfg *config, file string, in re
 		return err
 	}
 	if in.requestOut != "" && !in.dry { // the clocks of another plan are others
-		if err := createFile(cfg.within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
+		if err := createFile(cfg.Within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
 			return err
 		}
 		c.talk("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
@@ -168,7 +169,7 @@ func restorePlan(ctx context.Context, st store.Store, name, file string, found *
 }
 
 // signRestore adds the signatures that are given to the plan.
-func signRestore(cfg *config, in restoreFlags, m *manifest.Manifest, request history.RestoreRequest, plan *backup.Intent) error {
+func signRestore(cfg *settings.Values, in restoreFlags, m *manifest.Manifest, request history.RestoreRequest, plan *backup.Intent) error {
 	keys, err := readKeys(cfg, in.signWith)
 	if err != nil {
 		return err
@@ -206,9 +207,9 @@ func signRestore(cfg *config, in restoreFlags, m *manifest.Manifest, request his
 }
 
 // restoreInPlace has the cluster of a store go on from what that holds.
-func (c *CLI) restoreInPlace(ctx context.Context, cfg *config, in restoreFlags) error {
+func (c *CLI) restoreInPlace(ctx context.Context, cfg *settings.Values, in restoreFlags) error {
 	switch {
-	case cfg.find("store").text == "":
+	case cfg.Find("store").Text == "":
 		return command.Missing("--store", "a store goes on in place", "--store URL of the store that went back")
 	case len(in.keys) > 0 || in.passphraseFile != "" || in.transactionKey != "":
 		return explain.New(explain.BadValue, "name", "--share-key, --passphrase-file and --transaction-key", "value", "given", "problem", "nothing is read from a backup in place", "want", "none of them with --in-place")
@@ -235,7 +236,7 @@ func (c *CLI) restoreInPlace(ctx context.Context, cfg *config, in restoreFlags) 
 		return err
 	}
 	if in.requestOut != "" && !in.dry {
-		if err := createFile(cfg.within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
+		if err := createFile(cfg.Within(in.requestOut), request.Encode(), 0o644, "a request to sign"); err != nil {
 			return err
 		}
 		c.talk("signers sign %s where their keys are: fealty backup sign %s --key KEY", in.requestOut, in.requestOut)
@@ -380,11 +381,11 @@ it works for this restore alone. The digest that it prints is that of the backup
 check says of the one you mean.`,
 		sample: "  fealty backup sign restore.json --key alice.key --out alice.sig",
 		args:   command.Exactly("REQUEST"),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			if keyFile == "" {
 				return command.Missing("--key", "somebody has to sign", "--key FILE of a signer's key")
 			}
-			raw, err := failure.ReadFile(cfg.within(args[0]), history.MaxRestoreRequestBytes)
+			raw, err := failure.ReadFile(cfg.Within(args[0]), history.MaxRestoreRequestBytes)
 			if err != nil {
 				return explain.Wrap(err, explain.FileMissing, "purpose", "request to sign", "file", args[0])
 			}
@@ -392,7 +393,7 @@ check says of the one you mean.`,
 			if err != nil {
 				return explain.Wrap(err, explain.SignatureFileBad, "file", args[0], "problem", "it is not what fealty backup restore --request-out writes")
 			}
-			key, err := readKey(cfg.within(keyFile))
+			key, err := readKey(cfg.Within(keyFile))
 			if err != nil {
 				return err
 			}
@@ -401,7 +402,7 @@ check says of the one you mean.`,
 				return err
 			}
 			if out != "" {
-				err = createFile(cfg.within(out), f.Encode(), 0o644, "a signature")
+				err = createFile(cfg.Within(out), f.Encode(), 0o644, "a signature")
 			} else {
 				_, err = c.env.Stdout.Write(f.Encode())
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -38,8 +39,8 @@ cluster's secrets in memory; its folder holds the key by which it enrols and its
   fealty coordinator --config /etc/fealty/coordinator.yaml --print-config
   fealty coordinator --store 'postgres://fealty@db.example/fealty?sslmode=verify-full'
   fealty coordinator --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
-		groups: []group{ofCoordinator, process},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Coordinator, settings.Process},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.runCoordinator(ctx, cfg)
 		},
 	})
@@ -60,8 +61,8 @@ stolen, set a manifest that does not admit its key. One that runs after all says
 answers is not forgotten.`,
 		sample: `  fealty coordinator forget coordinator-3 --reason "its machine was scrapped"
   fealty coordinator forget coordinator-3 --dry-run`,
-		groups: []group{client}, args: command.Exactly("NAME"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("NAME"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			return c.asking(cfg, func(s *services) error {
 				if !dry {
 					risk := "coordinator " + args[0] + " is not missed any more: nobody is told that it is down"
@@ -95,18 +96,18 @@ answers is not forgotten.`,
 	return cmd
 }
 
-func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
+func (c *CLI) runCoordinator(ctx context.Context, cfg *settings.Values) (err error) {
 	log := c.logger(cfg)
-	data := cfg.path("data")
-	socket := cfg.find("admin_socket")
-	if socket.text == "" {
-		socket = cfg.find("data")
+	data := cfg.Path("data")
+	socket := cfg.Find("admin_socket")
+	if socket.Text == "" {
+		socket = cfg.Find("data")
 	}
 	if err := mesh.CheckSocketPath(adminSocket(cfg)); err != nil {
-		return explain.Wrap(err, explain.BadSetting, "from", socket.from, "key", socket.key, "problem", strings.TrimPrefix(err.Error(), "mesh: "))
+		return explain.Wrap(err, explain.BadSetting, "from", socket.From, "key", socket.Key, "problem", strings.TrimPrefix(err.Error(), "mesh: "))
 	}
 	var pin identity.KeyID
-	if text := cfg.text("root_pin"); text != "" {
+	if text := cfg.Text("root_pin"); text != "" {
 		if pin, err = identity.ParseKeyID(text); err != nil {
 			panic("cli: root_pin was not checked: " + err.Error())
 		}
@@ -116,7 +117,7 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	listener, err := listenOn(ctx, cfg.text("listen"), "--listen")
+	listener, err := listenOn(ctx, cfg.Text("listen"), "--listen")
 	if err != nil {
 		return err
 	}
@@ -132,20 +133,20 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 	if err != nil {
 		return err
 	}
-	proxies, problem := parseNetworks(cfg.list("proxy"))
+	proxies, problem := settings.ParseNetworks(cfg.List("proxy"))
 	if problem != "" {
 		panic("cli: proxy was not checked: " + problem)
 	}
 	harden(log)
 	co, err := coordinator.New(ctx, coordinator.Config{
 		DataDir: data, Store: st, StoreName: name, Listener: listener,
-		Monitoring: coordinator.Monitoring{Listener: metrics, LivenessStore: cfg.text("liveness_store") == "true"},
-		Advertise:  advertised(cfg.list("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
-		PublishDir: cfg.path("publish_dir"), Peers: cfg.list("peer"), Pin: pin,
-		Timing: coordinator.Timing{MaxHeadAge: cfg.duration("max_head_age"), Lease: lease, Beat: beat,
-			SelfHealAfter: cfg.duration("self_heal_after")},
-		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.number("join_rate")), SourceBurst: cfg.number("join_burst")},
-		Gate:  mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.number("handshake_rate"), HandshakeBurst: cfg.number("handshake_burst")},
+		Monitoring: coordinator.Monitoring{Listener: metrics, LivenessStore: cfg.Text("liveness_store") == "true"},
+		Advertise:  advertised(cfg.List("advertise"), listener.Addr()), AdminSocket: adminSocket(cfg),
+		PublishDir: cfg.Path("publish_dir"), Peers: cfg.List("peer"), Pin: pin,
+		Timing: coordinator.Timing{MaxHeadAge: cfg.Duration("max_head_age"), Lease: lease, Beat: beat,
+			SelfHealAfter: cfg.Duration("self_heal_after")},
+		Rates: coordinator.Rates{PerSource: rate.Limit(cfg.Number("join_rate")), SourceBurst: cfg.Number("join_burst")},
+		Gate:  mesh.GateConfig{Proxies: proxies, HandshakeRate: cfg.Number("handshake_rate"), HandshakeBurst: cfg.Number("handshake_burst")},
 		TLS:   tlsPaths(cfg), Log: log, Machine: coordinator.Machine{Now: c.env.Now}, Release: c.env.Release,
 	})
 	if err != nil {
@@ -167,12 +168,12 @@ func (c *CLI) runCoordinator(ctx context.Context, cfg *config) (err error) {
 const aloneLease = 30 * time.Second
 
 // leaseOf returns lease and beat of a coordinator on this store.
-func leaseOf(cfg *config, name string) (lease, beat time.Duration, err error) {
-	lease, beat = cfg.duration("lease"), cfg.duration("beat")
-	if cfg.find("lease").rank == fromDefault && strings.HasPrefix(name, sqliteScheme) {
+func leaseOf(cfg *settings.Values, name string) (lease, beat time.Duration, err error) {
+	lease, beat = cfg.Duration("lease"), cfg.Duration("beat")
+	if cfg.Find("lease").Rank == settings.FromDefault && strings.HasPrefix(name, settings.SqliteScheme) {
 		lease = aloneLease
 	}
-	if cfg.find("beat").rank == fromDefault {
+	if cfg.Find("beat").Rank == settings.FromDefault {
 		beat = lease / 4
 	}
 	if beat > lease/3 {
@@ -195,11 +196,11 @@ func harden(log *slog.Logger) {
 }
 
 // adminSocket is where the coordinator serves its local API.
-func adminSocket(cfg *config) string {
-	if path := cfg.path("admin_socket"); path != "" {
+func adminSocket(cfg *settings.Values) string {
+	if path := cfg.Path("admin_socket"); path != "" {
 		return path
 	}
-	return filepath.Join(cfg.path("data"), "admin.sock")
+	return filepath.Join(cfg.Path("data"), "admin.sock")
 }
 
 // stopped returns nil for a process that was told to end and did.
@@ -218,11 +219,11 @@ func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	return l, nil
 }
 
-func (c *CLI) listenMetrics(ctx context.Context, cfg *config) (net.Listener, error) {
-	if cfg.text("metrics") == "" {
+func (c *CLI) listenMetrics(ctx context.Context, cfg *settings.Values) (net.Listener, error) {
+	if cfg.Text("metrics") == "" {
 		return nil, nil
 	}
-	return listenOn(ctx, cfg.text("metrics"), "--metrics")
+	return listenOn(ctx, cfg.Text("metrics"), "--metrics")
 }
 
 // advertised returns the addresses to tell others. A listener on every address of
@@ -240,12 +241,12 @@ func advertised(named []string, l net.Addr) []string {
 }
 
 // logger returns the log of a process.
-func (c *CLI) logger(cfg *config) *slog.Logger {
+func (c *CLI) logger(cfg *settings.Values) *slog.Logger {
 	var level slog.Level
-	if err := level.UnmarshalText([]byte(cfg.text("log_level"))); err != nil {
+	if err := level.UnmarshalText([]byte(cfg.Text("log_level"))); err != nil {
 		panic("cli: log_level was not checked: " + err.Error())
 	}
-	return slog.New(c.logHandler(c.env.Stderr, cfg.text("log_format"), level))
+	return slog.New(c.logHandler(c.env.Stderr, cfg.Text("log_format"), level))
 }
 
 func (c *CLI) logHandler(w io.Writer, format string, level slog.Level) slog.Handler {
@@ -268,17 +269,17 @@ coordinator can be reached. With a certificate of your own PKI it comes back wit
 it was away.`,
 		sample: `  fealty agent --data /var/lib/fealty/agent
   fealty agent --data /var/lib/fealty/agent --tls-cert tls.crt --tls-key tls.key --tls-ca ca.crt`,
-		groups: []group{ofAgent, certified, running, process},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
-			return c.runAgent(ctx, cfg.path("data"), cfg)
+		groups: []settings.Group{settings.Agent, settings.Certified, settings.Running, settings.Process},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
+			return c.runAgent(ctx, cfg.Path("data"), cfg)
 		},
 	})
 }
 
 // consumersOf reads who may use the socket for local services.
-func consumersOf(cfg *config) ([]agent.Consumer, error) {
+func consumersOf(cfg *settings.Values) ([]agent.Consumer, error) {
 	var out []agent.Consumer
-	for _, text := range cfg.list("consumers") {
+	for _, text := range cfg.List("consumers") {
 		c, err := agent.ParseConsumer(text)
 		if err != nil {
 			return nil, explain.Wrap(err, explain.BadValue, "name", "consumers", "value", text, "problem", err.Error())
@@ -289,7 +290,7 @@ func consumersOf(cfg *config) ([]agent.Consumer, error) {
 }
 
 // runAgent runs the agent in dir, for fealty agent and for join --run.
-func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
+func (c *CLI) runAgent(ctx context.Context, dir string, cfg *settings.Values) error {
 	mirrors, open, err := c.mirrors(cfg)
 	if err != nil {
 		return err
@@ -306,7 +307,7 @@ func (c *CLI) runAgent(ctx context.Context, dir string, cfg *config) error {
 		return err
 	}
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir: dir, ConfigSocket: cfg.path("config_socket"), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, MirrorEvery: cfg.duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
+		DataDir: dir, ConfigSocket: cfg.Path("config_socket"), Consumers: consumers, Mirrors: mirrors, OpenMirror: open, MirrorEvery: cfg.Duration("snapshot_source_every"), Metrics: metrics, TLS: tlsPaths(cfg), OnChange: strings.Fields(cfg.Text("on_change")), Release: c.env.Release, Now: c.env.Now, Log: c.logger(cfg),
 	})
 	if err != nil {
 		return err

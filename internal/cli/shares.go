@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -32,8 +33,8 @@ check them without the seed. fealty recover does before it sends one.
 
 The same files come out of fealty manifest set and fealty manifest reshare with --shares-out.`,
 		sample: "  fealty manifest shares --out shares",
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.asking(cfg, func(s *services) error {
 				resp, err := s.manifest.GetSeedShares(ctx, &fealtyv1.GetSeedSharesRequest{})
 				if err != nil {
@@ -82,12 +83,12 @@ func shareFile(dir, owner string) string { return filepath.Join(dir, owner+".sha
 
 // readySharesDir makes the folder for the shares of m's people, and refuses one
 // that holds a file of theirs: what is found out before a set undoes nothing.
-func readySharesDir(cfg *config, dir string, m *manifest.Manifest, dry bool) error {
+func readySharesDir(cfg *settings.Values, dir string, m *manifest.Manifest, dry bool) error {
 	people := m.Seed.People()
 	if len(people) == 0 {
 		return explain.New(explain.BadValue, "name", "--shares-out", "value", dir, "problem", "no owner of the seed in this manifest is a person with a share", "want", "the set without it")
 	}
-	dir = cfg.within(dir)
+	dir = cfg.Within(dir)
 	if !dry {
 		if err := makeSharesDir(dir); err != nil {
 			return err
@@ -109,8 +110,8 @@ func makeSharesDir(dir string) error {
 }
 
 // writeShares writes one file for each owner.
-func (c *CLI) writeShares(cfg *config, dir string, shares []*fealtyv1.SeedShare) error {
-	dir = cfg.within(dir)
+func (c *CLI) writeShares(cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
+	dir = cfg.Within(dir)
 	if err := makeSharesDir(dir); err != nil {
 		return err
 	}
@@ -128,7 +129,7 @@ func (c *CLI) writeShares(cfg *config, dir string, shares []*fealtyv1.SeedShare)
 }
 
 // tellOfShares says where the shares are that a set made, or writes them.
-func (c *CLI) tellOfShares(cfg *config, dir string, shares []*fealtyv1.SeedShare) error {
+func (c *CLI) tellOfShares(cfg *settings.Values, dir string, shares []*fealtyv1.SeedShare) error {
 	switch {
 	case len(shares) == 0:
 		return nil

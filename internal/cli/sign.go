@@ -10,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -25,7 +26,7 @@ works once, for this change alone. fealty manifest diff shows what the change do
 		sample: `  fealty manifest sign manifest.yaml --current HASH --key alice.key --out alice.sig
   fealty manifest sign manifest.yaml --current HASH --key alice.key --kind reshare > alice.sig`,
 		args: command.Exactly("FILE"),
-		run: func(_ context.Context, cfg *config, args []string) error {
+		run: func(_ context.Context, cfg *settings.Values, args []string) error {
 			return c.signManifest(cfg, args[0], current, key, history.Kind(kind), out)
 		},
 	})
@@ -37,7 +38,7 @@ works once, for this change alone. fealty manifest diff shows what the change do
 	return cmd
 }
 
-func (c *CLI) signManifest(cfg *config, file, current, keyFile string, kind history.Kind, out string) error {
+func (c *CLI) signManifest(cfg *settings.Values, file, current, keyFile string, kind history.Kind, out string) error {
 	switch {
 	case current == "":
 		return command.Missing("--current", "a signature is for one head",
@@ -60,7 +61,7 @@ func (c *CLI) signManifest(cfg *config, file, current, keyFile string, kind hist
 	if err != nil {
 		return err
 	}
-	key, err := readKey(cfg.within(keyFile))
+	key, err := readKey(cfg.Within(keyFile))
 	if err != nil {
 		return err
 	}
@@ -69,7 +70,7 @@ func (c *CLI) signManifest(cfg *config, file, current, keyFile string, kind hist
 		return err
 	}
 	if out != "" {
-		if err := createFile(cfg.within(out), f.Encode(), 0o644, "a signature"); err != nil {
+		if err := createFile(cfg.Within(out), f.Encode(), 0o644, "a signature"); err != nil {
 			return err
 		}
 	} else if _, err := c.env.Stdout.Write(f.Encode()); err != nil {
@@ -90,10 +91,10 @@ type signatureFile struct {
 	history.SignatureFile
 }
 
-func readSignatures(cfg *config, files []string) ([]signatureFile, error) {
+func readSignatures(cfg *settings.Values, files []string) ([]signatureFile, error) {
 	var out []signatureFile
 	for _, name := range files {
-		data, err := failure.ReadFile(cfg.within(name), history.MaxSignatureFileBytes)
+		data, err := failure.ReadFile(cfg.Within(name), history.MaxSignatureFileBytes)
 		if err != nil {
 			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "signature", "file", name)
 		}

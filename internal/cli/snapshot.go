@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
@@ -53,7 +54,7 @@ type reading struct {
 func (r *reading) header() *snapshot.Header { return &r.claims.Header }
 
 // readSnapshot reads the snapshot that name names.
-func (c *CLI) readSnapshot(ctx context.Context, cfg *config, name string) (*reading, error) {
+func (c *CLI) readSnapshot(ctx context.Context, cfg *settings.Values, name string) (*reading, error) {
 	raw, err := c.snapshotBytes(ctx, cfg, name)
 	if err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func (c *CLI) readSnapshot(ctx context.Context, cfg *config, name string) (*read
 	return readingOf(name, raw)
 }
 
-func (c *CLI) snapshotBytes(ctx context.Context, cfg *config, name string) ([]byte, error) {
+func (c *CLI) snapshotBytes(ctx context.Context, cfg *settings.Values, name string) ([]byte, error) {
 	if rest, ok := strings.CutPrefix(name, "member:"); ok {
 		member, scope, _ := strings.Cut(rest, ":")
 		return c.memberSnapshot(ctx, cfg, member, scope)
@@ -70,7 +71,7 @@ func (c *CLI) snapshotBytes(ctx context.Context, cfg *config, name string) ([]by
 		if err := checkScope(scope); err != nil {
 			return nil, err
 		}
-		dir := cfg.path("data")
+		dir := cfg.Path("data")
 		raw, err := agent.ReadActive(durable.OS(), dir, snapshot.Scope(scope))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, explain.Wrap(err, explain.SnapshotNone, "scope", scope, "place", dir, "cause", "the node has none in use, or the folder is not a node's")
@@ -84,13 +85,13 @@ func (c *CLI) snapshotBytes(ctx context.Context, cfg *config, name string) ([]by
 }
 
 // readBounded reads a regular file, or standard input, of at most limit bytes.
-func (c *CLI) readBounded(cfg *config, name, purpose string, limit int64) ([]byte, error) {
+func (c *CLI) readBounded(cfg *settings.Values, name, purpose string, limit int64) ([]byte, error) {
 	var raw []byte
 	var err error
 	if name == "-" {
 		raw, err = readAll(c.env.Stdin, limit)
 	} else {
-		raw, err = durable.OS().ReadFile(cfg.within(name), limit)
+		raw, err = durable.OS().ReadFile(cfg.Within(name), limit)
 	}
 	if err != nil {
 		return nil, explain.Wrap(err, explain.FileMissing, "purpose", purpose, "file", name, "cause", plainly(err, limit))
@@ -166,8 +167,8 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 		sample: `  fealty snapshot get trust_bundle --data /var/lib/fealty/agent --out trust_bundle.snap
   fealty snapshot get node_runtime --member data/db-1 -o json
   fealty snapshot get node_runtime --data /var/lib/fealty/agent --from https://mirror.example/fealty`,
-		groups: []group{ofSnapshot, ofGet, client}, args: command.Exactly("SCOPE"), words: scopeNames(),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Snapshot, settings.SnapshotGet, settings.Client}, args: command.Exactly("SCOPE"), words: scopeNames(),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if err := checkScope(args[0]); err != nil {
 				return err
 			}
@@ -194,7 +195,7 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 				return err
 			}
 			if out != "" {
-				if err := createFile(cfg.within(out), r.raw, 0o600, "the snapshot"); err != nil {
+				if err := createFile(cfg.Within(out), r.raw, 0o600, "the snapshot"); err != nil {
 					return err
 				}
 			}
@@ -210,7 +211,7 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 }
 
 // memberSnapshot asks a coordinator for what is in force for a member.
-func (c *CLI) memberSnapshot(ctx context.Context, cfg *config, member, scope string) (raw []byte, err error) {
+func (c *CLI) memberSnapshot(ctx context.Context, cfg *settings.Values, member, scope string) (raw []byte, err error) {
 	if err := checkScope(scope); err != nil {
 		return nil, err
 	}
@@ -231,8 +232,8 @@ func (c *CLI) memberSnapshot(ctx context.Context, cfg *config, member, scope str
 const mirrorTime = 2 * time.Minute
 
 // mirrorSnapshot reads from a mirror what it has for the node of --data.
-func (c *CLI) mirrorSnapshot(ctx context.Context, cfg *config, place string, scope snapshot.Scope) ([]byte, error) {
-	if problem := checkMirror(place); problem != "" {
+func (c *CLI) mirrorSnapshot(ctx context.Context, cfg *settings.Values, place string, scope snapshot.Scope) ([]byte, error) {
+	if problem := settings.CheckMirror(place); problem != "" {
 		return nil, explain.New(explain.BadValue, "name", "--from", "value", command.ShownArg(place), "problem", problem, "want", "https://HOST/PATH or a folder")
 	}
 	ca, err := c.mirrorCA(cfg)
@@ -243,7 +244,7 @@ func (c *CLI) mirrorSnapshot(ctx context.Context, cfg *config, place string, sco
 	if err != nil {
 		return nil, err
 	}
-	o, err := agent.ReadOutlook(durable.OS(), cfg.path("data"), c.env.Now())
+	o, err := agent.ReadOutlook(durable.OS(), cfg.Path("data"), c.env.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -296,8 +297,8 @@ verified: anybody can write a file that says all of this. See fealty snapshot ve
 ` + ofSources,
 		sample: `  fealty snapshot inspect route_policy.snap
   fealty snapshot inspect agent:trust_bundle --data /var/lib/fealty/agent`,
-		groups: []group{ofSnapshot, client}, args: command.Exactly("SNAPSHOT"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Snapshot, settings.Client}, args: command.Exactly("SNAPSHOT"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			r, err := c.readSnapshot(ctx, cfg, args[0])
 			if err != nil {
 				return err
@@ -497,8 +498,8 @@ that it accepted nothing newer.
 ` + ofSources,
 		sample: `  fealty snapshot verify route_policy.snap --data /var/lib/fealty/agent
   fealty snapshot verify route_policy.snap --trust trust_bundle.snap --root PIN --root-statement root`,
-		groups: []group{ofSnapshot, client}, args: command.Exactly("SNAPSHOT"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Snapshot, settings.Client}, args: command.Exactly("SNAPSHOT"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			r, err := c.readSnapshot(ctx, cfg, args[0])
 			if err != nil {
 				return err
@@ -523,8 +524,8 @@ that it accepted nothing newer.
 }
 
 // nodeAnchor is the node of --data.
-func (c *CLI) nodeAnchor(cfg *config) (*anchor, error) {
-	dir := cfg.path("data")
+func (c *CLI) nodeAnchor(cfg *settings.Values) (*anchor, error) {
+	dir := cfg.Path("data")
 	o, err := agent.ReadOutlook(durable.OS(), dir, c.env.Now())
 	if err != nil {
 		return nil, err
@@ -537,7 +538,7 @@ func (c *CLI) nodeAnchor(cfg *config) (*anchor, error) {
 }
 
 // keyAnchor is what the keys that were given say, for the node that r says it is for.
-func (c *CLI) keyAnchor(cfg *config, r *reading, trust, configRoot, root, statement string) (*anchor, error) {
+func (c *CLI) keyAnchor(cfg *settings.Values, r *reading, trust, configRoot, root, statement string) (*anchor, error) {
 	switch {
 	case configRoot == "" && root == "":
 		return nil, command.Missing("--config-root", "a trust bundle shows nothing by itself: it has to be said whose it is", "--config-root KEY, or --root PIN with --root-statement FILE")
@@ -602,7 +603,7 @@ func (c *CLI) keyAnchor(cfg *config, r *reading, trust, configRoot, root, statem
 }
 
 // rootKey returns the config root key that was given, or that the pinned root names.
-func (c *CLI) rootKey(cfg *config, bundle *reading, configRoot, root, statement string) (ed25519.PublicKey, error) {
+func (c *CLI) rootKey(cfg *settings.Values, bundle *reading, configRoot, root, statement string) (ed25519.PublicKey, error) {
 	if configRoot != "" {
 		key, err := hex.DecodeString(configRoot)
 		if err != nil || len(key) != ed25519.PublicKeySize {
@@ -781,8 +782,8 @@ added, changed or removed. Nothing is verified. With -o json the values of the s
 The exit status is 0 whether or not they differ. With --exit-code it is 1 if their contents do.`,
 		sample: `  fealty snapshot diff before.snap after.snap
   fealty snapshot diff saved.snap agent:route_policy --exit-code`,
-		groups: []group{ofSnapshot, client}, args: command.Exactly("OLD", "NEW"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Snapshot, settings.Client}, args: command.Exactly("OLD", "NEW"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			if args[0] == "-" && args[1] == "-" {
 				return explain.New(explain.BadValue, "name", "NEW", "value", "-", "problem", "standard input can be read once", "want", "a file for one of them")
 			}

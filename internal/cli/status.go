@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -38,8 +39,8 @@ attention, and 10 if the cluster, or this machine's identity, is of no use.`,
 		sample: `  fealty status --watch
   fealty status --data /var/lib/fealty/agent
   fealty status -o json`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			look, end, err := c.look(cfg, data)
 			if err != nil {
 				return err
@@ -68,9 +69,9 @@ attention, and 10 if the cluster, or this machine's identity, is of no use.`,
 type glance func(ctx context.Context) (result, explain.Exit, error)
 
 // look returns how to look at what status is to show.
-func (c *CLI) look(cfg *config, data string) (glance, func(), error) {
+func (c *CLI) look(cfg *settings.Values, data string) (glance, func(), error) {
 	if data != "" {
-		l, err := dialSocket(agentSocket(cfg.within(data)), cfg.duration("timeout"))
+		l, err := dialSocket(agentSocket(cfg.Within(data)), cfg.Duration("timeout"))
 		if err != nil {
 			return nil, nil, err
 		}

@@ -14,77 +14,35 @@ import (
 
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 )
 
-const (
-	sqliteScheme = "sqlite:"
-	etcdScheme   = "etcd:"
-)
-
-// checkStore says what is wrong with the address of a store, or "".
-func checkStore(text string) string {
-	if path, ok := strings.CutPrefix(text, sqliteScheme); ok {
-		if path == "" {
-			return "it names no file"
-		}
-		return ""
-	}
-	if strings.HasPrefix(text, etcdScheme) {
-		if e, ok := errors.AsType[*etcd.AddressError](etcd.CheckURL(text)); ok {
-			return "the URL " + e.Problem
-		}
-		return ""
-	}
-	scheme, _, _ := strings.Cut(text, ":")
-	if scheme != "postgres" && scheme != "postgresql" {
-		if strings.Contains(text, "dbname=") || strings.Contains(text, "host=") {
-			return "a database is named by a URL here, not by keywords"
-		}
-		return "this release knows the stores sqlite, postgres and etcd"
-	}
-	if e, ok := errors.AsType[*postgres.AddressError](postgres.CheckURL(text)); ok {
-		return "the URL " + e.Problem
-	}
-	return ""
-}
-
-// shownStore is the address of a store without passwords.
-func shownStore(text string) string {
-	if strings.HasPrefix(text, sqliteScheme) || !strings.ContainsAny(text, ":=@") {
-		return text
-	}
-	if strings.HasPrefix(text, etcdScheme) && etcd.CheckURL(text) == nil {
-		return text // no password stands in one
-	}
-	return postgres.HidePassword(text)
-}
-
 // openStore opens the store that is configured, and returns its name for people.
-func (c *CLI) openStore(ctx context.Context, cfg *config, log *slog.Logger) (store.Store, string, error) {
-	v := cfg.find("store")
-	if v.text == "" {
-		v.text = sqliteScheme + filepath.Join(cfg.path("data"), "store", "fealty.db")
+func (c *CLI) openStore(ctx context.Context, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
+	v := cfg.Find("store")
+	if v.Text == "" {
+		v.Text = settings.SqliteScheme + filepath.Join(cfg.Path("data"), "store", "fealty.db")
 	}
 	return c.openStoreAt(ctx, cfg, v, log, 0)
 }
 
 // openStoreThere is openStore if there is a store, and makes none: where there is
 // none it returns nil, and the name that it will have.
-func (c *CLI) openStoreThere(ctx context.Context, cfg *config, log *slog.Logger) (store.Store, string, error) {
-	v := cfg.find("store")
-	if text, ok := strings.CutPrefix(v.text, sqliteScheme); ok {
-		file := cfg.within(text)
+func (c *CLI) openStoreThere(ctx context.Context, cfg *settings.Values, log *slog.Logger) (store.Store, string, error) {
+	v := cfg.Find("store")
+	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
+		file := cfg.Within(text)
 		switch info, err := os.Stat(file); {
 		case errors.Is(err, fs.ErrNotExist), err == nil && info.Mode().IsRegular() && info.Size() == 0:
-			return nil, sqliteScheme + file, nil
+			return nil, settings.SqliteScheme + file, nil
 		}
 		return c.openStore(ctx, cfg, log) // which says what is wrong with it
 	}
-	r, err := c.inspectServer(ctx, v.text, 0)
+	r, err := c.inspectServer(ctx, v.Text, 0)
 	if err != nil {
 		return nil, "", storeError(v, err)
 	}
@@ -96,27 +54,27 @@ func (c *CLI) openStoreThere(ctx context.Context, cfg *config, log *slog.Logger)
 
 // openStoreAt opens the store at v. It keeps the changes of about retain commits; 0
 // means the engine's default.
-func (c *CLI) openStoreAt(ctx context.Context, cfg *config, v value, log *slog.Logger, retain int) (store.Store, string, error) {
-	if text, ok := strings.CutPrefix(v.text, sqliteScheme); ok {
-		file := cfg.within(text)
+func (c *CLI) openStoreAt(ctx context.Context, cfg *settings.Values, v settings.Value, log *slog.Logger, retain int) (store.Store, string, error) {
+	if text, ok := strings.CutPrefix(v.Text, settings.SqliteScheme); ok {
+		file := cfg.Within(text)
 		st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log, RetainCommits: retain})
 		if err != nil {
-			v.text = sqliteScheme + file
+			v.Text = settings.SqliteScheme + file
 			return nil, "", storeError(v, err)
 		}
-		return st, sqliteScheme + file, nil
+		return st, settings.SqliteScheme + file, nil
 	}
-	if strings.HasPrefix(v.text, etcdScheme) {
-		st, err := etcd.Open(ctx, v.text, etcd.Options{Log: log, RetainCommits: retain, Password: c.getenv(etcd.PasswordVariable)})
+	if strings.HasPrefix(v.Text, settings.EtcdScheme) {
+		st, err := etcd.Open(ctx, v.Text, etcd.Options{Log: log, RetainCommits: retain, Password: c.getenv(etcd.PasswordVariable)})
 		if err != nil {
 			return nil, "", storeError(v, err)
 		}
 		return st, st.Name(), nil
 	}
-	if v.rank == fromFlag && postgres.HasPassword(v.text) {
+	if v.Rank == settings.FromFlag && postgres.HasPassword(v.Text) {
 		c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
 	}
-	st, err := postgres.Open(ctx, v.text, postgres.Options{Log: log, RetainCommits: retain})
+	st, err := postgres.Open(ctx, v.Text, postgres.Options{Log: log, RetainCommits: retain})
 	if err != nil {
 		return nil, "", storeError(v, err)
 	}
@@ -124,7 +82,7 @@ func (c *CLI) openStoreAt(ctx context.Context, cfg *config, v value, log *slog.L
 }
 
 // storeError words why the store at v was not opened.
-func storeError(v value, err error) error {
+func storeError(v settings.Value, err error) error {
 	if e := failure.Translate(err); e != nil {
 		return e
 	}
@@ -147,11 +105,11 @@ func storeError(v value, err error) error {
 		if e := folderOfStore(v, err); e != nil {
 			return e
 		}
-		from := v.from
-		if v.rank == fromDefault {
-			from = v.text
+		from := v.From
+		if v.Rank == settings.FromDefault {
+			from = v.Text
 		}
-		return explain.Wrap(err, explain.BadSetting, "from", from, "key", v.key, "problem", problem)
+		return explain.Wrap(err, explain.BadSetting, "from", from, "key", v.Key, "problem", problem)
 	}
 	if e, ok := errors.AsType[*postgres.ServerError](err); ok {
 		return explain.Wrap(err, explain.StoreUnsuitable, "store", name, "problem", "the server "+e.Problem, "do", e.Do)
@@ -171,13 +129,13 @@ func storeError(v value, err error) error {
 
 // folderOfStore words that the folder of an SQLite file cannot be written; nil if that
 // is not what err says.
-func folderOfStore(v value, err error) error {
+func folderOfStore(v settings.Value, err error) error {
 	p, ok := errors.AsType[*fs.PathError](err)
 	if !ok || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
 		return nil
 	}
-	dir, flag := filepath.Dir(strings.TrimPrefix(v.text, sqliteScheme)), "--store"
-	if v.rank == fromDefault {
+	dir, flag := filepath.Dir(strings.TrimPrefix(v.Text, settings.SqliteScheme)), "--store"
+	if v.Rank == settings.FromDefault {
 		dir, flag = filepath.Dir(dir), "--data"
 	}
 	return explain.Wrap(err, explain.FolderUnusable, "dir", dir, "cause", p.Path+": "+p.Err.Error(), "flag", flag)

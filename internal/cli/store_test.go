@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/etcd/etcdtest"
 	"github.com/fealty-io/fealty/internal/store/postgres"
@@ -243,7 +244,7 @@ func TestNewerSchema(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "fealty.db")
 	c := New(Env{Stdout: io.Discard, Stderr: io.Discard, Now: time.Now})
-	st, _, err := c.openStoreAt(ctx, nil, value{text: sqliteScheme + file}, slog.New(slog.DiscardHandler), 0)
+	st, _, err := c.openStoreAt(ctx, nil, settings.Value{Text: settings.SqliteScheme + file}, slog.New(slog.DiscardHandler), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +268,7 @@ func TestNewerSchema(t *testing.T) {
 		&etcd.OpenError{Name: "etcd://c1/x", Err: &etcd.SchemaError{Store: "etcd://c1/x", Found: 9, Known: 1}},
 		&postgres.OpenError{Name: "postgres://c1/x", Err: &postgres.SchemaError{Database: "postgres://c1/x", Found: "9", Known: "1"}},
 	} {
-		if got := storeError(value{}, err); explain.CodeOf(got) != string(explain.StoreNewerSchema) || explain.Of(got).Fields["found"] != "9" {
+		if got := storeError(settings.Value{}, err); explain.CodeOf(got) != string(explain.StoreNewerSchema) || explain.Of(got).Fields["found"] != "9" {
 			t.Errorf("%T: %v", err, got)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 )
@@ -35,8 +36,8 @@ where it ever is. Who loses it makes another.`,
 		sample: `  fealty token create --entry nodes
   fealty token create --entry nodes --name node-c --ttl 10m
   fealty token create --entry nodes | fealty join -`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			if entry == "" {
 				return command.Missing("--entry", "the token admits under an entry of the manifest",
 					"--entry NAME; fealty manifest get shows them")
@@ -72,7 +73,7 @@ where it ever is. Who loses it makes another.`,
 	})
 	f := cmd.Flags()
 	f.StringVar(&entry, "entry", "", "the entry of the manifest that admits")
-	completeFlag(cmd, "entry", c.completion(c.entryNames, client))
+	completeFlag(cmd, "entry", c.completion(c.entryNames, settings.Client))
 	f.StringVar(&name, "name", "", "the name of the one member that it admits; without it the seed makes one up")
 	f.StringSliceVar(&orgs, "organization", nil, "narrow the entry to these organizations")
 	f.StringSliceVar(&labels, "label", nil, "a label of those that it admits, KEY=VALUE; it decides nothing")
@@ -111,8 +112,8 @@ func guessEntry(ctx context.Context, s *services, err error, entry string) error
 func (c *CLI) tokenList() *cobra.Command {
 	return c.command(spec{
 		use: "list", short: "list the tokens that are kept",
-		groups: []group{client}, names: true,
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client}, names: true,
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.asking(cfg, func(s *services) error {
 				resp, err := s.tokens.ListTokens(ctx, &fealtyv1.ListTokensRequest{})
 				if err != nil {
@@ -184,8 +185,8 @@ func tokenArg(arg string) (string, error) {
 func (c *CLI) tokenShow() *cobra.Command {
 	return c.command(spec{
 		use: "show ID", short: "show a token and whom it admitted",
-		groups: []group{client}, args: command.Exactly("ID"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("ID"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			id, err := tokenArg(args[0])
 			if err != nil {
 				return err
@@ -206,8 +207,8 @@ func (c *CLI) tokenRevoke() *cobra.Command {
 	var dry bool
 	cmd := c.command(spec{
 		use: "revoke ID", short: "end a token; whom it admitted stays",
-		groups: []group{client}, args: command.Exactly("ID"),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("ID"),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			id, err := tokenArg(args[0])
 			if err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/settings"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -77,10 +78,10 @@ func TestTopics(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range settings() {
-		r := run(t, "explain", "config."+s.key).want(t, 0)
-		if !strings.Contains(r.stdout, s.env()) {
-			t.Errorf("config.%s:\n%s", s.key, r.stdout)
+	for _, s := range settings.All() {
+		r := run(t, "explain", "config."+s.Key).want(t, 0)
+		if !strings.Contains(r.stdout, s.Env()) {
+			t.Errorf("config.%s:\n%s", s.Key, r.stdout)
 		}
 	}
 }

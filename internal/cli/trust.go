@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
@@ -30,8 +31,8 @@ func (c *CLI) trustShow() *cobra.Command {
 		long: `Show the trust bundle in force: roots, mesh CA keys, config signing keys, and what is revoked. Of a rotation that
 runs it says which members still need the old key. Who holds the bundle is what members report to the coordinator
 that is asked.`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.asking(cfg, func(s *services) error {
 				resp, err := s.trust.GetTrust(ctx, &fealtyv1.GetTrustRequest{})
 				if err != nil {
@@ -175,8 +176,8 @@ same manifest. Members renew by themselves, and certificates under the old key a
 		sample: `  fealty trust rotate
   fealty trust rotate --mesh --wait
   fealty trust rotate --compromised 3f0c8a52b1d94e77 --reason "a backup was stolen"`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			switch {
 			case mesh && stolen != "":
 				return conflictingFlags("--mesh", "given together with --compromised", "one of them: they replace different keys")
@@ -234,7 +235,7 @@ same manifest. Members renew by themselves, and certificates under the old key a
 }
 
 // rotateMesh replaces the mesh CA key.
-func (c *CLI) rotateMesh(ctx context.Context, cfg *config, reason string, dry bool, wait waiting) error {
+func (c *CLI) rotateMesh(ctx context.Context, cfg *settings.Values, reason string, dry bool, wait waiting) error {
 	return c.asking(cfg, func(s *services) error {
 		resp, err := s.trust.RotateMeshKey(ctx, &fealtyv1.RotateMeshKeyRequest{Reason: reason, DryRun: dry})
 		if err != nil {
@@ -305,8 +306,8 @@ revoked for good; what is to come back comes back under another name.
   coordinator  an address to refresh at, HOST:PORT
   permission   an action of degraded mode, such as use_storage_endpoints`,
 		sample: `  fealty trust revoke service billing --reason "it leaked"`,
-		groups: []group{client}, args: command.Exactly("KIND", "NAME"), words: revokedKinds(),
-		run: func(ctx context.Context, cfg *config, args []string) error {
+		groups: []settings.Group{settings.Client}, args: command.Exactly("KIND", "NAME"), words: revokedKinds(),
+		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			kind, name := args[0], args[1]
 			if err := checkRevokedKind(kind); err != nil {
 				return err

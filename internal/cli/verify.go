@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
@@ -58,8 +59,8 @@ The newest head that was seen of a cluster is kept in a mark. A history that wen
 refused by that, and so is another root.`,
 		sample: `  fealty verify --manifest expected.yaml --coordinator c1.example:7443 --out anchors
   fealty verify --manifest expected.yaml --coordinator c1.example:7443 --pin 7e7fbb2a… -o json`,
-		groups: []group{client},
-		run: func(ctx context.Context, cfg *config, _ []string) error {
+		groups: []settings.Group{settings.Client},
+		run: func(ctx context.Context, cfg *settings.Values, _ []string) error {
 			return c.verify(ctx, cfg, in)
 		},
 	})
@@ -73,7 +74,7 @@ refused by that, and so is another root.`,
 	return cmd
 }
 
-func (c *CLI) verify(ctx context.Context, cfg *config, in verifyFlags) error {
+func (c *CLI) verify(ctx context.Context, cfg *settings.Values, in verifyFlags) error {
 	if in.manifest == "" {
 		return command.Missing("--manifest", "a cluster is verified against what its owners agreed on",
 			"--manifest FILE, as it was reviewed and not as the cluster shows it")
@@ -111,7 +112,7 @@ func (c *CLI) verify(ctx context.Context, cfg *config, in verifyFlags) error {
 			return err
 		}
 	}
-	out := cfg.within(in.out)
+	out := cfg.Within(in.out)
 	switch {
 	case in.dry:
 		c.planned("the mark of " + m.Cluster + " and the trust anchors would be written")
@@ -135,14 +136,14 @@ func (c *CLI) verify(ctx context.Context, cfg *config, in verifyFlags) error {
 
 // verifyAny verifies the first coordinator that is reached and ready. One that proved
 // itself and is refused ends the search: another one's word does not mend that.
-func (c *CLI) verifyAny(ctx context.Context, cfg *config, want recovery.Expected, addrs []string) (*recovery.Cluster, string, error) {
+func (c *CLI) verifyAny(ctx context.Context, cfg *settings.Values, want recovery.Expected, addrs []string) (*recovery.Cluster, string, error) {
 	var first error
 	for _, addr := range addrs {
 		found, err := c.verifyAt(ctx, cfg, want, addr)
 		if err == nil {
 			return found, addr, nil
 		}
-		err = failure.OverNetwork(err, addr, "Verify", false, false, cfg.text("timeout"))
+		err = failure.OverNetwork(err, addr, "Verify", false, false, cfg.Text("timeout"))
 		if first == nil || errors.Is(explain.Of(first), explain.Unreachable) {
 			first = err
 		}
@@ -154,13 +155,13 @@ func (c *CLI) verifyAny(ctx context.Context, cfg *config, want recovery.Expected
 	return nil, "", first
 }
 
-func (c *CLI) verifyAt(ctx context.Context, cfg *config, want recovery.Expected, addr string) (*recovery.Cluster, error) {
+func (c *CLI) verifyAt(ctx context.Context, cfg *settings.Values, want recovery.Expected, addr string) (*recovery.Cluster, error) {
 	conn, err := mesh.DialPinned(addr, credential.Unproven(), mesh.Options{Now: c.env.Now})
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator", "value", addr, "problem", err.Error())
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(ctx, cfg.duration("timeout"))
+	ctx, cancel := context.WithTimeout(ctx, cfg.Duration("timeout"))
 	defer cancel()
 	now := time.Now
 	if c.env.Now != nil {

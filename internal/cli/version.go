@@ -8,13 +8,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 )
 
 func (c *CLI) versionCommand() *cobra.Command {
 	return c.command(spec{
 		use: "version", short: "print the release of this program",
-		run: func(context.Context, *config, []string) error {
+		run: func(context.Context, *settings.Values, []string) error {
 			revision, changed := "", false
 			if info, ok := debug.ReadBuildInfo(); ok {
 				for _, s := range info.Settings {

@@ -10,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/settings"
 )
 
 // defaultWait is --wait without a duration.
@@ -28,7 +29,7 @@ func (w *waiting) String() string {
 func (w *waiting) Type() string { return "duration" }
 
 func (w *waiting) Set(text string) error {
-	d, err := parseDuration(text)
+	d, err := settings.ParseDuration(text)
 	if err == nil && d <= 0 {
 		err = errors.New("it is not above 0")
 	}

@@ -51,7 +51,8 @@ func TestOverNetwork(t *testing.T) {
 		{"gone question", gone, true, false, explain.Unreachable},
 		{"no handshake", shaken, false, true, explain.PeerUntrusted},
 		{"no endpoint", unreached, false, true, explain.Unreachable},
-		{"a failed handshake after it was sent", fmt.Errorf("%w: %w", gone, shaken), true, true, explain.OutcomeUnknown},
+		{"a failed handshake after it was sent", fmt.Errorf("%w: %w", gone, shaken), true, true,
+			explain.OutcomeUnknown},
 		{"an answer", told, true, true, explain.Denied},
 		{"an answer without a code", status.Error(codes.NotFound, "x"), true, true, explain.NotFound},
 	} {

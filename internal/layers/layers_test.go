@@ -176,17 +176,20 @@ var levels = []struct {
 	{"internal/shardrun", 14, "a shard as a process"},
 	{"internal/beside", 14, "what an agent keeps, for a program beside it"},
 	{"node", 15, "the same, for programs of other people"},
-	{"internal/cli", 14, "commands"},
+	{"internal/settings", 14, "how coordinators and agents are told what to do"},
+	{"internal/doctor", 15, "what can be looked at, and where settings say it is"},
+	{"internal/reference", 16, "pages over settings and checks"},
+	{"internal/cli", 17, "commands"},
 	{"internal/devcluster/means", 0, "texts"},
 	{"internal/devcluster/pki", 2, "certificates, in files"},
 	{"internal/devshard", 14, "shards as programs, each beside an agent"},
 	{"internal/devcluster", 14, "a whole cluster in one process"},
 	{"internal/sim", 14, "whole fleets"},
 	{"internal/layers", 14, "this test"},
-	{"cmd", 14, "commands are leaves"},
+	{"cmd", 18, "commands are leaves"},
 	{"bench", 14, "load"},
 	{"examples", 16, "programs of other people"},
-	{"docs", 14, "checks of the docs"},
+	{"docs", 18, "checks of the docs"},
 	{"deploy", 14, "checks of what is deployed"},
 }
 
@@ -210,14 +213,10 @@ var sameLevel = []struct{ from, to, why string }{
 	{"internal/backup", "internal/keyring", "a backup is encrypted to the owners of the seed"},
 	{"internal/history", "snapshot", "a reseed carries the change of root that nodes verify"},
 	{"internal/coordinator/authority", "internal/coordinator/authority/internal", "it holds its secrets there"},
-	{"cmd/fealty", "internal/cli", "main calls it"},
 	{"internal/explain", "internal/wording", "what is known goes into its texts"},
 	{"internal/document", "internal/slip", "a word of a document can be mistyped"},
-	{"internal/cli", "internal/devcluster", "fealty dev runs one"},
 	{"internal/devcluster", "internal/devshard", "fealty dev shows shards too"},
 	{"internal/devshard", "internal/beside", "an operator has the identity of a member"},
-	{"internal/cli", "internal/shardrun", "fealty shard runs one"},
-	{"internal/cli", "internal/beside", "a shard and a provider have the identity of a member"},
 }
 
 // thirdParty says which modules a level 0 package may import beyond the standard
@@ -271,7 +270,8 @@ var drivers = []struct{ module, engine string }{
 }
 
 // wiring is who may import an engine: whoever opens stores by their address.
-var wiring = []string{"cmd/fealty", "internal/cli", "internal/devcluster", "internal/sim", "bench"}
+var wiring = []string{"cmd/fealty", "internal/cli", "internal/failure", "internal/settings", "internal/doctor",
+	"internal/devcluster", "internal/sim", "bench"}
 
 // pure packages decide and leave acting to others.
 var pure = []struct{ path, not string }{

@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/fealty-io/fealty/internal/output"
+	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/term"
+)
+
+// load finds the settings of groups for a command, and takes the form that data comes in
+// from them.
+func (c *CLI) load(cmd *cobra.Command, groups ...settings.Group) (*settings.Values, error) {
+	cfg, err := settings.Load(settings.Origin{Dir: c.env.Dir, Environ: c.env.Environ, Flag: cmd.Flag}, groups...)
+	if err != nil {
+		return nil, err
+	}
+	c.format = output.Format(cfg.Text("output"))
+	return cfg, nil
+}
+
+// printConfig shows what is in force.
+func (c *CLI) printConfig(cfg *settings.Values) error {
+	items := make(list, 0, len(cfg.InForce))
+	t := &term.Table{Columns: []term.Column{{Title: "SETTING"}, {Title: "VALUE", Least: 20}, {Title: "FROM"},
+		{Title: "MEANING", Wide: true}}}
+	for _, v := range cfg.InForce {
+		text := v.Setting.Shown(v.Text)
+		shown, meaning := text, v.Help
+		if shown == "" {
+			shown, meaning = "-", v.Zero
+		}
+		t.Add(term.Txt(v.Key), term.Txt(shown), term.Txt(v.From), term.Txt(meaning))
+		items = append(items, object{{"key", v.Key}, {"value", text}, {"from", v.From}})
+	}
+	return c.print(result{object{{"settings", items}}, func(p *term.Page) error { return p.Table(t) }})
+}

@@ -1,0 +1,353 @@
+// Package settings finds the settings of a command, and says where each is from: a flag, the environment, a file, or
+// its default.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+	"github.com/spf13/pflag"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/store/etcd"
+)
+
+// MaxFileBytes bounds a configuration file.
+const MaxFileBytes = 1 << 20
+
+// Values are the settings in force for one command, and where each is from.
+type Values struct {
+	dir     string
+	InForce []Value // in the order of the table
+}
+
+// Value is a setting in force.
+type Value struct {
+	*Setting
+	Text string // blank: not set, and no default
+	From string // "--listen", "FEALTY_LISTEN", "fealty.yaml:3" or "default"
+	Rank Rank
+}
+
+// Rank orders the places that settings come from.
+type Rank int
+
+// The places, from the one that counts least.
+const (
+	FromDefault Rank = iota
+	FromFile
+	FromEnvironment
+	FromFlag
+)
+
+// Find returns a setting with where it is from. It panics, as all that take a key do, if none of the
+// groups that were loaded has it.
+func (c *Values) Find(key string) Value {
+	i := slices.IndexFunc(c.InForce, func(v Value) bool { return v.Key == key })
+	if i < 0 {
+		panic("settings: setting " + key + " is not one of this command")
+	}
+	return c.InForce[i]
+}
+
+// Text returns a value as it was written.
+func (c *Values) Text(key string) string { return c.Find(key).Text }
+
+// Path returns a path, absolute or relative to the folder of the process; "" if
+// it is not set.
+func (c *Values) Path(key string) string { return c.Within(c.Text(key)) }
+
+// Within returns path as seen from the folder of the process.
+func (c *Values) Within(path string) string {
+	if path == "" || filepath.IsAbs(path) || c.dir == "" {
+		return path
+	}
+	return filepath.Join(c.dir, path)
+}
+
+// List returns the items of a value.
+func (c *Values) List(key string) []string {
+	text := c.Text(key)
+	if text == "" {
+		return nil
+	}
+	items := strings.Split(text, ",")
+	for i := range items {
+		items[i] = strings.TrimSpace(items[i])
+	}
+	return items
+}
+
+// Duration returns a value that was checked to be one.
+func (c *Values) Duration(key string) time.Duration {
+	d, err := ParseDuration(c.Text(key))
+	if err != nil {
+		panic("settings: setting " + key + " was not checked: " + err.Error())
+	}
+	return d
+}
+
+// Number returns a value that was checked to be one.
+func (c *Values) Number(key string) int {
+	n, err := strconv.Atoi(c.Text(key))
+	if err != nil {
+		panic("settings: setting " + key + " was not checked: " + err.Error())
+	}
+	return n
+}
+
+// Origin is where settings come from.
+type Origin struct {
+	Dir     string                        // that relative paths start from; blank: that of the process
+	Environ []string                      // as NAME=value
+	Flag    func(name string) *pflag.Flag // one of those that addSettings made
+}
+
+// Load finds the settings of groups: flags before the environment, that before
+// the file, that before the defaults. Names that nobody knows are errors, also
+// those that nothing here would use.
+func Load(at Origin, groups ...Group) (*Values, error) {
+	groups = append(groups, Everywhere)
+	if err := checkEnvironment(at.Environ); err != nil {
+		return nil, err
+	}
+	out := &Values{dir: at.Dir}
+	file := &File{}
+	find := func(s *Setting) (Value, error) {
+		if s.HasFlag() {
+			if f, ok := at.Flag(s.Flag()).Value.(*flagValue); ok && f.set {
+				return Value{s, f.text, "--" + s.Flag(), FromFlag}, nil
+			}
+		}
+		if text := Getenv(at.Environ, s.Env()); text != "" {
+			if problem := s.Check(text); problem != "" {
+				return Value{}, badSetting(s, s.Env(), problem)
+			}
+			return Value{s, text, s.Env(), FromEnvironment}, nil
+		}
+		if e, ok := file.Entries[s.Key]; ok && s.InFile() {
+			from := fmt.Sprintf("%s:%d", file.name, e.line)
+			if problem := s.Check(e.Text); problem != "" {
+				return Value{}, badSetting(s, from, problem)
+			}
+			return Value{s, e.Text, from, FromFile}, nil
+		}
+		return Value{s, s.Init, "default", FromDefault}, nil
+	}
+	// The file first: it is named by a setting that cannot be in it.
+	for _, s := range Of(Everywhere) {
+		if s.Key != "config" {
+			continue
+		}
+		v, err := find(s)
+		if err != nil {
+			return nil, err
+		}
+		if v.Text == "" {
+			continue
+		}
+		if file, err = readConfig(out.Within(v.Text), v.Text); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range Of(groups...) {
+		v, err := find(s)
+		if err != nil {
+			return nil, err
+		}
+		out.InForce = append(out.InForce, v)
+	}
+	return out, nil
+}
+
+// Getenv returns a variable of an environment; the last one of a name counts.
+func Getenv(environ []string, name string) string {
+	for i := len(environ) - 1; i >= 0; i-- {
+		if v, ok := strings.CutPrefix(environ[i], name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func badSetting(s *Setting, from, problem string) error {
+	return explain.New(explain.BadSetting, "from", from, "key", s.Key, "problem", problem+": it takes "+s.Want())
+}
+
+// serviceLinks are variables that Kubernetes sets in every pod beside a service
+// called fealty. They configure nothing.
+var serviceLinks = regexp.MustCompile(`^FEALTY(_[A-Z0-9_]+)?_` +
+	`(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// checkEnvironment refuses variables that look like settings and are none.
+func checkEnvironment(environ []string) error {
+	names := []string{etcd.PasswordVariable}
+	for _, s := range All() {
+		names = append(names, s.Env())
+	}
+	for _, kv := range environ {
+		name, text, _ := strings.Cut(kv, "=")
+		// A blank variable is one that is not set, as everywhere here.
+		if !strings.HasPrefix(name, "FEALTY_") || text == "" || slices.Contains(names, name) ||
+			serviceLinks.MatchString(name) {
+			continue
+		}
+		return unknownKey("the environment", name, slip.Guess(name, names))
+	}
+	return nil
+}
+
+func unknownKey(place, key, guess string) error {
+	pairs := []any{"place", place, "key", key}
+	if guess != "" {
+		pairs = append(pairs, "guess", guess)
+	}
+	return explain.New(explain.UnknownKey, pairs...)
+}
+
+// File is a file of settings that was read.
+type File struct {
+	name    string // as the user named it
+	Entries map[string]Entry
+}
+
+type Entry struct {
+	Text string
+	line int
+}
+
+// readConfig reads a file of settings: one level of keys with scalars, or lists
+// of them, and nothing else of YAML.
+func readConfig(path, name string) (*File, error) {
+	data, err := failure.ReadFile(path, MaxFileBytes)
+	if err != nil {
+		return nil, explain.Wrap(err, explain.FileMissing, "purpose", "the configuration file", "file", name)
+	}
+	return ParseFile(data, name)
+}
+
+func ParseFile(data []byte, name string) (_ *File, err error) {
+	// The YAML library is given what people wrote; what breaks it is their file.
+	defer func() {
+		if p := recover(); p != nil {
+			err = badFile(name, 1, "it is not YAML")
+		}
+	}()
+	out := &File{name: name, Entries: make(map[string]Entry)}
+	parsed, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
+	if err != nil {
+		if s, ok := errors.AsType[*yaml.SyntaxError](err); ok && s.Token != nil {
+			return nil, badFile(name, s.Token.Position.Line, "it is not YAML: "+s.Message)
+		}
+		return nil, badFile(name, 1, "it is not YAML")
+	}
+	if len(parsed.Docs) > 1 && parsed.Docs[1].Body != nil {
+		return nil, badFile(name, parsed.Docs[1].Body.GetToken().Position.Line, "a second document begins")
+	}
+	if len(parsed.Docs) == 0 || parsed.Docs[0].Body == nil {
+		return out, nil
+	}
+	body := parsed.Docs[0].Body
+	var pairs []*ast.MappingValueNode
+	switch n := body.(type) {
+	case *ast.MappingNode:
+		pairs = n.Values
+	case *ast.MappingValueNode:
+		pairs = []*ast.MappingValueNode{n}
+	case *ast.NullNode, *ast.CommentGroupNode:
+		return out, nil
+	default:
+		return nil, badFile(name, lineOf(body), "it is not a list of settings: write each as KEY: VALUE")
+	}
+	for _, pair := range pairs {
+		if err := out.take(pair); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (f *File) take(pair *ast.MappingValueNode) error {
+	line := lineOf(pair.Key)
+	key, ok := pair.Key.(*ast.StringNode)
+	if !ok {
+		return badFile(f.name, line, "a key is not a plain word")
+	}
+	if !slices.ContainsFunc(All(), func(s *Setting) bool { return s.Key == key.Value && s.InFile() }) {
+		return unknownKey(fmt.Sprintf("%s:%d", f.name, line), key.Value, slip.Guess(key.Value, FileKeys()))
+	}
+	if before, twice := f.Entries[key.Value]; twice {
+		return badFile(f.name, line, fmt.Sprintf("%s stands in line %d already", key.Value, before.line))
+	}
+	text, problem := scalarText(pair.Value)
+	if items, ok := pair.Value.(*ast.SequenceNode); ok && problem != "" {
+		var parts []string
+		problem = ""
+		for _, item := range items.Values {
+			part, p := scalarText(item)
+			if p != "" || strings.Contains(part, ",") {
+				problem = "an item of the list is not a plain value"
+			}
+			parts = append(parts, part)
+		}
+		if text = strings.Join(parts, ","); len(parts) > 1 && !slices.ContainsFunc(All(),
+			func(s *Setting) bool { return s.Key == key.Value && s.list() }) {
+			problem = "it is one value and not a list"
+		}
+	}
+	if problem != "" {
+		return explain.New(explain.BadSetting, "from", fmt.Sprintf("%s:%d", f.name, line), "key", key.Value, "problem",
+			problem)
+	}
+	f.Entries[key.Value] = Entry{text, line}
+	return nil
+}
+
+// scalarText returns a scalar as it was written.
+func scalarText(n ast.Node) (text, problem string) {
+	switch n := n.(type) {
+	case *ast.StringNode:
+		return n.Value, ""
+	case *ast.LiteralNode:
+		return strings.TrimSpace(n.Value.Value), ""
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		return n.GetToken().Value, ""
+	case *ast.NullNode:
+		return "", "it has no value"
+	}
+	return "", "it is not a plain value"
+}
+
+func lineOf(n ast.Node) int {
+	if t := n.GetToken(); t != nil && t.Position != (*token.Position)(nil) {
+		return t.Position.Line
+	}
+	return 1
+}
+
+func FileKeys() []string {
+	var keys []string
+	for _, s := range All() {
+		if s.InFile() {
+			keys = append(keys, s.Key)
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+func badFile(name string, line int, problem string) error {
+	return explain.New(explain.BadSetting, "from", fmt.Sprintf("%s:%d", name, line), "problem", problem)
+}

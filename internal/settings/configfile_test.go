@@ -1,0 +1,87 @@
+package settings_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/settings"
+)
+
+func TestParseConfig(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		want       map[string]string // nil: refused
+		code       explain.Code
+	}{
+		{"nothing", "", map[string]string{}, ""},
+		{"comments", "# nothing\n\n", map[string]string{}, ""},
+		{"null", "~\n", map[string]string{}, ""},
+		{"one", "listen: 127.0.0.1:1\n", map[string]string{"listen": "127.0.0.1:1"}, ""},
+		{"JSON", `{"listen": "127.0.0.1:1", "timeout": "3s"}`, map[string]string{"listen": "127.0.0.1:1", "timeout": "3s"}, ""},
+		{"list", "advertise:\n- a:1\n- b:2\n", map[string]string{"advertise": "a:1,b:2"}, ""},
+		{"list of one for one", "listen: [\"127.0.0.1:1\"]\n", map[string]string{"listen": "127.0.0.1:1"}, ""},
+		{"block", "data: |\n  /x\n", map[string]string{"data": "/x"}, ""},
+		{"list for one", "listen: [a, b]\n", nil, explain.BadSetting},
+		{"comma in a list", "advertise: [\"a:1,b:2\"]\n", nil, explain.BadSetting},
+		{"object", "listen: {a: b}\n", nil, explain.BadSetting},
+		{"nested list", "advertise: [[a]]\n", nil, explain.BadSetting},
+		{"no value", "listen:\n", nil, explain.BadSetting},
+		{"twice", "listen: a\nlisten: b\n", nil, explain.BadSetting},
+		{"unknown", "lisen: a\n", nil, explain.UnknownKey},
+		{"flag's spelling", "log-level: info\n", nil, explain.UnknownKey},
+		{"not in a file", "config: x\n", nil, explain.UnknownKey},
+		{"secret", "join_token: x\n", nil, explain.UnknownKey},
+		{"number as key", "1: x\n", nil, explain.BadSetting},
+		{"a list alone", "- a\n", nil, explain.BadSetting},
+		{"a word alone", "listen\n", nil, explain.BadSetting},
+		{"two documents", "listen: a\n---\nlisten: b\n", nil, explain.BadSetting},
+		{"not YAML", "listen: [\n", nil, explain.BadSetting},
+		{"alias", "data: &x /y\nstore: *x\n", nil, explain.BadSetting},
+		{"tag", "data: !!binary x\n", nil, explain.BadSetting},
+		{"merge", "<<: {data: x}\n", nil, explain.BadSetting},
+	} {
+		f, err := settings.ParseFile([]byte(tt.text), "c.yaml")
+		if tt.want == nil {
+			if !errors.Is(err, tt.code) {
+				t.Errorf("%s: %v, want %s", tt.name, err, tt.code)
+			} else if e := explain.Of(err); !strings.Contains(e.What, "c.yaml:") {
+				t.Errorf("%s: no place in %q", tt.name, e.What)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		if len(f.Entries) != len(tt.want) {
+			t.Errorf("%s: %v", tt.name, f.Entries)
+		}
+		for key, want := range tt.want {
+			if got := f.Entries[key].Text; got != want {
+				t.Errorf("%s: %s is %q, want %q", tt.name, key, got, want)
+			}
+		}
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	for _, seed := range []string{"", "listen: a", "advertise: [a, b]", "{", "a: &b [*b]", "<<: x", "? a\n: b", "- x", "---\n...\n", "a: |\n  b", "\xff", "data: \"\\u0000\""} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := settings.ParseFile(data, "c.yaml")
+		if err != nil {
+			if code := explain.Of(err).Code; code != explain.BadSetting && code != explain.UnknownKey {
+				t.Fatalf("refused with %v", err)
+			}
+			return
+		}
+		for key := range file.Entries {
+			if !strings.Contains(strings.Join(settings.FileKeys(), " "), key) {
+				t.Fatalf("%q was taken", key)
+			}
+		}
+	})
+}
