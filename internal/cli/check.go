@@ -13,9 +13,11 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
 	"github.com/fealty-io/fealty/internal/term"
@@ -36,32 +38,32 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
   fealty check pre --manifest fealty.yaml
   fealty check node --data /var/lib/fealty/agent
   fealty check coordinator -o json`,
-		groups: []settings.Group{settings.Client}, words: checkGroups(), args: command.AtMostOne("pre|node|coordinator|store"),
+		groups: []settings.Group{settings.Client}, words: doctor.Groups(), args: command.AtMostOne("pre|node|coordinator|store"),
 		run: func(ctx context.Context, cfg *settings.Values, args []string) error {
 			groups := []string{"node", "coordinator", "store"}
 			if len(args) > 0 {
-				if !slices.Contains(checkGroups(), args[0]) {
+				if !slices.Contains(doctor.Groups(), args[0]) {
 					return explain.New(explain.BadValue, "name", "the group of checks", "value",
 						command.ShownArg(args[0]),
-						"problem", joinText("there is none of that name", slip.Guess(args[0], checkGroups())), "want", "one of "+strings.Join(checkGroups(), ", "))
+						"problem", joinText("there is none of that name", slip.Guess(args[0], doctor.Groups())), "want", "one of "+strings.Join(doctor.Groups(), ", "))
 				}
 				groups = args[:1]
 			}
 			s := c.site(ctx, cfg)
-			s.listen, s.store = listen, store
+			s.Listen, s.Store = listen, store
 			if store != "" && !strings.HasPrefix(store, settings.SqliteScheme) && !strings.HasPrefix(store, settings.EtcdScheme) && postgres.HasPassword(store) {
 				c.talk("the password of the database stands in the command line, where every user of this machine can read it: use FEALTY_STORE, or PGPASSFILE, instead")
 			}
 			if store == "" {
 				for _, kv := range c.env.Environ {
 					if text, ok := strings.CutPrefix(kv, "FEALTY_STORE="); ok {
-						s.store = text
+						s.Store = text
 					}
 				}
 			}
-			s.keepers = func() ([]manifest.Owner, error) {
+			s.Keepers = func() ([]manifest.Owner, error) {
 				if manifestFile == "" {
-					return nil, errNotAsked
+					return nil, doctor.ErrNotAsked
 				}
 				_, m, err := c.readManifest(cfg, manifestFile, manifest.Parse)
 				if e, ok := errors.AsType[*manifest.InvalidError](err); ok {
@@ -73,13 +75,13 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 				return m.Seed.Keepers(), nil
 			}
 			if data != "" {
-				s.data = cfg.Within(data)
+				s.Data = cfg.Within(data)
 			}
-			results := runChecks(checks(), groups, s)
+			results := doctor.Run(doctor.All(), groups, s)
 			if err := c.print(checkResult(results)); err != nil {
 				return err
 			}
-			if exit := checkExit(results); exit != explain.ExitOK {
+			if exit := doctor.Exit(results); exit != explain.ExitOK {
 				return exitError{exit}
 			}
 			return nil
@@ -93,10 +95,10 @@ The exit status is 10 if a check failed, 9 with a warning or something that this
 }
 
 // site is this machine, and whom the settings name.
-func (c *CLI) site(ctx context.Context, cfg *settings.Values) *site {
-	s := &site{now: c.env.Now(), free: freeSpace, limit: resourceLimit, fileSystem: sqlite.CheckFilesystem}
+func (c *CLI) site(ctx context.Context, cfg *settings.Values) *doctor.Environment {
+	s := &doctor.Environment{Now: c.env.Now(), Free: doctor.FreeSpace, Limit: doctor.ResourceLimit, FileSystem: sqlite.CheckFilesystem}
 	timeout := cfg.Duration("timeout")
-	s.dial = func(address string) error {
+	s.Dial = func(address string) error {
 		d := net.Dialer{Timeout: timeout}
 		conn, err := d.DialContext(ctx, "tcp", address)
 		if err != nil {
@@ -104,25 +106,27 @@ func (c *CLI) site(ctx context.Context, cfg *settings.Values) *site {
 		}
 		return conn.Close()
 	}
-	s.status = sync.OnceValues(func() (*fealtyv1.GetStatusResponse, error) {
+	s.Status = sync.OnceValues(func() (*fealtyv1.GetStatusResponse, error) {
 		l, _, err := c.dial(cfg)
 		if errors.Is(err, explain.NoCoordinatorConfigured) {
-			return nil, errNotAsked
+			return nil, doctor.ErrNotAsked
 		}
 		if err != nil {
 			return nil, err
 		}
 		defer l.Close()
 		st, err := getStatus(ctx, fealtyv1.NewStatusServiceClient(l), command.PageSize)
-		s.now = c.env.Now()
+		s.Now = c.env.Now()
 		return st, err
 	})
-	s.server = sync.OnceValues(func() (serverReport, error) { return c.inspectServer(ctx, s.store, timeout) })
-	s.node = sync.OnceValues(func() (*fealtyv1.GetNodeResponse, error) {
-		if s.data == "" {
-			return nil, errNotAsked
+	s.Server = sync.OnceValues(func() (doctor.ServerReport, error) {
+		return doctor.InspectServer(ctx, s.Store, c.getenv(etcd.PasswordVariable), timeout)
+	})
+	s.Node = sync.OnceValues(func() (*fealtyv1.GetNodeResponse, error) {
+		if s.Data == "" {
+			return nil, doctor.ErrNotAsked
 		}
-		l, err := dialSocket(agentSocket(s.data), timeout)
+		l, err := dialSocket(agentSocket(s.Data), timeout)
 		if err != nil {
 			return nil, err
 		}
@@ -132,100 +136,42 @@ func (c *CLI) site(ctx context.Context, cfg *settings.Values) *site {
 	return s
 }
 
-// lookedAt is a check with what it found.
-type lookedAt struct {
-	check
-	seen
-	root string // of one that was not made: the check at the root of that
-}
-
-// runChecks makes the checks of groups, and those that they need.
-func runChecks(all []check, groups []string, s *site) []lookedAt {
-	wanted := make(map[string]bool)
-	for _, k := range slices.Backward(all) { // what is needed comes before who needs it
-		if wanted[k.id] = wanted[k.id] || slices.Contains(groups, k.group()); wanted[k.id] {
-			for _, n := range k.needs {
-				wanted[n] = true
-			}
-		}
-	}
-	var out []lookedAt
-	done := make(map[string]lookedAt)
-	for _, k := range all {
-		if !wanted[k.id] {
-			continue
-		}
-		r := lookedAt{check: k}
-		for _, n := range k.needs {
-			d := done[n]
-			if d.outcome == checkOK || d.outcome == checkWarning {
-				continue
-			}
-			if r.root = d.root; r.root == "" {
-				r.root = n
-			}
-			r.seen = seen{checkNotChecked, "depends on " + r.root, ""}
-			break
-		}
-		if r.root == "" {
-			r.seen = k.look(s)
-		}
-		done[k.id] = r
-		out = append(out, r)
-	}
-	return out
-}
-
-// checkExit says by the exit status how things are.
-func checkExit(results []lookedAt) explain.Exit {
-	exit := explain.ExitOK
-	for _, r := range results {
-		switch r.outcome {
-		case checkFailed:
-			return explain.ExitUnhealthy
-		case checkWarning, checkUnknown:
-			exit = explain.ExitDegraded
-		}
-	}
-	return exit
-}
-
 // shapeOf repeats by shape and colour what the word of an outcome says.
-func shapeOf(o outcome) condition {
+func shapeOf(o doctor.Outcome) condition {
 	switch o {
-	case checkOK:
+	case doctor.OK:
 		return condition{string(o), "●", term.Green}
-	case checkWarning:
+	case doctor.Warning:
 		return condition{string(o), "▲", term.Amber}
-	case checkFailed:
+	case doctor.Failed:
 		return condition{string(o), "✖", term.Red}
-	case checkUnknown:
+	case doctor.Unknown:
 		return condition{string(o), "?", term.Amber}
 	}
 	return condition{string(o), "·", term.Dim}
 }
 
-func checkResult(results []lookedAt) result {
+func checkResult(results []doctor.Checked) result {
 	items := list{}
 	t := &term.Table{Columns: []term.Column{{Title: "RESULT"}, {Title: "CHECK"}, {Title: "SEEN", Least: 30}}}
 	for _, r := range results {
-		items = append(items, object{{"id", r.id}, {"title", r.title}, {"result", string(r.outcome)}, {"seen", r.text}, {"do", r.do}, {"depends_on", r.root}})
-		t.Add(shapeOf(r.outcome).cell(), term.Txt(r.id), term.Txt(r.text))
+		items = append(items, object{{"id", r.ID}, {"title", r.Title}, {"result", string(r.Outcome)}, {"seen", r.Text}, {"do", r.Do}, {"depends_on", r.Root}})
+		t.Add(shapeOf(r.Outcome).cell(), term.Txt(r.ID), term.Txt(r.Text))
 	}
-	return result{object{{"exit", int(checkExit(results))}, {"checks", items}}, func(p *term.Page) error {
+	return result{object{{"exit", int(doctor.Exit(results))}, {"checks", items}}, func(p *term.Page) error {
 		if err := p.Table(t); err != nil {
 			return err
 		}
 		first := true
 		for _, r := range results {
-			if r.do == "" {
+			if r.Do == "" {
 				continue
 			}
 			if first {
 				p.Heading("what to do")
 				first = false
 			}
-			p.Advise("%s: %s", r.id, r.do)
+			p.Advise("%s: %s", r.ID, r.Do)
 		}
 		return nil
 	}}
@@ -235,21 +181,21 @@ func checkResult(results []lookedAt) result {
 func explainCheck(id string) (result, error) {
 	var b strings.Builder
 	items := list{}
-	for _, k := range checks() {
-		if id != "" && k.id != id {
+	for _, k := range doctor.All() {
+		if id != "" && k.ID != id {
 			continue
 		}
 		if id == "" {
-			fmt.Fprintf(&b, "check.%-22s %s\n", k.id, k.title)
+			fmt.Fprintf(&b, "check.%-22s %s\n", k.ID, k.Title)
 		} else {
-			b.WriteString(k.page())
+			b.WriteString(k.Page())
 		}
-		items = append(items, object{{"id", k.id}, {"title", k.title}, {"about", k.about}, {"needs", texts(k.needs)}})
+		items = append(items, object{{"id", k.ID}, {"title", k.Title}, {"about", k.About}, {"needs", texts(k.Needs)}})
 	}
 	if len(items) == 0 {
 		var ids []string
-		for _, k := range checks() {
-			ids = append(ids, "check."+k.id)
+		for _, k := range doctor.All() {
+			ids = append(ids, "check."+k.ID)
 		}
 		return result{}, noPage("check", "check."+id, ids)
 	}

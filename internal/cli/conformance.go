@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store"
@@ -91,11 +92,11 @@ func conformanceResult(name string, results []conformance.Result) result {
 		Least: 30}}}
 	kept := 0
 	for _, r := range results {
-		outcome := checkOK
+		outcome := doctor.OK
 		if r.Kept {
 			kept++
 		} else {
-			outcome = checkFailed
+			outcome = doctor.Failed
 		}
 		took := r.Took.Round(time.Millisecond)
 		items = append(items, object{{"case", r.Name}, {"promise", r.Promise}, {"result", string(outcome)}, {"took_ms", took.Milliseconds()}, {"log", texts(r.Log)}})

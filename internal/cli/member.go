@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -269,7 +270,7 @@ func memberFacts(m *fealtyv1.Member, now time.Time) term.Facts {
 		f.Add("last report", command.When(live.GetLastReport())+", "+amount.Relative(live.GetLastReport().AsTime(), now))
 	}
 	if live.GetAutonomousUntil() != nil {
-		f.Add("works alone", aloneWords(live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), now))
+		f.Add("works alone", doctor.AloneWords(live.GetAutonomousUntil().AsTime(), live.GetAutonomyLimit(), now))
 	}
 	if at := live.GetSvidNotAfter(); at != nil && !at.AsTime().Equal(m.GetSvidNotAfter().AsTime()) {
 		f.Add("uses a svid until", command.When(at))

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
 )
@@ -212,11 +213,11 @@ asked* (nothing says where to look), or *not checked*, because one that it needs
 status is 10 if a check failed, 9 with a warning or something unknown, and 0 otherwise. ` + "`fealty explain check.ID`" + ` prints
 one.
 `)
-	for _, group := range checkGroups() {
+	for _, group := range doctor.Groups() {
 		fmt.Fprintf(&b, "\n## %s\n", group)
-		for _, k := range checks() {
-			if k.group() == group {
-				b.WriteString("\n##" + k.page())
+		for _, k := range doctor.All() {
+			if k.Group() == group {
+				b.WriteString("\n##" + k.Page())
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
+	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/output"
@@ -304,36 +305,13 @@ func showFinding(p *term.Page, f *fealtyv1.Finding) {
 	}
 	// Severity is a word too: colour and shape only repeat it.
 	head := term.Sanitize(shape + " " + f.GetCode())
-	for i, line := range term.Wrap(term.Sanitize(p.Called(f.GetSeverity()+": "+foundBy(f)+f.GetSummary())), room) {
+	for i, line := range term.Wrap(term.Sanitize(p.Called(f.GetSeverity()+": "+doctor.FoundBy(f)+f.GetSummary())), room) {
 		if i > 0 {
 			head = ""
 		}
 		fmt.Fprintf(p.W, "  %s %s\n", colour.On(padded(head, 9), p.Colour), line)
 	}
 	fmt.Fprintf(p.W, "  %s do: %s\n", padded("", 9), term.Sanitize(p.Called(f.GetRemedy())))
-}
-
-// foundBy says which coordinator a finding is of, if it is another one than was asked.
-func foundBy(f *fealtyv1.Finding) string {
-	if f.GetCoordinator() == "" {
-		return ""
-	}
-	return "coordinator " + f.GetCoordinator() + " finds: "
-}
-
-// baselineWords says what of the baseline there is, and what is missing.
-func baselineWords(b *fealtyv1.Baseline) string {
-	switch {
-	case b.GetState() == "": // of an earlier release, which counts who joined
-		return fmt.Sprintf("%d of %d data members", b.GetDataMembers(), b.GetNeeded())
-	case b.GetNeeded() == 0:
-		return fmt.Sprintf("no data members are needed, %d connected", b.GetConnected())
-	case b.GetUnknown() > 0:
-		return fmt.Sprintf("at least %d of %d data members connected, %d unknown", b.GetConnected(), b.GetNeeded(), b.GetUnknown())
-	case b.GetMet():
-		return fmt.Sprintf("%d of %d data members connected", b.GetConnected(), b.GetNeeded())
-	}
-	return fmt.Sprintf("%d of %d data members connected, %d missing", b.GetConnected(), b.GetNeeded(), b.GetNeeded()-b.GetConnected())
 }
 
 func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
@@ -363,7 +341,7 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
 		if n := b.GetDrainingCount(); n > 0 {
 			draining = fmt.Sprintf("; %d draining and not counted", n)
 		}
-		f.Paint("baseline", met.Paint, met.Text+": "+baselineWords(b)+draining)
+		f.Paint("baseline", met.Paint, met.Text+": "+doctor.BaselineWords(b)+draining)
 	}
 	f.Add("works alone", leastAutonomy(st.GetMembers(), now))
 	f.Add("coordinator", command.JoinWords(st.GetRelease(), ", up for ", amount.Span(now.Sub(st.GetStartedAt().AsTime()))))
@@ -375,14 +353,6 @@ func clusterFacts(st *fealtyv1.GetStatusResponse, now time.Time) term.Facts {
 		f.Paint("PKI problem", term.Amber, operatorProblem(c, now))
 	}
 	return f
-}
-
-// aloneWords says how long a node works without a coordinator.
-func aloneWords(until time.Time, limit string, now time.Time) string {
-	if !now.Before(until) {
-		return "no longer: its time ended " + amount.Relative(until, now) + " by " + limit
-	}
-	return "for " + amount.Span(until.Sub(now)) + ", then " + limit + " ends it"
 }
 
 // leastAutonomy says how long every node works without a coordinator, by what the
@@ -480,7 +450,7 @@ func showNode(p *term.Page, n *fealtyv1.GetNodeResponse, now time.Time) error {
 		f.Add("renewal", amount.Relative(n.GetNextRenewal().AsTime(), now))
 	}
 	if n.GetAutonomousUntil() != nil {
-		f.Add("works alone", aloneWords(n.GetAutonomousUntil().AsTime(), n.GetAutonomyLimit(), now))
+		f.Add("works alone", doctor.AloneWords(n.GetAutonomousUntil().AsTime(), n.GetAutonomyLimit(), now))
 	}
 	if n.GetContactLostAt() != nil {
 		f.Paint("out of reach", term.Amber,

@@ -3,17 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"time"
 
-	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/etcd"
@@ -42,9 +38,9 @@ func (c *CLI) openStoreThere(ctx context.Context, cfg *settings.Values, log *slo
 		}
 		return c.openStore(ctx, cfg, log) // which says what is wrong with it
 	}
-	r, err := c.inspectServer(ctx, v.Text, 0)
+	r, err := doctor.InspectServer(ctx, v.Text, c.getenv(etcd.PasswordVariable), 0)
 	if err != nil {
-		return nil, "", storeError(v, err)
+		return nil, "", doctor.StoreError(v, err)
 	}
 	if r.Schema == "" {
 		return nil, r.Name, nil
@@ -60,14 +56,14 @@ func (c *CLI) openStoreAt(ctx context.Context, cfg *settings.Values, v settings.
 		st, err := sqlite.Open(ctx, file, sqlite.Options{Log: log, RetainCommits: retain})
 		if err != nil {
 			v.Text = settings.SqliteScheme + file
-			return nil, "", storeError(v, err)
+			return nil, "", doctor.StoreError(v, err)
 		}
 		return st, settings.SqliteScheme + file, nil
 	}
 	if strings.HasPrefix(v.Text, settings.EtcdScheme) {
 		st, err := etcd.Open(ctx, v.Text, etcd.Options{Log: log, RetainCommits: retain, Password: c.getenv(etcd.PasswordVariable)})
 		if err != nil {
-			return nil, "", storeError(v, err)
+			return nil, "", doctor.StoreError(v, err)
 		}
 		return st, st.Name(), nil
 	}
@@ -76,115 +72,7 @@ func (c *CLI) openStoreAt(ctx context.Context, cfg *settings.Values, v settings.
 	}
 	st, err := postgres.Open(ctx, v.Text, postgres.Options{Log: log, RetainCommits: retain})
 	if err != nil {
-		return nil, "", storeError(v, err)
+		return nil, "", doctor.StoreError(v, err)
 	}
 	return st, st.Name(), nil
-}
-
-// storeError words why the store at v was not opened.
-func storeError(v settings.Value, err error) error {
-	if e := failure.Translate(err); e != nil {
-		return e
-	}
-	if errors.Is(err, context.Canceled) {
-		return err
-	}
-	name, why := "", error(nil)
-	if open, ok := errors.AsType[*postgres.OpenError](err); ok {
-		name, why = open.Name, open.Err
-	} else if open, ok := errors.AsType[*etcd.OpenError](err); ok {
-		name, why = open.Name, open.Err
-	} else {
-		problem := err.Error()
-		if e, ok := errors.AsType[*postgres.AddressError](err); ok {
-			problem = "the URL " + e.Problem
-		}
-		if e, ok := errors.AsType[*etcd.AddressError](err); ok {
-			problem = "the URL " + e.Problem
-		}
-		if e := folderOfStore(v, err); e != nil {
-			return e
-		}
-		from := v.From
-		if v.Rank == settings.FromDefault {
-			from = v.Text
-		}
-		return explain.Wrap(err, explain.BadSetting, "from", from, "key", v.Key, "problem", problem)
-	}
-	if e, ok := errors.AsType[*postgres.ServerError](err); ok {
-		return explain.Wrap(err, explain.StoreUnsuitable, "store", name, "problem", "the server "+e.Problem, "do", e.Do)
-	}
-	if e, ok := errors.AsType[*etcd.ServerError](err); ok {
-		return explain.Wrap(err, explain.StoreUnsuitable, "store", name, "problem", "the server "+e.Problem, "do", e.Do)
-	}
-	if e, ok := errors.AsType[*postgres.LoginError](err); ok {
-		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
-	}
-	if e, ok := errors.AsType[*etcd.LoginError](err); ok {
-		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
-	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", failure.Network(why),
-		"do", explain.StartWhenStoreAnswers)
-}
-
-// folderOfStore words that the folder of an SQLite file cannot be written; nil if that
-// is not what err says.
-func folderOfStore(v settings.Value, err error) error {
-	p, ok := errors.AsType[*fs.PathError](err)
-	if !ok || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	dir, flag := filepath.Dir(strings.TrimPrefix(v.Text, settings.SqliteScheme)), "--store"
-	if v.Rank == settings.FromDefault {
-		dir, flag = filepath.Dir(dir), "--data"
-	}
-	return explain.Wrap(err, explain.FolderUnusable, "dir", dir, "cause", p.Path+": "+p.Err.Error(), "flag", flag)
-}
-
-// serverReport is what [inspectServer] saw of the servers of a store.
-type serverReport struct {
-	Name          string
-	Schema, Known string // Schema is empty if there is no store yet
-	Problems      []serverProblem
-}
-
-// serverProblem is something about the servers that does not stop a store.
-type serverProblem struct {
-	Loses    bool // what was acknowledged
-	What, Do string
-}
-
-// errSchema: the store was written by a newer release.
-var errSchema = errors.New("schema of a newer release")
-
-// inspectServer looks at the servers of a store and changes nothing; errNotAsked if
-// it has none.
-func (c *CLI) inspectServer(ctx context.Context, text string, timeout time.Duration) (serverReport, error) {
-	var out serverReport
-	var err error
-	switch scheme, _, _ := strings.Cut(text, ":"); scheme {
-	case "postgres", "postgresql":
-		var r postgres.Report
-		r, err = postgres.Inspect(ctx, text, postgres.Options{Timeout: timeout})
-		out = serverReport{Name: r.Name, Schema: r.Schema, Known: r.Known}
-		for _, p := range r.Problems {
-			out.Problems = append(out.Problems, serverProblem(p))
-		}
-	case "etcd":
-		var r etcd.Report
-		r, err = etcd.Inspect(ctx, text, etcd.Options{Timeout: timeout, Password: c.getenv(etcd.PasswordVariable)})
-		out = serverReport{Name: r.Name, Known: strconv.Itoa(r.Known)}
-		if r.Schema > 0 {
-			out.Schema = strconv.Itoa(r.Schema)
-		}
-		for _, p := range r.Problems {
-			out.Problems = append(out.Problems, serverProblem(p))
-		}
-	default:
-		return out, errNotAsked
-	}
-	if errors.Is(err, postgres.ErrSchema) || errors.Is(err, etcd.ErrSchema) {
-		err = fmt.Errorf("%w: %w", errSchema, err)
-	}
-	return out, err
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store/etcd"
@@ -268,7 +269,7 @@ func TestNewerSchema(t *testing.T) {
 		&etcd.OpenError{Name: "etcd://c1/x", Err: &etcd.SchemaError{Store: "etcd://c1/x", Found: 9, Known: 1}},
 		&postgres.OpenError{Name: "postgres://c1/x", Err: &postgres.SchemaError{Database: "postgres://c1/x", Found: "9", Known: "1"}},
 	} {
-		if got := storeError(settings.Value{}, err); explain.CodeOf(got) != string(explain.StoreNewerSchema) || explain.Of(got).Fields["found"] != "9" {
+		if got := doctor.StoreError(settings.Value{}, err); explain.CodeOf(got) != string(explain.StoreNewerSchema) || explain.Of(got).Fields["found"] != "9" {
 			t.Errorf("%T: %v", err, got)
 		}
 	}

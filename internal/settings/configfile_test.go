@@ -67,7 +67,8 @@ func TestParseConfig(t *testing.T) {
 }
 
 func FuzzParseConfig(f *testing.F) {
-	for _, seed := range []string{"", "listen: a", "advertise: [a, b]", "{", "a: &b [*b]", "<<: x", "? a\n: b", "- x", "---\n...\n", "a: |\n  b", "\xff", "data: \"\\u0000\""} {
+	for _, seed := range []string{"", "listen: a", "advertise: [a, b]", "{", "a: &b [*b]", "<<: x", "? a\n: b", "- x",
+		"---\n...\n", "a: |\n  b", "\xff", "data: \"\\u0000\""} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

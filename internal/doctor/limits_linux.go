@@ -1,4 +1,4 @@
-package cli
+package doctor
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeSpace returns the bytes that this user can still write at path.
-func freeSpace(path string) (uint64, error) {
+// FreeSpace returns the bytes that this user can still write at path.
+func FreeSpace(path string) (uint64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(path, &st); err != nil {
 		return 0, err
@@ -15,8 +15,8 @@ func freeSpace(path string) (uint64, error) {
 	return st.Bavail * uint64(st.Bsize), nil
 }
 
-// resourceLimit returns a limit of this process by its name: "files" or "memlock".
-func resourceLimit(which string) (uint64, error) {
+// ResourceLimit returns a limit of this process by its name: "files" or "memlock".
+func ResourceLimit(which string) (uint64, error) {
 	var l unix.Rlimit
 	resource, ok := map[string]int{"files": unix.RLIMIT_NOFILE, "memlock": unix.RLIMIT_MEMLOCK}[which]
 	if !ok {
