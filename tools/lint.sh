@@ -89,11 +89,21 @@ budget() {
   return $status
 }
 
+# What public packages promise is what docs/reference/api.txt says. After a change that is meant:
+#   go test ./internal/layers -run TestPublicNames -update
+promised() {
+  local out status=0
+  out=$(go test -count=1 -run '^TestPublicNames$' -v ./internal/layers 2>&1) || status=1
+  if [ $status = 1 ]; then echo "$out" >&2; else grep -o '[^ ]* *[0-9]* top-level names$' <<<"$out"; fi
+  return $status
+}
+
 tools/build.sh
 check "gofmt" formatted
 check "go vet" go vet ./...
 check "staticcheck" bin/tools/staticcheck ./...
 check "build without cgo" go build ./...
+check "public names" promised
 check "licences" eval 'tools/licences.sh >/dev/null'
 check "dependencies documented" documented
 if [ -d cmd/fealty ]; then

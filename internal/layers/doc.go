@@ -10,4 +10,7 @@
 // The bounds are in rooms_test.go, with the packages that are above them today. In
 // secrets_test.go stands who may handle a seed, and what else reaches one today. Both
 // lists only shrink.
+//
+// The names that public packages promise are compared with docs/reference/api.txt in
+// names_test.go, and counted.
 package layers
