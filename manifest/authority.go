@@ -6,17 +6,7 @@ import (
 	"slices"
 
 	"github.com/fealty-io/fealty/identity"
-)
-
-// Parts of authority, as [AuthorityMoves] names them.
-const (
-	AuthorityCluster      = "cluster"
-	AuthorityCoordinators = "coordinators"
-	AuthoritySigners      = "signers"
-	AuthoritySeed         = "seed"
-	AuthorityProofs       = "proofs"
-	AuthorityTrust        = "trust"
-	AuthorityEverySet     = "trust: mesh" // with it every set moves authority
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // AuthorityMoves returns what setting after in place of before changes of who
@@ -32,13 +22,13 @@ func AuthorityMoves(before, after *Manifest) []string {
 		name  string
 		equal bool
 	}{
-		{AuthorityCluster, before.Cluster == after.Cluster},
-		{AuthorityCoordinators, slices.EqualFunc(before.coordinators(), after.coordinators(), sameCoordinators)},
-		{AuthoritySigners, before.Signers.Threshold == after.Signers.Threshold && slices.Equal(before.Signers.Keys, after.Signers.Keys)},
-		{AuthoritySeed, before.Seed.Threshold == after.Seed.Threshold && slices.Equal(before.Seed.Owners, after.Seed.Owners)},
-		{AuthorityProofs, sameProofs(before.Proofs, after.Proofs)},
-		{AuthorityTrust, before.Trust == after.Trust},
-		{AuthorityEverySet, before.Trust != TrustMesh && after.Trust != TrustMesh},
+		{manifestform.AuthorityCluster, before.Cluster == after.Cluster},
+		{manifestform.AuthorityCoordinators, slices.EqualFunc(before.coordinators(), after.coordinators(), sameCoordinators)},
+		{manifestform.AuthoritySigners, before.Signers.Threshold == after.Signers.Threshold && slices.Equal(before.Signers.Keys, after.Signers.Keys)},
+		{manifestform.AuthoritySeed, before.Seed.Threshold == after.Seed.Threshold && slices.Equal(before.Seed.Owners, after.Seed.Owners)},
+		{manifestform.AuthorityProofs, sameProofs(before.Proofs, after.Proofs)},
+		{manifestform.AuthorityTrust, before.Trust == after.Trust},
+		{manifestform.AuthorityEverySet, before.Trust != TrustMesh && after.Trust != TrustMesh},
 	} {
 		if !part.equal {
 			moved = append(moved, part.name)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -15,7 +16,7 @@ import (
 func BenchmarkParse(b *testing.B) {
 	base := newDoc(b)
 	long := base
-	for i := range manifest.MaxEntries - strings.Count(base.admit, "\n  - ") {
+	for i := range manifestform.MaxEntries - strings.Count(base.admit, "\n  - ") {
 		long.admit += fmt.Sprintf("  - {name: e%d, kind: data, match: [\"token:e%d\"]}\n", i, i)
 	}
 	honest := long.String()

@@ -13,11 +13,12 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // Changes is what setting one manifest after another changes in effect.
 type Changes struct {
-	// List holds the changes, class by class in the order of [ChangeClasses].
+	// List holds the changes, class by class in the order of changeClasses.
 	List []Change
 
 	// Authority are the parts of authority that move, and with them the authority
@@ -28,7 +29,7 @@ type Changes struct {
 
 // A Change is one thing that another manifest changes.
 type Change struct {
-	Class   string // stable name, of one of [ChangeClasses]
+	Class   string // stable name, of one of changeClasses
 	Subject string // what it is about: a selector, an entry, a signer, a field
 	Before  string // "" if there was none
 	After   string // "" if there is none any more
@@ -39,44 +40,44 @@ type Change struct {
 	Wider, Narrower bool
 }
 
-// A ChangeClass is one sort of change that [Diff] finds.
-type ChangeClass struct {
+// A changeClass is one sort of change that [Diff] finds.
+type changeClass struct {
 	Name string // stable
 	What string
 }
 
 // Names of change classes.
 const (
-	ChangeCluster          = "cluster"
-	ChangeCanJoin          = "can-join"
-	ChangeCannotJoin       = "cannot-join"
-	ChangeTokens           = "tokens"
-	ChangeKind             = "kind"
-	ChangeName             = "name"
-	ChangeEntry            = "entry"
-	ChangeMaxMembers       = "max-members"
-	ChangeRoles            = "roles"
-	ChangeOrganizations    = "organizations"
-	ChangeSVIDTTL          = "svid-ttl"
-	ChangeCertificateNames = "certificate-names"
-	ChangeLabels           = "labels"
-	ChangeProofs           = "proofs"
-	ChangeSigners          = "signers"
-	ChangeSignersThreshold = "signers-threshold"
-	ChangeSeedOwners       = "seed-owners"
-	ChangeSeedThreshold    = "seed-threshold"
-	ChangeDegraded         = "degraded"
-	ChangeRejoinGrace      = "rejoin-grace"
-	ChangeBaseline         = "baseline"
-	ChangeTrust            = "trust"
-	ChangeAuthorityEpoch   = "authority-epoch"
+	changeCluster          = "cluster"
+	changeCanJoin          = "can-join"
+	changeCannotJoin       = "cannot-join"
+	changeTokens           = "tokens"
+	changeKind             = "kind"
+	changeName             = "name"
+	changeEntry            = "entry"
+	changeMaxMembers       = "max-members"
+	changeRoles            = "roles"
+	changeOrganizations    = "organizations"
+	changeSVIDTTL          = "svid-ttl"
+	changeCertificateNames = "certificate-names"
+	changeLabels           = "labels"
+	changeProofs           = "proofs"
+	changeSigners          = "signers"
+	changeSignersThreshold = "signers-threshold"
+	changeSeedOwners       = "seed-owners"
+	changeSeedThreshold    = "seed-threshold"
+	changeDegraded         = "degraded"
+	changeRejoinGrace      = "rejoin-grace"
+	changeBaseline         = "baseline"
+	changeTrust            = "trust"
+	changeAuthorityEpoch   = "authority-epoch"
 )
 
-// ChangeClasses returns every class of changes, in the order of Changes.List.
-func ChangeClasses() []ChangeClass {
-	var out []ChangeClass
+// changeClasses returns every class of changes, in the order of Changes.List.
+func changeClasses() []changeClass {
+	var out []changeClass
 	for _, c := range changeFinders {
-		out = append(out, c.ChangeClass)
+		out = append(out, c.changeClass)
 	}
 	return out
 }
@@ -127,8 +128,8 @@ func (c *Changes) Of(class string) []Change {
 func (c *Changes) BeyondSeed() (Change, bool) {
 	for _, x := range c.List {
 		switch x.Class {
-		case ChangeSeedOwners, ChangeSeedThreshold:
-		case ChangeAuthorityEpoch: // tells what follows from the others
+		case changeSeedOwners, changeSeedThreshold:
+		case changeAuthorityEpoch: // tells what follows from the others
 		default:
 			return x, true
 		}
@@ -153,38 +154,38 @@ func (d *differ) change(c Change) {
 
 // changeFinders is the table of classes. Its test has a case for each row.
 var changeFinders = [...]struct {
-	ChangeClass
+	changeClass
 	find func(d *differ)
 }{
-	{ChangeClass{ChangeCluster, "the trust domain of every identity"}, func(d *differ) {
+	{changeClass{changeCluster, "the trust domain of every identity"}, func(d *differ) {
 		if d.old.Cluster != d.new.Cluster {
 			d.change(Change{Subject: "cluster", Before: d.old.Cluster, After: d.new.Cluster, Wider: true, Narrower: true,
 				Means: "it is another cluster: no set can do this"})
 		}
 	}},
-	{ChangeClass{ChangeCanJoin, "who can join that could not"}, findArrivals},
-	{ChangeClass{ChangeCannotJoin, "who could join and cannot any more"}, findDepartures},
-	{ChangeClass{ChangeTokens, "entries that tokens were made for, and that take none any more"}, findTokens},
-	{ChangeClass{ChangeKind, "who joins as another kind"}, func(d *differ) {
+	{changeClass{changeCanJoin, "who can join that could not"}, findArrivals},
+	{changeClass{changeCannotJoin, "who could join and cannot any more"}, findDepartures},
+	{changeClass{changeTokens, "entries that tokens were made for, and that take none any more"}, findTokens},
+	{changeClass{changeKind, "who joins as another kind"}, func(d *differ) {
 		for _, c := range d.reach.kinds {
 			d.change(Change{Subject: c.pattern.text, Before: string(c.old.Kind), After: string(c.new.Kind), Wider: true, Narrower: true,
 				Means: "who is a member as " + string(c.old.Kind) + " is not renewed, and joins anew" + meansKind(c.new.Kind)})
 		}
 	}},
-	{ChangeClass{ChangeName, "who gets another name"}, func(d *differ) {
+	{changeClass{changeName, "who gets another name"}, func(d *differ) {
 		for _, r := range d.reach.names {
 			d.change(Change{Subject: r.pattern.text, Before: r.old, After: r.new, Wider: true, Narrower: true,
 				Means: "a member under the name of before is not renewed, and joins anew"})
 		}
 	}},
-	{ChangeClass{ChangeEntry, "who is covered by an entry of another name"}, func(d *differ) {
+	{changeClass{changeEntry, "who is covered by an entry of another name"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
 			if old.Name != new.Name {
 				d.change(Change{Subject: subject, Before: old.Name, After: new.Name, Means: "members count under the other entry"})
 			}
 		})
 	}},
-	{ChangeClass{ChangeMaxMembers, "how many members an entry admits"}, func(d *differ) {
+	{changeClass{changeMaxMembers, "how many members an entry admits"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
 			a, b := old.MaxMembers, new.MaxMembers
 			if a == b {
@@ -195,56 +196,56 @@ var changeFinders = [...]struct {
 				Means: map[bool]string{true: "more can join", false: "fewer can join; who is a member stays one"}[more]})
 		})
 	}},
-	{ChangeClass{ChangeRoles, "what members may hold"}, func(d *differ) {
+	{changeClass{changeRoles, "what members may hold"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
 			sets(d, subject, old.Roles, new.Roles, "members have it from their next renewal on")
 		})
 	}},
-	{ChangeClass{ChangeOrganizations, "whose members they are, and see"}, func(d *differ) {
+	{changeClass{changeOrganizations, "whose members they are, and see"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
 			sets(d, subject, old.Organizations, new.Organizations, "members have it from their next renewal on")
 		})
 	}},
-	{ChangeClass{ChangeSVIDTTL, "how long a certificate lives"}, func(d *differ) {
+	{changeClass{changeSVIDTTL, "how long a certificate lives"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
 			d.durations(subject, old.SVIDTTL, new.SVIDTTL, "from the next renewal on; it is what a ban that reaches nobody is outlived by")
 		})
 	}},
-	{ChangeClass{ChangeCertificateNames, "DNS names and addresses in certificates"}, func(d *differ) {
+	{changeClass{changeCertificateNames, "DNS names and addresses in certificates"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
 			sets(d, subject+" dns_names", old.DNSNames, new.DNSNames, "in certificates from the next renewal on")
 			sets(d, subject+" ips", addrs(old.IPs), addrs(new.IPs), "in certificates from the next renewal on")
 		})
 	}},
-	{ChangeClass{ChangeLabels, "what members are found by"}, func(d *differ) {
+	{changeClass{changeLabels, "what members are found by"}, func(d *differ) {
 		d.eachPair(func(subject string, old, new *Entry) {
 			sets(d, subject, old.Labels, new.Labels, "members have it from their next renewal on; labels decide nothing")
 		})
 	}},
-	{ChangeClass{ChangeProofs, "what proofs are checked against"}, findProofs},
-	{ChangeClass{ChangeSigners, "who may sign the manifest after this one"}, findSigners},
-	{ChangeClass{ChangeSignersThreshold, "how many of them have to"}, func(d *differ) {
+	{changeClass{changeProofs, "what proofs are checked against"}, findProofs},
+	{changeClass{changeSigners, "who may sign the manifest after this one"}, findSigners},
+	{changeClass{changeSignersThreshold, "how many of them have to"}, func(d *differ) {
 		d.threshold("signers.threshold", d.old.Signers.Threshold, d.new.Signers.Threshold, len(d.old.Signers.Keys), len(d.new.Signers.Keys), "to change the manifest after this one")
 	}},
-	{ChangeClass{ChangeSeedOwners, "who can bring the seed back"}, findOwners},
-	{ChangeClass{ChangeSeedThreshold, "how many of them it takes"}, func(d *differ) {
+	{changeClass{changeSeedOwners, "who can bring the seed back"}, findOwners},
+	{changeClass{changeSeedThreshold, "how many of them it takes"}, func(d *differ) {
 		d.threshold("seed.threshold", d.old.Seed.Threshold, d.new.Seed.Threshold, len(d.old.Seed.People()), len(d.new.Seed.People()), "to bring the seed back; set it with fealty manifest reshare")
 	}},
-	{ChangeClass{ChangeDegraded, "what nodes may do out of reach of coordinators"}, func(d *differ) {
+	{changeClass{changeDegraded, "what nodes may do out of reach of coordinators"}, func(d *differ) {
 		a, b := d.old.Degraded, d.new.Degraded
 		sets(d, "degraded.allow", a.Allow, b.Allow, "with the next snapshot")
 		d.durations("degraded.max", a.Max, b.Max, "with the next snapshot")
 		d.durations("degraded.route_ttl", a.RouteTTL, b.RouteTTL, "with the next snapshot")
 	}},
-	{ChangeClass{ChangeRejoinGrace, "how long after its end a certificate still proves its member"}, func(d *differ) {
+	{changeClass{changeRejoinGrace, "how long after its end a certificate still proves its member"}, func(d *differ) {
 		d.durations("rejoin_grace", d.old.RejoinGrace, d.new.RejoinGrace, "at once")
 	}},
-	{ChangeClass{ChangeBaseline, "how many data members the fleet is to have"}, func(d *differ) {
+	{changeClass{changeBaseline, "how many data members the fleet is to have"}, func(d *differ) {
 		if a, b := d.old.Baseline.Data, d.new.Baseline.Data; a != b {
 			d.change(Change{Subject: "baseline.data", Before: strconv.Itoa(a), After: strconv.Itoa(b), Means: "people are told while fewer are connected"})
 		}
 	}},
-	{ChangeClass{ChangeTrust, "what data owners pin"}, func(d *differ) {
+	{changeClass{changeTrust, "what data owners pin"}, func(d *differ) {
 		if d.old.Trust != d.new.Trust {
 			means := "the mesh CA key changes when authority moves: data owners trust the root"
 			if d.new.Trust == TrustMesh {
@@ -253,8 +254,8 @@ var changeFinders = [...]struct {
 			d.change(Change{Subject: "trust", Before: string(d.old.Trust), After: string(d.new.Trust), Means: means})
 		}
 	}},
-	{ChangeClass{ChangeAuthorityEpoch, "whether everybody gets a new certificate"}, func(d *differ) {
-		why := slices.DeleteFunc(slices.Clone(d.moved), func(s string) bool { return s == AuthorityEverySet })
+	{changeClass{changeAuthorityEpoch, "whether everybody gets a new certificate"}, func(d *differ) {
+		why := slices.DeleteFunc(slices.Clone(d.moved), func(s string) bool { return s == manifestform.AuthorityEverySet })
 		if len(why) > 0 {
 			d.change(Change{Subject: "authority_epoch", After: "moves",
 				Means: "because of " + strings.Join(why, ", ") + ": the mesh CA key is new, and every member renews at once"})

@@ -27,6 +27,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // A Manifest is a document that [Parse] accepted. Its fields, defaults filled
@@ -224,7 +225,7 @@ func Parse(data []byte) (*Manifest, error) {
 }
 
 // ParseAccepted reads a manifest that is in force or was, so that a signed history
-// stands behind it. Rules that came after a release that accepted it refuse nothing
+// stands behind it. parseRules that came after a release that accepted it refuse nothing
 // here: what breaks them is in [Manifest.Findings]. Otherwise a stricter release would
 // take a running cluster's authority away. What is new goes through [Parse].
 func ParseAccepted(data []byte) (*Manifest, error) {
@@ -245,7 +246,7 @@ func ParseAccepted(data []byte) (*Manifest, error) {
 
 // decodeManifest reads root, the document that data holds.
 func decodeManifest(data []byte, root *node) (*Manifest, error) {
-	d := &decoder{document.NewDecoder(4 * MaxProblems)}
+	d := &decoder{document.NewDecoder(4 * manifestform.MaxProblems)}
 	m := d.manifest(root)
 	d.check(m, checks[:])
 	if d.Problems != nil {
@@ -268,7 +269,7 @@ func (m *Manifest) Findings() []*Problem { return slices.Clone(m.findings) }
 func format() *document.Format {
 	return &document.Format{
 		Noun: "a manifest", Start: "start from the output of: fealty manifest init", TooLong: "use patterns in place of single entries",
-		Bytes: MaxBytes, Documents: 1, Depth: MaxDepth, Fields: maxFields, Items: MaxEntries, Marks: maxMarks, Problems: MaxProblems,
+		Bytes: manifestform.MaxBytes, Documents: 1, Depth: manifestform.MaxDepth, Fields: maxFields, Items: manifestform.MaxEntries, Marks: maxMarks, Problems: manifestform.MaxProblems,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -139,7 +140,7 @@ func refusals(t testing.TB) []refusal {
 		return admit(lines...)
 	}
 	return []refusal{
-		{"size", "one byte too many", base.String() + "#" + strings.Repeat("x", manifest.MaxBytes-len(base.String())), ""},
+		{"size", "one byte too many", base.String() + "#" + strings.Repeat("x", manifestform.MaxBytes-len(base.String())), ""},
 		{"characters", "not UTF-8", with(func(d *doc) { d.cluster = "cluster: \"prod\xff\"\n" }), ""},
 		{"characters", "terminal escape", base.String() + "# \x1b[2K\n", ""},
 		{"characters", "right-to-left override", base.String() + "# \u202e\n", ""},
@@ -178,7 +179,7 @@ func refusals(t testing.TB) []refusal {
 		{"wrong-type", "a yes that is no bool", admit("{name: x, kind: coordinator, match: [\"k8s:sa:p/a\"], platform_may_read_seed: yes}"), "admit[4].platform_may_read_seed"},
 		{"wrong-type", "a scalar document", "hello\n", ""},
 		{"wrong-type", "field name is a number", base.String() + "12: b\n", ""},
-		{"too-many", "patterns", admit("{name: x, kind: data, match: [" + strings.Repeat("\"tpm:ek:x\", ", manifest.MaxPatterns+1) + "]}"), "admit[4].match"},
+		{"too-many", "patterns", admit("{name: x, kind: data, match: [" + strings.Repeat("\"tpm:ek:x\", ", manifestform.MaxPatterns+1) + "]}"), "admit[4].match"},
 		{"too-many", "fields in braces", base.String() + "x: {" + strings.Repeat("a: b, ", 100) + "}\n", ""},
 		{"too-many", "fields of an object", base.String() + strings.Repeat("a: b\n", 100_000), ""},
 		{"too-many", "fields of an object within", base.String() + "x:\n" + strings.Repeat("  a:\n  - b\n", 50_000), ""},
@@ -303,7 +304,7 @@ func refusals(t testing.TB) []refusal {
 		{"shadowed-selector", "same selector", admit("{name: x, kind: data, match: [\"x509:subject:CN=node-c\"]}"), "admit[4].match[0]"},
 		{"shadowed-selector", "twice in an entry", admit("{name: x, kind: data, match: [\"token:x\", \"token:x\"]}"), "admit[4].match[1]"},
 		{"shadowed-selector", "wider glob before", admit("{name: x, kind: data, match: [\"x509:dns:*.example\"]}", "{name: y, kind: data, match: [\"x509:dns:*.a.example\"]}"), "admit[5].match[0]"},
-		{"too-many-globs", "one too many", globs(manifest.MaxGlobs), "admit[1003].match[0]"},
+		{"too-many-globs", "one too many", globs(manifestform.MaxGlobs), "admit[1003].match[0]"},
 		{"degraded-max", "longer than an SVID", rest("degraded: {max: 72h}\n"), "admit[2].svid_ttl"},
 		{"degraded-max", "as long as an SVID", entry("svid_ttl: 24h"), "admit[4].svid_ttl"},
 		{"route-ttl", "longer than the mode", rest("degraded: {max: 1h, route_ttl: 2h}\n"), "degraded.route_ttl"},
@@ -448,7 +449,7 @@ func TestProblemsAreBounded(t *testing.T) {
 		d.admit += fmt.Sprintf("  - {name: a, kind: dat, match: [\"x509:subject:CN=%d\"], x: 1}\n", i)
 	}
 	_, err := manifest.Parse([]byte(d.String()))
-	if invalid, ok := errors.AsType[*manifest.InvalidError](err); !ok || len(invalid.Problems) != manifest.MaxProblems {
+	if invalid, ok := errors.AsType[*manifest.InvalidError](err); !ok || len(invalid.Problems) != manifestform.MaxProblems {
 		t.Fatalf("err = %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // ErrInvalid is matched by every error of [Parse].
@@ -14,7 +15,7 @@ var ErrInvalid = errors.New("invalid manifest")
 
 // A Problem is one thing that is wrong with a manifest, and how to mend it.
 type Problem struct {
-	// Rule is the stable name of the rule that was broken, one of [Rules].
+	// parseRule is the stable name of the rule that was broken, one of parseRules.
 	Rule string
 
 	// Line and Column say where, both from 1, the column in characters. Both are
@@ -49,7 +50,7 @@ func (p *Problem) Error() string {
 func (p *Problem) Is(target error) bool { return target == ErrInvalid }
 
 // An InvalidError holds every problem of a manifest, in the order of the
-// document; at most [MaxProblems]. errors.As finds it, and its problems.
+// document; at most manifestform.MaxProblems. errors.As finds it, and its problems.
 type InvalidError struct {
 	Problems []*Problem
 }
@@ -89,8 +90,8 @@ func invalid(found []*document.Problem) *InvalidError {
 		}
 		return a.Column - b.Column
 	})
-	if len(problems) > MaxProblems {
-		problems = problems[:MaxProblems]
+	if len(problems) > manifestform.MaxProblems {
+		problems = problems[:manifestform.MaxProblems]
 	}
 	return &InvalidError{Problems: problems}
 }

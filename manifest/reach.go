@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // A reach compares who can join under two manifests. Selectors are endless, so it
@@ -74,7 +75,7 @@ func (m *Manifest) takes(selector string) (patternRef, string, bool) {
 		return ref, m.Admit[ref.entry].Name, true
 	}
 	for _, ref := range m.globs {
-		if name, ok := ref.pattern.Capture(selector); ok && isName(name) {
+		if name, ok := ref.pattern.Capture(selector); ok && manifestform.IsName(name) {
 			return ref, name, true
 		}
 	}
@@ -137,7 +138,7 @@ func (r *reach) uncovered(m, other *Manifest) []arrival {
 			case more == 0:
 				covered = true
 			default:
-				a.beyond = max(a.beyond, maxNameBytes-more)
+				a.beyond = max(a.beyond, manifestform.MaxNameBytes-more)
 			}
 		}
 		if !covered {
@@ -154,10 +155,10 @@ func (r *reach) uncovered(m, other *Manifest) []arrival {
 func (p Pattern) coversNames(q Pattern) (more int, ok bool) {
 	before, ok1 := strings.CutPrefix(q.prefix(), p.prefix())
 	after, ok2 := strings.CutSuffix(q.suffix(), p.suffix())
-	if more = len(before) + len(after); !ok1 || !ok2 || more >= maxNameBytes {
+	if more = len(before) + len(after); !ok1 || !ok2 || more >= manifestform.MaxNameBytes {
 		return 0, false
 	}
-	return more, more == 0 || isName("x"+before+after)
+	return more, more == 0 || manifestform.IsName("x"+before+after)
 }
 
 // globs finds which entries of new take what entries of old took, by examples.

@@ -12,12 +12,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/document"
-)
-
-// Keeper schemes that this build knows.
-const (
-	KeeperFile = "file"
-	KeeperExec = "exec"
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 // checkRecipient says what is wrong with an age recipient, as far as its text
@@ -212,7 +207,7 @@ func sshString(b []byte) (s, rest []byte, ok bool) {
 // checkKeeper says what is wrong with a keeper such as file:/etc/fealty/seed.key.
 func checkKeeper(s string) (wrong string) {
 	scheme, name, ok := strings.Cut(s, ":")
-	if !ok || scheme != KeeperFile && scheme != KeeperExec {
+	if !ok || scheme != manifestform.KeeperFile && scheme != manifestform.KeeperExec {
 		return fmt.Sprintf("keeper %s is of no known kind", document.Shown(s))
 	}
 	if !path.IsAbs(name) || path.Clean(name) != name || name == "/" {

@@ -7,10 +7,11 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
-// A Rule is one way in which [Parse] refuses a document.
-type Rule struct {
+// A parseRule is one way in which [Parse] refuses a document.
+type parseRule struct {
 	Name    string // stable: see Problem.Rule
 	Why     string // what goes wrong without it
 	Section string // where it is written
@@ -30,9 +31,9 @@ const (
 	inRenewal    = "docs/explanation/trust.md#5-renewal-and-rejoin"
 )
 
-// Rules returns every rule, form first and then meaning.
-func Rules() []Rule {
-	rules := []Rule{
+// parseRules returns every rule, form first and then meaning.
+func parseRules() []parseRule {
+	rules := []parseRule{
 		{"size", "a store that nobody vouches for must not exhaust a coordinator", inFields},
 		{"characters", "a signer must see what is signed", "YAML 1.2.2 §5.1; Unicode TR36 §2"},
 		{"syntax", "what cannot be read says nothing", "YAML 1.2.2; RFC 8259"},
@@ -65,10 +66,10 @@ func Rules() []Rule {
 		{"permission", "an unknown permission would permit nothing", inDegraded},
 	}
 	for _, c := range checks {
-		rules = append(rules, c.Rule)
+		rules = append(rules, c.parseRule)
 	}
 	for _, c := range newerChecks {
-		rules = append(rules, c.Rule)
+		rules = append(rules, c.parseRule)
 	}
 	return rules
 }
@@ -76,43 +77,43 @@ func Rules() []Rule {
 // A check is a rule over fields that were read well: it is left out where one
 // of the parts it looks at has a problem already, which it would only echo.
 type check struct {
-	Rule
+	parseRule
 	parts []string
 	find  func(d *decoder, m *Manifest)
 }
 
 var checks = [...]check{
-	{Rule{"duplicate-name", "a name must mean one thing", inFields}, nil, checkNames},
-	{Rule{"duplicate-key", "one key under two names would count twice towards a threshold", inHistory},
+	{parseRule{"duplicate-name", "a name must mean one thing", inFields}, nil, checkNames},
+	{parseRule{"duplicate-key", "one key under two names would count twice towards a threshold", inHistory},
 		nil, checkSignerKeys},
-	{Rule{"duplicate-recipient", "one person with two shares makes the threshold a lie", inOwners},
+	{parseRule{"duplicate-recipient", "one person with two shares makes the threshold a lie", inOwners},
 		nil, checkHolders},
-	{Rule{"seed-threshold", "a seed that its owners cannot bring back is lost", inFields},
+	{parseRule{"seed-threshold", "a seed that its owners cannot bring back is lost", inFields},
 		[]string{"seed"}, checkSeedThreshold},
-	{Rule{"signers-threshold", "a manifest that its signers cannot change is final", inFields},
+	{parseRule{"signers-threshold", "a manifest that its signers cannot change is final", inFields},
 		[]string{"signers"}, checkSignersThreshold},
-	{Rule{"no-coordinator", "no replica could ever recover the seed from a peer", inFields},
+	{parseRule{"no-coordinator", "no replica could ever recover the seed from a peer", inFields},
 		[]string{"admit"}, checkCoordinatorEntry},
-	{Rule{"coordinator-selector", "whoever holds a join token, or runs the platform, would hold the seed", inProofs},
+	{parseRule{"coordinator-selector", "whoever holds a join token, or runs the platform, would hold the seed", inProofs},
 		nil, checkCoordinatorSelectors},
-	{Rule{"platform-flag", "the flag means something for coordinators under k8s selectors only", inProofs},
+	{parseRule{"platform-flag", "the flag means something for coordinators under k8s selectors only", inProofs},
 		[]string{"admit"}, checkPlatformFlag},
-	{Rule{"token-entry", "a token names its entry", inTokens}, nil, checkTokenSelectors},
-	{Rule{"selector-without-proof", "without reference values the selector can match nothing", inFields},
+	{parseRule{"token-entry", "a token names its entry", inTokens}, nil, checkTokenSelectors},
+	{parseRule{"selector-without-proof", "without reference values the selector can match nothing", inFields},
 		[]string{"proofs"}, checkProofPresent},
-	{Rule{"two-kinds", "one proof must not give one candidate two kinds", inFields}, nil, checkOverlap},
-	{Rule{"shadowed-selector", "an earlier entry takes all that this one could match", inFields}, nil, nil}, // found by two-kinds
-	{Rule{"too-many-globs", "overlaps are found by comparing each pattern that has a * with all others", inLimits}, nil, nil},
-	{Rule{"degraded-max", "nothing outlives its identity: all edges of a node die with its SVID", inRenewal},
+	{parseRule{"two-kinds", "one proof must not give one candidate two kinds", inFields}, nil, checkOverlap},
+	{parseRule{"shadowed-selector", "an earlier entry takes all that this one could match", inFields}, nil, nil}, // found by two-kinds
+	{parseRule{"too-many-globs", "overlaps are found by comparing each pattern that has a * with all others", inLimits}, nil, nil},
+	{parseRule{"degraded-max", "nothing outlives its identity: all edges of a node die with its SVID", inRenewal},
 		[]string{"degraded.max"}, checkDegradedMax},
-	{Rule{"route-ttl", "a route cannot outlive the mode that preserves it", inDegraded},
+	{parseRule{"route-ttl", "a route cannot outlive the mode that preserves it", inDegraded},
 		[]string{"degraded"}, checkRouteTTL},
 }
 
 // newerChecks are rules that came after releases which accepted what they refuse: they
 // bind [Parse], and are findings of [ParseAccepted].
 var newerChecks = [...]check{
-	{Rule{"selector-unproven", "an entry that nothing can prove admits nobody, and misleads", inProofs},
+	{parseRule{"selector-unproven", "an entry that nothing can prove admits nobody, and misleads", inProofs},
 		[]string{"admit"}, checkProvable},
 }
 
@@ -233,8 +234,8 @@ func checkCoordinatorSelectors(d *decoder, m *Manifest) {
 			return
 		}
 		switch p.Family() {
-		case FamilyKey, FamilyX509, FamilyTPM, FamilySEVSNP:
-		case FamilyKubernetes:
+		case manifestform.FamilyKey, manifestform.FamilyX509, manifestform.FamilyTPM, manifestform.FamilySEVSNP:
+		case manifestform.FamilyKubernetes:
 			if !e.PlatformMayReadSeed {
 				d.Fault("coordinator-selector", path, "whoever controls the Kubernetes API server could read the seed through this", "use key, x509, tpm or sevsnp, or accept it with platform_may_read_seed: true")
 			}
@@ -246,7 +247,7 @@ func checkCoordinatorSelectors(d *decoder, m *Manifest) {
 
 // provable are the selector families that this release has a proof for. The others are
 // read, so that a manifest which names one is refused by its name.
-var provable = [...]string{FamilyToken, FamilyKey, FamilyX509}
+var provable = [...]string{manifestform.FamilyToken, manifestform.FamilyKey, manifestform.FamilyX509}
 
 func checkProvable(d *decoder, m *Manifest) {
 	eachPattern(m, func(_ *Entry, _ int, p Pattern, path string) {
@@ -262,7 +263,7 @@ func checkPlatformFlag(d *decoder, m *Manifest) {
 		e := &m.Admit[i]
 		kubernetes := false
 		for _, p := range e.Match {
-			kubernetes = kubernetes || p.Family() == FamilyKubernetes
+			kubernetes = kubernetes || p.Family() == manifestform.FamilyKubernetes
 		}
 		if e.PlatformMayReadSeed && (e.Kind != identity.Coordinator || !kubernetes) {
 			d.Fault("platform-flag", fmt.Sprintf("admit[%d].platform_may_read_seed", i), "this entry admits no coordinator by a k8s selector", "remove the flag")
@@ -272,7 +273,7 @@ func checkPlatformFlag(d *decoder, m *Manifest) {
 
 func checkTokenSelectors(d *decoder, m *Manifest) {
 	eachPattern(m, func(e *Entry, _ int, p Pattern, path string) {
-		if want := FamilyToken + ":" + e.Name; p.IsToken() && p.text != want && e.Name != "" {
+		if want := manifestform.FamilyToken + ":" + e.Name; p.IsToken() && p.text != want && e.Name != "" {
 			d.Fault("token-entry", path, fmt.Sprintf("%s names another entry than %s", document.Shown(p.text), document.Shown(e.Name)), "write "+want)
 		}
 	})
@@ -281,11 +282,11 @@ func checkTokenSelectors(d *decoder, m *Manifest) {
 func checkProofPresent(d *decoder, m *Manifest) {
 	eachPattern(m, func(_ *Entry, _ int, p Pattern, path string) {
 		switch p.Family() {
-		case FamilyX509:
+		case manifestform.FamilyX509:
 			if m.Proofs.X509 == nil {
 				d.Fault("selector-without-proof", path, "no certificate can show this without roots", "add proofs.x509.roots_pem")
 			}
-		case FamilySEVSNP:
+		case manifestform.FamilySEVSNP:
 			listed := false
 			if m.Proofs.SEVSNP != nil {
 				for _, measurement := range m.Proofs.SEVSNP.Measurements {
@@ -332,8 +333,8 @@ func checkOverlap(d *decoder, m *Manifest) {
 		}
 		all = append(all, now)
 	})
-	if len(globs) > MaxGlobs {
-		d.Fault("too-many-globs", globs[MaxGlobs].path, fmt.Sprintf("%d patterns have a *", len(globs)), fmt.Sprintf("at most %d are allowed", MaxGlobs))
+	if len(globs) > manifestform.MaxGlobs {
+		d.Fault("too-many-globs", globs[manifestform.MaxGlobs].path, fmt.Sprintf("%d patterns have a *", len(globs)), fmt.Sprintf("at most %d are allowed", manifestform.MaxGlobs))
 		return
 	}
 	order := make(map[string]int, len(all))

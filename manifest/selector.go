@@ -7,10 +7,11 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
-// Selector families: the facts that a proof can show about a candidate
-// (docs/explanation/trust.md#2-a-join-over-a-channel-binding). A selector is written
+// A Pattern is a selector of an entry: a fact that a proof can show about a candidate
+// (docs/explanation/trust.md#2-a-join-over-a-channel-binding). It is written
 // family:attribute:value, except that a token has no attribute:
 //
 //	token:edge-pool                    a join token of the entry edge-pool
@@ -21,16 +22,8 @@ import (
 //	tpm:ek:<64 hex>                    SHA-256 of the endorsement key
 //	sevsnp:measurement:<96 hex>        launch measurement of an SEV-SNP guest
 //	k8s:sa:<namespace>/<name>          a pod's service account
-const (
-	FamilyToken      = "token"
-	FamilyKey        = "key"
-	FamilyX509       = "x509"
-	FamilyTPM        = "tpm"
-	FamilySEVSNP     = "sevsnp"
-	FamilyKubernetes = "k8s"
-)
-
-// A Pattern is a selector of an entry. Its value may hold one *, which stands
+//
+// Its value may hold one *, which stands
 // for one name (see [Manifest.Match]) and captures it. Patterns are comparable.
 type Pattern struct {
 	text string // canonical, the * included
@@ -53,7 +46,7 @@ func (p Pattern) prefix() string { return p.text[:p.star] }
 func (p Pattern) suffix() string { return p.text[p.star+1:] }
 
 // IsToken reports whether the pattern says that its entry admits join tokens.
-func (p Pattern) IsToken() bool { return p.Family() == FamilyToken }
+func (p Pattern) IsToken() bool { return p.Family() == manifestform.FamilyToken }
 
 // Capture reports whether selector matches, and what the * stands for: "" for a
 // pattern without one. It does not look at whether that is a valid name.
@@ -95,7 +88,7 @@ func (p Pattern) covers(q Pattern) bool {
 
 func (p Pattern) matchesName(selector string) bool {
 	captured, ok := p.Capture(selector)
-	return ok && isName(captured)
+	return ok && manifestform.IsName(captured)
 }
 
 // canonicalSelector returns the form of a selector that patterns are compared
@@ -130,15 +123,15 @@ var selectorForms = [...]selectorForm{
 	{"k8s:sa:", "k8s:sa:prod/agent-*", true, parseServiceAccount},
 }
 
-// A PatternError says what is wrong with a selector pattern, and what to write.
-type PatternError struct{ What, Do string }
+// A patternError says what is wrong with a selector pattern, and what to write.
+type patternError struct{ What, Do string }
 
-func (e *PatternError) Error() string { return "manifest: " + e.What + ": " + e.Do }
+func (e *patternError) Error() string { return "manifest: " + e.What + ": " + e.Do }
 
-// ParsePattern reads a selector pattern. The error is a [*PatternError].
+// ParsePattern reads a selector pattern. The error is a [*patternError].
 func ParsePattern(s string) (Pattern, error) {
 	refuse := func(do, what string, args ...any) (Pattern, error) {
-		return Pattern{}, &PatternError{What: "selector " + document.Shown(s) + " " + fmt.Sprintf(what, args...), Do: do}
+		return Pattern{}, &patternError{What: "selector " + document.Shown(s) + " " + fmt.Sprintf(what, args...), Do: do}
 	}
 	if len(s) > maxSelectorBytes {
 		return refuse(fmt.Sprintf("at most %d are allowed", maxSelectorBytes), "has %d bytes", len(s))
@@ -189,7 +182,7 @@ func unknownSelector(s string) (what, do string) {
 }
 
 func parseTokenEntry(value string) (string, string) {
-	if !isName(value) {
+	if !manifestform.IsName(value) {
 		return "", fmt.Sprintf("%s is not the name of an entry", document.Shown(value))
 	}
 	return value, ""
@@ -256,26 +249,3 @@ func parseServiceAccount(value string) (string, string) {
 	}
 	return value, ""
 }
-
-// IsName reports whether s can be the name of an owner, a signer, an entry or a
-// member: letters, digits, dots, hyphens and underscores, at most 128 of them, and
-// neither "." nor "..". So it can name a file too.
-func IsName(s string) bool { return isName(s) }
-
-// isName reports whether s can be the name of an identity that joins: one SPIFFE
-// path segment (SPIFFE-ID §2.2). What a * captures comes from a peer.
-func isName(s string) bool {
-	if s == "" || len(s) > maxNameBytes || s == "." || s == ".." {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '.' && c != '_' {
-			return false
-		}
-	}
-	return true
-}
-
-// maxNameBytes bounds a member's name; a SPIFFE id may have 2,048 bytes in all.
-const maxNameBytes = 128

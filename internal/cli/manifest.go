@@ -22,6 +22,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/manifesttemplate"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -101,7 +103,7 @@ func (c *CLI) initManifest(ctx context.Context, cfg *settings.Values, in initFla
 	if err != nil {
 		return err
 	}
-	text, err := manifest.Template(opts)
+	text, err := manifesttemplate.Write(opts)
 	if err != nil {
 		if e, ok := errors.AsType[*manifest.InvalidError](err); ok {
 			return explain.Wrap(err, explain.BadValue, "name", "an option of manifest init", "value", "used", "problem", e.Problems[0].Field+": "+e.Problems[0].What, "want", e.Problems[0].Do)
@@ -150,7 +152,7 @@ func (c *CLI) enrolmentKey(ctx context.Context, cfg *settings.Values) (key strin
 }
 
 // options reads the flags. key is a new signer's, with the file that holds it.
-func (in initFlags) options() (opts manifest.TemplateOptions, key ed25519.PrivateKey, keyFile []byte, err error) {
+func (in initFlags) options() (opts manifesttemplate.Options, key ed25519.PrivateKey, keyFile []byte, err error) {
 	opts.Cluster, opts.SeedThreshold, opts.SignersThreshold = in.cluster, in.seedThreshold, in.signersThreshold
 	named := func(flag, text, fallback string) (name, value string) {
 		name, value, ok := strings.Cut(text, "=")
@@ -166,7 +168,7 @@ func (in initFlags) options() (opts manifest.TemplateOptions, key ed25519.Privat
 		if err != nil {
 			return opts, nil, nil, explain.Wrap(err, explain.BadValue, "name", "--coordinator-key", "value", value, "problem", err.Error(), "want", "ed25519:KEY, as fealty status shows it")
 		}
-		opts.Coordinators = append(opts.Coordinators, manifest.Enrolled{Name: name, Key: k})
+		opts.Coordinators = append(opts.Coordinators, manifesttemplate.Enrolled{Name: name, Key: k})
 	}
 	for i, text := range in.signers {
 		name, value := named("--signer", text, fmt.Sprintf("signer-%d", i+1))
@@ -228,9 +230,9 @@ func (c *CLI) readManifest(cfg *settings.Values, file string, parse func([]byte)
 	var data []byte
 	var err error
 	if file == "-" {
-		data, err = readAll(c.env.Stdin, manifest.MaxBytes)
+		data, err = readAll(c.env.Stdin, manifestform.MaxBytes)
 	} else {
-		data, err = failure.ReadFile(cfg.Within(file), manifest.MaxBytes)
+		data, err = failure.ReadFile(cfg.Within(file), manifestform.MaxBytes)
 	}
 	if err != nil {
 		return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "manifest", "file", file)

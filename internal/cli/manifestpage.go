@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/amount"
+	"github.com/fealty-io/fealty/internal/labels"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -24,47 +26,50 @@ func manifestShapes() []manifestShape {
 	return []manifestShape{
 		{"cluster", "text, a SPIFFE trust domain", mustBeSet},
 		{"seed", "object", mustBeSet},
-		{"seed.threshold", number(1, manifest.MaxOwners), mustBeSet},
-		{"seed.owners", upTo(manifest.MaxOwners, "owners"), mustBeSet},
+		{"seed.threshold", number(1, manifestform.MaxOwners), mustBeSet},
+		{"seed.owners", upTo(manifestform.MaxOwners, "owners"), mustBeSet},
 		{"seed.owners.name", nameShape, mustBeSet},
 		{"seed.owners.recipient", "text", "the owner is a keeper"},
 		{"seed.owners.keeper", "text", "the owner is a person"},
 		{"signers", "object", mustBeSet},
-		{"signers.threshold", number(1, manifest.MaxSigners), mustBeSet},
-		{"signers.keys", upTo(manifest.MaxSigners, "signers"), mustBeSet},
+		{"signers.threshold", number(1, manifestform.MaxSigners), mustBeSet},
+		{"signers.keys", upTo(manifestform.MaxSigners, "signers"), mustBeSet},
 		{"signers.keys.name", nameShape, mustBeSet},
 		{"signers.keys.key", "text", mustBeSet},
 		{"proofs", "object", "none"},
 		{"proofs.x509", "object", "no selector may begin with `x509:`"},
 		{"proofs.x509.roots_pem", "text in PEM, CA certificates", mustBeSet},
 		{"proofs.sevsnp", "object", "no selector may begin with `sevsnp:`"},
-		{"proofs.sevsnp.measurements", upTo(manifest.MaxListItems, "texts in hex"), mustBeSet},
+		{"proofs.sevsnp.measurements", upTo(manifestform.MaxListItems, "texts in hex"), mustBeSet},
 		{"proofs.sevsnp.min_tcb", "object", "0 for each component"},
 		{"proofs.sevsnp.min_tcb.bootloader", number(0, 255), "0"},
 		{"proofs.sevsnp.min_tcb.tee", number(0, 255), "0"},
 		{"proofs.sevsnp.min_tcb.snp", number(0, 255), "0"},
 		{"proofs.sevsnp.min_tcb.microcode", number(0, 255), "0"},
-		{"admit", upTo(manifest.MaxEntries, "entries"), mustBeSet},
+		{"admit", upTo(manifestform.MaxEntries, "entries"), mustBeSet},
 		{"admit.name", nameShape, mustBeSet},
 		{"admit.kind", "word", mustBeSet},
-		{"admit.match", upTo(manifest.MaxPatterns, "selectors"), mustBeSet},
+		{"admit.match", upTo(manifestform.MaxPatterns, "selectors"), mustBeSet},
 		{"admit.roles", "list of words", "none"},
-		{"admit.organizations", upTo(manifest.MaxListItems, "names"), "none"},
-		{"admit.max_members", number(1, manifest.MaxMembers), "no limit"},
-		{"admit.svid_ttl", "duration from " + amount.Span(manifest.MinSVIDTTL) + " to " + amount.Span(manifest.MaxSVIDTTL),
-			"`degraded.max` and " + amount.Span(manifest.DefaultSVIDMargin) + "; kinds admin and readonly: " + amount.Span(manifest.DefaultPersonTTL)},
-		{"admit.dns_names", upTo(manifest.MaxListItems, "names"), "none"},
-		{"admit.ips", upTo(manifest.MaxListItems, "addresses"), "none"},
-		{"admit.labels", upTo(manifest.MaxLabels, "texts KEY=VALUE"), "none"},
+		{"admit.organizations", upTo(manifestform.MaxListItems, "names"), "none"},
+		{"admit.max_members", number(1, manifestform.MaxMembers), "no limit"},
+		{"admit.svid_ttl", "duration from " + amount.Span(manifestform.MinSVIDTTL) + " to " + amount.Span(manifestform.MaxSVIDTTL),
+			"`degraded.max` and " + amount.Span(manifestform.DefaultSVIDMargin) + "; kinds admin and readonly: " + amount.Span(manifestform.DefaultPersonTTL)},
+		{"admit.dns_names", upTo(manifestform.MaxListItems, "names"), "none"},
+		{"admit.ips", upTo(manifestform.MaxListItems, "addresses"), "none"},
+		{"admit.labels", upTo(labels.Max, "texts KEY=VALUE"), "none"},
 		{"admit.platform_may_read_seed", "true or false", "false"},
-		{"trust", "word", string(manifest.DefaultTrust)},
+		{"trust", "word", string(manifest.TrustRoot)},
 		{"degraded", "object", "the defaults of its fields"},
-		{"degraded.allow", "list of words", "all of them: " + words(manifest.DefaultDegradedAllow())},
-		{"degraded.max", "duration from 0 to " + amount.Span(manifest.MaxSVIDTTL-manifest.DefaultSVIDMargin), amount.Span(manifest.DefaultDegradedMax)},
-		{"degraded.route_ttl", "duration from 0 to " + amount.Span(manifest.MaxRouteTTL), amount.Span(manifest.DefaultRouteTTL) + ", or `degraded.max` if that is shorter"},
-		{"rejoin_grace", "duration from 0 to " + amount.Span(manifest.MaxRejoinGrace), amount.Span(manifest.DefaultRejoinGrace)},
+		{"degraded.allow", "list of words", "all of them: " + words(manifest.Permissions())},
+		{"degraded.max", "duration from 0 to " + amount.Span(manifestform.MaxSVIDTTL-manifestform.DefaultSVIDMargin),
+			amount.Span(manifestform.DefaultDegradedMax)},
+		{"degraded.route_ttl", "duration from 0 to " + amount.Span(manifestform.MaxRouteTTL), amount.Span(manifestform.DefaultRouteTTL) + ", or `degraded.max` if that is shorter"},
+		{"rejoin_grace", "duration from 0 to " + amount.Span(manifestform.MaxRejoinGrace),
+			amount.Span(manifestform.DefaultRejoinGrace)},
 		{"baseline", "object", "the defaults of its fields"},
-		{"baseline.data", fmt.Sprintf("number from 0 to %d", manifest.MaxMembers), fmt.Sprint(manifest.DefaultBaselineData)},
+		{"baseline.data", fmt.Sprintf("number from 0 to %d", manifestform.MaxMembers),
+			fmt.Sprint(manifestform.DefaultBaselineData)},
 	}
 }
 
@@ -111,7 +116,7 @@ baseline:
 func manifestPage() string {
 	var b strings.Builder
 	b.WriteString("# Manifest\n\n" + generatedNote)
-	fmt.Fprintf(&b, "The trust policy of a cluster, one document in YAML or JSON, of at most %d bytes. A field that is not known is an\n", manifest.MaxBytes)
+	fmt.Fprintf(&b, "The trust policy of a cluster, one document in YAML or JSON, of at most %d bytes. A field that is not known is an\n", manifestform.MaxBytes)
 	b.WriteString(`error, and so is one that stands twice. A duration has a unit: ` + "`d`, `h`, `m` or `s`" + `, as in ` + "`36h`" + `.
 
 ` + "`fealty manifest init`" + ` writes one to start from, ` + "`fealty manifest verify`" + ` shows every problem of one with line and

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
@@ -117,7 +118,7 @@ func (c *CLI) writeShares(cfg *settings.Values, dir string, shares []*fealtyv1.S
 	}
 	for _, x := range shares {
 		// The name becomes a path, and comes from elsewhere.
-		if !manifest.IsName(x.GetOwner()) {
+		if !manifestform.IsName(x.GetOwner()) {
 			return explain.New(explain.PeerProtocol, "problem", "it sent a share of the seed for an owner whose name is none")
 		}
 		if err := createFile(shareFile(dir, x.GetOwner()), x.GetFile(), 0o600, "the share of "+x.GetOwner()); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -325,7 +326,8 @@ func authorityMoves(kind Kind, before, after *manifest.Manifest) bool {
 
 // sharesChange reports whether the seed's shares are made anew.
 func sharesChange(kind Kind, before, after *manifest.Manifest) bool {
-	return kind == KindReshare || kind == KindReseed || slices.Contains(manifest.AuthorityMoves(before, after), manifest.AuthoritySeed)
+	return kind == KindReshare || kind == KindReseed ||
+		slices.Contains(manifest.AuthorityMoves(before, after), manifestform.AuthoritySeed)
 }
 
 // A Mark is the highest head that someone has seen. Keep it on disk: who

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -332,7 +333,7 @@ var linkRules = [...]struct {
 			return ""
 		}
 		for _, part := range manifest.AuthorityMoves(s.before.manifest, s.manifest) {
-			if part != manifest.AuthoritySeed && part != manifest.AuthorityEverySet {
+			if part != manifestform.AuthoritySeed && part != manifestform.AuthorityEverySet {
 				return "reshare also changes " + part
 			}
 		}

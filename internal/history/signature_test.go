@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifesttemplate"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -28,8 +29,8 @@ func signedChange(t testing.TB) (next *manifest.Manifest, inForce *manifest.Mani
 	signer, k := key()
 	stranger, other := key()
 	parse := func(names ...manifest.Signer) *manifest.Manifest {
-		data, err := manifest.Template(manifest.TemplateOptions{Cluster: "test.example", Signers: names,
-			Owners: []manifest.Owner{{Name: "host", Keeper: "file:/k"}}, Coordinators: []manifest.Enrolled{{Name: "c", Key: k}}})
+		data, err := manifesttemplate.Write(manifesttemplate.Options{Cluster: "test.example", Signers: names,
+			Owners: []manifest.Owner{{Name: "host", Keeper: "file:/k"}}, Coordinators: []manifesttemplate.Enrolled{{Name: "c", Key: k}}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,6 +36,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -255,7 +256,8 @@ func (t *Transition) Encode() ([]byte, error) {
 	if err := checkReason(t.Reason); err != nil {
 		return nil, err
 	}
-	if t.Threshold < 0 || t.Threshold > manifest.MaxOwners || len(t.ShareCommitments) > manifest.MaxOwners || len(t.Signatures) > manifest.MaxSigners {
+	if t.Threshold < 0 || t.Threshold > manifestform.MaxOwners ||
+		len(t.ShareCommitments) > manifestform.MaxOwners || len(t.Signatures) > manifestform.MaxSigners {
 		return nil, fmt.Errorf("%w: threshold %d, %d shares, %d signatures: beyond what a manifest can hold", ErrEncoding, t.Threshold, len(t.ShareCommitments), len(t.Signatures))
 	}
 	w := wire{

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/manifesttemplate"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -20,10 +21,10 @@ func inManifest(t rapid.TB, recipient string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = manifest.Template(manifest.TemplateOptions{
+	_, err = manifesttemplate.Write(manifesttemplate.Options{
 		Cluster: "prod.example", Signers: []manifest.Signer{{Name: "alice", Key: key}},
 		Owners:       []manifest.Owner{{Name: "alice", Recipient: recipient}},
-		Coordinators: []manifest.Enrolled{{Name: "c0", Key: key}},
+		Coordinators: []manifesttemplate.Enrolled{{Name: "c0", Key: key}},
 	})
 	return err == nil
 }

@@ -45,6 +45,8 @@ var levels = []struct {
 	{"internal/output", 0, "the forms of data that commands print"},
 	{"internal/slip", 0, "words that somebody mistyped"},
 	{"internal/checksummed", 0, "the form of a file"},
+	{"internal/manifestform", 0, "bounds, defaults and words of a manifest"},
+	{"internal/labels", 0, "texts KEY=VALUE"},
 	{"internal/plainname", 0, "names of what a shard decides about"},
 	{"internal/instant", 0, "when something last happened"},
 	{"internal/recall", 0, "who waits, and how long"},
@@ -73,6 +75,7 @@ var levels = []struct {
 	{"internal/shardplan", 1, "what shards are told of tenants and providers"},
 	{"internal/authz", 1, "a table from the API, and interceptors"},
 
+	{"internal/manifesttemplate", 2, "a first manifest"},
 	{"mesh", 2, "connections made with credentials"},
 	{"provider", 2, "actuation over connections"},
 	{"internal/auditlog", 2, "whether an audit log is whole: a decision"},
@@ -236,7 +239,9 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "ma
 
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
-var publicMay = []string{"internal/durable", "internal/document", "internal/crowd"}
+var publicMay = []string{
+	"internal/durable", "internal/document", "internal/crowd", "internal/labels", "internal/manifestform",
+}
 
 // nodeMay are those that the package for programs on a member is made of beside: it opens what
 // an agent keeps, and says what the agent refused.

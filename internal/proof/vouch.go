@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -157,7 +158,7 @@ func (c Coordinator) Match(m *manifest.Manifest, now time.Time) (manifest.Match,
 			continue
 		}
 		for _, p := range e.Match {
-			if p.Family() == manifest.FamilyX509 {
+			if p.Family() == manifestform.FamilyX509 {
 				refused.Wanted = append(refused.Wanted, e.Name+" ("+p.String()+")")
 			}
 		}

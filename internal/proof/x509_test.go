@@ -24,6 +24,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -456,7 +457,7 @@ func FuzzX509Selectors(f *testing.F) {
 		}
 		for _, s := range got {
 			p, err := manifest.ParsePattern(s)
-			if err != nil || p.IsGlob() || p.String() != s || p.Family() != manifest.FamilyX509 || strings.ContainsAny(s, "*\x00\n\r\x1b\x7f") {
+			if err != nil || p.IsGlob() || p.String() != s || p.Family() != manifestform.FamilyX509 || strings.ContainsAny(s, "*\x00\n\r\x1b\x7f") {
 				t.Fatalf("%q: %v", s, err)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -223,8 +224,8 @@ func Coordinators(m *manifest.Manifest) []string {
 			continue
 		}
 		for _, p := range e.Match {
-			if p.Family() == manifest.FamilyKey {
-				keys = append(keys, strings.TrimPrefix(p.String(), manifest.FamilyKey+":"))
+			if p.Family() == manifestform.FamilyKey {
+				keys = append(keys, strings.TrimPrefix(p.String(), manifestform.FamilyKey+":"))
 			}
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/labels"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // The families of tokens, and of what was admitted by them; see package record.
@@ -176,7 +176,7 @@ func (a *Admission) newTokenRecord(s *authority.State, req *fealtyv1.CreateToken
 	if voids(s, rec) { // it is made in the very second of a restore
 		rec.CreatedAt = s.RestoredAt().Add(time.Nanosecond).UTC()
 	}
-	labels, problem := manifest.SortedLabels(req.GetLabels())
+	labels, problem := labels.Sorted(req.GetLabels())
 	if problem != "" {
 		return Token{}, bad("labels", problem)
 	}

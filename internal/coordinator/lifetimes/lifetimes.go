@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -44,7 +45,7 @@ const CertMargin = time.Hour + Stretch
 // KeyMemory is how long a banned key is remembered: until no certificate over it
 // can be valid, or its holder in grace.
 func KeyMemory(m *manifest.Manifest) time.Duration {
-	return max(m.LongestSVIDTTL(), manifest.DefaultDegradedMax) + m.RejoinGrace
+	return max(m.LongestSVIDTTL(), manifestform.DefaultDegradedMax) + m.RejoinGrace
 }
 
 // Degraded is how long, and with what, a member may go on without coordinators, as the manifest

@@ -6,12 +6,12 @@ import (
 
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/manifestform"
 )
 
 func TestRenewEvery(t *testing.T) {
-	for _, ttl := range []time.Duration{manifest.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour,
-		72 * time.Hour, manifest.MaxSVIDTTL} {
+	for _, ttl := range []time.Duration{manifestform.MinSVIDTTL, 6 * time.Minute, time.Hour, 8 * time.Hour, 25 * time.Hour,
+		72 * time.Hour, manifestform.MaxSVIDTTL} {
 		every := lifetimes.RenewEvery(ttl)
 		if every <= 0 || every > ttl/2 {
 			t.Errorf("svid_ttl %v renews every %v, want at most half of it", ttl, every)

@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -132,9 +133,10 @@ func (m manifestServer) firstSet(slot *flowcontrol.Slot, stream fealtyv1.Manifes
 func (c *Manifests) manifestParts(ctx context.Context, req *fealtyv1.FirstSetRequest,
 	stream fealtyv1.ManifestService_FirstSetServer) ([]byte, error) {
 	size := int(req.GetManifestBytes())
-	if size == 0 || size > manifest.MaxBytes {
+	if size == 0 || size > manifestform.MaxBytes {
 		return nil, explain.New(explain.RequestField,
-			"field", "manifest_bytes", "problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifest.MaxBytes))
+			"field", "manifest_bytes",
+			"problem", fmt.Sprintf("it is %d, want from 1 to %d", size, manifestform.MaxBytes))
 	}
 	whole, err := flowcontrol.ReceiveParts(ctx, c.cfg.Readers, nil, size, func() ([]byte, bool, error) {
 		m, err := stream.Recv()

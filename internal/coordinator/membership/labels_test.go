@@ -10,8 +10,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/labels"
 	"github.com/fealty-io/fealty/internal/proof"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // A member is found by what its machine said of itself and by the labels of its token,
@@ -101,7 +101,7 @@ func TestMembersShowTheirMachines(t *testing.T) {
 	}
 	tokens := f.Local().Token
 	for _, bad := range [][]string{{"rack"}, {"=x"}, {"a=b", "a=c"}, {"a=\x1b"}, {strings.Repeat("a", 64) + "=b"},
-		slices.Repeat([]string{"a=b"}, manifest.MaxLabels+1)} {
+		slices.Repeat([]string{"a=b"}, labels.Max+1)} {
 		if _, err := tokens.CreateToken(f.Context(),
 			&fealtyv1.CreateTokenRequest{Entry: "pool",
 				Labels: bad}); !errors.Is(explain.Of(err), explain.TokenRequest) {

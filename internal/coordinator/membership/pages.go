@@ -14,8 +14,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/labels"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/manifest"
 )
 
 // MaxPageSize is how many members a page holds at most.
@@ -124,7 +124,7 @@ func matching(req *fealtyv1.ListMembersRequest) (keep func(record.Member) bool, 
 	if req.GetHost() == "" && len(req.GetLabels()) == 0 {
 		return nil, nil
 	}
-	if _, problem := manifest.SortedLabels(req.GetLabels()); problem != "" {
+	if _, problem := labels.Sorted(req.GetLabels()); problem != "" {
 		return nil, explain.New(explain.RequestField, "field", "labels", "problem", problem)
 	}
 	return func(r record.Member) bool {

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/internal/store"
@@ -281,7 +282,7 @@ func checkKeeperViews(views []KeeperView) error {
 		return fmt.Errorf("it has %d keepers, at most %d are read", len(views), MaxKeepers)
 	}
 	for _, v := range views {
-		if !manifest.IsName(v.Name) || v.KeyID != "" && !v.KeyID.Valid() || v.Opens && v.KeyID == "" {
+		if !manifestform.IsName(v.Name) || v.KeyID != "" && !v.KeyID.Valid() || v.Opens && v.KeyID == "" {
 			return errors.New("it has a keeper that is not acceptable")
 		}
 	}

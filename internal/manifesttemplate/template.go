@@ -1,4 +1,5 @@
-package manifest
+// Package manifesttemplate writes a first manifest for people to edit.
+package manifesttemplate
 
 import (
 	"bytes"
@@ -7,15 +8,17 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/manifest"
 )
 
-// TemplateOptions says what [Template] writes. What cannot be guessed is
+// Options says what Write writes. What cannot be guessed is
 // required: trust has no default.
-type TemplateOptions struct {
-	Cluster      string     // such as prod.example; required
-	Signers      []Signer   // at least one
-	Owners       []Owner    // at least one
-	Coordinators []Enrolled // at least one
+type Options struct {
+	Cluster      string            // such as prod.example; required
+	Signers      []manifest.Signer // at least one
+	Owners       []manifest.Owner  // at least one
+	Coordinators []Enrolled        // at least one
 
 	// SignersThreshold and SeedThreshold are 1 if zero.
 	SignersThreshold, SeedThreshold int
@@ -23,14 +26,14 @@ type TemplateOptions struct {
 
 // Enrolled is a coordinator that proves itself with a key of its own.
 type Enrolled struct {
-	Name string // of the entry, and so of the coordinator
-	Key  Key    // its enrolment key
+	Name string       // of the entry, and so of the coordinator
+	Key  manifest.Key // its enrolment key
 }
 
-// Template returns a manifest to start from, with comments. It is valid as it
+// Write returns a manifest to start from, with comments. It is valid as it
 // is: data nodes join with tokens, people log in with tokens. An error is that
-// of [Parse], for options that make no manifest.
-func Template(opts TemplateOptions) ([]byte, error) {
+// of [manifest.Parse], for options that make no manifest.
+func Write(opts Options) ([]byte, error) {
 	if opts.SignersThreshold == 0 {
 		opts.SignersThreshold = 1
 	}
@@ -56,7 +59,8 @@ func Template(opts TemplateOptions) ([]byte, error) {
 			write("    - {name: %s, recipient: %s}", quote(o.Name), quote(o.Recipient))
 		}
 	}
-	write("    # - {name: bob, recipient: \"age1…\"}                             # a person: age1…, ssh-ed25519 … or ssh-rsa …")
+	write("    # - {name: bob, recipient: \"age1…\"}                             " +
+		"# a person: age1…, ssh-ed25519 … or ssh-rsa …")
 	write("    # - {name: kms, keeper: \"exec:/usr/local/bin/unwrap-seed\"}   # without a human, at start")
 	write("")
 	write("# Who may set the next manifest: so many of these keys sign it, each where it is.")
@@ -76,35 +80,37 @@ func Template(opts TemplateOptions) ([]byte, error) {
 	write("# Who may join, and as what. A * stands for the name of the member.")
 	write("admit:")
 	for _, c := range opts.Coordinators {
-		write("  - {name: %s, kind: coordinator, match: [%s]}", quote(c.Name), quote(FamilyKey+":"+c.Key.String()))
+		write("  - {name: %s, kind: coordinator, match: [%s]}",
+			quote(c.Name), quote(manifestform.FamilyKey+":"+c.Key.String()))
 	}
 	write("  - {name: nodes, kind: data, match: [\"token:nodes\"]}       # fealty token create --entry nodes")
 	write("  - {name: admins, kind: admin, match: [\"token:admins\"]}    # fealty token create --entry admins")
 	write("  # - {name: edge, kind: data, match: [\"x509:subject:CN=edge-*\"], roles: [ingress], max_members: 100}")
 	write("")
 	write("# root: nodes and data owners trust the cluster's root. mesh: every set makes a new mesh CA key.")
-	write("trust: %s", DefaultTrust)
+	write("trust: %s", manifest.TrustRoot)
 	write("")
 	write("# What a node may do while no coordinator can be reached, and for how long. An SVID")
-	write("# lives longer than max (svid_ttl of an entry, by default max and %s).", document.FormatDuration(DefaultSVIDMargin))
+	write("# lives longer than max (svid_ttl of an entry, by default max and %s).",
+		document.FormatDuration(manifestform.DefaultSVIDMargin))
 	write("degraded:")
-	names := make([]string, 0, len(Permissions()))
-	for _, p := range DefaultDegradedAllow() {
+	names := make([]string, 0, len(manifest.Permissions()))
+	for _, p := range manifest.Permissions() {
 		names = append(names, string(p))
 	}
 	write("  allow: [%s]", strings.Join(names, ", "))
-	write("  max: %s", document.FormatDuration(DefaultDegradedMax))
-	write("  route_ttl: %s", document.FormatDuration(DefaultRouteTTL))
+	write("  max: %s", document.FormatDuration(manifestform.DefaultDegradedMax))
+	write("  route_ttl: %s", document.FormatDuration(manifestform.DefaultRouteTTL))
 	write("")
 	write("# How long after its SVID expired a member may come back with its last key. 0: never.")
-	write("rejoin_grace: %s", document.FormatDuration(DefaultRejoinGrace))
+	write("rejoin_grace: %s", document.FormatDuration(manifestform.DefaultRejoinGrace))
 	write("")
 	write("# People are told while fewer data members than this are connected. A fleet that is to be smaller")
-	write("# says so here; 0: none are needed. Without this it is %d.", DefaultBaselineData)
+	write("# says so here; 0: none are needed. Without this it is %d.", manifestform.DefaultBaselineData)
 	write("# baseline: {data: 1}")
 
-	if _, err := Parse(b.Bytes()); err != nil {
-		if e, ok := errors.AsType[*InvalidError](err); ok {
+	if _, err := manifest.Parse(b.Bytes()); err != nil {
+		if e, ok := errors.AsType[*manifest.InvalidError](err); ok {
 			return nil, fmt.Errorf("no manifest comes of these options: %w", e)
 		}
 		return nil, err

@@ -1,0 +1,61 @@
+// Package labels reads labels, each KEY=VALUE, by which people find members; they decide nothing.
+package labels
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// Max bounds the labels of an entry, of a token, and of a question.
+const Max = 16
+
+var form = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,62})=([A-Za-z0-9._-]{0,63})$`)
+
+// Sorted returns labels, each KEY=VALUE, in order, or says what is wrong with them.
+// Labels help people to find members, and decide nothing.
+func Sorted(labels []string) (_ []string, problem string) {
+	if len(labels) > Max {
+		return nil, fmt.Sprintf("%d are above %d", len(labels), Max)
+	}
+	keys := make(map[string]bool)
+	for _, l := range labels {
+		key, problem := Key(l)
+		switch {
+		case problem != "":
+			return nil, problem
+		case keys[key]:
+			return nil, fmt.Sprintf("key %s stands there twice", key)
+		}
+		keys[key] = true
+	}
+	out := slices.Clone(labels)
+	slices.Sort(out)
+	return out, ""
+}
+
+// Key returns the key of a label, or says what is wrong with it.
+func Key(label string) (key, problem string) {
+	parts := form.FindStringSubmatch(label)
+	if parts == nil {
+		return "", fmt.Sprintf("%q is not KEY=VALUE with letters, digits, dots, dashes and underscores, "+
+			"at most 63 on each side", label[:min(len(label), 128)])
+	}
+	return parts[1], ""
+}
+
+// With returns the labels of base and over, sorted: of two with one key that of
+// over.
+func With(base, over []string) []string {
+	byKey := make(map[string]string, len(base)+len(over))
+	for _, l := range slices.Concat(base, over) {
+		key, _ := Key(l)
+		byKey[key] = l
+	}
+	out := make([]string, 0, len(byKey))
+	for _, l := range byKey {
+		out = append(out, l)
+	}
+	slices.Sort(out)
+	return out
+}
