@@ -20,6 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // FilePaths names the three files of an operator's PKI, in PEM. They are given
@@ -451,8 +452,8 @@ func parseCertificates(path string, data []byte, withKey bool) ([]*x509.Certific
 		default:
 			return bad("holds a block of another type than CERTIFICATE, the %d. one", i+1)
 		}
-		if len(out) == identity.MaxOperatorRoots {
-			return bad("holds more than %d certificates", identity.MaxOperatorRoots)
+		if len(out) == identityform.MaxOperatorRoots {
+			return bad("holds more than %d certificates", identityform.MaxOperatorRoots)
 		}
 		c, err := x509.ParseCertificate(b.Bytes)
 		if err != nil {

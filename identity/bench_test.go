@@ -8,19 +8,20 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 func BenchmarkVerify(b *testing.B) {
 	w := newWorld(b)
 	crowded := w.authority.Bundle(func(cfg *identity.BundleConfig) {
-		for len(cfg.Roots) < identity.MaxRoots {
+		for len(cfg.Roots) < identityform.MaxRoots {
 			cfg.Roots = append(cfg.Roots, identitytest.NewAuthority(b, "prod.example").Root().Cert)
 		}
-		cfg.MeshKeys = append(cfg.MeshKeys, keyIDs(identity.MaxMeshKeys-1)...)
-		cfg.BannedKeys = keyIDs(identity.MaxBans)
+		cfg.MeshKeys = append(cfg.MeshKeys, keyIDs(identityform.MaxMeshKeys-1)...)
+		cfg.BannedKeys = keyIDs(identityform.MaxBans)
 	})
 	// The biggest leaf that is allowed, or nearly.
-	uris := slices.Repeat([]string{"spiffe://prod.example/workload/" + string(slices.Repeat([]byte("a"), 64))}, identity.MaxAltNames)
+	uris := slices.Repeat([]string{"spiffe://prod.example/workload/" + string(slices.Repeat([]byte("a"), 64))}, identityform.MaxAltNames)
 	big, _ := w.authority.IssueRaw(b, func(c *x509.Certificate) {
 		c.ExtraExtensions = append(c.ExtraExtensions, identitytest.AltNames(uris...))
 	})

@@ -7,15 +7,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/fealty-io/fealty/internal/identityform"
+
 	"slices"
 	"time"
-)
-
-// Limits of a [Bundle]: it comes from a peer, and every handshake looks into it.
-const (
-	MaxRoots    = 16
-	MaxMeshKeys = 256
-	MaxBans     = 1 << 17 // ids and keys, each
 )
 
 // BundleConfig is what [NewBundle] makes a bundle of. Order and repetition do not matter.
@@ -23,23 +19,23 @@ type BundleConfig struct {
 	// Cluster is the trust domain whose identities count. Required.
 	Cluster string
 
-	// Roots are the trust anchors, each of [RootProfile] and signed by itself; 1 to
-	// [MaxRoots]. They may be out of date: that shows when they are used.
+	// Roots are the trust anchors, each of the profile of roots ([CheckRoot]) and signed by itself; 1 to
+	// 16. They may be out of date: that shows when they are used.
 	Roots []*x509.Certificate
 
 	// RetiredRoots are roots that another took the place of, while certificates under
 	// them are in date. They vouch for members, by mesh CAs of MeshKeys, and for nobody
 	// who decides for others, of kinds coordinator, admin and readonly: who kept the
-	// keys under a retired root could make one. Together with Roots at most [MaxRoots].
+	// keys under a retired root could make one. Together with Roots at most 16.
 	RetiredRoots []*x509.Certificate
 
-	// MeshKeys are the keys of the mesh CAs that are accepted, at most [MaxMeshKeys].
+	// MeshKeys are the keys of the mesh CAs that are accepted, at most 256.
 	// A leaf of kind coordinator needs only a root; every other leaf needs its mesh
 	// CA's key here. None: coordinators alone are trusted.
 	MeshKeys []KeyID
 
 	// BannedIDs and BannedKeys are refused whatever vouches for them, at most
-	// [MaxBans] each. A banned key counts in a leaf, a mesh CA and a root.
+	// 131,072 each. A banned key counts in a leaf, a mesh CA and a root.
 	BannedIDs  []ID
 	BannedKeys []KeyID
 }
@@ -83,10 +79,10 @@ func NewBundle(cfg BundleConfig) (*Bundle, error) {
 		field     string
 		got, most int
 	}{
-		{"Roots", len(cfg.Roots) + len(cfg.RetiredRoots), MaxRoots},
-		{"MeshKeys", len(cfg.MeshKeys), MaxMeshKeys},
-		{"BannedIDs", len(cfg.BannedIDs), MaxBans},
-		{"BannedKeys", len(cfg.BannedKeys), MaxBans},
+		{"Roots", len(cfg.Roots) + len(cfg.RetiredRoots), identityform.MaxRoots},
+		{"MeshKeys", len(cfg.MeshKeys), identityform.MaxMeshKeys},
+		{"BannedIDs", len(cfg.BannedIDs), identityform.MaxBans},
+		{"BannedKeys", len(cfg.BannedKeys), identityform.MaxBans},
 	} {
 		if limit.got > limit.most {
 			return nil, fmt.Errorf("identity: BundleConfig.%s has %d entries, at most %d are allowed: remove those that have expired", limit.field, limit.got, limit.most)
@@ -97,7 +93,7 @@ func NewBundle(cfg BundleConfig) (*Bundle, error) {
 		roots []*x509.Certificate
 	}{{"Roots", cfg.Roots}, {"RetiredRoots", cfg.RetiredRoots}} {
 		for i, root := range list.roots {
-			if err := RootProfile().checkShape(root); err != nil {
+			if err := rootProfile().checkShape(root); err != nil {
 				return nil, fmt.Errorf("identity: BundleConfig.%s[%d]: %w", list.field, i, err)
 			}
 			if err := checkSelfSigned(root); err != nil {
@@ -321,11 +317,11 @@ func (b *Bundle) Verify(chain []*x509.Certificate, now time.Time) (Verified, err
 	if err := p.run(anchorRules); err != nil {
 		return Verified{}, err
 	}
-	if err := LeafProfile().checkShape(p.leaf()); err != nil {
+	if err := leafProfile().checkShape(p.leaf()); err != nil {
 		return Verified{}, err
 	}
 	if !p.recalled {
-		if err := MeshCAProfile().checkShape(p.mesh()); err != nil {
+		if err := meshCAProfile().checkShape(p.mesh()); err != nil {
 			return Verified{}, err
 		}
 	}

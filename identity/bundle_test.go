@@ -9,6 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 func keyID(n byte) identity.KeyID { return identity.KeyID{31: n} }
@@ -32,13 +33,13 @@ func TestNewBundleRefuses(t *testing.T) {
 		"nil root":            func(c *identity.BundleConfig) { c.Roots = []*x509.Certificate{nil} },
 		"mesh CA as root":     func(c *identity.BundleConfig) { c.Roots = append(c.Roots, a.MeshCA().Cert) },
 		"leaf as root":        func(c *identity.BundleConfig) { c.Roots = append(c.Roots, leafOf[0]) },
-		"too many roots":      func(c *identity.BundleConfig) { c.Roots = slices.Repeat(c.Roots, identity.MaxRoots+1) },
+		"too many roots":      func(c *identity.BundleConfig) { c.Roots = slices.Repeat(c.Roots, identityform.MaxRoots+1) },
 		"blank mesh key":      func(c *identity.BundleConfig) { c.MeshKeys = append(c.MeshKeys, identity.KeyID{}) },
-		"too many mesh keys":  func(c *identity.BundleConfig) { c.MeshKeys = keyIDs(identity.MaxMeshKeys + 1) },
+		"too many mesh keys":  func(c *identity.BundleConfig) { c.MeshKeys = keyIDs(identityform.MaxMeshKeys + 1) },
 		"blank banned id":     func(c *identity.BundleConfig) { c.BannedIDs = []identity.ID{{}} },
 		"foreign banned id":   func(c *identity.BundleConfig) { c.BannedIDs = []identity.ID{foreign} },
 		"blank banned key":    func(c *identity.BundleConfig) { c.BannedKeys = []identity.KeyID{{}} },
-		"too many bannedkeys": func(c *identity.BundleConfig) { c.BannedKeys = keyIDs(identity.MaxBans + 1) },
+		"too many bannedkeys": func(c *identity.BundleConfig) { c.BannedKeys = keyIDs(identityform.MaxBans + 1) },
 	} {
 		cfg := a.BundleConfig()
 		edit(&cfg)
@@ -47,7 +48,7 @@ func TestNewBundleRefuses(t *testing.T) {
 		}
 	}
 	cfg := a.BundleConfig()
-	cfg.MeshKeys = keyIDs(identity.MaxMeshKeys)
+	cfg.MeshKeys = keyIDs(identityform.MaxMeshKeys)
 	if _, err := identity.NewBundle(cfg); err != nil {
 		t.Errorf("the most mesh keys that are allowed: %v", err)
 	}
@@ -186,7 +187,7 @@ func TestKeyID(t *testing.T) {
 		if _, err := identity.KeyOfPublic(bad); err == nil {
 			t.Errorf("KeyOfPublic(%T): no error", bad)
 		}
-		if _, err := identity.SubjectKeyID(bad); err == nil {
+		if _, err := identityform.SubjectKeyID(bad); err == nil {
 			t.Errorf("SubjectKeyID(%T): no error", bad)
 		}
 	}

@@ -125,18 +125,18 @@ func (p *path) recall() {
 
 // chainRule is a rule about a whole chain. check returns "" or what is wrong.
 type chainRule struct {
-	Rule
+	rule
 	certificate string
 	reason      ChainReason
 	check       func(*path) string
 }
 
-// ChainRules lists the rules of [Bundle.Verify] that are not of a [Profile], in order.
-func ChainRules() []Rule {
-	var rules []Rule
+// allChainRules lists the rules of [Bundle.Verify] that are not of a profile, in order.
+func allChainRules() []rule {
+	var rules []rule
 	for _, table := range [][]chainRule{formRules, anchorRules, trustRules, acceptRules} {
 		for _, r := range table {
-			rules = append(rules, r.Rule)
+			rules = append(rules, r.rule)
 		}
 	}
 	return rules
@@ -153,13 +153,13 @@ func (p *path) run(rules []chainRule) error {
 
 // formRules come first: the others rely on certificates being there, and on their size.
 var formRules = []chainRule{
-	{Rule{"chain-length", "RFC 5280 §6.1"}, "chain", ReasonProfile, func(p *path) string {
+	{rule{"chain-length", "RFC 5280 §6.1"}, "chain", ReasonProfile, func(p *path) string {
 		if n := len(p.chain); n != 2 && n != 3 {
 			return fmt.Sprintf("%d certificates, want leaf, mesh CA and at most the root", n)
 		}
 		return ""
 	}},
-	{Rule{"parsed", "RFC 5280 §4.1"}, "chain", ReasonProfile, func(p *path) string {
+	{rule{"parsed", "RFC 5280 §4.1"}, "chain", ReasonProfile, func(p *path) string {
 		// The rules below print names, and these may be as long as a certificate.
 		for i, c := range p.chain {
 			if detail := parsed(c, time.Time{}); detail != "" {
@@ -172,7 +172,7 @@ var formRules = []chainRule{
 
 // anchorRules cost nothing, and tell a chain of strangers apart from a bad one of ours.
 var anchorRules = []chainRule{
-	{Rule{"root-known", "RFC 5280 §6.1.1 (d)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+	{rule{"root-known", "RFC 5280 §6.1.1 (d)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
 		issuers := func(roots []*x509.Certificate) {
 			for _, root := range roots {
 				if bytes.Equal(p.mesh().RawIssuer, root.RawSubject) && bytes.Equal(p.mesh().AuthorityKeyId, root.SubjectKeyId) {
@@ -190,7 +190,7 @@ var anchorRules = []chainRule{
 		}
 		return ""
 	}},
-	{Rule{"root-is-ours", "RFC 5280 §6.1.1 (d)"}, "root", ReasonUntrusted, func(p *path) string {
+	{rule{"root-is-ours", "RFC 5280 §6.1.1 (d)"}, "root", ReasonUntrusted, func(p *path) string {
 		if len(p.chain) == 3 && !slices.ContainsFunc(p.roots, p.chain[2].Equal) {
 			return fmt.Sprintf("root %s is not the one of the trust bundle", clip(p.chain[2].Subject.String()))
 		}
@@ -200,22 +200,22 @@ var anchorRules = []chainRule{
 
 // trustRules check the links from the leaf to the root.
 var trustRules = []chainRule{
-	{linkRules[0].Rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[0].check(p.leaf(), p.mesh()) }},
-	{linkRules[1].Rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[1].check(p.leaf(), p.mesh()) }},
-	{Rule{"mesh-ca-signature", "RFC 5280 §6.1.3 (a)(1)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+	{linkRules[0].rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[0].check(p.leaf(), p.mesh()) }},
+	{linkRules[1].rule, "leaf", ReasonUntrusted, func(p *path) string { return linkRules[1].check(p.leaf(), p.mesh()) }},
+	{rule{"mesh-ca-signature", "RFC 5280 §6.1.3 (a)(1)"}, "mesh CA", ReasonUntrusted, func(p *path) string {
 		if p.recalled {
 			return "" // by the same roots, because a bundle has no others
 		}
 		return signedBy(p.mesh(), p.roots[0])
 	}},
-	{Rule{"leaf-signature", "RFC 5280 §6.1.3 (a)(1)"}, "leaf", ReasonUntrusted, func(p *path) string {
+	{rule{"leaf-signature", "RFC 5280 §6.1.3 (a)(1)"}, "leaf", ReasonUntrusted, func(p *path) string {
 		return signedBy(p.leaf(), p.mesh())
 	}},
 }
 
 // acceptRules hold what the cluster says about keys and identities that are genuine.
 var acceptRules = []chainRule{
-	{Rule{"banned-key", "RFC 5280 §6.1.3 (a)(3)"}, "chain", ReasonBanned, func(p *path) string {
+	{rule{"banned-key", "RFC 5280 §6.1.3 (a)(3)"}, "chain", ReasonBanned, func(p *path) string {
 		for _, c := range []*x509.Certificate{p.leaf(), p.mesh(), p.roots[0]} {
 			if key := KeyOf(c); p.bundle.isBannedKey[key] {
 				return "key " + key.String() + " is banned"
@@ -223,13 +223,13 @@ var acceptRules = []chainRule{
 		}
 		return ""
 	}},
-	{Rule{"banned-id", "RFC 5280 §6.1.3 (a)(3)"}, "leaf", ReasonBanned, func(p *path) string {
+	{rule{"banned-id", "RFC 5280 §6.1.3 (a)(3)"}, "leaf", ReasonBanned, func(p *path) string {
 		if p.bundle.isBannedID[p.id] {
 			return "identity " + clip(p.id.String()) + " is banned"
 		}
 		return ""
 	}},
-	{Rule{"root-retired", "RFC 5280 §6.2"}, "root", ReasonUntrusted, func(p *path) string {
+	{rule{"root-retired", "RFC 5280 §6.2"}, "root", ReasonUntrusted, func(p *path) string {
 		// Who kept the old keys can mint any identity until the last honest one under
 		// them has ended. It must not be one that decides for others.
 		if kind := p.id.Kind(); p.retired && decides(kind) {
@@ -237,7 +237,7 @@ var acceptRules = []chainRule{
 		}
 		return ""
 	}},
-	{Rule{"mesh-ca-accepted", "RFC 5280 §6.2"}, "mesh CA", ReasonUntrusted, func(p *path) string {
+	{rule{"mesh-ca-accepted", "RFC 5280 §6.2"}, "mesh CA", ReasonUntrusted, func(p *path) string {
 		// Coordinators make new mesh keys before any bundle can list them.
 		if p.id.Kind() == Coordinator || p.bundle.isMesh[KeyOf(p.mesh())] {
 			return ""
@@ -264,15 +264,15 @@ func (p *path) identify() {
 
 // checkDates wants leaf, mesh CA and one of the matching roots in date.
 func (p *path) checkDates(now time.Time) error {
-	if err := LeafProfile().checkDates(p.leaf(), now); err != nil {
+	if err := leafProfile().checkDates(p.leaf(), now); err != nil {
 		return err
 	}
-	if err := MeshCAProfile().checkDates(p.mesh(), now); err != nil {
+	if err := meshCAProfile().checkDates(p.mesh(), now); err != nil {
 		return err
 	}
 	var first *ChainError
 	for _, root := range p.roots {
-		err := RootProfile().checkDates(root, now)
+		err := rootProfile().checkDates(root, now)
 		if err == nil {
 			return nil
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 func TestVerifyAcceptsWhatAnAuthorityMints(t *testing.T) {
@@ -121,7 +122,7 @@ func TestEveryChainRuleRefuses(t *testing.T) {
 		}
 		return c
 	}
-	huge := resign(leaf, func(f *forged) { f.Subject = commonName(t, strings.Repeat("a", identity.MaxCertificateBytes)) })
+	huge := resign(leaf, func(f *forged) { f.Subject = commonName(t, strings.Repeat("a", identityform.MaxCertificateBytes)) })
 
 	coordinator, _ := a.Issue(t, a.ID(t, identity.Coordinator, "c1"))
 	admin, _ := a.Issue(t, a.ID(t, identity.Admin, "alice"))

@@ -12,7 +12,7 @@
 //     identifies nobody.
 //   - [Bundle.Verify] accepts the certificates that a Fealty cluster mints and no
 //     others: the chain has a fixed length, and leaf, mesh CA and root each pass a
-//     table of rules ([Profile]). It never looks at the system's roots, and its work
+//     table of rules (profile). It never looks at the system's roots, and its work
 //     is bounded whatever it is given: at most three certificates and two signatures, or
 //     three when a bundle first accepts a mesh CA.
 //   - A certificate that is verified and yet identifies nobody is told apart from
@@ -21,6 +21,6 @@
 //     an authority cannot mint what its own cluster refuses.
 //
 // The package does no I/O, starts no goroutine and reads no clock: callers pass the
-// time. Only [Profile.Lint] uses randomness. What an identity may do is decided elsewhere,
+// time. Only the check of a template uses randomness. What an identity may do is decided elsewhere,
 // and so is revocation beyond the bans that a [Bundle] carries.
 package identity

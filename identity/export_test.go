@@ -28,3 +28,14 @@ func CheckedMeshCAs(b *Bundle) []*x509.Certificate {
 
 // AddChecked has b remember c, as if it had checked it.
 func AddChecked(b *Bundle, c *x509.Certificate) { b.checked.add(c) }
+
+// The profiles and the rules.
+var (
+	ChainRules    = allChainRules
+	OperatorRules = allOperatorRules
+	LeafProfile   = leafProfile
+	MeshCAProfile = meshCAProfile
+	RootProfile   = rootProfile
+)
+
+type Profile = profile

@@ -7,16 +7,11 @@ import (
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 const (
-	// MaxClusterBytes bounds a cluster's name (SPIFFE-ID §2.1: a trust domain name
-	// has at most 255 bytes).
-	MaxClusterBytes = 255
-
-	// MaxIDBytes bounds a whole id (SPIFFE-ID §2.3: at most 2048 bytes).
-	MaxIDBytes = 2048
-
 	// maxLabelBytes bounds one dot-separated label of a cluster's name (RFC 1035
 	// §2.3.4), because X.509 parsers take the authority of a URI SAN for a DNS name.
 	maxLabelBytes = 63
@@ -85,9 +80,9 @@ type ID struct {
 // New returns the identity of name as kind in cluster.
 //
 // A cluster is a SPIFFE trust domain: lowercase letters, digits, '.', '-' and '_', at
-// most [MaxClusterBytes], without empty labels. A name is one SPIFFE path segment
+// most identityform.MaxClusterBytes, without empty labels. A name is one SPIFFE path segment
 // (letters, digits, '.', '-', '_', not "." or ".."); that of a workload may be several,
-// separated by '/'. The whole id is at most [MaxIDBytes].
+// separated by '/'. The whole id is at most identityform.MaxIDBytes.
 //
 // Errors: [*IDError], matching [ErrInvalidID].
 func New(cluster string, kind Kind, name string) (ID, error) {
@@ -101,8 +96,8 @@ func New(cluster string, kind Kind, name string) (ID, error) {
 		return ID{}, err
 	}
 	uri := scheme + cluster + "/" + string(kind) + "/" + name
-	if len(uri) > MaxIDBytes {
-		return ID{}, &IDError{"id", uri, fmt.Sprintf("it has %d bytes, at most %d are allowed: choose a shorter name", len(uri), MaxIDBytes)}
+	if len(uri) > identityform.MaxIDBytes {
+		return ID{}, &IDError{"id", uri, fmt.Sprintf("it has %d bytes, at most %d are allowed: choose a shorter name", len(uri), identityform.MaxIDBytes)}
 	}
 	return ID{
 		uri:    uri,
@@ -134,9 +129,9 @@ func parseSlowly(uri string) (ID, error) {
 }
 
 // scan reads a well-formed id in one pass and without allocating: a trust bundle may hold
-// [MaxBans] of them. It may refuse what parseSlowly takes, and never the reverse.
+// identityform.MaxBans of them. It may refuse what parseSlowly takes, and never the reverse.
 func scan(uri string) (ID, bool) {
-	if len(uri) > MaxIDBytes || !strings.HasPrefix(uri, scheme) {
+	if len(uri) > identityform.MaxIDBytes || !strings.HasPrefix(uri, scheme) {
 		return ID{}, false
 	}
 	// The cluster: labels between dots.
@@ -153,7 +148,7 @@ func scan(uri string) (ID, bool) {
 			return ID{}, false
 		}
 	}
-	if i == len(uri) || i == label || i-label > maxLabelBytes || i-len(scheme) > MaxClusterBytes {
+	if i == len(uri) || i == label || i-label > maxLabelBytes || i-len(scheme) > identityform.MaxClusterBytes {
 		return ID{}, false
 	}
 	kindAt := i + 1
@@ -193,8 +188,8 @@ func CheckCluster(name string) error {
 	switch {
 	case name == "":
 		return refuse("it is blank: name the cluster, such as prod.example")
-	case len(name) > MaxClusterBytes:
-		return refuse(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(name), MaxClusterBytes))
+	case len(name) > identityform.MaxClusterBytes:
+		return refuse(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(name), identityform.MaxClusterBytes))
 	case strings.Contains(name, "/"):
 		// TrustDomainFromString would take a whole id for the name of its trust domain.
 		return refuse("it holds a '/': give the name alone, such as prod.example")

@@ -5,7 +5,6 @@ import (
 	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
-	"encoding/asn1"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -71,24 +70,4 @@ func (k *KeyID) UnmarshalText(text []byte) error {
 	}
 	*k = parsed
 	return nil
-}
-
-// SubjectKeyID returns the subject key identifier that every certificate for pub must
-// carry: the leftmost 160 bits of the SHA-256 of the key's BIT STRING (RFC 7093 §2,
-// method 1). Deriving it from the key makes the identifiers of a chain name keys, not
-// labels that an issuer chose.
-func SubjectKeyID(pub crypto.PublicKey) ([]byte, error) {
-	der, err := x509.MarshalPKIXPublicKey(pub)
-	if err != nil {
-		return nil, fmt.Errorf("identity: subject key id of a key of type %T: %w", pub, err)
-	}
-	var spki struct {
-		Algorithm asn1.RawValue
-		Key       asn1.BitString
-	}
-	if _, err := asn1.Unmarshal(der, &spki); err != nil {
-		return nil, fmt.Errorf("identity: subject key id of a key of type %T: %w", pub, err)
-	}
-	sum := sha256.Sum256(spki.Key.Bytes)
-	return sum[:20], nil
 }

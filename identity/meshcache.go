@@ -77,7 +77,7 @@ func (p *path) remember() {
 		return
 	}
 	q := path{bundle: p.bundle, chain: p.chain[:2], meshCA: own}
-	if q.run(anchorRules) != nil || MeshCAProfile().checkShape(own) != nil || signedBy(own, q.roots[0]) != "" {
+	if q.run(anchorRules) != nil || meshCAProfile().checkShape(own) != nil || signedBy(own, q.roots[0]) != "" {
 		return
 	}
 	p.bundle.checked.add(own)

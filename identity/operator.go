@@ -10,16 +10,16 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+
+	"github.com/fealty-io/fealty/internal/identityform"
+
 	"iter"
 	"slices"
 	"time"
 )
 
-// Limits of chains and roots of an operator's own PKI. A chain comes from a peer.
+// Bounds of an RSA key in an operator's own PKI.
 const (
-	MaxOperatorRoots = 64
-	MaxOperatorChain = 6 // certificates, the root included if it is sent
-
 	minRSABits = 2048
 	maxRSABits = 8192 // as crypto/tls: verifying takes time that a peer must not choose
 )
@@ -34,14 +34,14 @@ type OperatorRoots struct {
 	pool  *x509.CertPool
 }
 
-// NewOperatorRoots returns the roots certs, 1 to [MaxOperatorRoots] certificates of CAs.
+// NewOperatorRoots returns the roots certs, 1 to 64 certificates of CAs.
 // They may be intermediates, and out of date: that shows when they are used.
 func NewOperatorRoots(certs []*x509.Certificate) (*OperatorRoots, error) {
 	switch n := len(certs); {
 	case n == 0:
 		return nil, errors.New("identity: there is no root: without one nobody is trusted; add the CA's certificate")
-	case n > MaxOperatorRoots:
-		return nil, fmt.Errorf("identity: %d roots, at most %d are allowed: remove those that have expired", n, MaxOperatorRoots)
+	case n > identityform.MaxOperatorRoots:
+		return nil, fmt.Errorf("identity: %d roots, at most %d are allowed: remove those that have expired", n, identityform.MaxOperatorRoots)
 	}
 	for i, c := range certs {
 		if c == nil || len(c.Raw) == 0 {
@@ -108,7 +108,7 @@ func (p *operatorPath) issued() iter.Seq2[int, *x509.Certificate] {
 
 // operatorRule is a rule about a chain. check returns "" or what is wrong.
 type operatorRule struct {
-	Rule
+	rule
 	certificate string
 	check       func(*operatorPath) string
 }
@@ -118,15 +118,15 @@ var newerRules = []string{"serial-number", "names", "name-constraints", "critica
 
 // pathRule and dateRule are the rows that crypto/x509 checks.
 var (
-	pathRule = Rule{"path", "RFC 5280 §6.1"}
-	dateRule = Rule{"in-date", "RFC 5280 §4.1.2.5"}
+	pathRule = rule{"path", "RFC 5280 §6.1"}
+	dateRule = rule{"in-date", "RFC 5280 §4.1.2.5"}
 )
 
-// OperatorRules lists the rules of [OperatorRoots.Verify], in order.
-func OperatorRules() []Rule {
-	var rules []Rule
+// allOperatorRules lists the rules of [OperatorRoots.Verify], in order.
+func allOperatorRules() []rule {
+	var rules []rule
 	for _, r := range operatorRules {
-		rules = append(rules, r.Rule)
+		rules = append(rules, r.rule)
 	}
 	return append(rules, dateRule, pathRule)
 }
@@ -134,13 +134,13 @@ func OperatorRules() []Rule {
 // operatorRules come before the path is built: they cost nothing, and bound what
 // building it costs.
 var operatorRules = []operatorRule{
-	{Rule{"chain-length", "RFC 5280 §6.1"}, "chain", func(p *operatorPath) string {
-		if n := len(p.chain); n < 1 || n > MaxOperatorChain {
-			return fmt.Sprintf("%d certificates, want 1 to %d: the leaf, then its issuers", n, MaxOperatorChain)
+	{rule{"chain-length", "RFC 5280 §6.1"}, "chain", func(p *operatorPath) string {
+		if n := len(p.chain); n < 1 || n > identityform.MaxOperatorChain {
+			return fmt.Sprintf("%d certificates, want 1 to %d: the leaf, then its issuers", n, identityform.MaxOperatorChain)
 		}
 		return ""
 	}},
-	{Rule{"parsed", "RFC 5280 §4.1"}, "chain", func(p *operatorPath) string {
+	{rule{"parsed", "RFC 5280 §4.1"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.chain {
 			if detail := parsed(c, time.Time{}); detail != "" {
 				return fmt.Sprintf("certificate %d: %s", i+1, detail)
@@ -148,7 +148,7 @@ var operatorRules = []operatorRule{
 		}
 		return ""
 	}},
-	{Rule{"serial-number", "RFC 5280 §4.1.2.2"}, "chain", func(p *operatorPath) string {
+	{rule{"serial-number", "RFC 5280 §4.1.2.2"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.issued() {
 			if detail := serialNumber(c, time.Time{}); detail != "" {
 				return fmt.Sprintf("certificate %d: %s", i+1, detail)
@@ -156,7 +156,7 @@ var operatorRules = []operatorRule{
 		}
 		return ""
 	}},
-	{Rule{"names", "RFC 5280 §4.1.2.4"}, "chain", func(p *operatorPath) string {
+	{rule{"names", "RFC 5280 §4.1.2.4"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.issued() {
 			if emptyName(c.RawIssuer) {
 				return fmt.Sprintf("certificate %d does not say who issued it", i+1)
@@ -167,7 +167,7 @@ var operatorRules = []operatorRule{
 		}
 		return ""
 	}},
-	{Rule{"name-constraints", "RFC 5280 §4.2.1.10"}, "chain", func(p *operatorPath) string {
+	{rule{"name-constraints", "RFC 5280 §4.2.1.10"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.issued() {
 			at := slices.IndexFunc(c.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(oidNameConstraints) })
 			switch {
@@ -180,7 +180,7 @@ var operatorRules = []operatorRule{
 		}
 		return ""
 	}},
-	{Rule{"critical-usages", "RFC 5280 §4.2"}, "chain", func(p *operatorPath) string {
+	{rule{"critical-usages", "RFC 5280 §4.2"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.issued() {
 			if len(c.UnknownExtKeyUsage) > 0 && slices.ContainsFunc(c.Extensions, func(e pkix.Extension) bool { return e.Critical && e.Id.Equal(oidExtKeyUsage) }) {
 				return fmt.Sprintf("the extended key usages of certificate %d are critical, and %v among them is not known here", i+1, c.UnknownExtKeyUsage[0])
@@ -188,7 +188,7 @@ var operatorRules = []operatorRule{
 		}
 		return ""
 	}},
-	{Rule{"in-order", "RFC 8446 §4.4.2"}, "chain", func(p *operatorPath) string {
+	{rule{"in-order", "RFC 8446 §4.4.2"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.chain[1:] {
 			if !bytes.Equal(p.chain[i].RawIssuer, c.RawSubject) {
 				return fmt.Sprintf("certificate %d is not of the issuer of certificate %d", i+2, i+1)
@@ -201,19 +201,19 @@ var operatorRules = []operatorRule{
 		}
 		return ""
 	}},
-	{Rule{"not-a-ca", "X509-SVID §4.1"}, "leaf", func(p *operatorPath) string {
+	{rule{"not-a-ca", "X509-SVID §4.1"}, "leaf", func(p *operatorPath) string {
 		if c := p.chain[0]; c.IsCA || c.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0 {
 			return "it may sign certificates or revocation lists: prove with a certificate of your own, not with the CA's"
 		}
 		return ""
 	}},
-	{Rule{"key-usage", "X509-SVID §4.3"}, "leaf", func(p *operatorPath) string {
+	{rule{"key-usage", "X509-SVID §4.3"}, "leaf", func(p *operatorPath) string {
 		if p.chain[0].KeyUsage&x509.KeyUsageDigitalSignature == 0 {
 			return "its key usage does not hold digitalSignature"
 		}
 		return ""
 	}},
-	{Rule{"extended-key-usage", "RFC 5280 §4.2.1.12"}, "leaf", func(p *operatorPath) string {
+	{rule{"extended-key-usage", "RFC 5280 §4.2.1.12"}, "leaf", func(p *operatorPath) string {
 		// None at all means any, says the RFC. Then every web server of the same PKI
 		// could prove itself here, so it has to be said.
 		for _, u := range p.usages {
@@ -223,7 +223,7 @@ var operatorRules = []operatorRule{
 		}
 		return ""
 	}},
-	{Rule{"public-key", "RFC 8446 §4.2.3"}, "chain", func(p *operatorPath) string {
+	{rule{"public-key", "RFC 8446 §4.2.3"}, "chain", func(p *operatorPath) string {
 		for i, c := range p.chain {
 			if detail := checkOperatorKey(c.PublicKey); detail != "" {
 				return fmt.Sprintf("certificate %d has %s", i+1, detail)

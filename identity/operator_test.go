@@ -18,6 +18,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 func generated[K crypto.Signer](t *testing.T) func(K, error) K {
@@ -97,7 +98,7 @@ func TestOperatorRules(t *testing.T) {
 		{"leaf and intermediate", leaf(nil), "", 0},
 		{"with the root", append(leaf(nil), pki.Root.Cert), "", 0},
 		{"directly under the root", pki.IssueBy(t, pki.Root, key, nil)[:1], "", 0},
-		{"as long as allowed", long(identity.MaxOperatorChain), "", 0},
+		{"as long as allowed", long(identityform.MaxOperatorChain), "", 0},
 		{"another type of key", pki.Issue(t, rsa2048, nil), "", 0},
 		{"within the name constraint", pki.IssueBy(t, limited, key, func(c *x509.Certificate) { c.DNSNames = []string{"a.corp.example"} }), "", 0},
 		{"without key identifiers", []*x509.Certificate{forge(leaf(nil)[0], pki.Intermediate, func(f *forged) {
@@ -114,9 +115,9 @@ func TestOperatorRules(t *testing.T) {
 		{"name constraints that are not critical", forgedCA(func(f *forged) { f.set(oidNC, false, constraints...) }), "name-constraints", identity.ReasonProfile},
 		{"an unknown usage that is critical", forgedLeaf(func(f *forged) { f.set(oidEKU, true, usages...) }), "critical-usages", identity.ReasonProfile},
 		{"nothing", nil, "chain-length", identity.ReasonProfile},
-		{"too long", long(identity.MaxOperatorChain + 1), "chain-length", identity.ReasonProfile},
+		{"too long", long(identityform.MaxOperatorChain + 1), "chain-length", identity.ReasonProfile},
 		{"too large", leaf(func(c *x509.Certificate) {
-			c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, identity.MaxCertificateBytes)}}
+			c.ExtraExtensions = []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, identityform.MaxCertificateBytes)}}
 		}), "parsed", identity.ReasonProfile},
 		{"nil", []*x509.Certificate{nil}, "parsed", identity.ReasonProfile},
 		{"foreign issuer", []*x509.Certificate{leaf(nil)[0], cramped.Cert}, "in-order", identity.ReasonProfile},
@@ -172,7 +173,7 @@ func TestOperatorRootsAreCAs(t *testing.T) {
 	pki := identitytest.NewPKI(t, "corp", nil)
 	leaf := pki.Issue(t, identitytest.NewKey(t), nil)[0]
 	for name, certs := range map[string][]*x509.Certificate{
-		"none": nil, "a leaf": {leaf}, "nil": {nil}, "too many": slices.Repeat([]*x509.Certificate{pki.Root.Cert}, identity.MaxOperatorRoots+1),
+		"none": nil, "a leaf": {leaf}, "nil": {nil}, "too many": slices.Repeat([]*x509.Certificate{pki.Root.Cert}, identityform.MaxOperatorRoots+1),
 	} {
 		if r, err := identity.NewOperatorRoots(certs); err == nil {
 			t.Errorf("%s: accepted as %v", name, r)

@@ -14,34 +14,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/identityform"
+
 	"golang.org/x/crypto/cryptobyte"
 	cbasn1 "golang.org/x/crypto/cryptobyte/asn1"
 )
 
-const (
-	// MaxLeafLifetime bounds a leaf's validity (CA/Browser Forum BR §6.3.2).
-	MaxLeafLifetime = 398 * 24 * time.Hour
-
-	// Backdate is how long before it was made a certificate begins, for receivers whose
-	// clock is behind.
-	Backdate = 30 * time.Second
-
-	// MaxMeshCALifetime bounds a mesh CA's validity: twice that of the longest leaf,
-	// and a few days for backdating.
-	MaxMeshCALifetime = 800 * 24 * time.Hour
-
-	// MaxRootLifetime bounds a root's validity: it lives as long as its cluster.
-	MaxRootLifetime = 36525 * 24 * time.Hour
-
-	// MaxCertificateBytes bounds one certificate in DER.
-	MaxCertificateBytes = 8 << 10
-
-	// MaxAltNames bounds the subject alternative names of a leaf, of all types together.
-	MaxAltNames = 64
-
-	// maxNameBytes bounds an issuer's or a subject's name in DER.
-	maxNameBytes = 512
-)
+// maxNameBytes bounds an issuer's or a subject's name in DER.
+const maxNameBytes = 512
 
 var (
 	oidSubjectKeyID     = asn1.ObjectIdentifier{2, 5, 29, 14}
@@ -54,59 +34,59 @@ var (
 	oidCommonName       = asn1.ObjectIdentifier{2, 5, 4, 3}
 )
 
-// Rule is one row of a table of checks: what it is called (stable: a metric label), and
+// rule is one row of a table of checks: what it is called (stable: a metric label), and
 // where it is written.
-type Rule struct{ Name, Section string }
+type rule struct{ Name, Section string }
 
 // certRule is a rule about one certificate. check returns "" or what is wrong.
 type certRule struct {
-	Rule
+	rule
 	check func(c *x509.Certificate, now time.Time) string
 }
 
-// Profile is the template of one sort of certificate: leaf, mesh CA or root. A cluster
+// profile is the template of one sort of certificate: leaf, mesh CA or root. A cluster
 // mints all of its certificates itself, so a profile describes the one shape that is
-// minted, not everything that RFC 5280 allows. The zero Profile refuses everything.
-type Profile struct {
+// minted, not everything that RFC 5280 allows. The zero profile refuses everything.
+type profile struct {
 	name  string
 	shape []certRule     // what never changes about a certificate
 	dates []certRule     // what time changes
-	by    func() Profile // the profile of its issuer; nil for a root, its own issuer
+	by    func() profile // the profile of its issuer; nil for a root, its own issuer
 }
 
 const leafName = "leaf"
 
-// LeafProfile returns the profile of a leaf (an X509-SVID).
+// leafProfile returns the profile of a leaf (an X509-SVID).
 //
 // To mint one, fill a template with: a positive serial of at most 20 octets; NotBefore
-// and NotAfter at most [MaxLeafLifetime] apart; KeyUsageDigitalSignature; ExtKeyUsage
-// server and client auth; BasicConstraintsValid; SubjectKeyId from [SubjectKeyID]; a
+// and NotAfter at most identityform.MaxLeafLifetime apart; KeyUsageDigitalSignature; ExtKeyUsage
+// server and client auth; BasicConstraintsValid; SubjectKeyId from identityform.SubjectKeyID; a
 // Subject that is empty or one common name; URIs, DNSNames and IPAddresses at will. The
 // mesh CA's AuthorityKeyId follows from the issuer.
-func LeafProfile() Profile {
-	return Profile{name: leafName, shape: leafRules, dates: dateRules, by: MeshCAProfile}
+func leafProfile() profile {
+	return profile{name: leafName, shape: leafRules, dates: dateRules, by: meshCAProfile}
 }
 
-// MeshCAProfile returns the profile of a mesh CA, which signs leaves: IsCA with
+// meshCAProfile returns the profile of a mesh CA, which signs leaves: IsCA with
 // MaxPathLen 0 (and MaxPathLenZero), KeyUsageCertSign alone, a P-256 key, a Subject.
-func MeshCAProfile() Profile {
-	return Profile{name: "mesh CA", shape: meshCARules, dates: dateRules, by: RootProfile}
+func meshCAProfile() profile {
+	return profile{name: "mesh CA", shape: meshCARules, dates: dateRules, by: rootProfile}
 }
 
-// RootProfile returns the profile of a root, which signs mesh CAs and itself: IsCA with
+// rootProfile returns the profile of a root, which signs mesh CAs and itself: IsCA with
 // MaxPathLen 1, KeyUsageCertSign alone, a P-256 key, a Subject.
-func RootProfile() Profile {
-	return Profile{name: "root", shape: rootRules, dates: dateRules}
+func rootProfile() profile {
+	return profile{name: "root", shape: rootRules, dates: dateRules}
 }
 
 // Name returns "leaf", "mesh CA" or "root".
-func (p Profile) Name() string { return p.name }
+func (p profile) Name() string { return p.name }
 
 // Rules lists the rows of the profile in the order in which they are checked.
-func (p Profile) Rules() []Rule {
-	var rules []Rule
+func (p profile) Rules() []rule {
+	var rules []rule
 	for _, r := range slices.Concat(p.shape, p.dates) {
-		rules = append(rules, r.Rule)
+		rules = append(rules, r.rule)
 	}
 	return rules
 }
@@ -115,7 +95,7 @@ func (p Profile) Rules() []Rule {
 // at now. Signatures are not looked at: see [Bundle.Verify].
 //
 // Errors: [*ChainError] of the first rule that refuses.
-func (p Profile) Check(c *x509.Certificate, now time.Time) error {
+func (p profile) Check(c *x509.Certificate, now time.Time) error {
 	if err := p.checkShape(c); err != nil {
 		return err
 	}
@@ -125,15 +105,15 @@ func (p Profile) Check(c *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-func (p Profile) checkShape(c *x509.Certificate) *ChainError {
+func (p profile) checkShape(c *x509.Certificate) *ChainError {
 	return p.run(p.shape, c, time.Time{}, ReasonProfile)
 }
 
-func (p Profile) checkDates(c *x509.Certificate, now time.Time) *ChainError {
+func (p profile) checkDates(c *x509.Certificate, now time.Time) *ChainError {
 	return p.run(p.dates, c, now, ReasonExpired)
 }
 
-func (p Profile) run(rules []certRule, c *x509.Certificate, now time.Time, reason ChainReason) *ChainError {
+func (p profile) run(rules []certRule, c *x509.Certificate, now time.Time, reason ChainReason) *ChainError {
 	if len(rules) == 0 {
 		return &ChainError{Certificate: "certificate", Rule: "profile", Section: "RFC 5280 §6.1",
 			Detail: "the zero Profile describes no certificate", Reason: ReasonProfile}
@@ -158,7 +138,7 @@ func (p Profile) run(rules []certRule, c *x509.Certificate, now time.Time, reaso
 //
 // Errors: [*ChainError] of the first rule that refuses, [*SANError], or that of
 // crypto/x509 if the template cannot be encoded.
-func (p Profile) Lint(template, issuer *x509.Certificate, pub crypto.PublicKey, now time.Time) error {
+func (p profile) Lint(template, issuer *x509.Certificate, pub crypto.PublicKey, now time.Time) error {
 	if p.by == nil {
 		issuer = template
 	} else if err := p.by().Check(issuer, now); err != nil {
@@ -195,16 +175,20 @@ func (p Profile) Lint(template, issuer *x509.Certificate, pub crypto.PublicKey, 
 	return err
 }
 
-// CheckLeaf is [Profile.Check] of [LeafProfile].
-func CheckLeaf(c *x509.Certificate, now time.Time) error { return LeafProfile().Check(c, now) }
+// CheckLeaf reports whether c, which must come from a parser, is of the profile of leaves and in date at now.
+// Signatures are not looked at: see [Bundle.Verify]. Errors: [*ChainError] of the first rule that refuses.
+func CheckLeaf(c *x509.Certificate, now time.Time) error { return leafProfile().Check(c, now) }
 
-// CheckMeshCA is [Profile.Check] of [MeshCAProfile].
-func CheckMeshCA(c *x509.Certificate, now time.Time) error { return MeshCAProfile().Check(c, now) }
+// CheckMeshCA is [CheckLeaf] for mesh CAs.
+func CheckMeshCA(c *x509.Certificate, now time.Time) error { return meshCAProfile().Check(c, now) }
 
-// CheckRoot is [Profile.Check] of [RootProfile] and, because a root vouches for itself,
+// CheckUnsignedRoot is CheckRoot before the root has its signature: for whoever is about to make it.
+func CheckUnsignedRoot(c *x509.Certificate, now time.Time) error { return rootProfile().Check(c, now) }
+
+// CheckRoot reports whether c is of the profile of roots and in date at now, and, because a root vouches for itself,
 // of its signature.
 func CheckRoot(c *x509.Certificate, now time.Time) error {
-	if err := RootProfile().Check(c, now); err != nil {
+	if err := rootProfile().Check(c, now); err != nil {
 		return err
 	}
 	if err := checkSelfSigned(c); err != nil {
@@ -216,61 +200,61 @@ func CheckRoot(c *x509.Certificate, now time.Time) error {
 // The tables. Every rule sees a certificate that passed the rules above it.
 
 var leafRules = slices.Concat(commonRules, []certRule{
-	{Rule{"lifetime", "CA/Browser Forum BR §6.3.2"}, lifetimeAtMost(MaxLeafLifetime)},
-	{Rule{"public-key", "RFC 5480 §2.1.1, RFC 8410 §3"}, leafKey},
-	{Rule{"subject", "X509-SVID §2, RFC 5280 §4.1.2.6"}, subjectCommonNameAtMost},
-	{Rule{"basic-constraints", "X509-SVID §4.1, RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:FALSE", 0x30, 0x00)},
-	{Rule{"key-usage", "X509-SVID §4.3, RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "digitalSignature alone", 0x03, 0x02, 0x07, 0x80)},
-	{Rule{"ext-key-usage", "X509-SVID §4.4, RFC 5280 §4.2.1.12"}, serverAndClientAuth},
-	{Rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, authorityKeyID},
-	{Rule{"subject-alt-name", "X509-SVID §2, RFC 5280 §4.2.1.6"}, leafAltNames},
-	{Rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidExtKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID, oidSubjectAltName)},
+	{rule{"lifetime", "CA/Browser Forum BR §6.3.2"}, lifetimeAtMost(identityform.MaxLeafLifetime)},
+	{rule{"public-key", "RFC 5480 §2.1.1, RFC 8410 §3"}, leafKey},
+	{rule{"subject", "X509-SVID §2, RFC 5280 §4.1.2.6"}, subjectCommonNameAtMost},
+	{rule{"basic-constraints", "X509-SVID §4.1, RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:FALSE", 0x30, 0x00)},
+	{rule{"key-usage", "X509-SVID §4.3, RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "digitalSignature alone", 0x03, 0x02, 0x07, 0x80)},
+	{rule{"ext-key-usage", "X509-SVID §4.4, RFC 5280 §4.2.1.12"}, serverAndClientAuth},
+	{rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, authorityKeyID},
+	{rule{"subject-alt-name", "X509-SVID §2, RFC 5280 §4.2.1.6"}, leafAltNames},
+	{rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidExtKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID, oidSubjectAltName)},
 })
 
 var meshCARules = slices.Concat(commonRules, []certRule{
-	{Rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(MaxMeshCALifetime)},
-	{Rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
-	{Rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
-	{Rule{"not-self-issued", "RFC 5280 §6.1"}, notSelfIssued},
-	{Rule{"basic-constraints", "RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:TRUE with path length 0", 0x30, 0x06, 0x01, 0x01, 0xff, 0x02, 0x01, 0x00)},
-	{Rule{"key-usage", "X509-SVID §4.3, RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "keyCertSign alone", 0x03, 0x02, 0x02, 0x04)},
-	{Rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, authorityKeyID},
-	{Rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID)},
+	{rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(identityform.MaxMeshCALifetime)},
+	{rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
+	{rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
+	{rule{"not-self-issued", "RFC 5280 §6.1"}, notSelfIssued},
+	{rule{"basic-constraints", "RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:TRUE with path length 0", 0x30, 0x06, 0x01, 0x01, 0xff, 0x02, 0x01, 0x00)},
+	{rule{"key-usage", "X509-SVID §4.3, RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "keyCertSign alone", 0x03, 0x02, 0x02, 0x04)},
+	{rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, authorityKeyID},
+	{rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID)},
 })
 
 var rootRules = slices.Concat(commonRules, []certRule{
-	{Rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(MaxRootLifetime)},
-	{Rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
-	{Rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
-	{Rule{"self-issued", "RFC 5280 §3.2"}, selfIssued},
-	{Rule{"basic-constraints", "RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:TRUE with path length 1", 0x30, 0x06, 0x01, 0x01, 0xff, 0x02, 0x01, 0x01)},
-	{Rule{"key-usage", "RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "keyCertSign alone", 0x03, 0x02, 0x02, 0x04)},
-	{Rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, ownAuthorityKeyID},
-	{Rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID)},
+	{rule{"lifetime", "RFC 5280 §4.1.2.5"}, lifetimeAtMost(identityform.MaxRootLifetime)},
+	{rule{"public-key", "RFC 5480 §2.1.1"}, caKey},
+	{rule{"subject", "RFC 5280 §4.1.2.6"}, subjectNotEmpty},
+	{rule{"self-issued", "RFC 5280 §3.2"}, selfIssued},
+	{rule{"basic-constraints", "RFC 5280 §4.2.1.9"}, exactly(oidBasicConstraints, true, "CA:TRUE with path length 1", 0x30, 0x06, 0x01, 0x01, 0xff, 0x02, 0x01, 0x01)},
+	{rule{"key-usage", "RFC 5280 §4.2.1.3"}, exactly(oidKeyUsage, true, "keyCertSign alone", 0x03, 0x02, 0x02, 0x04)},
+	{rule{"authority-key-id", "RFC 5280 §4.2.1.1"}, ownAuthorityKeyID},
+	{rule{"extensions", "RFC 5280 §4.2"}, onlyExtensions(oidKeyUsage, oidBasicConstraints, oidSubjectKeyID, oidAuthorityKeyID)},
 })
 
 // commonRules hold for every certificate and are checked first, because the others rely
 // on them: on a parsed certificate, and on a subject key id that names the key.
 var commonRules = []certRule{
-	{Rule{"parsed", "RFC 5280 §4.1"}, parsed},
-	{Rule{"version", "RFC 5280 §4.1.2.1"}, version3},
-	{Rule{"serial-number", "RFC 5280 §4.1.2.2"}, serialNumber},
-	{Rule{"signature-algorithm", "RFC 5758 §3.2"}, signatureAlgorithm},
-	{Rule{"encoding", "RFC 5280 §4.1, X.690 §10"}, encoding},
-	{Rule{"issuer", "RFC 5280 §4.1.2.4"}, issuerName},
-	{Rule{"name-constraints", "RFC 5280 §4.2.1.10"}, noNameConstraints},
-	{Rule{"key-encoding", "RFC 5280 §4.1.2.7"}, keyEncoding},
-	{Rule{"subject-key-id", "RFC 7093 §2, RFC 5280 §4.2.1.2"}, subjectKeyID},
+	{rule{"parsed", "RFC 5280 §4.1"}, parsed},
+	{rule{"version", "RFC 5280 §4.1.2.1"}, version3},
+	{rule{"serial-number", "RFC 5280 §4.1.2.2"}, serialNumber},
+	{rule{"signature-algorithm", "RFC 5758 §3.2"}, signatureAlgorithm},
+	{rule{"encoding", "RFC 5280 §4.1, X.690 §10"}, encoding},
+	{rule{"issuer", "RFC 5280 §4.1.2.4"}, issuerName},
+	{rule{"name-constraints", "RFC 5280 §4.2.1.10"}, noNameConstraints},
+	{rule{"key-encoding", "RFC 5280 §4.1.2.7"}, keyEncoding},
+	{rule{"subject-key-id", "RFC 7093 §2, RFC 5280 §4.2.1.2"}, subjectKeyID},
 }
 
 var dateRules = []certRule{
-	{Rule{"not-yet-valid", "RFC 5280 §4.1.2.5"}, func(c *x509.Certificate, now time.Time) string {
+	{rule{"not-yet-valid", "RFC 5280 §4.1.2.5"}, func(c *x509.Certificate, now time.Time) string {
 		if now.Before(c.NotBefore) {
 			return fmt.Sprintf("valid from %s, and it is %s here", c.NotBefore.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 		}
 		return ""
 	}},
-	{Rule{"expired", "RFC 5280 §4.1.2.5"}, func(c *x509.Certificate, now time.Time) string {
+	{rule{"expired", "RFC 5280 §4.1.2.5"}, func(c *x509.Certificate, now time.Time) string {
 		if now.After(c.NotAfter) {
 			return fmt.Sprintf("expired at %s, and it is %s here", c.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 		}
@@ -281,18 +265,18 @@ var dateRules = []certRule{
 // linkRule is a rule about a certificate and the one that issued it, without the
 // signature, so that a template can be linted with it.
 type linkRule struct {
-	Rule
+	rule
 	check func(child, issuer *x509.Certificate) string
 }
 
 var linkRules = []linkRule{
-	{Rule{"issuer-name", "RFC 5280 §6.1.3 (a)(4)"}, func(child, issuer *x509.Certificate) string {
+	{rule{"issuer-name", "RFC 5280 §6.1.3 (a)(4)"}, func(child, issuer *x509.Certificate) string {
 		if !bytes.Equal(child.RawIssuer, issuer.RawSubject) {
 			return fmt.Sprintf("issued by %s, and the next certificate is of %s", clip(child.Issuer.String()), clip(issuer.Subject.String()))
 		}
 		return ""
 	}},
-	{Rule{"issuer-key-id", "RFC 5280 §4.2.1.1"}, func(child, issuer *x509.Certificate) string {
+	{rule{"issuer-key-id", "RFC 5280 §4.2.1.1"}, func(child, issuer *x509.Certificate) string {
 		if !bytes.Equal(child.AuthorityKeyId, issuer.SubjectKeyId) {
 			return fmt.Sprintf("issued by key %x, and the next certificate is of key %x", child.AuthorityKeyId, issuer.SubjectKeyId)
 		}
@@ -304,8 +288,8 @@ func parsed(c *x509.Certificate, _ time.Time) string {
 	switch {
 	case c == nil || len(c.Raw) == 0 || c.SerialNumber == nil:
 		return "it does not come from a parser"
-	case len(c.Raw) > MaxCertificateBytes:
-		return fmt.Sprintf("%d bytes, at most %d are allowed", len(c.Raw), MaxCertificateBytes)
+	case len(c.Raw) > identityform.MaxCertificateBytes:
+		return fmt.Sprintf("%d bytes, at most %d are allowed", len(c.Raw), identityform.MaxCertificateBytes)
 	}
 	return ""
 }
@@ -433,7 +417,7 @@ func subjectKeyID(c *x509.Certificate, _ time.Time) string {
 	if ext == nil {
 		return "no subject key identifier"
 	}
-	want, err := SubjectKeyID(c.PublicKey)
+	want, err := identityform.SubjectKeyID(c.PublicKey)
 	if err != nil {
 		return "the subject key identifier of its key is unknown"
 	}
@@ -579,8 +563,8 @@ func leafAltNames(c *x509.Certificate, _ time.Time) string {
 	switch {
 	case !ok || len(names) == 0:
 		return "the subject alternative name is malformed"
-	case len(names) > MaxAltNames:
-		return fmt.Sprintf("%d subject alternative names, at most %d are allowed", len(names), MaxAltNames)
+	case len(names) > identityform.MaxAltNames:
+		return fmt.Sprintf("%d subject alternative names, at most %d are allowed", len(names), identityform.MaxAltNames)
 	}
 	for _, name := range names {
 		if name.IsCompound || name.Tag != nameURI && name.Tag != nameDNS && name.Tag != nameIP {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 var p256 = elliptic.P256()
@@ -278,7 +279,7 @@ var flaws = []flaw{
 	{"certificate policies", all, "extensions", extend(asn1.ObjectIdentifier{2, 5, 29, 32}, false, 0x30, 0x08, 0x30, 0x06, 0x06, 0x04, 0x55, 0x1d, 0x20, 0x00)},
 	{"an extension twice", all, "parser", func(_ testing.TB, f *forged, _ *keys) { f.Extensions = append(f.Extensions, f.Extensions[0]) }},
 	{"too big", all, "parsed", func(t testing.TB, f *forged, _ *keys) {
-		f.set(asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 99999, 1}, false, make([]byte, identity.MaxCertificateBytes)...)
+		f.set(asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 99999, 1}, false, make([]byte, identityform.MaxCertificateBytes)...)
 	}},
 }
 
@@ -457,7 +458,7 @@ func TestLintAgreesWithCheck(t *testing.T) {
 	id := w.authority.ID(t, identity.Data, "db-1")
 	base := func(level string) *x509.Certificate {
 		from := map[string]*x509.Certificate{leaf: w.leaf, mesh: w.mesh.Cert, root: w.root.Cert}[level]
-		ski, err := identity.SubjectKeyID(k.p256.Public())
+		ski, err := identityform.SubjectKeyID(k.p256.Public())
 		if err != nil {
 			t.Fatal(err)
 		}

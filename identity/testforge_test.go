@@ -16,6 +16,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 var (
@@ -173,7 +174,7 @@ func (f *forged) rekey(t testing.TB, key crypto.Signer) {
 		t.Fatal(err)
 	}
 	f.PublicKey = asn1.RawValue{FullBytes: der}
-	ski, err := identity.SubjectKeyID(key.Public())
+	ski, err := identityform.SubjectKeyID(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}

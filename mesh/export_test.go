@@ -49,3 +49,12 @@ func Reasons() []Reason {
 	}
 	return rs
 }
+
+// What a guard does without limits of its own, and how an error of a peer is read.
+const (
+	DefaultGrace          = defaultGrace
+	DefaultMaxPerIdentity = defaultMaxPerIdentity
+	DefaultStrangerIdle   = defaultStrangerIdle
+)
+
+var FromStatus = fromStatus

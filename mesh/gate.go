@@ -21,14 +21,14 @@ import (
 
 // Limits that a [GateConfig] leaves at zero.
 const (
-	DefaultMaxSockets        = 1024
-	DefaultMaxHellos         = 1024
-	DefaultGateHandshakes    = 256
-	DefaultHandshakeRate     = 500
-	DefaultHandshakeBurst    = 1000
-	DefaultGateStrangers     = 256
-	DefaultStrangerBytes     = 96 << 10
-	DefaultAllStrangersBytes = 8 << 20
+	defaultMaxSockets        = 1024
+	defaultMaxHellos         = 1024
+	defaultGateHandshakes    = 256
+	defaultHandshakeRate     = 500
+	defaultHandshakeBurst    = 1000
+	defaultGateStrangers     = 256
+	defaultStrangerBytes     = 96 << 10
+	defaultAllStrangersBytes = 8 << 20
 )
 
 // Times and bounds of a gate.
@@ -54,21 +54,21 @@ type GateConfig struct {
 	// MaxSockets bounds the connections whose first message is not whole; it is at most
 	// a quarter of the files that the process may have open. MaxHellos bounds those
 	// that wait for their handshake to begin, and MaxHandshakes the handshakes under
-	// way. Zero means DefaultMaxSockets, DefaultMaxHellos and DefaultGateHandshakes.
+	// way. Zero means 1,024, 1,024 and 256.
 	MaxSockets, MaxHellos, MaxHandshakes int
 
 	// HandshakeRate is the handshakes per second that clients of one network begin, and
-	// HandshakeBurst how many at once. Zero means DefaultHandshakeRate and
-	// DefaultHandshakeBurst.
+	// HandshakeBurst how many at once. Zero means 500 and
+	// 1,000.
 	HandshakeRate, HandshakeBurst int
 
 	// MaxStrangers bounds the connections that stand without a verified client
-	// certificate. Zero means DefaultGateStrangers.
+	// certificate. Zero means 256.
 	MaxStrangers int
 
 	// StrangerBytes bounds the headers and data of calls that one of them sends while a
 	// call of it is open, and AllStrangersBytes those of all of them. Zero means
-	// DefaultStrangerBytes and DefaultAllStrangersBytes.
+	// 96 KiB and 8 MiB.
 	StrangerBytes, AllStrangersBytes int64
 
 	// Proxies are who has to say, by version 2 of the PROXY protocol, for whom it opens
@@ -99,23 +99,25 @@ func (g *Guard) NewGate(l net.Listener, cfg GateConfig) (*Gate, error) {
 		cfg.StrangerBytes, cfg.AllStrangersBytes) < 0 {
 		return nil, errors.New("mesh: a limit of GateConfig is negative; leave it at zero for the default")
 	}
-	cfg.MaxSockets = cmp.Or(cfg.MaxSockets, DefaultMaxSockets)
+	cfg.MaxSockets = cmp.Or(cfg.MaxSockets, defaultMaxSockets)
 	if files := maxFiles(); files > 0 {
 		cfg.MaxSockets = max(1, min(cfg.MaxSockets, files/fileShare))
 	}
-	cfg.MaxHellos = cmp.Or(cfg.MaxHellos, DefaultMaxHellos)
-	cfg.MaxHandshakes = cmp.Or(cfg.MaxHandshakes, DefaultGateHandshakes)
-	cfg.MaxStrangers = cmp.Or(cfg.MaxStrangers, DefaultGateStrangers)
-	cfg.StrangerBytes = cmp.Or(cfg.StrangerBytes, DefaultStrangerBytes)
+	cfg.MaxHellos = cmp.Or(cfg.MaxHellos, defaultMaxHellos)
+	cfg.MaxHandshakes = cmp.Or(cfg.MaxHandshakes, defaultGateHandshakes)
+	cfg.MaxStrangers = cmp.Or(cfg.MaxStrangers, defaultGateStrangers)
+	cfg.StrangerBytes = cmp.Or(cfg.StrangerBytes, defaultStrangerBytes)
 	return &Gate{
 		guard: g, listener: l, cfg: cfg,
 		sockets:    crowd.NewLine(crowd.Limits{Places: cfg.MaxSockets}),
 		hellos:     crowd.NewLine(crowd.Limits{Places: cfg.MaxHellos, Newest: true}),
 		handshakes: crowd.NewLine(crowd.Limits{Places: cfg.MaxHandshakes}),
-		strangers:  crowd.NewLine(crowd.Limits{Places: cfg.MaxStrangers, Bytes: cmp.Or(cfg.AllStrangersBytes, DefaultAllStrangersBytes)}),
-		begins:     newBegins(cmp.Or(cfg.HandshakeRate, DefaultHandshakeRate), cmp.Or(cfg.HandshakeBurst, DefaultHandshakeBurst)),
-		turns:      newTurns(turnsPerCPU * runtime.GOMAXPROCS(0)),
-		members:    newHanded(l.Addr()), others: newHanded(l.Addr()),
+		strangers: crowd.NewLine(crowd.Limits{Places: cfg.MaxStrangers,
+			Bytes: cmp.Or(cfg.AllStrangersBytes, defaultAllStrangersBytes)}),
+		begins: newBegins(cmp.Or(cfg.HandshakeRate, defaultHandshakeRate),
+			cmp.Or(cfg.HandshakeBurst, defaultHandshakeBurst)),
+		turns:   newTurns(turnsPerCPU * runtime.GOMAXPROCS(0)),
+		members: newHanded(l.Addr()), others: newHanded(l.Addr()),
 	}, nil
 }
 

@@ -23,15 +23,15 @@ var nextProtos = []string{"h2"}
 
 // Limits that a [GuardConfig] leaves at zero.
 const (
-	DefaultMaxConns            = 16384
-	DefaultMaxPerIdentity      = 16
-	DefaultMaxStrangers        = 1024
-	DefaultStrangersPerSource  = 64
-	DefaultStrangerIdle        = 15 * time.Second
-	DefaultMaxHandshakes       = 1024
-	DefaultHandshakesPerSource = 64
+	defaultMaxConns            = 16384
+	defaultMaxPerIdentity      = 16
+	defaultMaxStrangers        = 1024
+	defaultStrangersPerSource  = 64
+	defaultStrangerIdle        = 15 * time.Second
+	defaultMaxHandshakes       = 1024
+	defaultHandshakesPerSource = 64
 	DefaultHandshakeTimeout    = 10 * time.Second
-	DefaultGrace               = 250 * time.Millisecond
+	defaultGrace               = 250 * time.Millisecond
 )
 
 // GuardConfig says how a server proves itself and whom it lets in.
@@ -55,27 +55,27 @@ type GuardConfig struct {
 	HandshakeTimeout time.Duration
 
 	// Grace is how long the calls of a connection that is cut have to return before
-	// it is closed, so that their callers learn why. Zero means DefaultGrace.
+	// it is closed, so that their callers learn why. Zero means 250 milliseconds.
 	Grace time.Duration
 
 	// MaxConns bounds the connections that stand at once with a verified client
 	// certificate or on a unix socket that Local decides about, and MaxPerIdentity
 	// those of one identity, or of one key that identifies nobody. Zero means
-	// DefaultMaxConns and DefaultMaxPerIdentity.
+	// 16,384 and 16.
 	MaxConns, MaxPerIdentity int
 
 	// MaxStrangers bounds the connections that stand without a verified client
 	// certificate, and StrangersPerSource those from one source: an IPv4 address or
-	// a /64 of IPv6. Zero means DefaultMaxStrangers and DefaultStrangersPerSource.
+	// a /64 of IPv6. Zero means 1,024 and 64.
 	MaxStrangers, StrangersPerSource int
 
 	// StrangerIdle is how long a connection without a verified client certificate
-	// stands while no call runs on it. Zero means DefaultStrangerIdle.
+	// stands while no call runs on it. Zero means 15 seconds.
 	StrangerIdle time.Duration
 
 	// MaxHandshakes bounds the handshakes that are under way at once, and
-	// HandshakesPerSource those with one source. Zero means DefaultMaxHandshakes and
-	// DefaultHandshakesPerSource.
+	// HandshakesPerSource those with one source. Zero means 1,024 and
+	// 64.
 	MaxHandshakes, HandshakesPerSource int
 
 	// OnFailure is told of each handshake that failed; plain network failures are
@@ -128,15 +128,17 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 		cfg.Now = time.Now
 	}
 	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, DefaultHandshakeTimeout)
-	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
-	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, DefaultStrangerIdle)
+	cfg.Grace = cmp.Or(cfg.Grace, defaultGrace)
+	cfg.StrangerIdle = cmp.Or(cfg.StrangerIdle, defaultStrangerIdle)
 	return &Guard{
 		cfg: cfg, live: newLiveSet(),
-		handshakes: newPlaces(cmp.Or(cfg.MaxHandshakes, DefaultMaxHandshakes), cmp.Or(cfg.HandshakesPerSource, DefaultHandshakesPerSource),
+		handshakes: newPlaces(cmp.Or(cfg.MaxHandshakes, defaultMaxHandshakes),
+			cmp.Or(cfg.HandshakesPerSource, defaultHandshakesPerSource),
 			FullError{Handshakes: true}),
-		conns: newPlaces(cmp.Or(cfg.MaxConns, DefaultMaxConns), cmp.Or(cfg.MaxPerIdentity, DefaultMaxPerIdentity),
+		conns: newPlaces(cmp.Or(cfg.MaxConns, defaultMaxConns), cmp.Or(cfg.MaxPerIdentity, defaultMaxPerIdentity),
 			FullError{}),
-		strangers: newPlaces(cmp.Or(cfg.MaxStrangers, DefaultMaxStrangers), cmp.Or(cfg.StrangersPerSource, DefaultStrangersPerSource),
+		strangers: newPlaces(cmp.Or(cfg.MaxStrangers, defaultMaxStrangers),
+			cmp.Or(cfg.StrangersPerSource, defaultStrangersPerSource),
 			FullError{Strangers: true}),
 	}, nil
 }

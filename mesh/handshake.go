@@ -98,7 +98,7 @@ func (e *HandshakeError) Error() string {
 // *credential.MismatchError or *credential.PinError behind it, if there is one.
 func (e *HandshakeError) Unwrap() error { return e.cause }
 
-// GRPCStatus carries the error over gRPC as Unavailable; [FromStatus] reads it.
+// GRPCStatus carries the error over gRPC as Unavailable; fromStatus reads it.
 func (e *HandshakeError) GRPCStatus() *status.Status {
 	return withDetails(status.New(codes.Unavailable, e.Error()), e.detail())
 }
@@ -114,10 +114,10 @@ func (e *HandshakeError) detail() *errdetails.ErrorInfo {
 	return &errdetails.ErrorInfo{Reason: string(e.Reason), Domain: domain, Metadata: meta}
 }
 
-// FromStatus returns the handshake errors that a status carries in its details,
+// fromStatus returns the handshake errors that a status carries in its details,
 // at most 8. They are what the sender of the status says: another process may
 // have met them, or made them up.
-func FromStatus(st *status.Status) []*HandshakeError {
+func fromStatus(st *status.Status) []*HandshakeError {
 	var errs []*HandshakeError
 	for _, d := range st.Details() {
 		info, ok := d.(*errdetails.ErrorInfo)

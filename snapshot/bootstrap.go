@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // Limits of a node bootstrap, beside its size.
@@ -81,7 +82,7 @@ func (b *NodeBootstrap) scope() Scope { return ScopeNodeBootstrap }
 func (b *NodeBootstrap) walk(c *codec) {
 	c.begin()
 	c.member("cluster_id")
-	c.text(&b.ClusterID, identity.MaxClusterBytes)
+	c.text(&b.ClusterID, identityform.MaxClusterBytes)
 	c.member("coordinators")
 	c.names(&b.Coordinators, MaxCoordinators, maxAddress)
 	c.member("degraded")

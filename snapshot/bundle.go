@@ -11,13 +11,14 @@ import (
 
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // Limits of a trust bundle, beside its size.
 const (
-	MaxRoots      = identity.MaxRoots
+	MaxRoots      = identityform.MaxRoots
 	MaxConfigKeys = 64 // with the revoked ones, which stay until they expire
-	MaxMeshKeys   = identity.MaxMeshKeys
+	MaxMeshKeys   = identityform.MaxMeshKeys
 	MaxBans       = 1 << 13 // ids and keys, each
 	MaxSigners    = 64
 
@@ -133,7 +134,7 @@ func (b *TrustBundle) walk(c *codec) {
 	c.member("banned_keys")
 	list(c, &b.BannedKeys, MaxBans, walkKeyID)
 	c.member("cluster_id")
-	c.text(&b.ClusterID, identity.MaxClusterBytes)
+	c.text(&b.ClusterID, identityform.MaxClusterBytes)
 	c.member("config_keys")
 	list(c, &b.ConfigKeys, MaxConfigKeys, func(c *codec, k *ConfigKey) { k.walk(c) })
 	c.member("config_root_key")
@@ -150,14 +151,14 @@ func (b *TrustBundle) walk(c *codec) {
 	// The member is there if the list is not empty: one content has one form.
 	if c.has("retired_roots", len(b.RetiredRoots) > 0) {
 		c.member("retired_roots")
-		list(c, &b.RetiredRoots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identity.MaxCertificateBytes) })
+		list(c, &b.RetiredRoots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identityform.MaxCertificateBytes) })
 		if c.err == nil && len(b.RetiredRoots) == 0 {
 			c.fail("retired_roots is empty: it is left out then")
 		}
 	}
 	walkRevoked(c, &b.Revoked)
 	c.member("roots")
-	list(c, &b.Roots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identity.MaxCertificateBytes) })
+	list(c, &b.Roots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identityform.MaxCertificateBytes) })
 	c.member("signers")
 	c.begin()
 	c.member("keys")

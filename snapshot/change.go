@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // RootChange says that a cluster has another root from now on. It is what the
@@ -34,7 +35,7 @@ func (r *RootChange) walk(c *codec) {
 	c.member("authority_epoch")
 	c.number64(&r.AuthorityEpoch)
 	c.member("cluster_id")
-	c.text(&r.ClusterID, identity.MaxClusterBytes)
+	c.text(&r.ClusterID, identityform.MaxClusterBytes)
 	c.member("config_root_key")
 	c.blob((*[]byte)(&r.ConfigRoot), ed25519.PublicKeySize)
 	c.member("index")

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // Limits of an emergency statement.
@@ -45,7 +46,7 @@ func (e *Emergency) walk(c *codec) {
 	version := schemaVersion
 	c.begin()
 	c.member("cluster_id")
-	c.text(&e.ClusterID, identity.MaxClusterBytes)
+	c.text(&e.ClusterID, identityform.MaxClusterBytes)
 	c.member("config_keys")
 	list(c, &e.ConfigKeys, MaxConfigKeys, func(c *codec, d *Digest) { c.fixed(d[:]) })
 	c.member("issued_at")

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // Scope is one kind of config that is given to a node. The set is closed.
@@ -50,7 +51,7 @@ const (
 
 	maxNames     = 64  // roles, organizations, scope ids of one header
 	maxName      = 128 // bytes of one of them
-	maxID        = identity.MaxIDBytes
+	maxID        = identityform.MaxIDBytes
 	maxSubject   = maxID + 80
 	maxKeyID     = 64
 	maxAlgorithm = 32
@@ -132,7 +133,7 @@ func (h *Header) walk(c *codec) {
 		c.fixed(h.Base.ContentHash[:])
 	}
 	c.member("cluster_id")
-	c.text(&h.ClusterID, identity.MaxClusterBytes)
+	c.text(&h.ClusterID, identityform.MaxClusterBytes)
 	c.member("config_version")
 	c.number64(&h.ConfigVersion)
 	c.member("content_hash")

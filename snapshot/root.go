@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // RootStatement says which config root key a cluster has. A node that pins the
@@ -35,7 +36,7 @@ func (s *RootStatement) walk(c *codec) {
 	version := schemaVersion
 	c.begin()
 	c.member("cluster_id")
-	c.text(&s.ClusterID, identity.MaxClusterBytes)
+	c.text(&s.ClusterID, identityform.MaxClusterBytes)
 	c.member("config_root_key")
 	c.blob((*[]byte)(&s.ConfigRoot), ed25519.PublicKeySize)
 	c.member("issued_at")

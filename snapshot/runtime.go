@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // NodeRuntime is the content of scope node_runtime: what a node is in its
@@ -45,7 +46,7 @@ func (r *NodeRuntime) scope() Scope { return ScopeNodeRuntime }
 func (r *NodeRuntime) walk(c *codec) {
 	c.begin()
 	c.member("cluster_id")
-	c.text(&r.ClusterID, identity.MaxClusterBytes)
+	c.text(&r.ClusterID, identityform.MaxClusterBytes)
 	// The member is there if the list is not empty: one content has one form.
 	if c.has("companions", len(r.Companions) > 0) {
 		c.member("companions")

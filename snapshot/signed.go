@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // Signature algorithms. A verifier skips the ones it does not know.
@@ -477,7 +477,7 @@ func (r *Record) walk(c *codec) {
 	c.member("authority_epoch")
 	c.number64(&r.AuthorityEpoch)
 	c.member("cluster_id")
-	c.text(&r.ClusterID, identity.MaxClusterBytes)
+	c.text(&r.ClusterID, identityform.MaxClusterBytes)
 	c.member("fresh_until")
 	c.instant(&r.FreshUntil)
 	c.member("generation")

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // LeafTTL is how long a leaf lives unless an option says otherwise. It is backdated by
@@ -76,7 +77,7 @@ func NewAuthority(tb testing.TB, cluster string, opts ...Option) *Authority {
 func (a *Authority) AddMeshCA(tb testing.TB) CA {
 	tb.Helper()
 	key := NewKey(tb)
-	template := a.caTemplate(tb, "mesh CA of "+a.cluster, identity.MaxMeshCALifetime/2, 0, key.Public())
+	template := a.caTemplate(tb, "mesh CA of "+a.cluster, identityform.MaxMeshCALifetime/2, 0, key.Public())
 	ca := CA{Sign(tb, template, a.root.Cert, key.Public(), a.root.Key), key}
 	a.mesh = append(a.mesh, ca)
 	return ca
@@ -327,7 +328,7 @@ func NewSerial(tb testing.TB) *big.Int {
 
 func subjectKeyID(tb testing.TB, pub crypto.PublicKey) []byte {
 	tb.Helper()
-	id, err := identity.SubjectKeyID(pub)
+	id, err := identityform.SubjectKeyID(pub)
 	if err != nil {
 		tb.Fatalf("identitytest: %v", err)
 	}

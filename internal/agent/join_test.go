@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -293,7 +294,7 @@ var enemyGrants = []struct {
 	{"outcome of the future", "outcome", func(_ *fleet, g *fealtyv1.JoinGrant) { g.Outcome = 9 }},
 	{"no chain", "chain", func(_ *fleet, g *fealtyv1.JoinGrant) { g.Chain = nil }},
 	{"chain without root", "chain", func(_ *fleet, g *fealtyv1.JoinGrant) { g.Chain = g.Chain[:2] }},
-	{"a huge certificate", "chain", func(_ *fleet, g *fealtyv1.JoinGrant) { g.Chain[1] = make([]byte, identity.MaxCertificateBytes+1) }},
+	{"a huge certificate", "chain", func(_ *fleet, g *fealtyv1.JoinGrant) { g.Chain[1] = make([]byte, identityform.MaxCertificateBytes+1) }},
 	{"a leaf over another key", "chain", func(f *fleet, g *fealtyv1.JoinGrant) { g.Chain[0] = f.leafFor(identity.Data, "node-x", nil).Raw }},
 	{"another root", "root", func(f *fleet, g *fealtyv1.JoinGrant) { g.Chain[2] = g.Chain[1] }},
 	{"a root of somebody else", "root", func(f *fleet, g *fealtyv1.JoinGrant) { g.Chain[2] = newFleet(f.tb).root.Raw }},

@@ -11,6 +11,7 @@ import (
 	"fmt"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // keyPair is a P-256 key. It holds it in a function, so that no printer walks
@@ -136,8 +137,8 @@ func parseSVID(data []byte, extra ...string) (svid, []*pem.Block, error) {
 
 // parseCertificate reads one certificate of bounded size.
 func parseCertificate(der []byte) (*x509.Certificate, error) {
-	if len(der) > identity.MaxCertificateBytes {
-		return nil, fmt.Errorf("a certificate of %d bytes, limit %d", len(der), identity.MaxCertificateBytes)
+	if len(der) > identityform.MaxCertificateBytes {
+		return nil, fmt.Errorf("a certificate of %d bytes, limit %d", len(der), identityform.MaxCertificateBytes)
 	}
 	return x509.ParseCertificate(der)
 }

@@ -8,12 +8,12 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 func TestSchedule(t *testing.T) {
 	at := func(d time.Duration) time.Time { return time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC).Add(d) }
-	base := schedule{notBefore: at(-identity.Backdate), notAfter: at(24 * time.Hour), every: 30 * time.Minute, start: at(0)}
+	base := schedule{notBefore: at(-identityform.Backdate), notAfter: at(24 * time.Hour), every: 30 * time.Minute, start: at(0)}
 	for _, c := range []struct {
 		name string
 		edit func(*schedule)
@@ -57,7 +57,7 @@ func TestShortCertificatesAreNotDueAtOnce(t *testing.T) {
 	made := time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
 	for _, ttl := range []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, time.Hour, 25 * time.Hour} {
 		for _, spread := range []float64{-renewSpread, 0, renewSpread} {
-			s := schedule{notBefore: made.Add(-identity.Backdate), notAfter: made.Add(ttl), every: min(30*time.Minute, ttl/2), spread: spread}
+			s := schedule{notBefore: made.Add(-identityform.Backdate), notAfter: made.Add(ttl), every: min(30*time.Minute, ttl/2), spread: spread}
 			_, at := s.next(made)
 			if least, most := ttl/3, ttl*2/3; at.Sub(made) > most || at.Sub(made) < min(least, 25*time.Minute) {
 				t.Errorf("one of %v is renewed after %v", ttl, at.Sub(made))

@@ -27,6 +27,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 const (
@@ -240,7 +241,7 @@ func material(text []byte, bundle *identity.Bundle, now func() time.Time) (*cred
 			}
 			key = signer
 		case "CERTIFICATE":
-			if len(block.Bytes) > identity.MaxCertificateBytes || len(chain) == maxCerts {
+			if len(block.Bytes) > identityform.MaxCertificateBytes || len(chain) == maxCerts {
 				return damaged("has more certificates than a chain")
 			}
 			c, err := x509.ParseCertificate(block.Bytes)

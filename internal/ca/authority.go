@@ -16,15 +16,16 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 const (
 	// Backdate is how long before now a certificate begins, for receivers whose
 	// clock is behind.
-	Backdate = identity.Backdate
+	Backdate = identityform.Backdate
 
 	// RootLifetime is how long a root is valid: as long as its cluster lives.
-	RootLifetime = identity.MaxRootLifetime
+	RootLifetime = identityform.MaxRootLifetime
 )
 
 // Root returns the root certificate of a cluster, signed by its own key.
@@ -64,7 +65,7 @@ func Root(key crypto.Signer, cluster string, notBefore time.Time) (*x509.Certifi
 	var made [2]*x509.Certificate
 	for i := range made {
 		s := &guardedSigner{key: key, deterministic: true, lint: func(c *x509.Certificate) error {
-			return identity.RootProfile().Check(c, notBefore)
+			return identity.CheckUnsignedRoot(c, notBefore)
 		}}
 		if made[i], err = sign(rand.Reader, template, template, pub, s); err != nil {
 			return nil, err
@@ -129,8 +130,9 @@ func certifyMesh(root *x509.Certificate, rootKey crypto.Signer, cfg MeshConfig, 
 	if cfg.Epoch == 0 {
 		return nil, errors.New("ca: making a mesh CA: authority epochs count from 1")
 	}
-	if cfg.Validity < time.Second || cfg.Validity > identity.MaxMeshCALifetime-Backdate {
-		return nil, fmt.Errorf("ca: making a mesh CA: it would be valid for %v, want at least 1s and at most %v", cfg.Validity, identity.MaxMeshCALifetime-Backdate)
+	if cfg.Validity < time.Second || cfg.Validity > identityform.MaxMeshCALifetime-Backdate {
+		return nil, fmt.Errorf("ca: making a mesh CA: it would be valid for %v, want at least 1s and at most %v",
+			cfg.Validity, identityform.MaxMeshCALifetime-Backdate)
 	}
 	if err := identity.CheckRoot(root, now); err != nil {
 		return nil, err
@@ -180,8 +182,9 @@ func LoadMeshCA(root *x509.Certificate, certificate []byte, key *ecdsa.PrivateKe
 	if root == nil || key == nil {
 		return nil, errors.New("ca: loading a mesh CA: its root and its key are required")
 	}
-	if len(certificate) > identity.MaxCertificateBytes {
-		return nil, fmt.Errorf("ca: loading a mesh CA: its certificate has %d bytes, the limit is %d", len(certificate), identity.MaxCertificateBytes)
+	if len(certificate) > identityform.MaxCertificateBytes {
+		return nil, fmt.Errorf("ca: loading a mesh CA: its certificate has %d bytes, the limit is %d",
+			len(certificate), identityform.MaxCertificateBytes)
 	}
 	cert, err := x509.ParseCertificate(certificate)
 	if err != nil {
@@ -242,7 +245,7 @@ func idsOf(pub crypto.PublicKey) (identity.KeyID, []byte, error) {
 	if err != nil {
 		return identity.KeyID{}, nil, err
 	}
-	subjectKeyID, err := identity.SubjectKeyID(pub)
+	subjectKeyID, err := identityform.SubjectKeyID(pub)
 	return keyID, subjectKeyID, err
 }
 

@@ -18,10 +18,11 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 // MaxTTL bounds a leaf's lifetime from now; it is backdated on top.
-const MaxTTL = identity.MaxLeafLifetime - Backdate
+const MaxTTL = identityform.MaxLeafLifetime - Backdate
 
 var (
 	// ErrRequest is matched by every [*RequestError].
@@ -149,8 +150,9 @@ func (i *Issuer) check(r Request) error {
 	case r.TTL < time.Second || r.TTL > MaxTTL:
 		return &RequestError{"TTL", fmt.Sprintf("is %v, want at least 1s and at most %v", r.TTL, MaxTTL)}
 	}
-	if n := 1 + len(r.DNSNames) + len(r.IPs); n > identity.MaxAltNames {
-		return &RequestError{"DNSNames and IPs", fmt.Sprintf("make %d names with the identity, at most %d are allowed", n, identity.MaxAltNames)}
+	if n := 1 + len(r.DNSNames) + len(r.IPs); n > identityform.MaxAltNames {
+		return &RequestError{"DNSNames and IPs", fmt.Sprintf("make %d names with the identity, at most %d are allowed",
+			n, identityform.MaxAltNames)}
 	}
 	for _, name := range r.DNSNames {
 		if !isHostName(name) {

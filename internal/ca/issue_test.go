@@ -31,6 +31,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/ca"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 const cluster = "prod.example"
@@ -189,7 +190,7 @@ func TestNewMeshCARefuses(t *testing.T) {
 		"no cluster":      {root, key, func(c *ca.MeshConfig) { c.Cluster = "" }, now},
 		"no epoch":        {root, key, func(c *ca.MeshConfig) { c.Epoch = 0 }, now},
 		"no validity":     {root, key, func(c *ca.MeshConfig) { c.Validity = 0 }, now},
-		"long validity":   {root, key, func(c *ca.MeshConfig) { c.Validity = identity.MaxMeshCALifetime }, now},
+		"long validity":   {root, key, func(c *ca.MeshConfig) { c.Validity = identityform.MaxMeshCALifetime }, now},
 		"another key":     {root, p256(t), func(*ca.MeshConfig) {}, now},
 		"no key":          {root, nil, func(*ca.MeshConfig) {}, now},
 		"no root":         {nil, key, func(*ca.MeshConfig) {}, now},
@@ -417,7 +418,7 @@ func TestIssueRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	many := make([]string, identity.MaxAltNames)
+	many := make([]string, identityform.MaxAltNames)
 	for i := range many {
 		many[i] = fmt.Sprintf("a%d.example", i)
 	}
@@ -485,7 +486,7 @@ func TestLintRefuses(t *testing.T) {
 	id, other := mustID(t, identity.Data, "a"), mustID(t, identity.Data, "b")
 	r := ca.Request{PublicKey: key.Public(), ID: id, TTL: time.Hour, DNSNames: []string{"a.example"}, IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
 	skid := func(pub crypto.PublicKey) []byte {
-		keyID, err := identity.SubjectKeyID(pub)
+		keyID, err := identityform.SubjectKeyID(pub)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -745,7 +746,7 @@ func BenchmarkIssue(b *testing.B) {
 				b.Fatal(err)
 			}
 			now := time.Now()
-			subjectKeyID, err := identity.SubjectKeyID(key.Public())
+			subjectKeyID, err := identityform.SubjectKeyID(key.Public())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -26,6 +26,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -641,7 +642,7 @@ func pinned(content []byte, pin identity.KeyID) (*x509.Certificate, error) {
 	var in struct {
 		Roots [][]byte `json:"roots"`
 	}
-	if err := json.Unmarshal(content, &in); err == nil && len(in.Roots) <= identity.MaxRoots {
+	if err := json.Unmarshal(content, &in); err == nil && len(in.Roots) <= identityform.MaxRoots {
 		for _, der := range in.Roots {
 			if cert, err := x509.ParseCertificate(der); err == nil && identity.KeyOf(cert) == pin {
 				return cert, nil

@@ -45,6 +45,7 @@ var levels = []struct {
 	{"internal/output", 0, "the forms of data that commands print"},
 	{"internal/slip", 0, "words that somebody mistyped"},
 	{"internal/checksummed", 0, "the form of a file"},
+	{"internal/identityform", 0, "bounds of identities and certificates"},
 	{"internal/manifestform", 0, "bounds, defaults and words of a manifest"},
 	{"internal/labels", 0, "texts KEY=VALUE"},
 	{"internal/plainname", 0, "names of what a shard decides about"},
@@ -199,6 +200,7 @@ var levels = []struct {
 // sameLevel lists the imports within a level. They must not form a cycle, which
 // the compiler sees to.
 var sameLevel = []struct{ from, to, why string }{
+	{"identity", "internal/identityform", "the bounds of what it reads"},
 	{"internal/history", "internal/store", "a chain is kept in a store"},
 	{"internal/history", "manifest", "a transition names a manifest"},
 	{"internal/replica", "internal/history", "a head of the history, by its names"},
@@ -240,7 +242,8 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "ma
 // publicMay are the internal packages that public ones are made of. Nothing of
 // them shows in a public name.
 var publicMay = []string{
-	"internal/durable", "internal/document", "internal/crowd", "internal/labels", "internal/manifestform",
+	"internal/durable", "internal/document", "internal/crowd", "internal/identityform", "internal/labels",
+	"internal/manifestform",
 }
 
 // nodeMay are those that the package for programs on a member is made of beside: it opens what

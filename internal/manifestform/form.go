@@ -41,11 +41,11 @@ const (
 	DefaultBaselineData = 3
 
 	// DefaultSVIDMargin is how much longer than degraded.max an SVID lives, so
-	// that identity never ends degraded mode (admission.md, "Renewal").
+	// that identity never ends degraded mode (docs/explanation/offline.md#what-ends-it).
 	DefaultSVIDMargin = time.Hour
 
 	// DefaultPersonTTL is the svid_ttl of kinds admin and readonly, which do not
-	// live through degraded mode (admission.md, "Membership").
+	// live through degraded mode (docs/how-to/people-and-tools.md).
 	DefaultPersonTTL = 8 * time.Hour
 )
 

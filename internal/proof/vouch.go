@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -69,8 +70,9 @@ func ClaimedCoordinator(claim string, certificates [][]byte) (Coordinator, error
 		return Coordinator{}, &FormatError{TypeX509, "evidence", fmt.Sprintf("it has %d certificates, at most %d are looked at", len(certificates), MaxX509Chain)}
 	}
 	for i, der := range certificates {
-		if len(der) > identity.MaxCertificateBytes {
-			return Coordinator{}, &FormatError{TypeX509, "evidence", fmt.Sprintf("certificate %d is larger than %d bytes", i+1, identity.MaxCertificateBytes)}
+		if len(der) > identityform.MaxCertificateBytes {
+			return Coordinator{}, &FormatError{TypeX509, "evidence", fmt.Sprintf("certificate %d is larger than %d bytes",
+				i+1, identityform.MaxCertificateBytes)}
 		}
 		cert, err := x509.ParseCertificate(der)
 		if err != nil {

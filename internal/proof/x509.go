@@ -20,6 +20,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -32,7 +33,7 @@ const TypeX509 = "x509"
 const (
 	// MaxX509Chain is how many certificates are sent: the leaf, and the CAs up to but
 	// without the root.
-	MaxX509Chain = identity.MaxOperatorChain - 1
+	MaxX509Chain = identityform.MaxOperatorChain - 1
 
 	// MaxX509Selectors bounds what one certificate shows: a member's record holds all
 	// of it.
@@ -163,8 +164,8 @@ func decodeX509(raw []byte) (chain []*x509.Certificate, sig []byte, err error) {
 	raw = raw[1:]
 	for i := range n {
 		der, ok := part()
-		if !ok || len(der) > identity.MaxCertificateBytes {
-			return bad("certificate %d is cut short, or larger than %d bytes", i+1, identity.MaxCertificateBytes)
+		if !ok || len(der) > identityform.MaxCertificateBytes {
+			return bad("certificate %d is cut short, or larger than %d bytes", i+1, identityform.MaxCertificateBytes)
 		}
 		c, err := x509.ParseCertificate(der)
 		if err != nil {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/manifestform"
 	"github.com/fealty-io/fealty/manifest"
 )
@@ -278,7 +279,7 @@ func TestX509EvidenceHasOneForm(t *testing.T) {
 		"no certificate in it":   {1, 0, 0, 0, 1, 7},
 		"garbage":                {1, 0, 3, 1, 2, 3, 0, 1, 7},
 		"a byte in certificates": edited(func(b []byte) []byte { return slices.Insert(b, 3+first, 0) }),
-		"certificate too large":  append([]byte{1, 0x20, 0x01}, make([]byte, identity.MaxCertificateBytes+4)...),
+		"certificate too large":  append([]byte{1, 0x20, 0x01}, make([]byte, identityform.MaxCertificateBytes+4)...),
 		"no signature":           good.Evidence[:len(good.Evidence)-72],
 	} {
 		e := good

@@ -17,12 +17,12 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/enrolment"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 )
@@ -175,7 +175,7 @@ func Certified(t testing.TB, s *authority.State, uris ...string) ([]*x509.Certif
 	if err != nil {
 		t.Fatal(err)
 	}
-	ski, err := identity.SubjectKeyID(key.Public())
+	ski, err := identityform.SubjectKeyID(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/live"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -202,5 +203,5 @@ func (s snapshotServer) GetSnapshot(_ context.Context, req *fealtyv1.GetSnapshot
 		}
 	}
 	return nil, explain.New(explain.NotFound, "what", string(scope)+" of", "name",
-		flowcontrol.Clip(req.GetKind()+"/"+req.GetName(), identity.MaxIDBytes))
+		flowcontrol.Clip(req.GetKind()+"/"+req.GetName(), identityform.MaxIDBytes))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/domain"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityform"
 )
 
 type domainServer struct {
@@ -86,7 +87,7 @@ func (r domainServer) AssignDomain(ctx context.Context,
 		return nil, err
 	}
 	if kind, name, ok := strings.Cut(req.GetTo(), "/"); !ok || name == "" || !identity.Kind(kind).Valid() ||
-		len(req.GetTo()) > identity.MaxIDBytes {
+		len(req.GetTo()) > identityform.MaxIDBytes {
 		return nil, explain.New(explain.RequestField, "field", "to", "problem", "it is no KIND/NAME of a member")
 	}
 	got, changed, err := r.move(ctx, req, req.GetTo(), "domain.assign", false)

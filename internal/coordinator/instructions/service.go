@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/instruction"
 )
 
@@ -60,7 +61,7 @@ func field(name, problem string) error {
 // checkMember says what is wrong with "<kind>/<name>".
 func checkMember(name, path string) error {
 	kind, of, ok := strings.Cut(path, "/")
-	if !ok || of == "" || !identity.Kind(kind).Valid() || len(path) > identity.MaxIDBytes {
+	if !ok || of == "" || !identity.Kind(kind).Valid() || len(path) > identityform.MaxIDBytes {
 		return field(name, "it is no KIND/NAME of a member")
 	}
 	return nil

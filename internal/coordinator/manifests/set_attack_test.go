@@ -9,12 +9,12 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/coordinator/desktest"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -138,7 +138,7 @@ func TestSetsThatWouldStopTheCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range identity.MaxMeshKeys - 1 {
+		for i := range identityform.MaxMeshKeys - 1 {
 			rec.Value.MeshKeys = append(rec.Value.MeshKeys,
 				bundle.MeshKey{Key: coordinatortest.KeyNumber(i), AuthorityEpoch: 1,
 					AcceptUntil: d.Clock().Add(time.Hour)})

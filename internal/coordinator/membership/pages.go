@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/labels"
 	"github.com/fealty-io/fealty/internal/store"
 )
@@ -62,7 +63,7 @@ func ReadPage(size uint32, token string) (Page, error) {
 		p.At = store.Revision(n)
 	}
 	kind, name, ok := strings.Cut(path, "/")
-	if !ok || !identity.Kind(kind).Valid() || name == "" || len(path) > identity.MaxIDBytes {
+	if !ok || !identity.Kind(kind).Valid() || name == "" || len(path) > identityform.MaxIDBytes {
 		return p, bad
 	}
 	p.after = path
