@@ -273,7 +273,7 @@ func (l *listeners) open(ctx context.Context, n *devcluster.Candidate, stranger 
 	if err != nil {
 		return err
 	}
-	claims, err := snapshot.ReadClaims(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -36,7 +37,7 @@ func TestTableOfRoles(t *testing.T) {
 		case roles == nil:
 			for _, role := range cells[2:] {
 				if role == "none" {
-					role = snapshot.NoRole
+					role = snapshotform.NoRole
 				}
 				roles = append(roles, role)
 			}
@@ -46,15 +47,15 @@ func TestTableOfRoles(t *testing.T) {
 		}
 		scope, section := snapshot.Scope(cells[0]), cells[1]
 		if section == "all of it" {
-			section = snapshot.SectionWhole
+			section = snapshotform.SectionWhole
 		}
 		seen[scope] = true
 		for i, role := range roles {
 			var has []string
-			if role != snapshot.NoRole {
+			if role != snapshotform.NoRole {
 				has = []string{role}
 			}
-			if may, says := snapshot.MayHold(scope, section, has), cells[2+i] == "yes"; may != says {
+			if may, says := scope.MayHold(section, has), cells[2+i] == "yes"; may != says {
 				t.Errorf("the page says %v of %s %s for role %q, the code %v", says, scope, section, role, may)
 			}
 		}

@@ -36,6 +36,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/beside"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -88,7 +89,7 @@ func Open(dir string, options Options) (*Node, error) {
 		return nil, fmt.Errorf("node: open %s: %w", dir, err)
 	}
 	config, err := mesh.DialLocal(options.ConfigSocket,
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshot.MaxContent+64<<10)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshotform.MaxContent+64<<10)))
 	if err != nil {
 		return nil, fmt.Errorf("node: open %s: %w", dir, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"fmt"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"slices"
 	"strings"
 	"testing"
@@ -18,18 +19,18 @@ func (f *fleet) sized(tb testing.TB, size int) *Signed {
 	b.Members = nil
 	base := len(must(encode(b)))
 	b.Members = members(max(1, (size-base)/len(`{"id":"spiffe://prod.example/data/node-of-the-edge-pool-000000","state":"active"},`)))
-	return f.publishAmong(must(Compose(h, b)), 1000)
+	return f.publishAmong(must(compose(h, b)), 1000)
 }
 
 // publishAmong signs d in a tree of n headers.
-func (f *fleet) publishAmong(d *Draft, n int) *Signed {
+func (f *fleet) publishAmong(d *draft, n int) *Signed {
 	leaves := make([]Digest, n)
 	for i := range leaves {
 		leaves[i] = DigestOf(fmt.Append(nil, i))
 	}
 	at := n * 7 / 10
 	leaves[at] = d.Leaf()
-	tree := NewTree(leaves)
+	tree := newTree(leaves)
 	r := f.record()
 	r.Root, r.TreeSize = tree.Root(), tree.Size()
 	return &Signed{Header: d.HeaderBytes(), Content: d.ContentBytes(), Publication: must(r.Sign(f.keys[0])), Proof: must(tree.Proof(at))}
@@ -47,7 +48,7 @@ func BenchmarkVerify(b *testing.B) {
 		trust  Trust
 	}
 	cases := []verified{
-		{"node_runtime", f.publishAmong(must(Compose(f.bootstrapHeader(), f.runtimeContent())), 1000), f.trust()},
+		{"node_runtime", f.publishAmong(must(compose(f.bootstrapHeader(), f.runtimeContent())), 1000), f.trust()},
 		{"node_bootstrap/4KiB", f.sized(b, 4<<10), f.trust()},
 		{"node_bootstrap/64KiB", f.sized(b, 64<<10), f.trust()},
 	}
@@ -57,14 +58,14 @@ func BenchmarkVerify(b *testing.B) {
 		}
 		for _, size := range []int{4 << 10, 64 << 10} {
 			large := sample{s.name, s.roles, large(b, s, size)}
-			signed := f.publishAmong(must(Compose(f.headerOf(large), large.content)), 1000)
+			signed := f.publishAmong(must(compose(f.headerOf(large), large.content)), 1000)
 			cases = append(cases, verified{fmt.Sprintf("%s/%dKiB", strings.ReplaceAll(s.name, " ", "_"), size>>10), signed, f.trustOf(s)})
 		}
 	}
 	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
 			s, trust := c.signed, c.trust
-			message := PAE(TypePublication, testCluster, s.Publication.Record)
+			message := snapshotform.PAE(snapshotform.TypePublication, testCluster, s.Publication.Record)
 			what := []struct {
 				name string
 				run  func() bool
@@ -139,7 +140,7 @@ func BenchmarkIncrement(b *testing.B) {
 			must(decode(string(contentOf(ruleOf(scope), slices.Delete(parts, 1, 2))), less))
 			whole := l.publish(less)
 			sent := asPatch(b, scope, whole, base.Content)
-			message := PAE(TypePublication, testCluster, whole.Publication.Record)
+			message := snapshotform.PAE(snapshotform.TypePublication, testCluster, whole.Publication.Record)
 			what := []struct {
 				name string
 				run  func() bool
@@ -148,7 +149,7 @@ func BenchmarkIncrement(b *testing.B) {
 				{"floor", func() bool {
 					return ed25519.Verify(public(f.keys[0]), message, whole.Publication.Signatures[0].Bytes) && sha256.Sum256(whole.Content) != [32]byte{}
 				}, time.Hour},
-				{"diff", func() bool { _, ok := Diff(scope, base.Content, whole.Content); return ok }, time.Hour},
+				{"diff", func() bool { _, ok := diffOf(scope, base.Content, whole.Content); return ok }, time.Hour},
 				{"apply", func() bool {
 					_, msg := ruleOf(scope).applied(active.text, sent.Patch, len(whole.Content))
 					return msg == ""
@@ -183,16 +184,16 @@ func BenchmarkIncrement(b *testing.B) {
 // compares with a signature for each: of those it makes a hundredth in each round.
 func BenchmarkPublish(b *testing.B) {
 	f := newFleet(b)
-	header := must(Compose(f.bootstrapHeader(), f.runtimeContent())).HeaderBytes()
+	header := must(compose(f.bootstrapHeader(), f.runtimeContent())).HeaderBytes()
 	const n, sample = 100_000, 1000
 	tree, each := time.Hour, time.Hour
 	for b.Loop() {
 		start := time.Now()
 		leaves := make([]Digest, n)
 		for i := range leaves {
-			leaves[i] = LeafOf(testCluster, header)
+			leaves[i] = leafOf(testCluster, header)
 		}
-		t := NewTree(leaves)
+		t := newTree(leaves)
 		r := f.record()
 		r.Root, r.TreeSize = t.Root(), t.Size()
 		must(r.Sign(f.keys[0]))
@@ -203,7 +204,7 @@ func BenchmarkPublish(b *testing.B) {
 		tree = min(tree, time.Since(start))
 		start = time.Now()
 		for range sample {
-			must(signAll(PAE(TypeSnapshot, testCluster, header), AlgorithmEd25519, signersOf(f.keys[0])))
+			must(signAll(snapshotform.PAE(snapshotform.TypeSnapshot, testCluster, header), snapshotform.AlgorithmEd25519, signersOf(f.keys[0])))
 		}
 		each = min(each, time.Since(start)*n/sample)
 	}

@@ -9,13 +9,11 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // Limits of a node bootstrap, beside its size.
 const (
-	MaxMembers      = 1 << 14
-	MaxCoordinators = 64
-
 	maxAddress = 300 // bytes of a coordinator's address
 )
 
@@ -32,7 +30,7 @@ type NodeBootstrap struct {
 	Entry         string   // the manifest's entry that admitted it
 
 	// Members are some of the members that the node may see, to find its way by when
-	// no coordinator answers; none for roles that may not hold them, see MayHold.
+	// no coordinator answers; none for roles that may not hold them, see [Scope.MayHold].
 	Members []Member
 
 	// Coordinators are the addresses (host:port) to renew and refresh at.
@@ -84,7 +82,7 @@ func (b *NodeBootstrap) walk(c *codec) {
 	c.member("cluster_id")
 	c.text(&b.ClusterID, identityform.MaxClusterBytes)
 	c.member("coordinators")
-	c.names(&b.Coordinators, MaxCoordinators, maxAddress)
+	c.names(&b.Coordinators, snapshotform.MaxCoordinators, maxAddress)
 	c.member("degraded")
 	b.Degraded.walk(c)
 	c.member("entry")
@@ -92,7 +90,7 @@ func (b *NodeBootstrap) walk(c *codec) {
 	c.member("kind")
 	c.text((*string)(&b.Kind), maxName)
 	c.member("members")
-	list(c, &b.Members, MaxMembers, func(c *codec, m *Member) {
+	list(c, &b.Members, snapshotform.MaxMembers, func(c *codec, m *Member) {
 		c.begin()
 		c.member("id")
 		walkID(c, &m.ID)
@@ -141,8 +139,8 @@ func (b *NodeBootstrap) grants(h *Header) string {
 	if msg := grantsOfNode(h, b.Kind, b.Roles, b.Organizations); msg != "" {
 		return msg
 	}
-	if len(b.Members) != 0 && !MayHold(ScopeNodeBootstrap, SectionMembers, h.Roles) {
-		return fmt.Sprintf("section %s, which roles %.200q may not hold", SectionMembers, h.Roles)
+	if len(b.Members) != 0 && !ScopeNodeBootstrap.MayHold(snapshotform.SectionMembers, h.Roles) {
+		return fmt.Sprintf("section %s, which roles %.200q may not hold", snapshotform.SectionMembers, h.Roles)
 	}
 	return ""
 }

@@ -12,16 +12,11 @@ import (
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // Limits of a trust bundle, beside its size.
 const (
-	MaxRoots      = identityform.MaxRoots
-	MaxConfigKeys = 64 // with the revoked ones, which stay until they expire
-	MaxMeshKeys   = identityform.MaxMeshKeys
-	MaxBans       = 1 << 13 // ids and keys, each
-	MaxSigners    = 64
-
 	maxKeyBytes = 1 << 10 // of a config key of any algorithm
 )
 
@@ -62,15 +57,15 @@ type ConfigKey struct {
 	// Algorithm is the signature algorithm that the key is for. A key of an algorithm
 	// that this package does not know stays in the bundle and verifies nothing.
 	Algorithm string
-	Key       []byte    // for AlgorithmTree, an Ed25519 public key
+	Key       []byte    // for ed25519-tree, an Ed25519 public key
 	NotBefore time.Time // inclusive
 	NotAfter  time.Time // exclusive
 	Revoked   bool
 	Scopes    []Scope // what it may sign; names that are not known are kept
 }
 
-// ID returns the key's id; see KeyIDOf.
-func (k *ConfigKey) ID() string { return KeyIDOf(k.Key) }
+// ID returns the key's id: the first 8 bytes of the SHA-256 of Key, in hex.
+func (k *ConfigKey) ID() string { return snapshotform.KeyIDOf(k.Key) }
 
 // Signers are the keys that may change the manifest.
 type Signers struct {
@@ -130,13 +125,13 @@ func (b *TrustBundle) walk(c *codec) {
 	c.member("authority_epoch")
 	c.number64(&b.AuthorityEpoch)
 	c.member("banned_ids")
-	list(c, &b.BannedIDs, MaxBans, walkID)
+	list(c, &b.BannedIDs, snapshotform.MaxBans, walkID)
 	c.member("banned_keys")
-	list(c, &b.BannedKeys, MaxBans, walkKeyID)
+	list(c, &b.BannedKeys, snapshotform.MaxBans, walkKeyID)
 	c.member("cluster_id")
 	c.text(&b.ClusterID, identityform.MaxClusterBytes)
 	c.member("config_keys")
-	list(c, &b.ConfigKeys, MaxConfigKeys, func(c *codec, k *ConfigKey) { k.walk(c) })
+	list(c, &b.ConfigKeys, snapshotform.MaxConfigKeys, func(c *codec, k *ConfigKey) { k.walk(c) })
 	c.member("config_root_key")
 	c.blob((*[]byte)(&b.ConfigRoot), ed25519.PublicKeySize)
 	c.member("head")
@@ -147,22 +142,22 @@ func (b *TrustBundle) walk(c *codec) {
 	c.number64(&b.Head.Index)
 	c.end()
 	c.member("mesh_keys")
-	list(c, &b.MeshKeys, MaxMeshKeys, walkKeyID)
+	list(c, &b.MeshKeys, snapshotform.MaxMeshKeys, walkKeyID)
 	// The member is there if the list is not empty: one content has one form.
 	if c.has("retired_roots", len(b.RetiredRoots) > 0) {
 		c.member("retired_roots")
-		list(c, &b.RetiredRoots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identityform.MaxCertificateBytes) })
+		list(c, &b.RetiredRoots, snapshotform.MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identityform.MaxCertificateBytes) })
 		if c.err == nil && len(b.RetiredRoots) == 0 {
 			c.fail("retired_roots is empty: it is left out then")
 		}
 	}
 	walkRevoked(c, &b.Revoked)
 	c.member("roots")
-	list(c, &b.Roots, MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identityform.MaxCertificateBytes) })
+	list(c, &b.Roots, snapshotform.MaxRoots, func(c *codec, der *[]byte) { c.blob(der, identityform.MaxCertificateBytes) })
 	c.member("signers")
 	c.begin()
 	c.member("keys")
-	list(c, &b.Signers.Keys, MaxSigners, func(c *codec, k *SignerKey) {
+	list(c, &b.Signers.Keys, snapshotform.MaxSigners, func(c *codec, k *SignerKey) {
 		c.begin()
 		c.member("key")
 		c.blob((*[]byte)(&k.Key), ed25519.PublicKeySize)
@@ -171,7 +166,7 @@ func (b *TrustBundle) walk(c *codec) {
 		c.end()
 	})
 	c.member("threshold")
-	c.number(&b.Signers.Threshold, MaxSigners)
+	c.number(&b.Signers.Threshold, snapshotform.MaxSigners)
 	c.end()
 	c.end()
 }
@@ -247,7 +242,7 @@ func (k *ConfigKey) fault(root ed25519.PublicKey) string {
 	switch {
 	case !validName(k.Algorithm):
 		return fmt.Sprintf("algorithm %.40q is no name", k.Algorithm)
-	case len(k.Key) == 0 || k.Algorithm == AlgorithmTree && len(k.Key) != ed25519.PublicKeySize:
+	case len(k.Key) == 0 || k.Algorithm == snapshotform.AlgorithmTree && len(k.Key) != ed25519.PublicKeySize:
 		return fmt.Sprintf("a key of %d bytes", len(k.Key))
 	// Whoever holds a config signing key must not get at the bundle with it.
 	case bytes.Equal(k.Key, root):
@@ -274,7 +269,7 @@ func (k *ConfigKey) trusts(scope Scope, now time.Time) string {
 		return "is revoked"
 	case !slices.Contains(k.Scopes, scope):
 		return fmt.Sprintf("may not sign %.40s", scope)
-	case now.Add(ClockTolerance).Before(k.NotBefore):
+	case now.Add(snapshotform.ClockTolerance).Before(k.NotBefore):
 		return fmt.Sprintf("is not valid before %s", k.NotBefore.Format(timeLayout))
 	case !now.Before(k.NotAfter):
 		return fmt.Sprintf("expired at %s", k.NotAfter.Format(timeLayout))
@@ -347,7 +342,7 @@ func (b TrustBundle) FenceAuthority(now func() time.Time) fence.Authority {
 func (b TrustBundle) FenceAuthorityWith(r Revocations, now func() time.Time) fence.Authority {
 	keys := make(map[string]ConfigKey)
 	for _, k := range b.clone().ConfigKeys {
-		if k.Algorithm == AlgorithmTree && !r.revokesKey(k.Key) {
+		if k.Algorithm == snapshotform.AlgorithmTree && !r.revokesKey(k.Key) {
 			keys[k.ID()] = k
 		}
 	}
@@ -393,12 +388,12 @@ func (r revocations) walk(c *codec) {
 	}
 	c.begin()
 	c.member("banned_ids")
-	list(c, &r.b.BannedIDs, MaxBans, walkID)
+	list(c, &r.b.BannedIDs, snapshotform.MaxBans, walkID)
 	c.member("banned_keys")
-	list(c, &r.b.BannedKeys, MaxBans, walkKeyID)
+	list(c, &r.b.BannedKeys, snapshotform.MaxBans, walkKeyID)
 	walkRevoked(c, &r.b.Revoked)
 	c.member("revoked_keys")
-	c.names(&revoked, MaxConfigKeys, 64)
+	c.names(&revoked, snapshotform.MaxConfigKeys, 64)
 	c.end()
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // RootChange says that a cluster has another root from now on. It is what the
@@ -89,23 +90,23 @@ func (r RootChange) Encode() ([]byte, error) {
 	return encoded, nil
 }
 
-// Statement returns the bytes that signers sign: the [PAE] of r under
-// [TypeRootChange]. Errors are those of Encode.
+// Statement returns the bytes that signers sign: the pre-authentication encoding of r under
+// fealty/root-change/v1. Errors are those of Encode.
 func (r RootChange) Statement() ([]byte, error) {
 	encoded, err := r.Encode()
 	if err != nil {
 		return nil, err
 	}
-	return PAE(TypeRootChange, r.ClusterID, encoded), nil
+	return snapshotform.PAE(snapshotform.TypeRootChange, r.ClusterID, encoded), nil
 }
 
-// DecodeRootChange reads the canonical bytes of a change of root, which nobody
+// decodeRootChange reads the canonical bytes of a change of root, which nobody
 // vouches for yet: it is for people who are asked to sign them. Errors match
 // ErrMalformed.
-func DecodeRootChange(data []byte) (RootChange, error) {
+func decodeRootChange(data []byte) (RootChange, error) {
 	var r RootChange
-	if len(data) > MaxRecord {
-		return r, fmt.Errorf("snapshot: a change of root of %d bytes, limit %d: %w", len(data), MaxRecord, ErrMalformed)
+	if len(data) > snapshotform.MaxRecord {
+		return r, fmt.Errorf("snapshot: a change of root of %d bytes, limit %d: %w", len(data), snapshotform.MaxRecord, ErrMalformed)
 	}
 	if _, err := decode(string(data), &r); err != nil {
 		return RootChange{}, fmt.Errorf("snapshot: change of root: %w: %w", err, ErrMalformed)
@@ -128,25 +129,14 @@ type SignedRootChange struct {
 	Signatures []SignerSignature
 }
 
-// MaxRootChanges bounds the changes of root that travel together.
-const MaxRootChanges = 64
-
-// The encoding of SignedRootChange: magic "FLTYCHG1"; the change with a 2-byte
-// length before it; the count of signatures in one byte, and each as key and
-// signature.
-const changeMagic = "FLTYCHG1"
-
-// MaxSignedRootChange bounds the encoding of a SignedRootChange.
-const MaxSignedRootChange = len(changeMagic) + 2 + MaxRecord + 1 + MaxSigners*(ed25519.PublicKeySize+ed25519.SignatureSize)
-
 // Marshal returns the encoding of s for the wire. It fails with ErrMalformed if a
 // part exceeds its limit.
 func (s *SignedRootChange) Marshal() ([]byte, error) {
-	if len(s.Change) > MaxRecord || len(s.Signatures) > MaxSigners {
+	if len(s.Change) > snapshotform.MaxRecord || len(s.Signatures) > snapshotform.MaxSigners {
 		return nil, fmt.Errorf("snapshot: a change of root of %d bytes with %d signatures, limits %d and %d: %w",
-			len(s.Change), len(s.Signatures), MaxRecord, MaxSigners, ErrMalformed)
+			len(s.Change), len(s.Signatures), snapshotform.MaxRecord, snapshotform.MaxSigners, ErrMalformed)
 	}
-	out := append(binary.BigEndian.AppendUint16([]byte(changeMagic), uint16(len(s.Change))), s.Change...)
+	out := append(binary.BigEndian.AppendUint16([]byte(snapshotform.ChangeMagic), uint16(len(s.Change))), s.Change...)
 	out = append(out, byte(len(s.Signatures)))
 	for _, sig := range s.Signatures {
 		out = append(append(out, sig.Key[:]...), sig.Signature[:]...)
@@ -158,11 +148,11 @@ func (s *SignedRootChange) Marshal() ([]byte, error) {
 // ErrMalformed.
 func UnmarshalRootChange(data []byte) (*SignedRootChange, error) {
 	r := &binaryReader{in: data}
-	if r.take(len(changeMagic)) != changeMagic {
-		return nil, fmt.Errorf("snapshot: not an encoded change of root (want %q first): %w", changeMagic, ErrMalformed)
+	if r.take(len(snapshotform.ChangeMagic)) != snapshotform.ChangeMagic {
+		return nil, fmt.Errorf("snapshot: not an encoded change of root (want %q first): %w", snapshotform.ChangeMagic, ErrMalformed)
 	}
-	s := &SignedRootChange{Change: r.bytes(2, MaxRecord)}
-	for range r.count(MaxSigners) {
+	s := &SignedRootChange{Change: r.bytes(2, snapshotform.MaxRecord)}
+	for range r.count(snapshotform.MaxSigners) {
 		var sig SignerSignature
 		copy(sig.Key[:], r.take(len(sig.Key)))
 		copy(sig.Signature[:], r.take(len(sig.Signature)))
@@ -181,10 +171,10 @@ func UnmarshalRootChange(data []byte) (*SignedRootChange, error) {
 // signatures are checked before anything is parsed. A signature of a stranger, or
 // one that does not verify, counts for nothing.
 func (s *SignedRootChange) verify(cluster string, signers *Signers) (RootChange, error) {
-	if s == nil || len(s.Change) == 0 || len(s.Change) > MaxRecord || len(s.Signatures) > MaxSigners {
+	if s == nil || len(s.Change) == 0 || len(s.Change) > snapshotform.MaxRecord || len(s.Signatures) > snapshotform.MaxSigners {
 		return RootChange{}, refuse(checkLimits, "", "the change of root or its list of signatures is missing or above its limit")
 	}
-	statement := PAE(TypeRootChange, cluster, s.Change)
+	statement := snapshotform.PAE(snapshotform.TypeRootChange, cluster, s.Change)
 	signed := 0
 	for _, k := range signers.Keys {
 		for i := range s.Signatures {
@@ -228,8 +218,8 @@ func VerifyRootChanges(changes []*SignedRootChange, bundle *Verified, pin identi
 	if !ok {
 		return RootChange{}, fmt.Errorf("snapshot: VerifyRootChanges needs a trust bundle")
 	}
-	if len(changes) > MaxRootChanges {
-		return RootChange{}, refuse(checkLimits, "", fmt.Sprintf("%d changes of root, limit %d", len(changes), MaxRootChanges))
+	if len(changes) > snapshotform.MaxRootChanges {
+		return RootChange{}, refuse(checkLimits, "", fmt.Sprintf("%d changes of root, limit %d", len(changes), snapshotform.MaxRootChanges))
 	}
 	at := RootChange{ClusterID: held.ClusterID, Index: held.Head.Index, AuthorityEpoch: held.AuthorityEpoch, Root: pin}
 	found, why := false, error(nil)

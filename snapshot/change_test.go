@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // change is a change of root that follows the fleet's active bundle.
@@ -28,7 +29,7 @@ func signChange(tb testing.TB, r RootChange, signers ...string) *SignedRootChang
 	s := &SignedRootChange{Change: change}
 	for _, name := range signers {
 		key := keyOf(name)
-		s.Signatures = append(s.Signatures, SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, PAE(TypeRootChange, r.ClusterID, change)))})
+		s.Signatures = append(s.Signatures, SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeRootChange, r.ClusterID, change)))})
 	}
 	return s
 }
@@ -78,7 +79,7 @@ func TestVerifyRootChanges(t *testing.T) {
 		{"altered", f.bundle, []*SignedRootChange{altered}, identity.KeyID{}},
 		{"of another cluster", f.bundle, []*SignedRootChange{forOther}, identity.KeyID{}},
 		{"of another cluster, signed for this one", f.bundle, []*SignedRootChange{{Change: forOther.Change, Signatures: []SignerSignature{{
-			[32]byte(public(keyOf("alice"))), [64]byte(ed25519.Sign(keyOf("alice"), PAE(TypeRootChange, testCluster, forOther.Change)))}}}}, identity.KeyID{}},
+			[32]byte(public(keyOf("alice"))), [64]byte(ed25519.Sign(keyOf("alice"), snapshotform.PAE(snapshotform.TypeRootChange, testCluster, forOther.Change)))}}}}, identity.KeyID{}},
 		{"from another root", f.bundle, []*SignedRootChange{signChange(t, with(func(r *RootChange) { r.PreviousRoot = identity.KeyID{9} }), "alice")}, identity.KeyID{}},
 		{"to the same root", f.bundle, []*SignedRootChange{signChange(t, with(func(r *RootChange) { r.Root = r.PreviousRoot }), "alice")}, identity.KeyID{}},
 		{"signed and never made: its place is taken", f.bundle, []*SignedRootChange{signChange(t, with(func(r *RootChange) { r.Index = 4 }), "alice")}, identity.KeyID{}},
@@ -87,8 +88,8 @@ func TestVerifyRootChanges(t *testing.T) {
 		{"backwards", f.bundle, []*SignedRootChange{signChange(t, second, "alice"), signChange(t, first)}, identity.KeyID{}},
 		{"the second of the same seed", f.bundle, []*SignedRootChange{signChange(t, first, "alice"), signChange(t, func() RootChange { r := second; r.SeedEpoch = 2; return r }(), "alice")}, identity.KeyID{}},
 		{"nil", f.bundle, []*SignedRootChange{nil}, identity.KeyID{}},
-		{"too many", f.bundle, slices.Repeat([]*SignedRootChange{signChange(t, first, "alice")}, MaxRootChanges+1), identity.KeyID{}},
-		{"endless", f.bundle, []*SignedRootChange{{Change: make([]byte, MaxRecord+1)}}, identity.KeyID{}},
+		{"too many", f.bundle, slices.Repeat([]*SignedRootChange{signChange(t, first, "alice")}, snapshotform.MaxRootChanges+1), identity.KeyID{}},
+		{"endless", f.bundle, []*SignedRootChange{{Change: make([]byte, snapshotform.MaxRecord+1)}}, identity.KeyID{}},
 	} {
 		r, err := VerifyRootChanges(tc.changes, tc.bundle, pin)
 		switch {
@@ -123,7 +124,7 @@ func FuzzUnmarshalRootChange(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, seed := range [][]byte{good, good[:len(good)-1], good[:12], []byte(changeMagic), nil, append(bytes.Clone(good), 0)} {
+	for _, seed := range [][]byte{good, good[:len(good)-1], good[:12], []byte(snapshotform.ChangeMagic), nil, append(bytes.Clone(good), 0)} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -142,7 +143,7 @@ func FuzzUnmarshalRootChange(f *testing.F) {
 		if err == nil && !bytes.Equal(data, good) && r.Root != fleet.change().Root {
 			t.Fatalf("%x leads to %s", data, r.Root)
 		}
-		if d, err := DecodeRootChange(s.Change); err == nil {
+		if d, err := decodeRootChange(s.Change); err == nil {
 			if encoded, err := d.Encode(); err != nil || !bytes.Equal(encoded, s.Change) {
 				t.Fatalf("%s became %s, %v", s.Change, encoded, err)
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -30,7 +31,7 @@ type codec struct {
 	out     []byte // what was written
 	first   bool   // the next member is its object's first
 	err     error  // the first failure; nothing happens after it
-	secret  string // the first kind of raw secret in a string; see findSecret
+	secret  string // the first kind of raw secret in a string; see snapshotform.FindSecret
 	quiet   bool   // no secret is looked for; see plain
 
 	scratch []string // of names, while they are read
@@ -181,7 +182,7 @@ func (c *codec) text(v *string, limit int) {
 // names, addresses and ids do without.
 func (c *codec) notice(s string, odd bool) {
 	if c.secret == "" && !c.quiet {
-		c.secret = findSecret(s, odd)
+		c.secret = snapshotform.FindSecret(s, odd)
 	}
 }
 

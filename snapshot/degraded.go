@@ -2,12 +2,10 @@ package snapshot
 
 import (
 	"fmt"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"slices"
 	"time"
 )
-
-// MaxTrial bounds how long a snapshot may be on trial.
-const MaxTrial = 24 * time.Hour
 
 // DegradedModePolicy is the content of scope degraded_mode_policy: what a group may
 // do out of reach, and how it tries what is new. It only narrows the ceiling that
@@ -27,7 +25,7 @@ type DegradedModePolicy struct {
 // Trial says how long a new snapshot of a scope is on trial after its activation.
 type Trial struct {
 	Scope    Scope
-	Duration time.Duration // above 0, at most MaxTrial
+	Duration time.Duration // above 0, at most 24 hours
 }
 
 func (p *DegradedModePolicy) scope() Scope { return ScopeDegradedModePolicy }
@@ -62,8 +60,8 @@ func (p *DegradedModePolicy) fault(*Header) string {
 		switch {
 		case ruleOf(t.Scope) == nil:
 			return fmt.Sprintf("trials: %.40q is no scope", t.Scope)
-		case t.Duration <= 0 || t.Duration > MaxTrial:
-			return fmt.Sprintf("trials: %s for %v, want above 0 and at most %v", t.Scope, t.Duration, MaxTrial)
+		case t.Duration <= 0 || t.Duration > snapshotform.MaxTrial:
+			return fmt.Sprintf("trials: %s for %v, want above 0 and at most %v", t.Scope, t.Duration, snapshotform.MaxTrial)
 		}
 	}
 	return ""

@@ -12,8 +12,12 @@
 // # What is signed
 //
 // Every signature is over the pre-authentication encoding of a type, a cluster
-// and the exact bytes (see [PAE]), so that bytes signed as one thing never pass
-// as another, and bytes of one cluster never pass in another. There is one path
+// and the exact bytes, so that bytes signed as one thing never pass
+// as another, and bytes of one cluster never pass in another:
+//
+//	"FealtyPAEv1" SP len(type) SP type SP len(cluster) SP cluster SP len(payload) SP payload
+//
+// There is one path
 // for each scope:
 //
 //	trust_bundle  ed25519       the config root key signs the header
@@ -27,7 +31,7 @@
 //
 // The header signs the hash and the size of the whole content, however that gets to
 // the node: with the header, as a patch to the version before, which the header
-// names ([Diff] makes it), or later, by its hash. [VerifyHeader] says whether it is
+// names (a coordinator makes it), or later, by its hash. [VerifyHeader] says whether it is
 // worth getting; [Checked.Complete] and [Checked.CompletePatch] do the rest, and end
 // in the same [Verified] as [Verify].
 //
@@ -36,7 +40,7 @@
 // Content that many nodes share is for a group: the members with exactly the same
 // roles and organizations ([GroupSubject]). A node belongs to one group, by its own
 // node_runtime, and which part of what scope its roles may hold is a table
-// ([MayHold]) that the compiler and the verifier both ask.
+// ([Scope.MayHold]) that the compiler and the verifier both ask.
 //
 // # What is not decided here
 //

@@ -11,14 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityform"
-)
-
-// Limits of an emergency statement.
-const (
-	MaxEmergency      = 64 << 10 // bytes of a statement
-	MaxEmergencies    = 64       // statements in force at a node or a coordinator
-	MaxEmergencyParts = 1 << 7   // entries of each list of a statement
-	MaxReason         = 256      // bytes of its reason
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // Emergency revokes, on the word of the signers of the manifest alone: no coordinator
@@ -48,17 +41,17 @@ func (e *Emergency) walk(c *codec) {
 	c.member("cluster_id")
 	c.text(&e.ClusterID, identityform.MaxClusterBytes)
 	c.member("config_keys")
-	list(c, &e.ConfigKeys, MaxConfigKeys, func(c *codec, d *Digest) { c.fixed(d[:]) })
+	list(c, &e.ConfigKeys, snapshotform.MaxConfigKeys, func(c *codec, d *Digest) { c.fixed(d[:]) })
 	c.member("issued_at")
 	c.instant(&e.IssuedAt)
 	c.member("keys")
-	list(c, &e.Keys, MaxEmergencyParts, walkKeyID)
+	list(c, &e.Keys, snapshotform.MaxEmergencyParts, walkKeyID)
 	c.member("nodes")
-	list(c, &e.Nodes, MaxEmergencyParts, walkID)
+	list(c, &e.Nodes, snapshotform.MaxEmergencyParts, walkID)
 	c.member("number")
 	c.number64(&e.Number)
 	c.member("reason")
-	c.text(&e.Reason, MaxReason)
+	c.text(&e.Reason, snapshotform.MaxReason)
 	walkRevoked(c, &e.Revoked)
 	c.member("root")
 	c.fixed(e.Root[:])
@@ -85,8 +78,8 @@ func (e *Emergency) fault() string {
 		return "its reason has a character that cannot be shown"
 	case len(e.ConfigKeys)+len(e.Keys)+len(e.Nodes)+len(e.Revoked) == 0:
 		return "it revokes nothing"
-	case len(e.Revoked) > MaxEmergencyParts:
-		return fmt.Sprintf("%d things revoked by name, limit %d", len(e.Revoked), MaxEmergencyParts)
+	case len(e.Revoked) > snapshotform.MaxEmergencyParts:
+		return fmt.Sprintf("%d things revoked by name, limit %d", len(e.Revoked), snapshotform.MaxEmergencyParts)
 	case !ascending(e.ConfigKeys, compareDigests):
 		return "config_keys are out of order or double"
 	case !ascending(e.Keys, identity.KeyID.Compare):
@@ -133,18 +126,18 @@ func (e Emergency) Encode() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: emergency statement: %w", err)
 	}
-	if len(encoded) > MaxEmergency {
-		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d", len(encoded), MaxEmergency)
+	if len(encoded) > snapshotform.MaxEmergency {
+		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d", len(encoded), snapshotform.MaxEmergency)
 	}
 	return encoded, nil
 }
 
-// DecodeEmergency reads the canonical bytes of a statement, which nobody vouches for
+// decodeEmergency reads the canonical bytes of a statement, which nobody vouches for
 // yet: it is for people who are asked to sign it, and for what was verified before.
 // Errors match ErrMalformed.
-func DecodeEmergency(data []byte) (*Emergency, error) {
-	if len(data) > MaxEmergency {
-		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d: %w", len(data), MaxEmergency, ErrMalformed)
+func decodeEmergency(data []byte) (*Emergency, error) {
+	if len(data) > snapshotform.MaxEmergency {
+		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes, limit %d: %w", len(data), snapshotform.MaxEmergency, ErrMalformed)
 	}
 	e := new(Emergency)
 	if _, err := decode(string(data), e); err != nil {
@@ -159,16 +152,8 @@ func DecodeEmergency(data []byte) (*Emergency, error) {
 // SignedEmergency is a statement as it travels: exact bytes, and signatures.
 type SignedEmergency struct {
 	Statement  []byte
-	Signatures []SignerSignature // at most MaxSigners
+	Signatures []SignerSignature // at most 64
 }
-
-// The encoding of SignedEmergency: magic "FLTYEMG1"; the statement with a 4-byte
-// length before it; the count of signatures in one byte, and each as key and
-// signature, in ascending order of the keys. There is nothing after it.
-const emergencyMagic = "FLTYEMG1"
-
-// MaxSignedEmergency bounds the encoding of a SignedEmergency.
-const MaxSignedEmergency = len(emergencyMagic) + 4 + MaxEmergency + 1 + MaxSigners*(ed25519.PublicKeySize+ed25519.SignatureSize)
 
 // Digest names the statement, whoever signed it.
 func (s *SignedEmergency) Digest() Digest { return DigestOf(s.Statement) }
@@ -176,13 +161,13 @@ func (s *SignedEmergency) Digest() Digest { return DigestOf(s.Statement) }
 // Sign adds the signature of key, unless it is there. The statement is read first:
 // nobody signs for another cluster than it names.
 func (s *SignedEmergency) Sign(key ed25519.PrivateKey) error {
-	e, err := DecodeEmergency(s.Statement)
+	e, err := decodeEmergency(s.Statement)
 	if err != nil {
 		return err
 	}
 	var sig SignerSignature
 	copy(sig.Key[:], key.Public().(ed25519.PublicKey))
-	copy(sig.Signature[:], ed25519.Sign(key, PAE(TypeEmergency, e.ClusterID, s.Statement)))
+	copy(sig.Signature[:], ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeEmergency, e.ClusterID, s.Statement)))
 	return s.add(sig)
 }
 
@@ -204,8 +189,8 @@ func (s *SignedEmergency) add(sig SignerSignature) error {
 	switch {
 	case found:
 		return nil
-	case len(s.Signatures) >= MaxSigners:
-		return fmt.Errorf("snapshot: %d signatures, limit %d: %w", len(s.Signatures)+1, MaxSigners, ErrMalformed)
+	case len(s.Signatures) >= snapshotform.MaxSigners:
+		return fmt.Errorf("snapshot: %d signatures, limit %d: %w", len(s.Signatures)+1, snapshotform.MaxSigners, ErrMalformed)
 	}
 	s.Signatures = slices.Insert(s.Signatures, i, sig)
 	return nil
@@ -216,11 +201,11 @@ func compareSignatures(a, b SignerSignature) int { return bytes.Compare(a.Key[:]
 // Marshal returns the encoding of s for a file. It fails with ErrMalformed if a part
 // exceeds its limit.
 func (s *SignedEmergency) Marshal() ([]byte, error) {
-	if len(s.Statement) > MaxEmergency || len(s.Signatures) > MaxSigners {
+	if len(s.Statement) > snapshotform.MaxEmergency || len(s.Signatures) > snapshotform.MaxSigners {
 		return nil, fmt.Errorf("snapshot: an emergency statement of %d bytes with %d signatures, limits %d and %d: %w",
-			len(s.Statement), len(s.Signatures), MaxEmergency, MaxSigners, ErrMalformed)
+			len(s.Statement), len(s.Signatures), snapshotform.MaxEmergency, snapshotform.MaxSigners, ErrMalformed)
 	}
-	out := append(binary.BigEndian.AppendUint32([]byte(emergencyMagic), uint32(len(s.Statement))), s.Statement...)
+	out := append(binary.BigEndian.AppendUint32([]byte(snapshotform.EmergencyMagic), uint32(len(s.Statement))), s.Statement...)
 	out = append(out, byte(len(s.Signatures)))
 	for _, sig := range s.Signatures {
 		out = append(append(out, sig.Key[:]...), sig.Signature[:]...)
@@ -231,11 +216,11 @@ func (s *SignedEmergency) Marshal() ([]byte, error) {
 // UnmarshalEmergency reads what Marshal wrote. It copies. Errors match ErrMalformed.
 func UnmarshalEmergency(data []byte) (*SignedEmergency, error) {
 	r := &binaryReader{in: data}
-	if r.take(len(emergencyMagic)) != emergencyMagic {
-		return nil, fmt.Errorf("snapshot: not an encoded emergency statement (want %q first): %w", emergencyMagic, ErrMalformed)
+	if r.take(len(snapshotform.EmergencyMagic)) != snapshotform.EmergencyMagic {
+		return nil, fmt.Errorf("snapshot: not an encoded emergency statement (want %q first): %w", snapshotform.EmergencyMagic, ErrMalformed)
 	}
-	s := &SignedEmergency{Statement: r.bytes(4, MaxEmergency)}
-	for range r.count(MaxSigners) {
+	s := &SignedEmergency{Statement: r.bytes(4, snapshotform.MaxEmergency)}
+	for range r.count(snapshotform.MaxSigners) {
 		var sig SignerSignature
 		copy(sig.Key[:], r.take(len(sig.Key)))
 		copy(sig.Signature[:], r.take(len(sig.Signature)))
@@ -258,10 +243,10 @@ func UnmarshalEmergency(data []byte) (*SignedEmergency, error) {
 // parsed. A signature of a stranger, or one that does not verify, counts for nothing.
 // A refusal is a *RejectedError and matches ErrRejected.
 func (s *SignedEmergency) Verify(b TrustBundle) (*Emergency, error) {
-	if s == nil || len(s.Statement) == 0 || len(s.Statement) > MaxEmergency || len(s.Signatures) > MaxSigners {
+	if s == nil || len(s.Statement) == 0 || len(s.Statement) > snapshotform.MaxEmergency || len(s.Signatures) > snapshotform.MaxSigners {
 		return nil, refuse(checkLimits, "", "the emergency statement or its list of signatures is missing or above its limit")
 	}
-	message := PAE(TypeEmergency, b.ClusterID, s.Statement)
+	message := snapshotform.PAE(snapshotform.TypeEmergency, b.ClusterID, s.Statement)
 	signed := 0
 	for _, k := range b.Signers.Keys {
 		if slices.ContainsFunc(s.Signatures, func(sig SignerSignature) bool {
@@ -307,8 +292,8 @@ func AddEmergency(in []*Emergency, e *Emergency) (out []*Emergency, news bool, e
 		err.Reason = ReasonEquivocation
 		return in, false, err
 	}
-	if len(in) >= MaxEmergencies {
-		return in, false, refuse(checkLimits, "", fmt.Sprintf("%d emergency statements, limit %d", len(in)+1, MaxEmergencies))
+	if len(in) >= snapshotform.MaxEmergencies {
+		return in, false, refuse(checkLimits, "", fmt.Sprintf("%d emergency statements, limit %d", len(in)+1, snapshotform.MaxEmergencies))
 	}
 	out = append(slices.Clone(in), e)
 	slices.SortFunc(out, func(a, b *Emergency) int {

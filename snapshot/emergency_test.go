@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 func (f *fleet) emergency() Emergency {
 	return Emergency{
 		ClusterID: testCluster, Root: f.ca.Root().KeyID(), Number: 1, IssuedAt: f.now, Reason: "c1 was stolen",
 		ConfigKeys: []Digest{DigestOf(public(f.keys[0]))}, Keys: []identity.KeyID{{7}},
-		Nodes: []identity.ID{mustID(identity.New(testCluster, identity.Data, "stolen"))}, Revoked: []Revoked{{RevokedService, "web"}},
+		Nodes: []identity.ID{mustID(identity.New(testCluster, identity.Data, "stolen"))}, Revoked: []Revoked{{snapshotform.RevokedService, "web"}},
 	}
 }
 
@@ -39,7 +40,7 @@ func signEmergency(tb testing.TB, e Emergency, signers ...string) *SignedEmergen
 	s := &SignedEmergency{Statement: must(encode(&e))}
 	for _, name := range signers {
 		key := keyOf(name)
-		sig := SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, PAE(TypeEmergency, e.ClusterID, s.Statement)))}
+		sig := SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeEmergency, e.ClusterID, s.Statement)))}
 		if err := s.add(sig); err != nil {
 			tb.Fatal(err)
 		}
@@ -53,111 +54,113 @@ var emergencyAttacks = []struct {
 	reason Reason
 	make   func(t *testing.T, f *fleet) *SignedEmergency
 }{
-	{"nobody signed", ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency { return signEmergency(t, f.emergency()) }},
-	{"below the threshold", ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency { return signEmergency(t, f.emergency(), "alice") }},
-	{"one signer twice", ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"nobody signed", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency { return signEmergency(t, f.emergency()) }},
+	{"below the threshold", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency { return signEmergency(t, f.emergency(), "alice") }},
+	{"one signer twice", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
 		s := signEmergency(t, f.emergency(), "alice")
 		s.Signatures = append(s.Signatures, s.Signatures[0])
 		return s
 	}},
-	{"a foreign signer", ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"a foreign signer", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
 		return signEmergency(t, f.emergency(), "alice", "mallory")
 	}},
-	{"foreign signers alone", ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"foreign signers alone", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
 		return signEmergency(t, f.emergency(), "mallory", "eve", "trudy")
 	}},
-	{"a signature of another statement", ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"a signature of another statement", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Number = 2
 		s := signEmergency(t, f.emergency(), "alice")
 		_ = s.add(signEmergency(t, e, "bob").Signatures[0])
 		return s
 	}},
-	{"signed as something else", ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"signed as something else", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
 		s := signEmergency(t, f.emergency())
 		for _, name := range []string{"alice", "bob"} {
 			key := keyOf(name)
-			_ = s.add(SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, PAE(TypeRootChange, testCluster, s.Statement)))})
+			_ = s.add(SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeRootChange, testCluster, s.Statement)))})
 		}
 		return s
 	}},
-	{"of another cluster", ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"of another cluster", snapshotform.ReasonSignature, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.ClusterID, e.Nodes = "test.example", nil
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"of another cluster, signed for this one", ReasonCluster, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"of another cluster, signed for this one", snapshotform.ReasonCluster, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.ClusterID, e.Nodes = "test.example", nil
 		s := &SignedEmergency{Statement: must(encode(&e))}
 		for _, name := range []string{"alice", "bob"} {
 			key := keyOf(name)
-			_ = s.add(SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, PAE(TypeEmergency, testCluster, s.Statement)))})
+			_ = s.add(SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeEmergency, testCluster, s.Statement)))})
 		}
 		return s
 	}},
-	{"for a root that a reseed replaced", ReasonEpoch, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"for a root that a reseed replaced", snapshotform.ReasonEpoch, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Root = identity.KeyID{3}
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"of a node of another cluster", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"of a node of another cluster", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Nodes = []identity.ID{mustID(identity.New("test.example", identity.Data, "x"))}
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"of a coordinator", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"of a coordinator", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Nodes = []identity.ID{mustID(identity.New(testCluster, identity.Coordinator, "c1"))}
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"of the root", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"of the root", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Keys = []identity.KeyID{e.Root}
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"of nothing", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"of nothing", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.ConfigKeys, e.Keys, e.Nodes, e.Revoked = nil, nil, nil, nil
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"without a reason", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"without a reason", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Reason = ""
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"that writes to the terminal", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"that writes to the terminal", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Reason = "\x1b[2Jnothing to see"
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"without a number", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"without a number", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Number = 0
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"with a list out of order", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"with a list out of order", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		e := f.emergency()
 		e.Keys = []identity.KeyID{{8}, {7}}
 		return signEmergency(t, e, "alice", "bob")
 	}},
-	{"with an unknown field", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"with an unknown field", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		return resigned(bytes.Replace(must(encode(ptr(f.emergency()))), []byte(`"config_keys":`), []byte(`"comment":"x","config_keys":`), 1))
 	}},
-	{"in another spelling", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"in another spelling", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		return resigned(bytes.Replace(must(encode(ptr(f.emergency()))), []byte(`{"cluster_id":`), []byte(`{ "cluster_id":`), 1))
 	}},
-	{"of a newer schema", ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"of a newer schema", snapshotform.ReasonSchema, func(t *testing.T, f *fleet) *SignedEmergency {
 		return resigned(bytes.Replace(must(encode(ptr(f.emergency()))), []byte(`"schema_version":1`), []byte(`"schema_version":2`), 1))
 	}},
-	{"too large", ReasonLimits, func(t *testing.T, f *fleet) *SignedEmergency { return resigned(make([]byte, MaxEmergency+1)) }},
-	{"empty", ReasonLimits, func(t *testing.T, f *fleet) *SignedEmergency { return resigned(nil) }},
-	{"with too many signatures", ReasonLimits, func(t *testing.T, f *fleet) *SignedEmergency {
+	{"too large", snapshotform.ReasonLimits, func(t *testing.T, f *fleet) *SignedEmergency {
+		return resigned(make([]byte, snapshotform.MaxEmergency+1))
+	}},
+	{"empty", snapshotform.ReasonLimits, func(t *testing.T, f *fleet) *SignedEmergency { return resigned(nil) }},
+	{"with too many signatures", snapshotform.ReasonLimits, func(t *testing.T, f *fleet) *SignedEmergency {
 		s := signEmergency(t, f.emergency(), "alice", "bob")
-		s.Signatures = append(s.Signatures, make([]SignerSignature, MaxSigners)...)
+		s.Signatures = append(s.Signatures, make([]SignerSignature, snapshotform.MaxSigners)...)
 		return s
 	}},
-	{"none", ReasonLimits, func(*testing.T, *fleet) *SignedEmergency { return nil }},
+	{"none", snapshotform.ReasonLimits, func(*testing.T, *fleet) *SignedEmergency { return nil }},
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -167,7 +170,7 @@ func resigned(statement []byte) *SignedEmergency {
 	s := &SignedEmergency{Statement: statement}
 	for _, name := range []string{"alice", "bob"} {
 		key := keyOf(name)
-		_ = s.add(SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, PAE(TypeEmergency, testCluster, statement)))})
+		_ = s.add(SignerSignature{[32]byte(public(key)), [64]byte(ed25519.Sign(key, snapshotform.PAE(snapshotform.TypeEmergency, testCluster, statement)))})
 	}
 	return s
 }
@@ -215,7 +218,7 @@ func TestEmergency(t *testing.T) {
 		t.Error("it does not come back from its file")
 	}
 	// What leaves after it was signed stays in force: who reads a kept one needs no signers.
-	if _, err := DecodeEmergency(s.Statement); err != nil {
+	if _, err := decodeEmergency(s.Statement); err != nil {
 		t.Error(err)
 	}
 	other := f.emergency()
@@ -227,8 +230,8 @@ func TestEmergency(t *testing.T) {
 		t.Error("a signer signed what is no statement")
 	}
 	long := f.emergency()
-	for i := range MaxEmergencyParts {
-		long.Revoked = append(long.Revoked, Revoked{RevokedStorage, fmt.Sprintf("https://%s.example/%d", strings.Repeat("x", 230), i)})
+	for i := range snapshotform.MaxEmergencyParts {
+		long.Revoked = append(long.Revoked, Revoked{snapshotform.RevokedStorage, fmt.Sprintf("https://%s.example/%d", strings.Repeat("x", 230), i)})
 	}
 	if _, err := long.Encode(); err == nil {
 		t.Error("a statement above its size")
@@ -293,7 +296,7 @@ func TestAddEmergency(t *testing.T) {
 		}
 		in = out
 	}
-	for n := uint64(10); len(in) < MaxEmergencies; n++ {
+	for n := uint64(10); len(in) < snapshotform.MaxEmergencies; n++ {
 		in, _, _ = AddEmergency(in, at(n, "x"))
 	}
 	if _, _, err := AddEmergency(in, at(1000, "x")); !errors.Is(err, ErrRejected) {
@@ -310,7 +313,7 @@ func FuzzEmergency(f *testing.F) {
 	good := signEmergency(f, fl.emergency(), "alice", "bob")
 	f.Add(must(good.Marshal()))
 	f.Add(must(signEmergency(f, fl.emergency(), "alice").Marshal()))
-	f.Add([]byte(emergencyMagic))
+	f.Add([]byte(snapshotform.EmergencyMagic))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := UnmarshalEmergency(data)
 		if err != nil {
@@ -322,7 +325,7 @@ func FuzzEmergency(f *testing.F) {
 		if !bytes.Equal(must(s.Marshal()), data) {
 			t.Fatal("one value has two encodings")
 		}
-		if e, err := DecodeEmergency(s.Statement); err == nil {
+		if e, err := decodeEmergency(s.Statement); err == nil {
 			if again, err := e.Encode(); err != nil || !bytes.Equal(again, s.Statement) {
 				t.Fatalf("one statement has two forms (%v)", err)
 			}

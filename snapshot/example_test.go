@@ -10,6 +10,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -33,14 +35,14 @@ func Example() {
 		ClusterID: "prod.example", AuthorityEpoch: 1, Roots: [][]byte{root},
 		ConfigRoot: configRoot.Public().(ed25519.PublicKey),
 		ConfigKeys: []snapshot.ConfigKey{{
-			Algorithm: snapshot.AlgorithmTree, Key: configKey, NotBefore: now, NotAfter: now.Add(2000 * time.Hour),
+			Algorithm: snapshotform.AlgorithmTree, Key: configKey, NotBefore: now, NotAfter: now.Add(2000 * time.Hour),
 			Scopes: []snapshot.Scope{snapshot.ScopeNodeBootstrap},
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: signer}}},
 		Head:    snapshot.Head{Index: 1, Hash: snapshot.DigestOf([]byte("genesis"))},
 	}
 	publish := func() []byte {
-		draft, err := snapshot.Compose(header, content)
+		draft, err := snapshotauthor.Compose(header, content)
 		if err != nil {
 			panic(err)
 		}
@@ -90,12 +92,12 @@ func Example() {
 func Example_increment() {
 	now := time.Date(2026, 11, 3, 12, 0, 0, 0, time.UTC)
 	trust, configKey := believer(now)
-	trust.Roles, trust.Organizations = []string{snapshot.RoleCore}, []string{"acme"}
+	trust.Roles, trust.Organizations = []string{snapshotform.RoleCore}, []string{"acme"}
 
 	// On a coordinator: two versions of the routes of a group.
 	var generation uint64
 	publish := func(version uint64, base *snapshot.Base, routes ...snapshot.Route) *snapshot.Signed {
-		draft, err := snapshot.Compose(snapshot.Header{
+		draft, err := snapshotauthor.Compose(snapshot.Header{
 			ClusterID: "prod.example", Subject: snapshot.GroupSubject(trust.Roles, trust.Organizations),
 			Roles: trust.Roles, OrganizationIDs: trust.Organizations,
 			AuthorityEpoch: 1, ConfigVersion: version, Base: base,
@@ -117,7 +119,7 @@ func Example_increment() {
 	first := publish(1, nil, db)
 	second := publish(2, &snapshot.Base{ConfigVersion: 1, ContentHash: snapshot.DigestOf(first.Content)},
 		db, snapshot.Route{Name: "web", To: []string{"web-1"}, TTL: time.Hour})
-	patch, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, first.Content, second.Content)
+	patch, ok := snapshotauthor.Diff(snapshot.ScopeRoutePolicy, first.Content, second.Content)
 	if !ok {
 		panic("it is better sent whole")
 	}
@@ -165,13 +167,13 @@ func believer(now time.Time) (snapshot.Trust, ed25519.PrivateKey) {
 	root, name := cluster(now)
 	rootKey, configRoot, _ := ed25519.GenerateKey(nil)
 	public, configKey, _ := ed25519.GenerateKey(nil)
-	draft, err := snapshot.Compose(snapshot.Header{
+	draft, err := snapshotauthor.Compose(snapshot.Header{
 		ClusterID: name, Subject: snapshot.ClusterSubject(), AuthorityEpoch: 1, ConfigVersion: 1,
 		IssuedAt: now, ValidFrom: now, RefreshAfter: now.Add(time.Hour), ExpiresAt: now.Add(720 * time.Hour),
 	}, &snapshot.TrustBundle{
 		ClusterID: name, AuthorityEpoch: 1, Roots: [][]byte{root}, ConfigRoot: rootKey,
 		ConfigKeys: []snapshot.ConfigKey{{
-			Algorithm: snapshot.AlgorithmTree, Key: public, NotBefore: now, NotAfter: now.Add(2000 * time.Hour),
+			Algorithm: snapshotform.AlgorithmTree, Key: public, NotBefore: now, NotAfter: now.Add(2000 * time.Hour),
 			Scopes: []snapshot.Scope{snapshot.ScopeRoutePolicy},
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: rootKey}}},

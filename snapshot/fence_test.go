@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/fence"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -19,7 +21,7 @@ func TestFenceAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
-	good := snapshot.ConfigKey{Algorithm: snapshot.AlgorithmTree, Key: public, NotBefore: begin,
+	good := snapshot.ConfigKey{Algorithm: snapshotform.AlgorithmTree, Key: public, NotBefore: begin,
 		NotAfter: begin.Add(time.Hour), Scopes: []snapshot.Scope{snapshot.ScopeNodeRuntime}}
 	text, err := fence.Grant{Cluster: "prod.example", Holder: "shard/a", Number: 7, AuthorityEpoch: 1}.Sign(private)
 	if err != nil {
@@ -53,7 +55,7 @@ func TestFenceAuthority(t *testing.T) {
 		}
 	}
 	bundle := snapshot.TrustBundle{ClusterID: "prod.example", ConfigKeys: []snapshot.ConfigKey{good}}
-	stated := snapshot.RevocationsIn(bundle, &snapshot.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}})
+	stated := snapshotauthor.RevocationsIn(bundle, &snapshot.Emergency{ConfigKeys: []snapshot.Digest{snapshot.DigestOf(public)}})
 	now := func() time.Time { return begin.Add(time.Minute) }
 	if _, err := bundle.FenceAuthorityWith(stated, now).OpenGrant(text); !errors.Is(err, fence.ErrUntrusted) {
 		t.Errorf("revoked by a statement: %v", err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto"
 	"errors"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"testing"
 )
 
@@ -40,10 +41,10 @@ func FuzzVerify(f *testing.F) {
 	f.Add(boot.Header, boot.Content, []byte(nil), false)
 	f.Add(boot.Header, boot.Content, boot.Publication.Record, false)
 	f.Add(bundle.Header, bundle.Content, []byte(nil), true)
-	runtime := must(Compose(fleet.bootstrapHeader(), fleet.runtimeContent()))
+	runtime := must(compose(fleet.bootstrapHeader(), fleet.runtimeContent()))
 	f.Add(runtime.HeaderBytes(), runtime.ContentBytes(), []byte(nil), false)
 	for _, s := range fleet.samples(f) {
-		d := must(Compose(fleet.headerOf(s), s.content))
+		d := must(compose(fleet.headerOf(s), s.content))
 		f.Add(d.HeaderBytes(), d.ContentBytes(), []byte(nil), false)
 	}
 	trust := fleet.trust()
@@ -58,10 +59,10 @@ func FuzzVerify(f *testing.F) {
 		s := g.signBytes(header, content)
 		if len(record) > 0 && !byRoot {
 			s.Publication.Record = record
-			s.Publication.Signatures = must(signAll(PAE(TypePublication, testCluster, record), AlgorithmTree, g.keys))
+			s.Publication.Signatures = must(signAll(snapshotform.PAE(snapshotform.TypePublication, testCluster, record), snapshotform.AlgorithmTree, g.keys))
 		}
 		// A node of the roles that the header is for, as far as there is such a node.
-		if c, err := ReadClaims(s); err == nil && !byRoot {
+		if c, err := s.Claims(); err == nil && !byRoot {
 			trust.Roles = c.Header.Roles
 		}
 		v, err := Verify(s, trust, Marks{}, fleet.now)
@@ -112,7 +113,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // Whatever is taken for a base and a patch, what comes of it is not larger than it
-// may be; and what Diff makes of two contents leads from the one to the other.
+// may be; and what diffOf makes of two contents leads from the one to the other.
 func FuzzPatch(f *testing.F) {
 	fleet := newFleet(f)
 	var rules []*scopeRule
@@ -127,7 +128,7 @@ func FuzzPatch(f *testing.F) {
 		less := contentOf(rule, parts[1:])
 		f.Add(uint8(len(rules)-1), content, less, uint16(len(content)))
 		for _, pair := range [][2][]byte{{content, less}, {less, content}} {
-			if patch, ok := Diff(rule.scope, pair[0], pair[1]); ok {
+			if patch, ok := diffOf(rule.scope, pair[0], pair[1]); ok {
 				f.Add(uint8(len(rules)-1), pair[0], patch, uint16(len(pair[1])))
 			}
 		}
@@ -137,7 +138,7 @@ func FuzzPatch(f *testing.F) {
 		if out, msg := rule.applied(string(base), other, int(size)); msg == "" && len(out) > int(size) || msg != "" && out != nil {
 			t.Fatalf("%d bytes where %d are allowed, %q", len(out), size, msg)
 		}
-		patch, ok := Diff(rule.scope, base, other)
+		patch, ok := diffOf(rule.scope, base, other)
 		if !ok {
 			return
 		}
@@ -153,7 +154,7 @@ func FuzzParseSubject(f *testing.F) {
 	f.Add(NodeSubject(fleet.me, fleet.incarnation).String())
 	f.Add(GroupSubject([]string{"ingress"}, nil).String())
 	f.Fuzz(func(t *testing.T, in string) {
-		if s, err := ParseSubject(in); err == nil && s.String() != in {
+		if s, err := parseSubject(in); err == nil && s.String() != in {
 			t.Fatalf("%q was read as %q", in, s)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // Scope is one kind of config that is given to a node. The set is closed.
@@ -40,15 +41,6 @@ func Scopes() []Scope {
 
 // Limits. Sizes are in bytes; what exceeds one is refused before it is looked at.
 const (
-	MaxHeader      = 8 << 10
-	MaxContent     = 8 << 20 // of any scope; all but the peer_directory have DefaultContent
-	DefaultContent = 1 << 20
-	MaxRecord      = 2 << 10
-	MaxSignatures  = 2
-	MaxSignature   = 512
-	MaxProof       = 40      // hashes: a tree of 2^40 headers
-	MaxVersion     = 1 << 53 // config versions, epochs and generations: what JSON numbers can still tell apart
-
 	maxNames     = 64  // roles, organizations, scope ids of one header
 	maxName      = 128 // bytes of one of them
 	maxID        = identityform.MaxIDBytes
@@ -59,10 +51,6 @@ const (
 
 // schemaVersion is the only version of header, record and contents so far.
 const schemaVersion = 1
-
-// ClockTolerance is how far a snapshot may begin in the verifier's future. It
-// does not extend the end: nothing outlives its expiry.
-const ClockTolerance = 2 * time.Minute
 
 // Base names the version of a snapshot right before, to the same subject and of the
 // same epoch: the only one that a patch applies to.
@@ -81,10 +69,10 @@ func (b *Base) fault(version uint64) string {
 
 // Header is what is signed of a snapshot. Times are UTC in whole seconds.
 type Header struct {
-	// SnapshotID is unique, and sorts by time of issue. Compose sets it.
+	// SnapshotID is unique, and sorts by time of issue. Whoever composes it sets it.
 	SnapshotID string
 
-	// SchemaVersion is 1. Compose sets it.
+	// SchemaVersion is 1. Whoever composes it sets it.
 	SchemaVersion int
 
 	ClusterID string
@@ -99,7 +87,7 @@ type Header struct {
 	OrganizationIDs []string
 
 	// AuthorityEpoch, then ConfigVersion order the snapshots of a (scope, subject).
-	// Both are within 1 and MaxVersion.
+	// Both are within 1 and 2^53.
 	ConfigVersion  uint64
 	AuthorityEpoch uint64
 
@@ -109,7 +97,7 @@ type Header struct {
 	RefreshAfter time.Time // when a node asks for a newer one; before ExpiresAt
 
 	// ContentHash and ContentSize bind the whole content, also where a patch is sent
-	// in its place. Compose sets them.
+	// in its place. Whoever composes it sets them.
 	ContentHash Digest
 	ContentSize int
 
@@ -139,7 +127,7 @@ func (h *Header) walk(c *codec) {
 	c.member("content_hash")
 	c.fixed(h.ContentHash[:])
 	c.member("content_size")
-	c.number(&h.ContentSize, MaxContent)
+	c.number(&h.ContentSize, snapshotform.MaxContent)
 	c.member("expires_at")
 	c.instant(&h.ExpiresAt)
 	c.member("issued_at")
@@ -297,8 +285,8 @@ const (
 	groupPrefix  = "group:"
 )
 
-// ParseSubject reads what String prints.
-func ParseSubject(s string) (Subject, error) {
+// parseSubject reads what String prints.
+func parseSubject(s string) (Subject, error) {
 	if rest, ok := strings.CutPrefix(s, "node:"); ok {
 		uri, key, _ := strings.Cut(rest, "#")
 		id, err := identity.Parse(uri)
@@ -344,7 +332,7 @@ func (s *Subject) walk(c *codec) {
 	if c.err != nil || !c.reading {
 		return
 	}
-	parsed, err := ParseSubject(text)
+	parsed, err := parseSubject(text)
 	if err != nil {
 		c.fail("%v", err)
 		return
@@ -405,29 +393,29 @@ type scopeRule struct {
 // scopeRules is the table of the scopes that can be verified. A new scope is a
 // row here, a type with the methods of Content, and an accessor of Verified.
 var scopeRules = []scopeRule{
-	{scope: ScopeNodeBootstrap, maxContent: DefaultContent, subjects: subjectNode, algorithm: AlgorithmTree, establishes: true,
+	{scope: ScopeNodeBootstrap, maxContent: snapshotform.DefaultContent, subjects: subjectNode, algorithm: snapshotform.AlgorithmTree, establishes: true,
 		content: func() Content { return new(NodeBootstrap) }},
-	{scope: ScopeNodeRuntime, maxContent: DefaultContent, subjects: subjectNode, algorithm: AlgorithmTree, establishes: true,
+	{scope: ScopeNodeRuntime, maxContent: snapshotform.DefaultContent, subjects: subjectNode, algorithm: snapshotform.AlgorithmTree, establishes: true,
 		content: func() Content { return new(NodeRuntime) }},
-	{scope: ScopeTrustBundle, maxContent: DefaultContent, subjects: subjectCluster, algorithm: AlgorithmEd25519,
+	{scope: ScopeTrustBundle, maxContent: snapshotform.DefaultContent, subjects: subjectCluster, algorithm: snapshotform.AlgorithmEd25519,
 		content: func() Content { return new(TrustBundle) }},
-	{scope: ScopePeerDirectory, maxContent: MaxContent, subjects: subjectGroup, algorithm: AlgorithmTree, increments: true,
-		sections: []section{{SectionActive, true}, {SectionBootstrap, true}, {SectionWarm, true}},
+	{scope: ScopePeerDirectory, maxContent: snapshotform.MaxContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree, increments: true,
+		sections: []section{{snapshotform.SectionActive, true}, {snapshotform.SectionBootstrap, true}, {snapshotform.SectionWarm, true}},
 		content:  func() Content { return new(PeerDirectory) }},
-	{scope: ScopeServiceAssignment, maxContent: DefaultContent, subjects: subjectNode, algorithm: AlgorithmTree, increments: true,
-		sections: []section{{SectionEndpoints, true}, {SectionEntry, false}, {SectionResources, true}, {SectionSecrets, true}, {SectionServices, true}},
+	{scope: ScopeServiceAssignment, maxContent: snapshotform.DefaultContent, subjects: subjectNode, algorithm: snapshotform.AlgorithmTree, increments: true,
+		sections: []section{{snapshotform.SectionEndpoints, true}, {snapshotform.SectionEntry, false}, {snapshotform.SectionResources, true}, {snapshotform.SectionSecrets, true}, {snapshotform.SectionServices, true}},
 		content:  func() Content { return new(ServiceAssignment) }},
-	{scope: ScopeRoutePolicy, maxContent: DefaultContent, subjects: subjectGroup, algorithm: AlgorithmTree, increments: true,
-		sections: []section{{SectionEntry, true}, {SectionRoutes, true}},
+	{scope: ScopeRoutePolicy, maxContent: snapshotform.DefaultContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree, increments: true,
+		sections: []section{{snapshotform.SectionEntry, true}, {snapshotform.SectionRoutes, true}},
 		content:  func() Content { return new(RoutePolicy) }},
-	{scope: ScopeQoSPolicy, maxContent: DefaultContent, subjects: subjectGroup, algorithm: AlgorithmTree, increments: true,
-		sections: []section{{SectionClasses, true}, {SectionSessions, true}},
+	{scope: ScopeQoSPolicy, maxContent: snapshotform.DefaultContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree, increments: true,
+		sections: []section{{snapshotform.SectionClasses, true}, {snapshotform.SectionSessions, true}},
 		content:  func() Content { return new(QoSPolicy) }},
-	{scope: ScopeStorageDirectory, maxContent: DefaultContent, subjects: subjectGroup, algorithm: AlgorithmTree, increments: true,
-		sections: []section{{SectionEndpoints, true}, {SectionShards, true}},
+	{scope: ScopeStorageDirectory, maxContent: snapshotform.DefaultContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree, increments: true,
+		sections: []section{{snapshotform.SectionEndpoints, true}, {snapshotform.SectionShards, true}},
 		content:  func() Content { return new(StorageDirectory) }},
-	{scope: ScopeDegradedModePolicy, maxContent: DefaultContent, subjects: subjectGroup, algorithm: AlgorithmTree,
-		sections: []section{{SectionWhole, false}},
+	{scope: ScopeDegradedModePolicy, maxContent: snapshotform.DefaultContent, subjects: subjectGroup, algorithm: snapshotform.AlgorithmTree,
+		sections: []section{{snapshotform.SectionWhole, false}},
 		content:  func() Content { return new(DegradedModePolicy) }},
 }
 

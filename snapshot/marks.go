@@ -3,6 +3,7 @@ package snapshot
 import (
 	"cmp"
 	"fmt"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"maps"
 	"slices"
 	"strings"
@@ -65,10 +66,6 @@ func (m *Mark) walk(c *codec) {
 	c.end()
 }
 
-// MaxMarks bounds the (scope, subject) pairs that a node keeps marks of. Above it the
-// group goes that the node has heard nothing of for the longest time.
-const MaxMarks = 512
-
 type markKey struct {
 	scope   Scope
 	subject Subject
@@ -120,7 +117,7 @@ func (f *marksFile) walk(c *codec) {
 	version := schemaVersion
 	c.begin()
 	c.member("marks")
-	list(c, &f.marks, MaxMarks, func(c *codec, m *Mark) { m.walk(c) })
+	list(c, &f.marks, snapshotform.MaxMarks, func(c *codec, m *Mark) { m.walk(c) })
 	c.member("schema_version")
 	c.number(&version, 1<<15)
 	c.end()
@@ -151,7 +148,7 @@ func ParseMarks(data []byte) (Marks, error) {
 	}
 	m := Marks{m: make(map[markKey]Mark, len(f.marks))}
 	for _, mark := range f.marks {
-		if !inVersions(mark.AuthorityEpoch) || !inVersions(mark.ConfigVersion) || mark.PublicationEpoch > MaxVersion || mark.Generation > MaxVersion {
+		if !inVersions(mark.AuthorityEpoch) || !inVersions(mark.ConfigVersion) || mark.PublicationEpoch > snapshotform.MaxVersion || mark.Generation > snapshotform.MaxVersion {
 			return Marks{}, fmt.Errorf("snapshot: marks: a mark of %.40q beyond 2^53 or without a version: %w", mark.Scope, ErrMalformed)
 		}
 		m.m[markKey{mark.Scope, mark.Subject}] = mark
@@ -180,7 +177,7 @@ func Accept(marks Marks, v *Verified) (Marks, error) {
 	key := markKey{s.header.ScopeType, s.header.Subject}
 	old, was := marks.m[key]
 	var gone markKey // that key takes the place of
-	if !was && len(marks.m) >= MaxMarks {
+	if !was && len(marks.m) >= snapshotform.MaxMarks {
 		var err *RejectedError
 		if gone, err = marks.placeFor(key, s.record); err != nil {
 			return marks, err
@@ -232,7 +229,7 @@ func (m Marks) placeFor(key markKey, r *Record) (markKey, *RejectedError) {
 		}
 	}
 	if oldest == nil {
-		return markKey{}, refuse(checkLimits, key.scope, fmt.Sprintf("%d marks, limit %d", len(m.m)+1, MaxMarks))
+		return markKey{}, refuse(checkLimits, key.scope, fmt.Sprintf("%d marks, limit %d", len(m.m)+1, snapshotform.MaxMarks))
 	}
 	if key.subject.kind() == subjectGroup && (r == nil || cmp.Or(cmp.Compare(r.AuthorityEpoch, oldest.PublicationEpoch), cmp.Compare(r.Generation, oldest.Generation)) <= 0) {
 		err := refuse(checkVersion, key.scope, fmt.Sprintf("a group that is not known any more, under a record no newer than generation %d of epoch %d", oldest.Generation, oldest.PublicationEpoch))

@@ -15,15 +15,16 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 func TestPAE(t *testing.T) {
-	if got, want := string(PAE("t", "prod.example", []byte("a b"))), "FealtyPAEv1 1 t 12 prod.example 3 a b"; got != want {
+	if got, want := string(snapshotform.PAE("t", "prod.example", []byte("a b"))), "FealtyPAEv1 1 t 12 prod.example 3 a b"; got != want {
 		t.Fatalf("got %q, want %q", got, want)
 	}
 	seen := map[string]bool{}
 	for _, in := range [][3]string{{"a", "b", "c"}, {"a", "b ", "c"}, {"a b", "", "c"}, {"", "a b", "c"}, {"a", "b", " c"}, {"a", "b 1", "c"}, {"a", "b", "1 c"}} {
-		out := string(PAE(in[0], in[1], []byte(in[2])))
+		out := string(snapshotform.PAE(in[0], in[1], []byte(in[2])))
 		if seen[out] {
 			t.Fatalf("%q is ambiguous", out)
 		}
@@ -44,10 +45,10 @@ func TestTree(t *testing.T) {
 	var leaves []Digest
 	for n := range 70 {
 		header := bytes.Repeat([]byte{byte(n)}, n)
-		add := must(tlog.StoredHashes(int64(n), PAE(TypeSnapshot, testCluster, header), read))
+		add := must(tlog.StoredHashes(int64(n), snapshotform.PAE(snapshotform.TypeSnapshot, testCluster, header), read))
 		stored = append(stored, add...)
-		leaves = append(leaves, LeafOf(testCluster, header))
-		tree := NewTree(leaves)
+		leaves = append(leaves, leafOf(testCluster, header))
+		tree := newTree(leaves)
 		if root := must(tlog.TreeHash(int64(n+1), read)); Digest(root) != tree.Root() || tree.Size() != uint64(n+1) {
 			t.Fatalf("root of %d: %s, want %s", n+1, tree.Root(), root)
 		}
@@ -72,14 +73,14 @@ func TestTree(t *testing.T) {
 		}
 	}
 	for _, i := range []int{-1, len(leaves)} {
-		if _, err := NewTree(leaves).Proof(i); err == nil {
+		if _, err := newTree(leaves).Proof(i); err == nil {
 			t.Errorf("proved leaf %d of %d", i, len(leaves))
 		}
 	}
-	if empty := NewTree(nil); empty.Size() != 0 || !empty.Root().IsZero() {
+	if empty := newTree(nil); empty.Size() != 0 || !empty.Root().IsZero() {
 		t.Error("an empty tree has a root")
 	}
-	for _, r := range []Record{{}, {TreeSize: 1 << 63}, {TreeSize: 1<<MaxProof + 1}} {
+	for _, r := range []Record{{}, {TreeSize: 1 << 63}, {TreeSize: 1<<snapshotform.MaxProof + 1}} {
 		if msg := (Proof{}).fault(leaves[0], &r); msg == "" {
 			t.Errorf("a proof in a tree of %d", r.TreeSize)
 		}
@@ -89,7 +90,7 @@ func TestTree(t *testing.T) {
 func TestSubject(t *testing.T) {
 	me := mustID(identity.New(testCluster, identity.Data, "node-c"))
 	for _, s := range []Subject{NodeSubject(me, identity.KeyID{1}), ClusterSubject(), GroupSubject([]string{"ingress"}, []string{"acme"}), GroupSubject(nil, nil)} {
-		if got, err := ParseSubject(s.String()); err != nil || got != s {
+		if got, err := parseSubject(s.String()); err != nil || got != s {
 			t.Errorf("%s: %v, %v", s, got, err)
 		}
 	}
@@ -105,7 +106,7 @@ func TestSubject(t *testing.T) {
 		node[:len(node)-1], node + "0", strings.ToUpper(node), strings.Replace(node, "#", "", 1), strings.Replace(node, "#01", "#0A", 1),
 		"node:spiffe://prod.example/robot/x#" + strings.Repeat("0", 64), "group:" + strings.Repeat("a", 63), "group:" + strings.Repeat("A", 64), "group:" + strings.Repeat("a", 65),
 	} {
-		if got, err := ParseSubject(bad); err == nil {
+		if got, err := parseSubject(bad); err == nil {
 			t.Errorf("%q is subject %v", bad, got)
 		}
 	}
@@ -125,7 +126,7 @@ func TestRootStatement(t *testing.T) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	raw := func(statement []byte, cluster, typ string) *SignedRoot {
-		sum := DigestOf(PAE(typ, cluster, statement))
+		sum := DigestOf(snapshotform.PAE(typ, cluster, statement))
 		return &SignedRoot{statement, must(ecdsa.SignASN1(rand.Reader, root.Key, sum[:]))}
 	}
 	foreign := st
@@ -135,7 +136,7 @@ func TestRootStatement(t *testing.T) {
 	short := st
 	short.ConfigRoot = short.ConfigRoot[:31]
 	later := st
-	later.IssuedAt = f.now.Add(ClockTolerance + time.Second)
+	later.IssuedAt = f.now.Add(snapshotform.ClockTolerance + time.Second)
 	for _, c := range []struct {
 		name   string
 		signed *SignedRoot
@@ -143,15 +144,15 @@ func TestRootStatement(t *testing.T) {
 		check  int
 	}{
 		{"nothing", nil, nil, checkLimits},
-		{"too long", &SignedRoot{make([]byte, MaxRecord+1), signed.Signature}, []*x509.Certificate{root.Cert}, checkLimits},
+		{"too long", &SignedRoot{make([]byte, snapshotform.MaxRecord+1), signed.Signature}, []*x509.Certificate{root.Cert}, checkLimits},
 		{"no pinned root", signed, nil, checkSignature},
 		{"another root", signed, []*x509.Certificate{other.Cert}, checkSignature},
-		{"signed as another type", raw(signed.Statement, testCluster, TypeSnapshot), []*x509.Certificate{root.Cert}, checkSignature},
+		{"signed as another type", raw(signed.Statement, testCluster, snapshotform.TypeSnapshot), []*x509.Certificate{root.Cert}, checkSignature},
 		{"signed for another cluster", must(foreign.Sign(root.Key)), []*x509.Certificate{root.Cert}, checkSignature},
-		{"of another cluster", raw(must(encode(&foreign)), testCluster, TypeRoot), []*x509.Certificate{root.Cert}, checkCluster},
-		{"not canonical", raw(append(signed.Statement[:len(signed.Statement):len(signed.Statement)], ' '), testCluster, TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
-		{"no seed epoch", raw(must(encode(&noEpoch)), testCluster, TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
-		{"short key", raw(must(encode(&short)), testCluster, TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
+		{"of another cluster", raw(must(encode(&foreign)), testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, checkCluster},
+		{"not canonical", raw(append(signed.Statement[:len(signed.Statement):len(signed.Statement)], ' '), testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
+		{"no seed epoch", raw(must(encode(&noEpoch)), testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
+		{"short key", raw(must(encode(&short)), testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, checkSchema},
 		{"of tomorrow", must(later.Sign(root.Key)), []*x509.Certificate{root.Cert}, checkValidity},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -165,7 +166,7 @@ func TestRootStatement(t *testing.T) {
 			if bent == nil || bytes.Equal(bent, signed.Statement) {
 				continue
 			}
-			if _, err := VerifyRoot(raw(bent, testCluster, TypeRoot), []*x509.Certificate{root.Cert}, testCluster, f.now); !errors.Is(err, ErrRejected) {
+			if _, err := VerifyRoot(raw(bent, testCluster, snapshotform.TypeRoot), []*x509.Certificate{root.Cert}, testCluster, f.now); !errors.Is(err, ErrRejected) {
 				t.Errorf("%s %s: %v", s.path, m.name, err)
 			}
 		}
@@ -200,7 +201,7 @@ func TestRootStatement(t *testing.T) {
 	if _, err := st.Sign(must(ecdsa.GenerateKey(elliptic.P384(), rand.Reader))); err == nil {
 		t.Error("signed with a P-384 key")
 	}
-	if _, err := (&SignedRoot{make([]byte, MaxRecord+1), nil}).Marshal(); !errors.Is(err, ErrMalformed) {
+	if _, err := (&SignedRoot{make([]byte, snapshotform.MaxRecord+1), nil}).Marshal(); !errors.Is(err, ErrMalformed) {
 		t.Error("encoded above the limit")
 	}
 }
@@ -218,7 +219,7 @@ func TestFindSecret(t *testing.T) {
 		"hvs." + run, "SG." + run, "postgres://app:" + "hunter2@db.example/app", "Password=" + "x", "host=x passwd=" + "y",
 		"client_secret=" + "y", "AccountKey=" + "y", "api_key=" + "y", "é password=" + "x", "eyJ not yet, but eyJ" + "hbGciOiJFZERTQSJ9" + ".eyJzdWIiOiJ4In0.",
 	} {
-		if findSecret(s, true) == "" {
+		if snapshotform.FindSecret(s, true) == "" {
 			t.Errorf("%q: nothing found", s)
 		}
 		b := &NodeBootstrap{Entry: s}
@@ -242,7 +243,7 @@ func TestFindSecret(t *testing.T) {
 		"", "edge-pool", "spiffe://prod.example/data/node-c", "c1.prod.example:7443", "https://c1.prod.example:7443/a@b", "[2001:db8::1]:7443",
 		"role:ingress", "bearer of bad news", "basic plan", "eyJ", "password", "password=", "continue_services", "ref:vault/db#user", strings.Repeat("0a", 32),
 	} {
-		if got := findSecret(s, true); got != "" {
+		if got := snapshotform.FindSecret(s, true); got != "" {
 			t.Errorf("%q: taken for a %s", s, got)
 		}
 	}
@@ -258,8 +259,8 @@ func TestUnmarshalLimits(t *testing.T) {
 		"a patch and no publication": func(s *Signed) {
 			s.Content, s.Patch, s.Signatures, s.Publication = nil, []byte("{}"), s.Publication.Signatures, nil
 		},
-		"long patch":       func(s *Signed) { s.Content, s.Patch = nil, make([]byte, MaxContent+1) },
-		"long record":      func(s *Signed) { s.Publication.Record = make([]byte, MaxRecord+1) },
+		"long patch":       func(s *Signed) { s.Content, s.Patch = nil, make([]byte, snapshotform.MaxContent+1) },
+		"long record":      func(s *Signed) { s.Publication.Record = make([]byte, snapshotform.MaxRecord+1) },
 		"long key id":      func(s *Signed) { s.Publication.Signatures[0].KeyID = strings.Repeat("a", maxKeyID+1) },
 		"long algorithm":   func(s *Signed) { s.Publication.Signatures[0].Algorithm = strings.Repeat("a", maxAlgorithm+1) },
 		"two ways":         func(s *Signed) { s.Signatures = s.Publication.Signatures },

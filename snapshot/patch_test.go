@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"pgregory.net/rapid"
 )
 
@@ -33,7 +34,7 @@ func (l *line) publish(content Content) *Signed {
 	}
 	l.header.ConfigVersion++
 	l.record.Generation++
-	d := must(Compose(l.header, content))
+	d := must(compose(l.header, content))
 	l.content = d.ContentBytes()
 	return must(d.Publish(l.record, l.f.keys[0]))
 }
@@ -41,7 +42,7 @@ func (l *line) publish(content Content) *Signed {
 // asPatch is s as it is sent to who has base.
 func asPatch(tb testing.TB, scope Scope, s *Signed, base []byte) *Signed {
 	tb.Helper()
-	patch, ok := Diff(scope, base, s.Content)
+	patch, ok := diffOf(scope, base, s.Content)
 	if !ok {
 		tb.Fatalf("no patch from\n%s\nto\n%s", base, s.Content)
 	}
@@ -90,7 +91,7 @@ func TestIncrement(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if _, ok := Diff(scope, before, whole.Content); !ok { // it is shorter to send the whole
+					if _, ok := diffOf(scope, before, whole.Content); !ok { // it is shorter to send the whole
 						active, marks = v, mustAccept(t, marks, v)
 						continue
 					}
@@ -113,7 +114,7 @@ func TestIncrement(t *testing.T) {
 
 			// Detached: only the record is new, and the content is what is held.
 			l.header.Base, l.record.Generation = active.Header().Base, l.record.Generation+1
-			again := must(must(Compose(l.header, s.content)).Publish(l.record, f.keys[0]))
+			again := must(must(compose(l.header, s.content)).Publish(l.record, f.keys[0]))
 			detached := *again
 			detached.Content = nil
 			data := must(detached.Marshal())
@@ -128,14 +129,14 @@ func TestIncrement(t *testing.T) {
 				t.Fatalf("under record %+v", r)
 			}
 			_, err := checked.Complete([]byte(active.ContentJSON() + " "))
-			wantRefused(t, err, checkHash, ReasonHash)
+			wantRefused(t, err, checkHash, snapshotform.ReasonHash)
 			v, err := checked.Complete([]byte(active.ContentJSON()))
 			if err != nil {
 				t.Fatal(err)
 			}
 			mustAccept(t, marks, v)
 			_, err = Verify(must(Unmarshal(data)), trust, marks, f.now)
-			wantRefused(t, err, checkHash, ReasonHash)
+			wantRefused(t, err, checkHash, snapshotform.ReasonHash)
 		})
 	}
 }
@@ -208,45 +209,45 @@ var patchRefusals = []struct {
 	{"the header names no base", checkVersion, ReasonBase, func(t *testing.T, x *increment) {
 		x.header = func(h *Header) { h.Base = nil }
 	}},
-	{"empty", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = "{}" }},
-	{"no bytes", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = "" }},
-	{"no object", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = "[]" }},
-	{"cut", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = x.patch[:len(x.patch)-1] }},
-	{"a byte behind", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch += " " }},
-	{"a space inside", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = strings.Replace(x.patch, ":", ": ", 1) }},
-	{"an escaped name", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = strings.Replace(x.patch, "routes/", `\u0072outes/`, 1) }},
-	{"half of it", checkHash, ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(1, 2) }},
-	{"in another order", checkHash, ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(1, 0, 2) }},
-	{"an entry twice", checkHash, ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(0, 0, 1, 2) }},
-	{"an entry that changes nothing", checkHash, ReasonHash, func(t *testing.T, x *increment) {
+	{"empty", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "{}" }},
+	{"no bytes", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "" }},
+	{"no object", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = "[]" }},
+	{"cut", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = x.patch[:len(x.patch)-1] }},
+	{"a byte behind", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch += " " }},
+	{"a space inside", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = strings.Replace(x.patch, ":", ": ", 1) }},
+	{"an escaped name", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = strings.Replace(x.patch, "routes/", `\u0072outes/`, 1) }},
+	{"half of it", checkHash, snapshotform.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(1, 2) }},
+	{"in another order", checkHash, snapshotform.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(1, 0, 2) }},
+	{"an entry twice", checkHash, snapshotform.ReasonHash, func(t *testing.T, x *increment) { x.patch = x.entries(t)(0, 0, 1, 2) }},
+	{"an entry that changes nothing", checkHash, snapshotform.ReasonHash, func(t *testing.T, x *increment) {
 		same := partsOf(t, ScopeRoutePolicy, []byte(x.active.text))[0] // the entry
 		x.patch = `{"entry/` + same.record + `":` + same.value + `,` + x.patch[1:]
 	}},
-	{"a removal of what is not there", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/nothing":null,` + x.patch[1:] }},
-	{"a section that is not known", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"admin/me":{},` + x.patch[1:] }},
-	{"a whole member", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry":{},` + x.patch[1:] }},
-	{"a record without a name", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/":{},` + x.patch[1:] }},
-	{"a part of a record", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/web-in/priority":1,` + x.patch[1:] }},
-	{"two members in one value", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":{}},"routes":{"b":{},` + x.patch[1:] }},
-	{"deep nesting", checkHash, ReasonHash, func(_ *testing.T, x *increment) {
+	{"a removal of what is not there", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/nothing":null,` + x.patch[1:] }},
+	{"a section that is not known", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"admin/me":{},` + x.patch[1:] }},
+	{"a whole member", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry":{},` + x.patch[1:] }},
+	{"a record without a name", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/":{},` + x.patch[1:] }},
+	{"a part of a record", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/web-in/priority":1,` + x.patch[1:] }},
+	{"two members in one value", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":{}},"routes":{"b":{},` + x.patch[1:] }},
+	{"deep nesting", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
 		x.patch = `{"entry/a":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`
 	}},
-	{"brackets without end", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":` + strings.Repeat("[", 200) }},
-	{"a string without end", checkHash, ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":"\"` }},
-	{"another result", checkHash, ReasonHash, func(_ *testing.T, x *increment) {
+	{"brackets without end", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":` + strings.Repeat("[", 200) }},
+	{"a string without end", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) { x.patch = `{"entry/a":"\"` }},
+	{"another result", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
 		x.patch = strings.Replace(x.patch, `"priority":7`, `"priority":8`, 1)
 	}},
-	{"larger than the result", checkLimits, ReasonLimits, func(_ *testing.T, x *increment) {
+	{"larger than the result", checkLimits, snapshotform.ReasonLimits, func(_ *testing.T, x *increment) {
 		x.patch = `{"entry/a":"` + strings.Repeat("x", len(x.whole.Content)) + `"}`
 	}},
 	// The base has most of what it may have, and the patch the rest.
-	{"a bomb", checkHash, ReasonHash, func(_ *testing.T, x *increment) {
+	{"a bomb", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
 		x.patch = `{"entry/a":"` + strings.Repeat("x", len(x.whole.Content)/2) + `"}`
 	}},
-	{"a signed size that is too small", checkHash, ReasonHash, func(_ *testing.T, x *increment) {
+	{"a signed size that is too small", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
 		x.header = func(h *Header) { h.ContentSize-- }
 	}},
-	{"a signed size that is too large", checkHash, ReasonHash, func(_ *testing.T, x *increment) {
+	{"a signed size that is too large", checkHash, snapshotform.ReasonHash, func(_ *testing.T, x *increment) {
 		x.header = func(h *Header) { h.ContentSize++ }
 	}},
 }
@@ -269,7 +270,7 @@ func (x *increment) with(t *testing.T, edit func(*Header, *RoutePolicy)) *Verifi
 	r := x.f.record()
 	trust := x.f.trustOf(x.s)
 	trust.Organizations = h.OrganizationIDs
-	return x.f.mustVerify(t, must(must(Compose(h, c)).Publish(r, x.f.keys[0])), trust)
+	return x.f.mustVerify(t, must(must(compose(h, c)).Publish(r, x.f.keys[0])), trust)
 }
 
 // entries gives the patch with the entries at some places.
@@ -336,7 +337,7 @@ func TestIncrementRefusals(t *testing.T) {
 			if r.check == checkLimits {
 				s.Content, s.Patch = nil, []byte(x.patch)
 				_, err := VerifyHeader(s, f.trustOf(x.s), Marks{}, f.now)
-				wantRefused(t, err, checkLimits, ReasonLimits)
+				wantRefused(t, err, checkLimits, snapshotform.ReasonLimits)
 			}
 			// What was active is as it was, and the whole still helps.
 			if string(active.ContentJSON()) != active.text || x.header == nil && must(checked.Complete(x.whole.Content)) == nil {
@@ -354,7 +355,7 @@ func TestIncrementRefusals(t *testing.T) {
 func TestBaseRefusals(t *testing.T) {
 	f := newFleet(t)
 	for _, s := range f.samples(t) {
-		for _, base := range []Base{{}, {ConfigVersion: 6}, {ContentHash: Digest{1}}, {7, Digest{1}}, {8, Digest{1}}, {MaxVersion + 1, Digest{1}}, {6, Digest{1}}} {
+		for _, base := range []Base{{}, {ConfigVersion: 6}, {ContentHash: Digest{1}}, {7, Digest{1}}, {8, Digest{1}}, {snapshotform.MaxVersion + 1, Digest{1}}, {6, Digest{1}}} {
 			signed := f.forgeOf(s, func(x *forge) { x.header.Base = &base })
 			_, err := VerifyHeader(signed, f.trustOf(s), Marks{}, f.now)
 			if base == (Base{6, Digest{1}}) && ruleOf(s.content.scope()).increments {
@@ -363,11 +364,11 @@ func TestBaseRefusals(t *testing.T) {
 				}
 				continue
 			}
-			wantRefused(t, err, checkSchema, ReasonSchema)
+			wantRefused(t, err, checkSchema, snapshotform.ReasonSchema)
 			h := f.headerOf(s)
 			h.Base = &base
-			_, err = Compose(h, s.content)
-			wantRefused(t, err, checkSchema, ReasonSchema)
+			_, err = compose(h, s.content)
+			wantRefused(t, err, checkSchema, snapshotform.ReasonSchema)
 		}
 	}
 }
@@ -394,11 +395,11 @@ func TestIncrementsConverge(tb *testing.T) {
 			base := l.content
 			signed := l.publish(drawContent(t, rule, pool, l))
 			full := verify(signed, marks)
-			patch, ok := Diff(scope, base, signed.Content)
+			patch, ok := diffOf(scope, base, signed.Content)
 			if ok != (len(patch) > 0) || ok && len(patch) >= len(signed.Content) {
 				t.Fatalf("a patch of %d bytes for %d, %v", len(patch), len(signed.Content), ok)
 			}
-			again, _ := Diff(scope, base, signed.Content)
+			again, _ := diffOf(scope, base, signed.Content)
 			if !bytes.Equal(patch, again) {
 				t.Fatal("two patches of one base and result")
 			}
@@ -468,7 +469,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		return int(after.TotalAlloc - before.TotalAlloc)
 	}
-	const size = DefaultContent
+	const size = snapshotform.DefaultContent
 	for _, s := range f.samples(t) {
 		rule := ruleOf(s.content.scope())
 		full := string(must(encode(large(t, s, size/2))))
@@ -489,7 +490,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			continue
 		}
 		for _, patch := range []string{"{}", `{"x/y":1}`, `{"` + rule.sections[0].name + `/zzz":` + strings.Repeat("[", 100)} {
-			if n := cost(func() { rule.applied("{}", []byte(patch), MaxContent) }); n > 1<<16 {
+			if n := cost(func() { rule.applied("{}", []byte(patch), snapshotform.MaxContent) }); n > 1<<16 {
 				t.Errorf("%s: %d bytes of memory for the patch %.40s", s.name, n, patch)
 			}
 		}
@@ -518,11 +519,11 @@ func TestAppliedIsCapped(t *testing.T) {
 	first := l.publish(x.s.content)
 	active := f.mustVerify(t, first, f.trustOf(x.s))
 	again := l.publish(x.s.content)
-	if _, ok := Diff(ScopeRoutePolicy, first.Content, again.Content); ok {
+	if _, ok := diffOf(ScopeRoutePolicy, first.Content, again.Content); ok {
 		t.Error("there is a patch between equal contents")
 	}
 	_, _, err := f.checked(t, again, f.trustOf(x.s), Marks{}).CompletePatch(active, []byte("{}"))
-	wantRefused(t, err, checkHash, ReasonHash)
+	wantRefused(t, err, checkHash, snapshotform.ReasonHash)
 }
 
 // A form that has a content or a patch has one that is not empty: without it, it

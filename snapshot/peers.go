@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // PeerDirectory is the content of scope peer_directory: the members that a group
@@ -28,12 +29,12 @@ func (d *PeerDirectory) scope() Scope { return ScopePeerDirectory }
 
 func (d *PeerDirectory) walk(c *codec) {
 	c.begin()
-	c.member(SectionActive)
-	dict(c, &d.Active, MaxPeers, validRecordName)
-	c.member(SectionBootstrap)
-	dict(c, &d.Bootstrap, MaxPeers, validRecordName)
-	c.member(SectionWarm)
-	dict(c, &d.Warm, MaxPeers, validRecordName)
+	c.member(snapshotform.SectionActive)
+	dict(c, &d.Active, snapshotform.MaxPeers, validRecordName)
+	c.member(snapshotform.SectionBootstrap)
+	dict(c, &d.Bootstrap, snapshotform.MaxPeers, validRecordName)
+	c.member(snapshotform.SectionWarm)
+	dict(c, &d.Warm, snapshotform.MaxPeers, validRecordName)
 	c.end()
 }
 
@@ -43,7 +44,7 @@ func (p *Peer) owner() string { return p.Organization }
 func (p *Peer) walk(c *codec) {
 	c.begin()
 	c.member("addresses")
-	c.names(&p.Addresses, MaxReferences, maxAddress)
+	c.names(&p.Addresses, snapshotform.MaxReferences, maxAddress)
 	c.member("id")
 	walkID(c, &p.ID)
 	c.member("organization")
@@ -54,13 +55,13 @@ func (p *Peer) walk(c *codec) {
 }
 
 func (d *PeerDirectory) grants(h *Header) string {
-	if msg := grantsOf(h, SectionActive, d.Active); msg != "" {
+	if msg := grantsOf(h, snapshotform.SectionActive, d.Active); msg != "" {
 		return msg
 	}
-	if msg := grantsOf(h, SectionBootstrap, d.Bootstrap); msg != "" {
+	if msg := grantsOf(h, snapshotform.SectionBootstrap, d.Bootstrap); msg != "" {
 		return msg
 	}
-	return grantsOf(h, SectionWarm, d.Warm)
+	return grantsOf(h, snapshotform.SectionWarm, d.Warm)
 }
 
 func (d *PeerDirectory) fault(h *Header) string {
@@ -77,7 +78,7 @@ func (d *PeerDirectory) fault(h *Header) string {
 // sections yields the lists in the order of their names.
 func (d *PeerDirectory) sections() func(yield func(string, []Peer) bool) {
 	return func(yield func(string, []Peer) bool) {
-		_ = yield(SectionActive, d.Active) && yield(SectionBootstrap, d.Bootstrap) && yield(SectionWarm, d.Warm)
+		_ = yield(snapshotform.SectionActive, d.Active) && yield(snapshotform.SectionBootstrap, d.Bootstrap) && yield(snapshotform.SectionWarm, d.Warm)
 	}
 }
 

@@ -8,11 +8,6 @@ import (
 
 // Limits of the contents that are made of records, beside their sizes.
 const (
-	MaxRecords    = 1 << 13 // records of one section
-	MaxPeers      = 1 << 16 // peers of one section
-	MaxReferences = 64      // names, addresses, parameters or keys of one record
-	MaxText       = 1024    // bytes of a parameter's value or of another free text
-
 	maxRecordName = 63
 )
 
@@ -59,7 +54,7 @@ func grantsOf[T any, P owned[T]](h *Header, section string, records []T) string 
 }
 
 func grantsOfSection(h *Header, section string) string {
-	if MayHold(h.ScopeType, section, h.Roles) {
+	if h.ScopeType.MayHold(section, h.Roles) {
 		return ""
 	}
 	return fmt.Sprintf("section %s, which roles %.200q may not hold", section, h.Roles)

@@ -3,26 +3,19 @@ package snapshot
 import (
 	"errors"
 	"fmt"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
-// Reason says why a snapshot was refused, in one word: a metric label.
+// Reason says why a snapshot was refused, in one word: a metric label. Each check has one: limits, schema, cluster,
+// subject, signer, signature, content_hash, validity, authority_epoch, config_version, grants, content, raw_secret;
+// history is that of a trust bundle whose head does not lead on from the one of the bundle before, of a history that
+// was rolled back or forked. Those on which a receiver acts in a way of its own have constants.
 type Reason string
 
-// The reasons: one for each check, and five for what check 9 tells apart.
+// Reasons of the check of versions, which a receiver tells apart.
 const (
-	ReasonLimits    Reason = "limits"
-	ReasonSchema    Reason = "schema"
-	ReasonCluster   Reason = "cluster"
-	ReasonSubject   Reason = "subject"
-	ReasonSigner    Reason = "signer"
-	ReasonSignature Reason = "signature"
-	ReasonHash      Reason = "content_hash"
-	ReasonValidity  Reason = "validity"
-	ReasonEpoch     Reason = "authority_epoch"
-	ReasonVersion   Reason = "config_version"
-	ReasonGrants    Reason = "grants"
-	ReasonContent   Reason = "content"
-	ReasonSecret    Reason = "raw_secret"
+	// ReasonVersion: it is older than what was accepted last.
+	ReasonVersion Reason = "config_version"
 
 	// ReasonUnchanged: it is what was accepted last, to the byte. No news, no attack.
 	ReasonUnchanged Reason = "unchanged"
@@ -36,9 +29,6 @@ const (
 	// ReasonBase: a patch to another version than the active one, so that there is a
 	// gap, or to one of another subject or epoch. The whole is to be asked for.
 	ReasonBase Reason = "base_mismatch"
-	// ReasonHistory: a trust bundle whose head does not lead on from the one of the
-	// bundle before: of a history that was rolled back or forked.
-	ReasonHistory Reason = "history"
 	// ReasonUnrecorded: at start-up, bytes that the marks do not know.
 	ReasonUnrecorded Reason = "unrecorded"
 )
@@ -65,19 +55,19 @@ var checkTexts = [...]struct {
 	reason Reason
 	do     string
 }{
-	checkLimits:    {ReasonLimits, "get it from another source"},
-	checkSchema:    {ReasonSchema, "upgrade this program, or have the snapshot compiled for its version"},
-	checkCluster:   {ReasonCluster, "get a snapshot of this cluster"},
-	checkSubject:   {ReasonSubject, "get the snapshot of this node; after enrolling again, a new one"},
-	checkSigner:    {ReasonSigner, "get the newest trust bundle, then a snapshot signed by one of its keys"},
-	checkSignature: {ReasonSignature, "get it from another source; if all give the same, get the newest trust bundle"},
-	checkHash:      {ReasonHash, "get the whole content again, from another source"},
-	checkValidity:  {ReasonValidity, "compare the clocks; then ask for a newer snapshot"},
-	checkEpoch:     {ReasonEpoch, "get the current snapshot from a coordinator"},
+	checkLimits:    {snapshotform.ReasonLimits, "get it from another source"},
+	checkSchema:    {snapshotform.ReasonSchema, "upgrade this program, or have the snapshot compiled for its version"},
+	checkCluster:   {snapshotform.ReasonCluster, "get a snapshot of this cluster"},
+	checkSubject:   {snapshotform.ReasonSubject, "get the snapshot of this node; after enrolling again, a new one"},
+	checkSigner:    {snapshotform.ReasonSigner, "get the newest trust bundle, then a snapshot signed by one of its keys"},
+	checkSignature: {snapshotform.ReasonSignature, "get it from another source; if all give the same, get the newest trust bundle"},
+	checkHash:      {snapshotform.ReasonHash, "get the whole content again, from another source"},
+	checkValidity:  {snapshotform.ReasonValidity, "compare the clocks; then ask for a newer snapshot"},
+	checkEpoch:     {snapshotform.ReasonEpoch, "get the current snapshot from a coordinator"},
 	checkVersion:   {ReasonVersion, "get the current snapshot from a coordinator"},
-	checkGrants:    {ReasonGrants, "report it: the compiler gave this node what it may not have"},
-	checkContent:   {ReasonContent, "report it: the compiler made content that is not valid"},
-	checkSecret:    {ReasonSecret, "remove the secret from the config, replace it, and put a reference in its place"},
+	checkGrants:    {snapshotform.ReasonGrants, "report it: the compiler gave this node what it may not have"},
+	checkContent:   {snapshotform.ReasonContent, "report it: the compiler made content that is not valid"},
+	checkSecret:    {snapshotform.ReasonSecret, "remove the secret from the config, replace it, and put a reference in its place"},
 }
 
 // ErrRejected is matched by every refusal of a snapshot.

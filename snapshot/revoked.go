@@ -8,32 +8,24 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
-
-// MaxRevoked bounds the things that a bundle revokes by name. They are never
-// removed from it: what was revoked comes back under another name.
-const MaxRevoked = 1 << 10
-
-// MaxRevokedName bounds the name of one of them, in bytes.
-const MaxRevokedName = 256
 
 // RevokedKind is a kind of thing that is revoked by its name. One that is not
-// known here is kept and means nothing: a newer release may know it.
+// known here is kept and means nothing: a newer release may know it. The kinds, and what
+// names one of each, where a member is named as KIND/NAME:
+//
+//	role         of a member: KIND/NAME/ROLE
+//	service      a service, or KIND/NAME/SERVICE for its assignment to one member
+//	peer         a record of the peer directory, or a member
+//	storage      a storage endpoint: its record, or its URL
+//	coordinator  an address (host:port) to refresh at
+//	permission   an action of degraded mode
 type RevokedKind string
 
-// The kinds, and what names one of each. A member is named as KIND/NAME.
-const (
-	RevokedRole        RevokedKind = "role"        // of a member: KIND/NAME/ROLE
-	RevokedService     RevokedKind = "service"     // a service, or KIND/NAME/SERVICE for its assignment to one member
-	RevokedPeer        RevokedKind = "peer"        // a record of the peer directory, or a member
-	RevokedStorage     RevokedKind = "storage"     // a storage endpoint: its record, or its URL
-	RevokedCoordinator RevokedKind = "coordinator" // an address (host:port) to refresh at
-	RevokedPermission  RevokedKind = "permission"  // an action of degraded mode
-)
-
-// RevokedKinds returns the kinds, sorted.
-func RevokedKinds() []RevokedKind {
-	return []RevokedKind{RevokedCoordinator, RevokedPeer, RevokedPermission, RevokedRole, RevokedService, RevokedStorage}
+// revokedKinds returns the kinds, sorted.
+func revokedKinds() []RevokedKind {
+	return []RevokedKind{snapshotform.RevokedCoordinator, snapshotform.RevokedPeer, snapshotform.RevokedPermission, snapshotform.RevokedRole, snapshotform.RevokedService, snapshotform.RevokedStorage}
 }
 
 // Revoked names one thing that nobody may rely on any more, whatever a snapshot
@@ -63,8 +55,8 @@ func (r Revoked) fault(cluster string) string {
 	if !validName(string(r.Kind)) {
 		return "the kind is no name"
 	}
-	if r.Name == "" || len(r.Name) > MaxRevokedName {
-		return fmt.Sprintf("a name of %d bytes, want 1 to %d", len(r.Name), MaxRevokedName)
+	if r.Name == "" || len(r.Name) > snapshotform.MaxRevokedName {
+		return fmt.Sprintf("a name of %d bytes, want 1 to %d", len(r.Name), snapshotform.MaxRevokedName)
 	}
 	for _, b := range []byte(r.Name) {
 		if b <= ' ' || b > '~' {
@@ -72,25 +64,25 @@ func (r Revoked) fault(cluster string) string {
 		}
 	}
 	switch r.Kind {
-	case RevokedRole:
+	case snapshotform.RevokedRole:
 		member, role, ok := cutLast(r.Name)
 		if !ok || !validName(role) || !isMember(cluster, member) {
 			return "want KIND/NAME/ROLE of a member"
 		}
-	case RevokedService:
+	case snapshotform.RevokedService:
 		member, service, ok := cutLast(r.Name)
 		if ok && !isMember(cluster, member) || !validName(service) {
 			return "want a service, or KIND/NAME/SERVICE"
 		}
-	case RevokedPeer:
+	case snapshotform.RevokedPeer:
 		if strings.Contains(r.Name, "/") && !isMember(cluster, r.Name) || !validName(r.Name) {
 			return "want a record of the peer directory, or KIND/NAME of a member"
 		}
-	case RevokedCoordinator:
+	case snapshotform.RevokedCoordinator:
 		if msg := faultOfAddress(r.Name); msg != "" {
 			return msg
 		}
-	case RevokedPermission:
+	case snapshotform.RevokedPermission:
 		if !validName(r.Name) {
 			return "want the name of an action"
 		}
@@ -98,7 +90,7 @@ func (r Revoked) fault(cluster string) string {
 	return ""
 }
 
-// cutLast cuts s around its last slash. Without one all of it is last.
+// cutLast cuts s around its last slash. withoutRevoked one all of it is last.
 func cutLast(s string) (before, last string, found bool) {
 	i := strings.LastIndexByte(s, '/')
 	if i < 0 {
@@ -122,7 +114,7 @@ func (r *Revoked) walk(c *codec) {
 	c.member("kind")
 	c.text((*string)(&r.Kind), maxName)
 	c.member("name")
-	c.text(&r.Name, MaxRevokedName)
+	c.text(&r.Name, snapshotform.MaxRevokedName)
 	c.end()
 }
 
@@ -133,7 +125,7 @@ func walkRevoked(c *codec, v *[]Revoked) {
 		return
 	}
 	c.member("revoked")
-	list(c, v, MaxRevoked, func(c *codec, r *Revoked) { r.walk(c) })
+	list(c, v, snapshotform.MaxRevoked, func(c *codec, r *Revoked) { r.walk(c) })
 	if c.err == nil && len(*v) == 0 {
 		c.fail("revoked is empty: it is left out then")
 	}
@@ -166,14 +158,14 @@ type Revocations struct {
 func RevocationsOf(bundle *Verified, statements ...*Emergency) Revocations {
 	if bundle != nil {
 		if b, ok := bundle.content.(*TrustBundle); ok {
-			return RevocationsIn(*b, statements...)
+			return revocationsIn(*b, statements...)
 		}
 	}
-	return RevocationsIn(TrustBundle{}, statements...)
+	return revocationsIn(TrustBundle{}, statements...)
 }
 
-// RevocationsIn is [RevocationsOf] for who makes the bundle.
-func RevocationsIn(b TrustBundle, statements ...*Emergency) Revocations {
+// revocationsIn is [RevocationsOf] for who makes the bundle.
+func revocationsIn(b TrustBundle, statements ...*Emergency) Revocations {
 	r := Revocations{things: slices.Clone(b.Revoked), ids: slices.Clone(b.BannedIDs), keys: slices.Clone(b.BannedKeys)}
 	for i := range b.ConfigKeys {
 		if b.ConfigKeys[i].Revoked {
@@ -235,25 +227,25 @@ func (b TrustBundle) IdentityWith(r Revocations) (*identity.Bundle, error) {
 
 // RevokesRole reports whether the member may not act in role any more.
 func (r Revocations) RevokesRole(member identity.ID, role string) bool {
-	return r.Revokes(RevokedRole, memberPath(member)+"/"+role)
+	return r.Revokes(snapshotform.RevokedRole, memberPath(member)+"/"+role)
 }
 
 // RevokesService reports whether the service is revoked, for all or for the member.
 func (r Revocations) RevokesService(member identity.ID, service string) bool {
-	return r.Revokes(RevokedService, service) || r.Revokes(RevokedService, memberPath(member)+"/"+service)
+	return r.Revokes(snapshotform.RevokedService, service) || r.Revokes(snapshotform.RevokedService, memberPath(member)+"/"+service)
 }
 
 // RevokesPeer reports whether the peer that a record named so stands for is revoked:
 // the record, the member, or its identity. record may be empty.
 func (r Revocations) RevokesPeer(record string, member identity.ID) bool {
 	_, banned := slices.BinarySearchFunc(r.ids, member, identity.ID.Compare)
-	return banned || r.Revokes(RevokedPeer, record) || r.Revokes(RevokedPeer, memberPath(member))
+	return banned || r.Revokes(snapshotform.RevokedPeer, record) || r.Revokes(snapshotform.RevokedPeer, memberPath(member))
 }
 
 // RevokesStorage reports whether a storage endpoint is revoked, by its record's name
 // or its URL.
 func (r Revocations) RevokesStorage(record, url string) bool {
-	return r.Revokes(RevokedStorage, record) || r.Revokes(RevokedStorage, url)
+	return r.Revokes(snapshotform.RevokedStorage, record) || r.Revokes(snapshotform.RevokedStorage, url)
 }
 
 func memberPath(id identity.ID) string {
@@ -280,10 +272,10 @@ type revocable interface {
 	without(r Revocations, me identity.ID) Content
 }
 
-// Without returns content without what r revokes for the node me, or for all if me is
+// withoutRevoked returns content without what r revokes for the node me, or for all if me is
 // zero. A compiler that leaves out what is revoked tells every node the same thing
 // that the node would leave out itself.
-func Without(content Content, r Revocations, me identity.ID) Content {
+func withoutRevoked(content Content, r Revocations, me identity.ID) Content {
 	if c, ok := content.(revocable); ok {
 		return c.without(r, me)
 	}
@@ -347,7 +339,7 @@ func (a *ServiceAssignment) without(r Revocations, me identity.ID) Content {
 // that is revoked goes: neither may let through more than was signed.
 func (p *RoutePolicy) without(r Revocations, me identity.ID) Content {
 	n := p.clone()
-	peer := func(name string) bool { return r.Revokes(RevokedPeer, name) }
+	peer := func(name string) bool { return r.Revokes(snapshotform.RevokedPeer, name) }
 	left := func(routes []Route) []Route {
 		return slices.DeleteFunc(routes, func(route Route) bool {
 			return !route.Deny && (r.RevokesService(me, route.Service) || slices.ContainsFunc(route.Via, peer) ||
@@ -367,7 +359,7 @@ func (d *StorageDirectory) without(r Revocations, _ identity.ID) Content {
 	n := d.clone()
 	n.Endpoints = slices.DeleteFunc(n.Endpoints, func(e StorageEndpoint) bool { return r.RevokesStorage(e.Name, e.URL) })
 	for i := range n.Shards {
-		n.Shards[i].Replicas = slices.DeleteFunc(n.Shards[i].Replicas, func(peer string) bool { return r.Revokes(RevokedPeer, peer) })
+		n.Shards[i].Replicas = slices.DeleteFunc(n.Shards[i].Replicas, func(peer string) bool { return r.Revokes(snapshotform.RevokedPeer, peer) })
 	}
 	return &n
 }
@@ -392,9 +384,9 @@ func withoutRoles(roles []string, r Revocations, me identity.ID) []string {
 }
 
 func withoutCoordinators(addresses []string, r Revocations) []string {
-	return slices.DeleteFunc(addresses, func(a string) bool { return r.Revokes(RevokedCoordinator, a) })
+	return slices.DeleteFunc(addresses, func(a string) bool { return r.Revokes(snapshotform.RevokedCoordinator, a) })
 }
 
 func withoutPermissions(actions []string, r Revocations) []string {
-	return slices.DeleteFunc(actions, func(a string) bool { return r.Revokes(RevokedPermission, a) })
+	return slices.DeleteFunc(actions, func(a string) bool { return r.Revokes(snapshotform.RevokedPermission, a) })
 }

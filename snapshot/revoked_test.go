@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 func TestRevokedNames(t *testing.T) {
@@ -14,12 +15,12 @@ func TestRevokedNames(t *testing.T) {
 		good []string
 		bad  []string
 	}{
-		{RevokedRole, []string{"data/node-a/core", "data/node-a/storage"}, []string{"core", "node-a/core", "data/node-a", "nokind/x/core", "data/node-a/", "data//core"}},
-		{RevokedService, []string{"web", "data/node-a/web"}, []string{"node-a/web", "nokind/x/web", "data/node-a/", "a*b"}},
-		{RevokedPeer, []string{"db-1", "data/db-1"}, []string{"nokind/db-1", "data/", "a*b"}},
-		{RevokedStorage, []string{"store-1", "https://store.example/x?y=1"}, []string{"a b", "a\nb", "ä"}},
-		{RevokedCoordinator, []string{"c1.example:7443", "[2001:db8::1]:7443"}, []string{"c1.example", ":7443", "c1.example:0", "c1.example:99999"}},
-		{RevokedPermission, []string{"continue_services"}, []string{"a*b"}},
+		{snapshotform.RevokedRole, []string{"data/node-a/core", "data/node-a/storage"}, []string{"core", "node-a/core", "data/node-a", "nokind/x/core", "data/node-a/", "data//core"}},
+		{snapshotform.RevokedService, []string{"web", "data/node-a/web"}, []string{"node-a/web", "nokind/x/web", "data/node-a/", "a*b"}},
+		{snapshotform.RevokedPeer, []string{"db-1", "data/db-1"}, []string{"nokind/db-1", "data/", "a*b"}},
+		{snapshotform.RevokedStorage, []string{"store-1", "https://store.example/x?y=1"}, []string{"a b", "a\nb", "ä"}},
+		{snapshotform.RevokedCoordinator, []string{"c1.example:7443", "[2001:db8::1]:7443"}, []string{"c1.example", ":7443", "c1.example:0", "c1.example:99999"}},
+		{snapshotform.RevokedPermission, []string{"continue_services"}, []string{"a*b"}},
 		{"of_a_newer_release", []string{"anything", "a/b:c*"}, []string{" "}},
 	} {
 		for _, name := range tc.good {
@@ -27,7 +28,7 @@ func TestRevokedNames(t *testing.T) {
 				t.Errorf("%s %q: %v", tc.kind, name, err)
 			}
 		}
-		for _, name := range append(tc.bad, "", strings.Repeat("a", MaxRevokedName+1)) {
+		for _, name := range append(tc.bad, "", strings.Repeat("a", snapshotform.MaxRevokedName+1)) {
 			if err := (Revoked{tc.kind, name}).Check(testCluster); err == nil {
 				t.Errorf("%s %q names something", tc.kind, name)
 			}
@@ -36,7 +37,7 @@ func TestRevokedNames(t *testing.T) {
 	if err := (Revoked{"", "x"}).Check(testCluster); err == nil {
 		t.Error("something without a kind")
 	}
-	if !slices.IsSorted(RevokedKinds()) {
+	if !slices.IsSorted(revokedKinds()) {
 		t.Error("the kinds are not sorted")
 	}
 }
@@ -55,11 +56,11 @@ func TestEffective(t *testing.T) {
 		revoked Revoked
 		edit    func(*NodeBootstrap)
 	}{
-		{"role", Revoked{RevokedRole, path + "/ingress"}, func(b *NodeBootstrap) { b.Roles = nil }},
-		{"role of another", Revoked{RevokedRole, "data/other/ingress"}, func(*NodeBootstrap) {}},
-		{"coordinator", Revoked{RevokedCoordinator, "c1.prod.example:7443"}, func(b *NodeBootstrap) { b.Coordinators = b.Coordinators[1:] }},
-		{"member", Revoked{RevokedPeer, "data/node-a"}, func(b *NodeBootstrap) { b.Members = b.Members[1:] }},
-		{"permission", Revoked{RevokedPermission, "preserve_routes"}, func(b *NodeBootstrap) { b.Degraded.Allow = b.Degraded.Allow[:1] }},
+		{"role", Revoked{snapshotform.RevokedRole, path + "/ingress"}, func(b *NodeBootstrap) { b.Roles = nil }},
+		{"role of another", Revoked{snapshotform.RevokedRole, "data/other/ingress"}, func(*NodeBootstrap) {}},
+		{"coordinator", Revoked{snapshotform.RevokedCoordinator, "c1.prod.example:7443"}, func(b *NodeBootstrap) { b.Coordinators = b.Coordinators[1:] }},
+		{"member", Revoked{snapshotform.RevokedPeer, "data/node-a"}, func(b *NodeBootstrap) { b.Members = b.Members[1:] }},
+		{"permission", Revoked{snapshotform.RevokedPermission, "preserve_routes"}, func(b *NodeBootstrap) { b.Degraded.Allow = b.Degraded.Allow[:1] }},
 		{"of a kind that is not known", Revoked{"whim", "preserve_routes"}, func(*NodeBootstrap) {}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -81,11 +82,11 @@ func TestEffective(t *testing.T) {
 		t.Error("nothing is revoked, and it is another one")
 	}
 	runtime := f.runtimeContent()
-	left := runtime.without(with(Revoked{RevokedRole, path + "/ingress"}, Revoked{RevokedCoordinator, "c1.prod.example:7443"}, Revoked{RevokedPermission, "preserve_routes"}), f.me).(*NodeRuntime)
+	left := runtime.without(with(Revoked{snapshotform.RevokedRole, path + "/ingress"}, Revoked{snapshotform.RevokedCoordinator, "c1.prod.example:7443"}, Revoked{snapshotform.RevokedPermission, "preserve_routes"}), f.me).(*NodeRuntime)
 	if len(left.Roles) != 0 || len(left.Coordinators) != 1 || len(left.Degraded.Allow) != 1 || len(runtime.Degraded.Allow) != 2 {
 		t.Errorf("the node_runtime: %+v", left)
 	}
-	r := with(Revoked{RevokedRole, path + "/ingress"})
+	r := with(Revoked{snapshotform.RevokedRole, path + "/ingress"})
 	for _, tc := range []struct {
 		roles []string
 		want  bool
@@ -117,22 +118,22 @@ func TestEffectiveContents(t *testing.T) {
 		r          Revocations
 		have, want revocable
 	}{
-		{"peer by its record", with(RevokedPeer, "db-1"), &PeerDirectory{Active: []Peer{{Name: "db-1"}, {Name: "db-2"}}, Warm: []Peer{{Name: "db-1"}}}, &PeerDirectory{Active: []Peer{{Name: "db-2"}}}},
-		{"peer by its member", with(RevokedPeer, "data/db-1"), &PeerDirectory{Bootstrap: []Peer{{Name: "a", ID: peer}, {Name: "b", ID: f.me}}}, &PeerDirectory{Bootstrap: []Peer{{Name: "b", ID: f.me}}}},
+		{"peer by its record", with(snapshotform.RevokedPeer, "db-1"), &PeerDirectory{Active: []Peer{{Name: "db-1"}, {Name: "db-2"}}, Warm: []Peer{{Name: "db-1"}}}, &PeerDirectory{Active: []Peer{{Name: "db-2"}}}},
+		{"peer by its member", with(snapshotform.RevokedPeer, "data/db-1"), &PeerDirectory{Bootstrap: []Peer{{Name: "a", ID: peer}, {Name: "b", ID: f.me}}}, &PeerDirectory{Bootstrap: []Peer{{Name: "b", ID: f.me}}}},
 		{"peer by its identity", RevocationsOf(nil, &Emergency{Nodes: []identity.ID{peer}}), &PeerDirectory{Active: []Peer{{Name: "a", ID: peer}}}, &PeerDirectory{}},
-		{"service", with(RevokedService, "web"), &ServiceAssignment{Services: []Service{{Name: "db"}, {Name: "web"}}, Endpoints: []Endpoint{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "db"}}}},
-		{"service of this member", with(RevokedService, memberPath(f.me)+"/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{}},
-		{"service of another member", with(RevokedService, "data/other/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "web"}}}},
-		{"routes of a service", with(RevokedService, "web"),
+		{"service", with(snapshotform.RevokedService, "web"), &ServiceAssignment{Services: []Service{{Name: "db"}, {Name: "web"}}, Endpoints: []Endpoint{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "db"}}}},
+		{"service of this member", with(snapshotform.RevokedService, memberPath(f.me)+"/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{}},
+		{"service of another member", with(snapshotform.RevokedService, "data/other/web"), &ServiceAssignment{Services: []Service{{Name: "web"}}}, &ServiceAssignment{Services: []Service{{Name: "web"}}}},
+		{"routes of a service", with(snapshotform.RevokedService, "web"),
 			&RoutePolicy{Routes: []Route{route("a", "web", []string{"x"}, nil, false), route("b", "web", nil, nil, true), route("c", "db", []string{"x"}, nil, false)}},
 			&RoutePolicy{Routes: []Route{route("b", "web", nil, nil, true), route("c", "db", []string{"x"}, nil, false)}}},
-		{"routes to a peer", with(RevokedPeer, "x"),
+		{"routes to a peer", with(snapshotform.RevokedPeer, "x"),
 			&RoutePolicy{Entry: []Route{route("a", "", []string{"x"}, nil, false), route("b", "", []string{"x", "y"}, nil, false), route("c", "", []string{"y"}, []string{"x"}, false), route("d", "", nil, nil, false)}},
 			&RoutePolicy{Entry: []Route{route("b", "", []string{"y"}, nil, false), route("d", "", nil, nil, false)}}},
-		{"storage by its record", with(RevokedStorage, "m"), &StorageDirectory{Endpoints: []StorageEndpoint{{Name: "m", URL: "https://m"}}}, &StorageDirectory{}},
-		{"storage by its URL", with(RevokedStorage, "https://m"), &StorageDirectory{Endpoints: []StorageEndpoint{{Name: "m", URL: "https://m"}, {Name: "n", URL: "https://n"}}}, &StorageDirectory{Endpoints: []StorageEndpoint{{Name: "n", URL: "https://n"}}}},
-		{"replica", with(RevokedPeer, "x"), &StorageDirectory{Shards: []StorageShard{{Name: "s", Replicas: []string{"x", "y"}}}}, &StorageDirectory{Shards: []StorageShard{{Name: "s", Replicas: []string{"y"}}}}},
-		{"permission", with(RevokedPermission, "continue_services"), &DegradedModePolicy{Allow: []string{"continue_services", "preserve_routes"}}, &DegradedModePolicy{Allow: []string{"preserve_routes"}}},
+		{"storage by its record", with(snapshotform.RevokedStorage, "m"), &StorageDirectory{Endpoints: []StorageEndpoint{{Name: "m", URL: "https://m"}}}, &StorageDirectory{}},
+		{"storage by its URL", with(snapshotform.RevokedStorage, "https://m"), &StorageDirectory{Endpoints: []StorageEndpoint{{Name: "m", URL: "https://m"}, {Name: "n", URL: "https://n"}}}, &StorageDirectory{Endpoints: []StorageEndpoint{{Name: "n", URL: "https://n"}}}},
+		{"replica", with(snapshotform.RevokedPeer, "x"), &StorageDirectory{Shards: []StorageShard{{Name: "s", Replicas: []string{"x", "y"}}}}, &StorageDirectory{Shards: []StorageShard{{Name: "s", Replicas: []string{"y"}}}}},
+		{"permission", with(snapshotform.RevokedPermission, "continue_services"), &DegradedModePolicy{Allow: []string{"continue_services", "preserve_routes"}}, &DegradedModePolicy{Allow: []string{"preserve_routes"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := must(encode(tc.have))
@@ -150,18 +151,18 @@ func TestEffectiveContents(t *testing.T) {
 func TestRevocationsAddUp(t *testing.T) {
 	f := newFleet(t)
 	bundle := f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) {
-		b.Revoked = []Revoked{{RevokedService, "web"}}
+		b.Revoked = []Revoked{{snapshotform.RevokedService, "web"}}
 		b.ConfigKeys[0].Revoked = true
 	}), f.trust())
 	node := mustID(identity.New(testCluster, identity.Data, "stolen"))
 	e := f.emergency()
-	e.Revoked, e.Nodes, e.ConfigKeys = []Revoked{{RevokedPeer, "db-1"}, {RevokedService, "web"}}, []identity.ID{node}, []Digest{DigestOf(public(f.keys[1]))}
+	e.Revoked, e.Nodes, e.ConfigKeys = []Revoked{{snapshotform.RevokedPeer, "db-1"}, {snapshotform.RevokedService, "web"}}, []identity.ID{node}, []Digest{DigestOf(public(f.keys[1]))}
 	r := RevocationsOf(bundle, &e)
 	for _, ok := range []bool{
-		r.Revokes(RevokedService, "web"), r.RevokesService(f.me, "web"), r.RevokesPeer("db-1", f.me), r.RevokesPeer("", node),
+		r.Revokes(snapshotform.RevokedService, "web"), r.RevokesService(f.me, "web"), r.RevokesPeer("db-1", f.me), r.RevokesPeer("", node),
 		r.RevokesPeer("", mustID(identity.New(testCluster, identity.Data, "bad"))),
-		r.revokesKey(public(f.keys[0])), r.revokesKey(public(f.keys[1])), !r.RevokesPeer("", f.me), !r.Revokes(RevokedService, "db-1"),
-		!r.RevokesStorage("web", "https://web"), len(r.Things()) == 2, !(Revocations{}).Revokes(RevokedService, "web"),
+		r.revokesKey(public(f.keys[0])), r.revokesKey(public(f.keys[1])), !r.RevokesPeer("", f.me), !r.Revokes(snapshotform.RevokedService, "db-1"),
+		!r.RevokesStorage("web", "https://web"), len(r.Things()) == 2, !(Revocations{}).Revokes(snapshotform.RevokedService, "web"),
 	} {
 		if !ok {
 			t.Fatalf("%+v", r)
@@ -171,9 +172,9 @@ func TestRevocationsAddUp(t *testing.T) {
 	trust := f.trust()
 	trust.Revoked = RevocationsOf(nil, &Emergency{ConfigKeys: []Digest{DigestOf(public(f.keys[0]))}})
 	_, err := Verify(f.signedBootstrap(t), trust, Marks{}, f.now)
-	wantRefused(t, err, checkSigner, ReasonSigner)
-	both := must(must(Compose(f.bootstrapHeader(), f.bootstrapContent())).Publish(f.record(), f.keys[0], f.keys[1]))
-	if v := f.mustVerify(t, both, trust); !slices.Equal(v.SignerKeyIDs(), []string{KeyIDOf(public(f.keys[1]))}) {
+	wantRefused(t, err, checkSigner, snapshotform.ReasonSigner)
+	both := must(must(compose(f.bootstrapHeader(), f.bootstrapContent())).Publish(f.record(), f.keys[0], f.keys[1]))
+	if v := f.mustVerify(t, both, trust); !slices.Equal(v.SignerKeyIDs(), []string{snapshotform.KeyIDOf(public(f.keys[1]))}) {
 		t.Errorf("trusted signers %v", v.SignerKeyIDs())
 	}
 }

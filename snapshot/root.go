@@ -14,6 +14,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // RootStatement says which config root key a cluster has. A node that pins the
@@ -21,12 +22,12 @@ import (
 type RootStatement struct {
 	ClusterID  string
 	ConfigRoot ed25519.PublicKey
-	SeedEpoch  uint64 // of the seed that both keys come from; within 1 and MaxVersion
+	SeedEpoch  uint64 // of the seed that both keys come from; within 1 and 2^53
 	IssuedAt   time.Time
 }
 
 // SignedRoot is a root statement as it travels: exact bytes, and an ECDSA
-// signature (ASN.1, over SHA-256 of the PAE) of the root CA's P-256 key.
+// signature (ASN.1, over SHA-256 of the pre-authentication encoding) of the root CA's P-256 key.
 type SignedRoot struct {
 	Statement []byte
 	Signature []byte
@@ -75,7 +76,7 @@ func (s RootStatement) Sign(root crypto.Signer) (*SignedRoot, error) {
 	if public, ok := root.Public().(*ecdsa.PublicKey); !ok || public.Curve != elliptic.P256() {
 		return nil, fmt.Errorf("snapshot: root statement: a key of type %T, want that of the root CA, ECDSA P-256", root.Public())
 	}
-	sum := sha256.Sum256(PAE(TypeRoot, s.ClusterID, encoded))
+	sum := sha256.Sum256(snapshotform.PAE(snapshotform.TypeRoot, s.ClusterID, encoded))
 	sig, err := root.Sign(rand.Reader, sum[:], crypto.SHA256)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: signing the root statement: %w", err)
@@ -83,21 +84,14 @@ func (s RootStatement) Sign(root crypto.Signer) (*SignedRoot, error) {
 	return &SignedRoot{Statement: encoded, Signature: sig}, nil
 }
 
-// The encoding of SignedRoot: magic "FLTYROT1"; statement and signature, each
-// with a 2-byte length before it.
-const rootMagic = "FLTYROT1"
-
-// MaxSignedRoot bounds the encoding of a SignedRoot.
-const MaxSignedRoot = len(rootMagic) + 4 + MaxRecord + MaxSignature
-
 // Marshal returns the encoding of r for disk and for the wire. It fails with
 // ErrMalformed if a part exceeds its limit.
 func (r *SignedRoot) Marshal() ([]byte, error) {
-	if len(r.Statement) > MaxRecord || len(r.Signature) > MaxSignature {
+	if len(r.Statement) > snapshotform.MaxRecord || len(r.Signature) > snapshotform.MaxSignature {
 		return nil, fmt.Errorf("snapshot: a root statement of %d and a signature of %d bytes, limits %d and %d: %w",
-			len(r.Statement), len(r.Signature), MaxRecord, MaxSignature, ErrMalformed)
+			len(r.Statement), len(r.Signature), snapshotform.MaxRecord, snapshotform.MaxSignature, ErrMalformed)
 	}
-	out := []byte(rootMagic)
+	out := []byte(snapshotform.RootMagic)
 	out = append(binary.BigEndian.AppendUint16(out, uint16(len(r.Statement))), r.Statement...)
 	return append(binary.BigEndian.AppendUint16(out, uint16(len(r.Signature))), r.Signature...), nil
 }
@@ -105,10 +99,10 @@ func (r *SignedRoot) Marshal() ([]byte, error) {
 // UnmarshalRoot reads what Marshal wrote. It copies. Errors match ErrMalformed.
 func UnmarshalRoot(data []byte) (*SignedRoot, error) {
 	r := &binaryReader{in: data}
-	if r.take(len(rootMagic)) != rootMagic {
-		return nil, fmt.Errorf("snapshot: not an encoded root statement (want %q first): %w", rootMagic, ErrMalformed)
+	if r.take(len(snapshotform.RootMagic)) != snapshotform.RootMagic {
+		return nil, fmt.Errorf("snapshot: not an encoded root statement (want %q first): %w", snapshotform.RootMagic, ErrMalformed)
 	}
-	s := &SignedRoot{Statement: r.bytes(2, MaxRecord), Signature: r.bytes(2, MaxSignature)}
+	s := &SignedRoot{Statement: r.bytes(2, snapshotform.MaxRecord), Signature: r.bytes(2, snapshotform.MaxSignature)}
 	if r.err == "" && len(r.in) != 0 {
 		r.fail(fmt.Sprintf("%d bytes after the end", len(r.in)))
 	}
@@ -120,13 +114,13 @@ func UnmarshalRoot(data []byte) (*SignedRoot, error) {
 
 // VerifyRoot returns the statement of r if the key of one of roots, which the
 // caller pins, signed it for cluster. The signature is checked before anything
-// is parsed. A statement issued in the future beyond ClockTolerance is refused.
+// is parsed. A statement issued in the future by more than two minutes is refused.
 // Errors match ErrRejected; Scope is empty.
 func VerifyRoot(r *SignedRoot, roots []*x509.Certificate, cluster string, now time.Time) (RootStatement, error) {
-	if r == nil || len(r.Statement) == 0 || len(r.Statement) > MaxRecord || len(r.Signature) > MaxSignature || len(roots) > MaxRoots {
+	if r == nil || len(r.Statement) == 0 || len(r.Statement) > snapshotform.MaxRecord || len(r.Signature) > snapshotform.MaxSignature || len(roots) > snapshotform.MaxRoots {
 		return RootStatement{}, refuse(checkLimits, "", "the root statement, its signature, or the list of roots is missing or above its limit")
 	}
-	sum := sha256.Sum256(PAE(TypeRoot, cluster, r.Statement))
+	sum := sha256.Sum256(snapshotform.PAE(snapshotform.TypeRoot, cluster, r.Statement))
 	signed := false
 	for _, root := range roots {
 		public, ok := root.PublicKey.(*ecdsa.PublicKey)
@@ -148,7 +142,7 @@ func VerifyRoot(r *SignedRoot, roots []*x509.Certificate, cluster string, now ti
 	if s.ClusterID != cluster {
 		return RootStatement{}, refuse(checkCluster, "", fmt.Sprintf("the root statement is of cluster %.80q", s.ClusterID))
 	}
-	if s.IssuedAt.After(now.Add(ClockTolerance)) {
+	if s.IssuedAt.After(now.Add(snapshotform.ClockTolerance)) {
 		return RootStatement{}, refuse(checkValidity, "", fmt.Sprintf("the root statement was issued at %s, it is %s here",
 			s.IssuedAt.Format(timeLayout), now.UTC().Format(timeLayout)))
 	}

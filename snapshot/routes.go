@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"slices"
 	"time"
 )
@@ -31,10 +32,10 @@ func (r *RoutePolicy) scope() Scope { return ScopeRoutePolicy }
 
 func (r *RoutePolicy) walk(c *codec) {
 	c.begin()
-	c.member(SectionEntry)
-	dict(c, &r.Entry, MaxRecords, validRecordName)
-	c.member(SectionRoutes)
-	dict(c, &r.Routes, MaxRecords, validRecordName)
+	c.member(snapshotform.SectionEntry)
+	dict(c, &r.Entry, snapshotform.MaxRecords, validRecordName)
+	c.member(snapshotform.SectionRoutes)
+	dict(c, &r.Routes, snapshotform.MaxRecords, validRecordName)
 	c.end()
 }
 
@@ -46,7 +47,7 @@ func (r *Route) walk(c *codec) {
 	c.member("deny")
 	c.boolean(&r.Deny)
 	c.member("match")
-	c.text(&r.Match, MaxText)
+	c.text(&r.Match, snapshotform.MaxText)
 	c.member("organization")
 	c.text(&r.Organization, maxName)
 	c.member("priority")
@@ -54,30 +55,30 @@ func (r *Route) walk(c *codec) {
 	c.member("service")
 	c.text(&r.Service, maxRecordName)
 	c.member("to")
-	c.names(&r.To, MaxReferences, maxRecordName)
+	c.names(&r.To, snapshotform.MaxReferences, maxRecordName)
 	c.member("ttl_seconds")
 	c.seconds(&r.TTL)
 	c.member("via")
-	c.names(&r.Via, MaxReferences, maxRecordName)
+	c.names(&r.Via, snapshotform.MaxReferences, maxRecordName)
 	c.end()
 }
 
 func (r *RoutePolicy) grants(h *Header) string {
-	if msg := grantsOf(h, SectionEntry, r.Entry); msg != "" {
+	if msg := grantsOf(h, snapshotform.SectionEntry, r.Entry); msg != "" {
 		return msg
 	}
-	return grantsOf(h, SectionRoutes, r.Routes)
+	return grantsOf(h, snapshotform.SectionRoutes, r.Routes)
 }
 
 func (r *RoutePolicy) fault(*Header) string {
 	for i := range r.Entry {
 		if msg := r.Entry[i].fault(); msg != "" {
-			return about(SectionEntry, r.Entry[i].Name, msg)
+			return about(snapshotform.SectionEntry, r.Entry[i].Name, msg)
 		}
 	}
 	for i := range r.Routes {
 		if msg := r.Routes[i].fault(); msg != "" {
-			return about(SectionRoutes, r.Routes[i].Name, msg)
+			return about(snapshotform.SectionRoutes, r.Routes[i].Name, msg)
 		}
 	}
 	return ""
@@ -140,10 +141,10 @@ func (q *QoSPolicy) scope() Scope { return ScopeQoSPolicy }
 
 func (q *QoSPolicy) walk(c *codec) {
 	c.begin()
-	c.member(SectionClasses)
-	dict(c, &q.Classes, MaxRecords, validRecordName)
-	c.member(SectionSessions)
-	dict(c, &q.Sessions, MaxRecords, validRecordName)
+	c.member(snapshotform.SectionClasses)
+	dict(c, &q.Classes, snapshotform.MaxRecords, validRecordName)
+	c.member(snapshotform.SectionSessions)
+	dict(c, &q.Sessions, snapshotform.MaxRecords, validRecordName)
 	c.end()
 }
 
@@ -180,16 +181,16 @@ func (s *SessionPolicy) walk(c *codec) {
 }
 
 func (q *QoSPolicy) grants(h *Header) string {
-	if msg := grantsOf(h, SectionClasses, q.Classes); msg != "" {
+	if msg := grantsOf(h, snapshotform.SectionClasses, q.Classes); msg != "" {
 		return msg
 	}
-	return grantsOf(h, SectionSessions, q.Sessions)
+	return grantsOf(h, snapshotform.SectionSessions, q.Sessions)
 }
 
 func (q *QoSPolicy) fault(*Header) string {
 	for i := range q.Classes {
 		if class := &q.Classes[i]; class.MaxKbps != 0 && class.MaxKbps < class.MinKbps {
-			return about(SectionClasses, class.Name, fmt.Sprintf("at most %d kbps, and at least %d", class.MaxKbps, class.MinKbps))
+			return about(snapshotform.SectionClasses, class.Name, fmt.Sprintf("at most %d kbps, and at least %d", class.MaxKbps, class.MinKbps))
 		}
 	}
 	return ""

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // NodeRuntime is the content of scope node_runtime: what a node is in its
@@ -56,7 +57,7 @@ func (r *NodeRuntime) walk(c *codec) {
 		}
 	}
 	c.member("coordinators")
-	c.names(&r.Coordinators, MaxCoordinators, maxAddress)
+	c.names(&r.Coordinators, snapshotform.MaxCoordinators, maxAddress)
 	if c.has("degraded", r.Degraded != nil) {
 		if c.reading {
 			r.Degraded = new(DegradedPolicy)
@@ -85,11 +86,11 @@ func (r *NodeRuntime) grants(h *Header) string {
 	if msg := grantsOfNode(h, r.Kind, r.Roles, r.Organizations); msg != "" {
 		return msg
 	}
-	if r.Degraded != nil && !MayHold(ScopeNodeRuntime, SectionDegraded, h.Roles) {
-		return fmt.Sprintf("section %s, which roles %.200q may not hold", SectionDegraded, h.Roles)
+	if r.Degraded != nil && !ScopeNodeRuntime.MayHold(snapshotform.SectionDegraded, h.Roles) {
+		return fmt.Sprintf("section %s, which roles %.200q may not hold", snapshotform.SectionDegraded, h.Roles)
 	}
 	for _, scope := range r.Companions {
-		if !MayHold(scope, SectionWhole, h.Roles) {
+		if !scope.MayHold(snapshotform.SectionWhole, h.Roles) {
 			return fmt.Sprintf("companion %.40q, which roles %.200q may not hold", scope, h.Roles)
 		}
 	}
@@ -133,38 +134,6 @@ func (r *NodeRuntime) clone() NodeRuntime {
 	return n
 }
 
-// The roles that a node can have, and what stands for a node without one.
-const (
-	NoRole      = ""
-	RoleCore    = "core"
-	RoleIngress = "ingress"
-	RoleEgress  = "egress"
-	RoleStorage = "storage"
-	RoleThin    = "thin" // learns nothing of the cluster's topology
-)
-
-// The parts of contents that some roles may not hold.
-const (
-	SectionWhole = "" // all of a scope
-
-	SectionMembers  = "members"
-	SectionDegraded = "degraded"
-
-	SectionActive    = "active"
-	SectionBootstrap = "bootstrap"
-	SectionWarm      = "warm"
-
-	SectionEndpoints = "endpoints"
-	SectionEntry     = "entry"
-	SectionResources = "resources"
-	SectionSecrets   = "secrets"
-	SectionServices  = "services"
-	SectionRoutes    = "routes"
-	SectionClasses   = "classes"
-	SectionSessions  = "sessions"
-	SectionShards    = "shards"
-)
-
 // roleRule says which roles may hold a section of a scope. A section without a
 // row is for everybody.
 type roleRule struct {
@@ -178,35 +147,35 @@ type roleRule struct {
 // an ingress learns what it forwards to, and not who serves it; who works for
 // services learns neither the ways in nor how storage is laid out.
 var roleRules = []roleRule{
-	{ScopeNodeBootstrap, SectionMembers, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage}},
-	{ScopeNodeRuntime, SectionDegraded, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage}},
-	{ScopePeerDirectory, SectionActive, []string{NoRole, RoleCore, RoleEgress, RoleStorage}},
-	{ScopePeerDirectory, SectionBootstrap, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage, RoleThin}},
-	{ScopePeerDirectory, SectionWarm, []string{NoRole, RoleCore, RoleEgress, RoleStorage}},
-	{ScopeServiceAssignment, SectionEndpoints, []string{RoleIngress}},
-	{ScopeServiceAssignment, SectionEntry, []string{RoleIngress}},
-	{ScopeServiceAssignment, SectionResources, []string{NoRole, RoleCore, RoleEgress}},
-	{ScopeServiceAssignment, SectionSecrets, []string{NoRole, RoleCore, RoleEgress}},
-	{ScopeServiceAssignment, SectionServices, []string{NoRole, RoleCore, RoleEgress}},
-	{ScopeRoutePolicy, SectionEntry, []string{RoleCore, RoleIngress}},
-	{ScopeRoutePolicy, SectionRoutes, []string{NoRole, RoleCore, RoleEgress}},
-	{ScopeQoSPolicy, SectionClasses, []string{NoRole, RoleCore, RoleEgress}},
-	{ScopeQoSPolicy, SectionSessions, []string{RoleCore, RoleIngress, RoleThin}},
-	{ScopeStorageDirectory, SectionEndpoints, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage, RoleThin}},
-	{ScopeStorageDirectory, SectionShards, []string{RoleStorage}},
-	{ScopeDegradedModePolicy, SectionWhole, []string{NoRole, RoleCore, RoleIngress, RoleEgress, RoleStorage}},
+	{ScopeNodeBootstrap, snapshotform.SectionMembers, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage}},
+	{ScopeNodeRuntime, snapshotform.SectionDegraded, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage}},
+	{ScopePeerDirectory, snapshotform.SectionActive, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress, snapshotform.RoleStorage}},
+	{ScopePeerDirectory, snapshotform.SectionBootstrap, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage, snapshotform.RoleThin}},
+	{ScopePeerDirectory, snapshotform.SectionWarm, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress, snapshotform.RoleStorage}},
+	{ScopeServiceAssignment, snapshotform.SectionEndpoints, []string{snapshotform.RoleIngress}},
+	{ScopeServiceAssignment, snapshotform.SectionEntry, []string{snapshotform.RoleIngress}},
+	{ScopeServiceAssignment, snapshotform.SectionResources, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
+	{ScopeServiceAssignment, snapshotform.SectionSecrets, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
+	{ScopeServiceAssignment, snapshotform.SectionServices, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
+	{ScopeRoutePolicy, snapshotform.SectionEntry, []string{snapshotform.RoleCore, snapshotform.RoleIngress}},
+	{ScopeRoutePolicy, snapshotform.SectionRoutes, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
+	{ScopeQoSPolicy, snapshotform.SectionClasses, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleEgress}},
+	{ScopeQoSPolicy, snapshotform.SectionSessions, []string{snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleThin}},
+	{ScopeStorageDirectory, snapshotform.SectionEndpoints, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage, snapshotform.RoleThin}},
+	{ScopeStorageDirectory, snapshotform.SectionShards, []string{snapshotform.RoleStorage}},
+	{ScopeDegradedModePolicy, snapshotform.SectionWhole, []string{snapshotform.NoRole, snapshotform.RoleCore, snapshotform.RoleIngress, snapshotform.RoleEgress, snapshotform.RoleStorage}},
 }
 
-// MayHold reports whether a node that has roles may hold a section of scope:
+// MayHold reports whether a node that has roles may hold a section of the scope:
 // each of its roles must allow it. A role that is not known here allows nothing
-// that has a row. Of SectionWhole it reports whether they may hold the scope at
+// that has a row. Of "" it reports whether they may hold the scope at
 // all, which they may if they may hold one of its sections.
-func MayHold(scope Scope, part string, roles []string) bool {
-	rule := ruleOf(scope)
-	if part == SectionWhole && rule != nil && rule.sections != nil {
-		return slices.ContainsFunc(rule.sections, func(s section) bool { return mayHold(scope, s.name, roles) })
+func (s Scope) MayHold(part string, roles []string) bool {
+	rule := ruleOf(s)
+	if part == snapshotform.SectionWhole && rule != nil && rule.sections != nil {
+		return slices.ContainsFunc(rule.sections, func(part section) bool { return mayHold(s, part.name, roles) })
 	}
-	return mayHold(scope, part, roles)
+	return mayHold(s, part, roles)
 }
 
 func mayHold(scope Scope, section string, roles []string) bool {
@@ -215,10 +184,10 @@ func mayHold(scope Scope, section string, roles []string) bool {
 			continue
 		}
 		if len(roles) == 0 {
-			return slices.Contains(rule.roles, NoRole)
+			return slices.Contains(rule.roles, snapshotform.NoRole)
 		}
 		for _, role := range roles {
-			if role == NoRole || !slices.Contains(rule.roles, role) {
+			if role == snapshotform.NoRole || !slices.Contains(rule.roles, role) {
 				return false
 			}
 		}

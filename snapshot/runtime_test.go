@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // runtimeRefusals are node_runtime snapshots with one thing wrong: at least one
@@ -21,49 +22,49 @@ var runtimeRefusals = []struct {
 	bend   func(*testing.T, *fleet, *given, *forge)
 	after  func(*Signed)
 }{
-	{check: checkLimits, name: "three signatures", reason: ReasonLimits, after: func(s *Signed) {
+	{check: checkLimits, name: "three signatures", reason: snapshotform.ReasonLimits, after: func(s *Signed) {
 		s.Publication.Signatures = slices.Repeat(s.Publication.Signatures, 3)
 	}},
-	{check: checkLimits, name: "content above the limit", reason: ReasonLimits, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
-		x.raw = bytes.Repeat([]byte(" "), DefaultContent+1)
+	{check: checkLimits, name: "content above the limit", reason: snapshotform.ReasonLimits, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+		x.raw = bytes.Repeat([]byte(" "), snapshotform.DefaultContent+1)
 	}},
-	{check: checkSchema, name: "schema of tomorrow", reason: ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSchema, name: "schema of tomorrow", reason: snapshotform.ReasonSchema, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.SchemaVersion = 2
 	}},
-	{check: checkCluster, name: "another cluster", reason: ReasonCluster, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkCluster, name: "another cluster", reason: snapshotform.ReasonCluster, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.ClusterID, x.content.(*NodeRuntime).ClusterID = "test.example", "test.example"
 	}},
-	{check: checkSubject, name: "another node of the same content", reason: ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+	{check: checkSubject, name: "another node of the same content", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
 		x.header.Subject = NodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), f.incarnation)
 	}},
-	{check: checkSubject, name: "an earlier incarnation", reason: ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+	{check: checkSubject, name: "an earlier incarnation", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
 		x.header.Subject = NodeSubject(f.me, identity.KeyID{8})
 	}},
-	{check: checkSubject, name: "a group", reason: ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSubject, name: "a group", reason: snapshotform.ReasonSubject, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.Subject = GroupSubject(x.header.Roles, x.header.OrganizationIDs)
 	}},
-	{check: checkSigner, name: "a key for other scopes", reason: ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkSigner, name: "a key for other scopes", reason: snapshotform.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Scopes = []Scope{ScopeNodeBootstrap} }), f.trust())
 	}},
-	{check: checkSigner, name: "a revoked key", reason: ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkSigner, name: "a revoked key", reason: snapshotform.ReasonSigner, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.trust.Bundle = f.mustVerify(t, f.signedBundle(t, func(_ *Header, b *TrustBundle) { b.ConfigKeys[0].Revoked = true }), f.trust())
 	}},
-	{check: checkSignature, name: "an unknown key", reason: ReasonSignature, bend: func(t *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSignature, name: "an unknown key", reason: snapshotform.ReasonSignature, bend: func(t *testing.T, _ *fleet, _ *given, x *forge) {
 		x.keys = []crypto.Signer{newKey(t)}
 	}},
-	{check: checkSignature, name: "a header that is not in the tree", reason: ReasonSignature, after: func(s *Signed) {
+	{check: checkSignature, name: "a header that is not in the tree", reason: snapshotform.ReasonSignature, after: func(s *Signed) {
 		s.Header = bytes.Replace(s.Header, []byte(`"config_version":"7"`), []byte(`"config_version":"8"`), 1)
 	}},
-	{check: checkHash, name: "other content", reason: ReasonHash, after: func(s *Signed) {
+	{check: checkHash, name: "other content", reason: snapshotform.ReasonHash, after: func(s *Signed) {
 		s.Content = bytes.Replace(s.Content, []byte(`"state":"active"`), []byte(`"state":"actiwe"`), 1)
 	}},
-	{check: checkValidity, name: "expired", reason: ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+	{check: checkValidity, name: "expired", reason: snapshotform.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
 		x.header.ExpiresAt, x.header.RefreshAfter = f.now, f.now.Add(-time.Hour)
 	}},
-	{check: checkValidity, name: "a record of tomorrow", reason: ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
-		x.record.IssuedAt = f.now.Add(ClockTolerance + time.Second)
+	{check: checkValidity, name: "a record of tomorrow", reason: snapshotform.ReasonValidity, bend: func(_ *testing.T, f *fleet, _ *given, x *forge) {
+		x.record.IssuedAt = f.now.Add(snapshotform.ClockTolerance + time.Second)
 	}},
-	{check: checkEpoch, name: "an older epoch", reason: ReasonEpoch, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
+	{check: checkEpoch, name: "an older epoch", reason: snapshotform.ReasonEpoch, bend: func(t *testing.T, f *fleet, g *given, x *forge) {
 		g.accepted(t, f.forgeRuntime(func(*forge) {}))
 		x.header.AuthorityEpoch, x.header.ConfigVersion = 2, 8
 		x.record.Generation++
@@ -83,61 +84,61 @@ var runtimeRefusals = []struct {
 		g.accepted(t, f.forgeRuntime(func(*forge) {}))
 		x.header.ConfigVersion = 8
 	}},
-	{check: checkGrants, name: "roles beyond the header", reason: ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkGrants, name: "roles beyond the header", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Roles = []string{"ingress", "storage"}
 	}},
-	{check: checkGrants, name: "organizations beyond the header", reason: ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkGrants, name: "organizations beyond the header", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Organizations = []string{"acme", "umbrella"}
 	}},
-	{check: checkGrants, name: "another kind", reason: ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkGrants, name: "another kind", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Kind = identity.Shard
 	}},
-	{check: checkGrants, name: "degraded mode for a thin node", reason: ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkGrants, name: "degraded mode for a thin node", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.header.Roles, x.content.(*NodeRuntime).Roles, x.content.(*NodeRuntime).Companions = []string{"thin"}, []string{"thin"}, nil
 	}},
-	{check: checkContent, name: "an unknown member", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "an unknown member", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.raw = bytes.Replace(must(encode(x.content)), []byte(`{"cluster_id"`), []byte(`{"admin":true,"cluster_id"`), 1)
 	}},
-	{check: checkContent, name: "a degraded policy of null", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a degraded policy of null", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Degraded = nil
 		x.raw = bytes.Replace(must(encode(x.content)), []byte(`"entry"`), []byte(`"degraded":null,"entry"`), 1)
 	}},
-	{check: checkGrants, name: "a companion that its roles may not hold", reason: ReasonGrants, bend: func(_ *testing.T, _ *fleet, g *given, x *forge) {
+	{check: checkGrants, name: "a companion that its roles may not hold", reason: snapshotform.ReasonGrants, bend: func(_ *testing.T, _ *fleet, g *given, x *forge) {
 		x.header.Roles, x.content.(*NodeRuntime).Roles = []string{"storage"}, []string{"storage"}
 		x.content.(*NodeRuntime).Companions = []Scope{ScopeRoutePolicy}
 	}},
-	{check: checkContent, name: "companions out of order", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "companions out of order", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		slices.Reverse(x.content.(*NodeRuntime).Companions)
 	}},
-	{check: checkContent, name: "a companion twice", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a companion twice", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Companions = []Scope{ScopePeerDirectory, ScopePeerDirectory}
 	}},
-	{check: checkContent, name: "a companion of no scope", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a companion of no scope", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Companions = []Scope{"user_directory"}
 	}},
-	{check: checkContent, name: "a companion that is held in any case", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "a companion that is held in any case", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Companions = []Scope{ScopeTrustBundle}
 	}},
-	{check: checkContent, name: "no companions, in a list", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "no companions, in a list", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Companions = nil
 		x.raw = bytes.Replace(must(encode(x.content)), []byte(`"coordinators"`), []byte(`"companions":[],"coordinators"`), 1)
 	}},
-	{check: checkContent, name: "another cluster inside", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "another cluster inside", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).ClusterID = "test.example"
 	}},
-	{check: checkContent, name: "no state", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "no state", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).State = "gone"
 	}},
-	{check: checkContent, name: "no coordinators", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "no coordinators", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Coordinators = nil
 	}},
-	{check: checkContent, name: "renewal after expiry", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "renewal after expiry", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).RenewEvery = 25 * time.Hour
 	}},
-	{check: checkContent, name: "degraded beyond the identity", reason: ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkContent, name: "degraded beyond the identity", reason: snapshotform.ReasonContent, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Degraded.Max = 25 * time.Hour
 	}},
-	{check: checkSecret, name: "a token", reason: ReasonSecret, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
+	{check: checkSecret, name: "a token", reason: snapshotform.ReasonSecret, bend: func(_ *testing.T, _ *fleet, _ *given, x *forge) {
 		x.content.(*NodeRuntime).Entry = "fealty1_" + strings.Repeat("a", 20)
 	}},
 }
@@ -173,9 +174,9 @@ func TestRuntimeRefusals(t *testing.T) {
 func TestRuntime(t *testing.T) {
 	f := newFleet(t)
 	h := f.bootstrapHeader()
-	d := must(Compose(h, f.runtimeContent()))
+	d := must(compose(h, f.runtimeContent()))
 	h.Subject = NodeSubject(mustID(identity.New(testCluster, identity.Data, "node-d")), identity.KeyID{7})
-	other := must(Compose(h, f.runtimeContent()))
+	other := must(compose(h, f.runtimeContent()))
 	if !bytes.Equal(d.ContentBytes(), other.ContentBytes()) || bytes.Equal(d.HeaderBytes(), other.HeaderBytes()) {
 		t.Fatal("two nodes of one entry want one content and two headers")
 	}
@@ -193,8 +194,8 @@ func TestRuntime(t *testing.T) {
 	}
 	// A thin node holds the rest without the section that it may not hold.
 	h, c := f.bootstrapHeader(), f.runtimeContent()
-	h.Roles, c.Roles, c.Degraded, c.Companions = []string{RoleThin}, []string{RoleThin}, nil, []Scope{ScopePeerDirectory}
-	thin := f.mustVerify(t, f.publishAmong(must(Compose(h, c)), 1), f.trust())
+	h.Roles, c.Roles, c.Degraded, c.Companions = []string{snapshotform.RoleThin}, []string{snapshotform.RoleThin}, nil, []Scope{ScopePeerDirectory}
+	thin := f.mustVerify(t, f.publishAmong(must(compose(h, c)), 1), f.trust())
 	if r, _ := thin.NodeRuntime(); r.Degraded != nil {
 		t.Fatal("degraded mode from nowhere")
 	}
@@ -210,26 +211,26 @@ var mayHoldTable = []struct {
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
 		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/routes",
 		"qos_policy/classes", "storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{RoleCore}, []string{
+	{[]string{snapshotform.RoleCore}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
 		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/entry", "route_policy/routes",
 		"qos_policy/classes", "qos_policy/sessions", "storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{RoleIngress}, []string{
+	{[]string{snapshotform.RoleIngress}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/bootstrap", "service_assignment/endpoints", "service_assignment/entry",
 		"route_policy/entry", "qos_policy/sessions", "storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{RoleEgress}, []string{
+	{[]string{snapshotform.RoleEgress}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
 		"service_assignment/resources", "service_assignment/secrets", "service_assignment/services", "route_policy/routes",
 		"qos_policy/classes", "storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{RoleStorage}, []string{
+	{[]string{snapshotform.RoleStorage}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/active", "peer_directory/bootstrap", "peer_directory/warm",
 		"storage_directory/endpoints", "storage_directory/shards", "degraded_mode_policy/"}},
-	{[]string{RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
+	{[]string{snapshotform.RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
 	// Each role must allow it.
-	{[]string{RoleCore, RoleIngress}, []string{
+	{[]string{snapshotform.RoleCore, snapshotform.RoleIngress}, []string{
 		"node_bootstrap/members", "node_runtime/degraded", "peer_directory/bootstrap", "route_policy/entry", "qos_policy/sessions",
 		"storage_directory/endpoints", "degraded_mode_policy/"}},
-	{[]string{RoleCore, RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
+	{[]string{snapshotform.RoleCore, snapshotform.RoleThin}, []string{"peer_directory/bootstrap", "qos_policy/sessions", "storage_directory/endpoints"}},
 	{[]string{"relay"}, nil}, // of tomorrow
 	{[]string{""}, nil},
 }
@@ -239,7 +240,7 @@ func TestMayHold(t *testing.T) {
 		var got []string
 		whole := map[Scope]bool{}
 		for _, rule := range roleRules {
-			if MayHold(rule.scope, rule.section, row.roles) {
+			if rule.scope.MayHold(rule.section, row.roles) {
 				got = append(got, string(rule.scope)+"/"+rule.section)
 				whole[rule.scope] = true
 			}
@@ -249,7 +250,7 @@ func TestMayHold(t *testing.T) {
 		}
 		for _, rule := range scopeRules {
 			want := whole[rule.scope] || rule.sections == nil
-			if MayHold(rule.scope, SectionWhole, row.roles) != want {
+			if rule.scope.MayHold(snapshotform.SectionWhole, row.roles) != want {
 				t.Errorf("roles %q, all of %s: want %v", row.roles, rule.scope, want)
 			}
 		}
@@ -262,7 +263,7 @@ func TestMayHold(t *testing.T) {
 			}
 		}
 	}
-	if !MayHold(ScopeNodeRuntime, "state", []string{RoleThin}) {
+	if !ScopeNodeRuntime.MayHold("state", []string{snapshotform.RoleThin}) {
 		t.Error("a section without a row is for everybody")
 	}
 }

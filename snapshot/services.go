@@ -7,6 +7,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"fmt"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"slices"
 	"strings"
 )
@@ -81,9 +82,9 @@ type Endpoint struct {
 	Protocol     string
 }
 
-// ReadAssignment reads the content of a service_assignment that was verified before, or is its
+// readAssignment reads the content of a service_assignment that was verified before, or is its
 // signer's own: nothing is checked but its form.
-func ReadAssignment(raw []byte) (*ServiceAssignment, error) {
+func readAssignment(raw []byte) (*ServiceAssignment, error) {
 	a := new(ServiceAssignment)
 	if _, err := decode(string(raw), a); err != nil {
 		return nil, err
@@ -95,21 +96,21 @@ func (a *ServiceAssignment) scope() Scope { return ScopeServiceAssignment }
 
 func (a *ServiceAssignment) walk(c *codec) {
 	c.begin()
-	c.member(SectionEndpoints)
-	dict(c, &a.Endpoints, MaxRecords, validRecordName)
-	if c.has(SectionEntry, a.Entry != nil) {
+	c.member(snapshotform.SectionEndpoints)
+	dict(c, &a.Endpoints, snapshotform.MaxRecords, validRecordName)
+	if c.has(snapshotform.SectionEntry, a.Entry != nil) {
 		if c.reading {
 			a.Entry = new(EntryPolicy)
 		}
-		c.member(SectionEntry)
+		c.member(snapshotform.SectionEntry)
 		a.Entry.walk(c)
 	}
-	c.member(SectionResources)
-	dict(c, &a.Resources, MaxRecords, validRecordName)
-	c.member(SectionSecrets)
-	dict(c, &a.Secrets, MaxRecords, validRecordName)
-	c.member(SectionServices)
-	dict(c, &a.Services, MaxRecords, validRecordName)
+	c.member(snapshotform.SectionResources)
+	dict(c, &a.Resources, snapshotform.MaxRecords, validRecordName)
+	c.member(snapshotform.SectionSecrets)
+	dict(c, &a.Secrets, snapshotform.MaxRecords, validRecordName)
+	c.member(snapshotform.SectionServices)
+	dict(c, &a.Services, snapshotform.MaxRecords, validRecordName)
 	c.end()
 }
 
@@ -119,17 +120,17 @@ func (s *Service) owner() string { return s.Organization }
 func (s *Service) walk(c *codec) {
 	c.begin()
 	c.member("addresses")
-	c.names(&s.Addresses, MaxReferences, maxAddress)
+	c.names(&s.Addresses, snapshotform.MaxReferences, maxAddress)
 	c.member("organization")
 	c.text(&s.Organization, maxName)
 	c.member("parameters")
-	dict(c, &s.Parameters, MaxReferences, validName)
+	dict(c, &s.Parameters, snapshotform.MaxReferences, validName)
 	c.member("qos")
 	c.text(&s.QoS, maxRecordName)
 	c.member("resources")
-	c.names(&s.Resources, MaxReferences, maxRecordName)
+	c.names(&s.Resources, snapshotform.MaxReferences, maxRecordName)
 	c.member("secrets")
-	c.names(&s.Secrets, MaxReferences, maxRecordName)
+	c.names(&s.Secrets, snapshotform.MaxReferences, maxRecordName)
 	c.member("type")
 	c.text(&s.Type, maxName)
 	c.end()
@@ -138,9 +139,9 @@ func (s *Service) walk(c *codec) {
 func (p *Parameter) key() *string { return &p.Name }
 
 func (p *Parameter) walk(c *codec) {
-	c.text(&p.Value, MaxText)
+	c.text(&p.Value, snapshotform.MaxText)
 	if c.err == nil && c.secret == "" && p.Value != "" {
-		c.secret = secretName(p.Name)
+		c.secret = snapshotform.SecretName(p.Name)
 	}
 }
 
@@ -156,9 +157,9 @@ func (r *Resource) walk(c *codec) {
 	c.member("organization")
 	c.text(&r.Organization, maxName)
 	c.member("parameters")
-	dict(c, &r.Parameters, MaxReferences, validName)
+	dict(c, &r.Parameters, snapshotform.MaxReferences, validName)
 	c.member("secrets")
-	c.names(&r.Secrets, MaxReferences, maxRecordName)
+	c.names(&r.Secrets, snapshotform.MaxReferences, maxRecordName)
 	c.member("type")
 	c.text(&r.Type, maxName)
 	c.end()
@@ -172,7 +173,7 @@ func (s *SecretRef) walk(c *codec) {
 	c.member("organization")
 	c.text(&s.Organization, maxName)
 	c.member("path")
-	c.text(&s.Path, MaxText)
+	c.text(&s.Path, snapshotform.MaxText)
 	c.member("resolver")
 	c.text(&s.Resolver, maxName)
 	c.member("version")
@@ -183,7 +184,7 @@ func (s *SecretRef) walk(c *codec) {
 func (e *EntryPolicy) walk(c *codec) {
 	c.begin()
 	c.member("issuers")
-	dict(c, &e.Issuers, MaxReferences, validRecordName)
+	dict(c, &e.Issuers, snapshotform.MaxReferences, validRecordName)
 	c.member("max_sessions")
 	c.number(&e.MaxSessions, maxSeconds)
 	c.end()
@@ -194,9 +195,9 @@ func (i *Issuer) key() *string { return &i.Name }
 func (i *Issuer) walk(c *codec) {
 	c.begin()
 	c.member("audiences")
-	c.names(&i.Audiences, MaxReferences, maxAddress)
+	c.names(&i.Audiences, snapshotform.MaxReferences, maxAddress)
 	c.member("keys")
-	list(c, &i.Keys, MaxReferences, func(c *codec, key *[]byte) { c.blob(key, maxKeyBytes) })
+	list(c, &i.Keys, snapshotform.MaxReferences, func(c *codec, key *[]byte) { c.blob(key, maxKeyBytes) })
 	c.member("url")
 	c.text(&i.URL, maxAddress)
 	c.end()
@@ -217,18 +218,18 @@ func (e *Endpoint) walk(c *codec) {
 }
 
 func (a *ServiceAssignment) grants(h *Header) string {
-	msg := grantsOf(h, SectionEndpoints, a.Endpoints)
+	msg := grantsOf(h, snapshotform.SectionEndpoints, a.Endpoints)
 	if msg == "" && a.Entry != nil {
-		msg = grantsOfSection(h, SectionEntry)
+		msg = grantsOfSection(h, snapshotform.SectionEntry)
 	}
 	if msg == "" {
-		msg = grantsOf(h, SectionResources, a.Resources)
+		msg = grantsOf(h, snapshotform.SectionResources, a.Resources)
 	}
 	if msg == "" {
-		msg = grantsOf(h, SectionSecrets, a.Secrets)
+		msg = grantsOf(h, snapshotform.SectionSecrets, a.Secrets)
 	}
 	if msg == "" {
-		msg = grantsOf(h, SectionServices, a.Services)
+		msg = grantsOf(h, snapshotform.SectionServices, a.Services)
 	}
 	return msg
 }
@@ -237,7 +238,7 @@ func (a *ServiceAssignment) fault(*Header) string {
 	for i := range a.Endpoints {
 		e := &a.Endpoints[i]
 		if !validLine(e.Address, maxAddress) || !validName(e.Protocol) {
-			return about(SectionEndpoints, e.Name, fmt.Sprintf("address %.80q of protocol %.40q", e.Address, e.Protocol))
+			return about(snapshotform.SectionEndpoints, e.Name, fmt.Sprintf("address %.80q of protocol %.40q", e.Address, e.Protocol))
 		}
 	}
 	if a.Entry != nil {
@@ -249,18 +250,18 @@ func (a *ServiceAssignment) fault(*Header) string {
 	}
 	for i := range a.Resources {
 		if msg := a.Resources[i].fault(a); msg != "" {
-			return about(SectionResources, a.Resources[i].Name, msg)
+			return about(snapshotform.SectionResources, a.Resources[i].Name, msg)
 		}
 	}
 	for i := range a.Secrets {
 		s := &a.Secrets[i]
-		if !validName(s.Resolver) || !validLine(s.Path, MaxText) || s.Version != "" && !validName(s.Version) {
-			return about(SectionSecrets, s.Name, fmt.Sprintf("resolver %.40q, path %.80q, version %.40q", s.Resolver, s.Path, s.Version))
+		if !validName(s.Resolver) || !validLine(s.Path, snapshotform.MaxText) || s.Version != "" && !validName(s.Version) {
+			return about(snapshotform.SectionSecrets, s.Name, fmt.Sprintf("resolver %.40q, path %.80q, version %.40q", s.Resolver, s.Path, s.Version))
 		}
 	}
 	for i := range a.Services {
 		if msg := a.Services[i].fault(a); msg != "" {
-			return about(SectionServices, a.Services[i].Name, msg)
+			return about(snapshotform.SectionServices, a.Services[i].Name, msg)
 		}
 	}
 	return ""

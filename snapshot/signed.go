@@ -6,33 +6,20 @@ import (
 	"crypto/ed25519"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/fealty-io/fealty/internal/identityform"
-)
-
-// Signature algorithms. A verifier skips the ones it does not know.
-const (
-	AlgorithmEd25519 = "ed25519"      // Ed25519 (RFC 8032) over PAE(TypeSnapshot, cluster, header)
-	AlgorithmTree    = "ed25519-tree" // Ed25519 over PAE(TypePublication, cluster, record), and an inclusion proof
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // Signature is one signature. The key id and the algorithm only help to find the
 // key: what counts is what the verifier's bundle says about the key.
 type Signature struct {
-	KeyID     string // see KeyIDOf
+	KeyID     string // the first 8 bytes of the SHA-256 of the key, in hex
 	Algorithm string
 	Bytes     []byte
-}
-
-// KeyIDOf returns the id of a public key's bytes: the first 8 bytes of their
-// SHA-256 in hex.
-func KeyIDOf(key []byte) string {
-	sum := sha256.Sum256(key)
-	return hex.EncodeToString(sum[:8])
 }
 
 // Publication is a signed publication record: the exact bytes of a Record.
@@ -45,7 +32,7 @@ type Publication struct {
 // 2.1.1). In a tree of one it is the zero Proof.
 type Proof struct {
 	Index  uint64   // of the header in the tree
-	Hashes []Digest // from the leaf's sibling up; at most MaxProof
+	Hashes []Digest // from the leaf's sibling up; at most 40
 }
 
 // Signed is a snapshot as it travels and as it is kept: the exact bytes that
@@ -56,7 +43,7 @@ type Proof struct {
 type Signed struct {
 	Header  []byte // canonical JSON of a Header
 	Content []byte // canonical JSON of the scope's content
-	Patch   []byte // what makes the content of the header's base; see Diff
+	Patch   []byte // what makes the content of the header's base
 
 	Signatures []Signature // 1 or 2 over the header
 
@@ -96,7 +83,7 @@ func (s *Signed) With(content []byte) *Signed {
 }
 
 // MaxSigned bounds the encoding of a Signed.
-const MaxSigned = MaxHeader + MaxContent + MaxRecord + MaxSignatures*(MaxSignature+maxKeyID+maxAlgorithm+6) + 32*MaxProof + 64
+const MaxSigned = snapshotform.MaxHeader + snapshotform.MaxContent + snapshotform.MaxRecord + snapshotform.MaxSignatures*(snapshotform.MaxSignature+maxKeyID+maxAlgorithm+6) + 32*snapshotform.MaxProof + 64
 
 // fault says why s cannot be an envelope, or "". It looks at counts and sizes
 // alone.
@@ -110,8 +97,8 @@ func (s *Signed) fault() string {
 			return "signatures over the header, and a publication too"
 		}
 		signatures = s.Publication.Signatures
-		if n := len(s.Publication.Record); n == 0 || n > MaxRecord {
-			return fmt.Sprintf("a record of %d bytes, limit %d", n, MaxRecord)
+		if n := len(s.Publication.Record); n == 0 || n > snapshotform.MaxRecord {
+			return fmt.Sprintf("a record of %d bytes, limit %d", n, snapshotform.MaxRecord)
 		}
 	}
 	switch {
@@ -123,19 +110,19 @@ func (s *Signed) fault() string {
 		return "a patch without a publication"
 	case len(s.Content) != 0 && len(s.Patch) != 0:
 		return "content, and a patch too"
-	case len(s.Header) == 0 || len(s.Header) > MaxHeader:
-		return fmt.Sprintf("a header of %d bytes, limit %d", len(s.Header), MaxHeader)
-	case max(len(s.Content), len(s.Patch)) > MaxContent:
-		return fmt.Sprintf("content of %d bytes, limit %d", max(len(s.Content), len(s.Patch)), MaxContent)
-	case len(signatures) == 0 || len(signatures) > MaxSignatures:
-		return fmt.Sprintf("%d signatures, want 1 to %d", len(signatures), MaxSignatures)
-	case len(s.Proof.Hashes) > MaxProof:
-		return fmt.Sprintf("a proof of %d hashes, limit %d", len(s.Proof.Hashes), MaxProof)
+	case len(s.Header) == 0 || len(s.Header) > snapshotform.MaxHeader:
+		return fmt.Sprintf("a header of %d bytes, limit %d", len(s.Header), snapshotform.MaxHeader)
+	case max(len(s.Content), len(s.Patch)) > snapshotform.MaxContent:
+		return fmt.Sprintf("content of %d bytes, limit %d", max(len(s.Content), len(s.Patch)), snapshotform.MaxContent)
+	case len(signatures) == 0 || len(signatures) > snapshotform.MaxSignatures:
+		return fmt.Sprintf("%d signatures, want 1 to %d", len(signatures), snapshotform.MaxSignatures)
+	case len(s.Proof.Hashes) > snapshotform.MaxProof:
+		return fmt.Sprintf("a proof of %d hashes, limit %d", len(s.Proof.Hashes), snapshotform.MaxProof)
 	}
 	for _, sig := range signatures {
-		if len(sig.KeyID) > maxKeyID || len(sig.Algorithm) > maxAlgorithm || len(sig.Bytes) > MaxSignature {
+		if len(sig.KeyID) > maxKeyID || len(sig.Algorithm) > maxAlgorithm || len(sig.Bytes) > snapshotform.MaxSignature {
 			return fmt.Sprintf("a signature with a key id of %d, an algorithm of %d, a value of %d bytes; limits %d, %d, %d",
-				len(sig.KeyID), len(sig.Algorithm), len(sig.Bytes), maxKeyID, maxAlgorithm, MaxSignature)
+				len(sig.KeyID), len(sig.Algorithm), len(sig.Bytes), maxKeyID, maxAlgorithm, snapshotform.MaxSignature)
 		}
 	}
 	return ""
@@ -197,14 +184,14 @@ func Unmarshal(data []byte) (*Signed, error) {
 		return nil, fmt.Errorf("snapshot: not an encoded snapshot (want %q first): %w", signedMagic, ErrMalformed)
 	}
 	form := r.number(1)
-	s := &Signed{Header: r.bytes(4, MaxHeader)}
+	s := &Signed{Header: r.bytes(4, snapshotform.MaxHeader)}
 	switch form {
 	case formPlain, formTree:
-		if s.Content = r.bytes(4, MaxContent); len(s.Content) == 0 {
+		if s.Content = r.bytes(4, snapshotform.MaxContent); len(s.Content) == 0 {
 			r.fail("no content, in a form that has it")
 		}
 	case formPatch:
-		if s.Patch = r.bytes(4, MaxContent); len(s.Patch) == 0 {
+		if s.Patch = r.bytes(4, snapshotform.MaxContent); len(s.Patch) == 0 {
 			r.fail("no patch, in a form that has it")
 		}
 	}
@@ -212,9 +199,9 @@ func Unmarshal(data []byte) (*Signed, error) {
 	case formPlain:
 		s.Signatures = r.signatures()
 	case formTree, formDetached, formPatch:
-		s.Publication = &Publication{Record: r.bytes(4, MaxRecord), Signatures: r.signatures()}
+		s.Publication = &Publication{Record: r.bytes(4, snapshotform.MaxRecord), Signatures: r.signatures()}
 		s.Proof.Index = r.number(8)
-		s.Proof.Hashes = make([]Digest, r.count(MaxProof))
+		s.Proof.Hashes = make([]Digest, r.count(snapshotform.MaxProof))
 		for i := range s.Proof.Hashes {
 			copy(s.Proof.Hashes[i][:], r.take(sha256.Size))
 		}
@@ -295,38 +282,38 @@ func (r *binaryReader) bytes(width, limit int) []byte {
 }
 
 func (r *binaryReader) signatures() []Signature {
-	sigs := make([]Signature, r.count(MaxSignatures))
+	sigs := make([]Signature, r.count(snapshotform.MaxSignatures))
 	for i := range sigs {
 		sigs[i] = Signature{
 			KeyID:     string(r.bytes(2, maxKeyID)),
 			Algorithm: string(r.bytes(2, maxAlgorithm)),
-			Bytes:     r.bytes(2, MaxSignature),
+			Bytes:     r.bytes(2, snapshotform.MaxSignature),
 		}
 	}
 	return sigs
 }
 
-// Draft is a snapshot that is composed and not yet signed.
-type Draft struct {
+// draft is a snapshot that is composed and not yet signed.
+type draft struct {
 	header  Header
 	encoded []byte
 	content []byte
 }
 
-// Compose makes the canonical bytes of a snapshot of content, once: what is
+// compose makes the canonical bytes of a snapshot of content, once: what is
 // stored, signed and sent is these bytes. It fills in SnapshotID, SchemaVersion,
 // ScopeType, ContentHash and ContentSize of h, and refuses what a node would
 // refuse whatever signed it: a subject that the scope does not allow, content
 // that is not valid for its schema, grants beyond the header, a raw secret, a
 // size above the limit. Errors match ErrRejected and say which check.
-func Compose(h Header, content Content) (*Draft, error) {
+func compose(h Header, content Content) (*draft, error) {
 	h = h.clone()
 	h.SchemaVersion = schemaVersion
 	if content == nil {
 		return nil, errors.New("snapshot: no content to compose a snapshot of")
 	}
 	h.ScopeType = content.scope()
-	d := &Draft{}
+	d := &draft{}
 	c := &codec{}
 	content.walk(c)
 	if c.err != nil {
@@ -354,7 +341,7 @@ func Compose(h Header, content Content) (*Draft, error) {
 		check int
 		msg   string
 	}{
-		{checkLimits, limitOf("header", len(d.encoded), MaxHeader) + limitOf("content", len(d.content), v.rule.maxContent)},
+		{checkLimits, limitOf("header", len(d.encoded), snapshotform.MaxHeader) + limitOf("content", len(d.content), v.rule.maxContent)},
 		{checkSchema, v.schemaFault()},
 		{checkCluster, faultIf(!me.IsZero() && me.Cluster() != h.ClusterID, "the subject is of another cluster")},
 		{checkSubject, v.subjectFormFault()},
@@ -384,27 +371,27 @@ func limitOf(what string, n, limit int) string {
 	return faultIf(n > limit, fmt.Sprintf("%s of %d bytes, limit %d", what, n, limit))
 }
 
-func inVersions(n uint64) bool { return n >= 1 && n <= MaxVersion }
+func inVersions(n uint64) bool { return n >= 1 && n <= snapshotform.MaxVersion }
 
-// Header returns the header, with what Compose filled in.
-func (d *Draft) Header() Header { return d.header.clone() }
+// Header returns the header, with what compose filled in.
+func (d *draft) Header() Header { return d.header.clone() }
 
 // HeaderBytes returns the exact bytes to sign and store. Do not modify them.
-func (d *Draft) HeaderBytes() []byte { return d.encoded }
+func (d *draft) HeaderBytes() []byte { return d.encoded }
 
 // ContentBytes returns the exact content to store. Do not modify it.
-func (d *Draft) ContentBytes() []byte { return d.content }
+func (d *draft) ContentBytes() []byte { return d.content }
 
-// Leaf returns the header's leaf for a Tree.
-func (d *Draft) Leaf() Digest { return LeafOf(d.header.ClusterID, d.encoded) }
+// Leaf returns the header's leaf for a merkleTree.
+func (d *draft) Leaf() Digest { return leafOf(d.header.ClusterID, d.encoded) }
 
 // Sign signs the header of a trust bundle itself, with one or, during a
 // rotation, two Ed25519 keys. Other scopes are signed by publication.
-func (d *Draft) Sign(keys ...crypto.Signer) (*Signed, error) {
-	if rule := ruleOf(d.header.ScopeType); rule.algorithm != AlgorithmEd25519 {
+func (d *draft) Sign(keys ...crypto.Signer) (*Signed, error) {
+	if rule := ruleOf(d.header.ScopeType); rule.algorithm != snapshotform.AlgorithmEd25519 {
 		return nil, fmt.Errorf("snapshot: a %s is not signed by itself: put its Leaf into a Tree and sign that tree's Record", d.header.ScopeType)
 	}
-	signatures, err := signAll(PAE(TypeSnapshot, d.header.ClusterID, d.encoded), AlgorithmEd25519, keys)
+	signatures, err := signAll(snapshotform.PAE(snapshotform.TypeSnapshot, d.header.ClusterID, d.encoded), snapshotform.AlgorithmEd25519, keys)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: signing %s: %w", d.header.SnapshotID, err)
 	}
@@ -414,8 +401,8 @@ func (d *Draft) Sign(keys ...crypto.Signer) (*Signed, error) {
 // Publish signs a tree of this snapshot alone: what a replica does that serves a
 // join before the next publication. The record is the caller's but for its tree;
 // its generation must not be that of any other record, see Record.
-func (d *Draft) Publish(r Record, keys ...crypto.Signer) (*Signed, error) {
-	tree := NewTree([]Digest{d.Leaf()})
+func (d *draft) Publish(r Record, keys ...crypto.Signer) (*Signed, error) {
+	tree := newTree([]Digest{d.Leaf()})
 	r.Root, r.TreeSize = tree.Root(), tree.Size()
 	p, err := r.Sign(keys...)
 	if err != nil {
@@ -430,8 +417,8 @@ func (d *Draft) Publish(r Record, keys ...crypto.Signer) (*Signed, error) {
 
 // signAll signs message with each key.
 func signAll(message []byte, algorithm string, keys []crypto.Signer) ([]Signature, error) {
-	if len(keys) == 0 || len(keys) > MaxSignatures {
-		return nil, fmt.Errorf("%d keys, want 1 to %d", len(keys), MaxSignatures)
+	if len(keys) == 0 || len(keys) > snapshotform.MaxSignatures {
+		return nil, fmt.Errorf("%d keys, want 1 to %d", len(keys), snapshotform.MaxSignatures)
 	}
 	out := make([]Signature, len(keys))
 	for i, key := range keys {
@@ -441,9 +428,9 @@ func signAll(message []byte, algorithm string, keys []crypto.Signer) ([]Signatur
 		}
 		sig, err := key.Sign(nil, message, crypto.Hash(0))
 		if err != nil {
-			return nil, fmt.Errorf("key %s: %w", KeyIDOf(public), err)
+			return nil, fmt.Errorf("key %s: %w", snapshotform.KeyIDOf(public), err)
 		}
-		out[i] = Signature{KeyID: KeyIDOf(public), Algorithm: algorithm, Bytes: sig}
+		out[i] = Signature{KeyID: snapshotform.KeyIDOf(public), Algorithm: algorithm, Bytes: sig}
 	}
 	return out, nil
 }
@@ -454,7 +441,7 @@ type Record struct {
 	ClusterID string
 
 	// AuthorityEpoch, then Generation order the records of a cluster. Both are within
-	// 1 and MaxVersion. Two records of one generation with different roots are proof
+	// 1 and 2^53. Two records of one generation with different roots are proof
 	// that whoever signs them lies or was copied; so a generation is the store's
 	// revision of the commit that the record belongs to, and no two share one.
 	AuthorityEpoch uint64
@@ -509,10 +496,10 @@ func (r Record) Sign(keys ...crypto.Signer) (*Publication, error) {
 		return nil, fmt.Errorf("snapshot: publication record: epoch %d and generation %d, want both within 1 and 2^53", r.AuthorityEpoch, r.Generation)
 	case !r.FreshUntil.After(r.IssuedAt):
 		return nil, fmt.Errorf("snapshot: publication record: fresh until %v, which is not after its issue at %v", r.FreshUntil, r.IssuedAt)
-	case r.TreeSize == 0 || r.TreeSize > 1<<MaxProof:
-		return nil, fmt.Errorf("snapshot: publication record: a tree of %d, want 1 to 2^%d", r.TreeSize, MaxProof)
+	case r.TreeSize == 0 || r.TreeSize > 1<<snapshotform.MaxProof:
+		return nil, fmt.Errorf("snapshot: publication record: a tree of %d, want 1 to 2^%d", r.TreeSize, snapshotform.MaxProof)
 	}
-	signatures, err := signAll(PAE(TypePublication, r.ClusterID, encoded), AlgorithmTree, keys)
+	signatures, err := signAll(snapshotform.PAE(snapshotform.TypePublication, r.ClusterID, encoded), snapshotform.AlgorithmTree, keys)
 	if err != nil {
 		return nil, fmt.Errorf("snapshot: signing generation %d: %w", r.Generation, err)
 	}

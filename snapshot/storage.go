@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"fmt"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"slices"
 )
 
@@ -36,10 +37,10 @@ func (d *StorageDirectory) scope() Scope { return ScopeStorageDirectory }
 
 func (d *StorageDirectory) walk(c *codec) {
 	c.begin()
-	c.member(SectionEndpoints)
-	dict(c, &d.Endpoints, MaxRecords, validRecordName)
-	c.member(SectionShards)
-	dict(c, &d.Shards, MaxRecords, validRecordName)
+	c.member(snapshotform.SectionEndpoints)
+	dict(c, &d.Endpoints, snapshotform.MaxRecords, validRecordName)
+	c.member(snapshotform.SectionShards)
+	dict(c, &d.Shards, snapshotform.MaxRecords, validRecordName)
 	c.end()
 }
 
@@ -55,7 +56,7 @@ func (e *StorageEndpoint) walk(c *codec) {
 	c.member("priority")
 	c.number(&e.Priority, maxSeconds)
 	c.member("url")
-	c.text(&e.URL, MaxText)
+	c.text(&e.URL, snapshotform.MaxText)
 	c.end()
 }
 
@@ -65,32 +66,32 @@ func (s *StorageShard) owner() string { return s.Organization }
 func (s *StorageShard) walk(c *codec) {
 	c.begin()
 	c.member("factor")
-	c.number(&s.Factor, MaxReferences)
+	c.number(&s.Factor, snapshotform.MaxReferences)
 	c.member("families")
 	walkScopes(c, &s.Families)
 	c.member("organization")
 	c.text(&s.Organization, maxName)
 	c.member("replicas")
-	c.names(&s.Replicas, MaxReferences, maxRecordName)
+	c.names(&s.Replicas, snapshotform.MaxReferences, maxRecordName)
 	c.end()
 }
 
 func (d *StorageDirectory) grants(h *Header) string {
-	if msg := grantsOf(h, SectionEndpoints, d.Endpoints); msg != "" {
+	if msg := grantsOf(h, snapshotform.SectionEndpoints, d.Endpoints); msg != "" {
 		return msg
 	}
-	return grantsOf(h, SectionShards, d.Shards)
+	return grantsOf(h, snapshotform.SectionShards, d.Shards)
 }
 
 func (d *StorageDirectory) fault(*Header) string {
 	for i := range d.Endpoints {
 		e := &d.Endpoints[i]
 		msg := faultOfFamilies(e.Families)
-		if !validLine(e.URL, MaxText) {
+		if !validLine(e.URL, snapshotform.MaxText) {
 			msg = fmt.Sprintf("%.80q is no URL", e.URL)
 		}
 		if msg != "" {
-			return about(SectionEndpoints, e.Name, msg)
+			return about(snapshotform.SectionEndpoints, e.Name, msg)
 		}
 	}
 	for i := range d.Shards {
@@ -103,7 +104,7 @@ func (d *StorageDirectory) fault(*Header) string {
 			msg = "a factor of 0"
 		}
 		if msg != "" {
-			return about(SectionShards, s.Name, msg)
+			return about(snapshotform.SectionShards, s.Name, msg)
 		}
 	}
 	return ""

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // fleet is a small cluster: its keys, one node, and valid snapshots for it. What
@@ -95,7 +96,7 @@ func (f *fleet) bundleContent() *TrustBundle {
 	}
 	for _, k := range f.keys {
 		b.ConfigKeys = append(b.ConfigKeys, ConfigKey{
-			Algorithm: AlgorithmTree, Key: public(k), NotBefore: f.now.Add(-time.Hour), NotAfter: f.now.Add(90 * 24 * time.Hour),
+			Algorithm: snapshotform.AlgorithmTree, Key: public(k), NotBefore: f.now.Add(-time.Hour), NotAfter: f.now.Add(90 * 24 * time.Hour),
 			Scopes: slices.DeleteFunc(Scopes(), func(s Scope) bool { return s == ScopeTrustBundle }),
 		})
 	}
@@ -155,7 +156,7 @@ func (f *fleet) signedBundle(tb testing.TB, edits ...func(*Header, *TrustBundle)
 	for _, e := range edits {
 		e(&h, b)
 	}
-	d, err := Compose(h, b)
+	d, err := compose(h, b)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -172,7 +173,7 @@ func (f *fleet) signedBootstrap(tb testing.TB, edits ...func(*Header, *NodeBoots
 	for _, e := range edits {
 		e(&h, b, &r)
 	}
-	d, err := Compose(h, b)
+	d, err := compose(h, b)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -230,13 +231,13 @@ func (g *forge) sign(edit func(*forge)) *Signed {
 
 func (g *forge) signBytes(header, content []byte) *Signed {
 	if g.root {
-		return &Signed{Header: header, Content: content, Signatures: must(signAll(PAE(TypeSnapshot, g.cluster, header), AlgorithmEd25519, g.keys))}
+		return &Signed{Header: header, Content: content, Signatures: must(signAll(snapshotform.PAE(snapshotform.TypeSnapshot, g.cluster, header), snapshotform.AlgorithmEd25519, g.keys))}
 	}
 	r := g.record
-	r.Root, r.TreeSize = LeafOf(g.cluster, header), 1
+	r.Root, r.TreeSize = leafOf(g.cluster, header), 1
 	record := must(encode(&r))
 	return &Signed{Header: header, Content: content, Publication: &Publication{
-		Record: record, Signatures: must(signAll(PAE(TypePublication, g.cluster, record), AlgorithmTree, g.keys)),
+		Record: record, Signatures: must(signAll(snapshotform.PAE(snapshotform.TypePublication, g.cluster, record), snapshotform.AlgorithmTree, g.keys)),
 	}}
 }
 

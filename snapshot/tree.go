@@ -3,33 +3,34 @@ package snapshot
 import (
 	"fmt"
 
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// LeafOf returns the leaf of a header's exact bytes: the RFC 6962 leaf hash of
-// PAE(TypeSnapshot, cluster, header).
-func LeafOf(cluster string, header []byte) Digest {
-	return Digest(tlog.RecordHash(PAE(TypeSnapshot, cluster, header)))
+// leafOf returns the leaf of a header's exact bytes: the RFC 6962 leaf hash of
+// snapshotform.PAE(snapshotform.TypeSnapshot, cluster, header).
+func leafOf(cluster string, header []byte) Digest {
+	return Digest(tlog.RecordHash(snapshotform.PAE(snapshotform.TypeSnapshot, cluster, header)))
 }
 
-// Tree is an RFC 6962 Merkle tree over leaves. It is immutable.
+// merkleTree is an RFC 6962 Merkle tree over leaves. It is immutable.
 //
 // The levels are kept whole, so that a proof is a copy of one hash per level: a
 // publication of 100,000 headers proves each of them. RFC 6962 splits n leaves
 // at the largest power of two below n; pairing neighbours and carrying an odd
 // last one up gives the same tree.
-type Tree struct {
+type merkleTree struct {
 	levels [][]tlog.Hash // leaves first, the root last
 }
 
-// NewTree returns the tree over leaves in this order. The order is the caller's;
+// newTree returns the tree over leaves in this order. The order is the caller's;
 // it should not come from a map, so that equal input gives an equal root.
-func NewTree(leaves []Digest) *Tree {
+func newTree(leaves []Digest) *merkleTree {
 	level := make([]tlog.Hash, len(leaves))
 	for i, l := range leaves {
 		level[i] = tlog.Hash(l)
 	}
-	t := &Tree{levels: [][]tlog.Hash{level}}
+	t := &merkleTree{levels: [][]tlog.Hash{level}}
 	for len(level) > 1 {
 		up := make([]tlog.Hash, 0, (len(level)+1)/2)
 		for i := 0; i+1 < len(level); i += 2 {
@@ -45,11 +46,11 @@ func NewTree(leaves []Digest) *Tree {
 }
 
 // Size returns the number of leaves.
-func (t *Tree) Size() uint64 { return uint64(len(t.levels[0])) }
+func (t *merkleTree) Size() uint64 { return uint64(len(t.levels[0])) }
 
 // Root returns the root hash; the zero Digest for a tree without leaves, which
 // no record can carry.
-func (t *Tree) Root() Digest {
+func (t *merkleTree) Root() Digest {
 	if t.Size() == 0 {
 		return Digest{}
 	}
@@ -57,7 +58,7 @@ func (t *Tree) Root() Digest {
 }
 
 // Proof returns the proof of leaf i.
-func (t *Tree) Proof(i int) (Proof, error) {
+func (t *merkleTree) Proof(i int) (Proof, error) {
 	hashes, err := t.AppendProof(nil, i)
 	if err != nil {
 		return Proof{}, err
@@ -67,7 +68,7 @@ func (t *Tree) Proof(i int) (Proof, error) {
 
 // AppendProof appends the hashes of the proof of leaf i to dst. A million proofs
 // at once cost more memory than time: stream them through one buffer.
-func (t *Tree) AppendProof(dst []Digest, i int) ([]Digest, error) {
+func (t *merkleTree) AppendProof(dst []Digest, i int) ([]Digest, error) {
 	if i < 0 || uint64(i) >= t.Size() {
 		return nil, fmt.Errorf("snapshot: no leaf %d in a tree of %d", i, t.Size())
 	}
@@ -82,7 +83,7 @@ func (t *Tree) AppendProof(dst []Digest, i int) ([]Digest, error) {
 
 // fault says why p does not show that leaf is in the tree of r, or "".
 func (p Proof) fault(leaf Digest, r *Record) string {
-	if r.TreeSize == 0 || r.TreeSize > 1<<MaxProof || p.Index >= r.TreeSize {
+	if r.TreeSize == 0 || r.TreeSize > 1<<snapshotform.MaxProof || p.Index >= r.TreeSize {
 		return fmt.Sprintf("index %d in a tree of %d", p.Index, r.TreeSize)
 	}
 	path := make(tlog.RecordProof, len(p.Hashes))

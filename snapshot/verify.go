@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // Trust is what a node believes when it verifies.
@@ -382,9 +383,9 @@ func (v *verification) signatureFault() string {
 	cluster := v.trust.Me.Cluster()
 	p := v.signed.Publication
 	if p == nil {
-		message := PAE(TypeSnapshot, cluster, v.signed.Header)
+		message := snapshotform.PAE(snapshotform.TypeSnapshot, cluster, v.signed.Header)
 		for _, sig := range v.signed.Signatures {
-			if v.trust.ConfigRoot == nil || sig.Algorithm != AlgorithmEd25519 || sig.KeyID != KeyIDOf(v.trust.ConfigRoot) {
+			if v.trust.ConfigRoot == nil || sig.Algorithm != snapshotform.AlgorithmEd25519 || sig.KeyID != snapshotform.KeyIDOf(v.trust.ConfigRoot) {
 				continue // not ours: one valid signature is enough
 			}
 			if ed25519.Verify(v.trust.ConfigRoot, message, sig.Bytes) {
@@ -398,15 +399,15 @@ func (v *verification) signatureFault() string {
 	if bundle == nil {
 		return "there is no trust bundle yet to take keys from"
 	}
-	message := PAE(TypePublication, cluster, p.Record)
+	message := snapshotform.PAE(snapshotform.TypePublication, cluster, p.Record)
 	for _, sig := range p.Signatures {
-		if sig.Algorithm != AlgorithmTree {
+		if sig.Algorithm != snapshotform.AlgorithmTree {
 			continue
 		}
 		for i := range bundle.ConfigKeys {
 			k := &bundle.ConfigKeys[i]
 			// The id is a hint that saves verifying with every key; a wrong one finds none.
-			if k.Algorithm == AlgorithmTree && k.ID() == sig.KeyID && ed25519.Verify(k.Key, message, sig.Bytes) {
+			if k.Algorithm == snapshotform.AlgorithmTree && k.ID() == sig.KeyID && ed25519.Verify(k.Key, message, sig.Bytes) {
 				v.keys = append(v.keys, k)
 			}
 		}
@@ -419,7 +420,7 @@ func (v *verification) signatureFault() string {
 		return "the signed publication record: " + err.Error()
 	}
 	v.record = record
-	return v.signed.Proof.fault(LeafOf(cluster, v.signed.Header), record)
+	return v.signed.Proof.fault(leafOf(cluster, v.signed.Header), record)
 }
 
 // headerFault is check 1.
@@ -439,7 +440,7 @@ func (v *verification) headerFault() string {
 	return v.schemaFault()
 }
 
-// schemaFault is what Compose shares with check 1.
+// schemaFault is what compose shares with check 1.
 func (v *verification) schemaFault() string {
 	switch {
 	case v.rule == nil:
@@ -499,7 +500,7 @@ func (v *verification) subjectFault() string {
 	return ""
 }
 
-// subjectFormFault is what Compose shares with check 3.
+// subjectFormFault is what compose shares with check 3.
 func (v *verification) subjectFormFault() string {
 	h := &v.header
 	switch kind := h.Subject.kind(); {
@@ -514,13 +515,13 @@ func (v *verification) subjectFormFault() string {
 // signerFault is check 4.
 func (v *verification) signerFault() string {
 	if v.byRoot {
-		if v.rule.algorithm != AlgorithmEd25519 {
+		if v.rule.algorithm != snapshotform.AlgorithmEd25519 {
 			return fmt.Sprintf("the config root key may not sign %s", v.header.ScopeType)
 		}
-		v.trusted = []string{KeyIDOf(v.trust.ConfigRoot)}
+		v.trusted = []string{snapshotform.KeyIDOf(v.trust.ConfigRoot)}
 		return ""
 	}
-	if v.rule.algorithm != AlgorithmTree {
+	if v.rule.algorithm != snapshotform.AlgorithmTree {
 		return fmt.Sprintf("no config key may sign %s", v.header.ScopeType)
 	}
 	if end := v.trust.Bundle.header.ExpiresAt; !v.now.Before(end) {
@@ -579,7 +580,7 @@ func (v *verification) versionFault() string {
 
 // validityFault is check 7.
 func (v *verification) validityFault() string {
-	h, soon := &v.header, v.now.Add(ClockTolerance)
+	h, soon := &v.header, v.now.Add(snapshotform.ClockTolerance)
 	clock := " (it is " + v.now.UTC().Format(timeLayout) + " here)"
 	switch {
 	case h.ValidFrom.After(soon):
@@ -597,7 +598,7 @@ func (v *verification) validityFault() string {
 	return v.timesFault()
 }
 
-// timesFault is what Compose shares with check 7.
+// timesFault is what compose shares with check 7.
 func (v *verification) timesFault() string {
 	h := &v.header
 	switch {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/identity/identitytest"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -44,10 +46,10 @@ func snapshots(t *testing.T) map[string][]byte {
 
 	h := header
 	h.Subject = snapshot.ClusterSubject()
-	draft, err := snapshot.Compose(h, &snapshot.TrustBundle{
+	draft, err := snapshotauthor.Compose(h, &snapshot.TrustBundle{
 		ClusterID: "prod.example", AuthorityEpoch: 1, Roots: [][]byte{a.Root().Cert.Raw}, MeshKeys: []identity.KeyID{a.MeshCA().KeyID()},
 		ConfigRoot: public(root), Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: public(signer)}}}, Head: snapshot.Head{Index: 1, Hash: snapshot.Digest{1}},
-		ConfigKeys: []snapshot.ConfigKey{{Algorithm: snapshot.AlgorithmTree, Key: public(signing), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour), Scopes: []snapshot.Scope{snapshot.ScopeNodeRuntime}}},
+		ConfigKeys: []snapshot.ConfigKey{{Algorithm: snapshotform.AlgorithmTree, Key: public(signing), NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour), Scopes: []snapshot.Scope{snapshot.ScopeNodeRuntime}}},
 	})
 	must(err)
 	bundle, err := draft.Sign(root)
@@ -60,7 +62,7 @@ func snapshots(t *testing.T) map[string][]byte {
 			ClusterID: "prod.example", Kind: identity.Data, Roles: roles, Entry: "fleet", State: snapshot.MemberActive,
 			Coordinators: []string{"c1.example:7443"}, RenewEvery: time.Hour, SVIDTTL: 2 * time.Hour,
 		}
-		draft, err := snapshot.Compose(h, content)
+		draft, err := snapshotauthor.Compose(h, content)
 		must(err)
 		s, err := draft.Publish(snapshot.Record{
 			ClusterID: "prod.example", AuthorityEpoch: 1, Generation: version, IssuedAt: now.Add(-time.Minute), FreshUntil: now.Add(time.Hour),

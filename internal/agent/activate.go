@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -328,7 +329,8 @@ func given(b *beliefs, h snapshot.Header) error {
 	if b.gives(h) {
 		return nil
 	}
-	return &snapshot.RejectedError{Scope: h.ScopeType, Check: 10, Reason: snapshot.ReasonGrants, Detail: "no node_runtime in use gives it to this node"}
+	return &snapshot.RejectedError{Scope: h.ScopeType, Check: 10, Reason: snapshotform.ReasonGrants,
+		Detail: "no node_runtime in use gives it to this node"}
 }
 
 // vouched refuses what only a stale trust bundle speaks for: it keeps out what it
@@ -338,7 +340,8 @@ func vouched(b *beliefs, scope snapshot.Scope) error {
 	if scope == snapshot.ScopeTrustBundle || b.held[snapshot.ScopeTrustBundle] != nil {
 		return nil
 	}
-	return &snapshot.RejectedError{Scope: scope, Check: 4, Reason: snapshot.ReasonSigner, Detail: "no trust bundle is in use that lists its signer"}
+	return &snapshot.RejectedError{Scope: scope, Check: 4, Reason: snapshotform.ReasonSigner,
+		Detail: "no trust bundle is in use that lists its signer"}
 }
 
 // refusal is one snapshot that was not accepted.
@@ -491,7 +494,7 @@ func (a *Agent) takeHeld(ctx context.Context, from origin, offers []offer, again
 // by the machine's clock as well.
 func (a *Agent) judge(b *beliefs, s *snapshot.Signed) (decision, error) {
 	d, err := decide(a.self(), b, s, a.now())
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonValidity {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonValidity {
 		return d, err
 	}
 	again, wrong := decide(a.self(), b, s, a.clock.wall())
@@ -718,9 +721,9 @@ func (a *Agent) note(ctx context.Context, r refusal, cause error, raw []byte) {
 // trust bundle, or a node_runtime, that is on its way.
 func waits(scope snapshot.Scope, reason snapshot.Reason) bool {
 	switch reason {
-	case snapshot.ReasonSignature, snapshot.ReasonSigner, snapshot.ReasonEpoch:
+	case snapshotform.ReasonSignature, snapshotform.ReasonSigner, snapshotform.ReasonEpoch:
 		return known(scope) && scope != snapshot.ScopeTrustBundle
-	case snapshot.ReasonSubject, snapshot.ReasonGrants:
+	case snapshotform.ReasonSubject, snapshotform.ReasonGrants:
 		return known(scope) && !slices.Contains(foundations, scope)
 	}
 	return false
@@ -734,7 +737,7 @@ func (b *beliefs) overtook(scope snapshot.Scope, s *snapshot.Signed) bool {
 	if h == nil {
 		return false
 	}
-	claims, err := snapshot.ReadClaims(s)
+	claims, err := s.Claims()
 	if err != nil {
 		return false
 	}

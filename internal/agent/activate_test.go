@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -230,7 +231,7 @@ var refusedSnapshots = []struct {
 	{"an unknown scope", "other", "malformed", func(*fleet, *memberState) *fealtyv1.SignedSnapshot {
 		return &fealtyv1.SignedSnapshot{Scope: "made up\x00", Envelope: []byte{1}}
 	}},
-	{"another cluster's", snapshot.ScopeTrustBundle, snapshot.ReasonSignature, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
+	{"another cluster's", snapshot.ScopeTrustBundle, snapshotform.ReasonSignature, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
 		return newFleet(f.tb).trustBundle()
 	}},
 	{"an older version", snapshot.ScopeTrustBundle, snapshot.ReasonVersion, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
@@ -243,35 +244,35 @@ var refusedSnapshots = []struct {
 		content.BannedKeys = []identity.KeyID{{1}}
 		return f.signTrust(f.trustHeader(), content)
 	}},
-	{"one that ended", snapshot.ScopeTrustBundle, snapshot.ReasonValidity, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
+	{"one that ended", snapshot.ScopeTrustBundle, snapshotform.ReasonValidity, func(f *fleet, _ *memberState) *fealtyv1.SignedSnapshot {
 		h := f.trustHeader()
 		h.ConfigVersion = 50
 		h.ValidFrom, h.RefreshAfter, h.ExpiresAt = h.IssuedAt.Add(-time.Hour), h.IssuedAt.Add(-30*time.Minute), h.IssuedAt.Add(-time.Minute)
 		return f.signTrust(h, f.content())
 	}},
-	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+	{"a bootstrap for another node", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		id, err := identity.New(testCluster, identity.Data, "node-z")
 		f.must(err)
 		return f.bootstrap(&memberState{id: id, incarnation: m.incarnation})
 	}},
-	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+	{"a bootstrap for an earlier incarnation", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		return f.bootstrap(&memberState{id: m.id, incarnation: identity.KeyID{1}})
 	}},
-	{"a runtime for another node", snapshot.ScopeNodeRuntime, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+	{"a runtime for another node", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		id, err := identity.New(testCluster, identity.Data, "node-z")
 		f.must(err)
 		return f.runtime(&memberState{id: id, incarnation: m.incarnation})
 	}},
-	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, snapshot.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+	{"a runtime for an earlier incarnation", snapshot.ScopeNodeRuntime, snapshotform.ReasonSubject, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		return f.runtime(&memberState{id: m.id, incarnation: identity.KeyID{1}})
 	}},
-	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, snapshot.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+	{"a runtime of an unknown key", snapshot.ScopeNodeRuntime, snapshotform.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		return newFleet(f.tb).runtime(m)
 	}},
 	{"another root under the generation of the bootstrap", snapshot.ScopeNodeRuntime, snapshot.ReasonEquivocation, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		return f.runtime(m, func(_ *snapshot.Header, _ *snapshot.NodeRuntime, r *snapshot.Record) { r.Generation = 101 })
 	}},
-	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshot.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
+	{"a bootstrap of an unknown key", snapshot.ScopeNodeBootstrap, snapshotform.ReasonSignature, func(f *fleet, m *memberState) *fealtyv1.SignedSnapshot {
 		return newFleet(f.tb).bootstrap(m)
 	}},
 }
@@ -336,7 +337,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 	for _, c := range refusedSnapshots {
 		reasons[c.reason] = true
 	}
-	for _, r := range []snapshot.Reason{snapshot.ReasonSignature, snapshot.ReasonVersion, snapshot.ReasonEquivocation, snapshot.ReasonValidity, snapshot.ReasonSubject} {
+	for _, r := range []snapshot.Reason{snapshotform.ReasonSignature, snapshot.ReasonVersion, snapshot.ReasonEquivocation, snapshotform.ReasonValidity, snapshotform.ReasonSubject} {
 		if !reasons[r] {
 			t.Errorf("nothing is refused for %s", r)
 		}
@@ -370,7 +371,7 @@ func TestBootstrapBeforeItsBundle(t *testing.T) {
 	var boot *fealtyv1.SignedSnapshot
 	f.do(func() { boot = f.bootstrap(&m) })
 	f.must(n.take(a, boot))
-	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonEpoch) {
+	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
 		t.Fatalf("refusals %v", got)
 	}
 	f.must(n.take(a, f.trustBundle()))
@@ -450,7 +451,7 @@ func TestOlderIsNotRefusedAgain(t *testing.T) {
 			f.must(err)
 			in := &intake{a: a, from: byCoordinator, sources: func() []source { return nil }}
 			f.must(in.take(t.Context(), notice{old.GetScope(), raw}))
-			if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonSignature) {
+			if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonSignature) {
 				t.Fatalf("the older: refusals %v", got)
 			}
 			f.must(in.take(t.Context(), notice{newer.GetScope(), newer.GetEnvelope()}))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/boottime"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -73,7 +74,7 @@ func (c *clock) behind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.advance()
-	if d := c.floor.Sub(wall); !c.floor.IsZero() && d > snapshot.ClockTolerance {
+	if d := c.floor.Sub(wall); !c.floor.IsZero() && d > snapshotform.ClockTolerance {
 		return d
 	}
 	return 0
@@ -138,7 +139,7 @@ func (c *clock) resume(kept *clockFile, marks snapshot.Marks) {
 	default:
 		// Accepted after the floor was written down. It may have been signed a little
 		// ahead, and does not get more for that by a restart.
-		if signed = signed.Add(-snapshot.ClockTolerance); signed.After(c.floor) {
+		if signed = signed.Add(-snapshotform.ClockTolerance); signed.After(c.floor) {
 			c.floor = signed
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -166,7 +167,7 @@ func TestFloorIsNotPushed(t *testing.T) {
 	for range 20 {
 		f.do(func() { f.version++ })
 		h := f.trustHeader()
-		h.IssuedAt = a.trustedNow().Add(snapshot.ClockTolerance).UTC().Truncate(time.Second)
+		h.IssuedAt = a.trustedNow().Add(snapshotform.ClockTolerance).UTC().Truncate(time.Second)
 		f.must(n.take(a, f.signTrust(h, f.content())))
 	}
 	if trustVersion(a) != 30 {

@@ -12,12 +12,14 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Of the nodes in these tests.
 var (
-	groupRoles         = []string{snapshot.RoleCore}
+	groupRoles         = []string{snapshotform.RoleCore}
 	groupOrganizations = []string{"acme"}
 	allCompanions      = slices.Sorted(slices.Values(scopes[len(foundations):]))
 )
@@ -38,7 +40,7 @@ func (f *fleet) ofGroup(m *memberState, content snapshot.Content, edits ...func(
 	if _, ok := content.(*snapshot.ServiceAssignment); ok {
 		h.Subject = snapshot.NodeSubject(m.id, m.incarnation)
 	}
-	draft, err := snapshot.Compose(h, content)
+	draft, err := snapshotauthor.Compose(h, content)
 	f.must(err)
 	signed, err := draft.Publish(r, f.configKey)
 	f.must(err)
@@ -200,7 +202,7 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 		f.must(n.take(a, f.ofGroup(&m, contentOf(snapshot.ScopeRoutePolicy, 1))))
 		f.must(n.take(a, f.ofGroup(&m, &snapshot.QoSPolicy{}, func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
 	})
-	want := map[string]snapshot.Reason{"route_policy": snapshot.ReasonGrants, "qos_policy": snapshot.ReasonSubject}
+	want := map[string]snapshot.Reason{"route_policy": snapshotform.ReasonGrants, "qos_policy": snapshotform.ReasonSubject}
 	for _, r := range a.status.refusals() {
 		if want[r.Scope] != snapshot.Reason(r.Reason) {
 			t.Errorf("%s is refused for %s, want %s", r.Scope, r.Reason, want[r.Scope])

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -200,7 +201,7 @@ func (a *Agent) derive(ctx context.Context) {
 // differs is written.
 func (a *Agent) findDerived() {
 	for _, scope := range scopes {
-		data, err := a.store.read(currentName(scope), snapshot.MaxContent)
+		data, err := a.store.read(currentName(scope), snapshotform.MaxContent)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			a.derived[scope] = nil

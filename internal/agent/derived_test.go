@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -72,7 +73,7 @@ func TestDerivedIsNoAuthority(t *testing.T) {
 	}
 	a.Close()
 	for _, name := range []string{currentName(snapshot.ScopeQoSPolicy), currentName(snapshot.ScopeRoutePolicy), stateName} {
-		for _, data := range [][]byte{nil, []byte("{}"), n.read(currentName(snapshot.ScopeTrustBundle)), bytes.Repeat([]byte("x"), snapshot.MaxContent+1)} {
+		for _, data := range [][]byte{nil, []byte("{}"), n.read(currentName(snapshot.ScopeTrustBundle)), bytes.Repeat([]byte("x"), snapshotform.MaxContent+1)} {
 			n.disk.Put(n.path(name), data)
 			a := n.mustOpen()
 			if got := inUse(a); !maps.Equal(got, was) {

@@ -10,6 +10,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -85,7 +86,7 @@ func readEmergency(raw []byte) (*snapshot.Emergency, error) {
 	if err != nil {
 		return nil, err
 	}
-	return snapshot.DecodeEmergency(signed.Statement)
+	return snapshotauthor.DecodeEmergency(signed.Statement)
 }
 
 // ApplyNodeEmergency takes a statement of the signers.

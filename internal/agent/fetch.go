@@ -13,6 +13,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -22,7 +23,7 @@ const (
 	// cycleTime and maxCycleBytes bound one round of asking sources, whatever they
 	// have; maxNotices what one of them says in it.
 	cycleTime     = 10 * time.Minute
-	maxCycleBytes = 4 * snapshot.MaxContent
+	maxCycleBytes = 4 * snapshotform.MaxContent
 	maxNotices    = 64
 )
 

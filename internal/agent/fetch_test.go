@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -213,11 +214,11 @@ func (f *fleet) directory(n int, base *directory) *directory {
 	if base != nil {
 		h.Base = &snapshot.Base{ConfigVersion: base.header.ConfigVersion, ContentHash: base.header.ContentHash}
 	}
-	draft, err := snapshot.Compose(h, content)
+	draft, err := snapshotauthor.Compose(h, content)
 	f.must(err)
 	if base != nil && bytes.Equal(draft.ContentBytes(), base.content) {
 		h = base.header
-		draft, err = snapshot.Compose(h, content)
+		draft, err = snapshotauthor.Compose(h, content)
 		f.must(err)
 	}
 	digest, err := f.content().Revocations()
@@ -231,7 +232,7 @@ func (f *fleet) directory(n int, base *directory) *directory {
 	detached.Content = nil
 	d.detached = f.message(snapshot.ScopePeerDirectory, &detached)
 	if base != nil {
-		if patch, ok := snapshot.Diff(snapshot.ScopePeerDirectory, base.content, d.content); ok {
+		if patch, ok := snapshotauthor.Diff(snapshot.ScopePeerDirectory, base.content, d.content); ok {
 			patched := detached
 			patched.Patch = patch
 			d.patch = f.message(snapshot.ScopePeerDirectory, &patched)

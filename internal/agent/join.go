@@ -25,6 +25,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -473,7 +474,7 @@ func mergeAddresses(b *beliefs, joined []string) []string {
 	var out []string
 	revoked := b.revocations()
 	for _, a := range append(slices.Clone(b.coordinators()), joined...) {
-		if len(out) < maxAddresses && !slices.Contains(out, a) && !revoked.Revokes(snapshot.RevokedCoordinator, a) {
+		if len(out) < maxAddresses && !slices.Contains(out, a) && !revoked.Revokes(snapshotform.RevokedCoordinator, a) {
 			out = append(out, a)
 		}
 	}
@@ -586,9 +587,9 @@ func (h handshake) run(ctx context.Context, address string) (*fealtyv1.JoinGrant
 // snapshots tolerate.
 func compareClocks(local, remote time.Time) (string, error) {
 	skew := local.Sub(remote)
-	if skew.Abs() > snapshot.ClockTolerance {
+	if skew.Abs() > snapshotform.ClockTolerance {
 		return "", explain.New(explain.JoinClockWrong, "who", "this machine", "skew", skew.Abs().Round(time.Second).String(),
-			"local", stamp(local), "remote", stamp(remote), "limit", snapshot.ClockTolerance.String())
+			"local", stamp(local), "remote", stamp(remote), "limit", snapshotform.ClockTolerance.String())
 	}
 	return fmt.Sprintf("they differ by %v", skew.Abs().Round(time.Millisecond)), nil
 }

@@ -13,6 +13,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -83,7 +84,8 @@ type trailError struct {
 func (e *trailError) Unwrap() []error { return []error{e.RejectedError, e.cause} }
 
 func offTrail(err error) error {
-	return &trailError{&snapshot.RejectedError{Scope: snapshot.ScopeTrustBundle, Check: 8, Reason: snapshot.ReasonHistory, Detail: err.Error()}, err}
+	return &trailError{&snapshot.RejectedError{Scope: snapshot.ScopeTrustBundle, Check: 8,
+		Reason: snapshotform.ReasonHistory, Detail: err.Error()}, err}
 }
 
 // hearLinks keeps the newest links that somebody sent, for the bundle that follows.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -74,7 +75,7 @@ func TestHistoryKept(t *testing.T) {
 					t.Errorf("version %d of epoch %d after %d of %d", after.ConfigVersion, after.AuthorityEpoch, before.ConfigVersion, before.AuthorityEpoch)
 				}
 				// Within an epoch the bundle's own check of its head comes first.
-				reasons := []snapshot.Reason{snapshot.ReasonHistory, snapshot.ReasonContent}
+				reasons := []snapshot.Reason{snapshotform.ReasonHistory, snapshotform.ReasonContent}
 				refused := slices.ContainsFunc(a.status.refusals(), func(r refusal) bool {
 					return r.Scope == string(snapshot.ScopeTrustBundle) && slices.Contains(reasons, snapshot.Reason(r.Reason))
 				})

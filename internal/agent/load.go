@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -230,7 +231,8 @@ func (s *localStore) recheck(l *loaded, known ledger, now time.Time) *beliefs {
 			if err != nil {
 				r, ok := errors.AsType[*snapshot.RejectedError](err)
 				switch {
-				case ok && !slices.Contains(foundations, scope) && (r.Reason == snapshot.ReasonSubject || r.Reason == snapshot.ReasonGrants):
+				case ok && !slices.Contains(foundations, scope) && (r.Reason == snapshotform.ReasonSubject ||
+					r.Reason == snapshotform.ReasonGrants):
 					// For what the node was before: it was killed before the end of that.
 					l.dropped = append(l.dropped, snapshotName(scope, c.place))
 				case ok && c.place == pending && r.Reason == snapshot.ReasonUnrecorded:

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -101,7 +102,7 @@ func (a *Agent) configServer(ctx context.Context) (*grpc.Server, error) {
 		grpc.ChainStreamInterceptor(guard.Stream, gate.Stream()),
 		grpc.UnknownServiceHandler(gate.UnknownService),
 		grpc.MaxRecvMsgSize(64<<10),
-		grpc.MaxSendMsgSize(snapshot.MaxContent+64<<10),
+		grpc.MaxSendMsgSize(snapshotform.MaxContent+64<<10),
 		grpc.MaxConcurrentStreams(maxLocalStreams),
 	)
 	fealtyv1.RegisterLocalConfigServiceServer(server, configServer{a: a, ctx: ctx})

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -93,7 +94,7 @@ func TestGetScope(t *testing.T) {
 	}
 	// What is revoked is not given, though it is signed.
 	revoke := f.content()
-	revoke.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedService, Name: "web"}}
+	revoke.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}}
 	h := f.trustHeader()
 	h.ConfigVersion++
 	f.must(n.take(a, f.signTrust(h, revoke)))

@@ -388,7 +388,7 @@ func newerBundle(h *held, raw []byte) bool {
 	if err != nil {
 		return true // to be refused, and told
 	}
-	claims, err := snapshot.ReadClaims(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return true
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -62,15 +64,15 @@ func (f *fleet) publishAs(m *memberState, cluster string, to []*replica, edits .
 	f.tb.Helper()
 	signed, err := snapshot.Unmarshal(f.runtime(m, edits...).GetEnvelope())
 	f.must(err)
-	claims, err := snapshot.ReadClaims(signed)
+	claims, err := signed.Claims()
 	f.must(err)
 	other := []byte("of somebody else")
 	p := mirror.Publication{
 		Cluster: cluster, AuthorityEpoch: claims.Record.AuthorityEpoch, Generation: claims.Record.Generation, Root: claims.Record.Root,
 		Signed: *signed.Publication, TrustBundle: f.trustBundle().GetEnvelope(),
 		Headers: []mirror.Header{
-			{Path: "node_runtime/node/data/a", Scope: snapshot.ScopeNodeRuntime, Subject: "node:a", Bytes: other, Leaf: snapshot.LeafOf(testCluster, other), Content: snapshot.DigestOf(other)},
-			{Path: "node_runtime/node/data/b", Scope: snapshot.ScopeNodeRuntime, Subject: claims.Header.Subject.String(), Bytes: signed.Header, Leaf: snapshot.LeafOf(testCluster, signed.Header), Content: claims.Header.ContentHash},
+			{Path: "node_runtime/node/data/a", Scope: snapshot.ScopeNodeRuntime, Subject: "node:a", Bytes: other, Leaf: snapshotauthor.LeafOf(testCluster, other), Content: snapshot.DigestOf(other)},
+			{Path: "node_runtime/node/data/b", Scope: snapshot.ScopeNodeRuntime, Subject: claims.Header.Subject.String(), Bytes: signed.Header, Leaf: snapshotauthor.LeafOf(testCluster, signed.Header), Content: claims.Header.ContentHash},
 		},
 		Content: func(h snapshot.Digest) []byte {
 			if h == snapshot.DigestOf(other) {
@@ -409,8 +411,8 @@ func TestStorageEndpoints(t *testing.T) {
 		{"degraded, and allowed", families, []string{"use_storage_endpoints"}, 3 * time.Hour, nil, []string{first, second}, true},
 		{"degraded, and not allowed", families, []string{"continue_services"}, 3 * time.Hour, nil, nil, false},
 		{"of other families", []snapshot.Scope{snapshot.ScopeRoutePolicy}, nil, time.Minute, nil, []string{first, second}, false},
-		{"one is revoked by its URL", families, nil, time.Minute, []snapshot.Revoked{{Kind: snapshot.RevokedStorage, Name: first}}, []string{second}, true},
-		{"both are revoked by their names", families, nil, time.Minute, []snapshot.Revoked{{Kind: snapshot.RevokedStorage, Name: "a"}, {Kind: snapshot.RevokedStorage, Name: "b"}}, nil, false},
+		{"one is revoked by its URL", families, nil, time.Minute, []snapshot.Revoked{{Kind: snapshotform.RevokedStorage, Name: first}}, []string{second}, true},
+		{"both are revoked by their names", families, nil, time.Minute, []snapshot.Revoked{{Kind: snapshotform.RevokedStorage, Name: "a"}, {Kind: snapshotform.RevokedStorage, Name: "b"}}, nil, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -482,11 +484,11 @@ func (f *fleet) generationOf(m *memberState, to []*replica, runtime func(*snapsh
 		}
 		h.Roles, h.OrganizationIDs = is.Roles, is.Organizations
 		node, group := snapshot.NodeSubject(m.id, m.incarnation), snapshot.GroupSubject(is.Roles, is.Organizations)
-		var drafts []*snapshot.Draft
+		var drafts []snapshotauthor.Draft
 		add := func(subject snapshot.Subject, content snapshot.Content) snapshot.Scope {
 			h.Subject = subject
 			h.ScopeType = ""
-			draft, err := snapshot.Compose(h, content)
+			draft, err := snapshotauthor.Compose(h, content)
 			f.must(err)
 			drafts = append(drafts, draft)
 			return draft.Header().ScopeType
@@ -503,7 +505,7 @@ func (f *fleet) generationOf(m *memberState, to []*replica, runtime func(*snapsh
 
 		p := mirror.Publication{Cluster: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, TrustBundle: f.trustBundle().GetEnvelope()}
 		contents := make(map[snapshot.Digest][]byte)
-		slices.SortFunc(drafts, func(x, y *snapshot.Draft) int {
+		slices.SortFunc(drafts, func(x, y snapshotauthor.Draft) int {
 			return strings.Compare(string(x.Header().ScopeType), string(y.Header().ScopeType))
 		})
 		var leaves []snapshot.Digest
@@ -515,7 +517,7 @@ func (f *fleet) generationOf(m *memberState, to []*replica, runtime func(*snapsh
 				Bytes: d.HeaderBytes(), Leaf: d.Leaf(), Content: header.ContentHash})
 		}
 		p.Content = func(h snapshot.Digest) []byte { return contents[h] }
-		tree := snapshot.NewTree(leaves)
+		tree := snapshotauthor.NewTree(leaves)
 		record := snapshot.Record{ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(15 * time.Minute), Revocations: f.revocations(), Root: tree.Root(), TreeSize: tree.Size()}
 		signed, err := record.Sign(f.configKey)
 		f.must(err)

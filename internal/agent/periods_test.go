@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -293,7 +294,7 @@ func TestPolicyOfANode(t *testing.T) {
 		t.Errorf("routes for %v, sessions for %v", p.routeTTL, p.sessionTTL)
 	}
 	revoke := f.content()
-	revoke.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedPermission, Name: "continue_services"}}
+	revoke.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
 	h := f.trustHeader()
 	h.ConfigVersion++
 	take(f.signTrust(h, revoke))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -75,7 +76,8 @@ func (a *Agent) reconsider(ctx context.Context) {
 				}
 			}
 			changed = append(changed, scope)
-			r := refusal{Scope: string(scope), Reason: string(snapshot.ReasonSigner), Detail: detail, At: a.now().UTC()}
+			r := refusal{Scope: string(scope), Reason: string(snapshotform.ReasonSigner),
+				Detail: detail, At: a.now().UTC()}
 			a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
 			a.log.LogAttrs(ctx, slog.LevelError, "snapshot not used any more", slog.String("scope", r.Scope), slog.String("reason", r.Reason),
 				slog.String("code", string(explain.SnapshotRefused)), slog.String("detail", detail))

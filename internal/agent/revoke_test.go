@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -185,7 +186,7 @@ func TestEmergency(t *testing.T) {
 	banned := identity.KeyID{42}
 	raw := f.emergency(1, func(e *snapshot.Emergency) {
 		e.ConfigKeys, e.Keys = []snapshot.Digest{f.configDigest()}, []identity.KeyID{banned}
-		e.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedPermission, Name: "continue_services"}}
+		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
 	})
 	apply := func(raw []byte, dry bool) (*fealtyv1.ApplyNodeEmergencyResponse, error) {
 		return client.ApplyNodeEmergency(t.Context(), &fealtyv1.ApplyNodeEmergencyRequest{Statement: raw, DryRun: dry})
@@ -203,7 +204,7 @@ func TestEmergency(t *testing.T) {
 		if b.held[snapshot.ScopeNodeRuntime] != nil {
 			t.Error("what the revoked key signed is in use")
 		}
-		if !b.revocations().Revokes(snapshot.RevokedPermission, "continue_services") {
+		if !b.revocations().Revokes(snapshotform.RevokedPermission, "continue_services") {
 			t.Error("the permission is not revoked")
 		}
 		m, err := a.source.Current(t.Context())
@@ -265,7 +266,7 @@ func TestEmergencyRefused(t *testing.T) {
 			return f.emergency(4, func(e *snapshot.Emergency) { good(e); e.ClusterID = "other.example" })
 		}},
 		{"a number that is taken", func() []byte { return f.emergency(3, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{8}} }) }},
-		{"too large", func() []byte { return make([]byte, snapshot.MaxSignedEmergency+1) }},
+		{"too large", func() []byte { return make([]byte, snapshotform.MaxSignedEmergency+1) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := a.beliefs.Load()
@@ -334,7 +335,7 @@ func TestRevokedByName(t *testing.T) {
 		t.Fatal("the address is not known")
 	}
 	f.must(a.take(t.Context(), "trust_bundle", f.bundleWith(func(b *snapshot.TrustBundle) {
-		b.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedCoordinator, Name: address}, {Kind: snapshot.RevokedPermission, Name: "continue_services"}}
+		b.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedCoordinator, Name: address}, {Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
 	}).GetEnvelope()))
 	if file, policy := allowed(); file || policy {
 		t.Errorf("allowed though it is revoked: %v, %v", file, policy)
@@ -364,7 +365,7 @@ func TestWithdrawnNode(t *testing.T) {
 		}, nil},
 		{"identity banned by a statement", limitIdentity, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.me.ID} }},
 		{"role revoked", limitRoles, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.Revoked = []snapshot.Revoked{ingressOf(a)} }, nil},
-		{"one of two roles revoked", limitRoles, []string{snapshot.RoleCore, snapshot.RoleIngress}, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
+		{"one of two roles revoked", limitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress}, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
 			b.Revoked = []snapshot.Revoked{ingressOf(a)}
 		}, nil},
 		{"role revoked by a statement", limitRoles, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
@@ -377,7 +378,7 @@ func TestWithdrawnNode(t *testing.T) {
 			member := f.memberOf(a)
 			roles := tc.roles
 			if roles == nil {
-				roles = []string{snapshot.RoleIngress}
+				roles = []string{snapshotform.RoleIngress}
 			}
 			f.must(n.take(a, f.runtime(member, allAllowed, func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 				c.Roles, c.Companions = roles, []snapshot.Scope{snapshot.ScopeRoutePolicy}
@@ -444,7 +445,7 @@ func TestPermitCostsLittle(t *testing.T) {
 }
 
 func ingressOf(a *Agent) snapshot.Revoked {
-	return snapshot.Revoked{Kind: snapshot.RevokedRole, Name: string(a.me.ID.Kind()) + "/" + a.me.ID.Name() + "/" + snapshot.RoleIngress}
+	return snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: string(a.me.ID.Kind()) + "/" + a.me.ID.Name() + "/" + snapshotform.RoleIngress}
 }
 
 // A statement that comes when the disk lost those before is written beside them, and so

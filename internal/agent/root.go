@@ -12,6 +12,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -26,7 +27,7 @@ import (
 // cannot verify, and asks them for the changes: these need no trust in who sends them.
 
 // maxRootChangesBytes bounds the answer of a server that is not verified.
-const maxRootChangesBytes = snapshot.MaxRootChanges*snapshot.MaxSignedRootChange + 4<<10
+const maxRootChangesBytes = snapshotform.MaxRootChanges*snapshotform.MaxSignedRootChange + 4<<10
 
 // hearChanges verifies changes of root, and reports whether they lead from the root
 // that the node pins to one that is news.
@@ -66,8 +67,9 @@ func verifyChanges(encoded [][]byte, b *beliefs, pin identity.KeyID) (snapshot.R
 	if bundle == nil {
 		return snapshot.RootChange{}, errors.New("there is no trust bundle that names the signers")
 	}
-	if len(encoded) > snapshot.MaxRootChanges {
-		return snapshot.RootChange{}, fmt.Errorf("%d changes of root, limit %d", len(encoded), snapshot.MaxRootChanges)
+	if len(encoded) > snapshotform.MaxRootChanges {
+		return snapshot.RootChange{}, fmt.Errorf("%d changes of root, limit %d",
+			len(encoded), snapshotform.MaxRootChanges)
 	}
 	var signed []*snapshot.SignedRootChange
 	for _, raw := range encoded {

@@ -21,9 +21,9 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // stopGrace is how long local calls under way may take to end.
@@ -31,7 +31,7 @@ const stopGrace = 2 * time.Second
 
 // maxLocalMessage bounds a request on the local socket: an emergency statement is the
 // largest.
-const maxLocalMessage = snapshot.MaxSignedEmergency + 4<<10
+const maxLocalMessage = snapshotform.MaxSignedEmergency + 4<<10
 
 // Services are the services of an agent's own socket, by their full names.
 func Services() []string { return []string{fealtyv1.NodeService_ServiceDesc.ServiceName} }

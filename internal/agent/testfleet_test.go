@@ -36,6 +36,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -223,7 +225,7 @@ func (f *fleet) content() *snapshot.TrustBundle {
 		ClusterID: testCluster, AuthorityEpoch: f.epoch, Roots: [][]byte{f.root.Raw}, MeshKeys: slices.Clone(f.meshKeys), BannedKeys: slices.Clone(f.banned),
 		ConfigRoot: f.configRoot.Public().(ed25519.PublicKey),
 		ConfigKeys: []snapshot.ConfigKey{{
-			Algorithm: snapshot.AlgorithmTree, Key: f.configKey.Public().(ed25519.PublicKey), NotBefore: now, NotAfter: now.Add(2 * 365 * 24 * time.Hour),
+			Algorithm: snapshotform.AlgorithmTree, Key: f.configKey.Public().(ed25519.PublicKey), NotBefore: now, NotAfter: now.Add(2 * 365 * 24 * time.Hour),
 			Scopes: slices.DeleteFunc(snapshot.Scopes(), func(s snapshot.Scope) bool { return s == snapshot.ScopeTrustBundle }),
 		}},
 		Signers: snapshot.Signers{Threshold: 1, Keys: []snapshot.SignerKey{{Name: "alice", Key: f.signer.Public().(ed25519.PublicKey)}}},
@@ -319,7 +321,7 @@ func (f *fleet) trustBundle() *fealtyv1.SignedSnapshot {
 }
 
 func (f *fleet) signTrust(h snapshot.Header, content *snapshot.TrustBundle) *fealtyv1.SignedSnapshot {
-	draft, err := snapshot.Compose(h, content)
+	draft, err := snapshotauthor.Compose(h, content)
 	f.must(err)
 	signed, err := draft.Sign(f.configRoot)
 	f.must(err)
@@ -349,7 +351,7 @@ func (f *fleet) bootstrap(m *memberState, edits ...func(*snapshot.Header, *snaps
 	for _, e := range edits {
 		e(&h, content)
 	}
-	draft, err := snapshot.Compose(h, content)
+	draft, err := snapshotauthor.Compose(h, content)
 	f.must(err)
 	signed, err := draft.Publish(snapshot.Record{
 		ClusterID: testCluster, AuthorityEpoch: f.epoch, Generation: f.next, IssuedAt: now, FreshUntil: now.Add(25 * time.Hour), Revocations: f.revocations(),
@@ -377,9 +379,9 @@ func (f *fleet) runtime(m *memberState, edits ...func(*snapshot.Header, *snapsho
 		e(&h, content, &r)
 	}
 	h.Roles, h.OrganizationIDs = content.Roles, content.Organizations
-	draft, err := snapshot.Compose(h, content)
+	draft, err := snapshotauthor.Compose(h, content)
 	f.must(err)
-	tree := snapshot.NewTree([]snapshot.Digest{snapshot.LeafOf(testCluster, []byte("of somebody else")), draft.Leaf()})
+	tree := snapshotauthor.NewTree([]snapshot.Digest{snapshotauthor.LeafOf(testCluster, []byte("of somebody else")), draft.Leaf()})
 	r.Root, r.TreeSize = tree.Root(), tree.Size()
 	signed, err := r.Sign(f.configKey)
 	f.must(err)
@@ -404,7 +406,7 @@ func (f *fleet) companion(m *memberState, scope snapshot.Scope, content snapshot
 	for _, e := range edits {
 		e(&h, &r)
 	}
-	draft, err := snapshot.Compose(h, content)
+	draft, err := snapshotauthor.Compose(h, content)
 	f.must(err)
 	signed, err := draft.Publish(r, f.configKey)
 	f.must(err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -24,12 +25,12 @@ func TestStaleBundleVouchesForNothing(t *testing.T) {
 		ledger: b.ledger, contact: b.contact,
 	}
 	_, err = decide(a.me, stale, bootstrap, f.clock())
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonSigner {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle: %v, want it refused for its signer", err)
 	}
 	stale.marks = snapshot.Marks{}
 	_, err = decide(a.me, stale, bootstrap, f.clock())
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonSigner {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle, new: %v, want it refused for its signer", err)
 	}
 	stale.held[snapshot.ScopeTrustBundle] = b.held[snapshot.ScopeTrustBundle]

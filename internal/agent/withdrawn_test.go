@@ -9,6 +9,7 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -149,7 +150,7 @@ func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
 		f.must(n.take(a, f.ofGroup(&m, qos(7))))
 		f.configKey = first
 	})
-	if got := a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.SignerKeyIDs(); !slices.Equal(got, []string{snapshot.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
+	if got := a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.SignerKeyIDs(); !slices.Equal(got, []string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
 		t.Fatalf("signed by %v", got)
 	}
 	f.must(n.take(a, f.revoking(first, second)))

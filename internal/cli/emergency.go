@@ -18,6 +18,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -166,7 +168,7 @@ func readEmergency(cfg *settings.Values, files []string) (*snapshot.SignedEmerge
 		bad := func(err error) error {
 			return explain.Wrap(err, explain.EmergencyRefused, "problem", file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
 		}
-		raw, err := failure.ReadFile(cfg.Within(file), int64(snapshot.MaxSignedEmergency))
+		raw, err := failure.ReadFile(cfg.Within(file), int64(snapshotform.MaxSignedEmergency))
 		if err != nil {
 			return nil, nil, explain.Wrap(err, explain.FileMissing, "purpose", "emergency statement", "file", file)
 		}
@@ -185,7 +187,7 @@ func readEmergency(cfg *settings.Values, files []string) (*snapshot.SignedEmerge
 }
 
 func decoded(file string, s *snapshot.SignedEmergency) (*snapshot.Emergency, error) {
-	e, err := snapshot.DecodeEmergency(s.Statement)
+	e, err := snapshotauthor.DecodeEmergency(s.Statement)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.EmergencyRefused, "problem", file+": "+strings.TrimPrefix(err.Error(), "snapshot: "))
 	}
@@ -403,7 +405,8 @@ func signerOf(s *snapshot.SignedEmergency, e *snapshot.Emergency, sig snapshot.S
 	if err != nil {
 		return "a key that everybody can sign for", false
 	}
-	if !ed25519.Verify(sig.Key[:], snapshot.PAE(snapshot.TypeEmergency, e.ClusterID, s.Statement), sig.Signature[:]) {
+	if !ed25519.Verify(sig.Key[:],
+		snapshotform.PAE(snapshotform.TypeEmergency, e.ClusterID, s.Statement), sig.Signature[:]) {
 		return key.String() + ", which does not verify", false
 	}
 	if m == nil {

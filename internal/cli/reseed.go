@@ -17,6 +17,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/settings"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -110,7 +112,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseed
 		req.Signatures = append(req.Signatures, sig)
 	}
 	if in.commit != "" {
-		if req.Change, err = failure.ReadFile(cfg.Within(in.commit), snapshot.MaxRecord); err != nil {
+		if req.Change, err = failure.ReadFile(cfg.Within(in.commit), snapshotform.MaxRecord); err != nil {
 			return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", in.commit)
 		}
 	}
@@ -120,7 +122,7 @@ func (c *CLI) reseedCluster(ctx context.Context, cfg *settings.Values, in reseed
 			if err != nil {
 				return err
 			}
-			change, err := snapshot.DecodeRootChange(p.GetChange())
+			change, err := snapshotauthor.DecodeRootChange(p.GetChange())
 			if err != nil {
 				return explain.Wrap(err, explain.PeerProtocol, "endpoint", "the coordinator", "problem", err.Error())
 			}
@@ -180,7 +182,7 @@ func wordManifest(file string, err error) error {
 
 // signReseed signs a change of root with each key.
 func signReseed(change []byte, keys []ed25519.PrivateKey) ([]*fealtyv1.ManifestSignature, error) {
-	parsed, err := snapshot.DecodeRootChange(change)
+	parsed, err := snapshotauthor.DecodeRootChange(change)
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "the change of root", "value", "unreadable", "problem", err.Error(), "want", "the file that manifest reseed --prepare wrote, byte for byte")
 	}
@@ -242,7 +244,7 @@ roots and manifest with what you were told on another way.`,
 		sample: "  fealty manifest sign-reseed reseed.json --sign-with alice.key --out alice.sig",
 		args:   command.Exactly("FILE"),
 		run: func(_ context.Context, cfg *settings.Values, args []string) error {
-			change, err := failure.ReadFile(cfg.Within(args[0]), snapshot.MaxRecord)
+			change, err := failure.ReadFile(cfg.Within(args[0]), snapshotform.MaxRecord)
 			if err != nil {
 				return explain.Wrap(err, explain.FileMissing, "purpose", "change of root", "file", args[0])
 			}
@@ -267,7 +269,7 @@ roots and manifest with what you were told on another way.`,
 			if err := createFile(cfg.Within(out), append(data, '\n'), 0o644, "a signature"); err != nil {
 				return err
 			}
-			parsed, err := snapshot.DecodeRootChange(change)
+			parsed, err := snapshotauthor.DecodeRootChange(change)
 			if err != nil {
 				return err
 			}

@@ -30,6 +30,8 @@ import (
 	"github.com/fealty-io/fealty/internal/mirror"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/term"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -120,7 +122,7 @@ func readingOf(name string, raw []byte) (*reading, error) {
 	r := &reading{name: name, raw: raw}
 	var err error
 	if r.signed, err = snapshot.Unmarshal(raw); err == nil {
-		r.claims, err = snapshot.ReadClaims(r.signed)
+		r.claims, err = r.signed.Claims()
 	}
 	if err != nil {
 		return nil, unreadable(name, "snapshot", err)
@@ -278,7 +280,7 @@ func fromMirror(ctx context.Context, source mirror.Source, scope snapshot.Scope,
 	if err != nil {
 		return nil, err
 	}
-	claims, err := snapshot.ReadClaims(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return nil, err
 	}
@@ -348,7 +350,7 @@ func (r *reading) signatures() []snapshot.Signature {
 }
 
 func (r *reading) object(parts []section, problem string) object {
-	signers := make(list, 0, snapshot.MaxSignatures)
+	signers := make(list, 0, snapshotform.MaxSignatures)
 	for _, s := range r.signatures() {
 		signers = append(signers, object{{"key_id", s.KeyID}, {"algorithm", s.Algorithm}})
 	}
@@ -392,7 +394,7 @@ func (r *reading) show(p *term.Page, parts []section, problem string, now time.T
 	f.Add("issued", h.IssuedAt.Format(time.RFC3339)+", "+amount.Relative(h.IssuedAt, now))
 	f.Add("expires", h.ExpiresAt.Format(time.RFC3339)+", "+amount.Relative(h.ExpiresAt, now))
 	if x := r.claims.Record; x != nil {
-		f.Add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch, amount.Plural(int(min(x.TreeSize, snapshot.MaxVersion)), "header", "headers")))
+		f.Add("record", fmt.Sprintf("generation %d of authority epoch %d, over %s", x.Generation, x.AuthorityEpoch, amount.Plural(int(min(x.TreeSize, snapshotform.MaxVersion)), "header", "headers")))
 		f.Add("fresh until", x.FreshUntil.Format(time.RFC3339)+", "+amount.Relative(x.FreshUntil, now))
 	}
 	for _, s := range r.signatures() {
@@ -616,7 +618,7 @@ func (c *CLI) rootKey(cfg *settings.Values, bundle *reading, configRoot, root, s
 	if err != nil {
 		return nil, explain.Wrap(err, explain.BadValue, "name", "--root", "value", root, "problem", "it is not 64 lower-case hex digits", "want", "the root pin that fealty status shows")
 	}
-	raw, err := c.readBounded(cfg, statement, "root statement", int64(snapshot.MaxSignedRoot))
+	raw, err := c.readBounded(cfg, statement, "root statement", int64(snapshotform.MaxSignedRoot))
 	if err != nil {
 		return nil, err
 	}
@@ -680,7 +682,7 @@ const (
 
 // checkStep is one check as it went.
 type checkStep struct {
-	snapshot.Rule
+	snapshotauthor.Rule
 	result, reason, detail string
 }
 
@@ -692,7 +694,7 @@ func (a *anchor) steps(err error) []checkStep {
 	}
 	var out []checkStep
 	over := false
-	for i, rule := range snapshot.Rules() {
+	for i, rule := range snapshotauthor.Rules() {
 		o := checkStep{Rule: rule, result: checkHolds}
 		switch {
 		case over:

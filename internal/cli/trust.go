@@ -17,8 +17,8 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/term"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 func (c *CLI) trustCommand() *cobra.Command {
@@ -275,7 +275,7 @@ func (c *CLI) rotateMesh(ctx context.Context, cfg *settings.Values, reason strin
 // revokedKinds are the kinds of what is revoked by name.
 func revokedKinds() []string {
 	var out []string
-	for _, k := range snapshot.RevokedKinds() {
+	for _, k := range snapshotauthor.RevokedKinds() {
 		out = append(out, string(k))
 	}
 	return out

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -34,7 +35,7 @@ func (c *Compiler) ForMember(m Member) (*snapshot.ServiceAssignment, []Removed) 
 			s.remove(r, LacksOrganization, fmt.Sprintf("member %s, on which it is placed, does not serve it", m.path()))
 		case !m.plays(r.Roles):
 			s.remove(r, LacksRole, fmt.Sprintf("member %s, on which it is placed, has none of its roles %s", m.path(), strings.Join(r.Roles, ", ")))
-		case !snapshot.MayHold(s.scope, snapshot.SectionServices, m.Roles):
+		case !s.scope.MayHold(snapshotform.SectionServices, m.Roles):
 			s.remove(r, NotForRole, fmt.Sprintf("member %s, on which it is placed, has roles %s, and those may not hold services", m.path(), strings.Join(m.Roles, ", ")))
 		default:
 			services = append(services, r)
@@ -59,12 +60,12 @@ func (c *Compiler) groupAssignment(g Group) assignment {
 	s := &subject{group: g, scope: snapshot.ScopeServiceAssignment}
 	var a assignment
 	for _, r := range c.spread {
-		if s.takes(r, snapshot.SectionServices) {
+		if s.takes(r, snapshotform.SectionServices) {
 			a.services = append(a.services, r)
 		}
 	}
 	for _, r := range c.services {
-		if r.Expose == nil || !snapshot.MayHold(s.scope, snapshot.SectionEndpoints, g.Roles) || !g.serves(r.Organization) {
+		if r.Expose == nil || !s.scope.MayHold(snapshotform.SectionEndpoints, g.Roles) || !g.serves(r.Organization) {
 			continue
 		}
 		if !g.plays(r.Roles) {
@@ -74,7 +75,7 @@ func (c *Compiler) groupAssignment(g Group) assignment {
 		a.endpoints = append(a.endpoints, snapshot.Endpoint{Name: r.Name, Organization: r.Organization, Address: r.Expose.Address, Protocol: r.Expose.Protocol})
 	}
 	for _, r := range c.rolesOf(g) {
-		if len(r.Issuers) == 0 && r.MaxSessions == 0 || !s.holds(r, []string{r.Name}, snapshot.SectionEntry) {
+		if len(r.Issuers) == 0 && r.MaxSessions == 0 || !s.holds(r, []string{r.Name}, snapshotform.SectionEntry) {
 			continue
 		}
 		// One role alone may hold an entry, and it has one record.

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -92,7 +93,8 @@ func (ch *Changes) Group(g Group) bool {
 // Member reports whether the service_assignment of a member can be concerned.
 func (ch *Changes) Member(path string, g Group) bool {
 	return ch.named[path] || slices.ContainsFunc(g.Roles, func(role string) bool { return ch.roles[role] }) || slices.ContainsFunc(ch.assigned, g.has) ||
-		snapshot.MayHold(snapshot.ScopeServiceAssignment, snapshot.SectionEndpoints, g.Roles) && slices.ContainsFunc(ch.exposed, g.has)
+		snapshot.ScopeServiceAssignment.MayHold(snapshotform.SectionEndpoints, g.Roles) &&
+			slices.ContainsFunc(ch.exposed, g.has)
 }
 
 // Sees reports whether what a group gets can depend on the member of a path: a

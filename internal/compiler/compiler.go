@@ -7,7 +7,7 @@
 //
 // A record is for a group that has its organization, if it has one, and at least
 // one of its roles, if it names any. Which parts of it the group's roles may hold
-// is the table of package snapshot; see [snapshot.MayHold]. A peer is shown
+// is the table of package snapshot; see [snapshot.Scope.MayHold]. A peer is shown
 // to those that share an organization with the member that it names, or if that
 // serves none. Nothing else gets into a content: that is all of I12.
 //
@@ -31,6 +31,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -45,7 +46,7 @@ func (g Group) Subject() snapshot.Subject { return snapshot.GroupSubject(g.Roles
 func (g Group) Scopes() []snapshot.Scope {
 	var out []snapshot.Scope
 	for _, scope := range groupScopes {
-		if snapshot.MayHold(scope, snapshot.SectionWhole, g.Roles) {
+		if scope.MayHold(snapshotform.SectionWhole, g.Roles) {
 			out = append(out, scope)
 		}
 	}
@@ -245,7 +246,7 @@ func (s *subject) takes(r config.Record, section string) bool {
 }
 
 func (s *subject) holds(r config.Record, roles []string, section string) bool {
-	if snapshot.MayHold(s.scope, section, s.group.Roles) {
+	if s.scope.MayHold(section, s.group.Roles) {
 		return true
 	}
 	if overlap(roles, s.group.Roles) {
@@ -296,9 +297,9 @@ func (c *Compiler) unfit(p *config.Peer, m Member, known bool) (Reason, string) 
 func (c *Compiler) routePolicy(s *subject) *snapshot.RoutePolicy {
 	p := &snapshot.RoutePolicy{}
 	for _, r := range c.routes {
-		section, list := snapshot.SectionRoutes, &p.Routes
+		section, list := snapshotform.SectionRoutes, &p.Routes
 		if r.Entry {
-			section, list = snapshot.SectionEntry, &p.Entry
+			section, list = snapshotform.SectionEntry, &p.Entry
 		}
 		if s.takes(r, section) {
 			*list = append(*list, snapshot.Route{
@@ -313,14 +314,14 @@ func (c *Compiler) routePolicy(s *subject) *snapshot.RoutePolicy {
 func (c *Compiler) qosPolicy(s *subject) *snapshot.QoSPolicy {
 	p := &snapshot.QoSPolicy{}
 	for _, q := range c.classes {
-		if s.takes(q, snapshot.SectionClasses) {
+		if s.takes(q, snapshotform.SectionClasses) {
 			p.Classes = append(p.Classes, snapshot.QoSClass{
 				Name: q.Name, Organization: q.Organization, Priority: q.Priority, MinKbps: q.MinKbps, MaxKbps: q.MaxKbps,
 			})
 		}
 	}
 	for _, r := range c.rolesOf(s.group) {
-		if r.Sessions != nil && s.holds(r, []string{r.Name}, snapshot.SectionSessions) {
+		if r.Sessions != nil && s.holds(r, []string{r.Name}, snapshotform.SectionSessions) {
 			p.Sessions = append(p.Sessions, snapshot.SessionPolicy{Name: r.Name, TTL: r.Sessions.TTL, Idle: r.Sessions.Idle, Max: r.Sessions.Max})
 		}
 	}
@@ -341,14 +342,14 @@ func (c *Compiler) rolesOf(g Group) []*config.Role {
 func (c *Compiler) storageDirectory(s *subject) *snapshot.StorageDirectory {
 	d := &snapshot.StorageDirectory{}
 	for _, r := range c.storages {
-		if s.takes(r, snapshot.SectionEndpoints) {
+		if s.takes(r, snapshotform.SectionEndpoints) {
 			d.Endpoints = append(d.Endpoints, snapshot.StorageEndpoint{
 				Name: r.Name, Organization: r.Organization, URL: r.URL, Families: slices.Clone(r.Families), Priority: r.Priority,
 			})
 		}
 		// The keepers of a storage are told to those that keep them: others get what it
 		// offers.
-		if r.Shard != nil && s.group.has(r.Base()) && snapshot.MayHold(s.scope, snapshot.SectionShards, s.group.Roles) {
+		if r.Shard != nil && s.group.has(r.Base()) && s.scope.MayHold(snapshotform.SectionShards, s.group.Roles) {
 			d.Shards = append(d.Shards, snapshot.StorageShard{
 				Name: r.Name, Organization: r.Organization, Families: slices.Clone(r.Families), Replicas: slices.Clone(r.Shard.Replicas), Factor: r.Shard.Factor,
 			})
@@ -370,7 +371,7 @@ func (c *Compiler) degradedModePolicy(s *subject) *snapshot.DegradedModePolicy {
 	}
 	trials := make(map[snapshot.Scope]time.Duration)
 	for _, r := range c.degraded {
-		if !s.takes(r, snapshot.SectionWhole) {
+		if !s.takes(r, snapshotform.SectionWhole) {
 			continue
 		}
 		if r.Allow != nil {

@@ -18,6 +18,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -38,7 +40,7 @@ func bytesOf(t tester, g Group, m *Member, content snapshot.Content) []byte {
 		subject = snapshot.NodeSubject(m.ID, identity.KeyID{1})
 	}
 	at := time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
-	d, err := snapshot.Compose(snapshot.Header{
+	d, err := snapshotauthor.Compose(snapshot.Header{
 		ClusterID: cluster, Subject: subject, Roles: g.Roles, OrganizationIDs: g.Organizations, ConfigVersion: 1, AuthorityEpoch: 1,
 		IssuedAt: at, ValidFrom: at, ExpiresAt: at.Add(time.Hour), RefreshAfter: at.Add(time.Minute),
 	}, content)
@@ -115,7 +117,7 @@ func (w *world) groups() []Group {
 
 var (
 	organizations = []string{"acme", "globex", "initech"}
-	allRoles      = []string{snapshot.RoleCore, snapshot.RoleEgress, snapshot.RoleIngress, snapshot.RoleStorage, snapshot.RoleThin}
+	allRoles      = []string{snapshotform.RoleCore, snapshotform.RoleEgress, snapshotform.RoleIngress, snapshotform.RoleStorage, snapshotform.RoleThin}
 )
 
 func drawSome(t *rapid.T, from []string, most int, label string) []string {
@@ -438,7 +440,7 @@ func TestContentsAreForTheirSubject(t *testing.T) {
 // and within each record that is for it, and is not narrower than the least of them.
 func (w *world) checkDegraded(t *rapid.T, g Group, contents map[snapshot.Scope]snapshot.Content) {
 	p, ok := contents[snapshot.ScopeDegradedModePolicy].(*snapshot.DegradedModePolicy)
-	if thin := slices.Contains(g.Roles, snapshot.RoleThin); ok == thin {
+	if thin := slices.Contains(g.Roles, snapshotform.RoleThin); ok == thin {
 		t.Fatalf("%+v has a policy: %v", g, ok)
 	}
 	if !ok {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -15,7 +17,7 @@ func (c *Compiler) withdraw(s *subject, content snapshot.Content) snapshot.Conte
 	if !c.revokes {
 		return content
 	}
-	left := snapshot.Without(content, c.in.Revoked, identity.ID{})
+	left := snapshotauthor.Without(content, c.in.Revoked, identity.ID{})
 	switch was := content.(type) {
 	case *snapshot.PeerDirectory:
 		is := left.(*snapshot.PeerDirectory)
@@ -35,7 +37,7 @@ func (c *Compiler) withdraw(s *subject, content snapshot.Content) snapshot.Conte
 	case *snapshot.DegradedModePolicy:
 		for _, r := range c.degraded {
 			for _, a := range r.Allow {
-				if s.group.has(r.Base()) && c.in.Revoked.Revokes(snapshot.RevokedPermission, a) {
+				if s.group.has(r.Base()) && c.in.Revoked.Revokes(snapshotform.RevokedPermission, a) {
 					s.remove(r, Revoked, fmt.Sprintf("the permission %s is revoked", a))
 				}
 			}

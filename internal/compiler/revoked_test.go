@@ -9,6 +9,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/config"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -49,33 +50,33 @@ func TestRevoked(t *testing.T) {
 		less    []string     // what fewer have than before
 		removed []config.Key // what is said to be left out
 	}{
-		{"peer by its record", []config.Record{peer("p", "data/a"), peer("q", "data/i")}, snapshot.Revoked{Kind: snapshot.RevokedPeer, Name: "p"},
+		{"peer by its record", []config.Record{peer("p", "data/a"), peer("q", "data/i")}, snapshot.Revoked{Kind: snapshotform.RevokedPeer, Name: "p"},
 			[]string{`"p":`}, nil, []config.Key{of(config.KindPeer, "p")}},
-		{"peer by its member", []config.Record{peer("p", "data/a"), peer("q", "data/i")}, snapshot.Revoked{Kind: snapshot.RevokedPeer, Name: "data/a"},
+		{"peer by its member", []config.Record{peer("p", "data/a"), peer("q", "data/i")}, snapshot.Revoked{Kind: snapshotform.RevokedPeer, Name: "data/a"},
 			[]string{`"p":`}, nil, []config.Key{of(config.KindPeer, "p")}},
 		{"route to a peer", []config.Record{peer("p", "data/a"), peer("q", "data/i"), &config.Route{Common: named("r"), To: []string{"p"}}, &config.Route{Common: named("both"), To: []string{"p", "q"}}},
-			snapshot.Revoked{Kind: snapshot.RevokedPeer, Name: "p"}, []string{`"p"`, `"r":`}, nil, []config.Key{of(config.KindPeer, "p"), of(config.KindRoute, "both"), of(config.KindRoute, "r")}},
+			snapshot.Revoked{Kind: snapshotform.RevokedPeer, Name: "p"}, []string{`"p"`, `"r":`}, nil, []config.Key{of(config.KindPeer, "p"), of(config.KindRoute, "both"), of(config.KindRoute, "r")}},
 		{"route to a service", []config.Record{secret, service(), &config.Route{Common: named("r"), Service: "web"}},
-			snapshot.Revoked{Kind: snapshot.RevokedService, Name: "web"}, []string{`"web"`, `"r":`, `"key"`}, nil, []config.Key{of(config.KindRoute, "r"), of(config.KindService, "web")}},
-		{"service that is exposed", []config.Record{secret, exposed}, snapshot.Revoked{Kind: snapshot.RevokedService, Name: "web"},
+			snapshot.Revoked{Kind: snapshotform.RevokedService, Name: "web"}, []string{`"web"`, `"r":`, `"key"`}, nil, []config.Key{of(config.KindRoute, "r"), of(config.KindService, "web")}},
+		{"service that is exposed", []config.Record{secret, exposed}, snapshot.Revoked{Kind: snapshotform.RevokedService, Name: "web"},
 			[]string{`"web"`, `"key"`}, nil, []config.Key{of(config.KindService, "web")}},
-		{"service of a member", []config.Record{secret, service()}, snapshot.Revoked{Kind: snapshot.RevokedService, Name: "data/a/web"},
+		{"service of a member", []config.Record{secret, service()}, snapshot.Revoked{Kind: snapshotform.RevokedService, Name: "data/a/web"},
 			nil, []string{`"web":`, `"key":`}, []config.Key{of(config.KindService, "web")}},
-		{"storage", []config.Record{peer("p", "data/a"), peer("q", "data/i"), shard}, snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "https://s"},
+		{"storage", []config.Record{peer("p", "data/a"), peer("q", "data/i"), shard}, snapshot.Revoked{Kind: snapshotform.RevokedStorage, Name: "https://s"},
 			[]string{`https://s`}, nil, []config.Key{of(config.KindStorage, "s")}},
-		{"replica", []config.Record{peer("p", "data/a"), peer("q", "data/i"), shard}, snapshot.Revoked{Kind: snapshot.RevokedPeer, Name: "p"},
+		{"replica", []config.Record{peer("p", "data/a"), peer("q", "data/i"), shard}, snapshot.Revoked{Kind: snapshotform.RevokedPeer, Name: "p"},
 			[]string{`"p"`}, nil, []config.Key{of(config.KindPeer, "p"), of(config.KindStorage, "s")}},
-		{"permission", []config.Record{permissions}, snapshot.Revoked{Kind: snapshot.RevokedPermission, Name: "preserve_routes"},
+		{"permission", []config.Record{permissions}, snapshot.Revoked{Kind: snapshotform.RevokedPermission, Name: "preserve_routes"},
 			[]string{`preserve_routes`}, nil, []config.Key{of(config.KindDegraded, "d")}},
-		{"only role of a member", []config.Record{secret, service()}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/a/egress"},
+		{"only role of a member", []config.Record{secret, service()}, snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: "data/a/egress"},
 			nil, []string{`"web":`, `"key":`}, []config.Key{of(config.KindService, "web")}},
-		{"only role of the member of a service", []config.Record{secret, placed}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/a/egress"},
+		{"only role of the member of a service", []config.Record{secret, placed}, snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: "data/a/egress"},
 			[]string{`"web":`, `"key":`}, nil, []config.Key{of(config.KindService, "web")}},
-		{"one role of two", []config.Record{secret, service("egress")}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/two/egress"},
+		{"one role of two", []config.Record{secret, service("egress")}, snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: "data/two/egress"},
 			nil, []string{`"web":`, `"key":`}, []config.Key{of(config.KindService, "web")}},
-		{"the other role of two", []config.Record{secret, service("egress")}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/two/core"},
+		{"the other role of two", []config.Record{secret, service("egress")}, snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: "data/two/core"},
 			nil, []string{`"web":`, `"key":`}, []config.Key{of(config.KindService, "web")}},
-		{"role of an ingress", []config.Record{&config.Role{Common: config.Common{Name: "ingress"}, MaxSessions: 7}}, snapshot.Revoked{Kind: snapshot.RevokedRole, Name: "data/i/ingress"},
+		{"role of an ingress", []config.Record{&config.Role{Common: config.Common{Name: "ingress"}, MaxSessions: 7}}, snapshot.Revoked{Kind: snapshotform.RevokedRole, Name: "data/i/ingress"},
 			[]string{`"max_sessions"`}, nil, []config.Key{of(config.KindRole, "ingress")}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -149,7 +150,7 @@ func TestRevokedRoleGivesNothing(t *testing.T) {
 		m.Group = group(roles, "acme")
 		was, _ := w.compiler().ForMember(m)
 		for _, role := range m.Roles {
-			w.revoked = []snapshot.Revoked{{Kind: snapshot.RevokedRole, Name: "data/a/" + role}}
+			w.revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedRole, Name: "data/a/" + role}}
 			is, _ := w.compiler().ForMember(m)
 			if is != nil && (was == nil || len(is.Services) > len(was.Services)) {
 				t.Errorf("%s: without %s it is assigned %+v", fmt.Sprint(m.Roles), role, is)

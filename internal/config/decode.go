@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/fealty-io/fealty/internal/document"
-	"github.com/fealty-io/fealty/snapshot"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 )
 
 // A Document is a record as somebody wrote it.
@@ -140,7 +140,7 @@ func kindNames() string {
 func keyOf(n *node) Key {
 	var k Key
 	for _, f := range n.Fields {
-		if f.Value.Kind != document.String || snapshot.SecretIn("", f.Value.Text) != "" {
+		if f.Value.Kind != document.String || snapshotform.SecretIn("", f.Value.Text) != "" {
 			continue
 		}
 		switch f.Name {
@@ -165,11 +165,11 @@ func conceal(d *decoder, n *node, path string) {
 	report := func(at document.Place, what string) {
 		d.Report("raw-secret", at, path, "this looks like a "+what, secretRemedy)
 	}
-	if what := snapshot.SecretIn("", n.Text); what != "" {
+	if what := snapshotform.SecretIn("", n.Text); what != "" {
 		report(document.Place{Line: n.Line, Column: n.Column}, what)
 	}
 	for _, f := range n.Fields {
-		if what := snapshot.SecretIn("", f.Name); what != "" {
+		if what := snapshotform.SecretIn("", f.Name); what != "" {
 			report(document.Place{Line: f.Line, Column: f.Column}, what)
 			continue
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/manifestform"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -509,7 +510,7 @@ func parameters(v *[]Parameter) value {
 					continue
 				}
 				// By its name: what looks like one was found before.
-				if what := snapshot.SecretIn(field.Name, field.Value.Text); what != "" {
+				if what := snapshotform.SecretIn(field.Name, field.Value.Text); what != "" {
 					d.Report("raw-secret", at, name, "this is a "+what, secretRemedy)
 					continue
 				}

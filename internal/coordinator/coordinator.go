@@ -45,12 +45,12 @@ import (
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/instant"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Files of the data directory.
@@ -330,7 +330,7 @@ func (cfg Config) withDefaults() Config {
 		cfg.Timing.Lease, cfg.Timing.Beat = election.DefaultLease, election.DefaultBeat
 	}
 	if cfg.knobs.maxListed == 0 {
-		cfg.knobs.maxListed = snapshot.MaxBans
+		cfg.knobs.maxListed = snapshotform.MaxBans
 	}
 	if cfg.knobs.reads == nil {
 		cfg.knobs.reads = manifest.LaterFields()

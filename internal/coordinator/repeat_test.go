@@ -23,6 +23,7 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -51,7 +52,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		return &fealtyv1.CommitReseedRequest{Change: p.GetChange(),
 			Reason: "test", Signatures: []*fealtyv1.ManifestSignature{
 				{Key: key.String(), Signature: ed25519.Sign(d.Signer,
-					snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, p.GetChange()))},
+					snapshotform.PAE(snapshotform.TypeRootChange, coordinatortest.Cluster, p.GetChange()))},
 			}}
 	}
 	const gold = "kind: qos\nname: gold\npriority: 1\n"
@@ -106,7 +107,7 @@ func TestNoChangeIsMadeTwice(t *testing.T) {
 		{"TrustService.Revoke", "nothing: it is revoked for good", func(d *coordinatortest.Desk) func() error {
 			return func() error {
 				_, err := desktest.TrustService(d).Revoke(ctx,
-					&fealtyv1.RevokeRequest{Kind: string(snapshot.RevokedRole), Name: "data/a/ingress", Reason: "test"})
+					&fealtyv1.RevokeRequest{Kind: string(snapshotform.RevokedRole), Name: "data/a/ingress", Reason: "test"})
 				return err
 			}
 		}},

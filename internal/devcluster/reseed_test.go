@@ -13,8 +13,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // reseed gives the cluster a new seed, and returns the key of its root.
@@ -31,7 +31,7 @@ func (c *Cluster) reseed(ctx context.Context) (root identity.KeyID, err error) {
 		}
 		done, err := client.CommitReseed(ctx, &fealtyv1.CommitReseedRequest{
 			Change: p.GetChange(), Reason: "test",
-			Signatures: []*fealtyv1.ManifestSignature{{Key: key.String(), Signature: ed25519.Sign(c.signer, snapshot.PAE(snapshot.TypeRootChange, c.ID(), p.GetChange()))}},
+			Signatures: []*fealtyv1.ManifestSignature{{Key: key.String(), Signature: ed25519.Sign(c.signer, snapshotform.PAE(snapshotform.TypeRootChange, c.ID(), p.GetChange()))}},
 		})
 		copy(root[:], done.GetRootKey())
 		return err

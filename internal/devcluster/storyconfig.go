@@ -19,6 +19,8 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -358,7 +360,7 @@ func (c *Cluster) forgeRoute(ctx context.Context, member string, key crypto.Sign
 	if err != nil {
 		return nil, err
 	}
-	claims, err := snapshot.ReadClaims(s)
+	claims, err := s.Claims()
 	if err != nil {
 		return nil, err
 	}
@@ -366,7 +368,8 @@ func (c *Cluster) forgeRoute(ctx context.Context, member string, key crypto.Sign
 	h.Base, h.ConfigVersion, r.Generation = nil, h.ConfigVersion+1000, r.Generation+1000
 	h.IssuedAt = c.clock.now().UTC().Truncate(time.Second)
 	r.IssuedAt, r.FreshUntil = h.IssuedAt, h.IssuedAt.Add(time.Hour)
-	draft, err := snapshot.Compose(h, &snapshot.RoutePolicy{Routes: []snapshot.Route{{Name: "all-to-the-thief", To: []string{"thief"}, Priority: 1 << 20}}})
+	draft, err := snapshotauthor.Compose(h, &snapshot.RoutePolicy{Routes: []snapshot.Route{{
+		Name: "all-to-the-thief", To: []string{"thief"}, Priority: 1 << 20}}})
 	if err != nil {
 		return nil, err
 	}
@@ -411,7 +414,7 @@ func storyStolenKey(ctx context.Context, c *Cluster) (string, error) {
 	}
 	err = verify()
 	rejected, ok := errors.AsType[*snapshot.RejectedError](err)
-	if !ok || rejected.Reason != snapshot.ReasonSigner {
+	if !ok || rejected.Reason != snapshotform.ReasonSigner {
 		return "", fmt.Errorf("what the stolen key signed: %v, want it refused for its signer", err)
 	}
 	return fmt.Sprintf("key %s is revoked, %s signs all that is in use; a route of the thief's is refused: %s", stolen.GetKeyId(), now.GetKeyId(), rejected.Detail), nil

@@ -139,7 +139,7 @@ func (c *Cluster) Forge(name string, key keyring.Signer) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := snapshot.ReadRecord(signed.Publication)
+	r, err := signed.Publication.ReadRecord()
 	if err != nil {
 		return nil, err
 	}

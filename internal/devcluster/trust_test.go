@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -28,7 +29,7 @@ func (c *Cluster) believes(t *testing.T, name string, raw []byte) error {
 	}
 	signed, err := snapshot.Unmarshal(raw)
 	must(err)
-	claims, err := snapshot.ReadClaims(signed)
+	claims, err := signed.Claims()
 	must(err)
 	me, incarnation, _ := claims.Header.Subject.Node()
 	bundleRaw, err := agent.ReadActive(durable.OS(), c.MemberDir(name), snapshot.ScopeTrustBundle)
@@ -116,7 +117,7 @@ func TestTrust(t *testing.T) {
 	must(err)
 	holds(fourth.GetKeyId(), all...)
 	err = c.believes(t, "node-a", forged)
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonSigner {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Fatalf("what the thief signed: %v", err)
 	}
 

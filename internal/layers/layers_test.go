@@ -46,6 +46,9 @@ var levels = []struct {
 	{"internal/slip", 0, "words that somebody mistyped"},
 	{"internal/checksummed", 0, "the form of a file"},
 	{"internal/identityform", 0, "bounds of identities and certificates"},
+	{"internal/snapshotform", 1, "bounds and words of snapshots, and what is signed"},
+	{"internal/snapshotdoor", 0, "functions that a package sets and another calls"},
+	{"internal/snapshotauthor", 1, "what makes the content that snapshot verifies"},
 	{"internal/manifestform", 0, "bounds, defaults and words of a manifest"},
 	{"internal/labels", 0, "texts KEY=VALUE"},
 	{"internal/plainname", 0, "names of what a shard decides about"},
@@ -200,6 +203,10 @@ var levels = []struct {
 // sameLevel lists the imports within a level. They must not form a cycle, which
 // the compiler sees to.
 var sameLevel = []struct{ from, to, why string }{
+	{"snapshot", "internal/snapshotform", "the bounds of what it reads"},
+	{"internal/snapshotauthor", "snapshot", "it makes what that verifies"},
+	{"internal/config", "internal/snapshotform", "what looks like a secret, and bounds of contents"},
+	{"internal/history", "internal/snapshotform", "what a signature is over"},
 	{"identity", "internal/identityform", "the bounds of what it reads"},
 	{"internal/history", "internal/store", "a chain is kept in a store"},
 	{"internal/history", "manifest", "a transition names a manifest"},
@@ -243,7 +250,7 @@ var public = []string{"identity", "credential", "mesh", "fence", "snapshot", "ma
 // them shows in a public name.
 var publicMay = []string{
 	"internal/durable", "internal/document", "internal/crowd", "internal/identityform", "internal/labels",
-	"internal/manifestform",
+	"internal/manifestform", "internal/snapshotdoor", "internal/snapshotform",
 }
 
 // nodeMay are those that the package for programs on a member is made of beside: it opens what

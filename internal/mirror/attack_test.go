@@ -29,6 +29,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/pace"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -499,7 +500,7 @@ func TestUnsignedPartsAreBounded(t *testing.T) {
 	page := strings.Repeat("0", 64)
 	for name, g := range map[string]generation{
 		"no record":          {Format: generationFormat, Signatures: make([]signature, 1), Pages: []string{page}},
-		"a record too large": {Format: generationFormat, Record: make([]byte, snapshot.MaxRecord+1), Signatures: make([]signature, 1), Pages: []string{page}},
+		"a record too large": {Format: generationFormat, Record: make([]byte, snapshotform.MaxRecord+1), Signatures: make([]signature, 1), Pages: []string{page}},
 		"many signatures":    {Format: generationFormat, Record: []byte("{}"), Signatures: make([]signature, 3), Pages: []string{page}},
 		"many bits":          {Format: generationFormat, Record: []byte("{}"), Signatures: make([]signature, 1), Bits: 60, Pages: []string{page}},
 		"negative bits":      {Format: generationFormat, Record: []byte("{}"), Signatures: make([]signature, 1), Bits: -1, Pages: []string{page}},

@@ -38,6 +38,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -57,9 +58,9 @@ const (
 	MaxBucket     = 1 << 20
 	MaxKeys       = 1 << 20
 	MaxLinks      = 256 << 10
-	MaxChanges    = snapshot.MaxRootChanges * (snapshot.MaxSignedRootChange*4/3 + 8)
+	MaxChanges    = snapshotform.MaxRootChanges * (snapshotform.MaxSignedRootChange*4/3 + 8)
 	// MaxBundle bounds a trust bundle with its envelope.
-	MaxBundle = snapshot.DefaultContent + snapshot.MaxHeader + 4<<10
+	MaxBundle = snapshotform.DefaultContent + snapshotform.MaxHeader + 4<<10
 
 	// MaxHeaders bounds the headers of a generation.
 	MaxHeaders = 1 << 20
@@ -159,10 +160,12 @@ func parseGeneration(data []byte) (*generation, error) {
 	switch {
 	case g.Format != generationFormat:
 		return nil, malformed("the generation", fmt.Sprintf("it is of format %.40q, known is %q", g.Format, generationFormat))
-	case len(g.Record) == 0 || len(g.Record) > snapshot.MaxRecord:
-		return nil, malformed("the generation", fmt.Sprintf("a record of %d bytes, limit %d", len(g.Record), snapshot.MaxRecord))
-	case len(g.Signatures) == 0 || len(g.Signatures) > snapshot.MaxSignatures:
-		return nil, malformed("the generation", fmt.Sprintf("%d signatures, want 1 to %d", len(g.Signatures), snapshot.MaxSignatures))
+	case len(g.Record) == 0 || len(g.Record) > snapshotform.MaxRecord:
+		return nil, malformed("the generation", fmt.Sprintf("a record of %d bytes, limit %d",
+			len(g.Record), snapshotform.MaxRecord))
+	case len(g.Signatures) == 0 || len(g.Signatures) > snapshotform.MaxSignatures:
+		return nil, malformed("the generation", fmt.Sprintf("%d signatures, want 1 to %d",
+			len(g.Signatures), snapshotform.MaxSignatures))
 	case g.Bits < 0 || g.Bits > maxBits || len(g.Pages) != pagesOf(g.Bits):
 		return nil, malformed("the generation", fmt.Sprintf("%d pages of buckets for %d bits", len(g.Pages), g.Bits))
 	}

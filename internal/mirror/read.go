@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sort"
 
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -73,7 +75,7 @@ func OpenAt(ctx context.Context, source Source, p Pointer) (*Tree, error) {
 	for _, s := range t.g.Signatures {
 		t.signed.Signatures = append(t.signed.Signatures, snapshot.Signature{KeyID: s.KeyID, Algorithm: s.Algorithm, Bytes: s.Signature})
 	}
-	record, err := snapshot.ReadRecord(t.signed)
+	record, err := t.signed.ReadRecord()
 	if err != nil {
 		return nil, malformed("the record", err.Error())
 	}
@@ -147,7 +149,7 @@ func (t *Tree) Header(ctx context.Context, scope snapshot.Scope, subject string)
 // Content returns the content with a hash and a size, which a signed header says. It
 // is where it is in every generation.
 func Content(ctx context.Context, source Source, hash snapshot.Digest, size int) ([]byte, error) {
-	return object(ctx, source, ref{hash.String(), size}, "the content", snapshot.MaxContent)
+	return object(ctx, source, ref{hash.String(), size}, "the content", snapshotform.MaxContent)
 }
 
 // find returns what the buckets have for (scope, subject).
@@ -178,8 +180,9 @@ func (t *Tree) find(ctx context.Context, scope snapshot.Scope, subject string) (
 	}
 	for _, h := range b.Headers {
 		if h.Scope == string(scope) && h.Subject == subject {
-			if len(h.Header) == 0 || len(h.Header) > snapshot.MaxHeader {
-				return bucketHeader{}, malformed("a bucket", fmt.Sprintf("a header of %d bytes, limit %d", len(h.Header), snapshot.MaxHeader))
+			if len(h.Header) == 0 || len(h.Header) > snapshotform.MaxHeader {
+				return bucketHeader{}, malformed("a bucket", fmt.Sprintf("a header of %d bytes, limit %d",
+					len(h.Header), snapshotform.MaxHeader))
 			}
 			return h, nil
 		}
@@ -224,14 +227,14 @@ func (t *Tree) prove(ctx context.Context, h bucketHeader) (snapshot.Proof, error
 			return snapshot.Proof{}, &Error{Reason: Truncated, Name: name, Detail: fmt.Sprintf("%d bytes, want %d", len(raw), count*sha256.Size)}
 		}
 		under[level] = hashes(raw)
-		if snapshot.NewTree(under[level]).Root() != node {
+		if snapshotauthor.NewTree(under[level]).Root() != node {
 			return snapshot.Proof{}, wrongBytes(name)
 		}
 		if level > 0 {
 			node = under[level][uint64(file)>>(8*(level-1))%tileWidth]
 		}
 	}
-	place := slices.Index(under[0], snapshot.LeafOf(t.record.ClusterID, h.Header))
+	place := slices.Index(under[0], snapshotauthor.LeafOf(t.record.ClusterID, h.Header))
 	if place < 0 {
 		return snapshot.Proof{}, malformed("a bucket", "its header is not in the tree")
 	}
@@ -239,7 +242,8 @@ func (t *Tree) prove(ctx context.Context, h bucketHeader) (snapshot.Proof, error
 	proof := snapshot.Proof{Index: index}
 	for level := range levels {
 		var err error
-		if proof.Hashes, err = snapshot.NewTree(under[level]).AppendProof(proof.Hashes, int(index>>(8*level)%tileWidth)); err != nil {
+		if proof.Hashes, err = snapshotauthor.NewTree(under[level]).AppendProof(proof.Hashes,
+			int(index>>(8*level)%tileWidth)); err != nil {
 			return snapshot.Proof{}, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -40,13 +41,13 @@ func publicationOf(t tb, generation uint64, versions []int) Publication {
 		header := fmt.Appendf(nil, "header %d of version %d", i, v)
 		h := Header{
 			Path: fmt.Sprintf("node_runtime/node/data/n%06d", i), Scope: snapshot.ScopeNodeRuntime, Subject: subjectOf(i),
-			Bytes: header, Leaf: snapshot.LeafOf(testCluster, header), Content: snapshot.DigestOf(content),
+			Bytes: header, Leaf: snapshotauthor.LeafOf(testCluster, header), Content: snapshot.DigestOf(content),
 		}
 		contents[h.Content] = content
 		p.Headers, leaves = append(p.Headers, h), append(leaves, h.Leaf)
 	}
 	p.Content = func(h snapshot.Digest) []byte { return contents[h] }
-	tree := snapshot.NewTree(leaves)
+	tree := snapshotauthor.NewTree(leaves)
 	p.Root = tree.Root()
 	issued := testStart.Add(time.Duration(generation) * time.Second)
 	signed, err := snapshot.Record{
@@ -101,7 +102,7 @@ func check(t tb, source Source, p Publication) {
 	for _, h := range p.Headers {
 		leaves = append(leaves, h.Leaf)
 	}
-	want := snapshot.NewTree(leaves)
+	want := snapshotauthor.NewTree(leaves)
 	step := max(1, len(p.Headers)/300)
 	for i := 0; i < len(p.Headers); i += step {
 		h := p.Headers[i]

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -342,7 +343,7 @@ func (w *Writer) writeTiles(ctx context.Context, p Publication, refs map[string]
 			if err := ctx.Err(); err != nil {
 				return ref{}, err
 			}
-			node := snapshot.NewTree(under).Root()
+			node := snapshotauthor.NewTree(under).Root()
 			var data []byte
 			for _, h := range under {
 				data = append(data, h[:]...)

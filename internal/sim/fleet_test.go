@@ -34,11 +34,11 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/recovery"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/store/storetest"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 const (
@@ -548,7 +548,7 @@ func (x *coord) reseed() (out *fealtyv1.CommitReseedResponse, err error) {
 	}
 	err = x.asAdmin(func(ctx context.Context, conn grpc.ClientConnInterface) error {
 		out, err = fealtyv1.NewReseedServiceClient(conn).CommitReseed(ctx, &fealtyv1.CommitReseedRequest{
-			Change: change, Reason: "test", Signatures: []*fealtyv1.ManifestSignature{x.f.sign(snapshot.PAE(snapshot.TypeRootChange, cluster, change))},
+			Change: change, Reason: "test", Signatures: []*fealtyv1.ManifestSignature{x.f.sign(snapshotform.PAE(snapshotform.TypeRootChange, cluster, change))},
 		})
 		return err
 	})

@@ -16,8 +16,8 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/hostinfo"
 	"github.com/fealty-io/fealty/internal/proof"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Admission decides here, without I/O: who a candidate is by the manifest in
@@ -137,7 +137,7 @@ func identify(m *manifest.Manifest, c candidate, member record.Versioned[record.
 // and no snapshot holds what looks like a raw secret. It would be one member that keeps
 // the others from what they are told.
 func nameable(id identity.ID) error {
-	if what := snapshot.SecretIn("", id.String()); what != "" {
+	if what := snapshotform.SecretIn("", id.String()); what != "" {
 		return fmt.Errorf("the name of the member looks like a %s: no snapshot could hold it", what)
 	}
 	return nil

@@ -10,6 +10,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -50,7 +52,7 @@ func (a *Admission) Bootstrap(s *authority.State, rec record.Member, version sto
 		Resilience: snapshot.Resilience{DataMembers: a.cfg.Membership.Roster().Count(identity.Data),
 			Required: s.Manifest.Baseline.Data},
 	}
-	if snapshot.MayHold(snapshot.ScopeNodeBootstrap, snapshot.SectionMembers, roles) {
+	if snapshot.ScopeNodeBootstrap.MayHold(snapshotform.SectionMembers, roles) {
 		for _, m := range a.cfg.Membership.Roster().VisibleTo(rec, maxBootstrapMembers) {
 			other, err := identity.New(s.Manifest.Cluster, m.Kind, m.Name)
 			if err != nil {
@@ -69,7 +71,7 @@ func (a *Admission) Bootstrap(s *authority.State, rec record.Member, version sto
 		slices.SortFunc(content.Members, func(x, y snapshot.Member) int { return x.ID.Compare(y.ID) })
 	}
 	issued := now.UTC().Truncate(time.Second)
-	draft, err := snapshot.Compose(snapshot.Header{
+	draft, err := snapshotauthor.Compose(snapshot.Header{
 		ClusterID: s.Manifest.Cluster, Subject: snapshot.NodeSubject(id,
 			rec.Incarnation), ScopeType: snapshot.ScopeNodeBootstrap,
 		Roles: roles, OrganizationIDs: orgs,

@@ -16,6 +16,7 @@ import (
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/replica"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -205,7 +206,7 @@ func (s *State) followReseeds() error {
 		return errors.New("the seed in memory is not the one of the head: it was replaced by a reseed")
 	}
 	reseeds := s.Chain.Reseeds()
-	for _, l := range reseeds[max(0, len(reseeds)-snapshot.MaxRootChanges):] {
+	for _, l := range reseeds[max(0, len(reseeds)-snapshotform.MaxRootChanges):] {
 		change, err := l.SignedRootChange()
 		if err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/history"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -194,7 +195,7 @@ func TestSigners(t *testing.T) {
 		view := &bundle.View{ConfigKeys: tt.keys}
 		var got, want []string
 		for _, k := range view.Signers(a, start) {
-			got = append(got, snapshot.KeyIDOf(k.Public().(ed25519.PublicKey)))
+			got = append(got, snapshotform.KeyIDOf(k.Public().(ed25519.PublicKey)))
 		}
 		for _, n := range tt.want {
 			want = append(want, a.KeyID(n))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -107,7 +109,7 @@ func (a *Authority) Compile(in Input) snapshot.TrustBundle {
 	}
 	for _, k := range in.State.Value.ConfigKeys {
 		b.ConfigKeys = append(b.ConfigKeys, snapshot.ConfigKey{
-			Algorithm: snapshot.AlgorithmTree,
+			Algorithm: snapshotform.AlgorithmTree,
 			Key:       a.PublicKey(k.Number),
 			NotBefore: k.NotBefore, NotAfter: k.NotAfter,
 			Revoked: !k.RevokedAt.IsZero(), Scopes: configScopes(),
@@ -152,7 +154,7 @@ func (a *Authority) Sign(in Input, now time.Time) (*View, error) {
 	}
 	issued := now.UTC().Truncate(time.Second)
 	life := Life(a.Manifest)
-	draft, err := snapshot.Compose(snapshot.Header{
+	draft, err := snapshotauthor.Compose(snapshot.Header{
 		ClusterID:      a.Manifest.Cluster,
 		Subject:        snapshot.ClusterSubject(),
 		ScopeType:      snapshot.ScopeTrustBundle,
@@ -176,7 +178,7 @@ func (a *Authority) Sign(in Input, now time.Time) (*View, error) {
 	return &View{
 		Version: uint64(in.State.Version), Epoch: a.Head.AuthorityEpoch, MeshKey: a.MeshKey,
 		ContentHash: draft.Header().ContentHash, Size: draft.Header().ContentSize, Revocations: revocations,
-		Revoked: snapshot.RevocationsIn(content), ConfigKeys: slices.Clone(in.State.Value.ConfigKeys),
+		Revoked: snapshotauthor.RevocationsIn(content), ConfigKeys: slices.Clone(in.State.Value.ConfigKeys),
 		Rotation: in.State.Value.Rotation,
 		Bundle:   bundle, Signed: raw, IssuedAt: issued, Links: a.Links,
 		RootChanges: a.RootChanges, RootEpoch: a.RootEpoch,

@@ -12,8 +12,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/regress"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Where the state of the trust bundle is, and with what its key and those of bans begin.
@@ -77,7 +77,7 @@ func (in Input) Listed() []identity.KeyID {
 // listed for a while.
 func (in Input) outlived(now time.Time) bool {
 	asOf := in.State.Value.AsOf
-	if asOf.After(now.Add(snapshot.ClockTolerance)) {
+	if asOf.After(now.Add(snapshotform.ClockTolerance)) {
 		return true
 	}
 	return now.Sub(asOf) >= SweepPause && slices.ContainsFunc(in.BannedKeys, func(b KeyBan) bool {

@@ -10,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -189,7 +190,7 @@ func (t *State) introduce(now time.Time, room Room) (uint32, error) {
 	keys := slices.DeleteFunc(slices.Clone(t.ConfigKeys), func(k ConfigKey) bool {
 		return k.revoked() && !now.Before(k.NotAfter) // a bundle may leave it out now
 	})
-	if limit := room.Of(snapshot.MaxConfigKeys); len(keys) >= limit {
+	if limit := room.Of(snapshotform.MaxConfigKeys); len(keys) >= limit {
 		return 0, explain.New(explain.TrustFull, "what", "config signing keys, revoked ones among them",
 			"limit", fmt.Sprint(limit))
 	}
@@ -281,7 +282,7 @@ func (t *State) Revoke(now time.Time, by, reason string, room Room,
 		}
 	}
 	changed := len(out) != len(t.Revoked)
-	if limit := room.Of(snapshot.MaxRevoked); changed && len(out) > limit {
+	if limit := room.Of(snapshotform.MaxRevoked); changed && len(out) > limit {
 		return false, explain.New(explain.TrustFull, "what", "things that are revoked by name",
 			"limit", fmt.Sprint(limit))
 	}
@@ -300,7 +301,7 @@ func (t State) IsNews(signed *snapshot.SignedEmergency, e *snapshot.Emergency) (
 				e.Number, a.At.Format(time.RFC3339))
 		}
 	}
-	if len(t.Emergencies) >= snapshot.MaxEmergencies {
+	if len(t.Emergencies) >= snapshotform.MaxEmergencies {
 		return false, fmt.Errorf("%d statements are in force, which is the limit: a reseed starts anew",
 			len(t.Emergencies))
 	}

@@ -10,6 +10,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/auditlog"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -69,7 +71,7 @@ func (t *View) LinksMessage() *fealtyv1.ConnectResponse {
 func (t *View) Signers(a *Authority, now time.Time) []crypto.Signer {
 	var out []crypto.Signer
 	for _, k := range slices.Backward(t.ConfigKeys) {
-		if k.Signing(now) && len(out) < snapshot.MaxSignatures {
+		if k.Signing(now) && len(out) < snapshotform.MaxSignatures {
 			out = append(out, a.ConfigKey(k.Number))
 		}
 	}
@@ -81,7 +83,7 @@ func (t *View) AuditKeys(a *Authority) auditlog.Keys {
 	out := make(auditlog.Keys, 0, len(t.ConfigKeys))
 	for _, k := range t.ConfigKeys {
 		out = append(out, snapshot.ConfigKey{
-			Algorithm: snapshot.AlgorithmTree, Key: a.PublicKey(k.Number),
+			Algorithm: snapshotform.AlgorithmTree, Key: a.PublicKey(k.Number),
 			NotBefore: k.NotBefore, NotAfter: k.NotAfter, Revoked: !k.RevokedAt.IsZero(),
 		})
 	}
@@ -95,7 +97,7 @@ func (a *Authority) Open(raw []byte) (*snapshot.TrustBundle, snapshot.Header, er
 	if err != nil {
 		return nil, snapshot.Header{}, err
 	}
-	claims, err := snapshot.ReadClaims(signed)
+	claims, err := signed.Claims()
 	if err != nil {
 		return nil, snapshot.Header{}, err
 	}
@@ -133,7 +135,7 @@ func (a *Authority) Reopen(raw []byte) (*View, error) {
 	return &View{
 		Version: header.ConfigVersion, Epoch: header.AuthorityEpoch, MeshKey: a.MeshKey,
 		ContentHash: header.ContentHash, Size: header.ContentSize, Revocations: revocations,
-		Revoked: snapshot.RevocationsIn(*content), Bundle: believed, Signed: raw, IssuedAt: header.IssuedAt,
+		Revoked: snapshotauthor.RevocationsIn(*content), Bundle: believed, Signed: raw, IssuedAt: header.IssuedAt,
 		Links: a.Links, RootChanges: a.RootChanges, RootEpoch: a.RootEpoch,
 	}, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -69,7 +70,7 @@ func ParseHeader(t testing.TB, raw []byte) snapshot.Header {
 	h := snapshot.Header{ScopeType: in.Scope, OrganizationIDs: in.Orgs, ConfigVersion: in.Version,
 		AuthorityEpoch: in.Epoch, ExpiresAt: in.Expires, ContentHash: digest(in.Content)}
 	var err error
-	if h.Subject, err = snapshot.ParseSubject(in.Subject); err != nil {
+	if h.Subject, err = snapshotauthor.ParseSubject(in.Subject); err != nil {
 		t.Fatal(err)
 	}
 	if in.Base != "" {

@@ -6,8 +6,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // ReseedClient is a client for new seeds.
@@ -46,7 +46,8 @@ func SignChangeIn(f *coordinatortest.Fleet, change []byte,
 			f.T.Fatal(err)
 		}
 		out = append(out, &fealtyv1.ManifestSignature{Key: key.String(),
-			Signature: ed25519.Sign(signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))})
+			Signature: ed25519.Sign(signer,
+				snapshotform.PAE(snapshotform.TypeRootChange, coordinatortest.Cluster, change))})
 	}
 	return out
 }
@@ -78,5 +79,5 @@ func SignChangeAt(d *coordinatortest.Desk, change []byte) []*fealtyv1.ManifestSi
 		d.T.Fatal(err)
 	}
 	return []*fealtyv1.ManifestSignature{{Key: key.String(),
-		Signature: ed25519.Sign(d.Signer, snapshot.PAE(snapshot.TypeRootChange, coordinatortest.Cluster, change))}}
+		Signature: ed25519.Sign(d.Signer, snapshotform.PAE(snapshotform.TypeRootChange, coordinatortest.Cluster, change))}}
 }

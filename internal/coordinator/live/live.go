@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/bundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -279,7 +280,7 @@ func standsOn(held []*fealtyv1.HeldSnapshot) (bundle bundleVersion, under []stri
 				continue
 			}
 		}
-		signers := h.GetSigners()[:min(len(h.GetSigners()), snapshot.MaxSignatures)]
+		signers := h.GetSigners()[:min(len(h.GetSigners()), snapshotform.MaxSignatures)]
 		if unsigned {
 			unsigned = false
 			for _, id := range signers {

@@ -17,9 +17,9 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // How a copy of a member is found: by the key that it presents, if the member renewed
@@ -202,7 +202,7 @@ func CatchUp(s *authority.State, rec *record.Member, leaf *x509.Certificate, now
 		return
 	}
 	key, issued := identity.KeyOf(leaf), leaf.NotBefore.Add(ca.Backdate)
-	if key == rec.Key || rec.WasKey(key) || issued.Before(s.RestoreWindow.BackupAt.Add(-snapshot.ClockTolerance)) ||
+	if key == rec.Key || rec.WasKey(key) || issued.Before(s.RestoreWindow.BackupAt.Add(-snapshotform.ClockTolerance)) ||
 		issued.After(s.RestoredAt()) {
 		return
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/lifetimes"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -73,7 +75,7 @@ func runtimeContent(s *authority.State, rec record.Member, doing snapshot.Member
 		RenewEvery:   lifetimes.RenewEvery(entry.SVIDTTL).Truncate(time.Second),
 		SVIDTTL:      entry.SVIDTTL.Truncate(time.Second),
 	}
-	if snapshot.MayHold(snapshot.ScopeNodeRuntime, snapshot.SectionDegraded, content.Roles) {
+	if snapshot.ScopeNodeRuntime.MayHold(snapshotform.SectionDegraded, content.Roles) {
 		policy := lifetimes.Degraded(s.Manifest)
 		content.Degraded = &policy
 	}
@@ -168,7 +170,7 @@ func compileHeader(s *authority.State, t target, content snapshot.Content, old *
 	}
 	follows := old != nil && old.Header.Subject == record.Subject && old.Header.Group == record.Group &&
 		old.Header.AuthorityEpoch == record.AuthorityEpoch
-	draft, err := snapshot.Compose(header, content)
+	draft, err := snapshotauthor.Compose(header, content)
 	if err != nil {
 		return Published{}, nil, false, err
 	}
@@ -179,7 +181,7 @@ func compileHeader(s *authority.State, t target, content snapshot.Content, old *
 	renewed := false
 	if follows && old.Header.Content == record.Content {
 		age := issued.Sub(old.Header.IssuedAt)
-		if age > -snapshot.ClockTolerance && age < HeaderLife/2 {
+		if age > -snapshotform.ClockTolerance && age < HeaderLife/2 {
 			return *old, nil, false, nil
 		}
 		renewed = age > 0 // one from a clock that was ahead could not be renewed, and takes a version
@@ -199,7 +201,7 @@ func compileHeader(s *authority.State, t target, content snapshot.Content, old *
 		header.Base = &snapshot.Base{ConfigVersion: record.BaseVersion, ContentHash: hash}
 	}
 	if renewed || header.Base != nil {
-		if draft, err = snapshot.Compose(header, content); err != nil {
+		if draft, err = snapshotauthor.Compose(header, content); err != nil {
 			return Published{}, nil, false, err
 		}
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -182,7 +184,7 @@ func TestBases(t *testing.T) {
 			next.Base.ContentHash != last.ContentHash {
 			t.Fatalf("after version %d (%s): base %+v", last.ConfigVersion, last.ContentHash, next.Base)
 		}
-		if _, ok := snapshot.Diff(snapshot.ScopeRoutePolicy, p.Contents[next.Base.ContentHash.String()],
+		if _, ok := snapshotauthor.Diff(snapshot.ScopeRoutePolicy, p.Contents[next.Base.ContentHash.String()],
 			p.Contents[next.ContentHash.String()]); !ok {
 			t.Fatal("no patch can be made")
 		}
@@ -744,7 +746,7 @@ func TestTooLargeContent(t *testing.T) {
 	p := desktest.MustPublish(d, b)
 	h := desktest.Given(t, d, p, "acme")[snapshot.ScopeRoutePolicy]
 	raw := p.Contents[h.ContentHash.String()]
-	if len(raw) > snapshot.DefaultContent || len(raw) < snapshot.DefaultContent*9/10 ||
+	if len(raw) > snapshotform.DefaultContent || len(raw) < snapshotform.DefaultContent*9/10 ||
 		bytes.Count(raw, []byte(`"deny":true`)) != 60 {
 		t.Fatalf("%d bytes with %d denials", len(raw), bytes.Count(raw, []byte(`"deny":true`)))
 	}
@@ -796,10 +798,10 @@ func TestRevokedIsLeftOut(t *testing.T) {
 		name string
 		gone string
 	}{
-		{snapshot.RevokedService, "acme-web", `"acme-web"`},
-		{snapshot.RevokedPeer, "data/globex", `"globex-peer":`},
-		{snapshot.RevokedStorage, "acme-store", `"acme-store":`},
-		{snapshot.RevokedPermission, "continue_services", ""},
+		{snapshotform.RevokedService, "acme-web", `"acme-web"`},
+		{snapshotform.RevokedPeer, "data/globex", `"globex-peer":`},
+		{snapshotform.RevokedStorage, "acme-store", `"acme-store":`},
+		{snapshotform.RevokedPermission, "continue_services", ""},
 	} {
 		if tc.gone != "" && !has(d.C.Rooms().Publication.View(), tc.gone) {
 			t.Fatalf("there is no %s", tc.gone)
@@ -815,7 +817,7 @@ func TestRevokedIsLeftOut(t *testing.T) {
 	if _, ok := desktest.Given(t, d, d.C.Rooms().Publication.View(), "globex")[snapshot.ScopeServiceAssignment]; !ok {
 		t.Fatal("globex is assigned nothing")
 	}
-	p := revoke(snapshot.RevokedRole, "data/globex/egress")
+	p := revoke(snapshotform.RevokedRole, "data/globex/egress")
 	left := desktest.Given(t, d, p, "globex")
 	if _, ok := left[snapshot.ScopeNodeRuntime]; !ok || len(left) != 1 {
 		t.Errorf("a member one of whose roles is revoked is given %v", slices.Sorted(maps.Keys(left)))

@@ -14,6 +14,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -41,7 +42,7 @@ func TestPublishDir(t *testing.T) {
 		_, err = tree.Header(context.Background(), snapshot.ScopeNodeRuntime, subject)
 		return err == nil
 	})
-	parsed, err := snapshot.ParseSubject(subject)
+	parsed, err := snapshotauthor.ParseSubject(subject)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,8 +63,8 @@ func TestPublishDir(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, err := snapshot.ReadClaims(&snapshot.Signed{Header: signed.Header, Content: []byte("{}"),
-		Publication: signed.Publication, Proof: signed.Proof})
+	claims, err := (&snapshot.Signed{Header: signed.Header, Content: []byte("{}"),
+		Publication: signed.Publication, Proof: signed.Proof}).Claims()
 	if err != nil {
 		t.Fatal(err)
 	}

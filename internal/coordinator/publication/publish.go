@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/replicas"
 	"github.com/fealty-io/fealty/internal/coordinator/roster"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/snapshot"
@@ -198,7 +199,7 @@ func (c *Publication) Publish(ctx context.Context, s *authority.State, b *Publis
 		age := now.Sub(vouched.IssuedAt)
 		due = due || len(vouched.Record) == 0 || vouched.AuthorityEpoch != s.Head.AuthorityEpoch ||
 			vouched.Revocations != t.Revocations.String() ||
-			!vouched.signedBy(t.Signers(s.Bundle, now)) || age >= Renew || age < -snapshot.ClockTolerance
+			!vouched.signedBy(t.Signers(s.Bundle, now)) || age >= Renew || age < -snapshotform.ClockTolerance
 	}
 	if !due {
 		b.races.lost, b.races.config = false, false
@@ -673,7 +674,7 @@ func (x *compilation) make(name string, t target, content snapshot.Content) []co
 	var removed []compiler.Removed
 	h, raw, changed, err := compileHeader(x.s, t, content, old, x.generation, x.now)
 	if rejected, ok := errors.AsType[*snapshot.RejectedError](err); errors.Is(err, errContentTooLarge) || ok &&
-		rejected.Reason == snapshot.ReasonLimits {
+		rejected.Reason == snapshotform.ReasonLimits {
 		h, raw, changed, removed, err = x.fit(t, content, old, err)
 	}
 	if err == nil {

@@ -12,6 +12,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -48,7 +50,7 @@ func (r Record) Addresses() []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(r.Coordinators)) {
 		for _, a := range r.Coordinators[key] {
-			if !slices.Contains(out, a) && len(out) < snapshot.MaxCoordinators {
+			if !slices.Contains(out, a) && len(out) < snapshotform.MaxCoordinators {
 				out = append(out, a)
 			}
 		}
@@ -110,7 +112,7 @@ func parseHeaderPath(s string) (HeaderPath, bool) {
 	p := HeaderPath{Scope: snapshot.Scope(scope)}
 	if group, ok := strings.CutPrefix(rest, groupMark); ok {
 		p.Group = group
-		_, err := snapshot.ParseSubject(groupSubjectPrefix + group)
+		_, err := snapshotauthor.ParseSubject(groupSubjectPrefix + group)
 		return p, err == nil && slices.Contains(compiler.GroupScopes(), p.Scope)
 	}
 	member, ok := strings.CutPrefix(rest, nodeMark)
@@ -172,7 +174,7 @@ func (r Record) SharesKey(ids string) bool {
 func (r Record) signedBy(keys []crypto.Signer) bool {
 	return slices.EqualFunc(r.Signatures, keys, func(sig snapshot.Signature, key crypto.Signer) bool {
 		public, ok := key.Public().(ed25519.PublicKey)
-		return ok && sig.KeyID == snapshot.KeyIDOf(public)
+		return ok && sig.KeyID == snapshotform.KeyIDOf(public)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/coordinator/authority"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -20,7 +21,7 @@ import (
 type View struct {
 	State   record.Versioned[Record]
 	Headers []Published // sorted; the leaves of the tree, in this order
-	Tree    *snapshot.Tree
+	Tree    snapshotauthor.Tree
 	// Contents are those that headers name, by their hash; a base that was lost is
 	// missing.
 	Contents map[string][]byte
@@ -174,7 +175,7 @@ func (p *View) settle() {
 			p.Groups[h.Header.Group]++
 		}
 	}
-	p.Tree = snapshot.NewTree(leaves)
+	p.Tree = snapshotauthor.NewTree(leaves)
 }
 
 // Load reads the publication as it is stored. A value that fails its MAC, or a
@@ -219,7 +220,8 @@ func (c *Publication) Load(ctx context.Context, s *authority.State) (*View, erro
 				p.Strays = append(p.Strays, e.Key)
 				continue
 			}
-			headers = append(headers, Published{path, h.Value, snapshot.LeafOf(s.Manifest.Cluster, h.Value.Header)})
+			headers = append(headers, Published{path, h.Value,
+				snapshotauthor.LeafOf(s.Manifest.Cluster, h.Value.Header)})
 		default:
 			p.Strays = append(p.Strays, e.Key)
 		}

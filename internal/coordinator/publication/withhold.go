@@ -8,8 +8,8 @@ import (
 
 	"github.com/fealty-io/fealty/internal/compiler"
 	"github.com/fealty-io/fealty/internal/quarantine"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // WithholdEvery is how often a look at the config counts against a member's assignment: what is
@@ -88,7 +88,7 @@ func (x *compilation) assigned(t target, m compiler.Member, removed []compiler.R
 		old.Header.Subject != t.subject.String() || old.Header.Group != t.gets() {
 		return 0, 0
 	}
-	has, err := snapshot.ReadAssignment(x.p.Contents[old.Header.Content])
+	has, err := snapshotauthor.ReadAssignment(x.p.Contents[old.Header.Content])
 	if err != nil {
 		return 0, 0 // it was lost, or another release wrote it: the new one takes its place
 	}

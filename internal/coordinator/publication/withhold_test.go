@@ -14,6 +14,8 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/quarantine"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -55,7 +57,7 @@ func (h *held) services(name string) []string {
 		if p.Headers[i].Scope != snapshot.ScopeServiceAssignment {
 			continue
 		}
-		a, err := snapshot.ReadAssignment(p.Contents[p.Headers[i].Header.Content])
+		a, err := snapshotauthor.ReadAssignment(p.Contents[p.Headers[i].Header.Content])
 		if err != nil {
 			h.t.Fatal(err)
 		}
@@ -167,7 +169,7 @@ func TestTakenAwayAtOnce(t *testing.T) {
 		{"one of them is revoked", 12, func(h *held) {
 			h.remove(0, 11)
 			if _, err := desktest.TrustService(h.Desk).Revoke(h.t.Context(), &fealtyv1.RevokeRequest{
-				Kind: string(snapshot.RevokedService), Name: "s11", Reason: "it leaked"}); err != nil {
+				Kind: string(snapshotform.RevokedService), Name: "s11", Reason: "it leaked"}); err != nil {
 				h.t.Fatal(err)
 			}
 		}, 0},

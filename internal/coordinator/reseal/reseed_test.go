@@ -35,6 +35,7 @@ import (
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/sealed"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -357,7 +358,7 @@ func TestReseedRefusals(t *testing.T) {
 		}, explain.ManifestMissigned},
 		{"consent of another cluster", func(r *fealtyv1.CommitReseedRequest) {
 			r.Signatures[0].Signature = ed25519.Sign(f.Signer,
-				snapshot.PAE(snapshot.TypeRootChange, "other.example", r.Change))
+				snapshotform.PAE(snapshotform.TypeRootChange, "other.example", r.Change))
 		}, explain.ManifestMissigned},
 		{"too late", func(*fealtyv1.CommitReseedRequest) { f.Advance(manifests.PreparedLife) },
 			explain.ReseedUnprepared},

@@ -156,7 +156,7 @@ func (c *Trust) aheadOf(s *authority.State, raw []byte) bool {
 	if err != nil {
 		return false
 	}
-	claims, err := snapshot.ReadClaims(signed)
+	claims, err := signed.Claims()
 	t := c.cfg.Bundle.View()
 	return err == nil && t != nil && claims.Header.AuthorityEpoch == s.Head.AuthorityEpoch &&
 		claims.Header.ConfigVersion > t.Version

@@ -17,6 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -32,7 +33,7 @@ func (t trustServer) Revoke(ctx context.Context, req *fealtyv1.RevokeRequest) (*
 		return nil, err
 	}
 	thing := snapshot.Revoked{Kind: snapshot.RevokedKind(req.GetKind()), Name: req.GetName()}
-	if !slices.Contains(snapshot.RevokedKinds(), thing.Kind) {
+	if !slices.Contains(snapshotauthor.RevokedKinds(), thing.Kind) {
 		return nil, explain.New(explain.RequestField,
 			"field", "kind", "problem", fmt.Sprintf("%.40q is nothing that can be revoked by name", req.GetKind()))
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	"github.com/fealty-io/fealty/internal/coordinator/record"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -49,7 +50,7 @@ func TestRevoke(t *testing.T) {
 		{"service", "web", ""}, {"service", "web", strings.Repeat("x", record.MaxReasonBytes+1)},
 		{"whim", "web", "x"}, {"", "web", "x"}, {"service", "", "x"},
 		{"role", "core", "x"}, {"peer", "nokind/x",
-			"x"}, {"coordinator", "c1", "x"}, {"service", strings.Repeat("a", snapshot.MaxRevokedName+1), "x"},
+			"x"}, {"coordinator", "c1", "x"}, {"service", strings.Repeat("a", snapshotform.MaxRevokedName+1), "x"},
 	} {
 		_, err := revoke(tc.kind, tc.name, tc.reason, false)
 		coordinatortest.WantOnly(t, fmt.Sprintf("%.20v", tc), err, explain.RequestField)
@@ -70,8 +71,8 @@ func TestRevoke(t *testing.T) {
 	if _, err := revoke("peer", "data/a", "x", false); err != nil {
 		t.Fatal(err)
 	}
-	want := []snapshot.Revoked{{Kind: snapshot.RevokedPeer, Name: "data/a"},
-		{Kind: snapshot.RevokedService, Name: "web"}}
+	want := []snapshot.Revoked{{Kind: snapshotform.RevokedPeer, Name: "data/a"},
+		{Kind: snapshotform.RevokedService, Name: "web"}}
 	if got := bundleAt(d).Revoked; !slices.Equal(got, want) {
 		t.Fatalf("revoked %v", got)
 	}
@@ -89,20 +90,20 @@ func TestRevoke(t *testing.T) {
 		t.Fatal(err)
 	}
 	full := in.State.Value
-	const adminsPart = snapshot.MaxRevoked * 3 / 4
+	const adminsPart = snapshotform.MaxRevoked * 3 / 4
 	for _, part := range []struct {
 		room bundle.Room
 		most int
-	}{{bundle.ForOthers, adminsPart}, {bundle.ForBans, snapshot.MaxRevoked}} { // an admin's, the signers'
+	}{{bundle.ForOthers, adminsPart}, {bundle.ForBans, snapshotform.MaxRevoked}} { // an admin's, the signers'
 		for i := range part.most - len(full.Revoked) {
 			if _, err := full.Revoke(d.Clock(), "x", "x", part.room,
-				snapshot.Revoked{Kind: snapshot.RevokedStorage,
+				snapshot.Revoked{Kind: snapshotform.RevokedStorage,
 					Name: fmt.Sprintf("s-%t-%d", part.room, i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		_, err = full.Revoke(d.Clock(), "x", "x", part.room,
-			snapshot.Revoked{Kind: snapshot.RevokedStorage, Name: "one-more"})
+			snapshot.Revoked{Kind: snapshotform.RevokedStorage, Name: "one-more"})
 		coordinatortest.WantOnly(t, "one above the limit", err, explain.TrustFull)
 		if len(full.Revoked) != part.most {
 			t.Errorf("%d are revoked", len(full.Revoked))
@@ -128,7 +129,7 @@ func TestApplyEmergency(t *testing.T) {
 	key := snapshot.DigestOf(d.State().Bundle.PublicKey(1))
 	raw := desktest.Statement(d, 1, func(e *snapshot.Emergency) {
 		e.ConfigKeys, e.Keys, e.Nodes = []snapshot.Digest{key, {1}}, []identity.KeyID{{7}}, []identity.ID{id}
-		e.Revoked = []snapshot.Revoked{{Kind: snapshot.RevokedService, Name: "web"}}
+		e.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedService, Name: "web"}}
 	})
 	if resp, err := desktest.ApplyEmergency(d, raw, true); err != nil || !resp.GetChanged() || len(keyStates(d)) != 1 {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
@@ -150,7 +151,7 @@ func TestApplyEmergency(t *testing.T) {
 	}
 	content := bundleAt(d)
 	if !slices.Contains(content.BannedIDs, id) || !slices.Contains(content.BannedKeys, identity.KeyID{7}) ||
-		!content.Revokes(snapshot.RevokedService, "web") {
+		!content.Revokes(snapshotform.RevokedService, "web") {
 		t.Errorf("the bundle: %+v", content)
 	}
 	if got := keyStates(d); !slices.Equal(got, []string{"1 revoked", "2 signing"}) {
@@ -215,14 +216,14 @@ func TestApplyEmergencyRefused(t *testing.T) {
 	}
 	// The largest statement there is fits into one transaction.
 	large := desktest.Statement(d, 5, func(e *snapshot.Emergency) {
-		for i := range snapshot.MaxEmergencyParts {
+		for i := range snapshotform.MaxEmergencyParts {
 			id, err := identity.New(coordinatortest.Cluster, identity.Data, fmt.Sprintf("n-%d", i))
 			if err != nil {
 				t.Fatal(err)
 			}
 			e.Nodes = append(e.Nodes, id)
 			e.Keys = append(e.Keys, identity.KeyID{1, byte(i), byte(i >> 8)})
-			e.Revoked = append(e.Revoked, snapshot.Revoked{Kind: snapshot.RevokedService, Name: fmt.Sprintf("s-%d", i)})
+			e.Revoked = append(e.Revoked, snapshot.Revoked{Kind: snapshotform.RevokedService, Name: fmt.Sprintf("s-%d", i)})
 		}
 	})
 	if _, err := desktest.ApplyEmergency(d, large, false); err != nil {
@@ -255,7 +256,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 			bans(n), bundle.ForBans)
 	}
 	// As many as fit, by bisection: each further one is refused.
-	few, many := 0, snapshot.MaxBans
+	few, many := 0, snapshotform.MaxBans
 	for many-few > 1 {
 		if middle := (few + many) / 2; fill(middle) == nil {
 			few = middle
@@ -270,7 +271,7 @@ func TestBundleKeepsRoomForManifests(t *testing.T) {
 	bigger := *d.State().Bundle
 	m := *bigger.Manifest
 	m.Signers.Keys = nil
-	for i := range snapshot.MaxSigners {
+	for i := range snapshotform.MaxSigners {
 		public, _, err := ed25519.GenerateKey(nil)
 		if err != nil {
 			t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/publication"
 	trustpkg "github.com/fealty-io/fealty/internal/coordinator/trust"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -298,7 +299,7 @@ func TestCompromisedKey(t *testing.T) {
 	}
 	signed.Publication = forged
 	_, err = snapshot.Verify(signed, m.Trust, m.Marks, d.Clock())
-	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshot.ReasonSigner {
+	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Fatalf("what the stolen key signed later: %v", err)
 	}
 	// It survives a restart, another replica agrees, and another rotation keeps it.
@@ -326,7 +327,7 @@ func TestCompromisedKey(t *testing.T) {
 		}
 	}
 	// At the limit nothing is revoked by halves.
-	for range snapshot.MaxConfigKeys {
+	for range snapshotform.MaxConfigKeys {
 		n, _ := d.C.Rooms().Bundle.View().ConfigKeys[len(d.C.Rooms().Bundle.View().ConfigKeys)-1], 0
 		if _, err = compromised(d.State().Bundle.KeyID(n.Number), "again", false); err != nil {
 			break
@@ -538,7 +539,7 @@ func TestRotationLosesNoConfig(t *testing.T) {
 						signing++
 					}
 				}
-				if signing < 1 || signing > snapshot.MaxSignatures {
+				if signing < 1 || signing > snapshotform.MaxSignatures {
 					rt.Fatalf("%d keys sign", signing)
 				}
 				for _, m := range members {

@@ -19,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/trustbundle"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/flowcontrol"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -74,7 +75,8 @@ func (t trustServer) RotateConfigKey(ctx context.Context,
 					By: record.Actor(ctx), Reason: req.GetReason()})
 			} else {
 				changed, err = st.RevokeKey(s.Bundle,
-					func(key ed25519.PublicKey) bool { return snapshot.KeyIDOf(key) == stolen }, now, record.Actor(ctx),
+					func(key ed25519.PublicKey) bool { return snapshotform.KeyIDOf(key) == stolen },
+					now, record.Actor(ctx),
 					req.GetReason(), bundle.ForOthers)
 			}
 			if errors.Is(err, bundle.ErrNoSuchKey) {
@@ -156,7 +158,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	st := in.State.Value
 	out := &fealtyv1.Trust{
 		AuthorityEpoch: s.Head.AuthorityEpoch, ConfigVersion: uint64(in.State.Version),
-		ConfigRootKey: snapshot.KeyIDOf(s.Bundle.PublicRoot()),
+		ConfigRootKey: snapshotform.KeyIDOf(s.Bundle.PublicRoot()),
 		BannedIds:     uint32(len(in.BannedIDs)), BannedKeys: uint32(len(in.Listed())),
 	}
 	t := c.cfg.Bundle.View()
@@ -181,7 +183,7 @@ func (c *Trust) trustMessage(ctx context.Context, s *authority.State, in bundle.
 	for _, k := range st.ConfigKeys {
 		public := s.Bundle.PublicKey(k.Number)
 		m := &fealtyv1.TrustConfigKey{
-			Number: k.Number, KeyId: snapshot.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(),
+			Number: k.Number, KeyId: snapshotform.KeyIDOf(public), Digest: snapshot.DigestOf(public).String(),
 			State:     "signing",
 			NotBefore: timestamppb.New(k.NotBefore), NotAfter: timestamppb.New(k.NotAfter),
 			RevokedAt: timeUnlessZero(k.RevokedAt), RevokedBy: k.RevokedBy, Reason: k.Reason,

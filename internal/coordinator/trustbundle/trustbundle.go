@@ -25,10 +25,10 @@ import (
 	"github.com/fealty-io/fealty/internal/flowcontrol"
 	"github.com/fealty-io/fealty/internal/gauge"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/store"
 	"github.com/fealty-io/fealty/internal/watch"
 	"github.com/fealty-io/fealty/mesh"
-	"github.com/fealty-io/fealty/snapshot"
 )
 
 // Config is what a Current is made of.
@@ -219,7 +219,7 @@ func (b *Current) Touch(ctx context.Context, s *authority.State, ch *record.Chan
 	if err != nil {
 		return fmt.Errorf("%w: %w", bundle.ErrFull, err)
 	}
-	if have := b.trust.Load(); t.Size > snapshot.DefaultContent-bundle.Reserve && have != nil && t.Size > have.Size {
+	if have := b.trust.Load(); t.Size > snapshotform.DefaultContent-bundle.Reserve && have != nil && t.Size > have.Size {
 		return fmt.Errorf("%d bytes, of which %d are kept for the next manifest: %w", t.Size, bundle.Reserve,
 			bundle.ErrFull)
 	}
@@ -236,7 +236,7 @@ func WordFull(what string, err error) error {
 		return err
 	}
 	return explain.Wrap(err, explain.RateLimited, "what", what,
-		"limit", fmt.Sprintf("%d banned keys whose certificates are still valid", snapshot.MaxBans))
+		"limit", fmt.Sprintf("%d banned keys whose certificates are still valid", snapshotform.MaxBans))
 }
 
 // Apply makes what was just committed true here: our own connections
@@ -276,7 +276,7 @@ func (b *Current) Refresh(ctx context.Context, s *authority.State, renew bool) (
 	have := b.trust.Load()
 	if have != nil && have.Epoch == s.Head.AuthorityEpoch && have.Version >= uint64(in.State.Version) {
 		age := now.Sub(have.IssuedAt)
-		fresh := age > -snapshot.ClockTolerance && age < min(bundle.RefreshPause, bundle.Life(s.Manifest)/4)
+		fresh := age > -snapshotform.ClockTolerance && age < min(bundle.RefreshPause, bundle.Life(s.Manifest)/4)
 		if fresh || !renew {
 			return nil
 		}
@@ -335,9 +335,9 @@ func (b *Current) Fits(ctx context.Context, from, after *authority.State) (err e
 		}
 	}
 	next, _ := after.Bundle.Next(in, b.cfg.Now().UTC().Truncate(time.Second))
-	if n := len(next.MeshKeys); n > snapshot.MaxMeshKeys {
+	if n := len(next.MeshKeys); n > snapshotform.MaxMeshKeys {
 		return explain.New(explain.RateLimited, "what", "the set, which makes a new mesh CA key,",
-			"limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshot.MaxMeshKeys))
+			"limit", fmt.Sprintf("%d mesh CA keys whose certificates are still valid", snapshotform.MaxMeshKeys))
 	}
 	if _, err := after.Bundle.Sign(in.With(bundle.Delta{}, next), b.cfg.Now()); err != nil {
 		return explain.Wrap(err, explain.RequestField,

@@ -1,4 +1,4 @@
-package snapshot
+package snapshotform
 
 import "strings"
 
@@ -63,11 +63,11 @@ var secretForms = []secretForm{
 // shortestSecret is the length below which no form fits.
 const shortestSecret = 9
 
-// findSecret returns the kind of raw secret that s holds, or "". odd says that s
+// FindSecret returns the kind of raw secret that s holds, or "". odd says that s
 // has an upper case letter, '_', '=', '@', a space, an escape or a character
 // above ASCII: the ids and addresses of a snapshot have none of these, and are
 // looked through for the few forms that could do without, too.
-func findSecret(s string, odd bool) string {
+func FindSecret(s string, odd bool) string {
 	if len(s) < shortestSecret {
 		return ""
 	}
@@ -84,10 +84,10 @@ func SecretIn(name, text string) string {
 	if text == "" {
 		return ""
 	}
-	if kind := secretName(name); kind != "" {
+	if kind := SecretName(name); kind != "" {
 		return kind
 	}
-	return findSecret(text, true)
+	return FindSecret(text, true)
 }
 
 // formStarts are the forms of secretForms by their first byte, in either case for
@@ -119,7 +119,8 @@ func upperASCII(b byte) byte {
 func findIn(s string, starts *[256][]*secretForm) string {
 	for i := range len(s) {
 		for _, f := range starts[s[i]] {
-			if n := i + len(f.begin); n <= len(s) && (s[i:n] == f.begin || f.fold && equalFoldASCII(s[i:n], f.begin)) && (f.is == nil || f.is(s[n:])) {
+			if n := i + len(f.begin); n <= len(s) && (s[i:n] == f.begin || f.fold && equalFoldASCII(s[i:n], f.begin)) &&
+				(f.is == nil || f.is(s[n:])) {
 				return f.kind
 			}
 		}
@@ -147,7 +148,8 @@ func atLeast(n int) func(string) bool {
 func tokenRun(s string) int {
 	for i := range len(s) {
 		switch b := s[i]; {
-		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', b == '-', b == '_', b == '+', b == '/', b == '=', b == '~':
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9',
+			b == '-', b == '_', b == '+', b == '/', b == '=', b == '~':
 		default:
 			return i
 		}
@@ -157,13 +159,14 @@ func tokenRun(s string) int {
 
 // secretNames end the names of parameters that hold secrets.
 var secretNames = []string{
-	"password", "passwd", "passphrase", "pwd", "secret", "token", "api_key", "api-key", "apikey", "private_key", "private-key",
+	"password", "passwd", "passphrase", "pwd", "secret", "token", "api_key", "api-key", "apikey",
+	"private_key", "private-key",
 	"access_key", "access-key", "account_key", "accountkey", "credential", "credentials",
 }
 
-// secretName returns what a parameter holds by its name, whatever its value looks
+// SecretName returns what a parameter holds by its name, whatever its value looks
 // like, or "".
-func secretName(name string) string {
+func SecretName(name string) string {
 	for _, end := range secretNames {
 		if n := len(name) - len(end); n >= 0 && strings.EqualFold(name[n:], end) {
 			return "value of a parameter named as a " + end
