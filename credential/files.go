@@ -34,17 +34,17 @@ type FilePaths struct {
 // IsZero reports whether none is given.
 func (p FilePaths) IsZero() bool { return p == FilePaths{} }
 
-// Missing returns the flags that have to be given too, such as --tls-key, if some of
-// the three are given and others are not; nil for all and for none. A flag that was
+// Missing returns which of Cert, Key and CA have to be given too, in this order, if some of
+// the three are given and others are not; nil for all and for none. A file that was
 // forgotten must not turn checks off without a word.
 func (p FilePaths) Missing() []string {
 	if p.IsZero() {
 		return nil
 	}
 	var out []string
-	for _, f := range []struct{ flag, path string }{{"--tls-cert", p.Cert}, {"--tls-key", p.Key}, {"--tls-ca", p.CA}} {
+	for _, f := range []struct{ name, path string }{{"Cert", p.Cert}, {"Key", p.Key}, {"CA", p.CA}} {
 		if f.path == "" {
-			out = append(out, f.flag)
+			out = append(out, f.name)
 		}
 	}
 	return out
@@ -94,9 +94,8 @@ type FilesConfig struct {
 	// it, and [Files.Failure] says so. A change that breaks the rule is refused all the same.
 	Accepted bool
 
-	// OnFailure is told of each change that is refused, once; for the metric
-	// fealty_credential_reload_failures_total{reason}. It must not block. Nil: nobody
-	// is told.
+	// OnFailure is told of each change that is refused, once; for whoever counts them. It
+	// must not block. Nil: nobody is told.
 	OnFailure func(Reason)
 }
 
@@ -164,7 +163,8 @@ func NewFiles(cfg FilesConfig) (*Files, error) {
 		return nil, errors.New("credential: FilesConfig.Paths is empty: name the files of certificate, key and CA")
 	}
 	if missing := cfg.Paths.Missing(); len(missing) > 0 {
-		return nil, &MaterialError{Reason: Incomplete, Detail: strings.Join(missing, " and ") + " missing; give all three files, or none"}
+		return nil, &MaterialError{Reason: Incomplete,
+			Detail: "of the files " + strings.Join(missing, " and ") + " are missing; give all three, or none"}
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -406,12 +406,12 @@ func (f *Files) parse(raw [3][]byte, accepted bool) (m *Material, newer, err err
 	if err != nil {
 		return nil, nil, err
 	}
-	proof := ProofConfig{Chain: chain, Key: key, Roots: roots, Now: f.cfg.Now}
+	proof := proofConfig{Chain: chain, Key: key, Roots: roots, Now: f.cfg.Now}
 	switch {
 	case f.cfg.Use == FilesProof && accepted:
 		return acceptedProof(proof)
 	case f.cfg.Use == FilesProof:
-		m, err := NewProof(proof)
+		m, err := currentProof(proof)
 		return m, nil, err
 	}
 	id, err := identity.FromCertificate(chain[0])

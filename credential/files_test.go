@@ -151,7 +151,7 @@ func presents(t testing.TB, s credential.Source, p pair) bool {
 	return m.Chain()[0].Equal(p.leaf) && m.Key().Public().(interface{ Equal(crypto.PublicKey) bool }).Equal(p.key.Public())
 }
 
-// Some of the three flags are an error that names the others.
+// Some of the three files are an error that names the others.
 func TestFilePathsAreAllOrNone(t *testing.T) {
 	for _, tc := range []struct {
 		paths   credential.FilePaths
@@ -159,12 +159,12 @@ func TestFilePathsAreAllOrNone(t *testing.T) {
 	}{
 		{credential.FilePaths{}, nil},
 		{credential.FilePaths{Cert: "a", Key: "b", CA: "c"}, nil},
-		{credential.FilePaths{Cert: "a"}, []string{"--tls-key", "--tls-ca"}},
-		{credential.FilePaths{Key: "b"}, []string{"--tls-cert", "--tls-ca"}},
-		{credential.FilePaths{CA: "c"}, []string{"--tls-cert", "--tls-key"}},
-		{credential.FilePaths{Cert: "a", Key: "b"}, []string{"--tls-ca"}},
-		{credential.FilePaths{Cert: "a", CA: "c"}, []string{"--tls-key"}},
-		{credential.FilePaths{Key: "b", CA: "c"}, []string{"--tls-cert"}},
+		{credential.FilePaths{Cert: "a"}, []string{"Key", "CA"}},
+		{credential.FilePaths{Key: "b"}, []string{"Cert", "CA"}},
+		{credential.FilePaths{CA: "c"}, []string{"Cert", "Key"}},
+		{credential.FilePaths{Cert: "a", Key: "b"}, []string{"CA"}},
+		{credential.FilePaths{Cert: "a", CA: "c"}, []string{"Key"}},
+		{credential.FilePaths{Key: "b", CA: "c"}, []string{"Cert"}},
 	} {
 		if got := tc.paths.Missing(); !slices.Equal(got, tc.missing) {
 			t.Errorf("%+v: missing %q, want %q", tc.paths, got, tc.missing)

@@ -180,8 +180,8 @@ func NewMaterial(cfg MaterialConfig) (*Material, error) {
 	return m, nil
 }
 
-// ProofConfig is what [NewProof] checks.
-type ProofConfig struct {
+// proofConfig is what currentProof checks.
+type proofConfig struct {
 	// Chain is the leaf, then its issuers in order; the root may be left out.
 	Chain []*x509.Certificate
 	// Key is the private key of the leaf.
@@ -192,27 +192,27 @@ type ProofConfig struct {
 	Now func() time.Time
 }
 
-// NewProof returns material that proves a certificate of an operator's PKI to a
+// currentProof returns material that proves a certificate of an operator's PKI to a
 // coordinator, which then issues an identity. The leaf needs no SPIFFE id, and no
 // connection is made with the material: [ServerTLS] and [ClientTLS] fail with
 // [ErrNoMaterial]. It fails with a [*MaterialError] unless the key is the leaf's and
 // the chain verifies now, for client authentication.
-func NewProof(cfg ProofConfig) (*Material, error) {
+func currentProof(cfg proofConfig) (*Material, error) {
 	m, _, err := newProof(cfg, func(r *identity.OperatorRoots, now time.Time) (*identity.ChainError, error) {
 		return nil, r.Verify(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
 	})
 	return m, err
 }
 
-// acceptedProof is NewProof for what an earlier release took. newer is why nobody has to
+// acceptedProof is currentProof for what an earlier release took. newer is why nobody has to
 // believe it any more, if that is so.
-func acceptedProof(cfg ProofConfig) (m *Material, newer, err error) {
+func acceptedProof(cfg proofConfig) (m *Material, newer, err error) {
 	return newProof(cfg, func(r *identity.OperatorRoots, now time.Time) (*identity.ChainError, error) {
 		return r.VerifyAccepted(cfg.Chain, now, x509.ExtKeyUsageClientAuth)
 	})
 }
 
-func newProof(cfg ProofConfig, verify func(*identity.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
+func newProof(cfg proofConfig, verify func(*identity.OperatorRoots, time.Time) (*identity.ChainError, error)) (_ *Material, newer, err error) {
 	now := cfg.Now
 	if now == nil {
 		now = time.Now
@@ -247,9 +247,9 @@ func errOtherKey() *MaterialError {
 	return &MaterialError{Reason: KeyMismatch, Detail: "the private key does not belong to the leaf certificate; replace both together"}
 }
 
-// EphemeralLifetime is how long the certificate of [NewEphemeral] is valid. It
+// ephemeralLifetime is how long the certificate of [NewEphemeral] is valid. It
 // is long because nobody relies on it: clients pin the key.
-const EphemeralLifetime = 365 * 24 * time.Hour
+const ephemeralLifetime = 365 * 24 * time.Hour
 
 // NewEphemeral returns material for a server that has no identity yet: a fresh
 // P-256 key under a self-signed certificate that names nobody. The server asks
@@ -272,7 +272,7 @@ func NewEphemeral(now func() time.Time) (*Material, error) {
 		SerialNumber:          serial.Add(serial, big.NewInt(1)), // positive: RFC 5280 §4.1.2.2
 		Subject:               pkix.Name{CommonName: "not yet initialized"},
 		NotBefore:             now().Add(-time.Hour),
-		NotAfter:              now().Add(EphemeralLifetime),
+		NotAfter:              now().Add(ephemeralLifetime),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,

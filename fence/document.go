@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// TypeDocument is the type of a signed [Document].
-const TypeDocument = "fealty/document/v1"
+// typeDocument is the type of a signed [Document].
+const typeDocument = "fealty/document/v1"
 
 // Document says what a document of one kind is, after all of that kind with a lower version. The
 // document itself travels beside it, as it may be large: whoever takes it compares the digest.
@@ -21,12 +21,12 @@ type Document struct {
 
 // Sign is [TermStatement.Sign].
 func (s Document) Sign(key crypto.Signer) (string, error) {
-	return sign(key, TypeDocument, s.Cluster, s.form)
+	return sign(key, typeDocument, s.Cluster, s.form)
 }
 
 // OpenDocument is [Authority.OpenTerm] of a document of one kind: that of another is malformed.
 func (a Authority) OpenDocument(kind, text string) (Verified[Document], error) {
-	return open(a, text, TypeDocument, func(f *fields) (s Document) {
+	return open(a, text, typeDocument, func(f *fields) (s Document) {
 		s.Cluster, s.AuthorityEpoch = f.head()
 		if s.Kind = f.name("kind"); s.Kind != kind && f.fault == "" {
 			f.fault = "another kind than " + kind

@@ -123,20 +123,20 @@ func ParseLineage(s string) (Lineage, error) {
 // ErrExhausted is matched where a counter is at its end: it never starts again.
 var ErrExhausted = errors.New("counter exhausted")
 
-// Sequence numbers the attempts of one process. The zero Sequence is ready, and may be
+// counter numbers the attempts of one process. The zero counter is ready, and may be
 // used by several goroutines.
-type Sequence struct{ last atomic.Uint64 }
+type counter struct{ last atomic.Uint64 }
 
-// SequenceFrom returns a sequence whose first number is the one after last.
-func SequenceFrom(last uint64) *Sequence {
-	s := new(Sequence)
+// counterFrom returns a sequence whose first number is the one after last.
+func counterFrom(last uint64) *counter {
+	s := new(counter)
 	s.last.Store(last)
 	return s
 }
 
 // Next returns a number that is above all that it returned before, and never 0; or an
 // error that matches [ErrExhausted].
-func (s *Sequence) Next() (uint64, error) {
+func (s *counter) Next() (uint64, error) {
 	for {
 		last := s.last.Load()
 		if last == math.MaxUint64 {

@@ -47,8 +47,8 @@ func (m memory) Forget(_ context.Context, resource string) error {
 func (m memory) Admit(_ context.Context, c Claim) error                  { return m.Ledger.Admit(c) }
 func (m memory) Promise(_ context.Context, a Verified[Assignment]) error { return m.Ledger.Promise(a) }
 
-// DefaultWaiting is how many attempts wait for one that is under way for their resource.
-const DefaultWaiting = 16
+// defaultWaiting is how many attempts wait for one that is under way for their resource.
+const defaultWaiting = 16
 
 // ErrBusy is matched where more attempts wait for one resource than may.
 var ErrBusy = errors.New("too many attempts wait for this resource")
@@ -75,10 +75,10 @@ type queue struct {
 type attempt struct{ done chan struct{} }
 
 // NewGate returns a gate before marks. waiting bounds who waits for one resource, and
-// zero, or less, means [DefaultWaiting].
+// zero, or less, means 16.
 func NewGate(marks Marks, waiting int) *Gate {
 	if waiting <= 0 {
-		waiting = DefaultWaiting
+		waiting = defaultWaiting
 	}
 	return &Gate{marks: marks, waiting: waiting, resources: make(map[string]*queue),
 		domains: make(map[string]map[*attempt]struct{})}

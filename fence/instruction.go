@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TypeInstruction is the type of a signed [Instruction].
-const TypeInstruction = "fealty/instruction/v1"
+// typeInstruction is the type of a signed [Instruction].
+const typeInstruction = "fealty/instruction/v1"
 
 // Instruction says that a leader has a member do something, once: the id is the same however
 // often it is delivered, and whichever leader says so. The term is that of the leader who says
@@ -25,12 +25,12 @@ type Instruction struct {
 
 // Sign is [TermStatement.Sign].
 func (s Instruction) Sign(key crypto.Signer) (string, error) {
-	return sign(key, TypeInstruction, s.Cluster, s.form)
+	return sign(key, typeInstruction, s.Cluster, s.form)
 }
 
 // OpenInstruction is [Authority.OpenTerm] of an instruction.
 func (a Authority) OpenInstruction(text string) (Verified[Instruction], error) {
-	return open(a, text, TypeInstruction, func(f *fields) (s Instruction) {
+	return open(a, text, typeInstruction, func(f *fields) (s Instruction) {
 		s.Cluster, s.AuthorityEpoch = f.head()
 		s.Member, s.ID, s.Kind = f.name("member"), f.name("id"), f.name("kind")
 		s.Term = int64(f.number("term", 63))

@@ -25,7 +25,7 @@ type Life struct {
 // the same token: see [ReasonDuplicate].
 type Sender struct {
 	life     Life
-	sequence Sequence
+	sequence counter
 	over     chan struct{} // closed when fenced
 
 	mu     sync.Mutex

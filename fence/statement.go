@@ -14,9 +14,9 @@ import (
 
 // The types of what is signed. A signature over one never verifies as another.
 const (
-	TypeTerm       = "fealty/term/v1"
-	TypeGrant      = "fealty/grant/v1"
-	TypeAssignment = "fealty/assignment/v1"
+	typeTerm       = "fealty/term/v1"
+	typeGrant      = "fealty/grant/v1"
+	typeAssignment = "fealty/assignment/v1"
 )
 
 // Bounds of what a statement names, in bytes.
@@ -85,23 +85,23 @@ func KeyID(key ed25519.PublicKey) string {
 // Sign returns the statement as it travels, signed by an Ed25519 key (RFC 8032). It
 // refuses what no receiver would take; other errors are the signer's.
 func (s TermStatement) Sign(key crypto.Signer) (string, error) {
-	return sign(key, TypeTerm, s.Cluster, s.form)
+	return sign(key, typeTerm, s.Cluster, s.form)
 }
 
 // Sign is [TermStatement.Sign].
 func (s Grant) Sign(key crypto.Signer) (string, error) {
-	return sign(key, TypeGrant, s.Cluster, s.form)
+	return sign(key, typeGrant, s.Cluster, s.form)
 }
 
 // Sign is [TermStatement.Sign].
 func (s Assignment) Sign(key crypto.Signer) (string, error) {
-	return sign(key, TypeAssignment, s.Cluster, s.form)
+	return sign(key, typeAssignment, s.Cluster, s.form)
 }
 
 // OpenTerm returns the statement in a text if a signed this. Errors match [ErrMalformed]
 // or [ErrUntrusted].
 func (a Authority) OpenTerm(text string) (Verified[TermStatement], error) {
-	return open(a, text, TypeTerm, func(f *fields) (s TermStatement) {
+	return open(a, text, typeTerm, func(f *fields) (s TermStatement) {
 		s.Cluster, s.AuthorityEpoch = f.head()
 		s.Term = int64(f.number("term", 63))
 		return s
@@ -110,7 +110,7 @@ func (a Authority) OpenTerm(text string) (Verified[TermStatement], error) {
 
 // OpenGrant is [Authority.OpenTerm] of a grant.
 func (a Authority) OpenGrant(text string) (Verified[Grant], error) {
-	return open(a, text, TypeGrant, func(f *fields) (s Grant) {
+	return open(a, text, typeGrant, func(f *fields) (s Grant) {
 		s.Cluster, s.AuthorityEpoch = f.head()
 		s.Holder = f.name("holder")
 		s.Number = uint32(f.number("grant", 32))
@@ -120,7 +120,7 @@ func (a Authority) OpenGrant(text string) (Verified[Grant], error) {
 
 // OpenAssignment is [Authority.OpenTerm] of an assignment.
 func (a Authority) OpenAssignment(text string) (Verified[Assignment], error) {
-	return open(a, text, TypeAssignment, func(f *fields) (s Assignment) {
+	return open(a, text, typeAssignment, func(f *fields) (s Assignment) {
 		s.Cluster, s.AuthorityEpoch = f.head()
 		s.Domain, s.Holder = f.name("domain"), f.name("holder")
 		s.Ownership = f.number("ownership", 64)

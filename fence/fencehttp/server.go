@@ -30,7 +30,7 @@ type Server struct {
 	// for good, and to be forgotten. Nil: none is.
 	Removes func(r *http.Request) bool
 
-	// MaxBody bounds the body of a fenced request, in bytes. Zero means [DefaultMaxBody].
+	// MaxBody bounds the body of a fenced request, in bytes. Zero means 1 MiB.
 	MaxBody int64
 
 	// Authority is whose grants count; the zero Authority has none.
@@ -41,8 +41,8 @@ type Server struct {
 	Refused func(r *http.Request, err *fence.RefusedError)
 }
 
-// DefaultMaxBody bounds the body of a fenced request where the server says nothing.
-const DefaultMaxBody = 1 << 20
+// defaultMaxBody bounds the body of a fenced request where the server says nothing.
+const defaultMaxBody = 1 << 20
 
 // Handler returns next behind the fence. A fenced request is read whole before it has its
 // turn, and answered after it, so that a sender that stands still holds up nobody; next
@@ -66,7 +66,7 @@ func (s *Server) Handler(next http.Handler) http.Handler {
 		}
 		limit := s.MaxBody
 		if limit <= 0 {
-			limit = DefaultMaxBody
+			limit = defaultMaxBody
 		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 		if err != nil {

@@ -24,11 +24,11 @@ import (
 	"github.com/fealty-io/fealty/internal/identityform"
 )
 
-// LeafTTL is how long a leaf lives unless an option says otherwise. It is backdated by
-// [Backdate], as are its issuers.
+// leafTTL is how long a leaf lives unless an option says otherwise. It is backdated by
+// backdate, as are its issuers.
 const (
-	LeafTTL  = 25 * time.Hour
-	Backdate = 30 * time.Second
+	leafTTL  = 25 * time.Hour
+	backdate = 30 * time.Second
 )
 
 // CA is a certificate and its key.
@@ -85,7 +85,7 @@ func (a *Authority) AddMeshCA(tb testing.TB) CA {
 
 func (a *Authority) caTemplate(tb testing.TB, name string, life time.Duration, pathLen int, pub crypto.PublicKey) *x509.Certificate {
 	tb.Helper()
-	notBefore := a.now().Add(-Backdate).Truncate(time.Second)
+	notBefore := a.now().Add(-backdate).Truncate(time.Second)
 	return &x509.Certificate{
 		SerialNumber:          NewSerial(tb),
 		Subject:               pkix.Name{CommonName: name},
@@ -168,22 +168,22 @@ func WithValidity(notBefore, notAfter time.Time) IssueOption {
 
 // WithTTL makes the leaf expire ttl from now.
 func WithTTL(ttl time.Duration) IssueOption {
-	return func(i *issue) { i.template.NotAfter = i.template.NotBefore.Add(Backdate + ttl) }
+	return func(i *issue) { i.template.NotAfter = i.template.NotBefore.Add(backdate + ttl) }
 }
 
 // Expired issues a leaf that ended an hour ago.
 func Expired() IssueOption {
 	return func(i *issue) {
 		i.template.NotAfter = i.template.NotBefore.Add(-time.Hour)
-		i.template.NotBefore = i.template.NotAfter.Add(-LeafTTL)
+		i.template.NotBefore = i.template.NotAfter.Add(-leafTTL)
 	}
 }
 
 // NotYetValid issues a leaf that begins in an hour.
 func NotYetValid() IssueOption {
 	return func(i *issue) {
-		i.template.NotBefore = i.template.NotBefore.Add(Backdate + time.Hour)
-		i.template.NotAfter = i.template.NotBefore.Add(LeafTTL)
+		i.template.NotBefore = i.template.NotBefore.Add(backdate + time.Hour)
+		i.template.NotAfter = i.template.NotBefore.Add(leafTTL)
 	}
 }
 
@@ -220,12 +220,12 @@ func (a *Authority) IssueRaw(tb testing.TB, edit func(template *x509.Certificate
 
 func (a *Authority) issue(tb testing.TB, opts []IssueOption) ([]*x509.Certificate, crypto.Signer) {
 	tb.Helper()
-	notBefore := a.now().Add(-Backdate).Truncate(time.Second)
+	notBefore := a.now().Add(-backdate).Truncate(time.Second)
 	i := &issue{template: &x509.Certificate{
 		SerialNumber:          NewSerial(tb),
 		Subject:               pkix.Name{CommonName: "leaf"},
 		NotBefore:             notBefore,
-		NotAfter:              notBefore.Add(LeafTTL),
+		NotAfter:              notBefore.Add(leafTTL),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,

@@ -21,7 +21,7 @@ import (
 // TLSFilesIncomplete for some of the three; CredentialMismatch, CredentialExpired,
 // CredentialForeign or CredentialUnusable for material that is of no use.
 func Open(cfg credential.FilesConfig) (*credential.Files, error) {
-	if missing := cfg.Paths.Missing(); len(missing) > 0 {
+	if missing := MissingFlags(cfg.Paths); len(missing) > 0 {
 		return nil, explain.New(explain.TLSFilesIncomplete, "missing", strings.Join(missing, " and "))
 	}
 	cfg.Use = credential.FilesProof
@@ -30,6 +30,17 @@ func Open(cfg credential.FilesConfig) (*credential.Files, error) {
 		return nil, Word(cfg.Paths, err)
 	}
 	return f, nil
+}
+
+// MissingFlags returns the flags of a command that have to be given too, such as --tls-key, if some of the three are
+// given and others are not; nil for all and for none.
+func MissingFlags(p credential.FilePaths) []string {
+	flags := map[string]string{"Cert": "--tls-cert", "Key": "--tls-key", "CA": "--tls-ca"}
+	var out []string
+	for _, file := range p.Missing() {
+		out = append(out, flags[file])
+	}
+	return out
 }
 
 // Word words why files are not used.

@@ -123,7 +123,7 @@ func (f *identityFlags) open(ctx context.Context, w World, kind identity.Kind,
 func (f *identityFlags) files(ctx context.Context, w World, kind identity.Kind, log *slog.Logger,
 	failed func(credential.Reason)) (*credential.Files, error) {
 	paths := credential.FilePaths{Cert: w.Within(f.cert), Key: w.Within(f.key), CA: w.Within(f.ca)}
-	switch missing := paths.Missing(); {
+	switch missing := tlsfiles.MissingFlags(paths); {
 	case f.insecure && !paths.IsZero():
 		return nil, badValue("--insecure", "true", "there are files of a certificate too", "one of them")
 	case f.insecure:

@@ -1,0 +1,11 @@
+package fence
+
+// What the tests of statements and of counters look at.
+const (
+	TypeDocument = typeDocument
+	TypeGrant    = typeGrant
+)
+
+var SequenceFrom = counterFrom
+
+type Sequence = counter
