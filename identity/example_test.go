@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"testing"
+	"time"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/identity/identitytest"
 )
 
 func ExampleParse() {
@@ -44,3 +47,38 @@ func ExampleFromContext() {
 	// permission denied: no usable identity
 	// unauthenticated
 }
+
+// A bundle decides who is believed: a ban counts at once, whatever the certificate says.
+func ExampleBundle_Verify() {
+	tb := exampleTB{}
+	authority := identitytest.NewAuthority(tb, "prod.example") // who issues in a real cluster
+	node := authority.ID(tb, identity.Data, "node-a")
+	chain, _ := authority.Issue(tb, node)
+
+	cfg := authority.BundleConfig()
+	bundle, err := identity.NewBundle(cfg)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	verified, err := bundle.Verify(chain, time.Now())
+	fmt.Println(verified.ID, err)
+
+	cfg.BannedIDs = []identity.ID{node}
+	if bundle, err = identity.NewBundle(cfg); err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, err = bundle.Verify(chain, time.Now())
+	fmt.Println(errors.Is(err, identity.ErrBanned))
+	// Output:
+	// spiffe://prod.example/data/node-a <nil>
+	// true
+}
+
+// exampleTB lets an example, which has no testing.TB, use identitytest.
+type exampleTB struct{ testing.TB }
+
+func (exampleTB) Helper()                   {}
+func (exampleTB) Fatal(args ...any)         { panic(fmt.Sprint(args...)) }
+func (exampleTB) Fatalf(f string, a ...any) { panic(fmt.Sprintf(f, a...)) }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/constant"
+	"go/doc"
 	"go/importer"
 	"go/parser"
 	"go/token"
@@ -240,5 +241,40 @@ func TestPublicTextsNameNoFlagAndNoMetric(t *testing.T) {
 	}
 	if texts < 1000 {
 		t.Errorf("only %d texts were looked at", texts)
+	}
+}
+
+// The first code that a stranger copies is an example, and one that runs is true.
+func TestPublicPackagesHaveExamplesThatRun(t *testing.T) {
+	files, err := load("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	running := make(map[string]int) // by package
+	for _, f := range files {
+		if !withinAny(f.dir, public) {
+			continue
+		}
+		running[f.dir] += 0
+		if !f.test() {
+			continue
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", f.dir, f.name), nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range doc.Examples(parsed) {
+			if e.Output != "" && strings.HasSuffix(parsed.Name.Name, "_test") {
+				running[f.dir]++
+			}
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(running)) {
+		if running[p] == 0 {
+			t.Errorf("%s has no example with an output, in a package of tests outside it", p)
+		}
+	}
+	if len(running) < len(public) {
+		t.Errorf("only %d packages were looked at", len(running))
 	}
 }
