@@ -329,8 +329,7 @@ func given(b *beliefs, h snapshot.Header) error {
 	if b.gives(h) {
 		return nil
 	}
-	return &snapshot.RejectedError{Scope: h.ScopeType, Check: 10, Reason: snapshotform.ReasonGrants,
-		Detail: "no node_runtime in use gives it to this node"}
+	return &snapshot.RejectedError{Scope: h.ScopeType, Check: 10, Reason: snapshotform.ReasonGrants, Detail: "no node_runtime in use gives it to this node"}
 }
 
 // vouched refuses what only a stale trust bundle speaks for: it keeps out what it
@@ -340,8 +339,7 @@ func vouched(b *beliefs, scope snapshot.Scope) error {
 	if scope == snapshot.ScopeTrustBundle || b.held[snapshot.ScopeTrustBundle] != nil {
 		return nil
 	}
-	return &snapshot.RejectedError{Scope: scope, Check: 4, Reason: snapshotform.ReasonSigner,
-		Detail: "no trust bundle is in use that lists its signer"}
+	return &snapshot.RejectedError{Scope: scope, Check: 4, Reason: snapshotform.ReasonSigner, Detail: "no trust bundle is in use that lists its signer"}
 }
 
 // refusal is one snapshot that was not accepted.

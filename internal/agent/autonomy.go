@@ -182,9 +182,7 @@ func (b *beliefs) policy() (degradedPolicy, time.Time) {
 	ceiling := b.degraded()
 	p := degradedPolicy{allow: slices.Clone(ceiling.Allow), max: ceiling.Max, routeTTL: ceiling.RouteTTL, sessionTTL: ceiling.Max}
 	revoked := b.revocations()
-	p.allow = slices.DeleteFunc(p.allow, func(name string) bool {
-		return revoked.Revokes(snapshotform.RevokedPermission, name)
-	})
+	p.allow = slices.DeleteFunc(p.allow, func(name string) bool { return revoked.Revokes(snapshotform.RevokedPermission, name) })
 	if !slices.Contains(b.companions(), snapshot.ScopeDegradedModePolicy) {
 		return p, time.Time{}
 	}

@@ -84,8 +84,7 @@ type trailError struct {
 func (e *trailError) Unwrap() []error { return []error{e.RejectedError, e.cause} }
 
 func offTrail(err error) error {
-	return &trailError{&snapshot.RejectedError{Scope: snapshot.ScopeTrustBundle, Check: 8,
-		Reason: snapshotform.ReasonHistory, Detail: err.Error()}, err}
+	return &trailError{&snapshot.RejectedError{Scope: snapshot.ScopeTrustBundle, Check: 8, Reason: snapshotform.ReasonHistory, Detail: err.Error()}, err}
 }
 
 // hearLinks keeps the newest links that somebody sent, for the bundle that follows.

@@ -24,7 +24,8 @@ const (
 	// MaxRootChanges bounds the changes of root that travel together.
 	MaxRootChanges = 64
 	// MaxSignedRootChange bounds the encoding of a SignedRootChange.
-	MaxSignedRootChange = len(ChangeMagic) + 2 + MaxRecord + 1 + MaxSigners*(ed25519.PublicKeySize+ed25519.SignatureSize)
+	MaxSignedRootChange = len(ChangeMagic) + 2 + MaxRecord + 1 +
+		MaxSigners*(ed25519.PublicKeySize+ed25519.SignatureSize)
 	// MaxTrial bounds how long a snapshot may be on trial.
 	MaxTrial     = 24 * time.Hour
 	MaxEmergency = 64 << 10 // bytes of a statement

@@ -79,5 +79,6 @@ func SignChangeAt(d *coordinatortest.Desk, change []byte) []*fealtyv1.ManifestSi
 		d.T.Fatal(err)
 	}
 	return []*fealtyv1.ManifestSignature{{Key: key.String(),
-		Signature: ed25519.Sign(d.Signer, snapshotform.PAE(snapshotform.TypeRootChange, coordinatortest.Cluster, change))}}
+		Signature: ed25519.Sign(d.Signer,
+			snapshotform.PAE(snapshotform.TypeRootChange, coordinatortest.Cluster, change))}}
 }

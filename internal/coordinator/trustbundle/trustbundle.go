@@ -219,7 +219,8 @@ func (b *Current) Touch(ctx context.Context, s *authority.State, ch *record.Chan
 	if err != nil {
 		return fmt.Errorf("%w: %w", bundle.ErrFull, err)
 	}
-	if have := b.trust.Load(); t.Size > snapshotform.DefaultContent-bundle.Reserve && have != nil && t.Size > have.Size {
+	if have := b.trust.Load(); t.Size > snapshotform.DefaultContent-bundle.Reserve &&
+		have != nil && t.Size > have.Size {
 		return fmt.Errorf("%d bytes, of which %d are kept for the next manifest: %w", t.Size, bundle.Reserve,
 			bundle.ErrFull)
 	}

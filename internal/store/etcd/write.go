@@ -17,7 +17,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/groupcommit"
 )
 
-// What a group may take of an etcd transaction, and what a job takes that is no commit.
+// Bounds of a group in an etcd transaction, and the cost of a job that is no commit.
 var (
 	most = groupcommit.Cost{Ops: usableOps, Bytes: maxRequest, Keys: 4 * getsPerRead}
 	look = groupcommit.Cost{Ops: 2, Bytes: 2*recordBytes + 4*store.MaxKeyBytes, Keys: 1}

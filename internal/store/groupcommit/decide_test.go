@@ -46,7 +46,7 @@ func TestDecide(t *testing.T) {
 			if !r.Certain {
 				continue
 			}
-			// What is certain is so without the group.
+			// A certain result is the same without the group.
 			q, before := groupcommit.Decide(db.state(), jobs[i])
 			if before[0].Revision != r.Revision || fmt.Sprint(before[0].Err) != fmt.Sprint(r.Err) || q.Writes() {
 				t.Fatalf("job %d is certain of %d, %v, and comes to %d, %v before the group",

@@ -69,8 +69,8 @@ type Page struct {
 // Writer decides nothing: it reads what a group is decided on, and writes what was
 // decided. It is called by one goroutine.
 type Writer interface {
-	// Read returns what a group is decided on. Whoever else writes between it and the
-	// Write after it makes that Write fail, or waits until then.
+	// Read returns what a group is decided on. If anybody else writes between it and the
+	// Write after it, that Write fails; or they have to wait until then.
 	//
 	// An error means that nothing was written; see Mend.
 	Read(ctx context.Context, ask Ask) (State, error)
@@ -125,7 +125,7 @@ const maxGroup = 512
 // ([Row.Seq]). Databases hold such numbers, so it stays whatever store.MaxTxOps becomes.
 const RowsPerRevision = 1024
 
-// Config says what a store is made of. What says nothing of zero is required.
+// Config says what a store is made of. A field that says nothing of zero is required.
 type Config struct {
 	Name string // of the database, for people
 	Anew string // continues "restore": into what instead of this database
@@ -229,7 +229,7 @@ func (s *Store) enter() error {
 
 func (s *Store) leave() { s.callers.Done() }
 
-// Close implements [store.Store]. What was handed over is committed first.
+// Close implements [store.Store]. Jobs that were handed over are committed first.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
 		s.mu.Lock()

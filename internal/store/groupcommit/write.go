@@ -188,15 +188,15 @@ func (s *Store) answer(j *job, revision store.Revision, err error) {
 	close(j.done)
 }
 
-// answerLost answers a group of which nobody knows whether it was committed. Who has no
-// part in what it writes gets the answer all the same.
+// answerLost answers a group of which nobody knows whether it was committed. Jobs that
+// have no part in what it writes get their answers all the same.
 func (s *Store) answerLost(jobs []*job, results []result, err error) {
 	for i, j := range jobs {
 		r := results[i]
 		switch {
 		case r.certain:
 		case j.kind == commit && r.err != nil:
-			// What it met may not be there, but neither is it.
+			// It met something that may not be there; but neither is it.
 			r.err = fmt.Errorf("store: commit to %s: nothing was written: %w", s.cfg.Name, reasonOf(err))
 		case j.kind == outcome:
 			r = result{err: fmt.Errorf("store: outcome of %q in %s: %w", j.id, s.cfg.Name, reasonOf(err))}
@@ -254,7 +254,7 @@ func (s *Store) attempt(ctx context.Context, group []*job) ([]*job, *Plan, error
 	switch err := s.cfg.Writer.Write(ctx, p); {
 	case errors.Is(err, store.ErrUnknownOutcome):
 		if w.unsettled {
-			// What it was decided on is not settled either.
+			// The state that it was decided on is not settled either.
 			for i := range p.results {
 				p.results[i].certain = false
 			}
