@@ -156,6 +156,11 @@ func (c *CLI) Run(ctx context.Context) int {
 	return c.fail(cmd, err)
 }
 
+// Tree returns the commands, for who describes them.
+//
+//go:generate go run ./genreference ../../docs/reference
+func Tree() *cobra.Command { return New(Env{Release: "reference"}).root() }
+
 // root returns the tree of commands. It is made for each invocation: cobra keeps
 // what was parsed in it.
 func (c *CLI) root() *cobra.Command {

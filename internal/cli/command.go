@@ -82,20 +82,11 @@ func (c *CLI) command(s spec) *cobra.Command {
 	return cmd
 }
 
-// nounMark marks a command that does nothing itself.
-const nounMark = "noun"
-
-// isNoun reports whether a command only has commands below it. One may have some, and do
-// something itself: fealty coordinator.
-func isNoun(cmd *cobra.Command) bool {
-	return cmd.HasSubCommands() && (!cmd.HasParent() || cmd.Annotations[nounMark] != "")
-}
-
 // noun makes a command that only has commands below it.
 func noun(use, short string, verbs ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: strings.ToUpper(short[:1]) + short[1:] + ".",
-		Args: oneOfCommands, Annotations: map[string]string{nounMark: "true"},
+		Args: oneOfCommands, Annotations: map[string]string{command.NounMark: "true"},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return explain.New(explain.UnknownCommand, "command", cmd.CommandPath()+" on its own", "guess", "it takes one of "+strings.Join(names(cmd), ", "))
 		},
@@ -157,7 +148,7 @@ func oneOfCommands(cmd *cobra.Command, args []string) error {
 // flagError words what is wrong with a flag. A command that does not exist is the
 // reason for its flags not to exist either.
 func (c *CLI) flagError(cmd *cobra.Command, err error) error {
-	if isNoun(cmd) {
+	if command.IsNoun(cmd) {
 		if word := c.wordAfter(cmd); word != "" {
 			return oneOfCommands(cmd, []string{word})
 		}

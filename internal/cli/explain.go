@@ -10,6 +10,7 @@ import (
 
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/reference"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
@@ -17,8 +18,8 @@ import (
 
 func (c *CLI) explainCommand() *cobra.Command {
 	words := []string{}
-	for _, t := range topics() {
-		words = append(words, t.name)
+	for _, t := range reference.Topics() {
+		words = append(words, t.Name)
 	}
 	for _, code := range explain.Codes() {
 		words = append(words, string(code))
@@ -62,27 +63,27 @@ func explainOne(word string) (result, error) {
 	case "check":
 		return explainCheck(field)
 	}
-	i := slices.IndexFunc(topics(), func(t topic) bool { return t.name == noun })
+	i := slices.IndexFunc(reference.Topics(), func(t reference.Topic) bool { return t.Name == noun })
 	if i < 0 {
 		var names []string
-		for _, t := range topics() {
-			names = append(names, t.name)
+		for _, t := range reference.Topics() {
+			names = append(names, t.Name)
 		}
 		return result{}, noPage("word", word, append(names, "config", "check"))
 	}
-	t := topics()[i]
+	t := reference.Topics()[i]
 	if !dotted {
-		return pageOf(object{{"word", t.name}, {"text", t.text}, {"fields", t.fieldList()}}, t.page()), nil
+		return pageOf(object{{"word", t.Name}, {"text", t.Text}, {"fields", fieldList(t)}}, t.Page()), nil
 	}
-	for _, f := range t.fields {
-		if f.name == field {
-			text := fmt.Sprintf("# %s.%s\n\n%s\n", t.name, f.name, f.text)
-			return pageOf(object{{"word", t.name + "." + f.name}, {"text", f.text}, {"fields", list{}}}, text), nil
+	for _, f := range t.Fields {
+		if f.Name == field {
+			text := fmt.Sprintf("# %s.%s\n\n%s\n", t.Name, f.Name, f.Text)
+			return pageOf(object{{"word", t.Name + "." + f.Name}, {"text", f.Text}, {"fields", list{}}}, text), nil
 		}
 	}
 	var names []string
-	for _, f := range t.fields {
-		names = append(names, t.name+"."+f.name)
+	for _, f := range t.Fields {
+		names = append(names, t.Name+"."+f.Name)
 	}
 	return result{}, noPage("field", word, names)
 }
@@ -160,10 +161,10 @@ func pageOf(data object, text string) result {
 func explainAll() result {
 	codes, words := list{}, list{}
 	t := &term.Table{Columns: []term.Column{{Title: "WORD"}, {Title: "WHAT IT IS", Least: 30}}}
-	for _, x := range topics() {
-		first, _, _ := strings.Cut(x.text, "\n")
-		t.Add(term.Txt(x.name), term.Txt(first))
-		words = append(words, x.name)
+	for _, x := range reference.Topics() {
+		first, _, _ := strings.Cut(x.Text, "\n")
+		t.Add(term.Txt(x.Name), term.Txt(first))
+		words = append(words, x.Name)
 	}
 	words = append(words, "config", "check")
 	for _, code := range explain.Codes() {
@@ -191,4 +192,12 @@ func explainAll() result {
 		}
 		return nil
 	}}
+}
+
+func fieldList(t reference.Topic) list {
+	out := list{}
+	for _, f := range t.Fields {
+		out = append(out, object{{"name", f.Name}, {"text", f.Text}})
+	}
+	return out
 }

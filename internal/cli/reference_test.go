@@ -5,11 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/fealty-io/fealty/internal/reference"
 )
 
 // The reference in the docs is the one that this code makes.
 func TestReferenceIsCurrent(t *testing.T) {
-	pages, err := Reference()
+	pages, err := reference.Pages(Tree())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,3 +59,12 @@ type Shell interface {
 	// Ago says how long ago a time was.
 	Ago(at time.Time) string
 }
+
+// NounMark is the annotation of a command that does nothing itself.
+const NounMark = "noun"
+
+// IsNoun reports whether a command only has commands below it. One may have some, and do
+// something itself: fealty coordinator.
+func IsNoun(cmd *cobra.Command) bool {
+	return cmd.HasSubCommands() && (!cmd.HasParent() || cmd.Annotations[NounMark] != "")
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/fealty-io/fealty/internal/cli"
+	"github.com/fealty-io/fealty/internal/reference"
 )
 
 func main() {
@@ -22,7 +23,7 @@ func main() {
 }
 
 func generate(dir string) error {
-	pages, err := cli.Reference()
+	pages, err := reference.Pages(cli.Tree())
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package cli
+package reference
 
 import (
 	"fmt"
@@ -19,12 +19,15 @@ import (
 func metricsPage() (string, error) {
 	var b strings.Builder
 	b.WriteString("# Metrics\n\n" + generatedNote)
-	b.WriteString(`With ` + "`--metrics HOST:PORT`" + ` a coordinator, an agent, a shard or a provider of processes serves metrics in Prometheus' format under ` + "`/metrics`" + `, and
+	b.WriteString(`With ` + "`--metrics HOST:PORT`" + ` a coordinator, an agent, a shard or a provider of processes ` +
+		`serves metrics in Prometheus' format under ` + "`/metrics`" + `, and
 probes under ` + "`/probe/`" + `, over plain HTTP. The listener carries no authority and serves no profiles.
 [Monitor](../how-to/monitor.md) says which of them to alert on.
 
-A metric with labels appears when it was first counted. Names that end in ` + "`_total`" + ` are counters, those that end in
-` + "`_seconds`" + ` and measure a time taken are histograms with the usual ` + "`_bucket`, `_sum` and `_count`" + `; all others are gauges.
+A metric with labels appears when it was first counted. Names that end in ` + "`_total`" + ` are counters, those ` +
+		`that end in
+` + "`_seconds`" + ` and measure a time taken are histograms with the usual ` +
+		`` + "`_bucket`, `_sum` and `_count`" + `; all others are gauges.
 `)
 	for _, part := range []struct {
 		title   string
@@ -39,15 +42,18 @@ A metric with labels appears when it was first counted. Names that end in ` + "`
 		if err != nil {
 			return "", err
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n| metric | labels | meaning |\n| --- | --- | --- |\n%s", part.title, strings.Join(rows, ""))
+		fmt.Fprintf(&b, "\n## %s\n\n| metric | labels | meaning |\n| --- | --- | --- |\n%s", part.title,
+			strings.Join(rows, ""))
 	}
-	b.WriteString("\nNo label holds what a stranger made up: reasons, methods, scopes and codes are from fixed lists.\n")
+	b.WriteString("\nNo label holds what a stranger made up: reasons, methods, scopes and codes are from fixed " +
+		"lists.\n")
 	return b.String(), nil
 }
 
 // description is the text of a [prometheus.Desc], which gives its parts in no other
 // way.
-var description = regexp.MustCompile(`^Desc\{fqName: ("[^"]*"), help: ("(?:[^"\\]|\\.)*"), unit: "", constLabels: \{\}, variableLabels: \{([a-z_,]*)\}\}$`)
+var description = regexp.MustCompile(`^Desc\{fqName: ("[^"]*"), help: ("(?:[^"\\]|\\.)*"), unit: "", constLabels: ` +
+	`\{\}, variableLabels: \{([a-z_,]*)\}\}$`)
 
 // metricRows returns a row for each metric, sorted by name.
 func metricRows(all prometheus.Collector) ([]string, error) {

@@ -1,4 +1,4 @@
-package cli
+package reference
 
 import (
 	"fmt"
@@ -10,20 +10,20 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// A manifestShape is the form of one field of the manifest.
-type manifestShape struct{ name, takes, unset string }
+// A Shape is the form of one field of the manifest.
+type Shape struct{ Name, takes, unset string }
 
 const (
 	mustBeSet = "required"
 	nameShape = "text, one segment of a SPIFFE path"
 )
 
-// manifestShapes returns the form of each field. What a field is for says the
+// ManifestFields returns the form of each field. What a field is for says the
 // topic manifest; a test holds the two together.
-func manifestShapes() []manifestShape {
+func ManifestFields() []Shape {
 	upTo := func(n int, what string) string { return fmt.Sprintf("list of at most %d %s", n, what) }
 	number := func(low, high int) string { return fmt.Sprintf("number from %d to %d", low, high) }
-	return []manifestShape{
+	return []Shape{
 		{"cluster", "text, a SPIFFE trust domain", mustBeSet},
 		{"seed", "object", mustBeSet},
 		{"seed.threshold", number(1, manifestform.MaxOwners), mustBeSet},
@@ -53,8 +53,10 @@ func manifestShapes() []manifestShape {
 		{"admit.roles", "list of words", "none"},
 		{"admit.organizations", upTo(manifestform.MaxListItems, "names"), "none"},
 		{"admit.max_members", number(1, manifestform.MaxMembers), "no limit"},
-		{"admit.svid_ttl", "duration from " + amount.Span(manifestform.MinSVIDTTL) + " to " + amount.Span(manifestform.MaxSVIDTTL),
-			"`degraded.max` and " + amount.Span(manifestform.DefaultSVIDMargin) + "; kinds admin and readonly: " + amount.Span(manifestform.DefaultPersonTTL)},
+		{"admit.svid_ttl", "duration from " + amount.Span(manifestform.MinSVIDTTL) + " to " +
+			amount.Span(manifestform.MaxSVIDTTL),
+			"`degraded.max` and " + amount.Span(manifestform.DefaultSVIDMargin) + "; kinds admin and readonly: " +
+				amount.Span(manifestform.DefaultPersonTTL)},
 		{"admit.dns_names", upTo(manifestform.MaxListItems, "names"), "none"},
 		{"admit.ips", upTo(manifestform.MaxListItems, "addresses"), "none"},
 		{"admit.labels", upTo(labels.Max, "texts KEY=VALUE"), "none"},
@@ -64,7 +66,8 @@ func manifestShapes() []manifestShape {
 		{"degraded.allow", "list of words", "all of them: " + words(manifest.Permissions())},
 		{"degraded.max", "duration from 0 to " + amount.Span(manifestform.MaxSVIDTTL-manifestform.DefaultSVIDMargin),
 			amount.Span(manifestform.DefaultDegradedMax)},
-		{"degraded.route_ttl", "duration from 0 to " + amount.Span(manifestform.MaxRouteTTL), amount.Span(manifestform.DefaultRouteTTL) + ", or `degraded.max` if that is shorter"},
+		{"degraded.route_ttl", "duration from 0 to " + amount.Span(manifestform.MaxRouteTTL),
+			amount.Span(manifestform.DefaultRouteTTL) + ", or `degraded.max` if that is shorter"},
 		{"rejoin_grace", "duration from 0 to " + amount.Span(manifestform.MaxRejoinGrace),
 			amount.Span(manifestform.DefaultRejoinGrace)},
 		{"baseline", "object", "the defaults of its fields"},
@@ -81,8 +84,8 @@ func words[T ~string](list []T) string {
 	return strings.Join(out, ", ")
 }
 
-// manifestExample is a manifest as the page shows it. A test parses it.
-const manifestExample = `cluster: prod.example
+// ManifestExample is a manifest as the page shows it. A test parses it.
+const ManifestExample = `cluster: prod.example
 
 seed:
   threshold: 1
@@ -116,33 +119,37 @@ baseline:
 func manifestPage() string {
 	var b strings.Builder
 	b.WriteString("# Manifest\n\n" + generatedNote)
-	fmt.Fprintf(&b, "The trust policy of a cluster, one document in YAML or JSON, of at most %d bytes. A field that is not known is an\n", manifestform.MaxBytes)
-	b.WriteString(`error, and so is one that stands twice. A duration has a unit: ` + "`d`, `h`, `m` or `s`" + `, as in ` + "`36h`" + `.
+	fmt.Fprintf(&b, "The trust policy of a cluster, one document in YAML or JSON, of at most %d bytes. A field that "+
+		"is not known is an\n", manifestform.MaxBytes)
+	b.WriteString(`error, and so is one that stands twice. A duration has a unit: ` + "`d`, `h`, `m` or `s`" + `, ` +
+		`as in ` + "`36h`" + `.
 
-` + "`fealty manifest init`" + ` writes one to start from, ` + "`fealty manifest verify`" + ` shows every problem of one with line and
+` + "`fealty manifest init`" + ` writes one to start from, ` + "`fealty manifest verify`" + ` shows every problem ` +
+		`of one with line and
 column, and ` + "`fealty explain manifest`" + ` shows these fields in a terminal. How to change it is told in
 [Change the manifest](../how-to/change-the-manifest.md).
 
-` + "```yaml\n" + manifestExample + "```" + `
+` + "```yaml\n" + ManifestExample + "```" + `
 
 ## Fields
 
-A field below an object that may be left out is required where that object is given. Of ` + "`recipient`" + ` and ` + "`keeper`" + ` an
+A field below an object that may be left out is required where that object is given. Of ` + "`recipient`" + ` and ` +
+		`` + "`keeper`" + ` an
 owner has one.
 
 | field | what | takes | not set |
 | --- | --- | --- | --- |
 `)
 	about := map[string]string{}
-	for _, t := range topics() {
-		if t.name == "manifest" {
-			for _, f := range t.fields {
-				about[f.name] = f.text
+	for _, t := range Topics() {
+		if t.Name == "manifest" {
+			for _, f := range t.Fields {
+				about[f.Name] = f.Text
 			}
 		}
 	}
-	for _, s := range manifestShapes() {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", code(s.name), about[s.name], s.takes, s.unset)
+	for _, s := range ManifestFields() {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", code(s.Name), about[s.Name], s.takes, s.unset)
 	}
 	return b.String()
 }

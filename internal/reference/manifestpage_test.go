@@ -1,29 +1,30 @@
-package cli
+package reference_test
 
 import (
 	"slices"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/reference"
 	"github.com/fealty-io/fealty/manifest"
 )
 
 // The page of the manifest has a row for each field that is explained, in the same
 // order, and for no other.
 func TestManifestPageHasEveryField(t *testing.T) {
-	fields, shapes := topicNamed(t, "manifest").fields, manifestShapes()
+	fields, shapes := topicNamed(t, "manifest").Fields, reference.ManifestFields()
 	if len(fields) != len(shapes) {
 		t.Errorf("%d fields are explained, and %d have a form", len(fields), len(shapes))
 	}
 	for i := range min(len(fields), len(shapes)) {
-		if fields[i].name != shapes[i].name {
-			t.Fatalf("field %d is %s where it is explained, and %s where its form is", i, fields[i].name, shapes[i].name)
+		if fields[i].Name != shapes[i].Name {
+			t.Fatalf("field %d is %s where it is explained, and %s where its form is", i, fields[i].Name, shapes[i].Name)
 		}
 	}
 }
 
 // What the page shows as a manifest is one.
 func TestManifestPageShowsAManifest(t *testing.T) {
-	if _, err := manifest.Parse([]byte(manifestExample)); err != nil {
+	if _, err := manifest.Parse([]byte(reference.ManifestExample)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -42,9 +43,9 @@ func TestLaterFieldsAreTold(t *testing.T) {
 		"degraded.allow", "degraded.max", "degraded.route_ttl", "rejoin_grace",
 	}
 	later := manifest.LaterFields()
-	for _, shape := range manifestShapes() {
-		if slices.Contains(first, shape.name) == slices.Contains(later, shape.name) {
-			t.Errorf("%s is new: give it a row in manifest/fields.go, for coordinators that cannot read it", shape.name)
+	for _, shape := range reference.ManifestFields() {
+		if slices.Contains(first, shape.Name) == slices.Contains(later, shape.Name) {
+			t.Errorf("%s is new: give it a row in manifest/fields.go, for coordinators that cannot read it", shape.Name)
 		}
 	}
 }

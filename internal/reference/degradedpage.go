@@ -1,4 +1,4 @@
-package cli
+package reference
 
 import (
 	"fmt"
@@ -17,9 +17,11 @@ func degradedPage() string {
 [offline](../explanation/offline.md). Services ask by these names, with PermitAction on the agent's
 [socket for local services](../how-to/use-config-on-a-node.md).
 
-- **fresh, stale** is up to an hour after its newest record stopped being fresh; **degraded** is after that, or when a newer
+- **fresh, stale** is up to an hour after its newest record stopped being fresh; **degraded** is after that, or ` +
+		`when a newer
   authority epoch was seen.
-- **In contact** is a stream to a coordinator and a fresh record. There the coordinator decides, and the guard lets pass.
+- **In contact** is a stream to a coordinator and a fresh record. There the coordinator decides, and the guard lets ` +
+		`pass.
 - **High risk** is refused in any state where the node cannot know who was revoked.
 - What needs a scope is refused after the end of that scope, and what acts in the name of the node after the end of its
   certificate.
@@ -50,9 +52,11 @@ func degradedPage() string {
 		case !slices.Contains(r.Needs, snapshot.ScopeTrustBundle):
 			ended = "-"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", code(string(r.Action)), early, late, ended, map[bool]string{true: "yes", false: "-"}[r.Risk], r.Why)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", code(string(r.Action)), early, late, ended,
+			map[bool]string{true: "yes", false: "-"}[r.Risk], r.Why)
 	}
-	b.WriteString("\nAn action that is not in the table is treated as those that are forbidden.\n\n## Scopes\n\nOnce the action is refused, the agent gives the scope to nobody any more.\n\n| scope | action |\n| --- | --- |\n")
+	b.WriteString("\nAn action that is not in the table is treated as those that are forbidden.\n\n## Scopes\n\nOnce " +
+		"the action is refused, the agent gives the scope to nobody any more.\n\n| scope | action |\n| --- | --- |\n")
 	for _, s := range snapshot.Scopes() {
 		action := "until it expires"
 		if a := agent.ScopeAction(s); a != "" {

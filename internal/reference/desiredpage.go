@@ -1,4 +1,4 @@
-package cli
+package reference
 
 import (
 	"fmt"
@@ -8,12 +8,13 @@ import (
 )
 
 // recordTopics are the kinds of records of the desired config, as topics.
-func recordTopics() []topic {
-	var out []topic
+func recordTopics() []Topic {
+	var out []Topic
 	for _, kind := range desired.Kinds() {
-		t := topic{name: string(kind), text: "A kind of record of the desired config, put with fealty config put.\n" + desired.About(kind)}
+		t := Topic{Name: string(kind), Text: "A kind of record of the desired config, put with fealty config put.\n" +
+			desired.About(kind)}
 		for _, f := range desired.Fields(kind) {
-			t.fields = append(t.fields, topicField{f.Path, f.About + " Takes: " + f.Takes + "."})
+			t.Fields = append(t.Fields, Field{f.Path, f.About + " Takes: " + f.Takes + "."})
 		}
 		out = append(out, t)
 	}
@@ -24,9 +25,11 @@ func recordTopics() []topic {
 func desiredPage() string {
 	var b strings.Builder
 	b.WriteString("# Desired config\n\n" + generatedNote)
-	fmt.Fprintf(&b, `What nodes are to run and to know: records that people put, and that snapshots are compiled from. A file holds YAML
+	fmt.Fprintf(&b, `What nodes are to run and to know: records that people put, and that snapshots are compiled `+
+		`from. A file holds YAML
 documents, each a record or a list of them, or JSON; at most %d records and %d bytes are put at a time. A field that is
-not known is an error, and so is one that stands twice. A duration has a unit: `+"`d`, `h`, `m` or `s`"+`, as in `+"`36h`"+`.
+not known is an error, and so is one that stands twice. A duration has a unit: `+"`d`, `h`, `m` or `s`"+`, as in `+
+		``+"`36h`"+`.
 
 A record is named by its kind and its name. What it refers to has to be there, or to be put in the same step, and what
 others refer to is not deleted. A record of an organization refers to records of the same one or of the whole cluster;
@@ -38,7 +41,8 @@ record that says where to ask for it.
 
 `+"```yaml\n"+desired.Example+"```\n", desired.MaxBatch, desired.MaxText)
 	for _, kind := range desired.Kinds() {
-		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | what | takes | not set |\n| --- | --- | --- | --- |\n", kind, desired.About(kind))
+		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| field | what | takes | not set |\n| --- | --- | --- | --- |\n", kind,
+			desired.About(kind))
 		for _, f := range desired.Fields(kind) {
 			unset := f.Unset
 			if unset == "" {

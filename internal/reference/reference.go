@@ -1,4 +1,6 @@
-package cli
+// Package reference makes the pages of the reference that come from the code: commands, settings, errors,
+// checks, metrics and fields, and the words that fealty explain knows.
+package reference
 
 import (
 	"fmt"
@@ -8,16 +10,16 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/doctor"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/settings"
 )
 
-//go:generate go run ./genreference ../../docs/reference
-
-// Reference returns the pages of the reference that are made from the code, by
-// their file names below docs/reference. They are the same on every machine.
-func Reference() (map[string][]byte, error) {
+// Pages returns the pages of the reference that are made from the code, by
+// their file names below docs/reference. They are the same on every machine. root
+// is the tree of commands.
+func Pages(root *cobra.Command) (map[string][]byte, error) {
 	authorization, err := authorizationPage()
 	if err != nil {
 		return nil, err
@@ -29,7 +31,7 @@ func Reference() (map[string][]byte, error) {
 	out := map[string][]byte{
 		"metrics.md":       []byte(metrics),
 		"configuration.md": []byte(configurationPage()),
-		"commands.md":      []byte(commandsPage()),
+		"commands.md":      []byte(commandsPage(root)),
 		"errors.md":        []byte(errorsPage()),
 		"authorization.md": []byte(authorization),
 		"exit-codes.md":    []byte(exitCodesPage()),
@@ -47,13 +49,16 @@ const generatedNote = "<!-- made by make generate from the code; a test fails wh
 func configurationPage() string {
 	var b strings.Builder
 	b.WriteString("# Configuration\n\n" + generatedNote)
-	b.WriteString(`Every setting can come from a flag, from the environment, or from a YAML file that ` + "`--config`" + ` names. A flag
+	b.WriteString(`Every setting can come from a flag, from the environment, or from a YAML file that ` +
+		`` + "`--config`" + ` names. A flag
 counts more than the environment, the environment more than the file, and the file more than the default.
 ` + "`--print-config`" + ` on any command shows what is in force and where each value is from.
 
 A name that is not known is an error, in the file with its line. A file may hold settings of several commands:
-each takes those that it knows. So is a variable that begins with ` + "`FEALTY_`" + ` and is none of these, except for those
-that Kubernetes sets beside a service called fealty, such as ` + "`FEALTY_SERVICE_HOST`" + `. A blank variable is not set.
+each takes those that it knows. So is a variable that begins with ` + "`FEALTY_`" + ` and is none of these, except ` +
+		`for those
+that Kubernetes sets beside a service called fealty, such as ` + "`FEALTY_SERVICE_HOST`" + `. A blank variable is ` +
+		`not set.
 
 ` + "```yaml" + `
 data: /var/lib/fealty/coordinator
@@ -69,7 +74,8 @@ log_format: json
 		}
 	}
 	for _, g := range groups {
-		fmt.Fprintf(&b, "\n## For: %s\n\n| setting | flag | environment | takes | not set |\n| --- | --- | --- | --- | --- |\n", g)
+		fmt.Fprintf(&b, "\n## For: %s\n\n| setting | flag | environment | takes | not set |\n| --- | --- | --- | --- "+
+			"| --- |\n", g)
 		var notes []string
 		for _, s := range settings.All() {
 			if s.Groups[0] != g {
@@ -100,8 +106,7 @@ log_format: json
 func code(s string) string { return "`" + s + "`" }
 
 // commandsPage walks the tree of commands.
-func commandsPage() string {
-	root := New(Env{Release: "reference"}).root()
+func commandsPage(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString("# Commands\n\n" + generatedNote)
 	b.WriteString("Standard output is data, standard error is talk. Every command takes these:\n\n")
@@ -112,7 +117,7 @@ func commandsPage() string {
 			if !sub.IsAvailableCommand() || sub.Name() == "help" {
 				continue
 			}
-			if sub.Runnable() && !isNoun(sub) {
+			if sub.Runnable() && !command.IsNoun(sub) {
 				writeCommand(&b, sub)
 			}
 			walk(sub)
@@ -182,13 +187,14 @@ func errorsPage() string {
 }
 
 func authorizationPage() (string, error) {
-	rules, err := authzRules()
+	rules, err := Rules()
 	if err != nil {
 		return "", err
 	}
 	var b strings.Builder
 	b.WriteString("# Authorization\n\n" + generatedNote)
-	b.WriteString(`Who may call what, as servers enforce it. A method that is not in this table is refused to everybody. *Bound to* is
+	b.WriteString(`Who may call what, as servers enforce it. A method that is not in this table is refused to ` +
+		`everybody. *Bound to* is
 the field of the request that has to be the name in the caller's certificate. *Socket* says whether the method is
 served on the local socket too, to the process's own user and root. ` + "`fealty authz`" + ` prints this table.
 
@@ -200,7 +206,7 @@ served on the local socket too, to the process's own user and root. ` + "`fealty
 		if r.Bind != "" {
 			bind = code(r.Bind)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", code(method(r)), callersText(r), bind, socketText(r), r.Why)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", code(MethodName(r)), Callers(r), bind, Socket(r), r.Why)
 	}
 	return b.String(), nil
 }
@@ -208,9 +214,12 @@ served on the local socket too, to the process's own user and root. ` + "`fealty
 func checksPage() string {
 	var b strings.Builder
 	b.WriteString("# Checks\n\n" + generatedNote)
-	b.WriteString(`What ` + "`fealty check`" + ` looks at. A check is *ok*, a *warning*, *failed*, *unknown* (the caller may not see it), *not
-asked* (nothing says where to look), or *not checked*, because one that it needs is not ok: that one is the cause. The exit
-status is 10 if a check failed, 9 with a warning or something unknown, and 0 otherwise. ` + "`fealty explain check.ID`" + ` prints
+	b.WriteString(`What ` + "`fealty check`" + ` looks at. A check is *ok*, a *warning*, *failed*, *unknown* (the ` +
+		`caller may not see it), *not
+asked* (nothing says where to look), or *not checked*, because one that it needs is not ok: that one is the cause. ` +
+		`The exit
+status is 10 if a check failed, 9 with a warning or something unknown, and 0 otherwise. ` +
+		`` + "`fealty explain check.ID`" + ` prints
 one.
 `)
 	for _, group := range doctor.Groups() {
@@ -227,7 +236,8 @@ one.
 func exitCodesPage() string {
 	var b strings.Builder
 	b.WriteString("# Exit codes\n\n" + generatedNote)
-	b.WriteString("Scripts may rely on them. The code of an error decides; its page names the status.\n\n| status | meaning | codes |\n| --- | --- | --- |\n")
+	b.WriteString("Scripts may rely on them. The code of an error decides; its page names the status.\n\n| status | " +
+		"meaning | codes |\n| --- | --- | --- |\n")
 	for _, row := range explain.Exits() {
 		var codes []string
 		for _, c := range explain.Codes() {

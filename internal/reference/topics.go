@@ -1,4 +1,4 @@
-package cli
+package reference
 
 import (
 	"fmt"
@@ -7,19 +7,20 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 )
 
-// A topic is a word of the system that fealty explain knows. The first line of its
+// A Topic is a word of the system that fealty explain knows. The first line of its
 // text says what it is.
-type topic struct {
-	name   string
-	text   string
-	fields []topicField
+type Topic struct {
+	Name   string
+	Text   string
+	Fields []Field
 }
 
-type topicField struct{ name, text string }
+// Field is a field of what a topic is about.
+type Field struct{ Name, Text string }
 
-// topics returns the words, in the order in which one leads to the next.
-func topics() []topic {
-	words := []topic{
+// Topics returns the words, in the order in which one leads to the next.
+func Topics() []Topic {
+	words := []Topic{
 		{"cluster", `One trust domain: everybody in it has an identity spiffe://CLUSTER/KIND/NAME.
 Its id is the SPIFFE trust domain, such as prod.example, and is part of every identity, proof and signature, so that
 nothing of one cluster counts in another.`, nil},
@@ -31,37 +32,45 @@ It serves a socket in its folder to the machine's own operator: fealty status --
 		{"member", `An admitted node, named KIND/NAME: data, witness, shard, operator or provider.
 Its state is a word of its own: connected; away (it has reported, and is not connected: it may well work on what it
 verified); unknown (not heard of since this coordinator started); expired (no valid certificate); draining (it is to go,
-connected or not); replacing (its name waits for a new machine); banned. People and tools, kinds admin and readonly, are certified and hold no connection.`, []topicField{
+connected or not); replacing (its name waits for a new machine); banned. People and tools, kinds admin and ` +
+			`readonly, are certified and hold no connection.`, []Field{
 			{"spiffe_id", "The identity, spiffe://CLUSTER/KIND/NAME: the one URI name in its certificate."},
 			{"kind", "What it is: data, witness, shard, operator, provider; admin and readonly are people and tools."},
-			{"name", "The name within its kind: the entry's, what a selector captured, or the token's. A candidate never chooses it."},
-			{"state", "active; draining from fealty member drain to undrain; replacing while the name waits for a new machine."},
+			{"name", "The name within its kind: the entry's, what a selector captured, or the token's. A candidate " +
+				"never chooses it."},
+			{"state", "active; draining from fealty member drain to undrain; replacing while the name waits for a " +
+				"new machine."},
 			{"roles", "What it may hold: core, ingress, egress, storage, thin. From its entry."},
 			{"organizations", "Whose configuration it may be given. From its entry, narrowed by its token."},
 			{"domains", "Units of exclusive ownership that are assigned to it. A member that just joined owns none."},
 			{"joined_at", "When it was admitted."},
 			{"joined_by", "The selector that admitted it, such as token:nodes."},
 			{"entry", "The entry of the manifest that covers it. A member that no entry covers is not renewed."},
-			{"key_id", "The SHA-256 of its last certified key. Each renewal has a new one, and an older one is an alarm."},
+			{"key_id", "The SHA-256 of its last certified key. Each renewal has a new one, and an older one is an " +
+				"alarm."},
 			{"svid_not_after", "When its certificate ends, unless it renews before."},
 			{"banned", "Whether the identity is forbidden, at once and everywhere."},
 			{"ban_reason", "Why."},
-			{"draining_since", "When it was marked to go, if it was. The mark stays when it restarts, rejoins or is replaced."},
+			{"draining_since", "When it was marked to go, if it was. The mark stays when it restarts, rejoins or is " +
+				"replaced."},
 			{"drained_by", "Who marked it."},
 			{"drain_reason", "Why."},
-			{"reported_host", "The host name that its machine said when it joined last. Nobody checked it, and it decides nothing."},
+			{"reported_host", "The host name that its machine said when it joined last. Nobody checked it, and it " +
+				"decides nothing."},
 			{"reported_os", "Operating system and architecture, as its machine said."},
 			{"reported_addresses", "The addresses that its machine said it has."},
 			{"seen_address", "The address that its last join came from, which may be one of a NAT or a proxy."},
-			{"contact", "Whether a coordinator hears it: connected, not heard, or unknown where one that may did not say."},
+			{"contact", "Whether a coordinator hears it: connected, not heard, or unknown where one that may did not " +
+				"say."},
 			{"labels", "KEY=VALUE of its entry and of its token. They help to find it, and decide nothing."},
-			{"live", "What this coordinator saw of it lately: never stored, and unset since a restart until it is heard of."},
+			{"live", "What this coordinator saw of it lately: never stored, and unset since a restart until it is " +
+				"heard of."},
 		}},
 		{"witness", `A member that holds no user data and never owns a domain.
 It does not count for the resilience baseline.`, nil},
 		{"token", `A join token: one line that admits a machine under an entry of the manifest.
 The line names the cluster, its coordinators, the root key to believe and an expiry, and holds a secret and a
-checksum. The cluster keeps no secret of it: who loses the line makes another token.`, []topicField{
+checksum. The cluster keeps no secret of it: who loses the line makes another token.`, []Field{
 			{"id", "16 characters; no secret."},
 			{"entry", "The entry of the manifest that it admits under."},
 			{"name", "The name of the one member that it admits; blank if the seed makes one up."},
@@ -79,14 +88,17 @@ checksum. The cluster keeps no secret of it: who loses the line makes another to
 		}},
 		{"manifest", `The trust policy of a cluster: who may join as what, and who may change that.
 One YAML or JSON document. Its history is a signed chain; a change is signed by the signers of the one in force.
-fealty manifest init writes one to start from, fealty manifest verify checks one offline.`, []topicField{
+fealty manifest init writes one to start from, fealty manifest verify checks one offline.`, []Field{
 			{"cluster", "The id of the cluster, a SPIFFE trust domain. It never changes."},
 			{"seed", "Who can bring the seed back after a total loss."},
-			{"seed.threshold", "How many people with a recipient it takes. A keeper needs nobody; where all owners are keepers it is 1."},
+			{"seed.threshold", "How many people with a recipient it takes. A keeper needs nobody; where all owners " +
+				"are keepers it is 1."},
 			{"seed.owners", "The owners: each a name with a recipient or a keeper."},
 			{"seed.owners.name", "The owner's name, unique in the manifest."},
-			{"seed.owners.recipient", "A person's public key that the share is encrypted to: age1…, ssh-ed25519 …, ssh-rsa …."},
-			{"seed.owners.keeper", "What opens the seed without a human: file:PATH of a key file, or exec:PATH of a program."},
+			{"seed.owners.recipient", "A person's public key that the share is encrypted to: age1…, ssh-ed25519 …, " +
+				"ssh-rsa …."},
+			{"seed.owners.keeper", "What opens the seed without a human: file:PATH of a key file, or exec:PATH of a " +
+				"program."},
 			{"signers", "Who may set the next manifest."},
 			{"signers.threshold", "How many of them it takes."},
 			{"signers.keys", "The signers: each a name with a key."},
@@ -103,24 +115,34 @@ fealty manifest init writes one to start from, fealty manifest verify checks one
 			{"proofs.sevsnp.min_tcb.snp", "The least version of the SNP firmware."},
 			{"proofs.sevsnp.min_tcb.microcode", "The least version of the microcode."},
 			{"admit", "Who may join: a list of entries. Nobody else may."},
-			{"admit.name", "The entry's name, unique in the manifest. It is the member's name where the selector captures none."},
-			{"admit.kind", "What a candidate of the entry becomes: coordinator, data, witness, shard, operator, provider, admin or readonly."},
-			{"admit.match", "Selectors, any of which admits: token:NAME, key:ed25519:…, x509:subject:CN=…, and so on. One * captures the member's name."},
+			{"admit.name", "The entry's name, unique in the manifest. It is the member's name where the selector " +
+				"captures none."},
+			{"admit.kind", "What a candidate of the entry becomes: coordinator, data, witness, shard, operator, " +
+				"provider, admin or readonly."},
+			{"admit.match", "Selectors, any of which admits: token:NAME, key:ed25519:…, x509:subject:CN=…, and so " +
+				"on. One * captures the member's name."},
 			{"admit.roles", "What members of the entry may hold."},
 			{"admit.organizations", "Whose configuration they may be given."},
-			{"admit.max_members", "How many there may be: it bounds what a leaked token can do. Without it there is no limit."},
+			{"admit.max_members", "How many there may be: it bounds what a leaked token can do. Without it there is " +
+				"no limit."},
 			{"admit.svid_ttl", "How long a certificate is good. For nodes it is longer than degraded.max."},
 			{"admit.dns_names", "Names that are put into the certificate. They identify nobody."},
 			{"admit.ips", "Addresses that are put into the certificate. They identify nobody."},
-			{"admit.labels", "KEY=VALUE, by which members of the entry are found: `fealty member list --label rack=r2`. They decide nothing; of a token's label with the same key the token's counts. Members have them from their next renewal on."},
-			{"admit.platform_may_read_seed", "Admit coordinators by a Kubernetes service account, knowing that who runs that API server can then obtain the seed."},
-			{"trust", "root: people pin the root, and the mesh CA key changes when authority moves. mesh: it changes with every set."},
-			{"degraded", "What nodes may do while no coordinator is in reach. A snapshot can narrow it, never widen it."},
+			{"admit.labels", "KEY=VALUE, by which members of the entry are found: `fealty member list --label " +
+				"rack=r2`. They decide nothing; of a token's label with the same key the token's counts. Members " +
+				"have them from their next renewal on."},
+			{"admit.platform_may_read_seed", "Admit coordinators by a Kubernetes service account, knowing that who " +
+				"runs that API server can then obtain the seed."},
+			{"trust", "root: people pin the root, and the mesh CA key changes when authority moves. mesh: it changes " +
+				"with every set."},
+			{"degraded", "What nodes may do while no coordinator is in reach. A snapshot can narrow it, never widen " +
+				"it."},
 			{"degraded.allow", "What they may do."},
 			{"degraded.max", "For how long. 0: not at all."},
 			{"degraded.route_ttl", "For how long routes are kept, at most degraded.max."},
 			{"rejoin_grace", "How long after its certificate ended a member may come back by its last key. 0: never."},
-			{"baseline", "The members that have to be there for the fleet to be well. It decides nothing: people are told when they are not."},
+			{"baseline", "The members that have to be there for the fleet to be well. It decides nothing: people are " +
+				"told when they are not."},
 			{"baseline.data", "How many data members have to be connected. Witnesses do not count. 0: none."},
 		}},
 		{"epoch", `The authority epoch: how often authority has changed or was recovered.
@@ -145,7 +167,7 @@ An agent renews it long before it ends, with a new key each time.`, nil},
 		{"snapshot", `Signed content for one node: a scope, a version and an expiry that the node verifies alone.
 Versions are shown as authority epoch and config version, such as trust_bundle 1.4; both together never go down.`, nil},
 		{"finding", `Something that needs attention, with a code and what to do about it.
-It clears itself when its cause is gone.`, []topicField{
+It clears itself when its cause is gone.`, []Field{
 			{"code", "A stable code: fealty explain CODE has its page."},
 			{"severity", "info, warning or critical."},
 			{"coordinator", "Which coordinator found it, where that is another one than was asked."},
@@ -166,23 +188,15 @@ func exitTopic() string {
 	return b.String()
 }
 
-// page returns the page of a topic, as Markdown.
-func (t topic) page() string {
+// Page returns the page of a topic, as Markdown.
+func (t Topic) Page() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s\n\n%s\n", t.name, t.text)
-	if len(t.fields) > 0 {
+	fmt.Fprintf(&b, "# %s\n\n%s\n", t.Name, t.Text)
+	if len(t.Fields) > 0 {
 		fmt.Fprintf(&b, "\nFields:\n\n")
-		for _, f := range t.fields {
-			fmt.Fprintf(&b, "- %s.%s: %s\n", t.name, f.name, f.text)
+		for _, f := range t.Fields {
+			fmt.Fprintf(&b, "- %s.%s: %s\n", t.Name, f.Name, f.Text)
 		}
 	}
 	return b.String()
-}
-
-func (t topic) fieldList() list {
-	out := list{}
-	for _, f := range t.fields {
-		out = append(out, object{{"name", f.name}, {"text", f.text}})
-	}
-	return out
 }
