@@ -260,16 +260,16 @@ func writable(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-func lookSpace(s *Environment) Result { return space(s, s.Data) }
+func lookSpace(s *Environment) Result { return space(s.Free, s.Data) }
 
-func space(s *Environment, path string) Result {
+func space(freeAt func(path string) (uint64, error), path string) Result {
 	for {
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || path == filepath.Dir(path) {
 			break
 		}
 		path = filepath.Dir(path)
 	}
-	free, err := s.Free(path)
+	free, err := freeAt(path)
 	text := amount.Size(free) + " are free at " + path
 	switch {
 	case err != nil:
@@ -343,7 +343,7 @@ func lookStoreURL(s *Environment) Result {
 	}
 	hosts, _, _ := strings.Cut(rest, "/")
 	if scheme == "etcd" {
-		return lookEtcdMembers(s, strings.Split(hosts, ","))
+		return lookEtcdMembers(s.Dial, strings.Split(hosts, ","))
 	}
 	host, _, _ := strings.Cut(hosts, ",") // the first of several
 	if host == "" || strings.Contains(host, "?") {
@@ -360,10 +360,10 @@ func lookStoreURL(s *Environment) Result {
 }
 
 // lookEtcdMembers dials the members of an etcd cluster, each HOST:PORT.
-func lookEtcdMembers(s *Environment, members []string) Result {
+func lookEtcdMembers(dial func(address string) error, members []string) Result {
 	var silent []string
 	for _, m := range members {
-		if err := s.Dial(m); err != nil {
+		if err := dial(m); err != nil {
 			silent = append(silent, m+": "+failure.Network(err))
 		}
 	}
@@ -658,17 +658,17 @@ func lookFindings(s *Environment) Result {
 }
 
 func lookRoot(s *Environment) Result {
-	return lasting(s, statusOf(s).GetRootNotAfter().AsTime(), rootLow, "plan a new seed: fealty explain manifest.seed")
+	return lasting(s.Now, statusOf(s).GetRootNotAfter().AsTime(), rootLow, "plan a new seed: fealty explain manifest.seed")
 }
 
 func lookMesh(s *Environment) Result {
-	return lasting(s, statusOf(s).GetMeshCaNotAfter().AsTime(), meshLow,
+	return lasting(s.Now, statusOf(s).GetMeshCaNotAfter().AsTime(), meshLow,
 		"the coordinator should have renewed it: see its log")
 }
 
-func lasting(s *Environment, end time.Time, low time.Duration, do string) Result {
-	text := "it ends " + amount.Relative(end, s.Now)
-	switch left := end.Sub(s.Now); {
+func lasting(now, end time.Time, low time.Duration, do string) Result {
+	text := "it ends " + amount.Relative(end, now)
+	switch left := end.Sub(now); {
 	case left <= 0:
 		return Result{Failed, text, do}
 	case left < low:
@@ -865,7 +865,7 @@ func lookStoreSpace(s *Environment) Result {
 	if path == "" {
 		return notHere()
 	}
-	return space(s, path)
+	return space(s.Free, path)
 }
 
 // Page is the page of a check, as Markdown.
