@@ -62,6 +62,9 @@ type Format struct {
 	Problems  int    // that are worth knowing at a time
 }
 
+// Empty is what is wrong with a text without any content.
+const Empty = "the document is empty"
+
 // Read reads data into the root of each document in it. It returns roots or
 // problems, never both. A document without any content is an error where a text is
 // one document, and passed over where it may have several.
@@ -123,7 +126,7 @@ func (f *Format) ReadAccepted(data []byte) ([]*Node, []*Problem) {
 		return nil, problems
 	}
 	if roots == nil {
-		return nil, []*Problem{{Rule: "syntax", What: "the document is empty", Do: f.Start}}
+		return nil, []*Problem{{Rule: "syntax", What: Empty, Do: f.Start}}
 	}
 	return roots, nil
 }

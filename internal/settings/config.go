@@ -3,7 +3,6 @@
 package settings
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -12,12 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
-	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
-	"github.com/goccy/go-yaml/token"
 	"github.com/spf13/pflag"
 
+	"github.com/fealty-io/fealty/internal/document"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -223,6 +219,7 @@ type File struct {
 	Entries map[string]Entry
 }
 
+// Entry is one setting of a file.
 type Entry struct {
 	Text string
 	line int
@@ -238,105 +235,96 @@ func readConfig(path, name string) (*File, error) {
 	return ParseFile(data, name)
 }
 
-func ParseFile(data []byte, name string) (_ *File, err error) {
-	// The YAML library is given what people wrote; what breaks it is their file.
-	defer func() {
-		if p := recover(); p != nil {
-			err = badFile(name, 1, "it is not YAML")
-		}
-	}()
+// fileFormat bounds a file of settings: it is flat, and has no more keys than there are settings.
+func fileFormat() *document.Format {
+	return &document.Format{
+		Noun: "a file of settings", Start: "write each setting as KEY: VALUE", TooLong: "keep what is needed",
+		Bytes: MaxFileBytes, Documents: 16, Depth: 16, Fields: 1024, Items: 1024, Marks: 1 << 16, Problems: 1,
+	}
+}
+
+// ParseFile reads the text of a file of settings. name is what errors call it.
+func ParseFile(data []byte, name string) (*File, error) {
 	out := &File{name: name, Entries: make(map[string]Entry)}
-	parsed, err := parser.ParseBytes(data, 0, parser.AllowDuplicateMapKey())
-	if err != nil {
-		if s, ok := errors.AsType[*yaml.SyntaxError](err); ok && s.Token != nil {
-			return nil, badFile(name, s.Token.Position.Line, "it is not YAML: "+s.Message)
-		}
-		return nil, badFile(name, 1, "it is not YAML")
-	}
-	if len(parsed.Docs) > 1 && parsed.Docs[1].Body != nil {
-		return nil, badFile(name, parsed.Docs[1].Body.GetToken().Position.Line, "a second document begins")
-	}
-	if len(parsed.Docs) == 0 || parsed.Docs[0].Body == nil {
+	roots, problems := fileFormat().ReadAccepted(data)
+	switch {
+	case len(problems) > 0 && problems[0].What == document.Empty:
 		return out, nil
+	case len(problems) > 0:
+		return nil, badFile(name, max(problems[0].Line, 1), ofDocument(problems[0]))
+	case len(roots) > 1:
+		return nil, badFile(name, roots[1].Line, "a second document begins")
+	case roots[0].Kind != document.Object:
+		return nil, badFile(name, roots[0].Line, "it is not a list of settings: write each as KEY: VALUE")
 	}
-	body := parsed.Docs[0].Body
-	var pairs []*ast.MappingValueNode
-	switch n := body.(type) {
-	case *ast.MappingNode:
-		pairs = n.Values
-	case *ast.MappingValueNode:
-		pairs = []*ast.MappingValueNode{n}
-	case *ast.NullNode, *ast.CommentGroupNode:
-		return out, nil
-	default:
-		return nil, badFile(name, lineOf(body), "it is not a list of settings: write each as KEY: VALUE")
-	}
-	for _, pair := range pairs {
-		if err := out.take(pair); err != nil {
+	for _, field := range roots[0].Fields {
+		if err := out.take(field); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
 }
 
-func (f *File) take(pair *ast.MappingValueNode) error {
-	line := lineOf(pair.Key)
-	key, ok := pair.Key.(*ast.StringNode)
-	if !ok {
-		return badFile(f.name, line, "a key is not a plain word")
+// ofDocument words a problem of a text as one of a file of settings.
+func ofDocument(p *document.Problem) string {
+	switch {
+	case p.Rule == "wrong-type":
+		return "a key is not a plain word"
+	case p.Rule == "syntax" && p.Line > 0:
+		return "it is not YAML: " + p.What
+	case p.Rule == "syntax":
+		return "it is not YAML"
 	}
-	if !slices.ContainsFunc(All(), func(s *Setting) bool { return s.Key == key.Value && s.InFile() }) {
-		return unknownKey(fmt.Sprintf("%s:%d", f.name, line), key.Value, slip.Guess(key.Value, FileKeys()))
+	return p.What
+}
+
+func (f *File) take(field document.Field) error {
+	key := field.Name
+	known := slices.DeleteFunc(All(), func(s *Setting) bool { return s.Key != key || !s.InFile() })
+	if len(known) == 0 {
+		return unknownKey(fmt.Sprintf("%s:%d", f.name, field.Line), key, slip.Guess(key, FileKeys()))
 	}
-	if before, twice := f.Entries[key.Value]; twice {
-		return badFile(f.name, line, fmt.Sprintf("%s stands in line %d already", key.Value, before.line))
+	if before, twice := f.Entries[key]; twice {
+		return badFile(f.name, field.Line, fmt.Sprintf("%s stands in line %d already", key, before.line))
 	}
-	text, problem := scalarText(pair.Value)
-	if items, ok := pair.Value.(*ast.SequenceNode); ok && problem != "" {
+	text, problem := scalarText(field.Value)
+	if field.Value.Kind == document.List {
 		var parts []string
 		problem = ""
-		for _, item := range items.Values {
+		for _, item := range field.Value.Items {
 			part, p := scalarText(item)
 			if p != "" || strings.Contains(part, ",") {
 				problem = "an item of the list is not a plain value"
 			}
 			parts = append(parts, part)
 		}
-		if text = strings.Join(parts, ","); len(parts) > 1 && !slices.ContainsFunc(All(),
-			func(s *Setting) bool { return s.Key == key.Value && s.list() }) {
+		text = strings.Join(parts, ",")
+		if len(parts) > 1 && !slices.ContainsFunc(known, (*Setting).list) {
 			problem = "it is one value and not a list"
 		}
 	}
 	if problem != "" {
-		return explain.New(explain.BadSetting, "from", fmt.Sprintf("%s:%d", f.name, line), "key", key.Value, "problem",
-			problem)
+		return explain.New(explain.BadSetting, "from", fmt.Sprintf("%s:%d", f.name, field.Line), "key", key,
+			"problem", problem)
 	}
-	f.Entries[key.Value] = Entry{text, line}
+	f.Entries[key] = Entry{text, field.Line}
 	return nil
 }
 
-// scalarText returns a scalar as it was written.
-func scalarText(n ast.Node) (text, problem string) {
-	switch n := n.(type) {
-	case *ast.StringNode:
-		return n.Value, ""
-	case *ast.LiteralNode:
-		return strings.TrimSpace(n.Value.Value), ""
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		return n.GetToken().Value, ""
-	case *ast.NullNode:
+// scalarText returns a scalar as it was written, a block of lines without the blank ones around it.
+func scalarText(n *document.Node) (text, problem string) {
+	switch {
+	case n.Kind == document.Null:
 		return "", "it has no value"
+	case n.Kind == document.Object, n.Kind == document.List, n.Kind == document.Other && n.Text == "":
+		return "", "it is not a plain value"
+	case strings.HasSuffix(n.Text, "\n"):
+		return strings.TrimSpace(n.Text), ""
 	}
-	return "", "it is not a plain value"
+	return n.Text, ""
 }
 
-func lineOf(n ast.Node) int {
-	if t := n.GetToken(); t != nil && t.Position != (*token.Position)(nil) {
-		return t.Position.Line
-	}
-	return 1
-}
-
+// FileKeys are the keys that a file may have, sorted.
 func FileKeys() []string {
 	var keys []string
 	for _, s := range All() {

@@ -17,6 +17,9 @@ func TestParseConfig(t *testing.T) {
 	}{
 		{"nothing", "", map[string]string{}, ""},
 		{"comments", "# nothing\n\n", map[string]string{}, ""},
+		{"an end without a beginning", "timeout: 3s\n---\n", map[string]string{"timeout": "3s"}, ""},
+		{"numbers and words of YAML", "join_rate: 10\nliveness_store: true\n", map[string]string{"join_rate": "10", "liveness_store": "true"}, ""},
+		{"invisible characters", "listen: \"a\u202e:1\"\n", nil, explain.BadSetting},
 		{"null", "~\n", map[string]string{}, ""},
 		{"one", "listen: 127.0.0.1:1\n", map[string]string{"listen": "127.0.0.1:1"}, ""},
 		{"JSON", `{"listen": "127.0.0.1:1", "timeout": "3s"}`, map[string]string{"listen": "127.0.0.1:1", "timeout": "3s"}, ""},
