@@ -151,14 +151,29 @@ func shapeOf(o doctor.Outcome) condition {
 	return condition{string(o), "·", term.Dim}
 }
 
+// checkReport is what fealty check prints.
+type checkReport struct {
+	Exit   explain.Exit      `json:"exit"`
+	Checks []checkReportItem `json:"checks"`
+}
+
+type checkReportItem struct {
+	ID        string         `json:"id"`
+	Title     string         `json:"title"`
+	Result    doctor.Outcome `json:"result"`
+	Seen      string         `json:"seen"`
+	Do        string         `json:"do"`
+	DependsOn string         `json:"depends_on"` // of one that was not made: the check at the root of that
+}
+
 func checkResult(results []doctor.Checked) result {
-	items := list{}
+	shown := checkReport{Exit: doctor.Exit(results), Checks: []checkReportItem{}}
 	t := &term.Table{Columns: []term.Column{{Title: "RESULT"}, {Title: "CHECK"}, {Title: "SEEN", Least: 30}}}
 	for _, r := range results {
-		items = append(items, object{{"id", r.ID}, {"title", r.Title}, {"result", string(r.Outcome)}, {"seen", r.Text}, {"do", r.Do}, {"depends_on", r.Root}})
+		shown.Checks = append(shown.Checks, checkReportItem{r.ID, r.Title, r.Outcome, r.Text, r.Do, r.Root})
 		t.Add(shapeOf(r.Outcome).cell(), term.Txt(r.ID), term.Txt(r.Text))
 	}
-	return result{object{{"exit", int(doctor.Exit(results))}, {"checks", items}}, func(p *term.Page) error {
+	return result{shown, func(p *term.Page) error {
 		if err := p.Table(t); err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/logins"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/term"
@@ -181,6 +182,19 @@ func (c *CLI) contextCommand() *cobra.Command {
 	return noun("context", "show and choose among your logins", c.contextList(), c.contextUse())
 }
 
+// loginList is what fealty context list prints.
+type loginList struct {
+	Contexts []login `json:"contexts"`
+}
+
+type login struct {
+	Context      string        `json:"context"`
+	Current      bool          `json:"current"`
+	Dir          string        `json:"dir"`
+	SpiffeID     string        `json:"spiffe_id"`      // blank if the login cannot be read
+	SVIDNotAfter output.Moment `json:"svid_not_after"` // null then
+}
+
 func (c *CLI) contextList() *cobra.Command {
 	return c.command(spec{
 		use: "list", short: "list your logins, and which one commands take",
@@ -194,7 +208,7 @@ func (c *CLI) contextList() *cobra.Command {
 			if err != nil && !errors.Is(err, logins.ErrNone) {
 				return err
 			}
-			items := list{}
+			shown := loginList{Contexts: []login{}}
 			t := &term.Table{Columns: []term.Column{{Title: "CURRENT"}, {Title: "CONTEXT"}, {Title: "IDENTITY",
 				Least: 20}, {Title: "VALID"}}}
 			for _, name := range names {
@@ -206,17 +220,15 @@ func (c *CLI) contextList() *cobra.Command {
 				if name == current {
 					mark = "●"
 				}
-				o := object{{"context", name}, {"current", name == current}, {"dir", dir}}
-				if login, err := agent.LoadLogin(nil, dir, c.env.Now); err == nil {
-					id, until = login.ID.String(), amount.Relative(login.NotAfter, c.env.Now())
-					o = o.with("spiffe_id", id).with("svid_not_after", stamp(login.NotAfter))
-				} else {
-					o = o.with("spiffe_id", "").with("svid_not_after", nil)
+				one := login{Context: name, Current: name == current, Dir: dir}
+				if is, err := agent.LoadLogin(nil, dir, c.env.Now); err == nil {
+					id, until = is.ID.String(), amount.Relative(is.NotAfter, c.env.Now())
+					one.SpiffeID, one.SVIDNotAfter = id, output.Moment(is.NotAfter)
 				}
-				items = append(items, o)
+				shown.Contexts = append(shown.Contexts, one)
 				t.Add(term.Txt(mark), term.Txt(name), term.Txt(id), term.Txt(until))
 			}
-			return c.printList(names, result{object{{"contexts", items}},
+			return c.printList(names, result{shown,
 				func(p *term.Page) error { return p.Table(t) }})
 		},
 	})

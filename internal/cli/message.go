@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/fealty-io/fealty/internal/output"
 )
 
 // hashFields are the bytes fields of the API that people compare: they are shown
@@ -91,7 +93,7 @@ func ofValue(f protoreflect.FieldDescriptor, v protoreflect.Value) any {
 	case protoreflect.Int32Kind, protoreflect.Int64Kind:
 		return v.Int()
 	case protoreflect.DoubleKind:
-		return v.Float()
+		return output.Number(v.Float())
 	}
 	panic("cli: the protocol has a field of a kind that has no form here: " + string(f.FullName()))
 }

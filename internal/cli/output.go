@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -38,10 +39,10 @@ func (c *CLI) formatOf(args []string) output.Format {
 	return output.Format(chosen)
 }
 
-// A result is what a command found out: an object for programs, and how to show
-// it to people.
+// A result is what a command found out: a struct for programs, which is encoded as JSON
+// has it, or an object, and how to show it to people.
 type result struct {
-	data object
+	data any
 	show func(p *term.Page) error
 }
 
@@ -51,9 +52,9 @@ func (c *CLI) print(r result) error {
 	var err error
 	switch c.format {
 	case output.JSON:
-		err = writeJSON(w, stamped(r.data))
+		err = writeStamped(w, r.data, writeJSON)
 	case output.YAML:
-		err = writeYAML(w, stamped(r.data))
+		err = writeStamped(w, r.data, writeYAML)
 	default:
 		err = r.show(&term.Page{W: w, Wide: c.format == output.Wide, Colour: c.coloured(c.env.Stdout), Width: c.width(),
 			Called: c.called})
@@ -77,6 +78,15 @@ func (c *CLI) printList(names []string, r result) error {
 }
 
 func stamped(o object) object { return append(object{{"schema", schema}}, o...) }
+
+// writeStamped writes data, which is an object as JSON, with the schema before it.
+func writeStamped(w io.Writer, data any, write func(io.Writer, any) error) error {
+	tree, err := treeOf(data)
+	if err != nil {
+		return err
+	}
+	return write(w, stamped(tree.(object)))
+}
 
 // exitError ends a command that printed all there is to say with a status that is
 // not 0.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/x509"
@@ -28,6 +29,7 @@ import (
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
@@ -203,7 +205,8 @@ them, on any machine. Without it they are part of what -o json prints, in base64
 				}
 			}
 			shown := r.inspected(c.env.Now())
-			shown.data = shown.data.with("file", out).with("envelope", base64.StdEncoding.EncodeToString(r.raw))
+			shown.data = shown.data.(object).with("file", out).
+				with("envelope", base64.StdEncoding.EncodeToString(r.raw))
 			return c.print(shown)
 		},
 	})
@@ -857,9 +860,11 @@ func (r *reading) headerFields() []section {
 	var out []section
 	add := func(prefix string, o object) {
 		for _, m := range o {
-			var b strings.Builder
-			jsonValue(&b, m.value, "")
-			out = append(out, section{prefix + m.name, b.String()})
+			var b bytes.Buffer
+			if err := output.Encode(&b, m.value, "  "); err != nil {
+				panic("cli: " + err.Error())
+			}
+			out = append(out, section{prefix + m.name, output.Printable(b.String())})
 		}
 	}
 	add("", ofHeader(r.header()))

@@ -1,23 +1,23 @@
 package cli
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/fealty-io/fealty/internal/output"
 )
 
 // schema marks every object that a command prints. What it holds under a name
 // does not change within v1; names are added.
 const schema = "fealty.cli/v1"
 
-// object is what JSON and YAML show: names with values, in a fixed order. A value
-// is a string, bool, int, int64, uint64, nil, list or object.
+// object is a result whose names are not those of a struct: names with values, in a fixed
+// order. A value is what encoding/json encodes.
 type object []member
 
 type member struct {
@@ -48,116 +48,120 @@ func stamp(t time.Time) any {
 	return t.UTC().Format(time.RFC3339Nano)
 }
 
-// writeJSON writes o as indented JSON. Strings are valid for any reader and safe
+// MarshalJSON keeps the order of the members.
+func (o object) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if err := output.Encode(&b, m.name, ""); err != nil {
+			return nil, err
+		}
+		b.WriteByte(':')
+		if err := output.Encode(&b, m.value, ""); err != nil {
+			return nil, fmt.Errorf("%s: %w", m.name, err)
+		}
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// MarshalJSON writes a list of nothing as one, too.
+func (l list) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	err := output.Encode(&b, append([]any{}, l...), "")
+	return b.Bytes(), err
+}
+
+// writeJSON writes v as indented JSON. Strings are valid for any reader and safe
 // for a terminal: what does not print is escaped.
-func writeJSON(w io.Writer, o object) error {
-	var b strings.Builder
-	jsonValue(&b, o, "")
-	b.WriteByte('\n')
-	_, err := io.WriteString(w, b.String())
+func writeJSON(w io.Writer, v any) error {
+	var b bytes.Buffer
+	if err := output.Encode(&b, v, "  "); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, output.Printable(b.String())+"\n")
 	return err
-}
-
-func jsonValue(b *strings.Builder, v any, indent string) {
-	inner := indent + "  "
-	switch v := v.(type) {
-	case object:
-		if len(v) == 0 {
-			b.WriteString("{}")
-			return
-		}
-		for i, m := range v {
-			b.WriteString([]string{",\n", "{\n"}[btoi(i == 0)] + inner + quoted(m.name) + ": ")
-			jsonValue(b, m.value, inner)
-		}
-		b.WriteString("\n" + indent + "}")
-	case list:
-		if len(v) == 0 {
-			b.WriteString("[]")
-			return
-		}
-		for i, x := range v {
-			b.WriteString([]string{",\n", "[\n"}[btoi(i == 0)] + inner)
-			jsonValue(b, x, inner)
-		}
-		b.WriteString("\n" + indent + "]")
-	default:
-		b.WriteString(scalar(v))
-	}
-}
-
-func btoi(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// scalar writes a value that is no object and no list; JSON and YAML agree on it.
-func scalar(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "null"
-	case bool:
-		return strconv.FormatBool(v)
-	case int:
-		return strconv.Itoa(v)
-	case int64:
-		return strconv.FormatInt(v, 10)
-	case uint64:
-		return strconv.FormatUint(v, 10)
-	case float64:
-		text := strconv.FormatFloat(v, 'g', -1, 64)
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return quoted(text) // JSON has no such numbers
-		}
-		return text
-	case string:
-		return quoted(v)
-	}
-	panic(fmt.Sprintf("cli: a value of type %T has no form in JSON", v))
 }
 
 // quoted writes a JSON string (RFC 8259 §7), which is a YAML double-quoted scalar
 // too (YAML 1.2.2 §7.3.1).
-func quoted(s string) string {
-	var b strings.Builder
-	b.WriteByte('"')
-	for i := 0; i < len(s); {
-		r, size := utf8.DecodeRuneInString(s[i:])
-		i += size
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case r == '\n':
-			b.WriteString(`\n`)
-		case r == '\t':
-			b.WriteString(`\t`)
-		case r == '\r':
-			b.WriteString(`\r`)
-		case unicode.IsPrint(r) && r <= 0xffff:
-			b.WriteRune(r)
-		case r > 0xffff:
-			if unicode.IsPrint(r) {
-				b.WriteRune(r)
-				break
-			}
-			high, low := 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff
-			fmt.Fprintf(&b, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
+func quoted(s string) string { return scalar(s) }
+
+// scalar writes a value that is no object and no list; JSON and YAML agree on it.
+func scalar(v any) string {
+	var b bytes.Buffer
+	if err := output.Encode(&b, v, ""); err != nil {
+		panic("cli: " + err.Error())
 	}
-	b.WriteByte('"')
-	return b.String()
+	return output.Printable(b.String())
 }
 
-// writeYAML writes o as YAML.
-func writeYAML(w io.Writer, o object) error {
+// treeOf returns what v is as JSON, in the order of its fields.
+func treeOf(v any) (any, error) {
+	var b bytes.Buffer
+	if err := output.Encode(&b, v, ""); err != nil {
+		return nil, err
+	}
+	d := json.NewDecoder(&b)
+	d.UseNumber()
+	return readTree(d)
+}
+
+func readTree(d *json.Decoder) (any, error) {
+	t, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	switch t {
+	case json.Delim('{'):
+		o := object{}
+		for d.More() {
+			name, err := d.Token()
+			if err != nil {
+				return nil, err
+			}
+			value, err := readTree(d)
+			if err != nil {
+				return nil, err
+			}
+			o = o.with(name.(string), value)
+		}
+		_, err = d.Token()
+		return o, err
+	case json.Delim('['):
+		l := list{}
+		for d.More() {
+			value, err := readTree(d)
+			if err != nil {
+				return nil, err
+			}
+			l = append(l, value)
+		}
+		_, err = d.Token()
+		return l, err
+	}
+	return t, nil
+}
+
+// writeYAML writes v, which is an object as JSON, as the same object in YAML.
+//
+// The YAML library decides by itself which strings it quotes and how, from release to
+// release; here the same result is the same bytes.
+func writeYAML(w io.Writer, v any) error {
+	tree, err := treeOf(v)
+	if err != nil {
+		return err
+	}
+	o, ok := tree.(object)
+	if !ok {
+		return fmt.Errorf("a result is a %T, and no object", v)
+	}
 	var b strings.Builder
 	yamlObject(&b, o, "", "")
-	_, err := io.WriteString(w, b.String())
+	_, err = io.WriteString(w, b.String())
 	return err
 }
 

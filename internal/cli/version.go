@@ -12,27 +12,34 @@ import (
 	"github.com/fealty-io/fealty/internal/term"
 )
 
+// version is what fealty version prints.
+type version struct {
+	Release  string `json:"release"`
+	Revision string `json:"revision"`
+	Changed  bool   `json:"changed"` // since that revision
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
 func (c *CLI) versionCommand() *cobra.Command {
 	return c.command(spec{
 		use: "version", short: "print the release of this program",
 		run: func(context.Context, *settings.Values, []string) error {
-			revision, changed := "", false
+			v := version{Release: c.env.Release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 			if info, ok := debug.ReadBuildInfo(); ok {
 				for _, s := range info.Settings {
 					switch s.Key {
 					case "vcs.revision":
-						revision = s.Value
+						v.Revision = s.Value
 					case "vcs.modified":
-						changed = s.Value == "true"
+						v.Changed = s.Value == "true"
 					}
 				}
 			}
-			platform := runtime.GOOS + "/" + runtime.GOARCH
-			data := object{{"release", c.env.Release}, {"revision", revision}, {"changed", changed}, {"go", runtime.Version()}, {"platform", platform}}
-			return c.print(result{data, func(p *term.Page) error {
-				p.Line("fealty %s", c.env.Release)
+			return c.print(result{v, func(p *term.Page) error {
+				p.Line("fealty %s", v.Release)
 				if p.Wide {
-					p.Line("revision %s, %s, %s", command.Dash(revision), runtime.Version(), platform)
+					p.Line("revision %s, %s, %s", command.Dash(v.Revision), v.Go, v.Platform)
 				}
 				return nil
 			}})

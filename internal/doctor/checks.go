@@ -658,7 +658,8 @@ func lookFindings(s *Environment) Result {
 }
 
 func lookRoot(s *Environment) Result {
-	return lasting(s.Now, statusOf(s).GetRootNotAfter().AsTime(), rootLow, "plan a new seed: fealty explain manifest.seed")
+	return lasting(s.Now, statusOf(s).GetRootNotAfter().AsTime(), rootLow,
+		"plan a new seed: fealty explain manifest.seed")
 }
 
 func lookMesh(s *Environment) Result {

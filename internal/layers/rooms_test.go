@@ -55,7 +55,7 @@ var exceptions = []exception{
 	{"internal/agent", fields, 57, node},
 	{"internal/agent", methods, 132, node},
 	{"internal/agent", knot, 34, node},
-	{"internal/cli", code, 10831, commands},
+	{"internal/cli", code, 10870, commands},
 	{"internal/cli", methods, 219, commands},
 	{"internal/cli", knot, 43, commands},
 	{"internal/devcluster", code, 3976, story},

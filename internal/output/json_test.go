@@ -1,0 +1,53 @@
+package output_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/output"
+)
+
+// A text of JSON stays the same value, and nothing in it can move a cursor.
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"a <b> & \u00fc": `"a <b> & ü"`,
+		"\x1b[2J\x7f":    `"\u001b[2J\u007f"`,
+		"\b\f\n\t\r":     `"\u0008\u000c\n\t\r"`,
+		"\u202e\u2028":   `"\u202e\u2028"`,
+		"\U000e0001":     `"\udb40\udc01"`,
+		"a\xffb":         "\"a\ufffdb\"",
+		`\ufffd \b`:      `"\\ufffd \\b"`,
+	} {
+		var b bytes.Buffer
+		if err := output.Encode(&b, in, ""); err != nil {
+			t.Fatal(err)
+		}
+		got := output.Printable(b.String())
+		if got != want {
+			t.Errorf("%q is %s, want %s", in, got, want)
+		}
+		var back string
+		if err := json.Unmarshal([]byte(got), &back); err != nil {
+			t.Errorf("%s: %v", got, err)
+		}
+	}
+}
+
+func TestMomentsAndNumbers(t *testing.T) {
+	at := time.Date(2026, 11, 20, 13, 0, 0, 5e6, time.FixedZone("", 3600))
+	for want, v := range map[string]any{
+		`"2026-11-20T12:00:00.005Z"`: output.Moment(at),
+		"null":                       output.Moment{},
+		"1e+06":                      output.Number(1e6),
+		"0.25":                       output.Number(0.25),
+		`"NaN"`:                      output.Number(math.NaN()),
+	} {
+		var b bytes.Buffer
+		if err := output.Encode(&b, v, ""); err != nil || b.String() != want {
+			t.Errorf("%v is %s (%v), want %s", v, b.String(), err, want)
+		}
+	}
+}
