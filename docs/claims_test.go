@@ -182,6 +182,33 @@ func TestModulesArePinned(t *testing.T) {
 	}
 }
 
+// The README says in one screen what Fealty is for, before its first command, and the
+// numbers that it gives there are those of the benchmarks.
+func TestFirstScreen(t *testing.T) {
+	t.Parallel()
+	text := make(map[string]string)
+	for _, p := range pages(t) {
+		text[p.path] = strings.Join(p.lines, "\n")
+	}
+	screen, _, ok := strings.Cut(text["README.md"], "```sh")
+	if n := strings.Count(screen, "\n"); !ok || n > 50 {
+		t.Errorf("%d lines stand before the first command of the README: that is no screen", n)
+	}
+	for said, measured := range map[string]string{
+		"240 joins":                        "| `BenchmarkJoin/one-connection`, 1,155 joins | 240 |",
+		"329 renewals":                     "| `BenchmarkRenew` | 329 |",
+		"a ban at 10,000 agents in 1.24 s": "| 10,000, 5 rounds | 1.24 s |",
+		"within 1.2 s (median)":            "| PostgreSQL | 1,128 ms |",
+	} {
+		if !strings.Contains(strings.ReplaceAll(screen, "\n", " "), said) {
+			t.Errorf("the README says nothing like %q any more", said)
+		}
+		if !strings.Contains(text["docs/reference/benchmarks.md"], measured) {
+			t.Errorf("the README says %q, and the benchmarks have no row %q", said, measured)
+		}
+	}
+}
+
 // The numbers that pages give of what they show, or of what the code has, are right.
 func TestPagesCountRight(t *testing.T) {
 	t.Parallel()
