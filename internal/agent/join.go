@@ -394,7 +394,8 @@ func (j *joiner) pursue(ctx context.Context, w wanted) (*admitted, string, error
 	if p.token && allPins(failures) {
 		return nil, "", explain.Wrap(errors.Join(failures...), explain.TokenForeign, "presented", p.cluster)
 	}
-	return nil, "", summarize(p.cluster, failures)
+	return nil, "", summarize(p.cluster, failures, "do", "check that the address is right (--coordinator names "+
+		"another one), that a coordinator runs there, and that its port is open from here; then try again")
 }
 
 // allPins reports whether each address answered and had another root.

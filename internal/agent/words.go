@@ -12,6 +12,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -129,7 +130,7 @@ func word(address string, err error) *explain.Error {
 		return wordHandshake(h, err)
 	}
 	if n, ok := errors.AsType[*mesh.EndpointError](err); ok {
-		return explain.Wrap(err, explain.Unreachable, "endpoint", n.Endpoint, "problem", n.Err.Error())
+		return explain.Wrap(err, explain.Unreachable, "endpoint", n.Endpoint, "problem", wording.Network(n.Err))
 	}
 	e := explain.Of(err)
 	if e.Code == explain.Unreachable && e.Fields["endpoint"] == "" {
@@ -163,13 +164,19 @@ func wordHandshake(h *mesh.HandshakeError, err error) *explain.Error {
 	case mesh.Protocol:
 		return explain.Wrap(err, explain.PeerProtocol, "endpoint", h.Endpoint)
 	}
+	if pin, ok := errors.AsType[*credential.PinError](h); ok {
+		return explain.Wrap(err, explain.PeerUntrusted, "endpoint", h.Endpoint, "problem",
+			pin.Detail+"; expected was "+h.Expected, "do", "compare that with the root pin in fealty status of "+
+				"the cluster that is meant; if the pin is right, somebody else answers there: do not go on")
+	}
 	return explain.Wrap(err, explain.PeerUntrusted, "endpoint", h.Endpoint, "problem", problem)
 }
 
 // summarize words the failures of all addresses as the one that says most: first
 // what a coordinator or we found out about the request, then a handshake, then
-// the network. All of them stay in its chain.
-func summarize(cluster string, failures []error) error {
+// the network. All of them stay in its chain. Where nobody was reached, the values of
+// pairs are added.
+func summarize(cluster string, failures []error, pairs ...any) error {
 	if len(failures) == 0 {
 		return explain.New(explain.NodeNoCoordinator, "cluster", cluster, "tried", "no address, since none is known,")
 	}
@@ -195,7 +202,7 @@ func summarize(cluster string, failures []error) error {
 	}
 	e := word(address, best)
 	if rank(best) < 2 {
-		return explain.Wrap(all, e.Code, pairs(e.Fields)...)
+		return explain.Wrap(all, e.Code, fieldPairs(e.Fields)...)
 	}
 	var tried []string
 	for _, f := range failures {
@@ -204,7 +211,8 @@ func summarize(cluster string, failures []error) error {
 		}
 	}
 	last := failures[len(failures)-1]
-	return explain.Wrap(all, explain.NodeNoCoordinator, "cluster", cluster, "tried", strings.Join(tried, ", "), "problem", word(address, last).Why)
+	return explain.Wrap(all, explain.NodeNoCoordinator, append(pairs, "cluster", cluster, "tried",
+		strings.Join(tried, ", "), "problem", word(address, last).Why)...)
 }
 
 func isHandshake(err error) bool {
@@ -217,7 +225,7 @@ func isWorded(err error) bool {
 	return ok
 }
 
-func pairs(fields map[string]string) []any {
+func fieldPairs(fields map[string]string) []any {
 	var out []any
 	for k, v := range fields {
 		out = append(out, k, v)

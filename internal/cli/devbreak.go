@@ -10,9 +10,9 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/devcluster"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/wording"
 )
 
 // breakCommand is fealty dev break, which does harm to a dev cluster that runs.
@@ -96,7 +96,7 @@ runs it can do that.`
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return explain.Wrap(err, explain.Unreachable, "endpoint", "the dev cluster in "+dir, "problem", failure.Network(err))
+			return explain.Wrap(err, explain.Unreachable, "endpoint", "the dev cluster in "+dir, "problem", wording.Network(err))
 		case done.Name != "":
 			return explain.Wrap(errors.New(done.Problem), explain.BadValue, "name", done.Name, "value", done.Value, "problem", done.Problem, "want", "what runs, as fealty dev break --help says")
 		case done.Problem != "":

@@ -21,10 +21,10 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/coordinator"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
+	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -214,7 +214,7 @@ func stopped(ctx context.Context, err error) error {
 func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, explain.Wrap(err, explain.AddressUnusable, "address", address, "flag", flag, "problem", failure.Network(err))
+		return nil, explain.Wrap(err, explain.AddressUnusable, "address", address, "flag", flag, "problem", wording.Network(err))
 	}
 	return l, nil
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
-	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/manifest"
 )
 
@@ -353,7 +353,7 @@ func lookStoreURL(s *Environment) Result {
 		host = net.JoinHostPort(strings.Trim(host, "[]"), "5432")
 	}
 	if err := s.Dial(host); err != nil {
-		return Result{Failed, host + ": " + failure.Network(err),
+		return Result{Failed, host + ": " + wording.Network(err),
 			"see whether the server runs: pg_isready -h HOST, or etcdctl endpoint health"}
 	}
 	return fine("%s accepts connections", host)
@@ -364,7 +364,7 @@ func lookEtcdMembers(dial func(address string) error, members []string) Result {
 	var silent []string
 	for _, m := range members {
 		if err := dial(m); err != nil {
-			silent = append(silent, m+": "+failure.Network(err))
+			silent = append(silent, m+": "+wording.Network(err))
 		}
 	}
 	const do = "see whether the servers run: etcdctl endpoint health"
@@ -821,7 +821,7 @@ func sqliteFile(s *Environment) (path string, runs bool) {
 	return path, false
 }
 
-func notHere() Result { return Result{NotAsked, "the store is not a file of this machine", ""} }
+func notHere() Result { return Result{NotAsked, "no file of a store is found on this machine", ""} }
 
 func lookLock(s *Environment) Result {
 	path, runs := sqliteFile(s)

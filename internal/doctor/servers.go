@@ -15,6 +15,7 @@ import (
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
+	"github.com/fealty-io/fealty/internal/wording"
 )
 
 // StoreError words why the store at v was not opened.
@@ -59,7 +60,7 @@ func StoreError(v settings.Value, err error) error {
 	if e, ok := errors.AsType[*etcd.LoginError](err); ok {
 		return explain.Wrap(err, explain.StoreLoginRefused, "store", name, "problem", e.Problem)
 	}
-	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", failure.Network(why),
+	return explain.Wrap(err, explain.StoreUnreachable, "what", "opening "+name, "cause", wording.Network(why),
 		"do", explain.StartWhenStoreAnswers)
 }
 

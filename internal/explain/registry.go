@@ -1452,7 +1452,7 @@ silently would forget what this node has already seen.`,
 		Title: "no coordinator can be reached",
 		What:  "no coordinator of cluster {cluster|here} can be reached",
 		Why:   "{tried|all known addresses} failed, the last one with: {problem|no answer}",
-		Do:    "check network and coordinators; until then the node works on its verified snapshots, see fealty status",
+		Do:    "{do|check network and coordinators: fealty status says how long the node works without them}",
 		Exit:  ExitUnreachable, GRPC: codes.Unavailable,
 		Page: `
 The agent goes on trying, with growing pauses. It works on what it has verified until that expires or the
@@ -2586,7 +2586,7 @@ members. Many machines behind one address share its limit: let them join in wave
 		Title: "the other side is not trusted",
 		What:  "{endpoint|the other side} was not trusted",
 		Why:   "{problem|its certificate does not verify against the trust bundle}",
-		Do:    "check that it belongs to this cluster; if the root was changed, get the new bundle from an admin",
+		Do:    "{do|check that it belongs to this cluster; if the root was changed, get the new bundle from an admin}",
 		Exit:  ExitDenied, GRPC: codes.Unavailable,
 		Page: `
 Certificates are verified against the roots of the cluster, never against those of the system. A different

@@ -3,11 +3,8 @@
 package failure
 
 import (
-	"context"
 	"errors"
 	"io/fs"
-	"net"
-	"os"
 	"strings"
 	"syscall"
 
@@ -22,6 +19,7 @@ import (
 	"github.com/fealty-io/fealty/internal/store/etcd"
 	"github.com/fealty-io/fealty/internal/store/postgres"
 	"github.com/fealty-io/fealty/internal/store/sqlite"
+	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -124,8 +122,8 @@ func handshake(h *mesh.HandshakeError) *explain.Error {
 // Unreachable is the error of an endpoint that dial could not reach. A socket of this
 // machine needs another remedy than an address does.
 func Unreachable(err error, endpoint string, dial error) *explain.Error {
-	pairs := []any{"endpoint", endpoint, "problem", Network(dial)}
-	if local(dial) {
+	pairs := []any{"endpoint", endpoint, "problem", wording.Network(dial)}
+	if wording.Local(dial) {
 		switch {
 		case errors.Is(dial, fs.ErrNotExist), errors.Is(dial, syscall.ECONNREFUSED):
 			pairs = append(pairs, "do",
@@ -136,33 +134,6 @@ func Unreachable(err error, endpoint string, dial error) *explain.Error {
 		}
 	}
 	return explain.Wrap(err, explain.Unreachable, pairs...)
-}
-
-// local reports whether err is of a socket of this machine.
-func local(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Net == "unix"
-}
-
-// Network says what the network answered, in words of people.
-func Network(err error) string {
-	var dns *net.DNSError
-	switch {
-	case errors.As(err, &dns):
-		return "the name " + dns.Name + " has no address"
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return "nothing listens there"
-	case errors.Is(err, fs.ErrNotExist):
-		return "there is no such socket: the process does not run, or it has another folder"
-	case errors.Is(err, fs.ErrPermission) && local(err):
-		return "this user may not open it: run as the user of the process, or as root"
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return "it did not answer in time"
-	}
-	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
-		return op.Err.Error()
-	}
-	return err.Error()
 }
 
 // OverNetwork words the error of a call: what happened to the request counts, and

@@ -39,7 +39,7 @@ var levels = []struct {
 	{"internal/ended", 0, "whose connections ended, and when"},
 	{"internal/batch", 0, "who goes together"},
 	{"internal/probe", 0, "an answer over HTTP"},
-	{"internal/wording", 0, "templates of texts"},
+	{"internal/wording", 0, "words from templates and errors"},
 	{"internal/term", 0, "what a terminal shows"},
 	{"internal/amount", 0, "how long, how many"},
 	{"internal/output", 0, "the forms of data that commands print"},

@@ -1,4 +1,4 @@
-// Package wording fills what is known into the words of a message.
+// Package wording makes words of a message from what is known.
 package wording
 
 import (
