@@ -248,7 +248,11 @@ func (a *Agent) noteDegraded() {
 		a.log.LogAttrs(ctx, slog.LevelWarn, "degraded mode: no news for too long, going on by its policy alone", slog.Time("since", from), slog.Time("newest_word", f.word),
 			slog.String("partition", string(f.partition(now))), slog.Any("allow", policy.allow), slog.Duration("max", policy.max))
 	}
-	if until, limit := f.alone(); !now.Before(until) && a.degraded.over(until, limit) {
+	until, limit := f.alone()
+	if until.IsZero() {
+		until = from // what it holds gives it no time at all
+	}
+	if !now.Before(until) && a.degraded.over(until, limit) {
 		a.log.LogAttrs(ctx, slog.LevelError, "the time to work alone is over: services and routes are not given any more", slog.Time("since", until), slog.String("limit", limit))
 	}
 }

@@ -205,6 +205,25 @@ func TestPeriodsDamaged(t *testing.T) {
 	}
 }
 
+// A node whose marks are lost believes nothing that it holds: its time alone was over when
+// it began, which it says once.
+func TestNoTimeAlone(t *testing.T) {
+	f := newFleet(t)
+	n, _ := policyNode(f)
+	n.disk.Put(n.path(marksAName), []byte("x"))
+	n.disk.Put(n.path(marksBName), []byte("x"))
+	a := n.mustOpen()
+	defer a.Close()
+	a.noteDegraded()
+	all := a.degraded.all()
+	if len(all) != 1 || !all[0].Over.Equal(all[0].From) || all[0].From.IsZero() {
+		t.Fatalf("the period is %+v, want one that was over when it began", all)
+	}
+	if a.degraded.over(f.clock(), "again") {
+		t.Error("that its time is over is said again")
+	}
+}
+
 // Nothing outlives its bound under any sequence of restarts, waits, and settings of
 // the clock: what was refused for being over stays refused until there is news.
 func TestNothingOutlivesItsBound(t *testing.T) {
