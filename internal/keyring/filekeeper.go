@@ -52,6 +52,16 @@ const (
 // readable by others; the last matches durable.ErrExposed too.
 var ErrKeyFile = errors.New("keeper's key file cannot be used")
 
+// fileError says in its text alone what is wrong with a key file. It matches [ErrKeyFile]
+// and its cause.
+type fileError struct {
+	text  string
+	cause error
+}
+
+func (e *fileError) Error() string   { return e.text }
+func (e *fileError) Unwrap() []error { return []error{ErrKeyFile, e.cause} }
+
 // Name returns the path of the key file.
 func (k *FileKeeper) Name() string { return k.name }
 
@@ -85,7 +95,7 @@ func (k *FileKeeper) MakeKey(ctx context.Context) (made bool, err error) {
 // missing says that there is no key file. It is never made by who seals or opens: a new
 // one opens nothing of what was sealed before.
 func (k *FileKeeper) missing() error {
-	return fmt.Errorf("keyring: %s is missing on this machine: %w: %w", k.name, ErrKeyFile, ErrNoKey)
+	return &fileError{"keyring: " + k.name + " is missing on this machine", ErrNoKey}
 }
 
 // Seal implements [Keeper].
@@ -122,7 +132,8 @@ func (k *FileKeeper) Open(_ context.Context, place Place, sealed []byte) ([]byte
 	}
 	key, err := k.read()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("keyring: %s is missing, and the secret was sealed under the key in it: restore the file from its backup, or recover with the shares of other owners: %w: %w", k.name, ErrKeyFile, ErrNoKey)
+		return nil, &fileError{"keyring: " + k.name + " is missing, and the secret was sealed under the key in it: " +
+			"restore the file from its backup, or recover with the shares of other owners", ErrNoKey}
 	}
 	if err != nil {
 		return nil, err
@@ -148,6 +159,9 @@ func (k *FileKeeper) read() ([]byte, error) {
 		return nil, fs.ErrNotExist
 	case errors.Is(err, durable.ErrTooLarge):
 		return nil, k.malformed()
+	case errors.Is(err, durable.ErrExposed):
+		return nil, &fileError{"keyring: others can read " + k.name + ", so that they may know the key in it: " +
+			"chmod 600 it, and make a new seed later if somebody did", err}
 	case err != nil:
 		return nil, fmt.Errorf("keyring: key file of a keeper: %w: %w", ErrKeyFile, err)
 	}

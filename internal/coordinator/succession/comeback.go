@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/fealty-io/fealty/identity"
@@ -20,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/internal/coordinator/transition"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/keyring"
 	"github.com/fealty-io/fealty/internal/recovery"
 	"github.com/fealty-io/fealty/internal/replica"
 	"github.com/fealty-io/fealty/manifest"
@@ -226,8 +228,7 @@ func (c *Succession) openSeed(ctx context.Context, w *claim) (s *authority.Secre
 	for _, o := range w.manifest.Seed.Keepers() {
 		s, err := c.cfg.Keepers.OpenSeedOf(ctx, w.manifest.Cluster, &w.link.Transition, o)
 		if err != nil {
-			failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name,
-				"problem", err.Error()))
+			failures = append(failures, notOpened(o.Name, err))
 			continue
 		}
 		return s, o.Name, nil
@@ -239,6 +240,19 @@ func (c *Succession) openSeed(ctx context.Context, w *claim) (s *authority.Secre
 	return nil, "", errors.Join(failures...)
 }
 
+// notOpened says of a keeper why it opens nothing: its key file is of no use, which
+// whoever runs the machine can mend, or what is stored does not open under its key.
+func notOpened(keeper string, err error) error {
+	code := explain.KeeperCannot
+	switch {
+	case errors.Is(err, explain.KeeperUnusable):
+		return err // worded already
+	case errors.Is(err, keyring.ErrKeyFile):
+		code = explain.KeeperUnusable
+	}
+	return explain.Wrap(err, code, "keeper", keeper, "problem", strings.TrimPrefix(err.Error(), "keyring: "))
+}
+
 // openMesh returns the mesh CA of the head, as the first keeper opens it that can.
 func openMesh(ctx context.Context, from *keepers.Keepers, v *history.Verified, root *x509.Certificate) (*ca.MeshCA,
 	error) {
@@ -248,7 +262,7 @@ func openMesh(ctx context.Context, from *keepers.Keepers, v *history.Verified, r
 		if err == nil {
 			return mesh, nil
 		}
-		failures = append(failures, explain.Wrap(err, explain.KeeperCannot, "keeper", o.Name, "problem", err.Error()))
+		failures = append(failures, notOpened(o.Name, err))
 	}
 	if len(failures) == 0 {
 		return nil, errors.New("nobody but another coordinator holds the mesh CA key of the head")
