@@ -275,6 +275,10 @@ func (c *CLI) readRecords(cfg *settings.Values, name string) ([]sourceRecord, er
 		} else {
 			data, err = failure.ReadFile(file, desired.MaxText)
 		}
+		if errors.Is(err, failure.ErrTooLarge) {
+			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "file of config records", "file", file,
+				"do", "divide it into files that are put one after the other")
+		}
 		if err != nil {
 			return nil, explain.Wrap(err, explain.FileMissing, "purpose", "file of config records", "file", file)
 		}
@@ -288,7 +292,7 @@ func (c *CLI) readRecords(cfg *settings.Values, name string) ([]sourceRecord, er
 		for _, d := range docs {
 			k := desired.KeyOf(d.Record)
 			if i := slices.IndexFunc(out, func(o sourceRecord) bool { return desired.KeyOf(o.Record) == k }); i >= 0 {
-				return nil, explain.New(explain.ConfigInvalid, "file", file, "count", 1, "problem",
+				return nil, explain.New(explain.ConfigInvalid, "file", name, "count", 1, "problem",
 					fmt.Sprintf("%s:%d: %s stands in %s:%d too", file, d.Place.Line, k, out[i].file, out[i].Place.Line))
 			}
 			out = append(out, sourceRecord{d, file})

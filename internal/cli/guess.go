@@ -22,6 +22,8 @@ func otherWords() map[string][]string {
 		"ban": {"member ban"}, "unban": {"member unban"}, "drain": {"member drain"}, "cordon": {"member drain", "drain"}, "kick": {"member remove", "remove"}, "remove": {"member remove"}, "evict": {"member remove", "remove"},
 		"policy": {"manifest"}, "allowlist": {"manifest"}, "acl": {"authz"}, "restore": {"backup restore"}, "snapshots": {"snapshot"},
 		"rotate": {"trust rotate"}, "ca": {"trust"}, "health": {"check", "status"}, "doctor": {"check"}, "ps": {"status"}, "id": {"whoami"}, "enroll": {"join"}, "enrol": {"join"}, "unseal": {"recover"},
+		"logs": {"audit list"}, "log": {"audit list"}, "events": {"audit list"},
+		"history": {"manifest history"}, "debug": {"check"},
 	}
 }
 

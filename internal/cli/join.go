@@ -217,7 +217,8 @@ func place(cfg *settings.Values, proof, flags string) (identity.KeyID, error) {
 	for _, key := range []string{"cluster", "pin", "coordinator"} {
 		if s := cfg.Find(key); s.Text == "" {
 			return identity.KeyID{}, explain.New(explain.BadValue, "name", "--"+s.Flag(), "value", "missing",
-				"problem", "a "+proof+" says nothing of the cluster: a token would", "want", flags+" with --cluster ID, --pin HEX and --coordinator HOST:PORT")
+				"problem", "a "+proof+" says nothing of the cluster: a token would", "want", flags+" with --cluster ID, --pin HEX and "+
+					"--coordinator HOST:PORT, as fealty status shows them at a coordinator")
 		}
 	}
 	pin, err := identity.ParseKeyID(cfg.Text("pin"))

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/fealty-io/fealty/internal/cli/shell"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
@@ -31,7 +32,12 @@ func readKey(path string) (ed25519.PrivateKey, error) {
 		return nil, explain.New(explain.KeyFileUnusable, "file", path, "problem", problem)
 	}
 	block, _ := pem.Decode(raw)
-	if block == nil || block.Type != "PRIVATE KEY" {
+	switch {
+	case block != nil && block.Type == "ENCRYPTED PRIVATE KEY":
+		return nil, explain.New(explain.KeyFileUnusable, "file", path, "problem", "its key is encrypted, and no "+
+			"passphrase is asked for here", "want", "the key without its passphrase, in a file (umask 077; "+
+			"openssl pkey -in "+shell.Word(path)+" -out FILE)")
+	case block == nil || block.Type != "PRIVATE KEY":
 		return unusable("it has no PEM block of type PRIVATE KEY")
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)

@@ -108,7 +108,8 @@ func (f *Format) ReadAccepted(data []byte) ([]*Node, []*Problem) {
 		}
 		what, do := "a second document begins", "keep one document in the file"
 		if f.Documents > 1 {
-			what, do = fmt.Sprintf("%d documents", n), fmt.Sprintf("at most %d are allowed in one text", f.Documents)
+			what = fmt.Sprintf("%d documents", n)
+			do = fmt.Sprintf("at most %d are allowed in one text: divide it", f.Documents)
 		}
 		return nil, []*Problem{{Rule: "one-document", Line: line, Column: col, What: what, Do: do}}
 	}
@@ -225,6 +226,9 @@ func syntaxProblem(err error) *Problem {
 		GetToken() *token.Token
 	}); ok {
 		p.What = located.GetMessage()
+		if strings.Contains(p.What, "\t") || strings.Contains(p.What, "tab character") {
+			p.What, p.Do = "a tab stands where YAML takes spaces only", "indent with spaces"
+		}
 		if t := located.GetToken(); t != nil && t.Position != nil {
 			p.Line, p.Column = t.Position.Line, t.Position.Column
 		}

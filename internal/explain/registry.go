@@ -1008,9 +1008,9 @@ machine that holds the newest key goes on working.`,
 	{
 		Code:  JoinClockWrong,
 		Title: "a clock is wrong",
-		What:  "the clock of {who|this machine} is off by {skew|more than is tolerated}",
+		What:  "the clocks of {who|this machine} and of the coordinator differ by {skew|more than is tolerated}",
 		Why:   "it says {local|one time} where the coordinator says {remote|another}; at most {limit|2 minutes} are tolerated",
-		Do:    "set the clock, for one with an NTP client such as chrony, and try again",
+		Do:    "see which of the two is wrong, set it right, for one with an NTP client such as chrony, and try again",
 		Exit:  ExitFailed, GRPC: codes.FailedPrecondition,
 		Page: `
 Certificates and snapshots are valid between two times, so that a clock that is far off makes good ones look expired or
@@ -2374,7 +2374,7 @@ the environment that start with ` + "`FEALTY_`" + `.`,
 		Title: "a file cannot be read",
 		What:  "{purpose|the file} {file|named} cannot be read",
 		Why:   "{cause|it does not exist}",
-		Do:    "check the path and who may read it",
+		Do:    "{do|check the path and who may read it}",
 		Exit:  ExitConfig, GRPC: codes.NotFound,
 		Page: `
 A relative path is taken from the folder in which the command was started, also if the path comes from a

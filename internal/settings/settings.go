@@ -433,15 +433,15 @@ func (s *Setting) Want() string {
 	case DurationForm:
 		return "a duration such as 30s, 10m, 2h or 7d"
 	case AddressForm:
-		return "host:port, such as 10.0.0.1:7443"
+		return "host:port, such as 10.0.0.1:7443 or [fd00::1]:7443"
 	case AddressesForm:
-		return "host:port, several of them separated by commas"
+		return "host:port, such as c1.example:7443 or [fd00::1]:7443, several of them separated by commas"
 	case ConsumersForm:
 		return "USER or @GROUP, with :SCOPE+SCOPE to name what it may see; several of them separated by commas"
 	case StoreForm:
 		return "sqlite:PATH, postgres://USER@HOST:PORT/DATABASE or etcd://USER@HOST:PORT/PREFIX"
 	case HexForm:
-		return "64 hex digits"
+		return "64 hex digits, the root pin that fealty status shows at a coordinator of the cluster"
 	case PeersForm:
 		return "host:port or dns:name:port, several of them separated by commas"
 	case MirrorsForm:
