@@ -119,9 +119,9 @@ var clauses = map[string]int{
 	"credential":     11,
 	"identity":       21,
 	"internal/agent": 92,
-	"internal/cli":   23,
-	"internal/store": 53,
-	"manifest":       11,
+	"internal/cli":   19,
+	"internal/store": 42,
+	"manifest":       7,
 	"mesh":           13,
 	"snapshot":       24,
 

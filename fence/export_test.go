@@ -1,6 +1,6 @@
 package fence
 
-// What the tests of statements and of counters look at.
+// Parts that the tests of statements and of counters look at.
 const (
 	TypeDocument = typeDocument
 	TypeGrant    = typeGrant

@@ -50,7 +50,7 @@ func Reasons() []Reason {
 	return rs
 }
 
-// What a guard does without limits of its own, and how an error of a peer is read.
+// Limits of a guard that has none of its own, and how an error of a peer is read.
 const (
 	DefaultGrace          = defaultGrace
 	DefaultMaxPerIdentity = defaultMaxPerIdentity

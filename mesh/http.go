@@ -29,7 +29,7 @@ const (
 // and returns nil then; requests that run have five seconds to end. It closes l.
 //
 // The handler of s finds who is calling by [identity.FromContext] in the request's context, and
-// the connection in its TLS field. What the guard promises of a call it keeps for a request: one
+// the connection in its TLS field. The guard keeps its promises of a call for a request: one
 // of a peer that is banned, or whose certificate ended, is answered 403 or 401 before the
 // handler, and one that runs has its context ended, with a [*CutError] as its cause, and its
 // connection closed. A client without a certificate is served, as Insecure: the handler decides

@@ -99,7 +99,7 @@ func Open(dir string, options Options) (*Node, error) {
 	return n, nil
 }
 
-// Close ends what follows the folder, and calls to the agent. What was made of the node goes on
+// Close ends what follows the folder, and calls to the agent. Servers and clients that were made of the node go on
 // with the identity of now until that ends.
 func (n *Node) Close() error {
 	n.stop()

@@ -2,7 +2,7 @@ package snapshot
 
 import "github.com/fealty-io/fealty/internal/snapshotdoor"
 
-// What authors of snapshots need beyond what is public, and nobody else; see package snapshotdoor.
+// Authors of snapshots need more than what is public, and nobody else does; see package snapshotdoor.
 func init() {
 	snapshotdoor.Compose = func(h Header, content Content) (any, error) { return compose(h, content) }
 	snapshotdoor.NewTree = func(leaves []Digest) any { return newTree(leaves) }

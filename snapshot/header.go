@@ -69,10 +69,10 @@ func (b *Base) fault(version uint64) string {
 
 // Header is what is signed of a snapshot. Times are UTC in whole seconds.
 type Header struct {
-	// SnapshotID is unique, and sorts by time of issue. Whoever composes it sets it.
+	// SnapshotID is unique, and sorts by time of issue. Its author sets it.
 	SnapshotID string
 
-	// SchemaVersion is 1. Whoever composes it sets it.
+	// SchemaVersion is 1. Its author sets it.
 	SchemaVersion int
 
 	ClusterID string
@@ -97,7 +97,7 @@ type Header struct {
 	RefreshAfter time.Time // when a node asks for a newer one; before ExpiresAt
 
 	// ContentHash and ContentSize bind the whole content, also where a patch is sent
-	// in its place. Whoever composes it sets them.
+	// in its place. Its author sets them.
 	ContentHash Digest
 	ContentSize int
 

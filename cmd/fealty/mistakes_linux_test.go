@@ -170,7 +170,7 @@ func TestMistakes(t *testing.T) {
 		}
 	})
 
-	// What a machine does to its files is told by the process that needs them.
+	// A process that needs its files tells what a machine does to them.
 	f.must("join", "--token-file", "node.token", "--data", "node")
 	if out, err := exec.Command("cp", "-a", filepath.Join(f.dir, "node"), filepath.Join(f.dir, "copy")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -403,7 +403,7 @@ func TestEveryCheckCanFail(t *testing.T) {
 		if (x.want == doctor.Failed || x.want == doctor.Warning) && r.Do == "" {
 			t.Errorf("%s, %s: it says nothing of what to do", x.id, x.name)
 		}
-		// What depends on it has no failure of its own.
+		// Checks that depend on it have no failure of their own.
 		for _, o := range results {
 			if slices.Contains(o.Needs, x.id) && x.want != doctor.Warning && (o.Outcome != doctor.NotChecked ||
 				o.Root == "" || o.Do != "") {

@@ -30,7 +30,7 @@ func TestHandshakeCodes(t *testing.T) {
 	}
 }
 
-// What is known of a request decides what its failure means.
+// The failure of a request means what is known of it.
 func TestOverNetwork(t *testing.T) {
 	late, gone := status.Error(codes.DeadlineExceeded, "late"), status.Error(codes.Unavailable, "gone")
 	shaken := &mesh.NoEndpointsError{Failures: []error{&mesh.HandshakeError{Reason: mesh.PeerUntrusted}}}

@@ -5,8 +5,8 @@ package manifestform
 import "time"
 
 // Bounds of a manifest. A document beyond one of them is refused: it can come
-// from a store that nobody vouches for yet (design: manifest.md, "Peer
-// recovery").
+// from a store that nobody vouches for yet
+// (docs/explanation/recovery.md#the-ways-back).
 const (
 	MaxBytes     = 1 << 20 // of the whole document
 	MaxDepth     = 24      // of nested objects and lists; a manifest needs 5
@@ -28,7 +28,7 @@ const (
 	MaxRouteTTL    = 7 * 24 * time.Hour
 )
 
-// What a manifest means where it says nothing. They are part of the format: a
+// The meaning of a manifest where it says nothing. They are part of the format: a
 // history is replayed with them, so a change of one here would change what was
 // signed.
 const (

@@ -12,7 +12,7 @@ import (
 	"github.com/fealty-io/fealty/manifest"
 )
 
-// Options says what Write writes. What cannot be guessed is
+// Options says what Write writes. Options that cannot be guessed are
 // required: trust has no default.
 type Options struct {
 	Cluster      string            // such as prod.example; required

@@ -42,7 +42,7 @@ func TestTemplate(t *testing.T) {
 	if _, ok := m.Match(identity.Data, []string{"token:nodes"}); !ok {
 		t.Error("no node can join with a token")
 	}
-	// What the template writes out must be what a manifest means without it.
+	// The template writes out exactly what a manifest means without it.
 	for _, line := range []string{"trust: root", "  max: 24h", "  route_ttl: 1h", "rejoin_grace: 7d"} {
 		if !strings.Contains(string(text), line+"\n") {
 			t.Errorf("no line %q in\n%s", line, text)

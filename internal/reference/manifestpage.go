@@ -18,8 +18,8 @@ const (
 	nameShape = "text, one segment of a SPIFFE path"
 )
 
-// ManifestFields returns the form of each field. What a field is for says the
-// topic manifest; a test holds the two together.
+// ManifestFields returns the form of each field. The topic manifest says what a
+// field is for; a test holds the two together.
 func ManifestFields() []Shape {
 	upTo := func(n int, what string) string { return fmt.Sprintf("list of at most %d %s", n, what) }
 	number := func(low, high int) string { return fmt.Sprintf("number from %d to %d", low, high) }

@@ -22,7 +22,7 @@ func TestManifestPageHasEveryField(t *testing.T) {
 	}
 }
 
-// What the page shows as a manifest is one.
+// The manifest that the page shows is one.
 func TestManifestPageShowsAManifest(t *testing.T) {
 	if _, err := manifest.Parse([]byte(reference.ManifestExample)); err != nil {
 		t.Fatal(err)

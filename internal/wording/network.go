@@ -10,7 +10,7 @@ import (
 )
 
 // Network says what the network answered to who wanted a connection, in words of people.
-// What has none is said as the error does.
+// An error without any is said as it says itself.
 func Network(err error) string {
 	var dns *net.DNSError
 	switch {
