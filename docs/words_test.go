@@ -118,8 +118,9 @@ func (s *source) commentParagraphs(f *ast.File) []paragraph {
 var clauses = map[string]int{
 	"credential":     11,
 	"identity":       21,
-	"internal/agent": 92,
+	"internal/agent": 70,
 	"internal/cli":   19,
+	"internal/node":  18,
 	"internal/store": 42,
 	"manifest":       7,
 	"mesh":           13,

@@ -15,6 +15,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	folder "github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -119,7 +120,7 @@ func TestPrograms(t *testing.T) {
 	}
 	served()
 	for _, dir := range []string{b, a} {
-		conn, err := mesh.DialLocal(filepath.Join(dir, agent.SocketName))
+		conn, err := mesh.DialLocal(filepath.Join(dir, folder.SocketName))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -36,6 +36,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/beside"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -136,7 +137,7 @@ func (n *Node) Verify(encoded []byte) (*snapshot.Verified, error) {
 		return nil, err
 	}
 	now := n.now()
-	out, err := agent.ReadOutlook(durable.OS(), n.dir, now)
+	out, err := state.ReadOutlook(durable.OS(), n.dir, now)
 	if err != nil {
 		return nil, fmt.Errorf("node: verify by %s: %w", n.dir, err)
 	}

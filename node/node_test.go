@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
 	"github.com/fealty-io/fealty/snapshot"
@@ -83,7 +84,7 @@ func (m *member) run(t *testing.T) {
 func (m *member) renew(t *testing.T) {
 	t.Helper()
 	before := m.material(t)
-	conn, err := mesh.DialLocal(filepath.Join(m.dir, agent.SocketName))
+	conn, err := mesh.DialLocal(filepath.Join(m.dir, dir.SocketName))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -55,11 +57,11 @@ func TestActivationCrash(t *testing.T) {
 		if v := trustVersion(a); v != 12 && (v != 11 || done) {
 			t.Errorf("version %d is in use, want 11 or 12", v)
 		}
-		if reason := a.unready(); reason != "" || len(a.status.refusals()) != 0 {
-			t.Errorf("unready: %q, refusals %v", reason, a.status.refusals())
+		if reason := a.unready(); reason != "" || len(a.status.Refusals()) != 0 {
+			t.Errorf("unready: %q, refusals %v", reason, a.status.Refusals())
 		}
-		if err := n.take(a, next); err != nil || trustVersion(a) != 12 || len(a.status.refusals()) != 0 {
-			t.Errorf("sent again: %v, version %d, refusals %v", err, trustVersion(a), a.status.refusals())
+		if err := n.take(a, next); err != nil || trustVersion(a) != 12 || len(a.status.Refusals()) != 0 {
+			t.Errorf("sent again: %v, version %d, refusals %v", err, trustVersion(a), a.status.Refusals())
 		}
 	})
 }
@@ -80,7 +82,7 @@ func TestActivationCrashesInARow(t *testing.T) {
 			n.disk.FailAt(1, durabletest.ErrPowerCut)
 			return nil
 		})
-		if err := n.take(a, f.trustBundle()); !errors.Is(err, errStorage) {
+		if err := n.take(a, f.trustBundle()); !errors.Is(err, state.ErrStorage) {
 			t.Fatal(err)
 		}
 		n.disk.Restart(durabletest.Synced)
@@ -88,7 +90,7 @@ func TestActivationCrashesInARow(t *testing.T) {
 		if got := trustVersion(a); got != was+1 || a.unready() != "" {
 			t.Fatalf("version %d is in use, accepted was %d; %s", got, was+1, a.unready())
 		}
-		if n.has(snapshotName(snapshot.ScopeTrustBundle, pending)) || !bytes.Equal(n.read(snapshotName(snapshot.ScopeTrustBundle, active)), a.beliefs.Load().held[snapshot.ScopeTrustBundle].raw) {
+		if n.has(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending)) || !bytes.Equal(n.read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Raw) {
 			t.Error("the start did not finish the activation")
 		}
 		a.Close()
@@ -109,8 +111,8 @@ func TestTermsWhileActivating(t *testing.T) {
 		looked := false
 		points.Arm("activate.after-marks", func() error {
 			looked = true
-			if facts := a.facts(); a.beliefs.Load().terms() == nil || facts.overall(a.now()) != snapshot.Fresh || facts.degraded(a.now()) {
-				t.Errorf("in between the node is %s", facts.overall(a.now()))
+			if facts := a.facts(); a.beliefs.Load().Terms() == nil || facts.Overall(a.now()) != snapshot.Fresh || facts.Degraded(a.now()) {
+				t.Errorf("in between the node is %s", facts.Overall(a.now()))
 			}
 			if disk != nil {
 				n.disk.FailAt(1, disk)
@@ -122,8 +124,8 @@ func TestTermsWhileActivating(t *testing.T) {
 		if !looked || (err != nil) != (disk != nil) {
 			t.Fatalf("looked %v, error %v", looked, err)
 		}
-		if b := a.beliefs.Load(); b.arriving || (b.terms() == nil) != (disk != nil) {
-			t.Errorf("the disk says %v: arriving %v, terms %v", disk, b.arriving, b.terms())
+		if b := a.beliefs.Load(); b.Arriving || (b.Terms() == nil) != (disk != nil) {
+			t.Errorf("the disk says %v: arriving %v, terms %v", disk, b.Arriving, b.Terms())
 		}
 	}
 }
@@ -141,14 +143,14 @@ func TestAcceptedInMemoryToo(t *testing.T) {
 	newest := f.trustBundle()
 	calls := 0
 	n.disk.FailAt(1<<30, nil)
-	f.must(a.store.write(snapshotName(snapshot.ScopeTrustBundle, pending), newest.GetEnvelope()))
+	f.must(a.store.Write(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Pending), newest.GetEnvelope()))
 	calls = n.disk.Calls()
 	n.disk.FailAt(2*calls+1, syscall.EIO) // after pending and the first copy of the marks
-	if err := n.take(a, newest); !errors.Is(err, errStorage) {
+	if err := n.take(a, newest); !errors.Is(err, state.ErrStorage) {
 		t.Fatal(err)
 	}
 	f.must(n.take(a, between))
-	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) || trustVersion(a) != 10 {
+	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) || trustVersion(a) != 10 {
 		t.Errorf("an older one than was accepted: version %d in use, refusals %v", trustVersion(a), got)
 	}
 	f.must(n.take(a, newest))
@@ -174,14 +176,14 @@ func TestActivationDiskErrors(t *testing.T) {
 			if !n.disk.Failed() {
 				break
 			}
-			if err != nil && !errors.Is(err, errStorage) {
+			if err != nil && !errors.Is(err, state.ErrStorage) {
 				t.Fatalf("%v at call %d: %v", errno, call, err)
 			}
 			if v := trustVersion(a); (v == 11) != (err == nil) {
 				t.Fatalf("%v at call %d: version %d after %v", errno, call, v, err)
 			}
-			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.status.refusals()) != 0 {
-				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a), a.status.refusals())
+			if err := n.take(a, next); err != nil || trustVersion(a) != 11 || len(a.status.Refusals()) != 0 {
+				t.Fatalf("%v at call %d, then again: %v, version %d, %v", errno, call, err, trustVersion(a), a.status.Refusals())
 			}
 			n.disk.Restart(durabletest.Synced)
 			a = n.mustOpen()
@@ -202,7 +204,7 @@ func TestBanOnAFullDisk(t *testing.T) {
 	defer a.Close()
 	f.trustChanged(func() { f.banned = append(f.banned, identity.KeyID{7}) })
 	n.disk.FailAt(1, syscall.ENOSPC)
-	if err := n.take(a, f.trustBundle()); !errors.Is(err, errStorage) {
+	if err := n.take(a, f.trustBundle()); !errors.Is(err, state.ErrStorage) {
 		t.Fatal(err)
 	}
 	m, err := a.source.Current(t.Context())
@@ -292,28 +294,28 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 			a := n.mustOpen()
 			m := f.member(id)
 			before := a.beliefs.Load()
-			marks := n.read(marksAName)
+			marks := n.read(dir.MarksAName)
 			if err := n.take(a, c.make(f, &m)); err != nil {
 				t.Fatalf("a refusal is an error: %v", err)
 			}
-			if a.beliefs.Load() != before || string(n.read(marksAName)) != string(marks) {
+			if a.beliefs.Load() != before || string(n.read(dir.MarksAName)) != string(marks) {
 				t.Error("a refusal changed beliefs or marks")
 			}
-			got := a.status.refusals()
+			got := a.status.Refusals()
 			if len(got) != 1 || got[0].Scope != string(c.scope) || got[0].Reason != string(c.reason) {
 				t.Errorf("refusals %v, want %s for %s", got, c.reason, c.scope)
 			}
 			if count := testutil.ToFloat64(a.metrics.rejected.WithLabelValues(string(c.scope), string(c.reason))); count != 1 {
 				t.Errorf("counted %v times", count)
 			}
-			if evidence := known(c.scope) && n.has(snapshotName(c.scope, refused)); evidence != (c.reason == snapshot.ReasonEquivocation) {
+			if evidence := state.Known(c.scope) && n.has(dir.SnapshotName(c.scope, dir.Refused)); evidence != (c.reason == snapshot.ReasonEquivocation) {
 				t.Errorf("evidence kept: %v", evidence)
 			}
 			a.Close()
 
 			a = n.mustOpen() // it is known after a restart, until something newer is in use
 			defer a.Close()
-			if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(c.reason) {
+			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(c.reason) {
 				t.Errorf("after a restart: %v", got)
 			}
 			f.do(func() {
@@ -328,7 +330,7 @@ func TestRefusalKeepsTheGood(t *testing.T) {
 					f.must(n.take(a, f.signTrust(h, f.content())))
 				}
 			})
-			if got := a.status.refusals(); len(got) != 0 && c.scope != "other" {
+			if got := a.status.Refusals(); len(got) != 0 && c.scope != "other" {
 				t.Errorf("still refused after a good one: %v", got)
 			}
 		})
@@ -351,10 +353,10 @@ func TestUnchangedIsNoNews(t *testing.T) {
 	n.mustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	again := &fealtyv1.SignedSnapshot{Envelope: n.read(snapshotName(snapshot.ScopeTrustBundle, active))}
+	again := &fealtyv1.SignedSnapshot{Envelope: n.read(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active))}
 	n.disk.FailAt(1<<30, nil)
-	if err := n.take(a, again); err != nil || n.disk.Calls() != 0 || len(a.status.refusals()) != 0 {
-		t.Fatalf("%v, %d writes, %v", err, n.disk.Calls(), a.status.refusals())
+	if err := n.take(a, again); err != nil || n.disk.Calls() != 0 || len(a.status.Refusals()) != 0 {
+		t.Fatalf("%v, %d writes, %v", err, n.disk.Calls(), a.status.Refusals())
 	}
 }
 
@@ -371,13 +373,13 @@ func TestBootstrapBeforeItsBundle(t *testing.T) {
 	var boot *fealtyv1.SignedSnapshot
 	f.do(func() { boot = f.bootstrap(&m) })
 	f.must(n.take(a, boot))
-	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
+	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonEpoch) {
 		t.Fatalf("refusals %v", got)
 	}
 	f.must(n.take(a, f.trustBundle()))
-	header := a.beliefs.Load().held[snapshot.ScopeNodeBootstrap].v.Header()
-	if header.AuthorityEpoch != 2 || len(a.status.refusals()) != 0 {
-		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.status.refusals())
+	header := a.beliefs.Load().Held[snapshot.ScopeNodeBootstrap].Verified.Header()
+	if header.AuthorityEpoch != 2 || len(a.status.Refusals()) != 0 {
+		t.Fatalf("the bootstrap in use is of epoch %d, refusals %v", header.AuthorityEpoch, a.status.Refusals())
 	}
 }
 
@@ -406,7 +408,7 @@ func TestTakeWaitsItsTurn(t *testing.T) {
 	n.mustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	release, err := a.activation.acquire(t.Context())
+	release, err := a.activation.Acquire(t.Context())
 	f.must(err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -419,8 +421,8 @@ func TestTakeWaitsItsTurn(t *testing.T) {
 
 func TestRefusalText(t *testing.T) {
 	long := strings.Repeat("ä", 4096)
-	r := refusalOf("trust_bundle", errors.New(long), time.Now())
-	if len(r.Detail) > maxDetailBytes {
+	r := state.RefusalOf("trust_bundle", errors.New(long), time.Now())
+	if len(r.Detail) > state.MaxDetailBytes {
 		t.Errorf("a detail of %d bytes", len(r.Detail))
 	}
 	if !utf8.ValidString(r.Detail) {
@@ -449,18 +451,18 @@ func TestOlderIsNotRefusedAgain(t *testing.T) {
 			}
 			raw, err := signed.Marshal()
 			f.must(err)
-			in := &intake{a: a, from: byCoordinator, sources: func() []source { return nil }}
+			in := &intake{a: a, from: state.ByCoordinator, sources: func() []source { return nil }}
 			f.must(in.take(t.Context(), notice{old.GetScope(), raw}))
-			if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonSignature) {
+			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshotform.ReasonSignature) {
 				t.Fatalf("the older: refusals %v", got)
 			}
 			f.must(in.take(t.Context(), notice{newer.GetScope(), newer.GetEnvelope()}))
-			if got := a.status.refusals(); len(got) != 0 {
+			if got := a.status.Refusals(); len(got) != 0 {
 				t.Errorf("the newer is in use, and the older is refused again: %v", got)
 			}
 			// The first time it is told, whatever is in use.
 			f.must(in.take(t.Context(), notice{old.GetScope(), raw}))
-			if got := a.status.refusals(); len(got) != 1 {
+			if got := a.status.Refusals(); len(got) != 1 {
 				t.Errorf("the older comes anew: refusals %v", got)
 			}
 		})

@@ -28,7 +28,7 @@ func TestAutonomyRunsOutAlone(t *testing.T) {
 			}
 			return resp.GetAutonomousUntil().AsTime().Sub(a.now()), resp.GetAutonomyLimit(), resp.GetConnected()
 		}
-		content, _ := a.beliefs.Load().bootstrap()
+		content, _ := a.beliefs.Load().Bootstrap()
 		left, limit, connected := look()
 		if !connected || left <= 0 || left > content.Degraded.Max {
 			t.Fatalf("connected %v, %v left by %s, policy %v", connected, left, limit, content.Degraded.Max)

@@ -77,29 +77,3 @@ func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	}
 	return ctx.Err() // several may be ready
 }
-
-// semaphore admits one holder at a time; unlike a mutex it may be held over I/O.
-type semaphore chan struct{}
-
-func newSemaphore() semaphore { return make(semaphore, 1) }
-
-func (s semaphore) acquire(ctx context.Context) (release func(), err error) {
-	select {
-	case s <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if err := ctx.Err(); err != nil {
-		<-s
-		return nil, err
-	}
-	return func() { <-s }, nil
-}
-
-// poke leaves a mark in a channel of capacity 1.
-func poke(ch chan<- struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
-	}
-}

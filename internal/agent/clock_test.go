@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -85,7 +86,7 @@ func TestClock(t *testing.T) {
 			w.pass(hour)
 			w.set(-year)
 			w.a.Close()
-			w.n.disk.Put(w.n.path(clockName), []byte("gone"))
+			w.n.disk.Put(w.n.path(dir.ClockName), []byte("gone"))
 			w.a = w.n.openAt(w.machine, w.n.disk.FS())
 		}, hour, year - hour},
 		{"ahead decides nothing for good", func(w *world) { w.set(year); w.a.trustedNow(); restart(w); w.set(-year) }, 0, 0},
@@ -96,7 +97,7 @@ func TestClock(t *testing.T) {
 			w.sign()
 			w.n.f.shift.Add(-int64(year))
 			w.set(-year)
-			if w.a.clock.behind() == 0 {
+			if w.a.clock.Behind() == 0 {
 				w.n.f.tb.Error("the test shows nothing")
 			}
 			w.next()
@@ -129,7 +130,7 @@ func TestClock(t *testing.T) {
 					h.IssuedAt = w.wall.UTC()
 				}
 				f.must(n.take(w.a, f.signTrust(h, f.content())))
-				if got := w.a.status.refusals(); len(got) != 0 {
+				if got := w.a.status.Refusals(); len(got) != 0 {
 					t.Fatal(got)
 				}
 			}
@@ -140,7 +141,7 @@ func TestClock(t *testing.T) {
 			if got := w.a.trustedNow().Sub(begin); !near(got, c.now) {
 				t.Errorf("it is %v after the beginning, want %v", got, c.now)
 			}
-			if got := w.a.clock.behind(); !near(got, c.behind) {
+			if got := w.a.clock.Behind(); !near(got, c.behind) {
 				t.Errorf("the clock is %v behind, want %v", got, c.behind)
 			}
 			resp, err := nodeServer{a: w.a}.GetNode(t.Context(), nil)
@@ -171,7 +172,7 @@ func TestFloorIsNotPushed(t *testing.T) {
 		f.must(n.take(a, f.signTrust(h, f.content())))
 	}
 	if trustVersion(a) != 30 {
-		t.Fatalf("version %d is in use: %v", trustVersion(a), a.status.refusals())
+		t.Fatalf("version %d is in use: %v", trustVersion(a), a.status.Refusals())
 	}
 	if d := a.trustedNow().Sub(m.wall); d > time.Second {
 		t.Errorf("the node is %v ahead of its machine", d)
@@ -189,15 +190,15 @@ func TestClockBackExtendsNothing(t *testing.T) {
 	if reason := a.unready(); reason != "" {
 		t.Fatal(reason)
 	}
-	end := a.beliefs.Load().held[snapshot.ScopeTrustBundle].v.Header().ExpiresAt
+	end := a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Verified.Header().ExpiresAt
 	life := end.Sub(m.wall)
 	m.pass(life - time.Minute)
 	m.set(-life)
-	if state := a.beliefs.Load().freshness(snapshot.ScopeTrustBundle, a.now()); state == snapshot.Expired {
+	if state := a.beliefs.Load().Freshness(snapshot.ScopeTrustBundle, a.now()); state == snapshot.Expired {
 		t.Errorf("it is %s before its end", state)
 	}
 	m.pass(2 * time.Minute)
-	if state := a.beliefs.Load().freshness(snapshot.ScopeTrustBundle, a.now()); state != snapshot.Expired {
+	if state := a.beliefs.Load().Freshness(snapshot.ScopeTrustBundle, a.now()); state != snapshot.Expired {
 		t.Errorf("with a clock that was set back it is %s after its end", state)
 	}
 	if a.unready() == "" {

@@ -12,6 +12,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
@@ -21,7 +23,7 @@ import (
 var (
 	groupRoles         = []string{snapshotform.RoleCore}
 	groupOrganizations = []string{"acme"}
-	allCompanions      = slices.Sorted(slices.Values(scopes[len(foundations):]))
+	allCompanions      = slices.Sorted(slices.Values(state.Scopes[len(state.Foundations):]))
 )
 
 // ofGroup signs content for m or for its group, of a version of its own.
@@ -80,10 +82,10 @@ func (f *fleet) gives(m *memberState, companions []snapshot.Scope, edits ...func
 	})
 }
 
-func offers(of ...*fealtyv1.SignedSnapshot) []offer {
-	var out []offer
+func offers(of ...*fealtyv1.SignedSnapshot) []state.Offer {
+	var out []state.Offer
 	for _, s := range of {
-		out = append(out, offer{s.GetScope(), s.GetEnvelope()})
+		out = append(out, state.Offer{Scope: s.GetScope(), Raw: s.GetEnvelope()})
 	}
 	return out
 }
@@ -103,13 +105,13 @@ func companionNode(f *fleet) (*node, memberState) {
 			for _, scope := range allCompanions {
 				all = append(all, f.ofGroup(&m, contentOf(scope, version+1)))
 			}
-			f.must(a.takeAll(f.tb.Context(), byCoordinator, offers(all...)...))
+			f.must(a.takeAll(f.tb.Context(), state.ByCoordinator, offers(all...)...))
 		}
 	})
-	if got := a.status.refusals(); len(got) != 0 {
+	if got := a.status.Refusals(); len(got) != 0 {
 		f.tb.Fatalf("refused: %v", got)
 	}
-	if got := inUse(a); len(got) != len(scopes) {
+	if got := inUse(a); len(got) != len(state.Scopes) {
 		f.tb.Fatalf("in use are %v", got)
 	}
 	return n, m
@@ -118,8 +120,8 @@ func companionNode(f *fleet) (*node, memberState) {
 // inUse returns the versions in use.
 func inUse(a *Agent) map[snapshot.Scope]uint64 {
 	out := make(map[snapshot.Scope]uint64)
-	for scope, h := range a.beliefs.Load().held {
-		out[scope] = h.v.Header().ConfigVersion
+	for scope, h := range a.beliefs.Load().Held {
+		out[scope] = h.Verified.Header().ConfigVersion
 	}
 	return out
 }
@@ -129,27 +131,27 @@ func inUse(a *Agent) map[snapshot.Scope]uint64 {
 func (n *node) wellKept(t *testing.T, a *Agent) {
 	t.Helper()
 	b := a.beliefs.Load()
-	for _, scope := range scopes {
-		h := b.held[scope]
+	for _, scope := range state.Scopes {
+		h := b.Held[scope]
 		if h == nil {
-			for _, name := range append(filesOf(scope), currentName(scope)) {
+			for _, name := range append(dir.FilesOf(scope), dir.CurrentName(scope)) {
 				if n.has(name) {
 					t.Errorf("%s is not in use, and there is %s", scope, name)
 				}
 			}
 			continue
 		}
-		if got := n.read(snapshotName(scope, active)); !bytes.Equal(got, h.raw) {
+		if got := n.read(dir.SnapshotName(scope, dir.Active)); !bytes.Equal(got, h.Raw) {
 			t.Errorf("%s.active is not what is in use", scope)
 		}
 		if _, err := a.use(scope); err != nil {
-			if n.has(currentName(scope)) {
-				t.Errorf("%s is there, and may not be used: %v", currentName(scope), err)
+			if n.has(dir.CurrentName(scope)) {
+				t.Errorf("%s is there, and may not be used: %v", dir.CurrentName(scope), err)
 			}
-		} else if got := n.read(currentName(scope)); string(got) != h.v.ContentJSON() {
-			t.Errorf("%s is not what is in use", currentName(scope))
+		} else if got := n.read(dir.CurrentName(scope)); string(got) != h.Verified.ContentJSON() {
+			t.Errorf("%s is not what is in use", dir.CurrentName(scope))
 		}
-		if n.has(snapshotName(scope, pending)) {
+		if n.has(dir.SnapshotName(scope, dir.Pending)) {
 			t.Errorf("%s is still pending", scope)
 		}
 	}
@@ -169,8 +171,8 @@ func TestStartInAnOutage(t *testing.T) {
 	n.disk.Restart(durabletest.Synced)
 	a = n.mustOpen()
 	defer a.Close()
-	if got := inUse(a); !maps.Equal(got, was) || len(a.status.refusals()) != 0 {
-		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.refusals())
+	if got := inUse(a); !maps.Equal(got, was) || len(a.status.Refusals()) != 0 {
+		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.Refusals())
 	}
 	n.wellKept(t, a)
 }
@@ -190,11 +192,11 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 		qosPolicy = f.ofGroup(&m, qos(1))
 	})
 	f.must(n.take(a, qosPolicy))
-	if got := a.status.refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
+	if got := a.status.Refusals(); len(got) != 1 || inUse(a)[snapshot.ScopeQoSPolicy] != 0 {
 		t.Fatalf("without a node_runtime: %v, refusals %v", inUse(a), got)
 	}
 	f.must(n.take(a, runtime))
-	if got := a.status.refusals(); len(got) != 0 || inUse(a)[snapshot.ScopeQoSPolicy] == 0 {
+	if got := a.status.Refusals(); len(got) != 0 || inUse(a)[snapshot.ScopeQoSPolicy] == 0 {
 		t.Fatalf("with it: %v, refusals %v", inUse(a), got)
 	}
 	// One that it does not give is refused, and so is another group's.
@@ -203,7 +205,7 @@ func TestCompanionsBeforeTheirRuntime(t *testing.T) {
 		f.must(n.take(a, f.ofGroup(&m, &snapshot.QoSPolicy{}, func(h *snapshot.Header, _ *snapshot.Record) { h.OrganizationIDs = []string{"other"} })))
 	})
 	want := map[string]snapshot.Reason{"route_policy": snapshotform.ReasonGrants, "qos_policy": snapshotform.ReasonSubject}
-	for _, r := range a.status.refusals() {
+	for _, r := range a.status.Refusals() {
 		if want[r.Scope] != snapshot.Reason(r.Reason) {
 			t.Errorf("%s is refused for %s, want %s", r.Scope, r.Reason, want[r.Scope])
 		}
@@ -224,22 +226,22 @@ func TestRenewalsAreOneWrite(t *testing.T) {
 	var all []*fealtyv1.SignedSnapshot
 	f.do(func() {
 		for _, scope := range allCompanions {
-			old := a.beliefs.Load().held[scope].v.Header()
+			old := a.beliefs.Load().Held[scope].Verified.Header()
 			all = append(all, f.ofGroup(&m, contentOf(scope, 2), func(h *snapshot.Header, _ *snapshot.Record) {
 				*h = old
 			}))
 		}
 	})
-	before := a.store.sequence
-	f.must(a.takeAll(t.Context(), byCoordinator, offers(all...)...))
-	if got := a.store.sequence - before; got != 1 {
+	before := a.store.Sequence
+	f.must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
+	if got := a.store.Sequence - before; got != 1 {
 		t.Errorf("the marks were written %d times", got)
 	}
-	if got := inUse(a); !maps.Equal(got, was) || len(a.status.refusals()) != 0 {
-		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.refusals())
+	if got := inUse(a); !maps.Equal(got, was) || len(a.status.Refusals()) != 0 {
+		t.Errorf("in use are %v, were %v; refusals %v", got, was, a.status.Refusals())
 	}
 	for i, scope := range allCompanions {
-		if h := a.beliefs.Load().held[scope]; !bytes.Equal(h.raw, all[i].GetEnvelope()) {
+		if h := a.beliefs.Load().Held[scope]; !bytes.Equal(h.Raw, all[i].GetEnvelope()) {
 			t.Errorf("%s is not under the newer record", scope)
 		}
 	}
@@ -270,20 +272,20 @@ func TestDrop(t *testing.T) {
 			f := newFleet(t)
 			n, m := companionNode(f)
 			a := n.mustOpen()
-			marks := len(a.beliefs.Load().marks.All())
-			old := a.beliefs.Load().held[snapshot.ScopeQoSPolicy].raw
+			marks := len(a.beliefs.Load().Marks.All())
+			old := a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Raw
 			f.do(func() { f.must(n.take(a, f.gives(&m, c.lists, c.edit))) })
 			look := func(when string) {
 				t.Helper()
-				for _, scope := range scopes {
+				for _, scope := range state.Scopes {
 					if got, want := inUse(a)[scope] != 0, !slices.Contains(c.gone, scope); got != want {
 						t.Errorf("%s: %s is in use: %v", when, scope, got)
 					}
 				}
-				if got := len(a.beliefs.Load().marks.All()); got != marks {
+				if got := len(a.beliefs.Load().Marks.All()); got != marks {
 					t.Errorf("%s: %d marks, were %d", when, got, marks)
 				}
-				if got := a.status.refusals(); len(got) != 0 {
+				if got := a.status.Refusals(); len(got) != 0 {
 					t.Errorf("%s: refusals %v", when, got)
 				}
 				n.wellKept(t, a)
@@ -301,12 +303,12 @@ func TestDrop(t *testing.T) {
 			f.do(func() {
 				f.must(n.take(a, f.ofGroup(&m, qos(9), func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = 1 })))
 			})
-			if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
+			if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonVersion) {
 				t.Errorf("an older one: %v", got)
 			}
 			f.must(a.take(t.Context(), "qos_policy", old))
-			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.status.refusals()) != 0 {
-				t.Errorf("what it had is not in use again: %v", a.status.refusals())
+			if inUse(a)[snapshot.ScopeQoSPolicy] == 0 || len(a.status.Refusals()) != 0 {
+				t.Errorf("what it had is not in use again: %v", a.status.Refusals())
 			}
 		})
 	}
@@ -354,7 +356,7 @@ func TestSeveralScopesCrash(t *testing.T) {
 			crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 				n = joined.clone()
 				a := n.mustOpen()
-				return n.disk, func() error { return a.takeAll(t.Context(), byCoordinator, offers(next...)...) }
+				return n.disk, func() error { return a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...) }
 			}, func(t *testing.T, done bool) {
 				a, err := n.open()
 				if err != nil {
@@ -363,7 +365,7 @@ func TestSeveralScopesCrash(t *testing.T) {
 				}
 				defer a.Close()
 				got := inUse(a)
-				for _, scope := range scopes {
+				for _, scope := range state.Scopes {
 					if v := got[scope]; v != was[scope] && v != after[scope] || done && v != after[scope] {
 						t.Errorf("%s is at version %d, was %d, next %d", scope, v, was[scope], after[scope])
 					}
@@ -374,12 +376,12 @@ func TestSeveralScopesCrash(t *testing.T) {
 						t.Errorf("%s is at version %d under node_runtime %d", scope, got[scope], got[snapshot.ScopeNodeRuntime])
 					}
 				}
-				if reason := a.unready(); reason != "" || len(a.status.refusals()) != 0 {
-					t.Errorf("unready: %q, refusals %v", reason, a.status.refusals())
+				if reason := a.unready(); reason != "" || len(a.status.Refusals()) != 0 {
+					t.Errorf("unready: %q, refusals %v", reason, a.status.Refusals())
 				}
 				n.wellKept(t, a)
-				if err := a.takeAll(t.Context(), byCoordinator, offers(next...)...); err != nil || !maps.Equal(inUse(a), after) || len(a.status.refusals()) != 0 {
-					t.Errorf("sent again: %v, %v, want %v; refusals %v", err, inUse(a), after, a.status.refusals())
+				if err := a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...); err != nil || !maps.Equal(inUse(a), after) || len(a.status.Refusals()) != 0 {
+					t.Errorf("sent again: %v, %v, want %v; refusals %v", err, inUse(a), after, a.status.Refusals())
 				}
 				n.wellKept(t, a)
 			})
@@ -414,7 +416,7 @@ func TestDropDiskErrors(t *testing.T) {
 			a.Close()
 			break
 		}
-		if got := len(inUse(a)); (got == len(foundations)) != (err == nil) {
+		if got := len(inUse(a)); (got == len(state.Foundations)) != (err == nil) {
 			t.Fatalf("at call %d: %d scopes are in use after %v", call, got, err)
 		}
 		if err == nil {
@@ -442,27 +444,27 @@ func TestRefusalEndsWithItsGrant(t *testing.T) {
 		f.shift.Add(int64(time.Hour))
 		f.must(n.take(a, bad))
 	})
-	if got := a.status.refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeServiceAssignment) {
+	if got := a.status.Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeServiceAssignment) {
 		t.Fatalf("refused is %+v", got)
 	}
 	a.Close()
 	a = n.mustOpen()
-	if got := a.status.refusals(); len(got) != 1 {
+	if got := a.status.Refusals(); len(got) != 1 {
 		t.Fatalf("after a restart refused is %+v", got)
 	}
 	// A record over the same node_runtime ends nothing, and one that gives no services does.
 	f.do(func() { f.must(n.take(a, f.gives(&m, services))) })
-	if got := a.status.refusals(); len(got) != 1 {
+	if got := a.status.Refusals(); len(got) != 1 {
 		t.Errorf("with a runtime that gives services refused is %+v", got)
 	}
 	f.do(func() { f.must(n.take(a, f.gives(&m, nil))) })
-	if got := a.status.refusals(); len(got) != 0 {
+	if got := a.status.Refusals(); len(got) != 0 {
 		t.Errorf("with a runtime that gives none refused is %+v", got)
 	}
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if got := a.status.refusals(); len(got) != 0 {
+	if got := a.status.Refusals(); len(got) != 0 {
 		t.Errorf("after a restart refused is %+v", got)
 	}
 }

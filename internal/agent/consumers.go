@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -55,7 +56,7 @@ func ParseConsumer(text string) (Consumer, error) {
 		return c, nil
 	}
 	for _, s := range strings.Split(list, "+") {
-		if !known(snapshot.Scope(s)) {
+		if !state.Known(snapshot.Scope(s)) {
 			return Consumer{}, fmt.Errorf("%q is no scope", s)
 		}
 		c.Scopes = append(c.Scopes, snapshot.Scope(s))

@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -28,56 +29,56 @@ const (
 
 // testFacts are those of a node that holds all that it may, with a policy that
 // allows everything.
-func testFacts() facts {
-	f := facts{
-		contact: true, held: make(map[snapshot.Scope]standing), lists: make(map[snapshot.Scope]bool), word: testWord, svidEnd: testWord.Add(svidFor),
-		policy: degradedPolicy{max: maxFor, routeTTL: routeFor, sessionTTL: sessionFor},
+func testFacts() guard.Facts {
+	f := guard.Facts{
+		Contact: true, Held: make(map[snapshot.Scope]guard.Standing), Lists: make(map[snapshot.Scope]bool), Word: testWord, SVIDEnd: testWord.Add(svidFor),
+		Policy: guard.DegradedPolicy{Max: maxFor, RouteTTL: routeFor, SessionTTL: sessionFor},
 	}
 	for _, p := range manifest.Permissions() {
-		f.policy.allow = append(f.policy.allow, string(p))
+		f.Policy.Allow = append(f.Policy.Allow, string(p))
 	}
 	for _, scope := range snapshot.Scopes() {
 		if scope == snapshot.ScopeNodeBootstrap {
 			continue // a node_runtime took its place
 		}
-		f.held[scope], f.lists[scope] = standing{fresh: testWord.Add(freshFor), expires: testWord.Add(lifetime)}, true
+		f.Held[scope], f.Lists[scope] = guard.Standing{Fresh: testWord.Add(freshFor), Expires: testWord.Add(lifetime)}, true
 	}
 	return f
 }
 
 // The actions of the table, in groups that are refused for the same reasons.
-var actionGroups = map[string][]Action{
-	"services": {ContinueServices}, "routes": {PreserveRoutes}, "sessions": {PreserveSessions}, "validate": {ValidatePeers},
-	"back":      {ReconnectPeers, ReportLater},
-	"endpoints": {UseStorageEndpoints},
-	"new":       {StartServices, ResolveSecrets}, "admit": {AdmitSessions},
+var actionGroups = map[string][]guard.Action{
+	"services": {guard.ContinueServices}, "routes": {guard.PreserveRoutes}, "sessions": {guard.PreserveSessions}, "validate": {guard.ValidatePeers},
+	"back":      {guard.ReconnectPeers, guard.ReportLater},
+	"endpoints": {guard.UseStorageEndpoints},
+	"new":       {guard.StartServices, guard.ResolveSecrets}, "admit": {guard.AdmitSessions},
 	"forbidden": {
-		ApproveEnrollment, IssueCertificates, AssignRoles, ChangeClusterPolicy, ChangeOrganizationPolicy,
-		RotateTrustRoots, PromotePartition, FetchUnrelatedSecrets, CreateServiceAuthority,
+		guard.ApproveEnrollment, guard.IssueCertificates, guard.AssignRoles, guard.ChangeClusterPolicy, guard.ChangeOrganizationPolicy,
+		guard.RotateTrustRoots, guard.PromotePartition, guard.FetchUnrelatedSecrets, guard.CreateServiceAuthority,
 	},
 	"unknown": {"", "become_root", "Continue_services"},
 }
 
 func TestActionsAreAllTested(t *testing.T) {
-	var tested, rows []Action
+	var tested, rows []guard.Action
 	for _, group := range actionGroups {
 		tested = append(tested, group...)
 	}
-	for _, r := range actionRules() {
-		rows = append(rows, r.action)
-		if !slices.Contains(tested, r.action) {
-			t.Errorf("%s is in no group of the test", r.action)
+	for _, r := range guard.ActionRules() {
+		rows = append(rows, r.Action)
+		if !slices.Contains(tested, r.Action) {
+			t.Errorf("%s is in no group of the test", r.Action)
 		}
-		if (r.class == byPolicy) != (r.policy != "") || r.why == "" {
-			t.Errorf("the row of %s is not whole: %+v", r.action, r)
+		if (r.Class == guard.ByPolicy) != (r.Policy != "") || r.Why == "" {
+			t.Errorf("the row of %s is not whole: %+v", r.Action, r)
 		}
 	}
 	for _, p := range manifest.Permissions() {
-		if !slices.Contains(rows, Action(p)) {
+		if !slices.Contains(rows, guard.Action(p)) {
 			t.Errorf("the manifest can allow %s, which has no row", p)
 		}
 	}
-	if slices.Sort(rows); len(slices.Compact(rows)) != len(actionRules()) {
+	if slices.Sort(rows); len(slices.Compact(rows)) != len(guard.ActionRules()) {
 		t.Error("an action has two rows")
 	}
 }
@@ -86,109 +87,113 @@ func TestActionsAreAllTested(t *testing.T) {
 // bound. A group that is not named is permitted.
 func TestGuard(t *testing.T) {
 	const hour = time.Hour
-	degraded := freshFor + staleFor // the first instant
-	no := func(f *facts) {}
-	off := func(f *facts) { f.policy.allow = nil }
-	type refused map[string]refusalReason
+	degraded := freshFor + guard.StaleFor // the first instant
+	no := func(f *guard.Facts) {}
+	off := func(f *guard.Facts) { f.Policy.Allow = nil }
+	type refused map[string]guard.RefusalReason
 	alone := func(more refused) refused { // what no state but contact permits
-		out := refused{"forbidden": forbiddenAction, "unknown": unknownAction}
+		out := refused{"forbidden": guard.ForbiddenAction, "unknown": guard.UnknownAction}
 		for k, v := range more {
 			out[k] = v
 		}
 		return out
 	}
 	old := func(more refused) refused {
-		out := alone(refused{"new": needsRecord, "admit": needsRecord})
+		out := alone(refused{"new": guard.NeedsRecord, "admit": guard.NeedsRecord})
 		for k, v := range more {
 			out[k] = v
 		}
 		return out
 	}
-	allOff := refused{"services": notAllowed, "routes": notAllowed, "sessions": notAllowed, "validate": notAllowed, "back": notAllowed, "endpoints": notAllowed}
-	unsure := refused{"validate": revocationsUnknown, "new": revocationsUnknown, "admit": revocationsUnknown, "forbidden": revocationsUnknown}
-	expired := alone(refused{"services": scopeExpired, "routes": scopeExpired, "sessions": scopeExpired, "validate": scopeExpired, "endpoints": scopeExpired, "new": scopeExpired, "admit": scopeExpired})
+	allOff := refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed, "validate": guard.NotAllowed, "back": guard.NotAllowed, "endpoints": guard.NotAllowed}
+	unsure := refused{"validate": guard.RevocationsUnknown, "new": guard.RevocationsUnknown, "admit": guard.RevocationsUnknown, "forbidden": guard.RevocationsUnknown}
+	expired := alone(refused{"services": guard.ScopeExpired, "routes": guard.ScopeExpired, "sessions": guard.ScopeExpired, "validate": guard.ScopeExpired, "endpoints": guard.ScopeExpired, "new": guard.ScopeExpired, "admit": guard.ScopeExpired})
 	for _, tc := range []struct {
 		name  string
-		edit  func(*facts)
+		edit  func(*guard.Facts)
 		after time.Duration // of the last word
 		want  refused
 	}{
 		{"in contact", no, 0, nil},
 		{"in contact, policy off", off, 0, nil},
-		{"fresh from a mirror", func(f *facts) { f.contact = false }, 0, alone(nil)},
+		{"fresh from a mirror", func(f *guard.Facts) { f.Contact = false }, 0, alone(nil)},
 		{"the last fresh instant", no, freshFor - 1, nil},
 		{"a coordinator without news", no, freshFor, alone(nil)},
-		{"stale", func(f *facts) { f.contact = false }, freshFor, alone(nil)},
+		{"stale", func(f *guard.Facts) { f.Contact = false }, freshFor, alone(nil)},
 		{"stale, policy off", off, freshFor, alone(nil)},
-		{"stale, no degraded mode", func(f *facts) { f.policy = degradedPolicy{} }, freshFor, alone(refused{"validate": revocationsUnknown, "new": revocationsUnknown, "admit": revocationsUnknown})},
+		{"stale, no degraded mode", func(f *guard.Facts) { f.Policy = guard.DegradedPolicy{} }, freshFor, alone(refused{"validate": guard.RevocationsUnknown, "new": guard.RevocationsUnknown, "admit": guard.RevocationsUnknown})},
 		{"the last stale instant", no, degraded - 1, alone(nil)},
 		{"degraded", no, degraded, old(nil)},
 		{"degraded, policy off", off, degraded, old(allOff)},
-		{"degraded, one allowed", func(f *facts) { f.policy.allow = []string{"validate_peers"} }, degraded,
-			old(refused{"services": notAllowed, "routes": notAllowed, "sessions": notAllowed, "back": notAllowed, "endpoints": notAllowed})},
-		{"degraded, policy lists what is forbidden", func(f *facts) {
-			f.policy.allow = append(f.policy.allow, "become_root", "")
+		{"degraded, one allowed", func(f *guard.Facts) { f.Policy.Allow = []string{"validate_peers"} }, degraded,
+			old(refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed, "back": guard.NotAllowed, "endpoints": guard.NotAllowed})},
+		{"degraded, policy lists what is forbidden", func(f *guard.Facts) {
+			f.Policy.Allow = append(f.Policy.Allow, "become_root", "")
 			for _, a := range slices.Concat(actionGroups["forbidden"], actionGroups["new"], actionGroups["admit"]) {
-				f.policy.allow = append(f.policy.allow, string(a))
+				f.Policy.Allow = append(f.Policy.Allow, string(a))
 			}
 		}, degraded, old(nil)},
-		{"degraded, for no time at all", func(f *facts) { f.policy.max = 0 }, degraded, old(refused{"services": boundOver, "routes": boundOver, "sessions": boundOver, "validate": boundOver})},
-		{"degraded, the snapshot of the policy expired", func(f *facts) { f.until = testWord.Add(degraded) }, degraded,
-			old(refused{"services": notAllowed, "routes": notAllowed, "sessions": notAllowed, "validate": notAllowed, "endpoints": notAllowed})},
-		{"degraded, just before", func(f *facts) { f.until = testWord.Add(degraded + 1) }, degraded, old(nil)},
-		{"fresh, the snapshot of the policy expired", func(f *facts) { f.until = testWord }, 0, nil},
+		{"degraded, for no time at all", func(f *guard.Facts) { f.Policy.Max = 0 }, degraded, old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver, "validate": guard.BoundOver})},
+		{"degraded, the snapshot of the policy expired", func(f *guard.Facts) { f.Until = testWord.Add(degraded) }, degraded,
+			old(refused{"services": guard.NotAllowed, "routes": guard.NotAllowed, "sessions": guard.NotAllowed, "validate": guard.NotAllowed, "endpoints": guard.NotAllowed})},
+		{"degraded, just before", func(f *guard.Facts) { f.Until = testWord.Add(degraded + 1) }, degraded, old(nil)},
+		{"fresh, the snapshot of the policy expired", func(f *guard.Facts) { f.Until = testWord }, 0, nil},
 		{"the last instant of routes", no, routeFor - 1, old(nil)},
-		{"routes over", no, routeFor, old(refused{"routes": boundOver})},
-		{"sessions over", no, sessionFor, old(refused{"routes": boundOver, "sessions": boundOver})},
-		{"a route_ttl above the maximum", func(f *facts) { f.policy.routeTTL, f.policy.sessionTTL = 100*hour, 100*hour }, maxFor - 1, old(nil)},
-		{"and after it", func(f *facts) { f.policy.routeTTL, f.policy.sessionTTL = 100*hour, 100*hour }, maxFor, old(refused{"services": boundOver, "routes": boundOver, "sessions": boundOver, "validate": boundOver})},
-		{"the maximum over", no, maxFor, old(refused{"services": boundOver, "routes": boundOver, "sessions": boundOver, "validate": boundOver})},
+		{"routes over", no, routeFor, old(refused{"routes": guard.BoundOver})},
+		{"sessions over", no, sessionFor, old(refused{"routes": guard.BoundOver, "sessions": guard.BoundOver})},
+		{"a route_ttl above the maximum", func(f *guard.Facts) { f.Policy.RouteTTL, f.Policy.SessionTTL = 100*hour, 100*hour }, maxFor - 1, old(nil)},
+		{"and after it", func(f *guard.Facts) { f.Policy.RouteTTL, f.Policy.SessionTTL = 100*hour, 100*hour }, maxFor, old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver, "validate": guard.BoundOver})},
+		{"the maximum over", no, maxFor, old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver, "validate": guard.BoundOver})},
 		{"the maximum over, policy off", off, maxFor, old(allOff)},
-		{"revoked", func(f *facts) { f.withdrawn = limitIdentity }, 0,
-			refused{"services": withdrawn, "routes": withdrawn, "sessions": withdrawn, "validate": withdrawn, "new": withdrawn, "admit": withdrawn}},
-		{"revoked, degraded", func(f *facts) { f.withdrawn = limitRoles }, degraded,
-			alone(refused{"services": withdrawn, "routes": withdrawn, "sessions": withdrawn, "validate": withdrawn, "new": withdrawn, "admit": withdrawn})},
-		{"certificate over", no, svidFor, old(refused{"services": identityOver, "routes": identityOver, "sessions": identityOver, "validate": identityOver, "new": identityOver, "admit": identityOver})},
-		{"certificate over while fresh", func(f *facts) { f.svidEnd = testWord }, 0,
-			refused{"services": identityOver, "routes": identityOver, "sessions": identityOver, "validate": identityOver, "new": identityOver, "admit": identityOver}},
+		{"revoked", func(f *guard.Facts) { f.Withdrawn = guard.LimitIdentity }, 0,
+			refused{"services": guard.Withdrawn, "routes": guard.Withdrawn, "sessions": guard.Withdrawn, "validate": guard.Withdrawn, "new": guard.Withdrawn, "admit": guard.Withdrawn}},
+		{"revoked, degraded", func(f *guard.Facts) { f.Withdrawn = guard.LimitRoles }, degraded,
+			alone(refused{"services": guard.Withdrawn, "routes": guard.Withdrawn, "sessions": guard.Withdrawn, "validate": guard.Withdrawn, "new": guard.Withdrawn, "admit": guard.Withdrawn})},
+		{"certificate over", no, svidFor, old(refused{"services": guard.IdentityOver, "routes": guard.IdentityOver, "sessions": guard.IdentityOver, "validate": guard.IdentityOver, "new": guard.IdentityOver, "admit": guard.IdentityOver})},
+		{"certificate over while fresh", func(f *guard.Facts) { f.SVIDEnd = testWord }, 0,
+			refused{"services": guard.IdentityOver, "routes": guard.IdentityOver, "sessions": guard.IdentityOver, "validate": guard.IdentityOver, "new": guard.IdentityOver, "admit": guard.IdentityOver}},
 		{"expired", no, lifetime, expired},
 		{"expired, policy off", off, lifetime, func() refused {
 			out := alone(expired)
-			out["back"] = notAllowed
+			out["back"] = guard.NotAllowed
 			return out
 		}()},
-		{"no trust bundle", func(f *facts) { delete(f.held, snapshot.ScopeTrustBundle) }, 0,
-			alone(refused{"services": scopeMissing, "routes": scopeMissing, "sessions": scopeMissing, "validate": scopeMissing, "new": scopeMissing, "admit": scopeMissing})},
-		{"no assignment", func(f *facts) { delete(f.held, snapshot.ScopeServiceAssignment) }, 0, refused{"services": scopeMissing, "new": scopeMissing}},
-		{"nothing assigned", func(f *facts) {
-			delete(f.held, snapshot.ScopeServiceAssignment)
-			delete(f.lists, snapshot.ScopeServiceAssignment)
+		{"no trust bundle", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeTrustBundle) }, 0,
+			alone(refused{"services": guard.ScopeMissing, "routes": guard.ScopeMissing, "sessions": guard.ScopeMissing, "validate": guard.ScopeMissing, "new": guard.ScopeMissing, "admit": guard.ScopeMissing})},
+		{"no assignment", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeServiceAssignment) }, 0, refused{"services": guard.ScopeMissing, "new": guard.ScopeMissing}},
+		{"nothing assigned", func(f *guard.Facts) {
+			delete(f.Held, snapshot.ScopeServiceAssignment)
+			delete(f.Lists, snapshot.ScopeServiceAssignment)
 		}, 0, nil},
-		{"expired routes", func(f *facts) { f.held[snapshot.ScopeRoutePolicy] = standing{testWord, testWord} }, 0, refused{"routes": scopeExpired}},
-		{"degraded routes", func(f *facts) {
-			f.held[snapshot.ScopeRoutePolicy] = standing{testWord.Add(-staleFor), testWord.Add(hour)}
-			f.policy.allow = nil
-		}, 0, refused{"routes": notAllowed}},
-		{"degraded assignment", func(f *facts) {
-			f.held[snapshot.ScopeServiceAssignment] = standing{testWord.Add(-staleFor), testWord.Add(hour)}
-		}, 0, refused{"new": needsRecord}},
-		{"expired endpoints", func(f *facts) { f.held[snapshot.ScopeStorageDirectory] = standing{testWord, testWord} }, 0, refused{"endpoints": scopeExpired}},
-		{"revocations missing", func(f *facts) { f.missing = true }, 0, unsure},
-		{"revocations missing, degraded", func(f *facts) { f.missing = true }, degraded, old(refused{"validate": revocationsUnknown})},
-		{"behind", func(f *facts) { f.behind = true }, 0, old(refused{"validate": revocationsUnknown})},
-		{"behind, policy off", func(f *facts) { f.behind = true; f.policy.allow = nil }, 0, old(allOff)},
-		{"behind, the maximum over", func(f *facts) { f.behind, f.word = true, testWord.Add(-maxFor) }, 0,
-			old(refused{"services": boundOver, "routes": boundOver, "sessions": boundOver, "validate": boundOver})},
+		{"expired routes", func(f *guard.Facts) {
+			f.Held[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord, Expires: testWord}
+		}, 0, refused{"routes": guard.ScopeExpired}},
+		{"degraded routes", func(f *guard.Facts) {
+			f.Held[snapshot.ScopeRoutePolicy] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor), Expires: testWord.Add(hour)}
+			f.Policy.Allow = nil
+		}, 0, refused{"routes": guard.NotAllowed}},
+		{"degraded assignment", func(f *guard.Facts) {
+			f.Held[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord.Add(-guard.StaleFor), Expires: testWord.Add(hour)}
+		}, 0, refused{"new": guard.NeedsRecord}},
+		{"expired endpoints", func(f *guard.Facts) {
+			f.Held[snapshot.ScopeStorageDirectory] = guard.Standing{Fresh: testWord, Expires: testWord}
+		}, 0, refused{"endpoints": guard.ScopeExpired}},
+		{"revocations missing", func(f *guard.Facts) { f.Missing = true }, 0, unsure},
+		{"revocations missing, degraded", func(f *guard.Facts) { f.Missing = true }, degraded, old(refused{"validate": guard.RevocationsUnknown})},
+		{"behind", func(f *guard.Facts) { f.Behind = true }, 0, old(refused{"validate": guard.RevocationsUnknown})},
+		{"behind, policy off", func(f *guard.Facts) { f.Behind = true; f.Policy.Allow = nil }, 0, old(allOff)},
+		{"behind, the maximum over", func(f *guard.Facts) { f.Behind, f.Word = true, testWord.Add(-maxFor) }, 0,
+			old(refused{"services": guard.BoundOver, "routes": guard.BoundOver, "sessions": guard.BoundOver, "validate": guard.BoundOver})},
 	} {
 		f := testFacts()
 		tc.edit(&f)
 		now := testWord.Add(tc.after)
 		for group, actions := range actionGroups {
 			for _, action := range actions {
-				err := f.permit(action, now)
-				got, _ := errors.AsType[*RefusedError](err)
+				err := f.Permit(action, now)
+				got, _ := errors.AsType[*guard.RefusedError](err)
 				want, refused := tc.want[group]
-				if group == "unknown" && want == "" && tc.want["forbidden"] != "" && tc.want["forbidden"] != revocationsUnknown {
+				if group == "unknown" && want == "" && tc.want["forbidden"] != "" && tc.want["forbidden"] != guard.RevocationsUnknown {
 					t.Fatalf("%s: the row forgets the unknown", tc.name)
 				}
 				switch {
@@ -206,28 +211,28 @@ func TestGuard(t *testing.T) {
 func TestRefusalIsWorded(t *testing.T) {
 	f := testFacts()
 	for _, tc := range []struct {
-		action Action
+		action guard.Action
 		after  time.Duration
-		edit   func(*facts)
+		edit   func(*guard.Facts)
 		code   explain.Code
 		bound  string
 		ended  time.Duration
 	}{
-		{IssueCertificates, 5 * time.Hour, nil, explain.ActionNeedsContact, "", 0},
+		{guard.IssueCertificates, 5 * time.Hour, nil, explain.ActionNeedsContact, "", 0},
 		{"become_root", 5 * time.Hour, nil, explain.ActionNeedsContact, "", 0},
-		{ContinueServices, 2 * time.Hour, func(f *facts) { f.policy.allow = nil }, explain.ActionNotAllowed, "", 0},
-		{ContinueServices, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.max", maxFor},
-		{PreserveRoutes, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.route_ttl", routeFor},
-		{PreserveSessions, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.session_ttl", sessionFor},
-		{ContinueServices, svidFor, nil, explain.ActionBoundOver, "svid", svidFor},
-		{ContinueServices, lifetime, nil, explain.ActionBoundOver, "trust_bundle", lifetime},
+		{guard.ContinueServices, 2 * time.Hour, func(f *guard.Facts) { f.Policy.Allow = nil }, explain.ActionNotAllowed, "", 0},
+		{guard.ContinueServices, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.max", maxFor},
+		{guard.PreserveRoutes, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.route_ttl", routeFor},
+		{guard.PreserveSessions, 5 * time.Hour, nil, explain.ActionBoundOver, "degraded.session_ttl", sessionFor},
+		{guard.ContinueServices, svidFor, nil, explain.ActionBoundOver, "svid", svidFor},
+		{guard.ContinueServices, lifetime, nil, explain.ActionBoundOver, "trust_bundle", lifetime},
 	} {
 		f := f
 		if tc.edit != nil {
 			tc.edit(&f)
 		}
-		err := f.permit(tc.action, testWord.Add(tc.after))
-		got, ok := errors.AsType[*RefusedError](err)
+		err := f.Permit(tc.action, testWord.Add(tc.after))
+		got, ok := errors.AsType[*guard.RefusedError](err)
 		if !ok || !errors.Is(err, tc.code) || got.Bound != tc.bound || tc.bound != "" && !got.Ended.Equal(testWord.Add(tc.ended)) {
 			t.Errorf("%s: %+v (%v), want %s, %s", tc.action, got, err, tc.code, tc.bound)
 			continue
@@ -239,7 +244,7 @@ func TestRefusalIsWorded(t *testing.T) {
 	}
 }
 
-func drawPolicy(t *rapid.T, label string) degradedPolicy {
+func drawPolicy(t *rapid.T, label string) guard.DegradedPolicy {
 	names := append([]string{"issue_certificates", "become_root"}, func() (out []string) {
 		for _, p := range manifest.Permissions() {
 			out = append(out, string(p))
@@ -248,28 +253,28 @@ func drawPolicy(t *rapid.T, label string) degradedPolicy {
 	}()...)
 	hours := rapid.IntRange(0, 12)
 	span := func(name string) time.Duration { return time.Duration(hours.Draw(t, label+name)) * time.Hour }
-	return degradedPolicy{rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, label+" allow"), span(" max"), span(" route_ttl"), span(" session_ttl")}
+	return guard.DegradedPolicy{Allow: rapid.SliceOfDistinct(rapid.SampledFrom(names), rapid.ID).Draw(t, label+" allow"), Max: span(" max"), RouteTTL: span(" route_ttl"), SessionTTL: span(" session_ttl")}
 }
 
-func drawFacts(t *rapid.T) facts {
+func drawFacts(t *rapid.T) guard.Facts {
 	f := testFacts()
-	f.policy = drawPolicy(t, "ceiling")
-	f.contact, f.behind, f.missing = rapid.Bool().Draw(t, "contact"), rapid.Bool().Draw(t, "behind"), rapid.Bool().Draw(t, "missing")
+	f.Policy = drawPolicy(t, "ceiling")
+	f.Contact, f.Behind, f.Missing = rapid.Bool().Draw(t, "contact"), rapid.Bool().Draw(t, "behind"), rapid.Bool().Draw(t, "missing")
 	if rapid.Bool().Draw(t, "narrowed") {
-		f.until = testWord.Add(time.Duration(rapid.IntRange(0, 14).Draw(t, "until")) * time.Hour)
+		f.Until = testWord.Add(time.Duration(rapid.IntRange(0, 14).Draw(t, "until")) * time.Hour)
 	}
-	f.withdrawn = rapid.SampledFrom([]string{"", "", "", "", limitIdentity, limitRoles}).Draw(t, "withdrawn")
-	f.svidEnd = testWord.Add(time.Duration(rapid.IntRange(1, 14).Draw(t, "svid")) * time.Hour)
+	f.Withdrawn = rapid.SampledFrom([]string{"", "", "", "", guard.LimitIdentity, guard.LimitRoles}).Draw(t, "withdrawn")
+	f.SVIDEnd = testWord.Add(time.Duration(rapid.IntRange(1, 14).Draw(t, "svid")) * time.Hour)
 	for _, scope := range snapshot.Scopes() {
-		if _, ok := f.held[scope]; !ok {
+		if _, ok := f.Held[scope]; !ok {
 			continue
 		}
 		switch end := time.Duration(rapid.IntRange(-1, 14).Draw(t, string(scope))) * time.Hour; {
 		case end < 0:
-			delete(f.held, scope)
-			f.lists[scope] = rapid.Bool().Draw(t, "listed") || scope == snapshot.ScopeTrustBundle || scope == snapshot.ScopeNodeRuntime
+			delete(f.Held, scope)
+			f.Lists[scope] = rapid.Bool().Draw(t, "listed") || scope == snapshot.ScopeTrustBundle || scope == snapshot.ScopeNodeRuntime
 		default:
-			f.held[scope] = standing{fresh: testWord.Add(end / 2), expires: testWord.Add(end)}
+			f.Held[scope] = guard.Standing{Fresh: testWord.Add(end / 2), Expires: testWord.Add(end)}
 		}
 	}
 	return f
@@ -282,15 +287,15 @@ func TestNarrowedNeverWidens(t *testing.T) {
 		f := drawFacts(t)
 		by := drawPolicy(t, "snapshot")
 		narrow, base := f, f
-		narrow.policy, base.policy = f.policy.narrowed(by), f.policy.base()
+		narrow.Policy, base.Policy = f.Policy.Narrowed(by), f.Policy.Base()
 		now := testWord.Add(time.Duration(rapid.IntRange(0, 15*60).Draw(t, "minutes")) * time.Minute)
-		for _, r := range actionRules() {
-			err := f.permit(r.action, now)
-			if err != nil && narrow.permit(r.action, now) == nil {
-				t.Fatalf("%s is permitted by the snapshot alone: %v", r.action, err)
+		for _, r := range guard.ActionRules() {
+			err := f.Permit(r.Action, now)
+			if err != nil && narrow.Permit(r.Action, now) == nil {
+				t.Fatalf("%s is permitted by the snapshot alone: %v", r.Action, err)
 			}
-			if err != nil && base.permit(r.action, now) == nil {
-				t.Fatalf("%s is permitted by the base alone: %v", r.action, err)
+			if err != nil && base.Permit(r.Action, now) == nil {
+				t.Fatalf("%s is permitted by the base alone: %v", r.Action, err)
 			}
 		}
 	})
@@ -301,29 +306,29 @@ func TestNarrowedNeverWidens(t *testing.T) {
 func TestForbiddenAndOverStaySo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFacts(t)
-		over := make(map[Action]error)
+		over := make(map[guard.Action]error)
 		for minutes := 0; minutes < 15*60; minutes += rapid.IntRange(1, 90).Draw(t, "step") {
 			now := testWord.Add(time.Duration(minutes) * time.Minute)
-			for _, r := range actionRules() {
-				err := f.permit(r.action, now)
-				if was := over[r.action]; was != nil && err == nil {
-					t.Fatalf("%s is permitted again after %d minutes without news; it was refused: %v", r.action, minutes, was)
+			for _, r := range guard.ActionRules() {
+				err := f.Permit(r.Action, now)
+				if was := over[r.Action]; was != nil && err == nil {
+					t.Fatalf("%s is permitted again after %d minutes without news; it was refused: %v", r.Action, minutes, was)
 				}
-				over[r.action] = err
-				if err == nil && r.class == byContact && (!f.contact || f.overall(now) != snapshot.Fresh || f.behind || f.missing) {
-					t.Fatalf("%s is permitted in %+v", r.action, f)
+				over[r.Action] = err
+				if err == nil && r.Class == guard.ByContact && (!f.Contact || f.Overall(now) != snapshot.Fresh || f.Behind || f.Missing) {
+					t.Fatalf("%s is permitted in %+v", r.Action, f)
 				}
-				for _, scope := range r.needs {
-					if s, ok := f.held[scope]; err == nil && ok && !now.Before(s.expires) {
-						t.Fatalf("%s outlives its %s", r.action, scope)
+				for _, scope := range r.Needs {
+					if s, ok := f.Held[scope]; err == nil && ok && !now.Before(s.Expires) {
+						t.Fatalf("%s outlives its %s", r.Action, scope)
 					}
 				}
-				if err == nil && r.bound != noBound && f.degraded(now) && !now.Before(f.end(r.bound)) {
-					t.Fatalf("%s outlives %s", r.action, r.bound)
+				if err == nil && r.Bound != guard.NoBound && f.Degraded(now) && !now.Before(f.End(r.Bound)) {
+					t.Fatalf("%s outlives %s", r.Action, r.Bound)
 				}
 			}
 			for _, unknown := range actionGroups["unknown"] {
-				if f.permit(unknown, now) == nil && !(f.contact && f.partition(now) == Connected) {
+				if f.Permit(unknown, now) == nil && !(f.Contact && f.Partition(now) == guard.Connected) {
 					t.Fatalf("%q is permitted out of contact", unknown)
 				}
 			}
@@ -335,15 +340,15 @@ func TestForbiddenAndOverStaySo(t *testing.T) {
 func TestAutonomyIsTheGuards(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFacts(t)
-		until, limit := f.alone()
-		if err := f.permit(ContinueServices, until); err == nil {
+		until, limit := f.Alone()
+		if err := f.Permit(guard.ContinueServices, until); err == nil {
 			t.Fatalf("it says that it stops at %v by %s, and does not", until, limit)
 		}
 		before := until.Add(-time.Nanosecond)
 		if before.Before(testWord) {
 			return
 		}
-		if err := f.permit(ContinueServices, before); err != nil {
+		if err := f.Permit(guard.ContinueServices, before); err != nil {
 			t.Fatalf("it says that it works until %v by %s, and stops before: %v", until, limit, err)
 		}
 	})
@@ -352,29 +357,31 @@ func TestAutonomyIsTheGuards(t *testing.T) {
 func TestAutonomy(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		edit  func(*facts)
+		edit  func(*guard.Facts)
 		after time.Duration
 		limit string
 	}{
-		{"policy ends first", func(*facts) {}, maxFor, limitMax},
-		{"certificate ends first", func(f *facts) { f.svidEnd = testWord.Add(time.Hour) }, time.Hour, limitSVID},
-		{"trust bundle ends first", func(f *facts) {
-			f.held[snapshot.ScopeTrustBundle] = standing{testWord, testWord.Add(time.Minute)}
+		{"policy ends first", func(*guard.Facts) {}, maxFor, guard.LimitMax},
+		{"certificate ends first", func(f *guard.Facts) { f.SVIDEnd = testWord.Add(time.Hour) }, time.Hour, guard.LimitSVID},
+		{"trust bundle ends first", func(f *guard.Facts) {
+			f.Held[snapshot.ScopeTrustBundle] = guard.Standing{Fresh: testWord, Expires: testWord.Add(time.Minute)}
 		}, time.Minute, "trust_bundle"},
-		{"assignment ends first", func(f *facts) {
-			f.held[snapshot.ScopeServiceAssignment] = standing{testWord, testWord.Add(time.Minute)}
+		{"assignment ends first", func(f *guard.Facts) {
+			f.Held[snapshot.ScopeServiceAssignment] = guard.Standing{Fresh: testWord, Expires: testWord.Add(time.Minute)}
 		}, time.Minute, "service_assignment"},
-		{"an expired directory ends no service", func(f *facts) { f.held[snapshot.ScopePeerDirectory] = standing{testWord, testWord} }, maxFor, limitMax},
-		{"not allowed", func(f *facts) { f.policy.allow = nil }, freshFor + staleFor, limitAllowed},
-		{"the snapshot of the policy ends first", func(f *facts) { f.until = testWord.Add(2 * time.Hour) }, 2 * time.Hour, "degraded_mode_policy"},
-		{"for no time", func(f *facts) { f.policy.max = 0 }, freshFor + staleFor, limitMax},
-		{"behind", func(f *facts) { f.behind = true }, maxFor, limitMax},
-		{"revoked", func(f *facts) { f.withdrawn = limitRoles }, 0, limitRoles},
-		{"no terms", func(f *facts) { delete(f.held, snapshot.ScopeNodeRuntime) }, 0, "node_runtime"},
+		{"an expired directory ends no service", func(f *guard.Facts) {
+			f.Held[snapshot.ScopePeerDirectory] = guard.Standing{Fresh: testWord, Expires: testWord}
+		}, maxFor, guard.LimitMax},
+		{"not allowed", func(f *guard.Facts) { f.Policy.Allow = nil }, freshFor + guard.StaleFor, guard.LimitAllowed},
+		{"the snapshot of the policy ends first", func(f *guard.Facts) { f.Until = testWord.Add(2 * time.Hour) }, 2 * time.Hour, "degraded_mode_policy"},
+		{"for no time", func(f *guard.Facts) { f.Policy.Max = 0 }, freshFor + guard.StaleFor, guard.LimitMax},
+		{"behind", func(f *guard.Facts) { f.Behind = true }, maxFor, guard.LimitMax},
+		{"revoked", func(f *guard.Facts) { f.Withdrawn = guard.LimitRoles }, 0, guard.LimitRoles},
+		{"no terms", func(f *guard.Facts) { delete(f.Held, snapshot.ScopeNodeRuntime) }, 0, "node_runtime"},
 	} {
 		f := testFacts()
 		tc.edit(&f)
-		if until, limit := f.alone(); !until.Equal(testWord.Add(tc.after)) || limit != tc.limit {
+		if until, limit := f.Alone(); !until.Equal(testWord.Add(tc.after)) || limit != tc.limit {
 			t.Errorf("%s: until %v by %s, want %v by %s", tc.name, until.Sub(testWord), limit, tc.after, tc.limit)
 		}
 	}
@@ -382,6 +389,6 @@ func TestAutonomy(t *testing.T) {
 
 func ExampleRefusedError() {
 	f := testFacts()
-	fmt.Println(f.permit(IssueCertificates, testWord.Add(2*time.Hour)))
+	fmt.Println(f.Permit(guard.IssueCertificates, testWord.Add(2*time.Hour)))
 	// Output: FE-N108: issue_certificates is refused while this node is record_stale (state degraded, reason forbidden) (no node decides this alone: it takes a coordinator, a record that is fresh, or revocations that are known): bring the node back into contact: fealty status on it shows whom it misses; do not work around it
 }

@@ -16,6 +16,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -24,9 +26,9 @@ import (
 func TestNewerFormat(t *testing.T) {
 	f := newFleet(t)
 	n := joinedNode(f)
-	data, err := seal(storeFile{storeFormat + 1, "v9.1.0"})
+	data, err := dir.Seal(dir.StoreFile{Format: dir.StoreFormat + 1, Release: "v9.1.0"})
 	f.must(err)
-	n.disk.Put(n.path(storeName), data)
+	n.disk.Put(n.path(dir.StoreName), data)
 	n.disk.FailAt(1<<30, nil)
 	_, err = n.open()
 	if !errors.Is(err, explain.NodeStateNewer) || !strings.Contains(err.Error(), "v9.1.0") {
@@ -35,15 +37,15 @@ func TestNewerFormat(t *testing.T) {
 	if _, err := n.join(ByToken(f.token())); !errors.Is(err, explain.NodeStateNewer) {
 		t.Errorf("joined: %v", err)
 	}
-	if n.disk.Calls() != 0 || !bytes.Equal(n.read(storeName), data) {
+	if n.disk.Calls() != 0 || !bytes.Equal(n.read(dir.StoreName), data) {
 		t.Errorf("%d changes were made", n.disk.Calls())
 	}
 	// Its own form, damaged or not, is no reason.
-	for _, data := range [][]byte{nil, []byte("x"), n.read(marksAName)} {
-		n.disk.Put(n.path(storeName), data)
+	for _, data := range [][]byte{nil, []byte("x"), n.read(dir.MarksAName)} {
+		n.disk.Put(n.path(dir.StoreName), data)
 		n.mustOpen().Close()
-		var got storeFile
-		if err := unseal(n.read(storeName), &got); err != nil || got != (storeFile{storeFormat, "v0.1.0"}) {
+		var got dir.StoreFile
+		if err := dir.Unseal(n.read(dir.StoreName), &got); err != nil || got != (dir.StoreFile{Format: dir.StoreFormat, Release: "v0.1.0"}) {
 			t.Errorf("over %q: %v, %v", data, got, err)
 		}
 	}
@@ -57,23 +59,23 @@ func TestDerivedIsNoAuthority(t *testing.T) {
 	a := n.mustOpen()
 	was := inUse(a)
 	n.wellKept(t, a)
-	var state stateFile
-	f.must(unseal(n.read(stateName), &state))
-	if len(state.Scopes) != len(scopes) || state.Release != "v0.1.0" || bytes.Contains(n.read(stateName), []byte("PRIVATE")) {
-		t.Errorf("the state is %+v", state)
+	var told state.StateFile
+	f.must(dir.Unseal(n.read(dir.StateName), &told))
+	if len(told.Scopes) != len(state.Scopes) || told.Release != "v0.1.0" || bytes.Contains(n.read(dir.StateName), []byte("PRIVATE")) {
+		t.Errorf("the state is %+v", told)
 	}
-	for _, s := range state.Scopes {
-		want := byCoordinator
+	for _, s := range told.Scopes {
+		want := state.ByCoordinator
 		if s.Scope == snapshot.ScopeTrustBundle || s.Scope == snapshot.ScopeNodeBootstrap {
-			want = fromDisk // of the join
+			want = state.FromDisk // of the join
 		}
 		if s.ConfigVersion != was[s.Scope] || s.Source != want || s.VerifiedAt.IsZero() || len(s.SignerKeyIDs) == 0 {
 			t.Errorf("%s: %+v", s.Scope, s)
 		}
 	}
 	a.Close()
-	for _, name := range []string{currentName(snapshot.ScopeQoSPolicy), currentName(snapshot.ScopeRoutePolicy), stateName} {
-		for _, data := range [][]byte{nil, []byte("{}"), n.read(currentName(snapshot.ScopeTrustBundle)), bytes.Repeat([]byte("x"), snapshotform.MaxContent+1)} {
+	for _, name := range []string{dir.CurrentName(snapshot.ScopeQoSPolicy), dir.CurrentName(snapshot.ScopeRoutePolicy), dir.StateName} {
+		for _, data := range [][]byte{nil, []byte("{}"), n.read(dir.CurrentName(snapshot.ScopeTrustBundle)), bytes.Repeat([]byte("x"), snapshotform.MaxContent+1)} {
 			n.disk.Put(n.path(name), data)
 			a := n.mustOpen()
 			if got := inUse(a); !maps.Equal(got, was) {
@@ -97,11 +99,11 @@ func TestDerivedEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, scope := range allCompanions {
-		if n.has(currentName(scope)) {
+		if n.has(dir.CurrentName(scope)) {
 			t.Errorf("%s ended and can be read", scope)
 		}
 	}
-	if !n.has(currentName(snapshot.ScopeTrustBundle)) {
+	if !n.has(dir.CurrentName(snapshot.ScopeTrustBundle)) {
 		t.Error("what did not end cannot be read")
 	}
 }
@@ -114,12 +116,12 @@ func TestEveryFileDamaged(t *testing.T) {
 	a := joined.mustOpen()
 	was := inUse(a)
 	accepted := make(map[snapshot.Scope]map[uint64]bool)
-	var again []offer
-	for _, scope := range scopes {
-		h := a.beliefs.Load().held[scope]
+	var again []state.Offer
+	for _, scope := range state.Scopes {
+		h := a.beliefs.Load().Held[scope]
 		accepted[scope] = map[uint64]bool{was[scope]: true, 0: true}
-		again = append(again, offer{string(scope), h.raw})
-		if data, err := a.store.read(snapshotName(scope, previous), snapshot.MaxSigned); err == nil {
+		again = append(again, state.Offer{Scope: string(scope), Raw: h.Raw})
+		if data, err := a.store.Read(dir.SnapshotName(scope, dir.Previous), snapshot.MaxSigned); err == nil {
 			s, err := snapshot.Unmarshal(data)
 			f.must(err)
 			accepted[scope][versionOf(t, s)] = true
@@ -127,9 +129,9 @@ func TestEveryFileDamaged(t *testing.T) {
 	}
 	a.Close()
 	_ = m
-	names := []string{marksAName, marksBName, clockName, storeName, stateName, refusalsName, degradedName, behindName, emergencyAName, emergencyBName}
-	for _, scope := range scopes {
-		names = append(names, snapshotName(scope, active), snapshotName(scope, previous), snapshotName(scope, pending), snapshotName(scope, refused), currentName(scope))
+	names := []string{dir.MarksAName, dir.MarksBName, dir.ClockName, dir.StoreName, dir.StateName, dir.RefusalsName, dir.DegradedName, dir.BehindName, dir.EmergencyAName, dir.EmergencyBName}
+	for _, scope := range state.Scopes {
+		names = append(names, dir.SnapshotName(scope, dir.Active), dir.SnapshotName(scope, dir.Previous), dir.SnapshotName(scope, dir.Pending), dir.SnapshotName(scope, dir.Refused), dir.CurrentName(scope))
 	}
 	for _, name := range names {
 		if !joined.has(name) {
@@ -150,9 +152,9 @@ func TestEveryFileDamaged(t *testing.T) {
 					t.Fatalf("%s, %s: version %d of %s is in use", name, what, version, scope)
 				}
 			}
-			f.must(a.takeAll(t.Context(), byCoordinator, again...))
+			f.must(a.takeAll(t.Context(), state.ByCoordinator, again...))
 			if got := inUse(a); !maps.Equal(got, was) {
-				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was, a.status.refusals())
+				t.Fatalf("%s, %s: sent again, in use are %v, want %v; %v", name, what, got, was, a.status.Refusals())
 			}
 		})
 	}
@@ -165,13 +167,13 @@ func TestCopiedFolder(t *testing.T) {
 	one, _ := companionNode(f)
 	two := joinedNode(f)
 	n := one.clone()
-	n.disk.Put(n.path(SVIDName), two.read(SVIDName))
+	n.disk.Put(n.path(dir.SVIDName), two.read(dir.SVIDName))
 	if _, err := n.open(); !errors.Is(err, explain.NodeWrong) {
 		t.Errorf("with the certificate of another node: %v", err)
 	}
 	// All but the identity of one, under that of the other.
 	n = one.clone()
-	for _, name := range []string{SVIDName, anchorName} {
+	for _, name := range []string{dir.SVIDName, dir.AnchorName} {
 		n.disk.Put(n.path(name), two.read(name))
 	}
 	a := n.mustOpen()
@@ -186,26 +188,26 @@ func TestCopiedFolder(t *testing.T) {
 // realNode returns n's state in a folder of the operating system.
 func (n *node) realDir() string {
 	n.f.tb.Helper()
-	dir := n.f.tb.TempDir()
+	folder := n.f.tb.TempDir()
 	names := append([]string{}, files...)
-	for _, scope := range scopes {
-		names = append(names, snapshotName(scope, active), snapshotName(scope, previous))
+	for _, scope := range state.Scopes {
+		names = append(names, dir.SnapshotName(scope, dir.Active), dir.SnapshotName(scope, dir.Previous))
 	}
 	for _, name := range names {
 		if n.has(name) {
-			n.f.must(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
-			n.f.must(os.WriteFile(filepath.Join(dir, name), n.read(name), 0o600))
+			n.f.must(os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700))
+			n.f.must(os.WriteFile(filepath.Join(folder, name), n.read(name), 0o600))
 		}
 	}
-	return dir
+	return folder
 }
 
 // hookNode opens an agent whose program for changes is script; it runs until the test
 // ends.
-func hookNode(t *testing.T, n *node, dir, script string, timeout time.Duration) *Agent {
+func hookNode(t *testing.T, n *node, folder, script string, timeout time.Duration) *Agent {
 	t.Helper()
 	a, err := Open(t.Context(), Config{
-		DataDir: dir, FS: durable.OS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
+		DataDir: folder, FS: durable.OS(), Now: n.f.clock, Log: quiet(), Dial: n.f.dial, OnChange: []string{"/bin/sh", "-c", script, "hook"}, OnChangeTimeout: timeout,
 	})
 	n.f.must(err)
 	a.socket, a.configSocket = "", ""
@@ -217,7 +219,7 @@ func hookNode(t *testing.T, n *node, dir, script string, timeout time.Duration) 
 func TestHook(t *testing.T) {
 	f := newFleet(t)
 	n, m := companionNode(f)
-	dir, log := n.realDir(), filepath.Join(t.TempDir(), "log")
+	folder, log := n.realDir(), filepath.Join(t.TempDir(), "log")
 	script := `cmp -s "$FEALTY_FILE" "$FEALTY_FILE" || test $FEALTY_EVENT = dropped && echo $FEALTY_EVENT $FEALTY_SCOPE $FEALTY_CONFIG_VERSION >> ` + log
 	lines := func(scope snapshot.Scope) []string {
 		data, _ := os.ReadFile(log)
@@ -229,10 +231,10 @@ func TestHook(t *testing.T) {
 		}
 		return out
 	}
-	a := hookNode(t, n, dir, script, 0)
+	a := hookNode(t, n, folder, script, 0)
 	stop := n.run(a)
 	all := func() bool {
-		for _, scope := range scopes {
+		for _, scope := range state.Scopes {
 			if len(lines(scope)) == 0 {
 				return false
 			}
@@ -244,15 +246,15 @@ func TestHook(t *testing.T) {
 	f.do(func() {
 		next = append(next, f.ofGroup(&m, qos(7)), f.gives(&m, []snapshot.Scope{snapshot.ScopeQoSPolicy}))
 	})
-	f.must(a.takeAll(t.Context(), byCoordinator, offers(next...)...))
+	f.must(a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...))
 	eventually(t, "it ran for what changed and what was dropped", func() bool {
 		l := lines(snapshot.ScopeRoutePolicy)
 		return len(lines(snapshot.ScopeQoSPolicy)) == 2 && len(l) == 2 && l[1] == "dropped"
 	})
 	eventually(t, "what it succeeded with is written down", func() bool {
-		data, err := os.ReadFile(filepath.Join(dir, stateName))
-		var s stateFile
-		if err != nil || unseal(data, &s) != nil {
+		data, err := os.ReadFile(filepath.Join(folder, dir.StateName))
+		var s state.StateFile
+		if err != nil || dir.Unseal(data, &s) != nil {
 			return false
 		}
 		for _, scope := range s.Scopes {
@@ -260,14 +262,14 @@ func TestHook(t *testing.T) {
 				return false
 			}
 		}
-		return len(s.Scopes) == len(foundations)+1
+		return len(s.Scopes) == len(state.Foundations)+1
 	})
 	_ = stop()
 	before := len(lines(""))
-	a = hookNode(t, n, dir, script, 0)
+	a = hookNode(t, n, folder, script, 0)
 	stop = n.run(a)
 	f.do(func() { next = []*fealtyv1.SignedSnapshot{f.ofGroup(&m, qos(8))} })
-	f.must(a.takeAll(t.Context(), byCoordinator, offers(next...)...))
+	f.must(a.takeAll(t.Context(), state.ByCoordinator, offers(next...)...))
 	eventually(t, "it runs for the next change", func() bool { return len(lines(snapshot.ScopeQoSPolicy)) == 3 })
 	if got := len(lines("")); got != before+1 {
 		t.Errorf("after a restart it ran %d times, want once", got-before)
@@ -297,7 +299,7 @@ func TestHookVerdict(t *testing.T) {
 			if got := testutil.ToFloat64(a.metrics.hookRuns.WithLabelValues("qos_policy", "error")); got != 1 {
 				t.Errorf("it failed %v times", got)
 			}
-			if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("qos_policy", reasonQuarantined)); got != 1 {
+			if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("qos_policy", state.ReasonQuarantined)); got != 1 {
 				t.Errorf("counted %v", got)
 			}
 		})
@@ -308,9 +310,9 @@ func TestHookVerdict(t *testing.T) {
 func TestHookIsCoalesced(t *testing.T) {
 	h := newHooks([]string{"x"}, 0)
 	for range 100 {
-		h.changed(scopes[:]...)
+		h.changed(state.Scopes[:]...)
 	}
-	for _, want := range scopes {
+	for _, want := range state.Scopes {
 		if got, ok := h.take(); !ok || got != want {
 			t.Fatalf("%s, %v, want %s", got, ok, want)
 		}

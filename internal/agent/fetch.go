@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
@@ -42,7 +43,7 @@ type source interface {
 	Name() string
 
 	// From says what it is.
-	From() origin
+	From() state.Origin
 
 	// News returns what is newer than what the node holds, as far as the source can
 	// tell, or all that it has for the node. In which order does not matter. It ends
@@ -135,7 +136,7 @@ const (
 // intake takes in what one source says. It belongs to one goroutine.
 type intake struct {
 	a    *Agent
-	from origin
+	from state.Origin
 	// sources are asked for contents, in their order.
 	sources func() []source
 	// pull gets the content that is lacking, later. Nil: it is got at once.
@@ -165,13 +166,13 @@ func (in *intake) take(ctx context.Context, n notice) error {
 		return err
 	}
 	after := in.a.beliefs.Load()
-	if !slices.ContainsFunc(foundations, func(s snapshot.Scope) bool { return before.held[s] != after.held[s] }) {
+	if !slices.ContainsFunc(state.Foundations, func(s snapshot.Scope) bool { return before.Held[s] != after.Held[s] }) {
 		return nil
 	}
 	// What came before what it needs gets a second look.
 	waiting := in.waiting
 	in.waiting = nil
-	for _, scope := range scopes {
+	for _, scope := range state.Scopes {
 		if n, ok := waiting[string(scope)]; ok {
 			if err := in.takeOne(ctx, n, true); err != nil {
 				return err
@@ -191,9 +192,9 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 	b := a.beliefs.Load()
 	checked, err := a.check(b, signed)
 	if err != nil {
-		r := refusalOf(n.scope, err, a.now())
-		if waits(snapshot.Scope(r.Scope), snapshot.Reason(r.Reason)) {
-			if again && b.overtook(snapshot.Scope(r.Scope), signed) {
+		r := state.RefusalOf(n.scope, err, a.now())
+		if state.Waits(snapshot.Scope(r.Scope), snapshot.Reason(r.Reason)) {
+			if again && b.Overtook(snapshot.Scope(r.Scope), signed) {
 				return nil
 			}
 			if in.waiting == nil {
@@ -210,13 +211,13 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 	scope := l.header.ScopeType
 	if len(signed.Patch) > 0 {
 		var active *snapshot.Verified
-		if h := b.held[scope]; h != nil {
-			active = h.v
+		if h := b.Held[scope]; h != nil {
+			active = h.Verified
 		}
 		_, content, err := checked.CompletePatch(active, signed.Patch)
 		if err != nil {
 			a.resyncs.want(scope)
-			return a.decline(ctx, refusalOf(n.scope, err, a.now()), err, n.raw)
+			return a.decline(ctx, state.RefusalOf(n.scope, err, a.now()), err, n.raw)
 		}
 		return in.complete(ctx, l, content, formPatch)
 	}
@@ -234,7 +235,7 @@ func (in *intake) takeOne(ctx context.Context, n notice, again bool) error {
 func (in *intake) pullNow(ctx context.Context, l lacking) error {
 	a, h := in.a, &l.header
 	refused := func(reason fetchReason, err error) error {
-		return a.decline(ctx, refusal{Scope: string(h.ScopeType), Reason: string(reason), Detail: clip(err.Error(), maxDetailBytes), At: a.now().UTC()}, err, l.raw)
+		return a.decline(ctx, state.Refusal{Scope: string(h.ScopeType), Reason: string(reason), Detail: state.Clip(err.Error(), state.MaxDetailBytes), At: a.now().UTC()}, err, l.raw)
 	}
 	last := errors.New("there is no source to ask")
 	for _, s := range in.sources() {
@@ -252,7 +253,7 @@ func (in *intake) pullNow(ctx context.Context, l lacking) error {
 		if err == nil {
 			return in.complete(ctx, l, content, formPulled)
 		}
-		a.log.LogAttrs(ctx, slog.LevelInfo, "a content was not got", slog.String("scope", string(h.ScopeType)), slog.String("reason", oneLine(err)))
+		a.log.LogAttrs(ctx, slog.LevelInfo, "a content was not got", slog.String("scope", string(h.ScopeType)), slog.String("reason", state.OneLine(err)))
 		last = err
 		if e, ok := errors.AsType[*fetchError](err); ok && e.Reason != fetchUnavailable {
 			if err := refused(e.Reason, err); err != nil {
@@ -269,7 +270,7 @@ func (in *intake) pullNow(ctx context.Context, l lacking) error {
 func (in *intake) complete(ctx context.Context, l lacking, content []byte, how form) error {
 	raw, err := l.signed.With(content).Marshal()
 	if err != nil {
-		return in.a.decline(ctx, refusalOf(l.scope, err, in.a.now()), err, l.raw)
+		return in.a.decline(ctx, state.RefusalOf(l.scope, err, in.a.now()), err, l.raw)
 	}
 	return in.finish(ctx, string(l.header.ScopeType), raw, how)
 }
@@ -277,15 +278,15 @@ func (in *intake) complete(ctx context.Context, l lacking, content []byte, how f
 // finish verifies and activates what is whole.
 func (in *intake) finish(ctx context.Context, hint string, raw []byte, how form) error {
 	a, scope, label := in.a, snapshot.Scope(hint), hint
-	if !known(scope) {
+	if !state.Known(scope) {
 		label = "other" // what a sender makes up must not become a label
 	}
 	a.metrics.received.WithLabelValues(label, string(how)).Inc()
-	before := a.beliefs.Load().held[scope]
-	if err := a.takeAll(ctx, in.from, offer{hint, raw}); err != nil {
+	before := a.beliefs.Load().Held[scope]
+	if err := a.takeAll(ctx, in.from, state.Offer{Scope: hint, Raw: raw}); err != nil {
 		return err
 	}
-	if a.beliefs.Load().held[scope] != before {
+	if a.beliefs.Load().Held[scope] != before {
 		a.resyncs.done(scope)
 	}
 	return nil
@@ -293,46 +294,35 @@ func (in *intake) finish(ctx context.Context, hint string, raw []byte, how form)
 
 // check verifies the header of what came without its content; nil if there is
 // nothing new in it. Errors are a [*snapshot.RejectedError].
-func (a *Agent) check(b *beliefs, signed *snapshot.Signed) (*snapshot.Checked, error) {
-	trust, now := a.self().trust(b), a.now()
-	checked, err := snapshot.VerifyHeader(signed, trust, b.marks, now)
+func (a *Agent) check(b *state.Beliefs, signed *snapshot.Signed) (*snapshot.Checked, error) {
+	trust, now := a.self().Trust(b), a.now()
+	checked, err := snapshot.VerifyHeader(signed, trust, b.Marks, now)
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); ok && r.Reason == snapshot.ReasonUnchanged {
 		// Accepted before. If it is not in use, something kept it from being used.
-		checked, err = snapshot.RecheckHeader(signed, trust, b.marks, now)
-		if err == nil && b.uses(checked) {
+		checked, err = snapshot.RecheckHeader(signed, trust, b.Marks, now)
+		if err == nil && b.Uses(checked) {
 			return nil, nil
 		}
 		if err == nil {
-			if _, barred := b.barred(checked.Header().ScopeType, checked.Header().ContentHash); barred {
+			if _, barred := b.Barred(checked.Header().ScopeType, checked.Header().ContentHash); barred {
 				return nil, nil // it failed its trial, and nothing of it is used
 			}
 		}
 	}
 	if err == nil {
-		err = vouched(b, checked.Header().ScopeType)
+		err = state.Vouched(b, checked.Header().ScopeType)
 	}
 	return checked, err
 }
 
-// uses reports whether what was checked is in use, under its record or a newer one.
-func (b *beliefs) uses(c *snapshot.Checked) bool {
-	h := b.held[c.Header().ScopeType]
-	if h == nil || h.v.HeaderDigest() != c.HeaderDigest() {
-		return false
-	}
-	is, _ := h.v.Record()
-	came, _ := c.Record()
-	return cmp.Or(cmp.Compare(is.AuthorityEpoch, came.AuthorityEpoch), cmp.Compare(is.Generation, came.Generation)) >= 0
-}
-
 // contentAtHand returns the content of scope with this hash, if it is in use or on
 // disk, else nil.
-func (a *Agent) contentAtHand(b *beliefs, scope snapshot.Scope, hash snapshot.Digest) []byte {
-	if h := b.held[scope]; h != nil && h.v.Header().ContentHash == hash {
-		return []byte(h.v.ContentJSON())
+func (a *Agent) contentAtHand(b *state.Beliefs, scope snapshot.Scope, hash snapshot.Digest) []byte {
+	if h := b.Held[scope]; h != nil && h.Verified.Header().ContentHash == hash {
+		return []byte(h.Verified.ContentJSON())
 	}
-	for _, place := range []string{active, previous} {
-		raw, err := a.store.read(snapshotName(scope, place), snapshot.MaxSigned)
+	for _, place := range []string{dir.Active, dir.Previous} {
+		raw, err := a.store.Read(dir.SnapshotName(scope, place), snapshot.MaxSigned)
 		if err != nil {
 			continue
 		}
@@ -344,8 +334,8 @@ func (a *Agent) contentAtHand(b *beliefs, scope snapshot.Scope, hash snapshot.Di
 }
 
 // decline records that what came without its content was not taken.
-func (a *Agent) decline(ctx context.Context, r refusal, cause error, raw []byte) error {
-	release, err := a.activation.acquire(ctx)
+func (a *Agent) decline(ctx context.Context, r state.Refusal, cause error, raw []byte) error {
+	release, err := a.activation.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -359,7 +349,7 @@ func (a *Agent) decline(ctx context.Context, r refusal, cause error, raw []byte)
 // get it tries again.
 type puller struct {
 	a       *Agent
-	from    origin
+	from    state.Origin
 	sources func() []source
 
 	mu   sync.Mutex
@@ -367,7 +357,7 @@ type puller struct {
 	kick chan struct{}              // capacity 1
 }
 
-func newPuller(a *Agent, from origin, sources func() []source) *puller {
+func newPuller(a *Agent, from state.Origin, sources func() []source) *puller {
 	return &puller{a: a, from: from, sources: sources, want: make(map[snapshot.Scope]lacking), kick: make(chan struct{}, 1)}
 }
 
@@ -375,7 +365,7 @@ func (p *puller) add(l lacking) {
 	p.mu.Lock()
 	p.want[l.header.ScopeType] = l
 	p.mu.Unlock()
-	poke(p.kick)
+	state.Poke(p.kick)
 }
 
 // again adds what was not got, unless something newer is wanted.
@@ -393,7 +383,7 @@ func (p *puller) again(missed []lacking) {
 func (p *puller) next() (lacking, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, scope := range scopes {
+	for _, scope := range state.Scopes {
 		if l, ok := p.want[scope]; ok {
 			delete(p.want, scope)
 			return l, true
@@ -485,7 +475,7 @@ func (r *resyncs) due() []string {
 	defer r.mu.Unlock()
 	now := r.now()
 	var out []string
-	for _, scope := range scopes {
+	for _, scope := range state.Scopes {
 		// A clock that was set back must not keep it from asking.
 		if s := r.scopes[scope]; s != nil && (!now.Before(s.next) || s.next.Sub(now) > s.pause) {
 			out = append(out, string(scope))

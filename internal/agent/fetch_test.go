@@ -17,6 +17,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/pace"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/snapshot"
@@ -31,8 +33,8 @@ type shelf struct {
 	closed  int
 }
 
-func (s *shelf) Name() string { return s.name }
-func (s *shelf) From() origin { return byCoordinator }
+func (s *shelf) Name() string       { return s.name }
+func (s *shelf) From() state.Origin { return state.ByCoordinator }
 
 func (s *shelf) News(context.Context, []*fealtyv1.HeldSnapshot) ([]notice, error) { return s.news, nil }
 
@@ -264,17 +266,17 @@ func serves(content []byte) func(snapshot.Digest, fealtyv1.SnapshotService_GetCo
 // peersOf returns the version of the directory in use and how many peers it has; 0 and -1
 // without one.
 func peersOf(a *Agent) (uint64, int) {
-	h := a.beliefs.Load().held[snapshot.ScopePeerDirectory]
+	h := a.beliefs.Load().Held[snapshot.ScopePeerDirectory]
 	if h == nil {
 		return 0, -1
 	}
-	d, _ := h.v.PeerDirectory()
-	return h.v.Header().ConfigVersion, len(d.Active)
+	d, _ := h.Verified.PeerDirectory()
+	return h.Verified.Header().ConfigVersion, len(d.Active)
 }
 
 // refusalFor returns the reason of the refusal of a scope that stands, or "".
 func refusalFor(a *Agent, scope snapshot.Scope) string {
-	for _, r := range a.status.refusals() {
+	for _, r := range a.status.Refusals() {
 		if r.Scope == string(scope) {
 			return r.Reason
 		}
@@ -319,7 +321,7 @@ func TestFormsLeadToTheSame(t *testing.T) {
 		if got := f.count(&f.pulls); got != 1 {
 			t.Errorf("pulled %d times", got)
 		}
-		newest, _ := a.beliefs.Load().held[snapshot.ScopePeerDirectory].v.Record()
+		newest, _ := a.beliefs.Load().Held[snapshot.ScopePeerDirectory].Verified.Record()
 		if newest.Generation != f.next {
 			t.Errorf("the record is of generation %d, not %d", newest.Generation, f.next)
 		}
@@ -340,7 +342,7 @@ func TestFormsLeadToTheSame(t *testing.T) {
 				t.Errorf("%v came as %s, want %v", got, how, want)
 			}
 		}
-		raw := n.read(snapshotName(snapshot.ScopePeerDirectory, previous))
+		raw := n.read(dir.SnapshotName(snapshot.ScopePeerDirectory, dir.Previous))
 		if s, err := snapshot.Unmarshal(raw); err != nil || !bytes.Equal(s.Content, second.content) {
 			t.Errorf("on disk is no whole snapshot: %v", err)
 		}
@@ -547,7 +549,7 @@ func TestDamagedContentIsPulledAgain(t *testing.T) {
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
 		_ = stop()
-		name := snapshotName(snapshot.ScopePeerDirectory, active)
+		name := dir.SnapshotName(snapshot.ScopePeerDirectory, dir.Active)
 		data := n.read(name)
 		data[len(data)/2] ^= 1
 		n.disk.Put(n.path(name), data)

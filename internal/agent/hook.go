@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -58,7 +60,7 @@ func (h *hooks) changed(of ...snapshot.Scope) {
 		h.due[scope] = true
 	}
 	h.mu.Unlock()
-	poke(h.kick)
+	state.Poke(h.kick)
 }
 
 func (h *hooks) applied(scope snapshot.Scope, content string) {
@@ -77,7 +79,7 @@ func (h *hooks) appliedTo(scope snapshot.Scope) string {
 func (h *hooks) take() (snapshot.Scope, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, scope := range scopes {
+	for _, scope := range state.Scopes {
 		if h.due[scope] {
 			delete(h.due, scope)
 			return scope, true
@@ -115,7 +117,7 @@ func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
 	} else {
 		header := v.Header()
 		content, version = snapshot.DigestOf([]byte(v.ContentJSON())).String(), header.ConfigVersion
-		env = append(env, "FEALTY_EVENT=changed", "FEALTY_FILE="+a.store.path(currentName(scope)), "FEALTY_CONTENT_HASH="+content,
+		env = append(env, "FEALTY_EVENT=changed", "FEALTY_FILE="+a.store.Path(dir.CurrentName(scope)), "FEALTY_CONTENT_HASH="+content,
 			"FEALTY_CONFIG_VERSION="+strconv.FormatUint(version, 10), "FEALTY_AUTHORITY_EPOCH="+strconv.FormatUint(header.AuthorityEpoch, 10))
 	}
 	if content == a.hooks.appliedTo(scope) {
@@ -144,10 +146,10 @@ func (a *Agent) runHook(ctx context.Context, scope snapshot.Scope) {
 	if err != nil {
 		detail = err.Error()
 	}
-	if judged := a.judged(ctx, scope, version, err == nil, failedHook, detail); judged != nil && !errors.Is(judged, errNoTrial) {
+	if judged := a.judged(ctx, scope, version, err == nil, state.FailedHook, detail); judged != nil && !errors.Is(judged, state.ErrNoTrial) {
 		return // the agent ends
 	}
-	poke(a.trialKick) // to write down what succeeded
+	state.Poke(a.trialKick) // to write down what succeeded
 }
 
 // run runs the program once, and returns the end of what it printed.
@@ -163,7 +165,7 @@ func (h *hooks) run(ctx context.Context, env []string) (string, error) {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = fmt.Errorf("it did not end within %v", h.timeout)
 	}
-	return clip(string(bytes.ToValidUTF8(out.data, []byte("?"))), hookOutput), err
+	return state.Clip(string(bytes.ToValidUTF8(out.data, []byte("?"))), hookOutput), err
 }
 
 // tail keeps the end of what is written to it.

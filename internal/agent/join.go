@@ -24,6 +24,8 @@ import (
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/hostinfo"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
@@ -34,8 +36,6 @@ import (
 const (
 	// attemptTimeout bounds a whole join with one coordinator.
 	attemptTimeout = 30 * time.Second
-	// maxAddresses bounds the addresses that are kept or tried.
-	maxAddresses = 80
 	// maxGrantBytes bounds a grant: two snapshots, a chain, and a statement.
 	maxGrantBytes = 2*snapshot.MaxSigned + 64<<10
 )
@@ -113,8 +113,8 @@ func checkPlace(cluster string, addresses []string, pin identity.KeyID) error {
 	if pin.IsZero() {
 		return badValue("the pin", "blank", "the SHA-256 of the root's public key, as fealty status shows it")
 	}
-	if len(addresses) == 0 || len(addresses) > maxAddresses {
-		return badValue("the list of coordinators", fmt.Sprintf("of %d", len(addresses)), fmt.Sprintf("1 to %d addresses, host:port", maxAddresses))
+	if len(addresses) == 0 || len(addresses) > state.MaxAddresses {
+		return badValue("the list of coordinators", fmt.Sprintf("of %d", len(addresses)), fmt.Sprintf("1 to %d addresses, host:port", state.MaxAddresses))
 	}
 	for _, a := range addresses {
 		if _, _, err := net.SplitHostPort(a); err != nil {
@@ -232,7 +232,7 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	store, err := openStore(j.FS, cfg.DataDir)
+	store, err := state.OpenStore(j.FS, cfg.DataDir)
 	if err != nil {
 		return Result{}, err
 	}
@@ -248,7 +248,7 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	w := wanted{cluster: j.Proof.cluster, kind: j.Kind, pin: j.Proof.pin, key: key, beliefs: before.beliefs}
+	w := state.Wanted{Cluster: j.Proof.cluster, Kind: j.Kind, Pin: j.Proof.pin, Key: key, Beliefs: before.beliefs}
 	got, address, err := j.pursue(ctx, w)
 	if err != nil {
 		return Result{}, err
@@ -257,12 +257,12 @@ func Join(ctx context.Context, cfg JoinConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if err := store.commitJoin(entry); err != nil {
+	if err := store.CommitJoin(entry); err != nil {
 		return Result{}, fmt.Errorf("keep the identity: %w", err)
 	}
-	r := result(entry.Anchor, got.svid, got.after, j.Now())
+	r := result(entry.Anchor, got.SVID, got.After, j.Now())
 	r.Coordinator = address
-	j.step(Step{Name: StepSnapshot, Detail: fmt.Sprintf("coordinators known: %d, renewal every %v", len(r.Coordinators), renewEvery(got.after))})
+	j.step(Step{Name: StepSnapshot, Detail: fmt.Sprintf("coordinators known: %d, renewal every %v", len(r.Coordinators), renewEvery(got.After))})
 	j.Log.LogAttrs(ctx, slog.LevelInfo, "joined", slog.String("cluster", r.ID.Cluster()), slog.String("member", r.ID.String()),
 		slog.String("outcome", entry.Anchor.Outcome), slog.String("coordinator", address), slog.String("release", j.Release))
 	return r, nil
@@ -301,74 +301,74 @@ func (j *joiner) step(s Step) {
 
 // priorState is what a join builds on.
 type priorState struct {
-	beliefs  *beliefs
+	beliefs  *state.Beliefs
 	renewing bool // there is an identity whose pending key must not be lost
 }
 
 // prior decides what the directory allows. It returns a result if all that was left
 // to do was to finish an earlier join.
-func (j *joiner) prior(store *localStore) (priorState, *Result, error) {
-	l, err := store.load(newClock(j.Now, nil))
+func (j *joiner) prior(store *state.Store) (priorState, *Result, error) {
+	l, err := store.Load(state.NewClock(j.Now, nil))
 	switch {
-	case errors.Is(err, errNoMember), errors.Is(err, explain.NodeStateCorrupt), errors.Is(err, explain.NodeWrong):
+	case errors.Is(err, state.ErrNoMember), errors.Is(err, explain.NodeStateCorrupt), errors.Is(err, explain.NodeWrong):
 		// No identity, or one that is of no use. What was accepted under this very
 		// root still counts.
-		store.pin = j.Proof.pin
-		store.sequence = 0
-		known, err := store.readLedger()
+		store.Pin = j.Proof.pin
+		store.Sequence = 0
+		known, err := store.ReadLedger()
 		if err != nil {
 			return priorState{}, nil, nil // of another cluster, or lost with the identity
 		}
-		return priorState{beliefs: &beliefs{ledger: ledger{marks: known.marks}}}, nil, nil
+		return priorState{beliefs: &state.Beliefs{Ledger: state.Ledger{Marks: known.Marks}}}, nil, nil
 	case err != nil:
 		return priorState{}, nil, err
 	}
-	same := l.me.Cluster == j.Proof.cluster && l.me.Pin == j.Proof.pin
+	same := l.Me.Cluster == j.Proof.cluster && l.Me.Pin == j.Proof.pin
 	switch {
-	case l.finished && same && l.me.Kind == j.Kind:
-		r := result(l.me.anchor, l.svid, l.beliefs, j.Now())
+	case l.Finished && same && l.Me.Kind == j.Kind:
+		r := result(l.Me.Anchor, l.SVID, l.Beliefs, j.Now())
 		j.step(Step{Name: StepSnapshot, Detail: "an interrupted join was finished"})
 		return priorState{}, &r, nil
 	case j.Rejoin && same:
-		return priorState{l.beliefs, true}, nil, nil
+		return priorState{l.Beliefs, true}, nil, nil
 	}
 	problem := "a join would replace it"
 	if j.Rejoin {
 		problem = "it is of another cluster, or of one under another root, so that this node has to leave first"
 	}
-	return priorState{}, nil, explain.New(explain.NodeJoined, "dir", store.dir, "identity", l.me.ID, "problem", problem)
+	return priorState{}, nil, explain.New(explain.NodeJoined, "dir", store.Dir, "identity", l.Me.ID, "problem", problem)
 }
 
 // pendingKey returns the key to have certified, which is durable: that of an
 // earlier try of the same join, or a new one.
-func (j *joiner) pendingKey(ctx context.Context, store *localStore, renewing bool) (keyPair, error) {
+func (j *joiner) pendingKey(ctx context.Context, store *state.Store, renewing bool) (dir.KeyPair, error) {
 	purpose := j.Proof.purpose(j.Kind)
-	next, err := store.readNext()
+	next, err := store.ReadNext()
 	if err != nil {
 		j.Log.LogAttrs(ctx, slog.LevelWarn, "the key of an earlier try is of no use, making another", slog.Any("err", err))
 	}
 	// The key of a renewal under way may be the member's current one without our
 	// knowing: it must not be overwritten by a join that may yet be refused.
-	if next != nil && (next.purpose == purpose || renewing && next.purpose == purposeRenew) {
-		return next.key, nil
+	if next != nil && (next.Purpose == purpose || renewing && next.Purpose == dir.PurposeRenew) {
+		return next.Key, nil
 	}
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	if err != nil {
-		return keyPair{}, err
+		return dir.KeyPair{}, err
 	}
-	if err := store.writeNext(pendingKey{key, purpose}); err != nil {
-		return keyPair{}, fmt.Errorf("keep the key before asking: %w", err)
+	if err := store.WriteNext(state.PendingKey{Key: key, Purpose: purpose}); err != nil {
+		return dir.KeyPair{}, fmt.Errorf("keep the key before asking: %w", err)
 	}
 	return key, nil
 }
 
 // pursue asks one address after the other, and returns the first grant that
 // verifies, with its address.
-func (j *joiner) pursue(ctx context.Context, w wanted) (*admitted, string, error) {
+func (j *joiner) pursue(ctx context.Context, w state.Wanted) (*state.Admitted, string, error) {
 	p := j.Proof
 	detail := p.what + " for cluster " + p.cluster
 	if p.token {
-		detail = fmt.Sprintf("for cluster %s, good until %s", p.cluster, stamp(p.expires))
+		detail = fmt.Sprintf("for cluster %s, good until %s", p.cluster, state.Stamp(p.expires))
 	}
 	j.step(Step{Name: StepToken, Detail: detail})
 	var failures []error
@@ -405,18 +405,18 @@ func allPins(failures []error) bool {
 
 // try joins at one address. The steps that were done are told; where it failed is
 // told too.
-func (j *joiner) try(ctx context.Context, address string, w wanted) (*admitted, error) {
+func (j *joiner) try(ctx context.Context, address string, w state.Wanted) (*state.Admitted, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	at := StepReach
 	h := handshake{
-		cluster: w.cluster, kind: w.kind, pin: w.pin, prover: j.Proof.prover, key: w.key, now: j.Now, dial: j.Dial,
+		cluster: w.Cluster, kind: w.Kind, pin: w.Pin, prover: j.Proof.prover, key: w.Key, now: j.Now, dial: j.Dial,
 		done: func(name StepName, detail string) {
 			j.step(Step{Name: name, Detail: detail})
 		},
 		at: func(name StepName) { at = name },
 	}
-	fail := func(err error) (*admitted, error) {
+	fail := func(err error) (*state.Admitted, error) {
 		if isHandshake(err) {
 			at = StepTrust
 		}
@@ -428,58 +428,45 @@ func (j *joiner) try(ctx context.Context, address string, w wanted) (*admitted, 
 		return fail(err)
 	}
 	at = StepIdentity
-	got, err := verifyGrant(grant, w, j.Now)
+	got, err := state.VerifyGrant(grant, w, j.Now)
 	if err != nil {
-		if g, ok := errors.AsType[*grantError](err); ok && g.Part != "chain" && g.Part != "root" && g.Part != "outcome" {
+		if g, ok := errors.AsType[*state.GrantError](err); ok && g.Part != "chain" && g.Part != "root" && g.Part != "outcome" {
 			at = StepSnapshot
 		}
 		return fail(explain.Wrap(err, explain.JoinGrantRefused, "coordinator", address, "problem", err.Error()))
 	}
-	j.step(Step{Name: StepIdentity, Detail: fmt.Sprintf("%s until %s", got.me.ID, stamp(got.material.NotAfter()))})
+	j.step(Step{Name: StepIdentity, Detail: fmt.Sprintf("%s until %s", got.Me.ID, state.Stamp(got.Material.NotAfter()))})
 	return got, nil
 }
 
 // journalOf makes of a verified grant what is written down.
-func journalOf(got *admitted, addresses []string, now time.Time) (journal, error) {
-	a := got.me.anchor
+func journalOf(got *state.Admitted, addresses []string, now time.Time) (state.Journal, error) {
+	a := got.Me.Anchor
 	a.Addresses = addresses
-	a.Outcome = got.outcome.String()
+	a.Outcome = got.Outcome.String()
 	a.JoinedAt = now.UTC()
-	known, err := got.after.ledger.file()
+	known, err := got.After.Ledger.File()
 	if err != nil {
-		return journal{}, err
+		return state.Journal{}, err
 	}
-	pem, err := encodeSVID(got.svid)
+	pem, err := dir.EncodeSVID(got.SVID)
 	if err != nil {
-		return journal{}, err
+		return state.Journal{}, err
 	}
-	entry := journal{SVID: pem, Anchor: a, ledgerFile: known, Snapshots: make(map[string][]byte, len(got.took))}
-	for _, t := range got.took {
-		entry.Snapshots[string(t.v.Header().ScopeType)] = t.raw
+	entry := state.Journal{SVID: pem, Anchor: a, LedgerFile: known, Snapshots: make(map[string][]byte, len(got.Took))}
+	for _, t := range got.Took {
+		entry.Snapshots[string(t.V.Header().ScopeType)] = t.Raw
 	}
 	return entry, nil
 }
 
-func result(a anchor, s svid, b *beliefs, now time.Time) Result {
+func result(a state.Anchor, s dir.SVID, b *state.Beliefs, now time.Time) Result {
 	r := Result{
-		ID: a.ID, Outcome: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.Outcome]), NotAfter: s.leaf().NotAfter,
-		Coordinators: mergeAddresses(b, a.Addresses),
+		ID: a.ID, Outcome: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.Outcome]), NotAfter: s.Leaf().NotAfter,
+		Coordinators: state.MergeAddresses(b, a.Addresses),
 	}
-	r.Autonomy = max(0, min(b.degraded().Max, s.leaf().NotAfter.Sub(now)))
+	r.Autonomy = max(0, min(b.Degraded().Max, s.Leaf().NotAfter.Sub(now)))
 	return r
-}
-
-// mergeAddresses returns the coordinators to talk to: those of the bootstrap, then
-// those that were known at the join.
-func mergeAddresses(b *beliefs, joined []string) []string {
-	var out []string
-	revoked := b.revocations()
-	for _, a := range append(slices.Clone(b.coordinators()), joined...) {
-		if len(out) < maxAddresses && !slices.Contains(out, a) && !revoked.Revokes(snapshotform.RevokedCoordinator, a) {
-			out = append(out, a)
-		}
-	}
-	return out
 }
 
 // handshake is the candidate's side of one Join stream.
@@ -488,8 +475,8 @@ type handshake struct {
 	kind    identity.Kind
 	pin     identity.KeyID // of the root's key
 	prover  proof.Prover
-	member  string  // the name that the node has already; blank: it is no member
-	key     keyPair // to certify
+	member  string      // the name that the node has already; blank: it is no member
+	key     dir.KeyPair // to certify
 	now     func() time.Time
 	dial    func(ctx context.Context, addr string) (net.Conn, error)
 	at      func(StepName)                 // the step that is under way; may be nil
@@ -548,7 +535,7 @@ func (h handshake) run(ctx context.Context, address string) (*fealtyv1.JoinGrant
 	if err != nil {
 		return nil, explain.Wrap(err, explain.JoinNoBinding, "problem", err.Error())
 	}
-	spki, err := h.key.spki()
+	spki, err := h.key.SPKI()
 	if err != nil {
 		return nil, err
 	}
@@ -590,7 +577,7 @@ func compareClocks(local, remote time.Time) (string, error) {
 	skew := local.Sub(remote)
 	if skew.Abs() > snapshotform.ClockTolerance {
 		return "", explain.New(explain.JoinClockWrong, "who", "this machine", "skew", skew.Abs().Round(time.Second).String(),
-			"local", stamp(local), "remote", stamp(remote), "limit", snapshotform.ClockTolerance.String())
+			"local", state.Stamp(local), "remote", state.Stamp(remote), "limit", snapshotform.ClockTolerance.String())
 	}
 	return fmt.Sprintf("they differ by %v", skew.Abs().Round(time.Millisecond)), nil
 }

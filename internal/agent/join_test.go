@@ -22,6 +22,8 @@ import (
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -49,7 +51,7 @@ func TestJoin(t *testing.T) {
 	if r.Autonomy != 24*time.Hour {
 		t.Errorf("autonomy %v, want what the policy allows", r.Autonomy)
 	}
-	if n.has(nextName) || n.has(journalName) {
+	if n.has(dir.NextName) || n.has(dir.JournalName) {
 		t.Error("a key or a journal is left behind")
 	}
 	a := n.mustOpen()
@@ -329,7 +331,7 @@ var enemyGrants = []struct {
 	}},
 	{"a trust bundle that bans the node", "chain", func(f *fleet, g *fealtyv1.JoinGrant) {
 		content := f.content()
-		leaf, err := parseCertificate(g.Chain[0])
+		leaf, err := dir.ParseCertificate(g.Chain[0])
 		f.must(err)
 		content.BannedKeys = []identity.KeyID{identity.KeyOf(leaf)}
 		h := f.trustHeader()
@@ -355,7 +357,7 @@ var enemyGrants = []struct {
 }
 
 func idIn(g *fealtyv1.JoinGrant) identity.ID {
-	leaf, err := parseCertificate(g.GetChain()[0])
+	leaf, err := dir.ParseCertificate(g.GetChain()[0])
 	if err != nil {
 		return identity.ID{}
 	}
@@ -375,7 +377,7 @@ func TestJoinVerifiesTheGrant(t *testing.T) {
 			token := ByToken(f.token())
 			f.do(func() { f.editGrant = func(g *fealtyv1.JoinGrant) { c.edit(f, g) } })
 			_, err := n.join(token)
-			refused, ok := errors.AsType[*grantError](err)
+			refused, ok := errors.AsType[*state.GrantError](err)
 			if !errors.Is(err, explain.JoinGrantRefused) || !ok || refused.Part != c.part {
 				t.Fatalf("%v, want a refusal of the %s", err, c.part)
 			}
@@ -399,7 +401,7 @@ func TestJoinExisting(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
 	n.mustJoin()
-	before := n.read(SVIDName)
+	before := n.read(dir.SVIDName)
 	if _, err := n.join(ByToken(f.token())); !errors.Is(err, explain.NodeJoined) {
 		t.Fatalf("a join over an identity: %v", err)
 	}
@@ -409,7 +411,7 @@ func TestJoinExisting(t *testing.T) {
 	if _, err := Join(t.Context(), cfg); !errors.Is(err, explain.NodeJoined) {
 		t.Fatalf("a rejoin to another root: %v", err)
 	}
-	if !bytes.Equal(before, n.read(SVIDName)) {
+	if !bytes.Equal(before, n.read(dir.SVIDName)) {
 		t.Fatal("the identity changed")
 	}
 	cfg = n.joinConfig(ByToken(f.token()))
@@ -454,7 +456,7 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	if err := a.renew(t.Context()); err == nil {
 		t.Fatal("renewed without an answer")
 	}
-	pending := a.next.key.id
+	pending := a.next.Key.ID
 	a.Close()
 	f.do(func() { f.refuseJoin = explain.New(explain.TokenSpent) })
 	cfg := n.joinConfig(ByToken(f.token()))
@@ -464,7 +466,7 @@ func TestRejoinKeepsTheKeyOfARenewal(t *testing.T) {
 	}
 	a = n.mustOpen()
 	defer a.Close()
-	if a.next == nil || a.next.key.id != pending {
+	if a.next == nil || a.next.Key.ID != pending {
 		t.Fatal("the key of the renewal is gone")
 	}
 	f.must(a.renew(t.Context()))
@@ -481,16 +483,16 @@ func TestJoinAfterAnotherCluster(t *testing.T) {
 	left := joinedNode(other)
 	f := newFleet(t)
 	n := newNode(f)
-	for _, name := range []string{marksAName, marksBName, snapshotName(snapshot.ScopeTrustBundle, active), SVIDName} {
+	for _, name := range []string{dir.MarksAName, dir.MarksBName, dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active), dir.SVIDName} {
 		n.disk.Put(n.path(name), left.read(name))
 	}
 	n.mustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	if a.unready() != "" || trustVersion(a) != 10 || len(a.status.refusals()) != 0 {
-		t.Errorf("%s, version %d, %v", a.unready(), trustVersion(a), a.status.refusals())
+	if a.unready() != "" || trustVersion(a) != 10 || len(a.status.Refusals()) != 0 {
+		t.Errorf("%s, version %d, %v", a.unready(), trustVersion(a), a.status.Refusals())
 	}
-	if mark, _ := a.beliefs.Load().marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject()); mark.ConfigVersion != 10 {
+	if mark, _ := a.beliefs.Load().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject()); mark.ConfigVersion != 10 {
 		t.Errorf("the mark is at %d", mark.ConfigVersion)
 	}
 }
@@ -579,7 +581,7 @@ func TestJoinCrash(t *testing.T) {
 		n, token = newNode(f), ByToken(f.token())
 		return n.disk, func() error { _, err := n.join(token); return err }
 	}, func(t *testing.T, done bool) {
-		journaled, asked := n.has(journalName), f.joins
+		journaled, asked := n.has(dir.JournalName), f.joins
 		r, err := n.join(token)
 		switch {
 		case journaled && (err != nil || f.joins != asked):
@@ -616,18 +618,18 @@ func TestCommitCrash(t *testing.T) {
 	// The new identity, as a rejoin makes it.
 	f.trustChanged(func() {})
 	after := before.clone()
-	var entry journal
+	var entry state.Journal
 	cfg := after.joinConfig(ByToken(f.token()))
 	cfg.Rejoin = true
 	j, err := newJoiner(cfg)
 	f.must(err)
-	store, err := openStore(j.FS, dataDir)
+	store, err := state.OpenStore(j.FS, dataDir)
 	f.must(err)
 	prior, _, err := j.prior(store)
 	f.must(err)
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	f.must(err)
-	got, _, err := j.pursue(t.Context(), wanted{cluster: testCluster, kind: identity.Data, pin: j.Proof.pin, key: key, beliefs: prior.beliefs})
+	got, _, err := j.pursue(t.Context(), state.Wanted{Cluster: testCluster, Kind: identity.Data, Pin: j.Proof.pin, Key: key, Beliefs: prior.beliefs})
 	f.must(err)
 	entry, err = journalOf(got, j.Proof.addresses, j.Now())
 	f.must(err)
@@ -636,13 +638,13 @@ func TestCommitCrash(t *testing.T) {
 	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = before.clone()
 		return n.disk, func() error {
-			store, err := openStore(n.disk.FS(), n.dir)
+			store, err := state.OpenStore(n.disk.FS(), n.dir)
 			if err != nil {
 				return err
 			}
 			defer store.Close()
-			store.pin = j.Proof.pin
-			return store.commitJoin(entry)
+			store.Pin = j.Proof.pin
+			return store.CommitJoin(entry)
 		}
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
@@ -655,13 +657,13 @@ func TestCommitCrash(t *testing.T) {
 		if a.me.ID == old && !done {
 			want, trust = old, 10
 		}
-		if a.me.ID != want || trustVersion(a) != trust || a.svid.Load().leaf().URIs[0].String() != want.String() || a.unready() != "" {
-			t.Errorf("%v with trust %d and the certificate of %v: %s", a.me.ID, trustVersion(a), a.svid.Load().leaf().URIs, a.unready())
+		if a.me.ID != want || trustVersion(a) != trust || a.svid.Load().Leaf().URIs[0].String() != want.String() || a.unready() != "" {
+			t.Errorf("%v with trust %d and the certificate of %v: %s", a.me.ID, trustVersion(a), a.svid.Load().Leaf().URIs, a.unready())
 		}
-		if boot, _ := a.beliefs.Load().bootstrap(); boot.Node != want {
+		if boot, _ := a.beliefs.Load().Bootstrap(); boot.Node != want {
 			t.Errorf("%v has the bootstrap of %v", a.me.ID, boot.Node)
 		}
-		if n.has(journalName) {
+		if n.has(dir.JournalName) {
 			t.Error("the journal is left behind")
 		}
 	})
@@ -699,7 +701,7 @@ func TestExposedIdentity(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
 	n.mustJoin()
-	n.disk.Chmod(n.path(SVIDName), 0o644)
+	n.disk.Chmod(n.path(dir.SVIDName), 0o644)
 	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) {
 		t.Fatal(err)
 	}

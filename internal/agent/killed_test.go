@@ -15,6 +15,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -38,11 +40,11 @@ type sentOffer struct {
 // TestActivator is the process that is killed: it activates one batch after the other,
 // and says so after each. Without its environment it is nothing.
 func TestActivator(t *testing.T) {
-	dir := os.Getenv(activatorDir)
-	if dir == "" {
+	folder := os.Getenv(activatorDir)
+	if folder == "" {
 		return
 	}
-	a, err := Open(t.Context(), Config{DataDir: dir, FS: durable.OS(), Log: quiet()})
+	a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: quiet()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,11 +57,11 @@ func TestActivator(t *testing.T) {
 		if err := json.Unmarshal(data, &sent); err != nil {
 			t.Fatal(err)
 		}
-		var batch []offer
+		var batch []state.Offer
 		for _, s := range sent {
-			batch = append(batch, offer{s.Scope, s.Raw})
+			batch = append(batch, state.Offer{Scope: s.Scope, Raw: s.Raw})
 		}
-		if err := a.takeAll(t.Context(), byCoordinator, batch...); err != nil {
+		if err := a.takeAll(t.Context(), state.ByCoordinator, batch...); err != nil {
 			t.Fatal(err)
 		}
 		fmt.Printf("\nactivated %d\n", i)
@@ -83,19 +85,19 @@ func TestKilledActivation(t *testing.T) {
 	}
 	f := newFleet(t)
 	n, m := companionNode(f)
-	dir := n.realDir()
+	folder := n.realDir()
 	look := func() map[snapshot.Scope]uint64 {
 		t.Helper()
-		a, err := Open(t.Context(), Config{DataDir: dir, FS: durable.OS(), Log: quiet()})
+		a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: quiet()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer a.Close()
-		if got := a.status.refusals(); len(got) != 0 || a.unready() != "" {
+		if got := a.status.Refusals(); len(got) != 0 || a.unready() != "" {
 			t.Fatalf("refusals %v, unready: %q", got, a.unready())
 		}
-		for scope, h := range a.beliefs.Load().held {
-			if data, err := os.ReadFile(filepath.Join(dir, snapshotName(scope, active))); err != nil || string(data) != string(h.raw) {
+		for scope, h := range a.beliefs.Load().Held {
+			if data, err := os.ReadFile(filepath.Join(folder, dir.SnapshotName(scope, dir.Active))); err != nil || string(data) != string(h.Raw) {
 				t.Fatalf("%s.active is not what is in use: %v", scope, err)
 			}
 		}
@@ -144,7 +146,7 @@ func TestKilledActivation(t *testing.T) {
 				plan, after = append(plan, next), next
 			}
 		})
-		done := killDuring(t, dir, batches, cycle)
+		done := killDuring(t, folder, batches, cycle)
 		activated += done + 1
 		got := look()
 		// Of each scope what the last finished batch left, or what the next one brings.
@@ -156,7 +158,7 @@ func TestKilledActivation(t *testing.T) {
 		if done+1 < len(plan) {
 			next = plan[done+1]
 		}
-		for _, scope := range scopes {
+		for _, scope := range state.Scopes {
 			if got[scope] != before[scope] && got[scope] != next[scope] {
 				t.Fatalf("cycle %d: killed after batch %d, %s is at version %d, want %d or %d", cycle, done, scope, got[scope], before[scope], next[scope])
 			}
@@ -166,8 +168,8 @@ func TestKilledActivation(t *testing.T) {
 		}
 		was = got
 		// The next cycle starts from everything given.
-		if len(was) != len(scopes) {
-			a, err := Open(t.Context(), Config{DataDir: dir, FS: durable.OS(), Log: quiet()})
+		if len(was) != len(state.Scopes) {
+			a, err := Open(t.Context(), Config{DataDir: folder, FS: durable.OS(), Log: quiet()})
 			f.must(err)
 			var all []*fealtyv1.SignedSnapshot
 			f.do(func() {
@@ -176,7 +178,7 @@ func TestKilledActivation(t *testing.T) {
 					all = append(all, f.ofGroup(&m, contentOf(scope, 1)))
 				}
 			})
-			f.must(a.takeAll(t.Context(), byCoordinator, offers(all...)...))
+			f.must(a.takeAll(t.Context(), state.ByCoordinator, offers(all...)...))
 			was = inUse(a)
 			a.Close()
 		}
@@ -186,10 +188,10 @@ func TestKilledActivation(t *testing.T) {
 
 // killDuring runs the process on batches, kills it a random while after the first that
 // it activated, and returns the last that it said it had; -1: none.
-func killDuring(t *testing.T, dir, batches string, cycle int) int {
+func killDuring(t *testing.T, folder, batches string, cycle int) int {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestActivator$")
-	cmd.Env = append(os.Environ(), activatorDir+"="+dir, activatorBatches+"="+batches)
+	cmd.Env = append(os.Environ(), activatorDir+"="+folder, activatorBatches+"="+batches)
 	var problem strings.Builder
 	cmd.Stderr = &problem
 	out, err := cmd.StdoutPipe()

@@ -12,80 +12,10 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
-	"github.com/fealty-io/fealty/internal/history"
-	"github.com/fealty-io/fealty/internal/snapshotform"
-	"github.com/fealty-io/fealty/manifest"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// A node keeps to one history. Its trust bundle names a head, and a newer bundle is
-// accepted only if its head leads on from there: by the links of the history, which
-// come with the bundle, or are asked for. A head that is lower is a rollback, another
-// one at the same place a fork; both are refused, and so is a newer one that nobody
-// can show the way to. A history that was restored from a backup is a fork that the
-// signers whom the node knows have signed: it is followed, and what was revoked in the
-// time that the backup does not know is shown to the coordinator.
-
-// Limits on links, which are not signed.
-const (
-	maxLinks     = 8192
-	maxLinkBytes = 8 << 20
-)
-
-// leadsOn decides whether the head of the trust bundle v may take the place of the one
-// that is known, and reports whether by a restore. A node that knows none takes any.
-func (b *beliefs) leadsOn(v *snapshot.Verified) (restored bool, err error) {
-	next, ok := v.TrustBundle()
-	was := b.bundle()
-	if !ok || was == nil {
-		return false, nil
-	}
-	known, _ := was.TrustBundle()
-	seen, head := headMark(was.Header(), known), headMark(v.Header(), next)
-	if seen == head {
-		return false, nil
-	}
-	trail := history.NewTrail(seen, signersOfBundle(known))
-	for _, raw := range b.links {
-		if err := trail.Add(raw); err != nil {
-			return false, offTrail(err)
-		}
-	}
-	restored, err = trail.LeadsTo(head)
-	if err != nil {
-		return false, offTrail(err)
-	}
-	return restored, nil
-}
-
-func headMark(h snapshot.Header, b snapshot.TrustBundle) history.Mark {
-	return history.Mark{AuthorityEpoch: h.AuthorityEpoch, Index: b.Head.Index, Hash: history.Hash(b.Head.Hash)}
-}
-
-func signersOfBundle(b snapshot.TrustBundle) manifest.Signers {
-	out := manifest.Signers{Threshold: b.Signers.Threshold}
-	for _, s := range b.Signers.Keys {
-		key, err := manifest.NewKey(s.Key)
-		if err != nil {
-			continue // nobody signs with it
-		}
-		out.Keys = append(out.Keys, manifest.Signer{Name: s.Name, Key: key})
-	}
-	return out
-}
-
-// trailError is a refusal for want of links: they may follow.
-type trailError struct {
-	*snapshot.RejectedError
-	cause error
-}
-
-func (e *trailError) Unwrap() []error { return []error{e.RejectedError, e.cause} }
-
-func offTrail(err error) error {
-	return &trailError{&snapshot.RejectedError{Scope: snapshot.ScopeTrustBundle, Check: 8, Reason: snapshotform.ReasonHistory, Detail: err.Error()}, err}
-}
 
 // hearLinks keeps the newest links that somebody sent, for the bundle that follows.
 func (a *Agent) hearLinks(ctx context.Context, links [][]byte) {
@@ -93,23 +23,23 @@ func (a *Agent) hearLinks(ctx context.Context, links [][]byte) {
 	for _, raw := range links {
 		size += len(raw)
 	}
-	if len(links) == 0 || len(links) > maxLinks || size > maxLinkBytes {
+	if len(links) == 0 || len(links) > state.MaxLinks || size > state.MaxLinkBytes {
 		return
 	}
-	release, err := a.activation.acquire(ctx)
+	release, err := a.activation.Acquire(ctx)
 	if err != nil {
 		return
 	}
 	defer release()
 	next := *a.beliefs.Load()
-	next.links = slices.Clone(links)
+	next.Links = slices.Clone(links)
 	a.beliefs.Store(&next)
 }
 
 // linksAt asks the coordinator at address how the history went on from the head that
 // the node knows.
 func (a *Agent) linksAt(ctx context.Context, address string) error {
-	b := a.beliefs.Load().bundle()
+	b := a.beliefs.Load().Bundle()
 	if b == nil {
 		return errors.New("no head is known")
 	}
@@ -132,15 +62,15 @@ func (a *Agent) linksAt(ctx context.Context, address string) error {
 			for _, raw := range m.GetLinks() {
 				size += len(raw)
 			}
-			if links = append(links, m.GetLinks()...); len(links) > maxLinks || size > maxLinkBytes {
-				return fmt.Errorf("more than %d links or %d bytes", maxLinks, maxLinkBytes)
+			if links = append(links, m.GetLinks()...); len(links) > state.MaxLinks || size > state.MaxLinkBytes {
+				return fmt.Errorf("more than %d links or %d bytes", state.MaxLinks, state.MaxLinkBytes)
 			}
 		}
 		a.hearLinks(ctx, links)
 		return nil
 	})
 	if err != nil {
-		a.log.LogAttrs(ctx, slog.LevelDebug, "no links of the history from this address", slog.String("coordinator", address), slog.String("reason", oneLine(err)))
+		a.log.LogAttrs(ctx, slog.LevelDebug, "no links of the history from this address", slog.String("coordinator", address), slog.String("reason", state.OneLine(err)))
 	}
 	return err
 }
@@ -167,11 +97,11 @@ func (a *Agent) unproven(ctx context.Context, address string, call func(context.
 // show presents a trust bundle to the coordinators that were restored from before it, or
 // whose store went back to before it. What it revokes is in force there from then on. Only a coordinator that wants it is
 // sent one; nobody proves here that it is a coordinator, so each is asked.
-func (a *Agent) show(ctx context.Context, bundle *held) {
+func (a *Agent) show(ctx context.Context, bundle *state.Held) {
 	if bundle == nil {
 		return
 	}
-	h := bundle.v.Header()
+	h := bundle.Verified.Header()
 	for _, address := range a.addresses() {
 		var first, done *fealtyv1.PresentTrustResponse
 		err := a.unproven(ctx, address, func(ctx context.Context, client fealtyv1.RestoreServiceClient) error {
@@ -182,7 +112,7 @@ func (a *Agent) show(ctx context.Context, bundle *held) {
 			if first, err = stream.Recv(); err != nil || !wants(first, h) {
 				return errors.Join(err, stream.CloseSend())
 			}
-			for _, part := range trustParts(bundle.raw, int(first.GetPartBytes())) {
+			for _, part := range trustParts(bundle.Raw, int(first.GetPartBytes())) {
 				if err := stream.Send(part); errors.Is(err, io.EOF) {
 					break // there is an answer
 				} else if err != nil {
@@ -193,7 +123,7 @@ func (a *Agent) show(ctx context.Context, bundle *held) {
 			return err
 		})
 		if err != nil {
-			a.log.LogAttrs(ctx, slog.LevelDebug, "the trust bundle was not shown", slog.String("coordinator", address), slog.String("reason", oneLine(err)))
+			a.log.LogAttrs(ctx, slog.LevelDebug, "the trust bundle was not shown", slog.String("coordinator", address), slog.String("reason", state.OneLine(err)))
 			continue
 		}
 		if done.GetRestored() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -67,20 +68,20 @@ func TestHistoryKept(t *testing.T) {
 				stop := n.run(a)
 				defer stop()
 				time.Sleep(time.Minute)
-				before := a.beliefs.Load().bundle().Header()
+				before := a.beliefs.Load().Bundle().Header()
 				f.trustChanged(func() { row.change(f); f.newMeshCA() })
 				time.Sleep(5 * time.Minute)
-				after := a.beliefs.Load().bundle().Header()
+				after := a.beliefs.Load().Bundle().Header()
 				if taken := after.ConfigVersion > before.ConfigVersion; taken != row.taken {
 					t.Errorf("version %d of epoch %d after %d of %d", after.ConfigVersion, after.AuthorityEpoch, before.ConfigVersion, before.AuthorityEpoch)
 				}
 				// Within an epoch the bundle's own check of its head comes first.
 				reasons := []snapshot.Reason{snapshotform.ReasonHistory, snapshotform.ReasonContent}
-				refused := slices.ContainsFunc(a.status.refusals(), func(r refusal) bool {
+				refused := slices.ContainsFunc(a.status.Refusals(), func(r state.Refusal) bool {
 					return r.Scope == string(snapshot.ScopeTrustBundle) && slices.Contains(reasons, snapshot.Reason(r.Reason))
 				})
 				if refused == row.taken {
-					t.Errorf("refusals are %v", a.status.refusals())
+					t.Errorf("refusals are %v", a.status.Refusals())
 				}
 			})
 		})
@@ -95,17 +96,17 @@ func TestAsksTheNextAboutTheHistory(t *testing.T) {
 	n.mustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	before := a.beliefs.Load().held[snapshot.ScopeTrustBundle]
+	before := a.beliefs.Load().Held[snapshot.ScopeTrustBundle]
 	f.trustChanged(func() { f.epoch += 2 })
 	f.do(func() { f.ignorant = 1 })
 	f.must(n.take(a, f.trustBundle()))
-	if got := a.beliefs.Load().held[snapshot.ScopeTrustBundle].v.Header(); got.AuthorityEpoch != 3 {
-		t.Errorf("the trust bundle in use is of epoch %d, refusals %v", got.AuthorityEpoch, a.status.refusals())
+	if got := a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Verified.Header(); got.AuthorityEpoch != 3 {
+		t.Errorf("the trust bundle in use is of epoch %d, refusals %v", got.AuthorityEpoch, a.status.Refusals())
 	}
 	f.do(func() { f.ignorant = 1 })
 	a.show(context.Background(), before)
 	f.do(func() {
-		if len(f.shown) != 1 || !bytes.Equal(f.shown[0], before.raw) {
+		if len(f.shown) != 1 || !bytes.Equal(f.shown[0], before.Raw) {
 			t.Errorf("%d bundles were shown", len(f.shown))
 		}
 	})

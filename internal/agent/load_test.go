@@ -16,6 +16,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -70,7 +72,7 @@ func damages(data []byte, each func(what string, damaged []byte)) {
 func TestDamagedIdentity(t *testing.T) {
 	f := newFleet(t)
 	joined := joinedNode(f)
-	for _, name := range []string{SVIDName, anchorName} {
+	for _, name := range []string{dir.SVIDName, dir.AnchorName} {
 		n := joined.clone()
 		damages(joined.read(name), func(what string, damaged []byte) {
 			n.disk.Put(n.path(name), damaged)
@@ -90,7 +92,7 @@ func TestDamagedIdentity(t *testing.T) {
 		})
 	}
 	n := joined.clone()
-	f.must(n.disk.FS().Remove(n.path(SVIDName)))
+	f.must(n.disk.FS().Remove(n.path(dir.SVIDName)))
 	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) || errors.Is(err, explain.NodeNotJoined) {
 		t.Errorf("without a certificate: %v", err)
 	}
@@ -112,7 +114,7 @@ func TestDamagedSnapshot(t *testing.T) {
 	f := newFleet(t)
 	joined := joinedNode(f)
 	current := f.trustBundle()
-	name := snapshotName(snapshot.ScopeTrustBundle, active)
+	name := dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)
 	n := joined.clone()
 	damages(joined.read(name), func(what string, damaged []byte) {
 		n.disk.Put(n.path(name), damaged)
@@ -124,11 +126,11 @@ func TestDamagedSnapshot(t *testing.T) {
 		if trustVersion(a) != 10 || bootVersion(a) == 0 || a.unready() != "" {
 			t.Fatalf("%s: version %d, bootstrap %d, %s", what, trustVersion(a), bootVersion(a), a.unready())
 		}
-		if got := a.status.refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeTrustBundle) {
+		if got := a.status.Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeTrustBundle) {
 			t.Fatalf("%s: reported as %v", what, got)
 		}
-		if err := n.take(a, current); err != nil || trustVersion(a) != 11 || len(a.status.refusals()) != 0 {
-			t.Fatalf("%s, sent again: %v, version %d, %v", what, err, trustVersion(a), a.status.refusals())
+		if err := n.take(a, current); err != nil || trustVersion(a) != 11 || len(a.status.Refusals()) != 0 {
+			t.Fatalf("%s, sent again: %v, version %d, %v", what, err, trustVersion(a), a.status.Refusals())
 		}
 	})
 }
@@ -146,34 +148,34 @@ func TestDamagedFiles(t *testing.T) {
 		name  string
 		check func(a *Agent) string
 	}{
-		{snapshotName(snapshot.ScopeNodeBootstrap, active), func(a *Agent) string {
+		{dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active), func(a *Agent) string {
 			if trustVersion(a) != 11 || bootVersion(a) != 0 || a.unready() != "" {
 				return "the bundle is not in use, or a damaged bootstrap is"
 			}
 			return ""
 		}},
-		{snapshotName(snapshot.ScopeTrustBundle, previous), func(a *Agent) string {
+		{dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Previous), func(a *Agent) string {
 			if trustVersion(a) != 11 {
 				return "the bundle is not in use"
 			}
 			return ""
 		}},
-		{nextName, func(a *Agent) string {
+		{dir.NextName, func(a *Agent) string {
 			if a.next != nil {
 				return "a damaged key is used"
 			}
 			return a.unready()
 		}},
-		{refusalsName, func(a *Agent) string { return a.unready() }},
-		{journalName, func(a *Agent) string { return a.unready() }},
-		{marksAName, func(a *Agent) string { return a.unready() }},
-		{marksBName, func(a *Agent) string { return a.unready() }},
+		{dir.RefusalsName, func(a *Agent) string { return a.unready() }},
+		{dir.JournalName, func(a *Agent) string { return a.unready() }},
+		{dir.MarksAName, func(a *Agent) string { return a.unready() }},
+		{dir.MarksBName, func(a *Agent) string { return a.unready() }},
 	} {
 		n := joined.clone()
-		n.disk.Put(n.path(nextName), joined.read(nextName))
-		n.disk.Put(n.path(refusalsName), joined.read(refusalsName))
-		data := []byte(sealHead + strings.Repeat("0", 64) + sealBody + "{}" + sealTail)
-		if c.name != journalName {
+		n.disk.Put(n.path(dir.NextName), joined.read(dir.NextName))
+		n.disk.Put(n.path(dir.RefusalsName), joined.read(dir.RefusalsName))
+		data := []byte(dir.SealHead + strings.Repeat("0", 64) + dir.SealBody + "{}" + dir.SealTail)
+		if c.name != dir.JournalName {
 			data = joined.read(c.name)
 		}
 		damages(data, func(what string, damaged []byte) {
@@ -186,7 +188,7 @@ func TestDamagedFiles(t *testing.T) {
 			if msg := c.check(a); msg != "" {
 				t.Fatalf("%s, %s: %s", c.name, what, msg)
 			}
-			if c.name != nextName && (a.next == nil || a.next.key.id != key.id) {
+			if c.name != dir.NextName && (a.next == nil || a.next.Key.ID != key.ID) {
 				t.Fatalf("%s, %s: the key under way is gone", c.name, what)
 			}
 		})
@@ -198,15 +200,15 @@ func TestMarksCopies(t *testing.T) {
 	f := newFleet(t)
 	n := joinedNode(f)
 	a := n.mustOpen()
-	before := n.read(marksAName)
+	before := n.read(dir.MarksAName)
 	f.trustChanged(func() {})
 	f.must(n.take(a, f.trustBundle()))
 	a.Close()
-	for _, name := range []string{marksAName, marksBName} {
+	for _, name := range []string{dir.MarksAName, dir.MarksBName} {
 		c := n.clone()
 		c.disk.Put(c.path(name), before)
 		a := c.mustOpen()
-		mark, _ := a.beliefs.Load().marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
+		mark, _ := a.beliefs.Load().Marks.Get(snapshot.ScopeTrustBundle, snapshot.ClusterSubject())
 		if mark.ConfigVersion != 12 {
 			t.Errorf("with an old %s the mark is at %d", name, mark.ConfigVersion)
 		}
@@ -221,8 +223,8 @@ func TestLostMarks(t *testing.T) {
 	joined := joinedNode(f)
 	lose := func() *node {
 		n := joined.clone()
-		f.must(n.disk.FS().Remove(n.path(marksAName)))
-		n.disk.Put(n.path(marksBName), []byte("gone"))
+		f.must(n.disk.FS().Remove(n.path(dir.MarksAName)))
+		n.disk.Put(n.path(dir.MarksBName), []byte("gone"))
 		return n
 	}
 	n := lose()
@@ -275,8 +277,8 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	f.do(func() { runtime = f.runtime(&m) })
 	f.must(n.take(a, runtime))
 	a.Close()
-	f.must(n.disk.FS().Remove(n.path(marksAName)))
-	f.must(n.disk.FS().Remove(n.path(marksBName)))
+	f.must(n.disk.FS().Remove(n.path(dir.MarksAName)))
+	f.must(n.disk.FS().Remove(n.path(dir.MarksBName)))
 	restart := func() {
 		a.Close()
 		a = n.mustOpen()
@@ -286,31 +288,31 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 	inUse := func(want ...snapshot.Scope) {
 		t.Helper()
 		b := a.beliefs.Load()
-		if got := slices.Sorted(maps.Keys(b.held)); !slices.Equal(got, want) {
-			t.Fatalf("in use are %q, want %q; refusals %v", got, want, a.status.refusals())
+		if got := slices.Sorted(maps.Keys(b.Held)); !slices.Equal(got, want) {
+			t.Fatalf("in use are %q, want %q; refusals %v", got, want, a.status.Refusals())
 		}
 	}
-	const mirror origin = "mirror"
+	const mirror state.Origin = "mirror"
 	bundle := f.trustBundle()
-	f.must(a.takeAll(t.Context(), mirror, offer{"trust_bundle", bundle.GetEnvelope()}))
+	f.must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "trust_bundle", Raw: bundle.GetEnvelope()}))
 	inUse()
-	if got := a.status.refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
+	if got := a.status.Refusals(); len(got) != 1 || got[0].Reason != string(snapshot.ReasonUnrecorded) {
 		t.Errorf("from a mirror: %v", got)
 	}
 	f.must(n.take(a, bundle))
 	inUse(snapshot.ScopeTrustBundle)
 	restart() // what was not confirmed is not because the marks are there again
 	inUse(snapshot.ScopeTrustBundle)
-	f.must(a.takeAll(t.Context(), mirror, offer{"node_runtime", runtime.GetEnvelope()}))
+	f.must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
 	inUse(snapshot.ScopeTrustBundle)
 	f.must(n.take(a, runtime))
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	restart()
 	inUse(snapshot.ScopeNodeRuntime, snapshot.ScopeTrustBundle)
 	f.do(func() { runtime = f.runtime(&m) })
-	f.must(a.takeAll(t.Context(), mirror, offer{"node_runtime", runtime.GetEnvelope()}))
-	if h := a.beliefs.Load().held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.raw, runtime.GetEnvelope()) {
-		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.status.refusals())
+	f.must(a.takeAll(t.Context(), mirror, state.Offer{Scope: "node_runtime", Raw: runtime.GetEnvelope()}))
+	if h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]; !bytes.Equal(h.Raw, runtime.GetEnvelope()) {
+		t.Errorf("what a coordinator confirmed a mirror may renew: %v", a.status.Refusals())
 	}
 }
 
@@ -318,8 +320,8 @@ func TestLostMarksWaitForACoordinator(t *testing.T) {
 func TestLostMarksMend(t *testing.T) {
 	f := newFleet(t)
 	n := joinedNode(f).clone()
-	f.must(n.disk.FS().Remove(n.path(marksAName)))
-	f.must(n.disk.FS().Remove(n.path(marksBName)))
+	f.must(n.disk.FS().Remove(n.path(dir.MarksAName)))
+	f.must(n.disk.FS().Remove(n.path(dir.MarksBName)))
 	a := n.mustOpen()
 	n.run(a)
 	eventually(t, "what holds now is in use", func() bool { return a.unready() == "" && bootVersion(a) != 0 })
@@ -330,29 +332,29 @@ func TestWrongNode(t *testing.T) {
 	f := newFleet(t)
 	one, two := joinedNode(f), joinedNode(f)
 	n := one.clone()
-	n.disk.Put(n.path(SVIDName), two.read(SVIDName))
+	n.disk.Put(n.path(dir.SVIDName), two.read(dir.SVIDName))
 	if _, err := n.open(); !errors.Is(err, explain.NodeWrong) {
 		t.Errorf("with the certificate of another node: %v", err)
 	}
 	// A snapshot of another node is not used either.
 	n = one.clone()
-	n.disk.Put(n.path(snapshotName(snapshot.ScopeNodeBootstrap, active)), two.read(snapshotName(snapshot.ScopeNodeBootstrap, active)))
+	n.disk.Put(n.path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)), two.read(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active)))
 	a := n.mustOpen()
 	defer a.Close()
-	if bootVersion(a) != 0 || len(a.status.refusals()) != 1 {
-		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.status.refusals())
+	if bootVersion(a) != 0 || len(a.status.Refusals()) != 1 {
+		t.Errorf("bootstrap %d is in use, refusals %v", bootVersion(a), a.status.Refusals())
 	}
 	// Nor is a certificate under another root with the same name in it.
 	other := newFleet(t)
 	n = one.clone()
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	f.must(err)
 	a2 := one.mustOpen()
 	id := a2.me.ID
 	a2.Close()
-	foreign, err := encodeSVID(svid{key, other.issue(key.Signer().Public(), id, time.Hour)})
+	foreign, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: other.issue(key.Signer().Public(), id, time.Hour)})
 	f.must(err)
-	n.disk.Put(n.path(SVIDName), foreign)
+	n.disk.Put(n.path(dir.SVIDName), foreign)
 	if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) {
 		t.Errorf("with a certificate of another root: %v", err)
 	}
@@ -365,25 +367,25 @@ func TestAnchorParts(t *testing.T) {
 	other := newFleet(t)
 	for _, c := range []struct {
 		name string
-		edit func(*anchor)
+		edit func(*state.Anchor)
 	}{
-		{"pin", func(a *anchor) { a.Pin[0] ^= 1 }},
-		{"root", func(a *anchor) { a.Root = other.root.Raw }},
-		{"root and pin", func(a *anchor) { a.Root, a.Pin = other.root.Raw, identity.KeyOf(other.root) }},
-		{"root statement", func(a *anchor) { a.RootStatement = other.rootStatement() }},
-		{"no root statement", func(a *anchor) { a.RootStatement = nil }},
-		{"cluster", func(a *anchor) { a.Cluster = "other.example" }},
-		{"kind", func(a *anchor) { a.Kind = identity.Shard }},
-		{"incarnation", func(a *anchor) { a.Incarnation = identity.KeyID{} }},
-		{"id", func(a *anchor) { a.ID = identity.ID{} }},
+		{"pin", func(a *state.Anchor) { a.Pin[0] ^= 1 }},
+		{"root", func(a *state.Anchor) { a.Root = other.root.Raw }},
+		{"root and pin", func(a *state.Anchor) { a.Root, a.Pin = other.root.Raw, identity.KeyOf(other.root) }},
+		{"root statement", func(a *state.Anchor) { a.RootStatement = other.rootStatement() }},
+		{"no root statement", func(a *state.Anchor) { a.RootStatement = nil }},
+		{"cluster", func(a *state.Anchor) { a.Cluster = "other.example" }},
+		{"kind", func(a *state.Anchor) { a.Kind = identity.Shard }},
+		{"incarnation", func(a *state.Anchor) { a.Incarnation = identity.KeyID{} }},
+		{"id", func(a *state.Anchor) { a.ID = identity.ID{} }},
 	} {
 		n := joined.clone()
-		var a anchor
-		f.must(unseal(joined.read(anchorName), &a))
+		var a state.Anchor
+		f.must(dir.Unseal(joined.read(dir.AnchorName), &a))
 		c.edit(&a)
-		data, err := seal(a)
+		data, err := dir.Seal(a)
 		f.must(err)
-		n.disk.Put(n.path(anchorName), data)
+		n.disk.Put(n.path(dir.AnchorName), data)
 		if _, err := n.open(); !errors.Is(err, explain.NodeStateCorrupt) && !errors.Is(err, explain.NodeWrong) {
 			t.Errorf("%s: %v", c.name, err)
 		}
@@ -416,7 +418,7 @@ func TestExpiredBundle(t *testing.T) {
 	var boot []byte
 	f.do(func() { boot = f.bootstrap(&id).GetEnvelope() })
 	f.must(a.take(t.Context(), "node_bootstrap", boot))
-	if got := a.status.refusals(); len(got) == 0 || bootVersion(a) != 0 {
+	if got := a.status.Refusals(); len(got) == 0 || bootVersion(a) != 0 {
 		t.Errorf("under an expired bundle a bootstrap is in use, refusals %v", got)
 	}
 }
@@ -429,8 +431,8 @@ func TestClockNeverSet(t *testing.T) {
 	f.shift.Store(-int64(time.Since(time.Unix(0, 0))))
 	a := n.mustOpen()
 	defer a.Close()
-	if reason := a.unready(); reason != "" || a.trustedNow().Year() < 2000 || a.clock.behind() == 0 {
-		t.Errorf("it is %v, %v behind; %s", a.trustedNow(), a.clock.behind(), reason)
+	if reason := a.unready(); reason != "" || a.trustedNow().Year() < 2000 || a.clock.Behind() == 0 {
+		t.Errorf("it is %v, %v behind; %s", a.trustedNow(), a.clock.Behind(), reason)
 	}
 }
 
@@ -447,29 +449,29 @@ func TestOpenWithoutAnything(t *testing.T) {
 
 func TestSealed(t *testing.T) {
 	type content struct{ A, B string }
-	data, err := seal(content{"a", "<&>\u2028"})
+	data, err := dir.Seal(content{"a", "<&>\u2028"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got content
-	if err := unseal(data, &got); err != nil || got != (content{"a", "<&>\u2028"}) {
+	if err := dir.Unseal(data, &got); err != nil || got != (content{"a", "<&>\u2028"}) {
 		t.Fatalf("%v, %v", got, err)
 	}
 	damages(data, func(what string, damaged []byte) {
-		if err := unseal(damaged, &got); !errors.Is(err, errDamaged) {
+		if err := dir.Unseal(damaged, &got); !errors.Is(err, dir.ErrDamaged) {
 			t.Errorf("%s: %v", what, err)
 		}
 	})
 }
 
 func FuzzUnseal(f *testing.F) {
-	data, _ := seal(anchor{Cluster: "c"})
+	data, _ := dir.Seal(state.Anchor{Cluster: "c"})
 	f.Add(data)
-	f.Add([]byte(sealHead))
+	f.Add([]byte(dir.SealHead))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var a anchor
-		if unseal(data, &a) == nil {
-			if _, err := a.verify(time.Now()); err == nil {
+		var a state.Anchor
+		if dir.Unseal(data, &a) == nil {
+			if _, err := a.Verify(time.Now()); err == nil {
 				t.Error("made up an anchor")
 			}
 		}
@@ -488,23 +490,23 @@ func bend(data []byte, offset uint16, xor byte, length uint16) []byte {
 
 func FuzzSVID(f *testing.F) {
 	fl := newFleet(f)
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	fl.must(err)
 	id, _ := identity.New(testCluster, identity.Data, "n")
-	data, err := encodeSVID(svid{key, fl.issue(key.Signer().Public(), id, time.Hour)})
+	data, err := dir.EncodeSVID(dir.SVID{Key: key, Chain: fl.issue(key.Signer().Public(), id, time.Hour)})
 	fl.must(err)
 	f.Add(uint16(0), byte(0), uint16(0))
 	f.Add(uint16(30), byte(1), uint16(1))
 	f.Fuzz(func(t *testing.T, offset uint16, xor byte, length uint16) {
 		bent := bend(data, offset, xor, length)
-		s, _, err := parseSVID(bent)
+		s, _, err := dir.ParseSVID(bent)
 		if err != nil {
-			if !errors.Is(err, errDamaged) {
+			if !errors.Is(err, dir.ErrDamaged) {
 				t.Error(err)
 			}
 			return
 		}
-		if again, err := encodeSVID(s); err != nil || !bytes.Equal(again, bent) {
+		if again, err := dir.EncodeSVID(s); err != nil || !bytes.Equal(again, bent) {
 			t.Error("two spellings of one identity")
 		}
 	})
@@ -515,16 +517,16 @@ func TestSVIDBytes(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
 	n.mustJoin()
-	data := n.read(SVIDName)
-	if _, _, err := parseSVID(data); err != nil {
+	data := n.read(dir.SVIDName)
+	if _, _, err := dir.ParseSVID(data); err != nil {
 		t.Fatal(err)
 	}
-	var me anchor
-	f.must(unseal(n.read(anchorName), &me))
-	verified, err := me.verify(f.clock())
+	var me state.Anchor
+	f.must(dir.Unseal(n.read(dir.AnchorName), &me))
+	verified, err := me.Verify(f.clock())
 	f.must(err)
 	for i := range data {
-		if _, _, err := parseSVID(data[:i]); !errors.Is(err, errDamaged) {
+		if _, _, err := dir.ParseSVID(data[:i]); !errors.Is(err, dir.ErrDamaged) {
 			t.Errorf("cut to %d bytes: %v", i, err)
 		}
 		if i%3 != 0 {
@@ -532,7 +534,7 @@ func TestSVIDBytes(t *testing.T) {
 		}
 		flipped := bytes.Clone(data)
 		flipped[i] ^= 1 << (i % 8)
-		if s, _, err := parseSVID(flipped); err == nil && verified.owns(s.chain) == nil {
+		if s, _, err := dir.ParseSVID(flipped); err == nil && verified.Owns(s.Chain) == nil {
 			t.Errorf("a bit turned in byte %d goes unseen", i)
 		}
 	}
@@ -542,35 +544,35 @@ func TestSVIDBytes(t *testing.T) {
 // signed for this very key is admitted.
 func FuzzGrant(f *testing.F) {
 	fl := newFleet(f)
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	fl.must(err)
 	id, _ := identity.New(testCluster, identity.Data, "n")
-	m := &memberState{id: id, key: key.id, incarnation: key.id}
+	m := &memberState{id: id, key: key.ID, incarnation: key.ID}
 	good := &fealtyv1.JoinGrant{
-		Outcome: fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, Chain: rawChain(fl.issue(key.Signer().Public(), id, time.Hour)),
+		Outcome: fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED, Chain: dir.RawChain(fl.issue(key.Signer().Public(), id, time.Hour)),
 		RootStatement: fl.rootStatement(), TrustBundle: fl.trustBundle(), NodeBootstrap: fl.bootstrap(m),
 	}
 	f.Add(byte(0), uint16(0), byte(0), uint16(0))
 	f.Add(byte(4), uint16(99), byte(1), uint16(0))
-	w := wanted{cluster: testCluster, kind: identity.Data, pin: identity.KeyOf(fl.root), key: key}
-	want, err := verifyGrant(good, w, fl.clock)
+	w := state.Wanted{Cluster: testCluster, Kind: identity.Data, Pin: identity.KeyOf(fl.root), Key: key}
+	want, err := state.VerifyGrant(good, w, fl.clock)
 	fl.must(err)
 	f.Fuzz(func(t *testing.T, part byte, offset uint16, xor byte, length uint16) {
 		g := proto.CloneOf(good)
 		parts := []*[]byte{&g.Chain[0], &g.Chain[1], &g.Chain[2], &g.RootStatement, &g.TrustBundle.Envelope, &g.NodeBootstrap.Envelope}
 		p := parts[int(part)%len(parts)]
 		*p = bend(*p, offset, xor, length)
-		got, err := verifyGrant(g, w, fl.clock)
+		got, err := state.VerifyGrant(g, w, fl.clock)
 		if err != nil {
-			if _, ok := err.(*grantError); !ok {
+			if _, ok := err.(*state.GrantError); !ok {
 				t.Errorf("an untyped refusal: %v", err)
 			}
 			return
 		}
 		// What is signed counts: a signature has several spellings.
-		same := got.me.ID == id && bytes.Equal(got.svid.leaf().RawTBSCertificate, want.svid.leaf().RawTBSCertificate) && len(got.took) == len(want.took)
-		for i := range got.took {
-			same = same && got.took[i].v.HeaderDigest() == want.took[i].v.HeaderDigest()
+		same := got.Me.ID == id && bytes.Equal(got.SVID.Leaf().RawTBSCertificate, want.SVID.Leaf().RawTBSCertificate) && len(got.Took) == len(want.Took)
+		for i := range got.Took {
+			same = same && got.Took[i].V.HeaderDigest() == want.Took[i].V.HeaderDigest()
 		}
 		if !same {
 			t.Error("admitted something else than was signed")

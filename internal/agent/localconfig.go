@@ -18,6 +18,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -118,7 +120,7 @@ type configServer struct {
 
 // may refuses a caller who may not see scope, and what is no scope.
 func (s configServer) may(ctx context.Context, scope, method string) error {
-	if !known(snapshot.Scope(scope)) {
+	if !state.Known(snapshot.Scope(scope)) {
 		return explain.New(explain.RequestField, "field", "scope", "problem", fmt.Sprintf("%.40q is no scope", scope))
 	}
 	p := identity.FromContext(ctx).Local
@@ -136,10 +138,10 @@ func (s configServer) may(ctx context.Context, scope, method string) error {
 // [*RefusedError].
 func (a *Agent) use(scope snapshot.Scope) (*snapshot.Verified, error) {
 	b := a.beliefs.Load()
-	if err := a.factsOf(b).gives(scope, a.now()); err != nil {
+	if err := a.factsOf(b).Gives(scope, a.now()); err != nil {
 		return nil, err
 	}
-	return b.effective(b.held[scope], a.me.ID), nil
+	return b.Effective(b.Held[scope], a.me.ID), nil
 }
 
 // given returns what may be used of scope, as local services get it.
@@ -150,10 +152,10 @@ func (a *Agent) given(scope snapshot.Scope) (*fealtyv1.ScopeContent, error) {
 	}
 	header := v.Header()
 	record, _ := v.Record()
-	trial, on := a.beliefs.Load().onTrial(scope)
+	trial, on := a.beliefs.Load().OnTrial(scope)
 	return &fealtyv1.ScopeContent{
 		Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, Generation: record.Generation,
-		Content: []byte(v.ContentJSON()), ContentHash: header.ContentHash[:], Freshness: string(v.Freshness(a.now(), staleFor)), ExpiresAt: timestamppb.New(header.ExpiresAt),
+		Content: []byte(v.ContentJSON()), ContentHash: header.ContentHash[:], Freshness: string(v.Freshness(a.now(), guard.StaleFor)), ExpiresAt: timestamppb.New(header.ExpiresAt),
 		OnTrial: on && trial.Header == v.HeaderDigest().String(),
 	}, nil
 }
@@ -186,7 +188,7 @@ func (s configServer) WatchScope(req *fealtyv1.WatchScopeRequest, stream grpc.Se
 	}
 	var last *fealtyv1.WatchScopeResponse
 	for {
-		changed := a.news.wait()
+		changed := a.news.Wait()
 		// The newest, whatever came between: who reads slowly misses that alone.
 		if next := a.newsOf(snapshot.Scope(req.GetScope())); !sameNews(last, next) {
 			if err := stream.Send(next); err != nil {
@@ -211,7 +213,7 @@ func (a *Agent) newsOf(scope snapshot.Scope) *fealtyv1.WatchScopeResponse {
 		return &fealtyv1.WatchScopeResponse{News: &fealtyv1.WatchScopeResponse_Content{Content: content}}
 	}
 	over := new(fealtyv1.ScopeOver)
-	if refused, ok := errors.AsType[*RefusedError](err); ok {
+	if refused, ok := errors.AsType[*guard.RefusedError](err); ok {
 		over.Reason, over.Bound = refused.Reason, refused.Bound
 	}
 	return &fealtyv1.WatchScopeResponse{News: &fealtyv1.WatchScopeResponse_Over{Over: over}}
@@ -233,9 +235,9 @@ func (s configServer) ReportVerdict(ctx context.Context, req *fealtyv1.ReportVer
 	if err := s.may(ctx, req.GetScope(), fealtyv1.LocalConfigService_ReportVerdict_FullMethodName); err != nil {
 		return nil, err
 	}
-	reason := clip(strings.ReplaceAll(req.GetReason(), "\n", " "), maxDetailBytes)
+	reason := state.Clip(strings.ReplaceAll(req.GetReason(), "\n", " "), state.MaxDetailBytes)
 	switch err := s.a.verdict(ctx, snapshot.Scope(req.GetScope()), req.GetConfigVersion(), req.GetWorks(), reason); {
-	case errors.Is(err, errNoTrial):
+	case errors.Is(err, state.ErrNoTrial):
 		return nil, explain.New(explain.RequestField, "field", "config_version", "problem", "no such version of scope "+req.GetScope()+" is on trial")
 	case err != nil:
 		return nil, err
@@ -245,7 +247,7 @@ func (s configServer) ReportVerdict(ctx context.Context, req *fealtyv1.ReportVer
 
 // PermitAction asks the guard.
 func (s configServer) PermitAction(_ context.Context, req *fealtyv1.PermitActionRequest) (*fealtyv1.PermitActionResponse, error) {
-	if err := s.a.Permit(Action(req.GetAction())); err != nil {
+	if err := s.a.Permit(guard.Action(req.GetAction())); err != nil {
 		return nil, worded(err)
 	}
 	return &fealtyv1.PermitActionResponse{}, nil

@@ -17,6 +17,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -38,7 +41,7 @@ func routed(f *fleet) (*node, memberState) {
 	})
 	f.must(n.take(a, runtime))
 	f.must(n.take(a, routes))
-	if refused := a.status.refusals(); len(refused) != 0 {
+	if refused := a.status.Refusals(); len(refused) != 0 {
 		f.tb.Fatalf("refused: %v", refused)
 	}
 	return n, m
@@ -73,7 +76,7 @@ func TestGetScope(t *testing.T) {
 	}
 	got, err := get(snapshot.ScopeRoutePolicy)
 	f.must(err)
-	v := a.beliefs.Load().held[snapshot.ScopeRoutePolicy].v
+	v := a.beliefs.Load().Held[snapshot.ScopeRoutePolicy].Verified
 	header := v.Header()
 	if string(got.GetContent()) != v.ContentJSON() || got.GetConfigVersion() != header.ConfigVersion || got.GetAuthorityEpoch() != 1 || got.GetGeneration() == 0 ||
 		got.GetFreshness() != string(snapshot.Fresh) || !got.GetExpiresAt().AsTime().Equal(header.ExpiresAt) || !slices.Equal(got.GetContentHash(), header.ContentHash[:]) {
@@ -108,7 +111,7 @@ func TestGetScope(t *testing.T) {
 	if _, err = get(snapshot.ScopeRoutePolicy); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("a scope that was taken away: %v", err)
 	}
-	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err, explain.ActionNeedsContact) && !a.status.view().connected {
+	if _, err := client.PermitAction(t.Context(), &fealtyv1.PermitActionRequest{Action: "become_root"}); !refusedAs(err, explain.ActionNeedsContact) && !a.status.View().Connected {
 		t.Errorf("an unknown action: %v", err)
 	}
 }
@@ -163,16 +166,16 @@ func TestWatchScope(t *testing.T) {
 	// Time passes without news: the routes are over, and the watcher hears it without
 	// a question.
 	f.shift.Store(int64(2 * time.Hour))
-	a.news.ring()
+	a.news.Ring()
 	got := next()
-	if got.GetOver().GetReason() != string(boundOver) || got.GetOver().GetBound() != string(routeBound) {
+	if got.GetOver().GetReason() != string(guard.BoundOver) || got.GetOver().GetBound() != string(guard.RouteBound) {
 		t.Errorf("over: %v", got)
 	}
 	if _, err := client.GetScope(t.Context(), &fealtyv1.GetScopeRequest{Scope: string(snapshot.ScopeRoutePolicy)}); !refusedAs(err, explain.ActionBoundOver) {
 		t.Errorf("routes that are over are given: %v", err)
 	}
-	poke(a.trialKick)
-	eventually(t, "the file of the routes is gone", func() bool { return !n.has(currentName(snapshot.ScopeRoutePolicy)) })
+	state.Poke(a.trialKick)
+	eventually(t, "the file of the routes is gone", func() bool { return !n.has(dir.CurrentName(snapshot.ScopeRoutePolicy)) })
 	// Others of the agent's own are not served there.
 	conn, err := mesh.DialLocal(a.configSocket)
 	f.must(err)
@@ -216,7 +219,7 @@ func TestReportVerdict(t *testing.T) {
 	}
 	tried := get()
 	if !tried.GetOnTrial() || !strings.Contains(string(tried.GetContent()), "bad") {
-		t.Fatalf("on trial: %v; refused %v", tried, a.status.refusals())
+		t.Fatalf("on trial: %v; refused %v", tried, a.status.Refusals())
 	}
 	f.must(verdict(tried.GetConfigVersion(), true))
 	if err := verdict(tried.GetConfigVersion()+1, false); !refusedAs(err, explain.RequestField) {
@@ -235,17 +238,17 @@ func TestGivesByTheGuard(t *testing.T) {
 			continue
 		}
 		f := testFacts()
-		action, ok := partOf(scope)
+		action, ok := guard.PartOf(scope)
 		for after := time.Duration(0); after <= lifetime; after += 30 * time.Minute {
 			now := testWord.Add(after)
-			err := f.gives(scope, now)
-			want := now.Before(f.held[scope].expires) && (!ok || f.permit(action, now) == nil)
+			err := f.Gives(scope, now)
+			want := now.Before(f.Held[scope].Expires) && (!ok || f.Permit(action, now) == nil)
 			if (err == nil) != want {
 				t.Errorf("%s after %v: %v", scope, after, err)
 			}
 		}
-		delete(f.held, scope)
-		if refused, ok := errors.AsType[*RefusedError](f.gives(scope, testWord)); !ok || refused.Reason != string(scopeMissing) {
+		delete(f.Held, scope)
+		if refused, ok := errors.AsType[*guard.RefusedError](f.Gives(scope, testWord)); !ok || refused.Reason != string(guard.ScopeMissing) {
 			t.Errorf("%s without one: %v", scope, refused)
 		}
 	}

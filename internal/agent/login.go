@@ -14,6 +14,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -68,8 +70,8 @@ func Login(ctx context.Context, cfg LoginConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	store := &localStore{fs: j.FS, dir: cfg.Dir, next: loginNextName, flag: "--identity"}
-	if err := store.own(); err != nil {
+	store := &state.Store{FS: j.FS, Dir: cfg.Dir, Next: loginNextName, Flag: "--identity"}
+	if err := store.Own(); err != nil {
 		return Result{}, err
 	}
 	defer store.Close()
@@ -77,26 +79,26 @@ func Login(ctx context.Context, cfg LoginConfig) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	got, address, err := j.pursue(ctx, wanted{cluster: j.Proof.cluster, kind: j.Kind, pin: j.Proof.pin, key: key})
+	got, address, err := j.pursue(ctx, state.Wanted{Cluster: j.Proof.cluster, Kind: j.Kind, Pin: j.Proof.pin, Key: key})
 	if err != nil {
 		return Result{}, err
 	}
-	sealed, err := seal(loginFile{j.Proof.cluster, j.Proof.addresses})
+	sealed, err := dir.Seal(loginFile{j.Proof.cluster, j.Proof.addresses})
 	if err != nil {
 		return Result{}, err
 	}
-	data, err := encodeSVID(got.svid, &pem.Block{Type: loginBlock, Bytes: sealed})
+	data, err := dir.EncodeSVID(got.SVID, &pem.Block{Type: loginBlock, Bytes: sealed})
 	if err != nil {
 		return Result{}, err
 	}
-	if err := store.write(LoginName, data); err != nil {
+	if err := store.Write(LoginName, data); err != nil {
 		return Result{}, fmt.Errorf("keep the identity: %w", err)
 	}
-	if err := store.remove(loginNextName); err != nil {
+	if err := store.Remove(loginNextName); err != nil {
 		return Result{}, err
 	}
 	return Result{
-		ID: got.me.ID, Outcome: got.outcome, NotAfter: got.material.NotAfter(), Coordinator: address, Coordinators: j.Proof.addresses,
+		ID: got.Me.ID, Outcome: got.Outcome, NotAfter: got.Material.NotAfter(), Coordinator: address, Coordinators: j.Proof.addresses,
 	}, nil
 }
 
@@ -110,47 +112,47 @@ type LoginIdentity struct {
 	Source credential.Source
 }
 
-// LoadLogin reads and verifies the identity in dir. Bans are not in it: the servers
+// LoadLogin reads and verifies the identity in folder. Bans are not in it: the servers
 // know them. A nil files means the operating system's, a nil now time.Now.
 //
 // Errors are LoginNeeded of package explain: there is none, it ended, it can be
 // read by others, or it is damaged.
-func LoadLogin(files durable.FS, dir string, now func() time.Time) (LoginIdentity, error) {
+func LoadLogin(files durable.FS, folder string, now func() time.Time) (LoginIdentity, error) {
 	if files == nil {
 		files = durable.OS()
 	}
 	if now == nil {
 		now = time.Now
 	}
-	store := &localStore{fs: files, dir: dir}
+	store := &state.Store{FS: files, Dir: folder}
 	needed := func(err error, problem string) (LoginIdentity, error) {
-		return LoginIdentity{}, explain.Wrap(err, explain.LoginNeeded, "dir", dir, "problem", problem)
+		return LoginIdentity{}, explain.Wrap(err, explain.LoginNeeded, "dir", folder, "problem", problem)
 	}
-	data, err := files.ReadSecret(store.path(LoginName), maxSVIDBytes)
+	data, err := files.ReadSecret(store.Path(LoginName), dir.MaxSVIDBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return LoginIdentity{}, explain.Wrap(err, explain.LoginNeeded, "dir", dir)
+		return LoginIdentity{}, explain.Wrap(err, explain.LoginNeeded, "dir", folder)
 	case errors.Is(err, durable.ErrExposed):
-		return needed(err, "others can read "+store.path(LoginName)+", so that its key is no secret")
+		return needed(err, "others can read "+store.Path(LoginName)+", so that its key is no secret")
 	case err != nil:
 		return needed(err, err.Error())
 	}
-	s, blocks, err := parseSVID(data, loginBlock)
+	s, blocks, err := dir.ParseSVID(data, loginBlock)
 	var file loginFile
 	if err == nil {
-		err = unseal(blocks[0].Bytes, &file)
+		err = dir.Unseal(blocks[0].Bytes, &file)
 	}
 	if err != nil {
-		return needed(err, store.path(LoginName)+" is "+err.Error())
+		return needed(err, store.Path(LoginName)+" is "+err.Error())
 	}
-	root := anchor{Cluster: file.Cluster, Root: s.chain[2].Raw}
-	trust, err := self{anchor: root, root: s.chain[2]}.alone(s.chain, snapshot.Revocations{})
+	root := state.Anchor{Cluster: file.Cluster, Root: s.Chain[2].Raw}
+	trust, err := state.Self{Anchor: root, Root: s.Chain[2]}.Alone(s.Chain, snapshot.Revocations{})
 	if err != nil {
 		return needed(err, err.Error())
 	}
-	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: s.chain, Key: s.key.Signer(), Bundle: trust, Now: now})
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: s.Chain, Key: s.Key.Signer(), Bundle: trust, Now: now})
 	if errors.Is(err, identity.ErrExpired) {
-		return needed(err, fmt.Sprintf("its certificate is valid from %s to %s, and it is %s here", stamp(s.leaf().NotBefore), stamp(s.leaf().NotAfter), stamp(now())))
+		return needed(err, fmt.Sprintf("its certificate is valid from %s to %s, and it is %s here", state.Stamp(s.Leaf().NotBefore), state.Stamp(s.Leaf().NotAfter), state.Stamp(now())))
 	}
 	if err != nil {
 		return needed(err, err.Error())

@@ -11,6 +11,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -41,7 +42,7 @@ func TestLogin(t *testing.T) {
 	conn, err := mesh.Dial(target(got.Addresses[0]), got.Source, credential.AnyOfKind(identity.Coordinator), mesh.Options{Dialer: f.dial, Now: f.clock})
 	f.must(err)
 	defer conn.Close()
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	f.must(err)
 	_, err = fealtyv1.NewAdmissionServiceClient(conn).Renew(t.Context(), &fealtyv1.RenewRequest{Name: r.ID.Name(), Csr: mustCSR(t, key)})
 	if !errors.Is(explain.Of(err), explain.Denied) {

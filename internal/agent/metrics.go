@@ -11,6 +11,8 @@ import (
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/internal/gauge"
+	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -85,23 +87,23 @@ func newMetrics(a *Agent, reloads *prometheus.CounterVec) *metrics {
 	}
 	m.registry.MustRegister(m.rejected, m.received, m.asked, m.mirrors, m.renewals, m.handshakes, m.refused, m.entries, m.hookRuns, reloads,
 		gauge.If("fealty_degraded", "1 while the node is in degraded mode and goes on by its policy alone.",
-			func() bool { return a.facts().degraded(a.now()) }),
+			func() bool { return a.facts().Degraded(a.now()) }),
 		gauge.Of("fealty_degraded_ends_seconds",
 			"Until when the node's services go on if no news come, in seconds since 1970.", func() float64 {
 				until, _ := a.alone()
 				return float64(until.Unix())
 			}),
 		gauge.If("fealty_agent_connected", "1 while the agent holds a stream to a coordinator.",
-			func() bool { return a.status.view().connected }),
+			func() bool { return a.status.View().Connected }),
 		gauge.If("fealty_agent_ready", "1 while the node has a valid identity and a trust bundle in use.",
 			func() bool { return a.unready() == "" }),
 		gauge.Of("fealty_svid_not_after_seconds", "When the node's certificate ends, in seconds since 1970.",
 			func() float64 {
-				return float64(a.svid.Load().leaf().NotAfter.Unix())
+				return float64(a.svid.Load().Leaf().NotAfter.Unix())
 			}),
 		gauge.Of("fealty_agent_clock_behind_seconds",
 			"How far the machine's clock is behind the time that was signed, beyond what clocks may differ; 0 if it is not. The node goes by the later of the two.", func() float64 {
-				return a.clock.behind().Seconds()
+				return a.clock.Behind().Seconds()
 			}),
 		snapshotVersions{a},
 	)
@@ -131,12 +133,12 @@ func (s snapshotVersions) Describe(ch chan<- *prometheus.Desc) {
 
 func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
 	b := s.a.beliefs.Load()
-	for _, scope := range triable {
+	for _, scope := range state.Triable {
 		value := 0.0
-		if _, ok := b.quarantined(scope); ok {
+		if _, ok := b.Quarantined(scope); ok {
 			value = 1
 		}
-		if b.held[scope] != nil || value > 0 {
+		if b.Held[scope] != nil || value > 0 {
 			ch <- prometheus.MustNewConstMetric(quarantinedDesc, prometheus.GaugeValue, value, string(scope))
 		}
 	}
@@ -146,8 +148,8 @@ func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
 		if h.GetGeneration() != 0 {
 			ch <- prometheus.MustNewConstMetric(generationDesc, prometheus.GaugeValue, float64(h.GetGeneration()), h.GetScope())
 		}
-		if state := snapshot.Freshness(h.GetFreshness()); state != "" {
-			ch <- prometheus.MustNewConstMetric(freshnessDesc, prometheus.GaugeValue, float64(rank(state)), h.GetScope())
+		if reached := snapshot.Freshness(h.GetFreshness()); reached != "" {
+			ch <- prometheus.MustNewConstMetric(freshnessDesc, prometheus.GaugeValue, float64(guard.Rank(reached)), h.GetScope())
 		}
 	}
 }
@@ -156,9 +158,9 @@ func (s snapshotVersions) Collect(ch chan<- prometheus.Metric) {
 // no part of it: a node works without them (I16).
 func (a *Agent) unready() string {
 	if !a.presentable(context.Background()) {
-		return "the node has no valid certificate: it ended at " + stamp(a.svid.Load().leaf().NotAfter)
+		return "the node has no valid certificate: it ended at " + state.Stamp(a.svid.Load().Leaf().NotAfter)
 	}
-	return a.beliefs.Load().ready(a.now())
+	return a.beliefs.Load().Ready(a.now())
 }
 
 // probeAnswer is the JSON body of every probe.

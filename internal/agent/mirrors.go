@@ -15,6 +15,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -41,7 +43,7 @@ const (
 )
 
 // byMirror: from files that anybody could have written.
-const byMirror origin = "mirror"
+const byMirror state.Origin = "mirror"
 
 // place is where a mirror is.
 type place struct {
@@ -86,7 +88,7 @@ func (a *Agent) places() []place {
 		source, err := a.openMirror(e.URL)
 		if err != nil {
 			a.metrics.mirrors.WithLabelValues(string(mirror.Malformed)).Inc()
-			a.log.LogAttrs(context.Background(), slog.LevelInfo, "a storage endpoint cannot be asked", slog.String("endpoint", e.Name), slog.String("reason", oneLine(err)))
+			a.log.LogAttrs(context.Background(), slog.LevelInfo, "a storage endpoint cannot be asked", slog.String("endpoint", e.Name), slog.String("reason", state.OneLine(err)))
 			continue
 		}
 		out = append(out, place{source, e.Families, true})
@@ -98,14 +100,14 @@ func (a *Agent) places() []place {
 // priority first.
 func (a *Agent) endpoints() []snapshot.StorageEndpoint {
 	b := a.beliefs.Load()
-	h := b.held[snapshot.ScopeStorageDirectory]
+	h := b.Held[snapshot.ScopeStorageDirectory]
 	if h == nil {
 		return nil
 	}
-	directory, _ := h.v.StorageDirectory()
-	revoked := b.revocations()
+	directory, _ := h.Verified.StorageDirectory()
+	revoked := b.Revocations()
 	out := slices.DeleteFunc(slices.Clone(directory.Endpoints), func(e snapshot.StorageEndpoint) bool { return revoked.RevokesStorage(e.Name, e.URL) })
-	if len(out) == 0 || a.Permit(UseStorageEndpoints) != nil {
+	if len(out) == 0 || a.Permit(guard.UseStorageEndpoints) != nil {
 		return nil
 	}
 	slices.SortStableFunc(out, func(x, y snapshot.StorageEndpoint) int { return cmp.Compare(y.Priority, x.Priority) })
@@ -154,9 +156,9 @@ func (s *survey) look(ctx context.Context) {
 	}
 	wait.Wait()
 	s.found = slices.DeleteFunc(all, func(f *found) bool { return f == nil })
-	newest := s.a.beliefs.Load().newestRecord()
+	newest := s.a.beliefs.Load().NewestRecord()
 	for _, f := range s.found {
-		if record := f.tree.Record(); compareRecords(record, newest) < 0 {
+		if record := f.tree.Record(); state.CompareRecords(record, newest) < 0 {
 			// It lags, or keeps news back: which of them cannot be told. It is no alarm by
 			// itself; that no mirror has news for long shows in the age of what is held.
 			f.behind = true
@@ -164,7 +166,7 @@ func (s *survey) look(ctx context.Context) {
 			s.a.log.LogAttrs(ctx, slog.LevelDebug, "a mirror is behind", slog.String("mirror", f.source.String()), slog.Uint64("generation", record.Generation), slog.Uint64("held", newest.Generation))
 		}
 	}
-	slices.SortStableFunc(s.found, func(x, y *found) int { return compareRecords(y.tree.Record(), x.tree.Record()) })
+	slices.SortStableFunc(s.found, func(x, y *found) int { return state.CompareRecords(y.tree.Record(), x.tree.Record()) })
 }
 
 // mirrorFailed counts that a mirror had no news.
@@ -175,22 +177,7 @@ func (a *Agent) mirrorFailed(ctx context.Context, m mirror.Source, err error) {
 	if a.heard.failed(m, reason) {
 		level = slog.LevelInfo
 	}
-	a.log.LogAttrs(ctx, level, "no news from a mirror", slog.String("mirror", m.String()), slog.String("reason", string(reason)), slog.String("detail", oneLine(err)))
-}
-
-func compareRecords(a, b snapshot.Record) int {
-	return cmp.Or(cmp.Compare(a.AuthorityEpoch, b.AuthorityEpoch), cmp.Compare(a.Generation, b.Generation))
-}
-
-// newestRecord returns the newest record over what is in use.
-func (b *beliefs) newestRecord() snapshot.Record {
-	var newest snapshot.Record
-	for _, h := range b.held {
-		if r, ok := h.v.Record(); ok && compareRecords(r, newest) > 0 {
-			newest = r
-		}
-	}
-	return newest
+	a.log.LogAttrs(ctx, level, "no news from a mirror", slog.String("mirror", m.String()), slog.String("reason", string(reason)), slog.String("detail", state.OneLine(err)))
 }
 
 // mirrorSource is the mirror of a rank in a survey.
@@ -214,7 +201,7 @@ func (m *mirrorSource) Done() {
 	}
 }
 
-func (m *mirrorSource) From() origin { return byMirror }
+func (m *mirrorSource) From() state.Origin { return byMirror }
 
 func (m *mirrorSource) Name() string { return "mirror " + m.at().String() }
 
@@ -263,7 +250,7 @@ func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]
 	if len(out) == 0 {
 		var rest error
 		m.companions = false
-		out, rest = m.readScopes(ctx, f, a.beliefs.Load(), scopes[len(foundations):])
+		out, rest = m.readScopes(ctx, f, a.beliefs.Load(), state.Scopes[len(state.Foundations):])
 		m.partly = m.partly || rest != nil
 		err = errors.Join(err, rest)
 		m.whole = !m.partly
@@ -282,11 +269,11 @@ func (m *mirrorSource) News(ctx context.Context, _ []*fealtyv1.HeldSnapshot) ([]
 
 // readFoundations returns what a generation has for the node of what the companions are
 // judged by, and is not in use. The error is that of what could not be read.
-func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *beliefs) ([]notice, error) {
+func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *state.Beliefs) ([]notice, error) {
 	a := m.survey.a
 	var out []notice
 	var problems []error
-	if h := b.held[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) && (h == nil || snapshot.DigestOf(h.raw).String() != f.tree.TrustBundleHash()) {
+	if h := b.Held[snapshot.ScopeTrustBundle]; f.has(snapshot.ScopeTrustBundle) && (h == nil || snapshot.DigestOf(h.Raw).String() != f.tree.TrustBundleHash()) {
 		raw, err := f.tree.TrustBundle(ctx)
 		if err == nil && newerBundle(h, raw) {
 			links, missing := f.tree.Links(ctx)
@@ -300,13 +287,13 @@ func (m *mirrorSource) readFoundations(ctx context.Context, f *found, b *beliefs
 	if problems = append(problems, err); err == nil && a.heard.news(changes) {
 		a.hearRoots(ctx, &fealtyv1.RootChanges{Changes: changes})
 	}
-	more, err := m.readScopes(ctx, f, b, foundations)
+	more, err := m.readScopes(ctx, f, b, state.Foundations)
 	return append(out, more...), errors.Join(append(problems, err)...)
 }
 
 // readScopes returns what a generation has of these scopes for a node that believes b,
 // and is not in use.
-func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *beliefs, of []snapshot.Scope) ([]notice, error) {
+func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *state.Beliefs, of []snapshot.Scope) ([]notice, error) {
 	record := f.tree.Record()
 	var out []notice
 	var problems []error
@@ -315,8 +302,8 @@ func (m *mirrorSource) readScopes(ctx context.Context, f *found, b *beliefs, of 
 		if subject.IsZero() || !f.has(scope) {
 			continue
 		}
-		if h := b.held[scope]; h != nil {
-			if r, ok := h.v.Record(); ok && compareRecords(r, record) == 0 && r.Root == record.Root {
+		if h := b.Held[scope]; h != nil {
+			if r, ok := h.Verified.Record(); ok && state.CompareRecords(r, record) == 0 && r.Root == record.Root {
 				continue // it has been here, or came from elsewhere
 			}
 		}
@@ -347,28 +334,28 @@ func (a *Agent) watchMirrors(ctx context.Context) error {
 		if err := sleep(ctx, around(a.mirrorEvery, mirrorSpread), nil); err != nil {
 			return err
 		}
-		if a.status.view().connected {
+		if a.status.View().Connected {
 			continue
 		}
 		// With something lacking a mirror is read again although it did not move: what it has
 		// may have been half there.
-		a.inquireOf(ctx, a.surveyed(len(a.beliefs.Load().lacks()) == 0))
+		a.inquireOf(ctx, a.surveyed(len(a.beliefs.Load().Lacks()) == 0))
 	}
 }
 
 // subjectIn returns for whom the snapshots of a scope are that the node is to hold;
 // zero for a scope that a generation does not have, or that it is not to hold.
-func (a *Agent) subjectIn(b *beliefs, scope snapshot.Scope) snapshot.Subject {
+func (a *Agent) subjectIn(b *state.Beliefs, scope snapshot.Scope) snapshot.Subject {
 	me := a.self()
 	node := snapshot.NodeSubject(me.ID, me.Incarnation)
 	if scope == snapshot.ScopeNodeRuntime {
 		return node
 	}
-	h := b.held[snapshot.ScopeNodeRuntime]
+	h := b.Held[snapshot.ScopeNodeRuntime]
 	if h == nil {
 		return snapshot.Subject{}
 	}
-	runtime, _ := h.v.NodeRuntime()
+	runtime, _ := h.Verified.NodeRuntime()
 	switch {
 	case !slices.Contains(runtime.Companions, scope):
 		return snapshot.Subject{}
@@ -380,7 +367,7 @@ func (a *Agent) subjectIn(b *beliefs, scope snapshot.Scope) snapshot.Subject {
 
 // newerBundle reports whether a trust bundle says that it is newer than the one in
 // use, or contradicts it: an older one is no news, and no alarm.
-func newerBundle(h *held, raw []byte) bool {
+func newerBundle(h *state.Held, raw []byte) bool {
 	if h == nil {
 		return true
 	}
@@ -392,7 +379,7 @@ func newerBundle(h *held, raw []byte) bool {
 	if err != nil {
 		return true
 	}
-	is, says := h.v.Header(), claims.Header
+	is, says := h.Verified.Header(), claims.Header
 	switch c := cmp.Or(cmp.Compare(says.AuthorityEpoch, is.AuthorityEpoch), cmp.Compare(says.ConfigVersion, is.ConfigVersion)); {
 	case c != 0:
 		return c > 0

@@ -18,6 +18,7 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
@@ -133,7 +134,7 @@ func TestMirrorKeepsFresh(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			state := a.facts().overall(a.now())
+			state := a.facts().Overall(a.now())
 			if live && (state != snapshot.Fresh || generation(a) <= first) {
 				t.Errorf("it is %s, at generation %d after %d", state, generation(a), first)
 			}
@@ -314,7 +315,7 @@ func TestMirrorsFlipFlop(t *testing.T) {
 		if mirrorReads(a, "stale") == 0 {
 			t.Error("no mirror was seen to be behind: this shows nothing")
 		}
-		if refused := a.status.refusals(); len(refused) > 0 {
+		if refused := a.status.Refusals(); len(refused) > 0 {
 			t.Errorf("a mirror that is behind raised an alarm: %+v", refused)
 		}
 	})
@@ -334,7 +335,7 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		f.do(func() { f.down["all"] = true })
 		f.publish(&m, []*replica{x})
 		a.inquire(t.Context())
-		first, held := generation(a), a.beliefs.Load().held[snapshot.ScopeNodeRuntime]
+		first, held := generation(a), a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]
 		if first == 0 {
 			t.Fatal("nothing came from the mirror")
 		}
@@ -343,13 +344,13 @@ func TestMirrorShowsEquivocation(t *testing.T) {
 		})
 		x.down = true
 		a.inquire(t.Context())
-		if a.beliefs.Load().held[snapshot.ScopeNodeRuntime] != held {
+		if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != held {
 			t.Error("what is in use was replaced")
 		}
 		if got := testutil.ToFloat64(a.metrics.rejected.WithLabelValues("node_runtime", "equivocation")); got != 1 {
 			t.Errorf("%v equivocations are counted", got)
 		}
-		if !n.has(snapshotName(snapshot.ScopeNodeRuntime, refused)) {
+		if !n.has(dir.SnapshotName(snapshot.ScopeNodeRuntime, dir.Refused)) {
 			t.Error("the evidence was not kept")
 		}
 	})
@@ -363,15 +364,15 @@ func TestMirrorIsNotBelievedWithoutMarks(t *testing.T) {
 		n.mustJoin()
 		m := f.member(n.mustID())
 		r := newReplica("mirror")
-		n.disk.Put(n.path(marksAName), []byte("x"))
-		n.disk.Put(n.path(marksBName), nil)
+		n.disk.Put(n.path(dir.MarksAName), []byte("x"))
+		n.disk.Put(n.path(dir.MarksBName), nil)
 		a := n.withMirrors(r)
 		defer a.Close()
 		f.do(func() { f.down["all"] = true })
 		f.publish(&m, []*replica{r})
 		a.inquire(t.Context())
-		if generation(a) != 0 || len(a.beliefs.Load().held) != 0 {
-			t.Errorf("it uses %v on the word of a mirror", a.beliefs.Load().held)
+		if generation(a) != 0 || len(a.beliefs.Load().Held) != 0 {
+			t.Errorf("it uses %v on the word of a mirror", a.beliefs.Load().Held)
 		}
 	})
 }
@@ -444,7 +445,7 @@ func TestStorageEndpoints(t *testing.T) {
 					f.must(n.take(a, f.signTrust(h, content)))
 				}
 				before := generation(a)
-				if before == 0 || a.beliefs.Load().held[snapshot.ScopeStorageDirectory] == nil {
+				if before == 0 || a.beliefs.Load().Held[snapshot.ScopeStorageDirectory] == nil {
 					t.Fatal("the node does not hold what it was told")
 				}
 				f.do(func() { f.down["all"] = true })
@@ -552,12 +553,12 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 			a.inquire(t.Context())
 			b := a.beliefs.Load()
 			for _, scope := range scopes {
-				if h := b.held[scope]; h == nil || h.v.Header().ConfigVersion != f.next {
+				if h := b.Held[scope]; h == nil || h.Verified.Header().ConfigVersion != f.next {
 					t.Errorf("%s: %s of this generation is not in use after one round", what, scope)
 				}
 			}
-			if lacks := b.lacks(); len(lacks) > 0 || len(a.status.refusals()) > 0 {
-				t.Errorf("%s: it lacks %v, and refused %+v", what, lacks, a.status.refusals())
+			if lacks := b.Lacks(); len(lacks) > 0 || len(a.status.Refusals()) > 0 {
+				t.Errorf("%s: it lacks %v, and refused %+v", what, lacks, a.status.Refusals())
 			}
 			time.Sleep(time.Minute)
 		}
@@ -572,7 +573,7 @@ func TestMirrorBringsWhatTheNewRuntimeGives(t *testing.T) {
 		holds("another role", runtime, snapshot.ScopeServiceAssignment, snapshot.ScopeRoutePolicy)
 		f.generationOf(&m, []*replica{r}, nil, route(2))
 		holds("no services", runtime, snapshot.ScopeRoutePolicy)
-		if a.beliefs.Load().held[snapshot.ScopeServiceAssignment] != nil {
+		if a.beliefs.Load().Held[snapshot.ScopeServiceAssignment] != nil {
 			t.Error("it still holds services that it has lost")
 		}
 	})
@@ -603,7 +604,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 			}
 			y.down = !second
 			a.inquireOf(t.Context(), a.surveyed(true))
-			if lacks := a.beliefs.Load().lacks(); len(lacks) == 0 != second || generation(a) == 0 {
+			if lacks := a.beliefs.Load().Lacks(); len(lacks) == 0 != second || generation(a) == 0 {
 				t.Errorf("with a second mirror: %v; it lacks %v at generation %d", second, lacks, generation(a))
 			}
 			if second {
@@ -613,7 +614,7 @@ func TestMirrorThatBreaksOff(t *testing.T) {
 			x.bend = nil
 			stop := n.run(a)
 			time.Sleep(2 * DefaultMirrorEvery)
-			if lacks := a.beliefs.Load().lacks(); len(lacks) > 0 {
+			if lacks := a.beliefs.Load().Lacks(); len(lacks) > 0 {
 				t.Errorf("a minute later it lacks %v", lacks)
 			}
 			_ = stop()
@@ -650,7 +651,7 @@ func TestMirrorsAreLookedAt(t *testing.T) {
 		f.cut()
 		f.generationOf(&m, []*replica{r}, nil, service(1))
 		time.Sleep(2 * DefaultMirrorEvery)
-		if a.beliefs.Load().held[snapshot.ScopeServiceAssignment] == nil {
+		if a.beliefs.Load().Held[snapshot.ScopeServiceAssignment] == nil {
 			t.Error("what was assigned is not there")
 		}
 		f.do(func() { f.banned = append(f.banned, identity.KeyID{7}); f.version++ })

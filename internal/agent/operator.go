@@ -8,6 +8,8 @@ import (
 	"log/slog"
 
 	"github.com/fealty-io/fealty/credential"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -39,8 +41,8 @@ func (a *Agent) operatorChanged() <-chan struct{} {
 // the last certified key: nobody else got this identity since. An older key and a record
 // that is gone or given away have other answers, and are left to people; a ban of the
 // identity is looked at again with the certificate.
-func (a *Agent) reenrol(ctx context.Context, key keyPair, graceOver error) error {
-	a.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate", slog.String("reason", oneLine(graceOver)))
+func (a *Agent) reenrol(ctx context.Context, key dir.KeyPair, graceOver error) error {
+	a.log.LogAttrs(ctx, slog.LevelInfo, "the grace for the last key is over, proving the operator's certificate", slog.String("reason", state.OneLine(graceOver)))
 	err := somewhere(ctx, a.me.Cluster, a.addresses(), func(ctx context.Context, address string) error {
 		return a.rejoinAt(ctx, address, proverOf(a.operator), key)
 	})
@@ -53,49 +55,49 @@ func (a *Agent) reenrol(ctx context.Context, key keyPair, graceOver error) error
 // enrolAnew puts a grant into use by which the node is in another incarnation: what
 // is signed for the old one is void. It is one write, as a join is. The caller holds
 // a.activation.
-func (a *Agent) enrolAnew(ctx context.Context, got *admitted) error {
-	got.after, _ = got.after.pruned()
+func (a *Agent) enrolAnew(ctx context.Context, got *state.Admitted) error {
+	got.After, _ = got.After.Pruned()
 	entry, err := journalOf(got, a.me.Addresses, a.now())
 	if err != nil {
 		return err
 	}
-	if err := a.store.commitJoin(entry); err != nil {
+	if err := a.store.CommitJoin(entry); err != nil {
 		return fmt.Errorf("keep the new enrolment: %w", err)
 	}
 	a.marksDirty = false
-	a.clock.learn(got.after.marks)
+	a.clock.Learn(got.After.Marks)
 	// What is signed for the old incarnation would only be refused at the next start.
 	var void []string
-	for _, scope := range scopes {
+	for _, scope := range state.Scopes {
 		if scope == snapshot.ScopeTrustBundle {
 			continue
 		}
-		void = append(void, snapshotName(scope, pending), snapshotName(scope, previous))
-		if got.after.held[scope] == nil {
-			void = append(void, snapshotName(scope, active))
+		void = append(void, dir.SnapshotName(scope, dir.Pending), dir.SnapshotName(scope, dir.Previous))
+		if got.After.Held[scope] == nil {
+			void = append(void, dir.SnapshotName(scope, dir.Active))
 		}
 	}
-	if err := a.store.remove(void...); err != nil {
+	if err := a.store.Remove(void...); err != nil {
 		a.log.LogAttrs(ctx, slog.LevelWarn, "snapshots for the old incarnation are not removed", slog.Any("err", err))
 	}
-	got.me.anchor = entry.Anchor
-	a.enrolled.Store(&got.me)
-	a.beliefs.Store(got.after)
-	if err := a.source.Adopt(got.material); err != nil {
+	got.Me.Anchor = entry.Anchor
+	a.enrolled.Store(&got.Me)
+	a.beliefs.Store(got.After)
+	if err := a.source.Adopt(got.Material); err != nil {
 		return fmt.Errorf("use the new identity: %w", err)
 	}
-	a.svid.Store(&got.svid)
+	a.svid.Store(&got.SVID)
 	a.next, a.early = nil, nil
-	for _, scope := range scopes {
+	for _, scope := range state.Scopes {
 		a.accepted(ctx, scope)
 	}
 	clear(a.receipts)
-	for scope := range got.after.held {
-		a.receipts[scope] = receipt{a.now(), byGrant}
+	for scope := range got.After.Held {
+		a.receipts[scope] = state.Receipt{At: a.now(), From: state.ByGrant}
 	}
 	a.derive(ctx)
-	a.changed(scopes[:]...)
-	a.log.LogAttrs(ctx, slog.LevelInfo, "enrolled anew", slog.String("key", got.svid.key.id.String()), slog.Time("svid_not_after", got.material.NotAfter()))
+	a.changed(state.Scopes[:]...)
+	a.log.LogAttrs(ctx, slog.LevelInfo, "enrolled anew", slog.String("key", got.SVID.Key.ID.String()), slog.Time("svid_not_after", got.Material.NotAfter()))
 	return nil
 }
 

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -14,7 +16,7 @@ import (
 func TestReadOutlook(t *testing.T) {
 	f := newFleet(t)
 	n := newNode(f)
-	if _, err := ReadOutlook(n.disk.FS(), n.dir, f.clock()); !errors.Is(err, explain.NodeNotJoined) {
+	if _, err := state.ReadOutlook(n.disk.FS(), n.dir, f.clock()); !errors.Is(err, explain.NodeNotJoined) {
 		t.Errorf("without a node: %v", err)
 	}
 	n = joinedNode(f)
@@ -25,15 +27,15 @@ func TestReadOutlook(t *testing.T) {
 		before[name] = n.read(name)
 	}
 	n.disk.FailAt(1, errors.New("a reader wrote"))
-	o, err := ReadOutlook(n.disk.FS(), n.dir, f.clock())
-	if err != nil || o.Lost || o.Trust.Me != a.self().ID || o.Trust.Bundle == nil || len(o.Marks.All()) != len(a.beliefs.Load().marks.All()) {
+	o, err := state.ReadOutlook(n.disk.FS(), n.dir, f.clock())
+	if err != nil || o.Lost || o.Trust.Me != a.self().ID || o.Trust.Bundle == nil || len(o.Marks.All()) != len(a.beliefs.Load().Marks.All()) {
 		t.Fatalf("outlook %+v, %v", o, err)
 	}
-	raw, err := ReadActive(n.disk.FS(), n.dir, snapshot.ScopeTrustBundle)
-	if err != nil || string(raw) != string(before[snapshotName(snapshot.ScopeTrustBundle, active)]) {
+	raw, err := state.ReadActive(n.disk.FS(), n.dir, snapshot.ScopeTrustBundle)
+	if err != nil || string(raw) != string(before[dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)]) {
 		t.Errorf("the trust bundle in use was not read: %v", err)
 	}
-	if _, err := ReadActive(n.disk.FS(), n.dir, snapshot.ScopeRoutePolicy); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := state.ReadActive(n.disk.FS(), n.dir, snapshot.ScopeRoutePolicy); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a scope that is not held: %v", err)
 	}
 	if n.disk.Failed() {
@@ -42,14 +44,14 @@ func TestReadOutlook(t *testing.T) {
 
 	// A node that lost its marks takes nothing as new.
 	n = n.clone()
-	n.disk.Put(n.path(marksAName), []byte("x"))
-	n.disk.Put(n.path(marksBName), nil)
-	if o, err := ReadOutlook(n.disk.FS(), n.dir, f.clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 || o.Trust.Bundle == nil {
+	n.disk.Put(n.path(dir.MarksAName), []byte("x"))
+	n.disk.Put(n.path(dir.MarksBName), nil)
+	if o, err := state.ReadOutlook(n.disk.FS(), n.dir, f.clock()); err != nil || !o.Lost || len(o.Marks.All()) == 0 || o.Trust.Bundle == nil {
 		t.Errorf("with lost marks: %+v, %v", o, err)
 	}
 	// A damaged identity is told.
-	n.disk.Put(n.path(anchorName), []byte("x"))
-	if _, err := ReadOutlook(n.disk.FS(), n.dir, f.clock()); !errors.Is(err, explain.NodeStateCorrupt) {
+	n.disk.Put(n.path(dir.AnchorName), []byte("x"))
+	if _, err := state.ReadOutlook(n.disk.FS(), n.dir, f.clock()); !errors.Is(err, explain.NodeStateCorrupt) {
 		t.Errorf("with a damaged anchor: %v", err)
 	}
 }

@@ -16,6 +16,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/manifest"
 	"github.com/fealty-io/fealty/snapshot"
@@ -40,7 +42,7 @@ func policyNode(f *fleet) (*node, memberState) {
 	var s *fealtyv1.SignedSnapshot
 	f.do(func() { s = f.runtime(&m, allAllowed) })
 	f.must(n.take(a, s))
-	if refused := a.status.refusals(); len(refused) != 0 {
+	if refused := a.status.Refusals(); len(refused) != 0 {
 		f.tb.Fatalf("refused: %v", refused)
 	}
 	return n, m
@@ -58,27 +60,27 @@ func TestAloneAndBack(t *testing.T) {
 		stop := n.run(a)
 		defer func() { _ = stop() }()
 		time.Sleep(time.Minute)
-		for _, r := range actionRules() {
-			if err := a.Permit(r.action); err != nil {
+		for _, r := range guard.ActionRules() {
+			if err := a.Permit(r.Action); err != nil {
 				t.Errorf("in contact: %v", err)
 			}
 		}
 		f.do(func() { f.down["all"] = true })
 		f.cut()
-		time.Sleep(freshFor + staleFor)
-		for _, r := range actionRules() {
-			err := a.Permit(r.action)
-			refused, _ := errors.AsType[*RefusedError](err)
+		time.Sleep(freshFor + guard.StaleFor)
+		for _, r := range guard.ActionRules() {
+			err := a.Permit(r.Action)
+			refused, _ := errors.AsType[*guard.RefusedError](err)
 			switch {
-			case r.class == byPolicy && r.action != PreserveRoutes && err != nil:
-				t.Errorf("%s: %v", r.action, err)
-			case r.class != byPolicy && (refused == nil || refused.Action != r.action):
-				t.Errorf("%s: %v", r.action, err)
+			case r.Class == guard.ByPolicy && r.Action != guard.PreserveRoutes && err != nil:
+				t.Errorf("%s: %v", r.Action, err)
+			case r.Class != guard.ByPolicy && (refused == nil || refused.Action != r.Action):
+				t.Errorf("%s: %v", r.Action, err)
 			}
 		}
 		resp, err := nodeServer{a: a}.GetNode(t.Context(), nil)
 		f.must(err)
-		if resp.GetFreshness() != string(snapshot.Degraded) || resp.GetPartition() != string(RecordStale) || len(resp.GetDegradedPeriods()) != 1 || len(resp.GetPermissions()) != len(actionRules()) {
+		if resp.GetFreshness() != string(snapshot.Degraded) || resp.GetPartition() != string(guard.RecordStale) || len(resp.GetDegradedPeriods()) != 1 || len(resp.GetPermissions()) != len(guard.ActionRules()) {
 			t.Errorf("it says %s, %s, %v", resp.GetFreshness(), resp.GetPartition(), resp.GetDegradedPeriods())
 		}
 		if got := testutil.ToFloat64(a.metrics.entries); got != 1 {
@@ -86,10 +88,10 @@ func TestAloneAndBack(t *testing.T) {
 		}
 		until, limit := a.alone()
 		time.Sleep(until.Sub(a.now()) + time.Minute)
-		if err := a.Permit(ContinueServices); !errors.Is(err, explain.ActionBoundOver) {
+		if err := a.Permit(guard.ContinueServices); !errors.Is(err, explain.ActionBoundOver) {
 			t.Errorf("after its time it continues services: %v", err)
 		}
-		if err := a.Permit(ReconnectPeers); err != nil {
+		if err := a.Permit(guard.ReconnectPeers); err != nil {
 			t.Errorf("after its time it does not look for its way back: %v", err)
 		}
 		// A restart in between forgets nothing.
@@ -102,7 +104,7 @@ func TestAloneAndBack(t *testing.T) {
 			f.reports = nil
 		})
 		time.Sleep(20 * time.Minute)
-		if err := a.Permit(ContinueServices); err != nil {
+		if err := a.Permit(guard.ContinueServices); err != nil {
 			t.Errorf("back: %v", err)
 		}
 		var last []*fealtyv1.DegradedPeriod
@@ -132,7 +134,7 @@ func TestPeriodsCrash(t *testing.T) {
 	crash(t, durabletest.Afters(), func() (*durabletest.Disk, func() error) {
 		n = joined.clone()
 		a := n.mustOpen()
-		bound = a.facts().end(maxBound)
+		bound = a.facts().End(guard.MaxBound)
 		return n.disk, func() error { a.lookDegraded(t.Context()); return nil }
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
@@ -141,8 +143,8 @@ func TestPeriodsCrash(t *testing.T) {
 			return
 		}
 		defer a.Close()
-		if got := a.degraded.all(); len(got) > 1 || len(got) == 0 && done || !a.facts().end(maxBound).Equal(bound) {
-			t.Errorf("%v, until %v", got, a.facts().end(maxBound))
+		if got := a.degraded.All(); len(got) > 1 || len(got) == 0 && done || !a.facts().End(guard.MaxBound).Equal(bound) {
+			t.Errorf("%v, until %v", got, a.facts().End(guard.MaxBound))
 		}
 	})
 	for call := 1; ; call++ {
@@ -154,8 +156,8 @@ func TestPeriodsCrash(t *testing.T) {
 		n.disk.Restart(durabletest.Synced)
 		a = n.mustOpen()
 		a.lookDegraded(t.Context())
-		if got := a.degraded.all(); len(got) != 1 || !a.facts().end(maxBound).Equal(bound) {
-			t.Fatalf("at call %d: %v, until %v", call, got, a.facts().end(maxBound))
+		if got := a.degraded.All(); len(got) != 1 || !a.facts().End(guard.MaxBound).Equal(bound) {
+			t.Fatalf("at call %d: %v, until %v", call, got, a.facts().End(guard.MaxBound))
 		}
 		a.Close()
 		if !failed {
@@ -171,35 +173,35 @@ func TestPeriodsDamaged(t *testing.T) {
 	f.shift.Store(int64(2 * time.Hour))
 	a := joined.mustOpen()
 	a.lookDegraded(t.Context())
-	_ = a.Permit(IssueCertificates)
+	_ = a.Permit(guard.IssueCertificates)
 	a.keepPeriods(t.Context())
-	bound := a.facts().end(maxBound)
+	bound := a.facts().End(guard.MaxBound)
 	a.Close()
-	good := joined.read(degradedName)
+	good := joined.read(dir.DegradedName)
 	n := joined.clone()
 	check := func(what string, data []byte) {
-		n.disk.Put(n.path(degradedName), data)
+		n.disk.Put(n.path(dir.DegradedName), data)
 		a, err := n.open()
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 		defer a.Close()
-		if got := a.facts().end(maxBound); !got.Equal(bound) {
+		if got := a.facts().End(guard.MaxBound); !got.Equal(bound) {
 			t.Fatalf("%s: the bound is %v, want %v", what, got, bound)
 		}
 		a.lookDegraded(t.Context())
-		if got := a.degraded.all(); len(got) != 1 {
+		if got := a.degraded.All(); len(got) != 1 {
 			t.Fatalf("%s: %v", what, got)
 		}
 	}
 	damages(good, check)
 	now := f.clock()
-	many := make([]period, 100)
+	many := make([]guard.Period, 100)
 	for i := range many {
-		many[i] = period{From: now, Actions: map[string]*tally{"made up": {1, 1}, "issue_certificates": nil}}
+		many[i] = guard.Period{From: now, Actions: map[string]*guard.Tally{"made up": {Permitted: 1, Refused: 1}, "issue_certificates": nil}}
 	}
-	for _, made := range [][]period{{{From: now.Add(1000 * time.Hour)}}, {{From: now.Add(-1000 * time.Hour)}}, {{}}, many} {
-		data, err := seal(made)
+	for _, made := range [][]guard.Period{{{From: now.Add(1000 * time.Hour)}}, {{From: now.Add(-1000 * time.Hour)}}, {{}}, many} {
+		data, err := dir.Seal(made)
 		f.must(err)
 		check("made up", data)
 	}
@@ -210,16 +212,16 @@ func TestPeriodsDamaged(t *testing.T) {
 func TestNoTimeAlone(t *testing.T) {
 	f := newFleet(t)
 	n, _ := policyNode(f)
-	n.disk.Put(n.path(marksAName), []byte("x"))
-	n.disk.Put(n.path(marksBName), []byte("x"))
+	n.disk.Put(n.path(dir.MarksAName), []byte("x"))
+	n.disk.Put(n.path(dir.MarksBName), []byte("x"))
 	a := n.mustOpen()
 	defer a.Close()
 	a.noteDegraded()
-	all := a.degraded.all()
+	all := a.degraded.All()
 	if len(all) != 1 || !all[0].Over.Equal(all[0].From) || all[0].From.IsZero() {
 		t.Fatalf("the period is %+v, want one that was over when it began", all)
 	}
-	if a.degraded.over(f.clock(), "again") {
+	if a.degraded.Over(f.clock(), "again") {
 		t.Error("that its time is over is said again")
 	}
 }
@@ -257,20 +259,20 @@ func TestNothingOutlivesItsBound(t *testing.T) {
 				a = n.openAt(m, n.disk.FS())
 			case 5:
 				a.Close()
-				n.disk.Put(n.path(degradedName), []byte("lost"))
+				n.disk.Put(n.path(dir.DegradedName), []byte("lost"))
 				a = n.openAt(m, n.disk.FS())
 			}
 			f := a.facts()
 			truth := begin.Add(passed)
-			for _, r := range actionRules() {
-				over := r.bound != noBound && rank(f.overall(truth)) >= rank(snapshot.Degraded) && !truth.Before(f.end(r.bound).Add(time.Second))
-				for _, scope := range r.needs {
-					if s, ok := f.held[scope]; ok && !truth.Before(s.expires.Add(time.Second)) {
+			for _, r := range guard.ActionRules() {
+				over := r.Bound != guard.NoBound && guard.Rank(f.Overall(truth)) >= guard.Rank(snapshot.Degraded) && !truth.Before(f.End(r.Bound).Add(time.Second))
+				for _, scope := range r.Needs {
+					if s, ok := f.Held[scope]; ok && !truth.Before(s.Expires.Add(time.Second)) {
 						over = true
 					}
 				}
-				if err := a.Permit(r.action); over && err == nil {
-					t.Fatalf("%s is permitted %v after the beginning; its bound was %v", r.action, passed, f.end(r.bound).Sub(begin))
+				if err := a.Permit(r.Action); over && err == nil {
+					t.Fatalf("%s is permitted %v after the beginning; its bound was %v", r.Action, passed, f.End(r.Bound).Sub(begin))
 				}
 			}
 		}
@@ -287,19 +289,19 @@ func TestPolicyOfANode(t *testing.T) {
 	take := func(s *fealtyv1.SignedSnapshot) {
 		t.Helper()
 		f.must(n.take(a, s))
-		if refused := a.status.refusals(); len(refused) != 0 {
+		if refused := a.status.Refusals(); len(refused) != 0 {
 			t.Fatalf("refused: %v", refused)
 		}
 	}
 	look := func(what string, wantUntil bool, max time.Duration, allow ...string) {
 		t.Helper()
-		p, until := a.beliefs.Load().policy()
-		if !slices.Equal(p.allow, allow) || p.max != max || until.IsZero() == wantUntil {
+		p, until := a.beliefs.Load().Policy()
+		if !slices.Equal(p.Allow, allow) || p.Max != max || until.IsZero() == wantUntil {
 			t.Errorf("%s: %+v until %v", what, p, until)
 		}
 	}
 	all := []string{"continue_services", "preserve_routes", "reconnect_peers", "report_later", "use_storage_endpoints", "validate_peers"}
-	ceiling := a.beliefs.Load().degraded().Max
+	ceiling := a.beliefs.Load().Degraded().Max
 	look("by the ceiling alone", false, ceiling, all...)
 	listed := func(_ *snapshot.Header, c *snapshot.NodeRuntime, _ *snapshot.Record) {
 		c.Companions = []snapshot.Scope{snapshot.ScopeDegradedModePolicy}
@@ -309,8 +311,8 @@ func TestPolicyOfANode(t *testing.T) {
 	wide := &snapshot.DegradedModePolicy{Allow: []string{"become_root", "continue_services", "issue_certificates", "preserve_routes"}, Max: 1000 * time.Hour, RouteTTL: 1000 * time.Hour, SessionTTL: time.Minute}
 	f.do(func() { take(f.companion(&m, snapshot.ScopeDegradedModePolicy, wide)) })
 	look("wider than the ceiling", true, ceiling, "continue_services", "preserve_routes")
-	if p, _ := a.beliefs.Load().policy(); p.sessionTTL != time.Minute || p.routeTTL != time.Minute {
-		t.Errorf("routes for %v, sessions for %v", p.routeTTL, p.sessionTTL)
+	if p, _ := a.beliefs.Load().Policy(); p.SessionTTL != time.Minute || p.RouteTTL != time.Minute {
+		t.Errorf("routes for %v, sessions for %v", p.RouteTTL, p.SessionTTL)
 	}
 	revoke := f.content()
 	revoke.Revoked = []snapshot.Revoked{{Kind: snapshotform.RevokedPermission, Name: "continue_services"}}
@@ -321,10 +323,10 @@ func TestPolicyOfANode(t *testing.T) {
 	f.do(func() { take(f.runtime(&m, allAllowed)) })
 	look("not listed any more: only the ceiling, without what is revoked", false, ceiling, all[1:]...)
 	// The record is the newest word, and it names revocations that the bundle lacks.
-	if f := a.facts(); !f.missing {
+	if f := a.facts(); !f.Missing {
 		t.Error("a record that names other revocations does not show")
 	}
-	if err := a.Permit(ValidatePeers); !errors.Is(err, explain.ActionNeedsContact) {
+	if err := a.Permit(guard.ValidatePeers); !errors.Is(err, explain.ActionNeedsContact) {
 		t.Errorf("peers are judged without the newest revocations: %v", err)
 	}
 }
@@ -345,7 +347,7 @@ func TestNewsAfterASleep(t *testing.T) {
 	}{
 		{"its certificate is renewed", func(t *testing.T, w world) { w.f.must(w.a.renew(t.Context())) }},
 		{"the key that it holds is certified again", func(t *testing.T, w world) {
-			key := w.a.svid.Load().key
+			key := w.a.svid.Load().Key
 			var ders [][]byte
 			for _, c := range w.f.issue(key.Signer().Public(), w.a.me.ID, w.f.svidTTL) {
 				ders = append(ders, c.Raw)
@@ -361,7 +363,7 @@ func TestNewsAfterASleep(t *testing.T) {
 			w.f.epoch++
 			w.f.must(w.n.take(w.a, w.f.runtime(&w.m)))
 			w.f.epoch--
-			if !w.a.facts().behind {
+			if !w.a.facts().Behind {
 				t.Fatal("it does not know that it is behind")
 			}
 		}},
@@ -383,7 +385,7 @@ func TestNewsAfterASleep(t *testing.T) {
 			n, m := policyNode(f)
 			a := n.mustOpen()
 			a.lookDegraded(t.Context())
-			entry := a.facts().entry(terms())
+			entry := a.facts().Entry(guard.Terms())
 			until, limit := a.alone()
 			f.shift.Store(int64(slept))
 			tc.news(t, world{f, n, a, m})
@@ -394,11 +396,11 @@ func TestNewsAfterASleep(t *testing.T) {
 				a = n.mustOpen()
 			}
 			defer a.Close()
-			got := a.degraded.all()
+			got := a.degraded.All()
 			if len(got) != 1 || !got[0].From.Equal(entry) || !got[0].Over.Equal(until) || got[0].Limit != limit {
 				t.Fatalf("it remembers %+v, want one from %v on, over at %v by %s", got, entry, until, limit)
 			}
-			fresh := a.facts().overall(a.now()) == snapshot.Fresh
+			fresh := a.facts().Overall(a.now()) == snapshot.Fresh
 			if ended := !got[0].To.IsZero(); ended != fresh {
 				t.Errorf("it ended: %v, the node is fresh: %v", ended, fresh)
 			}
@@ -425,7 +427,7 @@ func TestEveryChangeOfFactsIsTold(t *testing.T) {
 		}},
 		{"another trust bundle", func() error { return n.take(a, f.bundleWith(func(*snapshot.TrustBundle) {})) }},
 	} {
-		rang := a.news.wait()
+		rang := a.news.Wait()
 		f.must(tc.do())
 		select {
 		case <-rang:
@@ -440,19 +442,19 @@ func TestEveryChangeOfFactsIsTold(t *testing.T) {
 func TestMomentsAreNoPeriods(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 11, 3, 0, 0, 0, 0, time.UTC)
-	var p periods
-	p.began(at)
-	p.over(at, "node_runtime")
-	if p.ended(at) == nil || len(p.all()) != 0 {
-		t.Errorf("of a moment is kept %+v", p.all())
+	var p guard.Periods
+	p.Began(at)
+	p.Over(at, "node_runtime")
+	if p.Ended(at) == nil || len(p.All()) != 0 {
+		t.Errorf("of a moment is kept %+v", p.All())
 	}
-	p.began(at)
-	p.count(Action("continue_services"), false)
-	if p.ended(at); len(p.all()) != 1 {
+	p.Began(at)
+	p.Count(guard.Action("continue_services"), false)
+	if p.Ended(at); len(p.All()) != 1 {
 		t.Error("what was refused is not kept")
 	}
-	p.began(at)
-	if p.ended(at.Add(time.Minute)); len(p.all()) != 2 {
+	p.Began(at)
+	if p.Ended(at.Add(time.Minute)); len(p.All()) != 2 {
 		t.Error("a minute is not kept")
 	}
 }

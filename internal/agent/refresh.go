@@ -16,6 +16,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -40,28 +41,6 @@ const (
 	newsTime = time.Minute
 )
 
-// freshSpan returns since when and until when what the node lives by is fresh: of
-// what ends first. Both are zero if there is nothing.
-func (b *beliefs) freshSpan() (since, until time.Time) {
-	for _, scope := range scopes {
-		h := b.held[scope]
-		if h == nil || scope == snapshot.ScopeNodeBootstrap && b.terms() != h {
-			continue
-		}
-		header := h.v.Header()
-		from, to := header.IssuedAt, header.RefreshAfter
-		if record, ok := h.v.Record(); ok {
-			if record.FreshUntil.Before(to) {
-				from, to = record.IssuedAt, record.FreshUntil
-			}
-		}
-		if until.IsZero() || to.Before(until) {
-			since, until = from, to
-		}
-	}
-	return since, until
-}
-
 // refresh asks sources whenever the stream brought no news in time, until ctx ends.
 func (a *Agent) refresh(ctx context.Context) error {
 	if err := sleep(ctx, around(refreshGrace, 0.5), nil); err != nil {
@@ -69,7 +48,7 @@ func (a *Agent) refresh(ctx context.Context) error {
 	}
 	pause, at, of := refreshPause, time.Time{}, time.Time{}
 	for {
-		since, until := a.beliefs.Load().freshSpan()
+		since, until := a.beliefs.Load().FreshSpan()
 		if !until.Equal(of) {
 			lead := time.Duration(refreshPart * rand.Float64() * float64(until.Sub(since)))
 			of, at, pause = until, until.Add(-lead), refreshPause
@@ -81,7 +60,7 @@ func (a *Agent) refresh(ctx context.Context) error {
 			continue
 		}
 		a.inquire(ctx)
-		if _, now := a.beliefs.Load().freshSpan(); now.After(until) {
+		if _, now := a.beliefs.Load().FreshSpan(); now.After(until) {
 			continue
 		}
 		if err := sleep(ctx, around(pause, 0.5), nil); err != nil {
@@ -100,10 +79,10 @@ func (a *Agent) inquire(ctx context.Context) { a.inquireOf(ctx, a.sources()) }
 func (a *Agent) inquireOf(ctx context.Context, all []source) {
 	ctx, cancel := context.WithTimeout(ctx, cycleTime)
 	defer cancel()
-	_, before := a.beliefs.Load().freshSpan()
+	_, before := a.beliefs.Load().FreshSpan()
 	defer closeAll(all)
 	if !a.presentable(ctx) { // a mirror does not ask who reads it
-		all = slices.DeleteFunc(all, func(s source) bool { return s.From() == byCoordinator })
+		all = slices.DeleteFunc(all, func(s source) bool { return s.From() == state.ByCoordinator })
 	}
 	left := maxCycleBytes
 	for i, s := range all {
@@ -114,19 +93,19 @@ func (a *Agent) inquireOf(ctx context.Context, all []source) {
 		outcome := "none"
 		if err := a.inquireAt(ctx, s, others, &left); err != nil {
 			outcome = "error"
-			a.log.LogAttrs(ctx, slog.LevelDebug, "no news from a source", slog.String("source", s.Name()), slog.String("reason", oneLine(err)))
+			a.log.LogAttrs(ctx, slog.LevelDebug, "no news from a source", slog.String("source", s.Name()), slog.String("reason", state.OneLine(err)))
 		}
 		b := a.beliefs.Load()
-		_, until := b.freshSpan()
-		news := until.After(before) && until.After(a.now()) && len(b.lacks()) == 0
+		_, until := b.FreshSpan()
+		news := until.After(before) && until.After(a.now()) && len(b.Lacks()) == 0
 		if news {
 			outcome = "news"
 		}
 		a.metrics.asked.WithLabelValues(string(s.From()), outcome).Inc()
 		if news {
 			a.log.LogAttrs(ctx, slog.LevelInfo, "news from a source that was asked", slog.String("source", s.Name()))
-			if a.status.view().connected {
-				poke(a.leaveStream) // it brought nothing of this
+			if a.status.View().Connected {
+				state.Poke(a.leaveStream) // it brought nothing of this
 			}
 			return
 		}
@@ -168,7 +147,7 @@ func (a *Agent) inquireOnce(ctx context.Context, s source, others func() []sourc
 	if len(notices) > maxNotices {
 		return false, fmt.Errorf("%d notices at once, limit %d", len(notices), maxNotices)
 	}
-	slices.SortStableFunc(notices, func(x, y notice) int { return orderOf(x.scope) - orderOf(y.scope) })
+	slices.SortStableFunc(notices, func(x, y notice) int { return state.OrderOf(x.scope) - state.OrderOf(y.scope) })
 	in := &intake{a: a, from: s.From(), sources: others, left: left}
 	for _, n := range notices {
 		if *left -= len(n.raw); *left < 0 {
@@ -211,8 +190,8 @@ type coordinatorSource struct {
 	own     *mesh.Conn               // conn, if it is to be closed
 }
 
-func (s *coordinatorSource) Name() string { return "coordinator " + s.address }
-func (s *coordinatorSource) From() origin { return byCoordinator }
+func (s *coordinatorSource) Name() string       { return "coordinator " + s.address }
+func (s *coordinatorSource) From() state.Origin { return state.ByCoordinator }
 
 func (s *coordinatorSource) client() (fealtyv1.SnapshotServiceClient, error) {
 	if s.conn == nil {

@@ -14,8 +14,8 @@ import (
 
 // generation of the record over the node_runtime in use at a; 0 without one.
 func generation(a *Agent) uint64 {
-	if h := a.beliefs.Load().held[snapshot.ScopeNodeRuntime]; h != nil {
-		r, _ := h.v.Record()
+	if h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]; h != nil {
+		r, _ := h.Verified.Record()
 		return r.Generation
 	}
 	return 0
@@ -52,12 +52,12 @@ func TestHalfOpenStream(t *testing.T) {
 			t.Errorf("%d polls, generation %d after %d", f.count(&f.polls), generation(a), first)
 		}
 		time.Sleep(10 * time.Second)
-		if f.count(&f.hellos) != 2 || !a.status.view().connected {
-			t.Errorf("%d streams, connected %v", f.count(&f.hellos), a.status.view().connected)
+		if f.count(&f.hellos) != 2 || !a.status.View().Connected {
+			t.Errorf("%d streams, connected %v", f.count(&f.hellos), a.status.View().Connected)
 		}
 		for range 20 {
 			time.Sleep(time.Minute)
-			if got := a.beliefs.Load().facts().overall(a.now()); got != snapshot.Fresh {
+			if got := a.beliefs.Load().Facts().Overall(a.now()); got != snapshot.Fresh {
 				t.Fatalf("it is %s", got)
 			}
 		}
@@ -88,7 +88,7 @@ func TestAsksOthersRarely(t *testing.T) {
 		if got := testutil.ToFloat64(a.metrics.asked.WithLabelValues("coordinator", "none")); got != float64(f.count(&f.polls)) {
 			t.Errorf("%v counted", got)
 		}
-		if a.beliefs.Load().facts().overall(a.now()) == snapshot.Fresh || generation(a) == 0 {
+		if a.beliefs.Load().Facts().Overall(a.now()) == snapshot.Fresh || generation(a) == 0 {
 			t.Error("it believed a lie, or dropped what it had")
 		}
 		_ = stop()

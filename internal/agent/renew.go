@@ -15,6 +15,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/ca"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -34,13 +36,13 @@ const (
 
 // renewEvery is the interval that the node is told, by its node_runtime or, until
 // there is one, its node_bootstrap.
-func renewEvery(b *beliefs) time.Duration {
-	if h := b.held[snapshot.ScopeNodeRuntime]; h != nil {
-		if runtime, ok := h.v.NodeRuntime(); ok {
+func renewEvery(b *state.Beliefs) time.Duration {
+	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
+		if runtime, ok := h.Verified.NodeRuntime(); ok {
 			return runtime.RenewEvery
 		}
 	}
-	if boot, ok := b.bootstrap(); ok && boot.RenewEvery > 0 {
+	if boot, ok := b.Bootstrap(); ok && boot.RenewEvery > 0 {
 		return boot.RenewEvery
 	}
 	return defaultRenewEvery
@@ -72,7 +74,7 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			s.start = time.Time{} // the clock was ahead when it was set
 		}
 		act, at := s.next(now)
-		a.status.renewsAt(at)
+		a.status.RenewsAt(at)
 		if wait := at.Sub(now); wait > 0 {
 			t := time.NewTimer(min(wait, clockLook))
 			select {
@@ -125,7 +127,7 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			reply <- err
 		}
 		waiting, s.asked = nil, false
-		a.status.renewed(err)
+		a.status.Renewed(err)
 		a.metrics.renewals.WithLabelValues(act.String(), outcome(err)).Inc()
 		s, now = s.of(a), a.now()
 		again, _ := errors.AsType[*againError](err)
@@ -138,7 +140,7 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 			done, stuck, looked = now, true, now
 			s = s.renewed(s.spread).fail(now, around(outagePause, 0.2), rand.Float64())
 			a.log.LogAttrs(ctx, slog.LevelWarn, "certified, and the key is not changed as it should be", slog.Time("svid_not_after", again.until),
-				slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(again.err)), slog.Time("retry", s.retry))
+				slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(again.err)), slog.Time("retry", s.retry))
 			continue
 		case err == nil:
 			pause.reset()
@@ -149,11 +151,11 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 		case stuck:
 			s = s.fail(now, refused.next(), rand.Float64())
 			a.log.LogAttrs(ctx, slog.LevelError, "incident: the cluster does not certify this node, which stays up", slog.String("action", act.String()),
-				slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
+				slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
 		default:
 			s = s.fail(now, pause.next(), rand.Float64())
 			a.log.LogAttrs(ctx, slog.LevelWarn, "not certified, the working credential stays", slog.String("action", act.String()),
-				slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
+				slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)), slog.Time("svid_not_after", s.notAfter), slog.Time("retry", s.retry))
 		}
 		if act == renewing && unwelcome(err) {
 			s.unwelcome = true
@@ -168,8 +170,8 @@ func (a *Agent) keepCertified(ctx context.Context) error {
 // of returns s for the identity that the node holds now.
 func (s schedule) of(a *Agent) schedule {
 	held := a.svid.Load()
-	s.notBefore, s.notAfter = held.leaf().NotBefore, held.leaf().NotAfter
-	s.every, s.pending = renewEvery(a.beliefs.Load()), a.next != nil && a.next.key.id != held.key.id
+	s.notBefore, s.notAfter = held.Leaf().NotBefore, held.Leaf().NotAfter
+	s.every, s.pending = renewEvery(a.beliefs.Load()), a.next != nil && a.next.Key.ID != held.Key.ID
 	return s
 }
 
@@ -194,11 +196,11 @@ func (a *Agent) certify(ctx context.Context, act action) error {
 // nextKey returns the key to have certified, which is durable: the one whose
 // answer may have been lost, or a new one. If the disk takes none, unkept says so.
 // Owned by keepCertified.
-func (a *Agent) nextKey() (keyPair, error) {
+func (a *Agent) nextKey() (dir.KeyPair, error) {
 	held := a.svid.Load()
-	if a.next != nil && a.next.key.id != held.key.id {
+	if a.next != nil && a.next.Key.ID != held.Key.ID {
 		a.unkept = nil
-		return a.next.key, nil
+		return a.next.Key, nil
 	}
 	key, err := a.newNext(held)
 	a.unkept = err
@@ -207,23 +209,23 @@ func (a *Agent) nextKey() (keyPair, error) {
 
 // newNext makes the next key durable. Until the certificate in use is on disk, its key
 // may be there as the next one alone, so that comes first.
-func (a *Agent) newNext(held *svid) (keyPair, error) {
-	unkept := func(name string, err error) (keyPair, error) {
-		return keyPair{}, explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.path(name), "problem", err.Error())
+func (a *Agent) newNext(held *dir.SVID) (dir.KeyPair, error) {
+	unkept := func(name string, err error) (dir.KeyPair, error) {
+		return dir.KeyPair{}, explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.Path(name), "problem", err.Error())
 	}
 	if a.unsaved {
-		if err := a.store.writeSVID(*held); err != nil {
-			return unkept(SVIDName, err)
+		if err := a.store.WriteSVID(*held); err != nil {
+			return unkept(dir.SVIDName, err)
 		}
 		a.unsaved = false
 	}
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	if err != nil {
-		return keyPair{}, err
+		return dir.KeyPair{}, err
 	}
-	k := pendingKey{key, purposeRenew}
-	if err := a.store.writeNext(k); err != nil {
-		return unkept(nextName, err)
+	k := state.PendingKey{Key: key, Purpose: dir.PurposeRenew}
+	if err := a.store.WriteNext(k); err != nil {
+		return unkept(dir.NextName, err)
 	}
 	a.next = &k
 	return key, nil
@@ -245,7 +247,7 @@ func (a *Agent) renew(ctx context.Context) error {
 	// Of a certificate that ends soon not all of the rest goes into hoping for another
 	// coordinator's store.
 	now := a.now()
-	enough := now.Add(a.svid.Load().leaf().NotAfter.Sub(now) / pausePart)
+	enough := now.Add(a.svid.Load().Leaf().NotAfter.Sub(now) / pausePart)
 	var cannot []string // whose store took nothing
 	err = a.ask(ctx, func(ctx context.Context, address string, conn grpc.ClientConnInterface) error {
 		if len(cannot) > 0 && a.now().After(enough) {
@@ -306,7 +308,7 @@ func (a *Agent) certifiedAgain(why, failed error) error {
 	case failed != nil:
 		return failed
 	case why != nil:
-		return &againError{until: a.svid.Load().leaf().NotAfter, err: why}
+		return &againError{until: a.svid.Load().Leaf().NotAfter, err: why}
 	}
 	return nil
 }
@@ -315,7 +317,7 @@ func (a *Agent) certifiedAgain(why, failed error) error {
 // under way: it may have been recorded.
 func (a *Agent) recertify(ctx context.Context, _ string, conn grpc.ClientConnInterface) error {
 	held := a.svid.Load()
-	csr, err := ca.NewCSR(held.key.Signer())
+	csr, err := ca.NewCSR(held.Key.Signer())
 	if err != nil {
 		return err
 	}
@@ -323,8 +325,8 @@ func (a *Agent) recertify(ctx context.Context, _ string, conn grpc.ClientConnInt
 	if err != nil {
 		return err
 	}
-	return a.checkRenewed(ctx, held.key, resp.GetChain(), func(ctx context.Context, s svid, m *credential.Material) error {
-		if !s.leaf().NotAfter.After(held.leaf().NotAfter) {
+	return a.checkRenewed(ctx, held.Key, resp.GetChain(), func(ctx context.Context, s dir.SVID, m *credential.Material) error {
+		if !s.Leaf().NotAfter.After(held.Leaf().NotAfter) {
 			return nil // what it holds is as good
 		}
 		return a.present(ctx, s, m)
@@ -360,7 +362,7 @@ func (a *Agent) ask(ctx context.Context, f func(ctx context.Context, address str
 // askingTime bounds a call to one coordinator: who hangs must not use up what is left of
 // the certificate.
 func (a *Agent) askingTime() time.Duration {
-	if left := a.svid.Load().leaf().NotAfter.Sub(a.now()); left > 0 {
+	if left := a.svid.Load().Leaf().NotAfter.Sub(a.now()); left > 0 {
 		return min(callTimeout, max(leastCall, left/2))
 	}
 	return callTimeout
@@ -378,17 +380,17 @@ func (a *Agent) askOne(ctx context.Context, address string, f func(ctx context.C
 }
 
 // adoptRenewed verifies a renewed chain in full, and puts it into use.
-func (a *Agent) adoptRenewed(ctx context.Context, key keyPair, ders [][]byte) error {
+func (a *Agent) adoptRenewed(ctx context.Context, key dir.KeyPair, ders [][]byte) error {
 	return a.checkRenewed(ctx, key, ders, a.adopt)
 }
 
 // checkRenewed verifies a renewed chain in full, and hands it to f under a.activation.
-func (a *Agent) checkRenewed(ctx context.Context, key keyPair, ders [][]byte, f func(context.Context, svid, *credential.Material) error) error {
-	chain, err := parseChain(ders, svidCertificates)
+func (a *Agent) checkRenewed(ctx context.Context, key dir.KeyPair, ders [][]byte, f func(context.Context, dir.SVID, *credential.Material) error) error {
+	chain, err := dir.ParseChain(ders, dir.SVIDCertificates)
 	if err != nil {
 		return fmt.Errorf("the renewed certificate: %w", err)
 	}
-	release, err := a.activation.acquire(ctx)
+	release, err := a.activation.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -408,12 +410,12 @@ func (a *Agent) checkRenewed(ctx context.Context, key keyPair, ders [][]byte, f 
 	case identity.KeyOf(chain[2]) != a.self().Pin:
 		return errors.New("the renewed certificate leads to another root than the pinned one")
 	}
-	return f(ctx, svid{key, chain}, m)
+	return f(ctx, dir.SVID{Key: key, Chain: chain}, m)
 }
 
 // adopt makes an identity durable, then uses it, then forgets that it was under
 // way. The caller holds a.activation and verified both.
-func (a *Agent) adopt(ctx context.Context, s svid, m *credential.Material) error {
+func (a *Agent) adopt(ctx context.Context, s dir.SVID, m *credential.Material) error {
 	if err := a.present(ctx, s, m); err != nil {
 		return err
 	}
@@ -421,7 +423,7 @@ func (a *Agent) adopt(ctx context.Context, s svid, m *credential.Material) error
 		return nil // the next key stays on disk: it is the one in use
 	}
 	a.next = nil
-	if err := a.store.remove(nextName); err != nil {
+	if err := a.store.Remove(dir.NextName); err != nil {
 		// The next start sees that it is the key of the identity.
 		a.log.LogAttrs(ctx, slog.LevelWarn, "the key of a finished renewal was not removed", slog.Any("err", err))
 	}
@@ -433,8 +435,8 @@ func (a *Agent) adopt(ctx context.Context, s svid, m *credential.Material) error
 //
 // Its key is durable already. So a disk that does not take the certificate is no reason
 // to let the one before run out: the next start finds the key, and asks for another one.
-func (a *Agent) present(ctx context.Context, s svid, m *credential.Material) error {
-	switch err := a.store.writeSVID(s); {
+func (a *Agent) present(ctx context.Context, s dir.SVID, m *credential.Material) error {
+	switch err := a.store.WriteSVID(s); {
 	case err == nil:
 		a.unsaved = false
 		if err := a.faults.Hit("adopt.after-svid"); err != nil {
@@ -442,13 +444,13 @@ func (a *Agent) present(ctx context.Context, s svid, m *credential.Material) err
 		}
 	default:
 		a.unsaved = true
-		a.unkept = explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.path(SVIDName), "problem", err.Error())
+		a.unkept = explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.Path(dir.SVIDName), "problem", err.Error())
 	}
 	if err := a.source.Adopt(m); err != nil {
 		return fmt.Errorf("use the new identity: %w", err)
 	}
 	a.svid.Store(&s)
-	a.log.LogAttrs(ctx, slog.LevelInfo, "identity renewed", slog.String("member", a.me.ID.String()), slog.String("key", s.key.id.String()), slog.Time("svid_not_after", m.NotAfter()))
+	a.log.LogAttrs(ctx, slog.LevelInfo, "identity renewed", slog.String("member", a.me.ID.String()), slog.String("key", s.Key.ID.String()), slog.Time("svid_not_after", m.NotAfter()))
 	a.kickReport()
 	return nil
 }
@@ -456,8 +458,8 @@ func (a *Agent) present(ctx context.Context, s svid, m *credential.Material) err
 // rejoin gets an identity back by proof of the last certified key, for a node whose
 // certificate is not accepted any more.
 func (a *Agent) rejoin(ctx context.Context) error {
-	held := a.svid.Load().key
-	under := a.next != nil && a.next.key.id != held.id
+	held := a.svid.Load().Key
+	under := a.next != nil && a.next.Key.ID != held.ID
 	key, unkept := a.nextKey()
 	if unkept != nil {
 		key = held // it has the one certified again that it holds
@@ -473,8 +475,8 @@ func (a *Agent) rejoin(ctx context.Context) error {
 // of a renewal may be lost, and so may that of a coordinator that was asked here before:
 // then key, and not held, is the last certified one. So a key that may be certified proves
 // first. After it the one before would raise the alarm of a clone.
-func (a *Agent) rejoinWith(ctx context.Context, held, key keyPair, mayBeCertified bool) error {
-	by := func(ctx context.Context, address string, k keyPair) error {
+func (a *Agent) rejoinWith(ctx context.Context, held, key dir.KeyPair, mayBeCertified bool) error {
+	by := func(ctx context.Context, address string, k dir.KeyPair) error {
 		return a.rejoinAt(ctx, address, proof.NewSVIDProver(a.me.Kind, a.me.ID.Name(), k.Signer()), key)
 	}
 	return somewhere(ctx, a.me.Cluster, a.addresses(), func(ctx context.Context, address string) error {
@@ -484,7 +486,7 @@ func (a *Agent) rejoinWith(ctx context.Context, held, key keyPair, mayBeCertifie
 				return err
 			} // that key was never certified
 		}
-		mayBeCertified = key.id != held.id
+		mayBeCertified = key.ID != held.ID
 		return by(ctx, address, held)
 	})
 }
@@ -511,7 +513,7 @@ func somewhere(ctx context.Context, cluster string, addresses []string, f func(c
 
 // rejoinAt asks one coordinator for key to be certified for the member that this node is,
 // and for no other.
-func (a *Agent) rejoinAt(ctx context.Context, address string, prover proof.Prover, key keyPair) error {
+func (a *Agent) rejoinAt(ctx context.Context, address string, prover proof.Prover, key dir.KeyPair) error {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	pin, moved := a.self().Pin, a.moved.Load()
@@ -529,38 +531,38 @@ func (a *Agent) rejoinAt(ctx context.Context, address string, prover proof.Prove
 	if moved == nil {
 		_ = a.linksAt(ctx, address) // how the history went on meanwhile; without it, the grant says why
 	}
-	release, err := a.activation.acquire(ctx)
+	release, err := a.activation.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
 	me := a.self()
-	w := wanted{cluster: me.Cluster, kind: me.Kind, pin: h.pin, key: h.key, me: &me, beliefs: a.beliefs.Load(), moved: moved}
+	w := state.Wanted{Cluster: me.Cluster, Kind: me.Kind, Pin: h.pin, Key: h.key, Me: &me, Beliefs: a.beliefs.Load(), Moved: moved}
 	if moved != nil {
 		// Of what is signed under the old root the marks alone count.
-		w.beliefs = &beliefs{ledger: ledger{marks: w.beliefs.marks}}
+		w.Beliefs = &state.Beliefs{Ledger: state.Ledger{Marks: w.Beliefs.Marks}}
 	}
-	got, err := verifyRejoin(grant, w, a.now)
+	got, err := state.VerifyRejoin(grant, w, a.now)
 	if err != nil {
 		return explain.Wrap(err, explain.JoinGrantRefused, "coordinator", address, "problem", err.Error())
 	}
 	if moved != nil {
 		if err := a.followRoot(ctx, got); err != nil {
-			return fmt.Errorf("%w: %w", errStorage, err)
+			return fmt.Errorf("%w: %w", state.ErrStorage, err)
 		}
 		return nil
 	}
-	if got.me.Incarnation != me.Incarnation {
+	if got.Me.Incarnation != me.Incarnation {
 		if err := a.enrolAnew(ctx, got); err != nil {
-			return fmt.Errorf("%w: %w", errStorage, err)
+			return fmt.Errorf("%w: %w", state.ErrStorage, err)
 		}
 		return nil
 	}
-	if err := a.activate(ctx, byGrant, got.took); err != nil {
+	if err := a.activate(ctx, state.ByGrant, got.Took); err != nil {
 		// What came with the certificate is taken again when the disk takes it. The
 		// certificate itself brings the connections back, by the bundle that came too.
 		a.log.LogAttrs(ctx, slog.LevelError, "snapshots of a rejoin not kept, the ones in use stay", slog.Any("err", err))
-		a.unkept = explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.path("snapshots"), "problem", err.Error())
+		a.unkept = explain.Wrap(err, explain.NodeDiskRefuses, "file", a.store.Path("snapshots"), "problem", err.Error())
 	}
-	return a.adopt(ctx, got.svid, got.material)
+	return a.adopt(ctx, got.SVID, got.Material)
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 )
 
 func TestRenew(t *testing.T) {
@@ -24,11 +26,11 @@ func TestRenew(t *testing.T) {
 	n := newNode(f)
 	n.mustJoin()
 	a := n.mustOpen()
-	incarnation, before := a.me.Incarnation, a.svid.Load().key.id
+	incarnation, before := a.me.Incarnation, a.svid.Load().Key.ID
 	f.must(a.renew(t.Context()))
-	after := a.svid.Load().key.id
-	if after == before || f.member(a.me.ID).key != after || n.has(nextName) {
-		t.Fatalf("renewed from %v to %v, a key is left: %v", before, after, n.has(nextName))
+	after := a.svid.Load().Key.ID
+	if after == before || f.member(a.me.ID).key != after || n.has(dir.NextName) {
+		t.Fatalf("renewed from %v to %v, a key is left: %v", before, after, n.has(dir.NextName))
 	}
 	m, err := a.source.Current(t.Context())
 	if err != nil || m.Pin() != after {
@@ -37,7 +39,7 @@ func TestRenew(t *testing.T) {
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if a.svid.Load().key.id != after || a.me.Incarnation != incarnation || bootVersion(a) == 0 {
+	if a.svid.Load().Key.ID != after || a.me.Incarnation != incarnation || bootVersion(a) == 0 {
 		t.Fatal("after a restart it is not the renewed node")
 	}
 }
@@ -90,8 +92,8 @@ func TestRenewalsProperty(t *testing.T) {
 		if err := a.renew(rt.Context()); err != nil {
 			rt.Fatalf("in the end: %v", err)
 		}
-		if m := f.member(r.ID); m.key != a.svid.Load().key.id {
-			rt.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().key.id)
+		if m := f.member(r.ID); m.key != a.svid.Load().Key.ID {
+			rt.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().Key.ID)
 		}
 		if f.count(&f.clones) != clones {
 			rt.Fatal("a clone alarm for one node")
@@ -123,8 +125,8 @@ func TestKeyOfAKilledProcess(t *testing.T) {
 			if err := a.renew(t.Context()); err != nil {
 				t.Fatalf("killed at call %d, then cut at call %d: %v", at+1, later+1, err)
 			}
-			if m := f.member(r.ID); m.key != a.svid.Load().key.id {
-				t.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().key.id)
+			if m := f.member(r.ID); m.key != a.svid.Load().Key.ID {
+				t.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().Key.ID)
 			}
 			a.Close()
 			if later < 5 {
@@ -163,7 +165,7 @@ func TestRenewalVerifies(t *testing.T) {
 		{"another cluster's chain", func(r *fealtyv1.RenewResponse) {
 			leaf, err := x509.ParseCertificate(r.Chain[0])
 			f.must(err)
-			r.Chain = rawChain(other.issue(leaf.PublicKey, a.me.ID, time.Hour))
+			r.Chain = dir.RawChain(other.issue(leaf.PublicKey, a.me.ID, time.Hour))
 		}},
 		{"an unknown mesh CA", func(r *fealtyv1.RenewResponse) {
 			before, keys := f.mesh, f.meshKeys
@@ -171,18 +173,18 @@ func TestRenewalVerifies(t *testing.T) {
 			r.Chain = [][]byte{f.leafFor(identity.Data, a.me.ID.Name(), r.Chain[0]).Raw, f.mesh.Certificate().Raw, f.root.Raw}
 			f.mesh, f.meshKeys = before, keys
 		}},
-		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = rawChain(a.svid.Load().chain) }},
+		{"the old certificate", func(r *fealtyv1.RenewResponse) { r.Chain = dir.RawChain(a.svid.Load().Chain) }},
 	} {
-		before, file := a.svid.Load(), string(n.read(SVIDName))
+		before, file := a.svid.Load(), string(n.read(dir.SVIDName))
 		f.do(func() { f.editRenewal = c.edit })
 		if err := a.renew(t.Context()); err == nil {
 			t.Errorf("%s: adopted", c.name)
 		}
 		m, err := a.source.Current(t.Context())
-		if err != nil || m.Pin() != before.key.id || a.svid.Load() != before || string(n.read(SVIDName)) != file {
+		if err != nil || m.Pin() != before.Key.ID || a.svid.Load() != before || string(n.read(dir.SVIDName)) != file {
 			t.Errorf("%s: the working identity is gone", c.name)
 		}
-		if !n.has(nextName) {
+		if !n.has(dir.NextName) {
 			t.Errorf("%s: the key under way is gone", c.name)
 		}
 	}
@@ -206,7 +208,7 @@ func TestRenewalStaysUnderItsRoot(t *testing.T) {
 		f.editRenewal = func(r *fealtyv1.RenewResponse) {
 			leaf, err := x509.ParseCertificate(r.Chain[0])
 			f.must(err)
-			r.Chain = rawChain(other.issue(leaf.PublicKey, a.me.ID, time.Hour))
+			r.Chain = dir.RawChain(other.issue(leaf.PublicKey, a.me.ID, time.Hour))
 		}
 	})
 	before := a.svid.Load()
@@ -240,7 +242,7 @@ func TestRejoinAfterExpiry(t *testing.T) {
 			eventually(t, "the node is back", func() bool { return a.unready() == "" })
 			// A renewal may be under way already: the cluster is then one key ahead.
 			eventually(t, "node and cluster agree on the key", func() bool {
-				return f.member(a.me.ID).key == a.svid.Load().key.id
+				return f.member(a.me.ID).key == a.svid.Load().Key.ID
 			})
 			if f.count(&f.clones) != 0 {
 				t.Error("an alarm")
@@ -270,7 +272,7 @@ func TestRejoinAfterALostAnswer(t *testing.T) {
 			if f.count(&f.clones) != 0 {
 				t.Error("an alarm")
 			}
-			if got := a.svid.Load().key.id; got != f.member(a.me.ID).key {
+			if got := a.svid.Load().Key.ID; got != f.member(a.me.ID).key {
 				t.Errorf("the node holds %v, and %v is certified", got, f.member(a.me.ID).key)
 			}
 		})
@@ -309,13 +311,13 @@ func TestRejoinVerifies(t *testing.T) {
 		n := newNode(f)
 		n.mustJoin()
 		a := n.mustOpen()
-		before, file := a.svid.Load(), string(n.read(SVIDName))
+		before, file := a.svid.Load(), string(n.read(dir.SVIDName))
 		f.do(func() { f.editGrant = func(g *fealtyv1.JoinGrant) { c.edit(f, g) } })
 		err := a.rejoin(t.Context())
-		if refused, ok := errors.AsType[*grantError](err); !ok || refused.Part != c.part {
+		if refused, ok := errors.AsType[*state.GrantError](err); !ok || refused.Part != c.part {
 			t.Errorf("%s: %v, want a refusal of the %s", c.name, err, c.part)
 		}
-		if a.svid.Load() != before || string(n.read(SVIDName)) != file {
+		if a.svid.Load() != before || string(n.read(dir.SVIDName)) != file {
 			t.Errorf("%s: the working identity is gone", c.name)
 		}
 		a.Close()
@@ -328,11 +330,11 @@ func TestFinishedRenewal(t *testing.T) {
 	n := newNode(f)
 	n.mustJoin()
 	a := n.mustOpen()
-	f.must(a.store.writeNext(pendingKey{a.svid.Load().key, purposeRenew}))
+	f.must(a.store.WriteNext(state.PendingKey{Key: a.svid.Load().Key, Purpose: dir.PurposeRenew}))
 	a.Close()
 	a = n.mustOpen()
 	defer a.Close()
-	if a.next != nil || n.has(nextName) {
+	if a.next != nil || n.has(dir.NextName) {
 		t.Error("the key of a finished renewal is still under way")
 	}
 }
@@ -346,19 +348,19 @@ func TestRenewalInterval(t *testing.T) {
 		n.mustJoin()
 		a := n.mustOpen()
 		stop := n.run(a)
-		last, key := a.svid.Load().leaf().NotBefore, a.svid.Load().key.id
+		last, key := a.svid.Load().Leaf().NotBefore, a.svid.Load().Key.ID
 		renewals := 0
 		for range 12 * 60 {
 			time.Sleep(time.Minute)
 			s := a.svid.Load()
-			if s.key.id == key {
+			if s.Key.ID == key {
 				continue
 			}
 			renewals++
-			if d := s.leaf().NotBefore.Sub(last); d < 26*time.Minute || d > 34*time.Minute {
+			if d := s.Leaf().NotBefore.Sub(last); d < 26*time.Minute || d > 34*time.Minute {
 				t.Errorf("renewed after %v", d)
 			}
-			last, key = s.leaf().NotBefore, s.key.id
+			last, key = s.Leaf().NotBefore, s.Key.ID
 		}
 		if renewals < 21 || renewals > 27 {
 			t.Errorf("%d renewals in half a day", renewals)
@@ -393,27 +395,27 @@ func TestRenewWithoutStore(t *testing.T) {
 			t.Fatalf("%s: %v", code, err)
 		}
 		now := a.svid.Load()
-		if now.key.id != held.key.id || !now.leaf().NotAfter.After(held.leaf().NotAfter) || !outage.until.Equal(now.leaf().NotAfter) {
-			t.Errorf("%s: certified until %v, before until %v, it says %v", code, now.leaf().NotAfter, held.leaf().NotAfter, outage.until)
+		if now.Key.ID != held.Key.ID || !now.Leaf().NotAfter.After(held.Leaf().NotAfter) || !outage.until.Equal(now.Leaf().NotAfter) {
+			t.Errorf("%s: certified until %v, before until %v, it says %v", code, now.Leaf().NotAfter, held.Leaf().NotAfter, outage.until)
 		}
-		if m, err := a.source.Current(t.Context()); err != nil || !m.NotAfter().Equal(now.leaf().NotAfter) {
+		if m, err := a.source.Current(t.Context()); err != nil || !m.NotAfter().Equal(now.Leaf().NotAfter) {
 			t.Errorf("%s: it presents %v, %v", code, m, err)
 		}
-		next := a.next.key.id
+		next := a.next.Key.ID
 		// A certificate that ends sooner is not taken.
 		f.do(func() { f.svidTTL -= 2 * time.Hour })
-		if err := a.renew(t.Context()); !errors.Is(err, code) || !a.svid.Load().leaf().NotAfter.Equal(now.leaf().NotAfter) {
-			t.Errorf("%s: a shorter one: until %v, %v", code, a.svid.Load().leaf().NotAfter, err)
+		if err := a.renew(t.Context()); !errors.Is(err, code) || !a.svid.Load().Leaf().NotAfter.Equal(now.Leaf().NotAfter) {
+			t.Errorf("%s: a shorter one: until %v, %v", code, a.svid.Load().Leaf().NotAfter, err)
 		}
 		// Both keys are there after a restart.
 		a.Close()
 		a = n.mustOpen()
-		if a.svid.Load().key.id != held.key.id || !a.svid.Load().leaf().NotAfter.Equal(now.leaf().NotAfter) || a.next == nil || a.next.key.id != next {
+		if a.svid.Load().Key.ID != held.Key.ID || !a.svid.Load().Leaf().NotAfter.Equal(now.Leaf().NotAfter) || a.next == nil || a.next.Key.ID != next {
 			t.Fatalf("%s: after a restart: %v", code, a.next)
 		}
 		f.do(func() { f.noStore = "" })
 		f.must(a.renew(t.Context()))
-		if got := a.svid.Load().key.id; got != next || f.member(a.me.ID).key != next || n.has(nextName) {
+		if got := a.svid.Load().Key.ID; got != next || f.member(a.me.ID).key != next || n.has(dir.NextName) {
 			t.Errorf("%s: renewed to %v, want %v", code, got, next)
 		}
 		if n := f.count(&f.clones); n != 0 {
@@ -459,21 +461,21 @@ func TestLongOutage(t *testing.T) {
 		f.do(func() { f.noStore, f.renewals = explain.StoreUnreachable, 0 })
 		for range 2 * 60 {
 			time.Sleep(time.Minute)
-			if !time.Now().Before(a.svid.Load().leaf().NotAfter) {
+			if !time.Now().Before(a.svid.Load().Leaf().NotAfter) {
 				t.Fatal("its certificate ended")
 			}
 		}
 		if asked := f.count(&f.renewals); asked > 2*2*60/3 || f.count(&f.joins) != 1 {
 			t.Errorf("asked %d times in two hours, and %d joins", asked, f.count(&f.joins))
 		}
-		if v := a.status.view(); !errors.Is(v.renewal, explain.StoreUnreachable) || !v.connected {
-			t.Errorf("shows %v, connected: %v", v.renewal, v.connected)
+		if v := a.status.View(); !errors.Is(v.Renewal, explain.StoreUnreachable) || !v.Connected {
+			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
-		key := a.svid.Load().key.id
+		key := a.svid.Load().Key.ID
 		f.do(func() { f.noStore = "" })
 		time.Sleep(2 * outagePause)
-		if v := a.status.view(); v.renewal != nil || a.svid.Load().key.id == key {
-			t.Errorf("after the outage it shows %v", v.renewal)
+		if v := a.status.View(); v.Renewal != nil || a.svid.Load().Key.ID == key {
+			t.Errorf("after the outage it shows %v", v.Renewal)
 		}
 		if n := f.count(&f.clones); n != 0 {
 			t.Errorf("%d alarms", n)
@@ -515,7 +517,7 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 						asked = f.count(&f.renewals)
 						f.do(func() { of.end(f) })
 					}
-					if !a.now().Before(a.svid.Load().leaf().NotAfter) {
+					if !a.now().Before(a.svid.Load().Leaf().NotAfter) {
 						t.Fatalf("%v after the outage began its certificate ended", at)
 					}
 					time.Sleep(time.Second)
@@ -523,8 +525,8 @@ func TestShortCertificatesOutlastOutages(t *testing.T) {
 				if most := int(of.lasts/(5*time.Second)) + 8; asked > most {
 					t.Errorf("asked %d times in %v, want at most %d", asked, of.lasts, most)
 				}
-				if v := a.status.view(); v.renewal != nil || f.count(&f.joins) != 1 || f.count(&f.clones) != 0 {
-					t.Errorf("in the end: %v, %d joins, %d alarms", v.renewal, f.count(&f.joins), f.count(&f.clones))
+				if v := a.status.View(); v.Renewal != nil || f.count(&f.joins) != 1 || f.count(&f.clones) != 0 {
+					t.Errorf("in the end: %v, %d joins, %d alarms", v.Renewal, f.count(&f.joins), f.count(&f.clones))
 				}
 				_ = stop()
 			})
@@ -546,7 +548,7 @@ func TestBackSoonAfterExpiry(t *testing.T) {
 		time.Sleep(time.Minute)
 		f.do(func() { f.refuseRenew = explain.New(explain.RenewEntryGone, "identity", a.me.ID) })
 		time.Sleep(time.Hour)
-		for a.status.view().nextRenewal.Sub(a.now()) < 3*time.Minute {
+		for a.status.View().NextRenewal.Sub(a.now()) < 3*time.Minute {
 			time.Sleep(time.Second)
 		}
 		f.shift.Add(int64(2 * time.Hour)) // the machine slept
@@ -574,24 +576,24 @@ func TestRenewOnAFullDisk(t *testing.T) {
 			a := n.mustOpen()
 			stop := n.run(a)
 			time.Sleep(time.Minute)
-			key := a.svid.Load().key.id
+			key := a.svid.Load().Key.ID
 			n.disk.Refuse(full)
 			for range 5 * 60 {
 				time.Sleep(time.Minute)
-				if !a.now().Before(a.svid.Load().leaf().NotAfter) {
+				if !a.now().Before(a.svid.Load().Leaf().NotAfter) {
 					t.Fatalf("%v: its certificate ended", full)
 				}
 			}
-			if v := a.status.view(); a.svid.Load().key.id != key || f.member(a.me.ID).key != key || !errors.Is(v.renewal, explain.NodeDiskRefuses) {
-				t.Errorf("%v: another key, or it shows %v", full, v.renewal)
+			if v := a.status.View(); a.svid.Load().Key.ID != key || f.member(a.me.ID).key != key || !errors.Is(v.Renewal, explain.NodeDiskRefuses) {
+				t.Errorf("%v: another key, or it shows %v", full, v.Renewal)
 			}
 			if asked := f.count(&f.renewals); asked > 5*60/20 {
 				t.Errorf("%v: asked %d times in five hours", full, asked)
 			}
 			n.disk.Refuse(nil)
 			time.Sleep(2 * clockLook)
-			if v := a.status.view(); v.renewal != nil || a.svid.Load().key.id == key || n.has(nextName) {
-				t.Errorf("%v: two minutes after there was space it shows %v", full, v.renewal)
+			if v := a.status.View(); v.Renewal != nil || a.svid.Load().Key.ID == key || n.has(dir.NextName) {
+				t.Errorf("%v: two minutes after there was space it shows %v", full, v.Renewal)
 			}
 			if c, j := f.count(&f.clones), f.count(&f.joins); c != 0 || j != 1 {
 				t.Errorf("%v: %d alarms, %d joins", full, c, j)
@@ -599,7 +601,7 @@ func TestRenewOnAFullDisk(t *testing.T) {
 			_ = stop()
 			a = n.mustOpen()
 			defer a.Close()
-			if a.svid.Load().key.id != f.member(a.me.ID).key {
+			if a.svid.Load().Key.ID != f.member(a.me.ID).key {
 				t.Errorf("%v: after a restart it holds another key", full)
 			}
 		})
@@ -615,7 +617,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 		n := newNode(f)
 		n.mustJoin()
 		a := n.mustOpen()
-		old := a.svid.Load().key.id
+		old := a.svid.Load().Key.ID
 		fill := func() { f.editRenewal = func(*fealtyv1.RenewResponse) { n.disk.Refuse(syscall.ENOSPC) } }
 		f.do(fill)
 		again := func(what string, err error, want explain.Code) {
@@ -624,7 +626,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 			}
 		}
 		again("the renewal", a.renew(t.Context()), explain.NodeDiskRefuses)
-		key := a.svid.Load().key.id
+		key := a.svid.Load().Key.ID
 		if m, err := a.source.Current(t.Context()); key == old || err != nil || m.Pin() != key || f.member(a.me.ID).key != key {
 			t.Fatalf("%s: the new certificate is not in use: %v", way, err)
 		}
@@ -633,7 +635,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 			n.disk.Refuse(nil)
 			f.do(func() { f.editRenewal = nil })
 			f.must(a.renew(t.Context()))
-			if n.has(nextName) {
+			if n.has(dir.NextName) {
 				t.Errorf("%s: a key is left", way)
 			}
 		case "renew, kill":
@@ -644,7 +646,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 			n.disk.Refuse(nil)
 			f.do(func() { f.noStore, f.svidTTL = explain.StoreUnreachable, f.svidTTL+time.Hour; fill() })
 			again("in an outage", a.renew(t.Context()), explain.StoreUnreachable)
-			if !a.unsaved || a.next == nil || a.next.key.id == key || a.svid.Load().key.id != key {
+			if !a.unsaved || a.next == nil || a.next.Key.ID == key || a.svid.Load().Key.ID != key {
 				t.Fatal("the outage left something else")
 			}
 			f.do(func() { f.noStore = "" })
@@ -653,7 +655,7 @@ func TestDiskFillsUpAmidARenewal(t *testing.T) {
 		f.do(func() { f.editRenewal = nil })
 		a = n.mustOpen()
 		f.must(a.renew(t.Context()))
-		if got := f.member(a.me.ID).key; got != a.svid.Load().key.id || f.count(&f.clones) != 0 || n.has(nextName) {
+		if got := f.member(a.me.ID).key; got != a.svid.Load().Key.ID || f.count(&f.clones) != 0 || n.has(dir.NextName) {
 			t.Errorf("%s: node and cluster differ in the key, or %d alarms", way, f.count(&f.clones))
 		}
 		a.Close()
@@ -668,17 +670,17 @@ func TestRejoinOnAFullDisk(t *testing.T) {
 	n.mustJoin()
 	a := n.mustOpen()
 	defer a.Close()
-	key := a.svid.Load().key.id
+	key := a.svid.Load().Key.ID
 	f.shift.Store(int64(30 * time.Hour))
 	n.disk.Refuse(syscall.ENOSPC)
 	f.trustChanged(func() {})
 	err := a.rejoin(t.Context())
-	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) || !a.presentable(t.Context()) || a.svid.Load().key.id != key {
+	if _, ok := errors.AsType[*againError](err); !ok || !errors.Is(err, explain.NodeDiskRefuses) || !a.presentable(t.Context()) || a.svid.Load().Key.ID != key {
 		t.Fatalf("%v, presentable: %v", err, a.presentable(t.Context()))
 	}
 	n.disk.Refuse(nil)
 	f.must(a.renew(t.Context()))
-	if f.count(&f.clones) != 0 || f.member(a.me.ID).key != a.svid.Load().key.id {
+	if f.count(&f.clones) != 0 || f.member(a.me.ID).key != a.svid.Load().Key.ID {
 		t.Errorf("%d alarms", f.count(&f.clones))
 	}
 }
@@ -697,13 +699,13 @@ func TestLastingRefusal(t *testing.T) {
 		if f.count(&f.renewals) < 10 || f.count(&f.renewals) > 30 {
 			t.Errorf("asked %d times in an hour and a half", f.count(&f.renewals))
 		}
-		if v := a.status.view(); !errors.Is(v.renewal, explain.RenewEntryGone) || !v.connected {
-			t.Errorf("shows %v, connected: %v", v.renewal, v.connected)
+		if v := a.status.View(); !errors.Is(v.Renewal, explain.RenewEntryGone) || !v.Connected {
+			t.Errorf("shows %v, connected: %v", v.Renewal, v.Connected)
 		}
 		f.do(func() { f.refuseRenew = nil })
 		time.Sleep(10 * time.Minute)
-		if v := a.status.view(); v.renewal != nil {
-			t.Errorf("still shows %v", v.renewal)
+		if v := a.status.View(); v.Renewal != nil {
+			t.Errorf("still shows %v", v.Renewal)
 		}
 		_ = stop()
 	})
@@ -718,15 +720,15 @@ func TestBannedNode(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		f.trustChanged(func() { f.banned = append(f.banned, a.svid.Load().key.id) })
+		f.trustChanged(func() { f.banned = append(f.banned, a.svid.Load().Key.ID) })
 		time.Sleep(time.Minute)
-		if v := a.status.view(); !errors.Is(v.renewal, explain.JoinBanned) {
-			t.Errorf("after a minute it shows %v", v.renewal)
+		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinBanned) {
+			t.Errorf("after a minute it shows %v", v.Renewal)
 		}
 		time.Sleep(3 * time.Hour)
-		v := a.status.view()
-		if v.connected || !errors.Is(v.renewal, explain.JoinBanned) {
-			t.Errorf("connected: %v, shows %v", v.connected, v.renewal)
+		v := a.status.View()
+		if v.Connected || !errors.Is(v.Renewal, explain.JoinBanned) {
+			t.Errorf("connected: %v, shows %v", v.Connected, v.Renewal)
 		}
 		f.do(func() {
 			if dials := f.dialed[coordinator]; dials > 3*60 {
@@ -735,8 +737,8 @@ func TestBannedNode(t *testing.T) {
 		})
 		f.trustChanged(func() { f.banned = nil })
 		time.Sleep(20 * time.Minute)
-		if v := a.status.view(); !v.connected || v.renewal != nil || a.unready() != "" {
-			t.Errorf("after the ban: connected %v, %v, %s", v.connected, v.renewal, a.unready())
+		if v := a.status.View(); !v.Connected || v.Renewal != nil || a.unready() != "" {
+			t.Errorf("after the ban: connected %v, %v, %s", v.Connected, v.Renewal, a.unready())
 		}
 		_ = stop()
 	})
@@ -749,19 +751,19 @@ func TestBannedAtStart(t *testing.T) {
 		n := newNode(f)
 		n.mustJoin()
 		a := n.mustOpen()
-		f.trustChanged(func() { f.banned = append(f.banned, a.svid.Load().key.id) })
+		f.trustChanged(func() { f.banned = append(f.banned, a.svid.Load().Key.ID) })
 		f.must(n.take(a, f.trustBundle()))
 		a.Close()
 		a = n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(30 * time.Second)
-		if v := a.status.view(); !errors.Is(v.renewal, explain.JoinBanned) {
-			t.Errorf("it shows %v", v.renewal)
+		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinBanned) {
+			t.Errorf("it shows %v", v.Renewal)
 		}
 		f.trustChanged(func() { f.banned = nil })
 		time.Sleep(10 * time.Minute)
-		if v := a.status.view(); !v.connected || a.unready() != "" {
-			t.Errorf("after the ban: connected %v, %s, %v", v.connected, a.unready(), v.renewal)
+		if v := a.status.View(); !v.Connected || a.unready() != "" {
+			t.Errorf("after the ban: connected %v, %s, %v", v.Connected, a.unready(), v.Renewal)
 		}
 		_ = stop()
 	})
@@ -777,10 +779,10 @@ func TestRenewalOutage(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(time.Minute)
-		key := a.svid.Load().key.id
+		key := a.svid.Load().Key.ID
 		f.do(func() { f.loseRenews = 1 << 30 })
 		time.Sleep(time.Hour)
-		if a.svid.Load().key.id != key || a.unready() != "" || len(f.member(a.me.ID).older) != 1 {
+		if a.svid.Load().Key.ID != key || a.unready() != "" || len(f.member(a.me.ID).older) != 1 {
 			t.Errorf("in the outage: another key in use, or %q, or %d keys recorded", a.unready(), len(f.member(a.me.ID).older))
 		}
 		if f.count(&f.renewals) > 60*60/5 {
@@ -788,7 +790,7 @@ func TestRenewalOutage(t *testing.T) {
 		}
 		f.do(func() { f.loseRenews = 0 })
 		time.Sleep(2 * time.Minute)
-		if m := f.member(a.me.ID); m.key != a.svid.Load().key.id || f.count(&f.clones) != 0 || len(m.older) != 1 {
+		if m := f.member(a.me.ID); m.key != a.svid.Load().Key.ID || f.count(&f.clones) != 0 || len(m.older) != 1 {
 			t.Error("not renewed after the outage, or not by the same key")
 		}
 		_ = stop()
@@ -831,10 +833,10 @@ func TestRenewalUnderANewMeshCA(t *testing.T) {
 		var old = f.mesh.KeyID()
 		f.trustChanged(func() { f.epoch++; f.newMeshCA() })
 		time.Sleep(40 * time.Minute)
-		if got := identity.KeyOf(a.svid.Load().chain[1]); got == old || a.unready() != "" {
+		if got := identity.KeyOf(a.svid.Load().Chain[1]); got == old || a.unready() != "" {
 			t.Errorf("still under the old mesh CA; %s", a.unready())
 		}
-		if header := a.beliefs.Load().held[scopes[0]].v.Header(); header.AuthorityEpoch != 2 {
+		if header := a.beliefs.Load().Held[state.Scopes[0]].Verified.Header(); header.AuthorityEpoch != 2 {
 			t.Errorf("epoch %d", header.AuthorityEpoch)
 		}
 		_ = stop()

@@ -14,6 +14,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -58,7 +61,7 @@ func TestRevokedSigner(t *testing.T) {
 			a := n.mustOpen()
 			member := f.memberOf(a)
 			f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
-			signer := a.beliefs.Load().held[snapshot.ScopeNodeRuntime].v.SignerKeyIDs()
+			signer := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.SignerKeyIDs()
 			if got := signersReported(a, snapshot.ScopeNodeRuntime); !slices.Equal(got, signer) || len(got) != 1 {
 				t.Fatalf("reported signers %v, want %v", got, signer)
 			}
@@ -68,24 +71,24 @@ func TestRevokedSigner(t *testing.T) {
 					b.ConfigKeys = append(b.ConfigKeys, old)
 				}
 			}).GetEnvelope()))
-			inUse := a.beliefs.Load().held[snapshot.ScopeNodeRuntime] != nil
+			inUse := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != nil
 			if inUse == tc.revoked {
 				t.Fatalf("the node_runtime is in use: %v", inUse)
 			}
-			if a.beliefs.Load().held[snapshot.ScopeNodeBootstrap] != nil {
+			if a.beliefs.Load().Held[snapshot.ScopeNodeBootstrap] != nil {
 				t.Error("a bootstrap that nothing speaks for is in use")
 			}
-			refused := slices.ContainsFunc(a.status.refusals(), func(r refusal) bool { return r.Scope == "node_runtime" && r.Reason == "signer" })
+			refused := slices.ContainsFunc(a.status.Refusals(), func(r state.Refusal) bool { return r.Scope == "node_runtime" && r.Reason == "signer" })
 			if refused != tc.revoked {
-				t.Errorf("told: %v", a.status.refusals())
+				t.Errorf("told: %v", a.status.Refusals())
 			}
 			f.must(a.Close())
 			a = n.mustOpen()
-			if a.beliefs.Load().held[snapshot.ScopeNodeRuntime] != nil {
+			if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != nil {
 				t.Error("what no key of the bundle signed is used at a start")
 			}
 			f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
-			if a.beliefs.Load().held[snapshot.ScopeNodeRuntime] == nil {
+			if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] == nil {
 				t.Error("what the next key signs is not used")
 			}
 			f.must(a.Close())
@@ -103,7 +106,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	defer func() { f.must(a.Close()) }()
 	member := f.memberOf(a)
 	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
-	first := a.beliefs.Load().held[snapshot.ScopeNodeRuntime].v.HeaderDigest()
+	first := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest()
 	oldKey := f.configKey
 	old := f.nextKey()
 	both := func(revoked ...bool) *fealtyv1.SignedSnapshot {
@@ -118,12 +121,12 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
 	// The newer one is revoked: the one before stands on the other key.
 	f.must(a.take(t.Context(), "trust_bundle", both(false, true).GetEnvelope()))
-	h := a.beliefs.Load().held[snapshot.ScopeNodeRuntime]
-	if h == nil || h.v.HeaderDigest() != first {
+	h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]
+	if h == nil || h.Verified.HeaderDigest() != first {
 		t.Fatal("the one before is not in use")
 	}
 	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
-	if a.beliefs.Load().held[snapshot.ScopeNodeRuntime].v.HeaderDigest() != first {
+	if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.HeaderDigest() != first {
 		t.Fatal("what the revoked key signed later is in use")
 	}
 	// That one too: nothing is left.
@@ -132,7 +135,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	f.configKey = oldKey
 	f.must(a.take(t.Context(), "node_runtime", f.runtime(member).GetEnvelope()))
 	f.configKey = newKey
-	if a.beliefs.Load().held[snapshot.ScopeNodeRuntime] != nil {
+	if a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] != nil {
 		t.Fatal("something that a revoked key signed is in use")
 	}
 	// A store that was set back to before the revocations: its bundles are refused,
@@ -140,7 +143,7 @@ func TestPreviousOfARevokedSigner(t *testing.T) {
 	for _, version := range []uint64{f.version - 2, f.version + 10} {
 		f.version = version - 1
 		f.must(a.take(t.Context(), "trust_bundle", both(false, false).GetEnvelope()))
-		if got := a.beliefs.Load().held[snapshot.ScopeTrustBundle].v.Header().ConfigVersion; got == version {
+		if got := a.beliefs.Load().Held[snapshot.ScopeTrustBundle].Verified.Header().ConfigVersion; got == version {
 			t.Fatalf("a bundle of version %d takes revocations back", version)
 		}
 	}
@@ -192,7 +195,7 @@ func TestEmergency(t *testing.T) {
 		return client.ApplyNodeEmergency(t.Context(), &fealtyv1.ApplyNodeEmergencyRequest{Statement: raw, DryRun: dry})
 	}
 	resp, err := apply(raw, true)
-	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") || a.beliefs.Load().held[snapshot.ScopeNodeRuntime] == nil {
+	if err != nil || !resp.GetChanged() || !slices.Contains(resp.GetDistrusted(), "node_runtime") || a.beliefs.Load().Held[snapshot.ScopeNodeRuntime] == nil {
 		t.Fatalf("a dry run: %v (%v)", resp, err)
 	}
 	if resp, err = apply(raw, false); err != nil || !resp.GetChanged() {
@@ -201,10 +204,10 @@ func TestEmergency(t *testing.T) {
 	check := func(a *Agent) {
 		t.Helper()
 		b := a.beliefs.Load()
-		if b.held[snapshot.ScopeNodeRuntime] != nil {
+		if b.Held[snapshot.ScopeNodeRuntime] != nil {
 			t.Error("what the revoked key signed is in use")
 		}
-		if !b.revocations().Revokes(snapshotform.RevokedPermission, "continue_services") {
+		if !b.Revocations().Revokes(snapshotform.RevokedPermission, "continue_services") {
 			t.Error("the permission is not revoked")
 		}
 		m, err := a.source.Current(t.Context())
@@ -226,7 +229,7 @@ func TestEmergency(t *testing.T) {
 	check(a)
 	f.must(a.Close())
 	// One copy that is damaged is made good by the other.
-	n.disk.Put(n.path(emergencyAName), []byte("garbage"))
+	n.disk.Put(n.path(dir.EmergencyAName), []byte("garbage"))
 	a = n.mustOpen()
 	check(a)
 	f.must(a.Close())
@@ -277,7 +280,7 @@ func TestEmergencyRefused(t *testing.T) {
 			if a.beliefs.Load() != before {
 				t.Error("the node believes something else")
 			}
-			if kept, _, _ := a.store.readEmergencies(a.self()); len(kept) != 1 {
+			if kept, _, _ := a.store.ReadEmergencies(a.self()); len(kept) != 1 {
 				t.Errorf("%d statements are kept", len(kept))
 			}
 		})
@@ -286,7 +289,7 @@ func TestEmergencyRefused(t *testing.T) {
 	if _, err := a.applyEmergency(t.Context(), f.emergency(1, func(e *snapshot.Emergency) { e.Keys = []identity.KeyID{{9}} }), false); err != nil {
 		t.Error(err)
 	}
-	if n := len(a.beliefs.Load().emergencies); n != 2 {
+	if n := len(a.beliefs.Load().Emergencies); n != 2 {
 		t.Errorf("%d statements in force", n)
 	}
 }
@@ -324,8 +327,8 @@ func TestRevokedByName(t *testing.T) {
 	defer func() { f.must(a.Close()) }()
 	f.must(a.take(t.Context(), "node_runtime", f.runtime(f.memberOf(a)).GetEnvelope()))
 	allowed := func() (file, policy bool) {
-		return bytes.Contains(n.read(currentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
-			slices.Contains(a.beliefs.Load().degraded().Allow, "continue_services")
+		return bytes.Contains(n.read(dir.CurrentName(snapshot.ScopeNodeRuntime)), []byte("continue_services")),
+			slices.Contains(a.beliefs.Load().Degraded().Allow, "continue_services")
 	}
 	if file, policy := allowed(); !file || !policy {
 		t.Fatalf("allowed before: %v, %v", file, policy)
@@ -343,7 +346,7 @@ func TestRevokedByName(t *testing.T) {
 	if slices.Contains(a.addresses(), address) {
 		t.Error("an address that is revoked is asked")
 	}
-	if !bytes.Contains([]byte(a.beliefs.Load().held[snapshot.ScopeNodeRuntime].v.ContentJSON()), []byte("continue_services")) {
+	if !bytes.Contains([]byte(a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Verified.ContentJSON()), []byte("continue_services")) {
 		t.Error("what was signed changed")
 	}
 }
@@ -359,16 +362,16 @@ func TestWithdrawnNode(t *testing.T) {
 		bundle func(f *fleet, a *Agent, b *snapshot.TrustBundle)
 		file   func(a *Agent, e *snapshot.Emergency)
 	}{
-		{"identity banned", limitIdentity, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.BannedIDs = append(b.BannedIDs, a.me.ID) }, nil},
-		{"key banned", limitIdentity, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
-			b.BannedKeys = append(b.BannedKeys, a.svid.Load().key.id)
+		{"identity banned", guard.LimitIdentity, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.BannedIDs = append(b.BannedIDs, a.me.ID) }, nil},
+		{"key banned", guard.LimitIdentity, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
+			b.BannedKeys = append(b.BannedKeys, a.svid.Load().Key.ID)
 		}, nil},
-		{"identity banned by a statement", limitIdentity, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.me.ID} }},
-		{"role revoked", limitRoles, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.Revoked = []snapshot.Revoked{ingressOf(a)} }, nil},
-		{"one of two roles revoked", limitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress}, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
+		{"identity banned by a statement", guard.LimitIdentity, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Nodes = []identity.ID{a.me.ID} }},
+		{"role revoked", guard.LimitRoles, nil, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) { b.Revoked = []snapshot.Revoked{ingressOf(a)} }, nil},
+		{"one of two roles revoked", guard.LimitRoles, []string{snapshotform.RoleCore, snapshotform.RoleIngress}, func(_ *fleet, a *Agent, b *snapshot.TrustBundle) {
 			b.Revoked = []snapshot.Revoked{ingressOf(a)}
 		}, nil},
-		{"role revoked by a statement", limitRoles, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
+		{"role revoked by a statement", guard.LimitRoles, nil, nil, func(a *Agent, e *snapshot.Emergency) { e.Revoked = []snapshot.Revoked{ingressOf(a)} }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFleet(t)
@@ -386,11 +389,11 @@ func TestWithdrawnNode(t *testing.T) {
 			f.must(n.take(a, f.companion(member, snapshot.ScopeRoutePolicy, &snapshot.RoutePolicy{Entry: routesTo("web").Routes}, func(h *snapshot.Header, _ *snapshot.Record) {
 				h.Subject, h.Roles = snapshot.GroupSubject(roles, nil), roles
 			})))
-			acts := []Action{ContinueServices, PreserveRoutes, PreserveSessions, ValidatePeers, StartServices, ResolveSecrets, AdmitSessions}
+			acts := []guard.Action{guard.ContinueServices, guard.PreserveRoutes, guard.PreserveSessions, guard.ValidatePeers, guard.StartServices, guard.ResolveSecrets, guard.AdmitSessions}
 			for _, action := range acts {
 				f.must(a.Permit(action))
 			}
-			if _, err := a.use(snapshot.ScopeRoutePolicy); err != nil || !n.has(currentName(snapshot.ScopeRoutePolicy)) {
+			if _, err := a.use(snapshot.ScopeRoutePolicy); err != nil || !n.has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 				t.Fatalf("before: %v", err)
 			}
 			if tc.bundle != nil {
@@ -401,17 +404,17 @@ func TestWithdrawnNode(t *testing.T) {
 			}
 			for _, when := range []string{"at once", "after a restart"} {
 				for _, action := range acts {
-					refused, ok := errors.AsType[*RefusedError](a.Permit(action))
-					if !ok || refused.Reason != string(withdrawn) || refused.Bound != tc.bound {
+					refused, ok := errors.AsType[*guard.RefusedError](a.Permit(action))
+					if !ok || refused.Reason != string(guard.Withdrawn) || refused.Bound != tc.bound {
 						t.Errorf("%s: %s: %v", when, action, refused)
 					}
 				}
-				for _, action := range []Action{ReconnectPeers, ReportLater} {
+				for _, action := range []guard.Action{guard.ReconnectPeers, guard.ReportLater} {
 					if err := a.Permit(action); err != nil {
 						t.Errorf("%s: %v", when, err)
 					}
 				}
-				if _, err := a.use(snapshot.ScopeRoutePolicy); err == nil || n.has(currentName(snapshot.ScopeRoutePolicy)) {
+				if _, err := a.use(snapshot.ScopeRoutePolicy); err == nil || n.has(dir.CurrentName(snapshot.ScopeRoutePolicy)) {
 					t.Errorf("%s: local services get the routes of a node that is revoked", when)
 				}
 				if until, limit := a.alone(); until.After(a.now()) || limit != tc.bound {
@@ -439,7 +442,7 @@ func TestPermitCostsLittle(t *testing.T) {
 			b.BannedIDs = append(b.BannedIDs, id)
 		}
 	})))
-	if n := testing.AllocsPerRun(20, func() { _ = a.Permit(ContinueServices) }); n > 50 {
+	if n := testing.AllocsPerRun(20, func() { _ = a.Permit(guard.ContinueServices) }); n > 50 {
 		t.Errorf("an answer of the guard takes %v allocations", n)
 	}
 }
@@ -464,8 +467,8 @@ func TestEmergenciesLostOnDisk(t *testing.T) {
 			_, err := a.applyEmergency(t.Context(), statements[number], false)
 			f.must(err)
 		}
-		f.must(n.disk.FS().Remove(n.path(emergencyAName)))
-		n.disk.Put(n.path(emergencyBName), []byte("garbage"))
+		f.must(n.disk.FS().Remove(n.path(dir.EmergencyAName)))
+		n.disk.Put(n.path(dir.EmergencyBName), []byte("garbage"))
 		_, err := a.applyEmergency(t.Context(), statements[again], false)
 		f.must(err)
 		f.must(a.Close())
@@ -487,12 +490,12 @@ func TestBehindOverRestarts(t *testing.T) {
 	f := newFleet(t)
 	n, m := routed(f)
 	a := n.mustOpen()
-	f.must(a.Permit(StartServices))
+	f.must(a.Permit(guard.StartServices))
 	f.epoch++
 	f.must(n.take(a, f.runtime(&m)))
 	f.epoch--
 	for _, when := range []string{"at once", "after a restart", "after another"} {
-		if a.Permit(StartServices) == nil || a.facts().partition(a.now()) != EpochBehind {
+		if a.Permit(guard.StartServices) == nil || a.facts().Partition(a.now()) != guard.EpochBehind {
 			t.Errorf("%s: a node that is behind starts services", when)
 		}
 		f.must(a.Close())
@@ -500,7 +503,7 @@ func TestBehindOverRestarts(t *testing.T) {
 	}
 	f.must(n.take(a, f.bundleWith(func(*snapshot.TrustBundle) {})))
 	for _, when := range []string{"at once", "after a restart"} {
-		if err := a.Permit(StartServices); err != nil {
+		if err := a.Permit(guard.StartServices); err != nil {
 			t.Errorf("with a newer bundle, %s: %v", when, err)
 		}
 		f.must(a.Close())

@@ -12,6 +12,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
@@ -32,7 +34,7 @@ const maxRootChangesBytes = snapshotform.MaxRootChanges*snapshotform.MaxSignedRo
 // hearChanges verifies changes of root, and reports whether they lead from the root
 // that the node pins to one that is news.
 func (a *Agent) hearChanges(ctx context.Context, encoded [][]byte) bool {
-	release, err := a.activation.acquire(ctx)
+	release, err := a.activation.Acquire(ctx)
 	if err != nil {
 		return false
 	}
@@ -57,12 +59,12 @@ func (a *Agent) hearChanges(ctx context.Context, encoded [][]byte) bool {
 }
 
 // verifyChanges decides where the root that a node pins went. It is pure.
-func verifyChanges(encoded [][]byte, b *beliefs, pin identity.KeyID) (snapshot.RootChange, error) {
+func verifyChanges(encoded [][]byte, b *state.Beliefs, pin identity.KeyID) (snapshot.RootChange, error) {
 	// An expired bundle will do: who signs is not a matter of its date, and the way back
 	// must not end with it.
-	bundle := b.stale
-	if h := b.held[snapshot.ScopeTrustBundle]; h != nil {
-		bundle = h.v
+	bundle := b.Stale
+	if h := b.Held[snapshot.ScopeTrustBundle]; h != nil {
+		bundle = h.Verified
 	}
 	if bundle == nil {
 		return snapshot.RootChange{}, errors.New("there is no trust bundle that names the signers")
@@ -101,7 +103,7 @@ func (a *Agent) askForChanges(ctx context.Context) bool {
 			return false
 		}
 		if err != nil {
-			a.log.LogAttrs(ctx, slog.LevelDebug, "no changes of root from this address", slog.String("coordinator", address), slog.String("reason", oneLine(err)))
+			a.log.LogAttrs(ctx, slog.LevelDebug, "no changes of root from this address", slog.String("coordinator", address), slog.String("reason", state.OneLine(err)))
 			continue
 		}
 		if a.hearChanges(ctx, encoded) {
@@ -146,51 +148,41 @@ func (a *Agent) trustAhead(raw []byte) bool {
 		return false
 	}
 	me := a.self()
-	me.configRoot = change.ConfigRoot
+	me.ConfigRoot = change.ConfigRoot
 	b := a.beliefs.Load()
-	d, err := decide(me, &beliefs{ledger: ledger{marks: b.marks}}, signed, a.now())
+	d, err := state.Decide(me, &state.Beliefs{Ledger: state.Ledger{Marks: b.Marks}}, signed, a.now())
 	if err != nil {
 		return false
 	}
-	content, ok := d.v.TrustBundle()
+	content, ok := d.V.TrustBundle()
 	if !ok {
 		return false
 	}
 	trust, err := content.Identity()
-	if err != nil || !names(trust, change.Root) {
+	if err != nil || !state.Names(trust, change.Root) {
 		return false
 	}
 	return a.source.Trust(trust) == nil
 }
 
-// names reports whether the root with this key counts in full.
-func names(b *identity.Bundle, root identity.KeyID) bool {
-	for _, c := range b.Roots() {
-		if identity.KeyOf(c) == root {
-			return true
-		}
-	}
-	return false
-}
-
 // followRoot puts a grant under another root in place of all that the node had. The
 // caller holds a.activation.
-func (a *Agent) followRoot(ctx context.Context, got *admitted) error {
+func (a *Agent) followRoot(ctx context.Context, got *state.Admitted) error {
 	if err := a.enrolAnew(ctx, got); err != nil {
 		return err
 	}
 	a.moved.Store(nil)
 	// What is signed under the old root would only be refused at the next start.
 	var stale []string
-	for _, scope := range scopes {
-		stale = append(stale, snapshotName(scope, pending), snapshotName(scope, previous))
-		if !slices.ContainsFunc(got.took, func(t taken) bool { return t.v.Header().ScopeType == scope }) {
-			stale = append(stale, snapshotName(scope, active))
+	for _, scope := range state.Scopes {
+		stale = append(stale, dir.SnapshotName(scope, dir.Pending), dir.SnapshotName(scope, dir.Previous))
+		if !slices.ContainsFunc(got.Took, func(t state.Taken) bool { return t.V.Header().ScopeType == scope }) {
+			stale = append(stale, dir.SnapshotName(scope, dir.Active))
 		}
 	}
-	if err := a.store.remove(stale...); err != nil {
+	if err := a.store.Remove(stale...); err != nil {
 		a.log.LogAttrs(ctx, slog.LevelWarn, "snapshots under the old root are not removed", slog.Any("err", err))
 	}
-	a.log.LogAttrs(ctx, slog.LevelInfo, "the node is under the new root", slog.String("root", got.me.Pin.String()), slog.String("key", got.svid.key.id.String()))
+	a.log.LogAttrs(ctx, slog.LevelInfo, "the node is under the new root", slog.String("root", got.Me.Pin.String()), slog.String("key", got.SVID.Key.ID.String()))
 	return nil
 }

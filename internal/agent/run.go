@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -22,6 +21,9 @@ import (
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/fault"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -75,7 +77,7 @@ type Config struct {
 	// with the time that was signed if that is later.
 	Now func() time.Time
 	// Elapsed is a clock that nobody can set. Nil means the operating system's.
-	Elapsed Elapsed
+	Elapsed state.Elapsed
 	// Log is where the agent says what it does. Nil means slog.Default().
 	Log *slog.Logger
 	// Dial opens a connection to a coordinator. Nil means TCP.
@@ -86,7 +88,7 @@ type Config struct {
 
 // Agent is a member's process. Make it with [Open], and call [Agent.Run] once.
 type Agent struct {
-	me              self // as it was opened; what an enrolment or another root changes is in enrolled
+	me              state.Self // as it was opened; what an enrolment or another root changes is in enrolled
 	release         string
 	run             string // which process this is: see ConnectRequest.run
 	socket          string // blank: not served
@@ -95,8 +97,8 @@ type Agent struct {
 	metricsListener net.Listener
 	local           net.Listener // served in place of socket; nil: socket is
 	localConfig     net.Listener // likewise
-	store           *localStore
-	clock           *clock
+	store           *state.Store
+	clock           *state.Clock
 	now             func() time.Time // trustedNow
 	log             *slog.Logger
 	dial            func(ctx context.Context, addr string) (net.Conn, error)
@@ -104,34 +106,34 @@ type Agent struct {
 
 	operator *credential.Files // of an operator's PKI; nil: there are none
 	source   *credential.Issued
-	enrolled atomic.Pointer[self]                // stored under activation
+	enrolled atomic.Pointer[state.Self]          // stored under activation
 	moved    atomic.Pointer[snapshot.RootChange] // the change of root that is to be followed; nil: none
-	svid     decisive[svid]
-	beliefs  decisive[beliefs]
-	behind   decisive[bool]                 // a trusted key signed under a newer authority epoch than the trust bundle's
-	news     bell                           // rings when the guard may decide otherwise than before
-	known    atomic.Pointer[factsOfBeliefs] // of the beliefs that were asked for last
-	status   condition
-	degraded periods
+	svid     state.Decisive[dir.SVID]
+	beliefs  state.Decisive[state.Beliefs]
+	behind   state.Decisive[bool]                 // a trusted key signed under a newer authority epoch than the trust bundle's
+	news     state.Bell                           // rings when the guard may decide otherwise than before
+	known    atomic.Pointer[state.FactsOfBeliefs] // of the beliefs that were asked for last
+	status   state.Condition
+	degraded guard.Periods
 	metrics  *metrics
 
 	hooks     *hooks
 	trialKick chan struct{} // the trials changed
 
-	receipts   map[snapshot.Scope]receipt          // of what is in use; guarded by activation
+	receipts   map[snapshot.Scope]state.Receipt    // of what is in use; guarded by activation
 	derived    map[snapshot.Scope]*snapshot.Digest // contents for others to read; nil: no file; missing: not known; guarded by activation
 	stated     []byte                              // the state for others to read, as written last; guarded by activation
 	dropping   []snapshot.Scope                    // whose files are to be removed; guarded by activation
 	trialSince map[snapshot.Scope]time.Time        // monotonic; guarded by activation
 
-	activation semaphore        // held by who changes beliefs or source
-	lost       bool             // a trust bundle waits for links of the history; guarded by activation
-	overtaken  *held            // a trust bundle to be shown to who has an older one; guarded by activation
-	marksDirty bool             // the marks in memory are not known to be durable; guarded by activation
-	early      map[string]early // by scope: what may verify under what comes next; guarded by activation
-	next       *pendingKey      // the key that may be certified without our knowing, or in use and not on disk otherwise; owned by keepCertified
-	unkept     error            // why the disk took no key, or no certificate, of late; nil: it did; owned by keepCertified
-	unsaved    bool             // the certificate in use is not on disk, and its key is; owned by keepCertified
+	activation state.Semaphore        // held by who changes beliefs or source
+	lost       bool                   // a trust bundle waits for links of the history; guarded by activation
+	overtaken  *state.Held            // a trust bundle to be shown to who has an older one; guarded by activation
+	marksDirty bool                   // the marks in memory are not known to be durable; guarded by activation
+	early      map[string]state.Early // by scope: what may verify under what comes next; guarded by activation
+	next       *state.PendingKey      // the key that may be certified without our knowing, or in use and not on disk otherwise; owned by keepCertified
+	unkept     error                  // why the disk took no key, or no certificate, of late; nil: it did; owned by keepCertified
+	unsaved    bool                   // the certificate in use is not on disk, and its key is; owned by keepCertified
 
 	renewAsk    chan chan<- error // a person asks for a renewal
 	renewNow    chan string       // a coordinator does
@@ -190,17 +192,17 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 		// A member does not need them until it was away for long: files that it started with
 		// under an earlier release keep it from nothing.
 		operator, err = tlsfiles.Open(credential.FilesConfig{
-			Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, Accepted: joined(cfg.FS, cfg.DataDir),
+			Paths: cfg.TLS, Now: cfg.Now, Log: cfg.Log, Accepted: state.Joined(cfg.FS, cfg.DataDir),
 			OnFailure: func(r credential.Reason) { reloads.WithLabelValues(string(r)).Inc() },
 		})
 		if err != nil {
 			return nil, err
 		}
 	}
-	if !joined(cfg.FS, cfg.DataDir) {
-		return nil, (&localStore{fs: cfg.FS, dir: cfg.DataDir}).notJoined()
+	if !state.Joined(cfg.FS, cfg.DataDir) {
+		return nil, (&state.Store{FS: cfg.FS, Dir: cfg.DataDir}).NotJoined()
 	}
-	store, err := openStore(cfg.FS, cfg.DataDir)
+	store, err := state.OpenStore(cfg.FS, cfg.DataDir)
 	if err != nil {
 		return nil, err
 	}
@@ -212,78 +214,66 @@ func Open(ctx context.Context, cfg Config) (*Agent, error) {
 	return a, nil
 }
 
-// joined reports whether there may be an identity in dir, so that a mistyped folder
-// is not made.
-func joined(files durable.FS, dir string) bool {
-	s := &localStore{fs: files, dir: dir}
-	for _, name := range []string{anchorName, journalName} {
-		if _, err := s.read(name, maxJournalBytes); !errors.Is(err, fs.ErrNotExist) {
-			return true
-		}
-	}
-	return false
-}
-
-func open(ctx context.Context, cfg Config, store *localStore, operator *credential.Files, reloads *prometheus.CounterVec) (*Agent, error) {
-	clock := newClock(cfg.Now, cfg.Elapsed)
-	l, err := store.load(clock)
-	if errors.Is(err, errNoMember) {
-		return nil, store.notJoined()
+func open(ctx context.Context, cfg Config, store *state.Store, operator *credential.Files, reloads *prometheus.CounterVec) (*Agent, error) {
+	clock := state.NewClock(cfg.Now, cfg.Elapsed)
+	l, err := store.Load(clock)
+	if errors.Is(err, state.ErrNoMember) {
+		return nil, store.NotJoined()
 	}
 	if err != nil {
 		return nil, err
 	}
 	a := &Agent{
-		me: l.me, operator: operator, release: cfg.Release, run: newRun(), socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
-		clock: clock, now: clock.now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror, mirrorEvery: cfg.MirrorEvery,
-		log:        cfg.Log.With(slog.String("cluster", l.me.Cluster), slog.String("member", l.me.ID.String())),
-		activation: newSemaphore(),
+		me: l.Me, operator: operator, release: cfg.Release, run: newRun(), socket: cfg.Socket, metricsListener: cfg.Metrics, store: store,
+		clock: clock, now: clock.Now, dial: cfg.Dial, faults: cfg.Faults, mirrors: cfg.Mirrors, openMirror: cfg.OpenMirror, mirrorEvery: cfg.MirrorEvery,
+		log:        cfg.Log.With(slog.String("cluster", l.Me.Cluster), slog.String("member", l.Me.ID.String())),
+		activation: state.NewSemaphore(),
 		renewAsk:   make(chan chan<- error), renewNow: make(chan string, 1), renewKick: make(chan struct{}, 1), reportKick: make(chan struct{}, 1), leaveStream: make(chan struct{}, 1), rejected: make(chan struct{}, 1), strange: make(chan struct{}, 1),
 		leaveAsk: make(chan chan<- error), stopped: make(chan struct{}),
 		hooks: newHooks(cfg.OnChange, cfg.OnChangeTimeout), trialKick: make(chan struct{}, 1),
-		receipts: make(map[snapshot.Scope]receipt), derived: make(map[snapshot.Scope]*snapshot.Digest), trialSince: make(map[snapshot.Scope]time.Time),
+		receipts: make(map[snapshot.Scope]state.Receipt), derived: make(map[snapshot.Scope]*snapshot.Digest), trialSince: make(map[snapshot.Scope]time.Time),
 	}
-	a.status.now, a.resyncs.now = clock.now, clock.now
+	a.status.Now, a.resyncs.now = clock.Now, clock.Now
 	a.configSocket, a.consumers = configSocketOf(cfg), cfg.Consumers
 	a.local, a.localConfig = cfg.Local, cfg.LocalConfig
 	if a.socket == "" {
-		a.socket = filepath.Join(cfg.DataDir, SocketName)
+		a.socket = filepath.Join(cfg.DataDir, dir.SocketName)
 	}
-	a.enrolled.Store(&l.me)
-	a.svid.Store(&l.svid)
-	believed, uncounted := store.resumeTrials(l.beliefs, l.me, clock.now())
+	a.enrolled.Store(&l.Me)
+	a.svid.Store(&l.SVID)
+	believed, uncounted := store.ResumeTrials(l.Beliefs, l.Me, clock.Now())
 	a.beliefs.Store(believed)
-	behind, err := store.readBehind(believed)
+	behind, err := store.ReadBehind(believed)
 	if err != nil {
-		l.notes = append(l.notes, err)
+		l.Notes = append(l.Notes, err)
 	}
 	a.behind.Store(&behind)
-	if l.next != nil && l.next.key.id == l.svid.key.id {
+	if l.Next != nil && l.Next.Key.ID == l.SVID.Key.ID {
 		// The renewal was finished, and its last step cut off.
-		if err := store.remove(nextName); err != nil {
+		if err := store.Remove(dir.NextName); err != nil {
 			return nil, err
 		}
-		l.next = nil
+		l.Next = nil
 	}
-	a.next, a.marksDirty = l.next, l.lost
-	if a.source, err = firstSource(l, clock.now); err != nil {
+	a.next, a.marksDirty = l.Next, l.Lost
+	if a.source, err = firstSource(l, clock.Now); err != nil {
 		return nil, err
 	}
 	a.metrics = newMetrics(a, reloads)
-	kept, err := store.readPeriods()
+	kept, err := store.ReadPeriods()
 	if err != nil {
-		l.notes = append(l.notes, err)
+		l.Notes = append(l.Notes, err)
 	}
-	a.degraded.resume(kept)
+	a.degraded.Resume(kept)
 	// From here on, what takes the place of another is news.
-	a.svid.tend(a.noteDegraded, a.news.ring)
-	a.beliefs.tend(a.noteDegraded, a.news.ring)
-	a.behind.tend(a.noteDegraded, a.news.ring)
-	if err := store.stamp(cfg.Release); err != nil {
-		l.notes = append(l.notes, err)
+	a.svid.Tend(a.noteDegraded, a.news.Ring)
+	a.beliefs.Tend(a.noteDegraded, a.news.Ring)
+	a.behind.Tend(a.noteDegraded, a.news.Ring)
+	if err := store.Stamp(cfg.Release); err != nil {
+		l.Notes = append(l.Notes, err)
 	}
 	if uncounted != nil {
-		l.notes = append(l.notes, fmt.Errorf("what is on trial is not used this time: %w", uncounted))
+		l.Notes = append(l.Notes, fmt.Errorf("what is on trial is not used this time: %w", uncounted))
 	}
 	a.resume(ctx, l)
 	return a, nil
@@ -291,14 +281,14 @@ func open(ctx context.Context, cfg Config, store *localStore, operator *credenti
 
 // firstSource returns what the node presents at its start: its identity, or nothing
 // but trust where that is out of date.
-func firstSource(l *loaded, now func() time.Time) (*credential.Issued, error) {
-	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: l.svid.chain, Key: l.svid.key.Signer(), Bundle: l.beliefs.contact, Now: now})
+func firstSource(l *state.Loaded, now func() time.Time) (*credential.Issued, error) {
+	m, err := credential.NewMaterial(credential.MaterialConfig{Chain: l.SVID.Chain, Key: l.SVID.Key.Signer(), Bundle: l.Beliefs.Contact, Now: now})
 	if err == nil {
 		return credential.NewIssued(m), nil
 	}
 	// Out of date, banned, or of a mesh CA that is gone: whatever it is, a coordinator
 	// decides. The node comes back by proof of its key.
-	m, err = credential.NewMaterial(credential.MaterialConfig{Bundle: l.beliefs.contact, Now: now})
+	m, err = credential.NewMaterial(credential.MaterialConfig{Bundle: l.Beliefs.Contact, Now: now})
 	if err != nil {
 		return nil, err
 	}
@@ -306,49 +296,49 @@ func firstSource(l *loaded, now func() time.Time) (*credential.Issued, error) {
 }
 
 // resume tells what was found on disk, and finishes what was cut off.
-func (a *Agent) resume(ctx context.Context, l *loaded) {
-	for _, r := range l.earlier {
-		if a.beliefs.Load().concerns(snapshot.Scope(r.Scope)) {
-			a.status.refused(r)
+func (a *Agent) resume(ctx context.Context, l *state.Loaded) {
+	for _, r := range l.Earlier {
+		if a.beliefs.Load().Concerns(snapshot.Scope(r.Scope)) {
+			a.status.Refused(r)
 		}
 	}
-	for _, err := range l.notes {
-		a.log.LogAttrs(ctx, slog.LevelError, "damage in the data directory, going on without", slog.String("code", explain.CodeOf(err)), slog.String("reason", oneLine(err)))
+	for _, err := range l.Notes {
+		a.log.LogAttrs(ctx, slog.LevelError, "damage in the data directory, going on without", slog.String("code", explain.CodeOf(err)), slog.String("reason", state.OneLine(err)))
 	}
-	for _, r := range l.refused {
+	for _, r := range l.Refused {
 		a.metrics.rejected.WithLabelValues(r.Scope, r.Reason).Inc()
-		a.status.refused(r)
+		a.status.Refused(r)
 		a.log.LogAttrs(ctx, slog.LevelError, "snapshot on disk not used", slog.String("scope", r.Scope), slog.String("reason", r.Reason), slog.String("detail", r.Detail))
 	}
-	if len(l.refused) > 0 {
+	if len(l.Refused) > 0 {
 		a.keepRefusals(ctx)
 	}
-	for _, scope := range scopes {
-		old, ok := l.unsaved[scope]
+	for _, scope := range state.Scopes {
+		old, ok := l.Unsaved[scope]
 		if !ok {
 			continue
 		}
 		// What the disk does not take now stays pending, and is found by the next start.
-		h := a.beliefs.Load().held[scope]
-		if h == nil || h != l.beliefs.held[scope] {
+		h := a.beliefs.Load().Held[scope]
+		if h == nil || h != l.Beliefs.Held[scope] {
 			continue // it failed its trial meanwhile
 		}
-		if err := a.store.place(scope, h.raw, old); err != nil {
+		if err := a.store.Place(scope, h.Raw, old); err != nil {
 			a.log.LogAttrs(ctx, slog.LevelWarn, "an activation that was cut off is not finished on disk yet", slog.String("scope", string(scope)), slog.Any("err", err))
 		}
 	}
-	if err := a.store.remove(l.dropped...); err != nil {
+	if err := a.store.Remove(l.Dropped...); err != nil {
 		a.log.LogAttrs(ctx, slog.LevelWarn, "what the node may not hold any more is still on disk; it is not used", slog.Any("err", err))
 	}
 	b := a.beliefs.Load()
-	for _, scope := range scopes {
-		q, ok := b.quarantined(scope)
+	for _, scope := range state.Scopes {
+		q, ok := b.Quarantined(scope)
 		if !ok {
 			continue
 		}
 		a.tellQuarantine(ctx, b, scope)
-		if h := b.held[scope]; h != nil && !q.Kept {
-			if err := a.store.settle(scope, h.raw); err != nil {
+		if h := b.Held[scope]; h != nil && !q.Kept {
+			if err := a.store.Settle(scope, h.Raw); err != nil {
 				a.log.LogAttrs(ctx, slog.LevelWarn, "the file of the snapshot in use is still the one that failed", slog.String("scope", string(scope)), slog.Any("err", err))
 			}
 		}
@@ -358,16 +348,16 @@ func (a *Agent) resume(ctx context.Context, l *loaded) {
 	}
 	a.findDerived()
 	a.derive(ctx)
-	a.changed(scopes[:]...) // those that the program succeeded with are passed over
+	a.changed(state.Scopes[:]...) // those that the program succeeded with are passed over
 	svid := a.svid.Load()
-	a.log.LogAttrs(ctx, slog.LevelInfo, "agent opened", slog.String("key", svid.key.id.String()), slog.Time("svid_not_after", svid.leaf().NotAfter), slog.String("unready", a.unready()))
+	a.log.LogAttrs(ctx, slog.LevelInfo, "agent opened", slog.String("key", svid.Key.ID.String()), slog.Time("svid_not_after", svid.Leaf().NotAfter), slog.String("unready", a.unready()))
 }
 
 // Close gives the data directory back, for an agent that is not run.
 func (a *Agent) Close() error { return a.store.Close() }
 
 // self is who the node is, in its present incarnation.
-func (a *Agent) self() self { return *a.enrolled.Load() }
+func (a *Agent) self() state.Self { return *a.enrolled.Load() }
 
 // Socket is the path of the local API.
 func (a *Agent) Socket() string { return a.socket }
@@ -437,7 +427,7 @@ func (a *Agent) live(ctx context.Context) error {
 			// Nobody writes any more when the files go.
 			halt()
 			_ = g.Wait() // they were cancelled
-			if err := a.store.wipe(); err != nil {
+			if err := a.store.Wipe(); err != nil {
 				err = fmt.Errorf("the node left its cluster, and its identity is not removed yet: %w", err)
 				r <- err
 				return err
@@ -448,8 +438,8 @@ func (a *Agent) live(ctx context.Context) error {
 	}
 }
 
-func (a *Agent) kickRenewal() { poke(a.renewKick) }
-func (a *Agent) kickReport()  { poke(a.reportKick) }
+func (a *Agent) kickRenewal() { state.Poke(a.renewKick) }
+func (a *Agent) kickReport()  { state.Poke(a.reportKick) }
 
 // newRun names this process.
 func newRun() string {

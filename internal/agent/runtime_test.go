@@ -12,17 +12,20 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
 // runtimeOf returns the header and the record of the node_runtime in use at a.
 func runtimeOf(a *Agent) (snapshot.Header, snapshot.Record) {
-	h := a.beliefs.Load().held[snapshot.ScopeNodeRuntime]
+	h := a.beliefs.Load().Held[snapshot.ScopeNodeRuntime]
 	if h == nil {
 		return snapshot.Header{}, snapshot.Record{}
 	}
-	record, _ := h.v.Record()
-	return h.v.Header(), record
+	record, _ := h.Verified.Record()
+	return h.Verified.Header(), record
 }
 
 // runtimeNode returns a node that holds two versions of its node_runtime, and who
@@ -39,7 +42,7 @@ func runtimeNode(f *fleet) (*node, memberState) {
 		f.do(func() { s = f.runtime(&m) })
 		f.must(n.take(a, s))
 	}
-	if refused := a.status.refusals(); len(refused) != 0 {
+	if refused := a.status.Refusals(); len(refused) != 0 {
 		f.tb.Fatalf("refused: %v", refused)
 	}
 	return n, m
@@ -86,20 +89,20 @@ func TestRuntimeActivationCrash(t *testing.T) {
 				h, record := runtimeOf(a)
 				old := h.SnapshotID == was.SnapshotID && record.Generation == wasRecord.Generation
 				if h.ConfigVersion == 0 {
-					t.Errorf("none is in use: %v", a.status.refusals())
+					t.Errorf("none is in use: %v", a.status.Refusals())
 					return
 				}
-				isNew := bytes.Equal(a.beliefs.Load().held[snapshot.ScopeNodeRuntime].raw, next.GetEnvelope())
+				isNew := bytes.Equal(a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope())
 				if !isNew && (!old || done) {
 					t.Errorf("version %d under generation %d is in use", h.ConfigVersion, record.Generation)
 				}
-				if reason := a.unready(); reason != "" || len(a.status.refusals()) != 0 {
-					t.Errorf("unready: %q, refusals %v", reason, a.status.refusals())
+				if reason := a.unready(); reason != "" || len(a.status.Refusals()) != 0 {
+					t.Errorf("unready: %q, refusals %v", reason, a.status.Refusals())
 				}
-				if err := n.take(a, next); err != nil || len(a.status.refusals()) != 0 {
-					t.Errorf("sent again: %v, %v", err, a.status.refusals())
+				if err := n.take(a, next); err != nil || len(a.status.Refusals()) != 0 {
+					t.Errorf("sent again: %v, %v", err, a.status.Refusals())
 				}
-				if !bytes.Equal(a.beliefs.Load().held[snapshot.ScopeNodeRuntime].raw, next.GetEnvelope()) {
+				if !bytes.Equal(a.beliefs.Load().Held[snapshot.ScopeNodeRuntime].Raw, next.GetEnvelope()) {
 					t.Error("sent again, it is not in use")
 				}
 			})
@@ -118,7 +121,7 @@ func TestDamagedRuntime(t *testing.T) {
 	f.do(func() { current = renewedRuntime(f, &m, newest) })
 	f.must(joined.take(a, current))
 	a.Close()
-	name := snapshotName(snapshot.ScopeNodeRuntime, active)
+	name := dir.SnapshotName(snapshot.ScopeNodeRuntime, dir.Active)
 	n := joined.clone()
 	damages(joined.read(name), func(what string, damaged []byte) {
 		n.disk.Put(n.path(name), damaged)
@@ -130,11 +133,11 @@ func TestDamagedRuntime(t *testing.T) {
 		if h, _ := runtimeOf(a); h.ConfigVersion == 0 || h.ConfigVersion >= newest.ConfigVersion || a.unready() != "" {
 			t.Fatalf("%s: version %d, %s", what, h.ConfigVersion, a.unready())
 		}
-		if got := a.status.refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeNodeRuntime) {
+		if got := a.status.Refusals(); len(got) != 1 || got[0].Scope != string(snapshot.ScopeNodeRuntime) {
 			t.Fatalf("%s: reported as %v", what, got)
 		}
-		if err := n.take(a, current); err != nil || len(a.status.refusals()) != 0 {
-			t.Fatalf("%s, sent again: %v, %v", what, err, a.status.refusals())
+		if err := n.take(a, current); err != nil || len(a.status.Refusals()) != 0 {
+			t.Fatalf("%s, sent again: %v, %v", what, err, a.status.Refusals())
 		}
 		if h, _ := runtimeOf(a); h.ConfigVersion != newest.ConfigVersion {
 			t.Fatalf("%s, sent again: version %d", what, h.ConfigVersion)
@@ -158,7 +161,7 @@ func TestRuntimeDiskErrors(t *testing.T) {
 			a.Close()
 			break
 		}
-		if err != nil && !errors.Is(err, errStorage) {
+		if err != nil && !errors.Is(err, state.ErrStorage) {
 			t.Fatalf("at call %d: %v", call, err)
 		}
 		if h, _ := runtimeOf(a); (h.ConfigVersion > was.ConfigVersion) != (err == nil) {
@@ -191,22 +194,22 @@ func TestRuntimeTakesTheBootstrapsPlace(t *testing.T) {
 	})
 	f.must(n.take(a, runtime))
 	b := a.beliefs.Load()
-	if trust := a.me.trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
+	if trust := a.me.Trust(b); !slices.Equal(trust.Roles, []string{"storage"}) {
 		t.Fatalf("roles %v", trust.Roles)
 	}
 	if got := renewEvery(b); got != 7*time.Second {
 		t.Errorf("renewals every %v", got)
 	}
-	if got := mergeAddresses(b, a.me.Addresses); got[0] != "elsewhere:1" || len(got) < 2 {
+	if got := state.MergeAddresses(b, a.me.Addresses); got[0] != "elsewhere:1" || len(got) < 2 {
 		t.Errorf("coordinators %v", got)
 	}
-	if got := b.degraded(); got.Max != 0 || len(got.Allow) != 0 {
+	if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
 		t.Errorf("without a degraded policy it may do %v", got)
 	}
-	if until, limit := a.alone(); limit != limitAllowed || until.After(a.now().Add(freshFor+staleFor)) {
+	if until, limit := a.alone(); limit != guard.LimitAllowed || until.After(a.now().Add(freshFor+guard.StaleFor)) {
 		t.Errorf("it works alone until %v, by %s", until, limit)
 	}
-	if got := b.standing(a.me.ID); got != string(snapshot.MemberDraining) {
+	if got := b.Standing(a.me.ID); got != string(snapshot.MemberDraining) {
 		t.Errorf("it is %s", got)
 	}
 	held := a.held()
@@ -230,8 +233,8 @@ func TestRuntimeLost(t *testing.T) {
 		lose func(f *fleet, n *node)
 	}{
 		{"damaged", func(_ *fleet, n *node) {
-			for _, place := range []string{active, previous} {
-				n.disk.Put(n.path(snapshotName(snapshot.ScopeNodeRuntime, place)), []byte("x"))
+			for _, place := range []string{dir.Active, dir.Previous} {
+				n.disk.Put(n.path(dir.SnapshotName(snapshot.ScopeNodeRuntime, place)), []byte("x"))
 			}
 		}},
 		{"expired", func(f *fleet, n *node) { f.shift.Store(int64(31 * 24 * time.Hour)) }},
@@ -248,26 +251,26 @@ func TestRuntimeLost(t *testing.T) {
 			a = n.mustOpen()
 			defer a.Close()
 			b := a.beliefs.Load()
-			if b.held[snapshot.ScopeNodeRuntime] != nil || b.held[snapshot.ScopeNodeBootstrap] == nil {
+			if b.Held[snapshot.ScopeNodeRuntime] != nil || b.Held[snapshot.ScopeNodeBootstrap] == nil {
 				t.Fatal("the test shows nothing")
 			}
-			if got := b.degraded(); got.Max != 0 || len(got.Allow) != 0 {
+			if got := b.Degraded(); got.Max != 0 || len(got.Allow) != 0 {
 				t.Errorf("it may do %v again", got)
 			}
-			if trust := a.me.trust(b); len(trust.Roles)+len(trust.Organizations) != 0 {
+			if trust := a.me.Trust(b); len(trust.Roles)+len(trust.Organizations) != 0 {
 				t.Errorf("it is in the groups %v, %v again", trust.Roles, trust.Organizations)
 			}
-			if got := b.facts().overall(a.now()); got != snapshot.Expired {
+			if got := b.Facts().Overall(a.now()); got != snapshot.Expired {
 				t.Errorf("it is %s", got)
 			}
-			if len(b.coordinators()) == 0 {
+			if len(b.Coordinators()) == 0 {
 				t.Error("it knows no coordinators")
 			}
 			var next *fealtyv1.SignedSnapshot
 			f.do(func() { next = f.runtime(&m) })
 			f.must(n.take(a, next))
-			if got := a.beliefs.Load().freshness(snapshot.ScopeNodeRuntime, a.now()); got != snapshot.Fresh {
-				t.Errorf("the next one is %q: %v", got, a.status.refusals())
+			if got := a.beliefs.Load().Freshness(snapshot.ScopeNodeRuntime, a.now()); got != snapshot.Fresh {
+				t.Errorf("the next one is %q: %v", got, a.status.Refusals())
 			}
 		})
 	}
@@ -296,7 +299,7 @@ func TestFreshnessOfANode(t *testing.T) {
 	}{
 		{0, snapshot.Fresh, 0},
 		{16 * time.Minute, snapshot.Stale, 1},
-		{16*time.Minute + staleFor, snapshot.Degraded, 2},
+		{16*time.Minute + guard.StaleFor, snapshot.Degraded, 2},
 		{31 * 24 * time.Hour, snapshot.Expired, 3},
 		{time.Minute, snapshot.Fresh, 0}, // a clock that was ahead decides nothing for good
 	} {
@@ -307,7 +310,7 @@ func TestFreshnessOfANode(t *testing.T) {
 		if err != nil || count != 2 {
 			t.Errorf("%d series (%v)", count, err)
 		}
-		if got := float64(rank(a.beliefs.Load().freshness(snapshot.ScopeNodeRuntime, a.now()))); got != c.gauge {
+		if got := float64(guard.Rank(a.beliefs.Load().Freshness(snapshot.ScopeNodeRuntime, a.now()))); got != c.gauge {
 			t.Errorf("after %v: gauge %v, want %v", c.after, got, c.gauge)
 		}
 	}
@@ -317,10 +320,10 @@ func TestFreshnessOfANode(t *testing.T) {
 	f.do(func() { next = renewedRuntime(f, &m, h) })
 	f.must(n.take(a, next))
 	if got := at(20 * time.Minute); got != snapshot.Fresh {
-		t.Errorf("with a newer record: %s, refusals %v", got, a.status.refusals())
+		t.Errorf("with a newer record: %s, refusals %v", got, a.status.Refusals())
 	}
 	// Without what says what it is, it relies on nothing.
-	if got := (&beliefs{}).facts().overall(a.now()); got != snapshot.Expired {
+	if got := (&state.Beliefs{}).Facts().Overall(a.now()); got != snapshot.Expired {
 		t.Errorf("with nothing: %s", got)
 	}
 }

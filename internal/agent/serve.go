@@ -21,6 +21,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/internal/tlsfiles"
 	"github.com/fealty-io/fealty/mesh"
@@ -165,30 +166,30 @@ type nodeServer struct {
 // GetNode tells what the node is and holds. It asks no coordinator.
 func (n nodeServer) GetNode(ctx context.Context, _ *fealtyv1.GetNodeRequest) (*fealtyv1.GetNodeResponse, error) {
 	a := n.a
-	s, v := a.svid.Load(), a.status.view()
+	s, v := a.svid.Load(), a.status.View()
 	resp := &fealtyv1.GetNodeResponse{
 		SpiffeId: a.me.ID.String(), Joined: fealtyv1.JoinOutcome(fealtyv1.JoinOutcome_value[a.self().Outcome]),
-		SvidNotBefore: timestamppb.New(s.leaf().NotBefore), SvidNotAfter: timestamppb.New(s.leaf().NotAfter), KeyId: s.key.id.String(),
-		Connected: v.connected, Coordinator: v.coordinator, LastError: v.lastError(),
-		Held: a.held(), Refusals: refusalMessages(a.status.refusals()), Release: a.release,
-		MemberState: v.standing, OperatorCertificate: tlsfiles.Tell(ctx, a.operator),
+		SvidNotBefore: timestamppb.New(s.Leaf().NotBefore), SvidNotAfter: timestamppb.New(s.Leaf().NotAfter), KeyId: s.Key.ID.String(),
+		Connected: v.Connected, Coordinator: v.Coordinator, LastError: v.LastError(),
+		Held: a.held(), Refusals: refusalMessages(a.status.Refusals()), Release: a.release,
+		MemberState: v.Standing, OperatorCertificate: tlsfiles.Tell(ctx, a.operator),
 	}
 	until, limit := a.alone()
 	resp.AutonomousUntil, resp.AutonomyLimit = timestamppb.New(until), limit
-	if !v.connected && !v.lost.IsZero() {
-		resp.ContactLostAt = timestamppb.New(v.lost)
+	if !v.Connected && !v.Lost.IsZero() {
+		resp.ContactLostAt = timestamppb.New(v.Lost)
 	}
 	if resp.MemberState == "" {
-		resp.MemberState = a.beliefs.Load().standing(a.me.ID)
+		resp.MemberState = a.beliefs.Load().Standing(a.me.ID)
 	}
 	a.standsDegraded(resp)
-	if d := a.clock.behind(); d > 0 {
+	if d := a.clock.Behind(); d > 0 {
 		resp.ClockBehind = durationpb.New(d)
 	}
-	if !v.nextRenewal.IsZero() {
-		resp.NextRenewal = timestamppb.New(v.nextRenewal)
+	if !v.NextRenewal.IsZero() {
+		resp.NextRenewal = timestamppb.New(v.NextRenewal)
 	}
-	if i := slices.IndexFunc(resp.Held, func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(scopes[0]) }); i >= 0 {
+	if i := slices.IndexFunc(resp.Held, func(h *fealtyv1.HeldSnapshot) bool { return h.GetScope() == string(state.Scopes[0]) }); i >= 0 {
 		resp.AuthorityEpoch = resp.Held[i].GetAuthorityEpoch()
 	}
 	return resp, nil
@@ -216,7 +217,7 @@ func (n nodeServer) RenewIdentity(ctx context.Context, _ *fealtyv1.RenewIdentity
 		return nil, ctx.Err()
 	}
 	s := a.svid.Load()
-	return &fealtyv1.RenewIdentityResponse{SvidNotAfter: timestamppb.New(s.leaf().NotAfter), KeyId: s.key.id.String()}, nil
+	return &fealtyv1.RenewIdentityResponse{SvidNotAfter: timestamppb.New(s.Leaf().NotAfter), KeyId: s.Key.ID.String()}, nil
 }
 
 func errStopping() error { return status.Error(codes.Unavailable, "the agent is stopping") }

@@ -19,6 +19,8 @@ import (
 	"github.com/fealty-io/fealty/internal/authz"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
 )
 
@@ -37,7 +39,7 @@ func socketDir(tb testing.TB) string {
 func served(t *testing.T, f *fleet, n *node) (*Agent, fealtyv1.NodeServiceClient, func() error) {
 	t.Helper()
 	a := n.mustOpen()
-	a.socket = filepath.Join(socketDir(t), SocketName)
+	a.socket = filepath.Join(socketDir(t), dir.SocketName)
 	stop := n.run(a)
 	eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
 	conn, err := mesh.DialLocal(a.socket)
@@ -58,9 +60,9 @@ func TestGetNode(t *testing.T) {
 	f.must(a.take(t.Context(), "trust_bundle", []byte("garbage")))
 	resp, err := client.GetNode(t.Context(), &fealtyv1.GetNodeRequest{})
 	f.must(err)
-	leaf := a.svid.Load().leaf()
+	leaf := a.svid.Load().Leaf()
 	if resp.GetSpiffeId() != r.ID.String() || resp.GetJoined() != fealtyv1.JoinOutcome_JOIN_OUTCOME_ADMITTED || resp.GetCoordinator() != coordinator ||
-		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) || !resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) || resp.GetKeyId() != a.svid.Load().key.id.String() ||
+		!resp.GetSvidNotAfter().AsTime().Equal(leaf.NotAfter) || !resp.GetSvidNotBefore().AsTime().Equal(leaf.NotBefore) || resp.GetKeyId() != a.svid.Load().Key.ID.String() ||
 		resp.GetRelease() != "v0.1.0" || resp.GetAuthorityEpoch() != 1 || len(resp.GetHeld()) != 2 || len(resp.GetRefusals()) != 1 || resp.GetLastError() != "" {
 		t.Errorf("node %v", resp)
 	}
@@ -77,10 +79,10 @@ func TestRenewIdentity(t *testing.T) {
 	n := newNode(f)
 	n.mustJoin()
 	a, client, _ := served(t, f, n)
-	before := a.svid.Load().key.id
+	before := a.svid.Load().Key.ID
 	resp, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{})
 	f.must(err)
-	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.svid.Load().key.id.String() {
+	if resp.GetKeyId() == before.String() || resp.GetKeyId() != a.svid.Load().Key.ID.String() {
 		t.Errorf("renewed to %s", resp.GetKeyId())
 	}
 	f.do(func() { f.refuseRenew = explain.New(explain.RenewEntryGone, "identity", "x") })
@@ -115,7 +117,7 @@ func TestLeave(t *testing.T) {
 			n := newNode(f)
 			r := n.mustJoin()
 			a := n.mustOpen()
-			a.socket = filepath.Join(socketDir(t), SocketName)
+			a.socket = filepath.Join(socketDir(t), dir.SocketName)
 			done := make(chan error, 1)
 			go func() { done <- a.Run(context.Background()) }()
 			eventually(t, "the socket is served", func() bool { return accepts(a.socket) })
@@ -167,7 +169,7 @@ func TestLeaveRefused(t *testing.T) {
 	if e, ok := explain.FromStatus(err); !ok || e.Code != explain.Denied {
 		t.Errorf("a kind that may not: %v", err)
 	}
-	if !n.has(SVIDName) || a.unready() != "" {
+	if !n.has(dir.SVIDName) || a.unready() != "" {
 		t.Error("the identity is gone")
 	}
 	if _, err := client.RenewIdentity(t.Context(), &fealtyv1.RenewIdentityRequest{}); err != nil {
@@ -210,9 +212,9 @@ func TestWipeCrash(t *testing.T) {
 	var n *node
 	crash(t, durabletest.Afters(), func() (disk *durabletest.Disk, op func() error) {
 		n = joined.clone()
-		store, err := openStore(n.disk.FS(), n.dir)
+		store, err := state.OpenStore(n.disk.FS(), n.dir)
 		f.must(err)
-		return n.disk, store.wipe
+		return n.disk, store.Wipe
 	}, func(t *testing.T, done bool) {
 		a, err := n.open()
 		switch {
@@ -247,7 +249,7 @@ func TestSocketLeftBehind(t *testing.T) {
 	n := newNode(f)
 	n.mustJoin()
 	a := n.mustOpen()
-	a.socket = filepath.Join(socketDir(t), SocketName)
+	a.socket = filepath.Join(socketDir(t), dir.SocketName)
 	dead, err := net.ListenUnix("unix", &net.UnixAddr{Name: a.socket, Net: "unix"})
 	f.must(err)
 	dead.SetUnlinkOnClose(false)

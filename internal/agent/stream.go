@@ -21,6 +21,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -47,7 +48,7 @@ const (
 
 // addresses returns the coordinators to talk to, in random order.
 func (a *Agent) addresses() []string {
-	out := mergeAddresses(a.beliefs.Load(), a.me.Addresses)
+	out := state.MergeAddresses(a.beliefs.Load(), a.me.Addresses)
 	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
 	return out
 }
@@ -77,7 +78,7 @@ func (a *Agent) follow(ctx context.Context) error {
 			// Without a certificate there is nothing to say; keepCertified gets one. A timer
 			// of its does not see that the machine slept.
 			a.kickRenewal()
-			a.status.closed(nil)
+			a.status.Closed(nil)
 			if sleep(ctx, clockLook, changed) != nil {
 				break
 			}
@@ -98,16 +99,16 @@ func (a *Agent) follow(ctx context.Context) error {
 		level := slog.LevelInfo
 		if end.unwelcome {
 			// A coordinator that was restored from before the certificate does not know it.
-			a.show(ctx, a.beliefs.Load().held[snapshot.ScopeTrustBundle])
-			poke(a.rejected) // a rejoin gets a certificate, or the reason
+			a.show(ctx, a.beliefs.Load().Held[snapshot.ScopeTrustBundle])
+			state.Poke(a.rejected) // a rejoin gets a certificate, or the reason
 		}
 		if strangeRoot(end.err) {
-			poke(a.strange) // the cluster may have another root
+			state.Poke(a.strange) // the cluster may have another root
 		}
-		if lasting(end.err) || end.unwelcome && lasting(a.status.view().renewal) {
+		if lasting(end.err) || end.unwelcome && lasting(a.status.View().Renewal) {
 			wait, level = refused.next(), slog.LevelError
 		}
-		a.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone", slog.String("reason", oneLine(end.err)), slog.String("code", explain.CodeOf(end.err)), slog.Duration("retry_in", wait))
+		a.log.LogAttrs(ctx, level, "no stream to a coordinator, going on alone", slog.String("reason", state.OneLine(end.err)), slog.String("code", explain.CodeOf(end.err)), slog.Duration("retry_in", wait))
 		_ = sleep(ctx, wait, changed)
 	}
 	return ctx.Err()
@@ -148,7 +149,7 @@ func (a *Agent) round(ctx context.Context) ending {
 		end.unwelcome = unwelcome(end.err)
 		rejected = rejected || end.unwelcome
 		if ctx.Err() != nil {
-			a.status.closed(nil)
+			a.status.Closed(nil)
 			return end
 		}
 		if end.moved { // still in contact: the next session says so, or why not
@@ -156,18 +157,18 @@ func (a *Agent) round(ctx context.Context) ending {
 		}
 		if e, ok := verdict(end.err); ok {
 			end.err = e
-			a.status.closed(e)
+			a.status.Closed(e)
 			return end
 		}
 		if end.lived {
 			end.err = word(address, end.err)
-			a.status.closed(end.err)
+			a.status.Closed(end.err)
 			return end
 		}
 		failures = append(failures, &AddressError{address, end.err})
 	}
 	err := summarize(a.me.Cluster, failures)
-	a.status.closed(err)
+	a.status.Closed(err)
 	return ending{err: err, unwelcome: rejected}
 }
 
@@ -227,12 +228,12 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	defer func() { cancel(); <-received }()
 
 	here := &coordinatorSource{a: a, address: address, conn: conn}
-	pulls := newPuller(a, byCoordinator, func() []source { return a.sourcesAfter(here) })
+	pulls := newPuller(a, state.ByCoordinator, func() []source { return a.sourcesAfter(here) })
 	pulled := make(chan error, 1)
 	var aside sync.WaitGroup
 	aside.Go(func() { pulled <- pulls.run(ctx) })
 	defer func() { cancel(); aside.Wait() }()
-	in := &intake{a: a, from: byCoordinator, pull: pulls.add}
+	in := &intake{a: a, from: state.ByCoordinator, pull: pulls.add}
 
 	var superseded <-chan struct{}
 	move := newAlarm()
@@ -252,7 +253,7 @@ func (a *Agent) session(ctx context.Context, address string) (end ending) {
 	stands := func() {
 		if !end.lived {
 			end.lived = true
-			a.status.opened(address)
+			a.status.Opened(address)
 			a.log.LogAttrs(ctx, slog.LevelInfo, "stream to a coordinator", slog.String("coordinator", address))
 			a.kickRenewal() // somebody is there again
 		}
@@ -367,8 +368,8 @@ func (a *Agent) hear(ctx context.Context, in *intake, m *fealtyv1.ConnectRespons
 	case *fealtyv1.ConnectResponse_RenewNow:
 		a.hearRenew(news.RenewNow)
 	case *fealtyv1.ConnectResponse_Standing:
-		state := clip(news.Standing.GetState(), maxStandingBytes)
-		if a.status.stands(state) {
+		state := state.Clip(news.Standing.GetState(), maxStandingBytes)
+		if a.status.Stands(state) {
 			a.log.LogAttrs(ctx, slog.LevelInfo, "the membership says of this node", slog.String("state", state))
 		}
 	}
@@ -386,7 +387,7 @@ func (a *Agent) hearRoots(ctx context.Context, m *fealtyv1.RootChanges) {
 
 func (a *Agent) hearRenew(m *fealtyv1.RenewNow) {
 	select {
-	case a.renewNow <- clip(m.GetReason(), maxDetailBytes):
+	case a.renewNow <- state.Clip(m.GetReason(), state.MaxDetailBytes):
 	default: // one is under way
 	}
 }
@@ -394,16 +395,16 @@ func (a *Agent) hearRenew(m *fealtyv1.RenewNow) {
 // report sends what the node is and holds. Refusals are told once on each stream.
 func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64) error {
 	r := &fealtyv1.ConnectRequest{
-		Name: a.me.ID.Name(), Release: a.release, Held: a.held(), Run: a.run, SvidNotAfter: timestamppb.New(a.svid.Load().leaf().NotAfter),
+		Name: a.me.ID.Name(), Release: a.release, Held: a.held(), Run: a.run, SvidNotAfter: timestamppb.New(a.svid.Load().Leaf().NotAfter),
 	}
 	until, limit := a.alone()
 	r.AutonomousUntil, r.AutonomyLimit = timestamppb.New(until), limit
-	if d := a.clock.behind(); d > 0 {
+	if d := a.clock.Behind(); d > 0 {
 		r.ClockBehind = durationpb.New(d)
 	}
 	r.Resync = a.resyncs.due()
 	r.DegradedPeriods = a.reportable()
-	refusals, at := a.status.refusalsAt()
+	refusals, at := a.status.RefusalsAt()
 	if at != *told {
 		r.Refusals = refusalMessages(refusals)
 	}
@@ -418,13 +419,13 @@ func (a *Agent) report(stream fealtyv1.AgentService_ConnectClient, told *uint64)
 func (a *Agent) held() []*fealtyv1.HeldSnapshot {
 	b, now := a.beliefs.Load(), a.now()
 	var out []*fealtyv1.HeldSnapshot
-	for _, scope := range slices.Sorted(slices.Values(scopes[:])) {
-		if h := b.held[scope]; h != nil {
-			header := h.v.Header()
-			record, _ := h.v.Record()
+	for _, scope := range slices.Sorted(slices.Values(state.Scopes[:])) {
+		if h := b.Held[scope]; h != nil {
+			header := h.Verified.Header()
+			record, _ := h.Verified.Record()
 			out = append(out, &fealtyv1.HeldSnapshot{
 				Scope: string(scope), AuthorityEpoch: header.AuthorityEpoch, ConfigVersion: header.ConfigVersion, ContentHash: header.ContentHash[:],
-				Generation: record.Generation, Freshness: string(b.freshness(scope, now)), Signers: signersOf(h.v),
+				Generation: record.Generation, Freshness: string(b.Freshness(scope, now)), Signers: signersOf(h.Verified),
 			})
 		}
 	}
@@ -439,7 +440,7 @@ func signersOf(v *snapshot.Verified) []string {
 	return v.SignerKeyIDs()
 }
 
-func refusalMessages(refusals []refusal) []*fealtyv1.Refusal {
+func refusalMessages(refusals []state.Refusal) []*fealtyv1.Refusal {
 	out := make([]*fealtyv1.Refusal, 0, len(refusals))
 	for _, r := range refusals {
 		out = append(out, &fealtyv1.Refusal{Scope: r.Scope, Reason: r.Reason, Detail: r.Detail})

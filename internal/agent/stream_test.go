@@ -13,6 +13,8 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -61,15 +63,15 @@ func TestGoesOnAlone(t *testing.T) {
 		a := n.mustOpen()
 		stop := n.run(a)
 		time.Sleep(10 * time.Second)
-		if !a.status.view().connected {
+		if !a.status.View().Connected {
 			t.Fatal("not connected")
 		}
 		f.do(func() { f.down["all"] = true; clear(f.dialed) })
 		f.cut()
 		time.Sleep(2 * time.Hour)
-		v := a.status.view()
-		if v.connected || !errors.Is(v.stream, explain.NodeNoCoordinator) || v.lastError() == "" {
-			t.Errorf("alone: connected %v, %v", v.connected, v.stream)
+		v := a.status.View()
+		if v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) || v.LastError() == "" {
+			t.Errorf("alone: connected %v, %v", v.Connected, v.Stream)
 		}
 		if a.unready() != "" || trustVersion(a) != 10 {
 			t.Errorf("alone it is unready: %s", a.unready())
@@ -85,8 +87,8 @@ func TestGoesOnAlone(t *testing.T) {
 		})
 		f.trustChanged(func() { f.down["all"] = false })
 		time.Sleep(time.Minute)
-		if v := a.status.view(); !v.connected || trustVersion(a) != 11 || v.lastError() != "" {
-			t.Errorf("a minute after they are back: connected %v, version %d, %q", v.connected, trustVersion(a), v.lastError())
+		if v := a.status.View(); !v.Connected || trustVersion(a) != 11 || v.LastError() != "" {
+			t.Errorf("a minute after they are back: connected %v, version %d, %q", v.Connected, trustVersion(a), v.LastError())
 		}
 		_ = stop()
 	})
@@ -110,8 +112,8 @@ func TestComesBackAfterALongOutage(t *testing.T) {
 		}
 		f.do(func() { f.down["all"] = false })
 		time.Sleep(2 * time.Minute)
-		if v := a.status.view(); !v.connected || a.unready() != "" || f.count(&f.clones) != 0 {
-			t.Errorf("connected %v, %q, %d alarms, %v", v.connected, a.unready(), f.count(&f.clones), v.renewal)
+		if v := a.status.View(); !v.Connected || a.unready() != "" || f.count(&f.clones) != 0 {
+			t.Errorf("connected %v, %q, %d alarms, %v", v.Connected, a.unready(), f.count(&f.clones), v.Renewal)
 		}
 		_ = stop()
 	})
@@ -185,8 +187,8 @@ func TestStreamMoves(t *testing.T) {
 		}
 		f.trustChanged(func() {})
 		time.Sleep(bundleSpread + 5*time.Second)
-		if trustVersion(a) != 11 || !a.status.view().connected {
-			t.Errorf("version %d, connected %v", trustVersion(a), a.status.view().connected)
+		if trustVersion(a) != 11 || !a.status.View().Connected {
+			t.Errorf("version %d, connected %v", trustVersion(a), a.status.View().Connected)
 		}
 		_ = stop()
 	})
@@ -205,7 +207,7 @@ func TestStreamMovesBeforeExpiry(t *testing.T) {
 		if cuts := f.cuts.Load(); cuts != 0 {
 			t.Errorf("%d connections were cut at their end", cuts)
 		}
-		if !a.status.view().connected || a.unready() != "" {
+		if !a.status.View().Connected || a.unready() != "" {
 			t.Error("not connected")
 		}
 		_ = stop()
@@ -225,12 +227,12 @@ func TestStreamMovesWithTheCoordinator(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		f.do(func() { f.must(f.source.Adopt(f.server(20 * time.Hour))) })
 		time.Sleep(9*time.Minute + 50*time.Second)
-		if v := a.status.view(); !v.connected || f.count(&f.hellos) != 2 {
-			t.Errorf("just before its end: connected %v, %d streams", v.connected, f.count(&f.hellos))
+		if v := a.status.View(); !v.Connected || f.count(&f.hellos) != 2 {
+			t.Errorf("just before its end: connected %v, %d streams", v.Connected, f.count(&f.hellos))
 		}
 		time.Sleep(10 * time.Minute)
-		if v := a.status.view(); !v.connected || f.count(&f.hellos) != 2 {
-			t.Errorf("afterwards: connected %v, %d streams", v.connected, f.count(&f.hellos))
+		if v := a.status.View(); !v.Connected || f.count(&f.hellos) != 2 {
+			t.Errorf("afterwards: connected %v, %d streams", v.Connected, f.count(&f.hellos))
 		}
 		_ = stop()
 	})
@@ -266,8 +268,8 @@ func TestHangingCoordinator(t *testing.T) {
 		}
 		stop := n.run(a)
 		time.Sleep(5 * time.Minute)
-		if v := a.status.view(); v.connected || !errors.Is(v.stream, explain.NodeNoCoordinator) && !errors.Is(v.stream, explain.Unreachable) {
-			t.Errorf("connected %v, %v", v.connected, v.stream)
+		if v := a.status.View(); v.Connected || !errors.Is(v.Stream, explain.NodeNoCoordinator) && !errors.Is(v.Stream, explain.Unreachable) {
+			t.Errorf("connected %v, %v", v.Connected, v.Stream)
 		}
 		_ = stop()
 	})
@@ -305,7 +307,7 @@ func TestAddresses(t *testing.T) {
 	if len(seen) != 2 || slices.Min(slices.Collect(maps.Values(seen))) < 40 {
 		t.Errorf("not in random order: %v", seen)
 	}
-	a.beliefs.Store(&beliefs{})
+	a.beliefs.Store(&state.Beliefs{})
 	if got := a.addresses(); !slices.Equal(got, []string{"b.example:2"}) {
 		t.Errorf("without a bootstrap: %v", got)
 	}
@@ -318,7 +320,7 @@ func TestFetchesWhatIsLost(t *testing.T) {
 		f := newFleet(t)
 		n := newNode(f)
 		n.mustJoin()
-		if err := n.disk.FS().Remove(n.path(snapshotName(snapshot.ScopeNodeBootstrap, active))); err != nil {
+		if err := n.disk.FS().Remove(n.path(dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active))); err != nil {
 			t.Fatal(err)
 		}
 		a := n.mustOpen()

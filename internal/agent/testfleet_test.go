@@ -35,6 +35,8 @@ import (
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/history"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
@@ -127,7 +129,7 @@ type memberState struct {
 	proof       string
 }
 
-func mustCSR(tb testing.TB, key keyPair) []byte {
+func mustCSR(tb testing.TB, key dir.KeyPair) []byte {
 	tb.Helper()
 	der, err := ca.NewCSR(key.Signer())
 	if err != nil {
@@ -172,7 +174,7 @@ func newFleet(tb testing.TB, addresses ...string) *fleet {
 
 // server makes what the coordinators present.
 func (f *fleet) server(ttl time.Duration) *credential.Material {
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	f.must(err)
 	id, err := identity.New(testCluster, identity.Coordinator, "c1")
 	f.must(err)
@@ -208,7 +210,7 @@ func (f *fleet) issue(public any, id identity.ID, ttl time.Duration) []*x509.Cer
 func (f *fleet) leafFor(kind identity.Kind, name string, like []byte) *x509.Certificate {
 	id, err := identity.New(testCluster, kind, name)
 	f.must(err)
-	key, err := newKeyPair()
+	key, err := dir.NewKeyPair()
 	f.must(err)
 	public := key.Signer().Public()
 	if like != nil {
@@ -673,7 +675,7 @@ func (f *fleet) admitLocked(kind identity.Kind, claimed string, p proof.Proven, 
 	}
 	m.notAfter = f.clock().Add(f.svidTTL)
 	grant := &fealtyv1.JoinGrant{
-		Outcome: outcome, Chain: rawChain(f.issue(public, m.id, f.svidTTL)), RootStatement: f.rootStatement(), TrustBundle: f.trustBundle(),
+		Outcome: outcome, Chain: dir.RawChain(f.issue(public, m.id, f.svidTTL)), RootStatement: f.rootStatement(), TrustBundle: f.trustBundle(),
 	}
 	if kind != identity.Admin && kind != identity.Readonly {
 		grant.NodeBootstrap = f.bootstrap(m)
@@ -722,7 +724,7 @@ func (s admission) Renew(ctx context.Context, req *fealtyv1.RenewRequest) (*feal
 	case !req.GetRecordedKey() || key != m.key:
 		return nil, explain.New(f.noStore, "what", "the renewal")
 	}
-	resp := &fealtyv1.RenewResponse{Chain: rawChain(f.issue(public, m.id, f.svidTTL))}
+	resp := &fealtyv1.RenewResponse{Chain: dir.RawChain(f.issue(public, m.id, f.svidTTL))}
 	if f.editRenewal != nil {
 		f.editRenewal(resp)
 	}
@@ -926,8 +928,8 @@ func (n *node) run(a *Agent) (stop func() error) {
 
 // files are all that a joined node has on disk.
 var files = []string{
-	SVIDName, anchorName, marksAName, marksBName,
-	snapshotName(snapshot.ScopeTrustBundle, active), snapshotName(snapshot.ScopeNodeBootstrap, active),
+	dir.SVIDName, dir.AnchorName, dir.MarksAName, dir.MarksBName,
+	dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active), dir.SnapshotName(snapshot.ScopeNodeBootstrap, dir.Active),
 }
 
 // clone returns another machine with a copy of n's files.
@@ -935,8 +937,8 @@ func (n *node) clone() *node {
 	n.f.tb.Helper()
 	c := newNode(n.f)
 	names := slices.Clone(files)
-	for _, scope := range scopes {
-		names = append(names, snapshotName(scope, active), snapshotName(scope, previous))
+	for _, scope := range state.Scopes {
+		names = append(names, dir.SnapshotName(scope, dir.Active), dir.SnapshotName(scope, dir.Previous))
 	}
 	for _, name := range names {
 		if n.has(name) {
@@ -973,15 +975,15 @@ func (f *fleet) member(id identity.ID) memberState {
 
 // version of the trust bundle in use at a; 0 for none.
 func trustVersion(a *Agent) uint64 {
-	if h := a.beliefs.Load().held[snapshot.ScopeTrustBundle]; h != nil {
-		return h.v.Header().ConfigVersion
+	if h := a.beliefs.Load().Held[snapshot.ScopeTrustBundle]; h != nil {
+		return h.Verified.Header().ConfigVersion
 	}
 	return 0
 }
 
 func bootVersion(a *Agent) uint64 {
-	if h := a.beliefs.Load().held[snapshot.ScopeNodeBootstrap]; h != nil {
-		return h.v.Header().ConfigVersion
+	if h := a.beliefs.Load().Held[snapshot.ScopeNodeBootstrap]; h != nil {
+		return h.Verified.Header().ConfigVersion
 	}
 	return 0
 }

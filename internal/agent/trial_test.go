@@ -13,6 +13,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -37,7 +39,7 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 	w.a = w.n.mustOpen()
 	t.Cleanup(func() { w.a.Close() })
 	if contact {
-		w.a.status.opened(coordinator)
+		w.a.status.Opened(coordinator)
 	}
 	f.do(func() {
 		f.must(w.n.take(w.a, f.gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
@@ -50,7 +52,7 @@ func newTrialWorld(t *testing.T, contact bool) *trialWorld {
 	w.good = w.version()
 	w.bad = w.send(2)
 	if w.version() == w.good || !w.onTrial() {
-		t.Fatalf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.refusals())
+		t.Fatalf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.Refusals())
 	}
 	return w
 }
@@ -65,7 +67,7 @@ func (w *trialWorld) send(n int, edits ...func(*snapshot.Header, *snapshot.Recor
 func (w *trialWorld) version() uint64 { return inUse(w.a)[snapshot.ScopeQoSPolicy] }
 
 func (w *trialWorld) onTrial() bool {
-	_, on := w.a.beliefs.Load().onTrial(snapshot.ScopeQoSPolicy)
+	_, on := w.a.beliefs.Load().OnTrial(snapshot.ScopeQoSPolicy)
 	return on
 }
 
@@ -95,19 +97,19 @@ func (w *trialWorld) fellBack(when string) {
 	if w.version() != w.good || w.onTrial() {
 		w.t.Errorf("%s: version %d is in use, want %d; on trial: %v", when, w.version(), w.good, w.onTrial())
 	}
-	mark, _ := w.a.beliefs.Load().marks.Get(snapshot.ScopeQoSPolicy, snapshot.GroupSubject(groupRoles, groupOrganizations))
+	mark, _ := w.a.beliefs.Load().Marks.Get(snapshot.ScopeQoSPolicy, snapshot.GroupSubject(groupRoles, groupOrganizations))
 	if mark.ConfigVersion <= w.good {
 		w.t.Errorf("%s: the mark went back to %d", when, mark.ConfigVersion)
 	}
-	if got := w.a.status.refusals(); len(got) != 1 || got[0].Reason != reasonQuarantined || got[0].Scope != string(snapshot.ScopeQoSPolicy) {
+	if got := w.a.status.Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined || got[0].Scope != string(snapshot.ScopeQoSPolicy) {
 		w.t.Errorf("%s: it is reported as %v", when, got)
 	}
 	resp, err := nodeServer{a: w.a}.GetNode(w.t.Context(), nil)
 	w.f.must(err)
-	if len(resp.GetRefusals()) != 1 || resp.GetRefusals()[0].GetReason() != reasonQuarantined {
+	if len(resp.GetRefusals()) != 1 || resp.GetRefusals()[0].GetReason() != state.ReasonQuarantined {
 		w.t.Errorf("%s: the node tells of %v", when, resp.GetRefusals())
 	}
-	if q, ok := w.a.beliefs.Load().quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
+	if q, ok := w.a.beliefs.Load().Quarantined(snapshot.ScopeQoSPolicy); !ok || q.Kept {
 		w.t.Errorf("%s: quarantined: %v, %+v", when, ok, q)
 	}
 	w.n.wellKept(w.t, w.a)
@@ -134,17 +136,17 @@ func TestTrial(t *testing.T) {
 			w.reject()
 		}, true},
 		{"contact lost", true, func(w *trialWorld) {
-			w.a.status.closed(errors.New("gone"))
+			w.a.status.Closed(errors.New("gone"))
 			w.end()
 		}, true},
 		{"contact lost and back", true, func(w *trialWorld) {
-			w.a.status.closed(errors.New("gone"))
-			w.a.status.opened(coordinator)
+			w.a.status.Closed(errors.New("gone"))
+			w.a.status.Opened(coordinator)
 			w.end()
 		}, false},
 		{"contact lost over a restart", true, func(w *trialWorld) { w.restart(); w.end() }, true},
 		{"starts that end again and again", true, func(w *trialWorld) {
-			for range maxAttempts - 1 {
+			for range state.MaxAttempts - 1 {
 				w.restart()
 				if w.version() == w.good {
 					w.t.Error("an attempt too few")
@@ -180,8 +182,8 @@ func TestTrial(t *testing.T) {
 			w := newTrialWorld(t, c.contact)
 			c.do(w)
 			if !c.bad {
-				if w.version() == w.good || w.onTrial() || len(w.a.status.refusals()) != 0 {
-					t.Errorf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.refusals())
+				if w.version() == w.good || w.onTrial() || len(w.a.status.Refusals()) != 0 {
+					t.Errorf("version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.Refusals())
 				}
 				w.restart()
 				if w.version() == w.good || w.onTrial() {
@@ -200,12 +202,12 @@ func TestTrial(t *testing.T) {
 			w.restart()
 			w.fellBack("and a restart")
 			w.send(3, func(h *snapshot.Header, _ *snapshot.Record) { h.ConfigVersion = w.good })
-			if w.version() != w.good || w.a.status.refusals()[0].Reason == reasonQuarantined {
-				t.Errorf("an older version was accepted: %v", w.a.status.refusals())
+			if w.version() != w.good || w.a.status.Refusals()[0].Reason == state.ReasonQuarantined {
+				t.Errorf("an older version was accepted: %v", w.a.status.Refusals())
 			}
 			w.send(4)
-			if w.version() == w.good || !w.onTrial() || len(w.a.status.refusals()) != 0 {
-				t.Fatalf("the fix: version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.refusals())
+			if w.version() == w.good || !w.onTrial() || len(w.a.status.Refusals()) != 0 {
+				t.Fatalf("the fix: version %d is in use, on trial: %v; %v", w.version(), w.onTrial(), w.a.status.Refusals())
 			}
 			w.reject() // two in a row: the good one is still known
 			w.fellBack("a second bad one")
@@ -228,22 +230,22 @@ func TestNoTrialOfTrust(t *testing.T) {
 	f.do(func() {
 		f.must(w.n.take(w.a, f.gives(&w.m, []snapshot.Scope{snapshot.ScopeDegradedModePolicy, snapshot.ScopeQoSPolicy})))
 	})
-	for _, scope := range scopes {
-		if _, on := w.a.beliefs.Load().onTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
+	for _, scope := range state.Scopes {
+		if _, on := w.a.beliefs.Load().OnTrial(scope); on != (scope == snapshot.ScopeQoSPolicy) {
 			t.Errorf("%s is on trial: %v", scope, on)
 		}
 		if scope == snapshot.ScopeQoSPolicy {
 			continue
 		}
-		if err := w.a.verdict(t.Context(), scope, 0, false, ""); !errors.Is(err, errNoTrial) {
+		if err := w.a.verdict(t.Context(), scope, 0, false, ""); !errors.Is(err, state.ErrNoTrial) {
 			t.Errorf("a verdict of %s: %v", scope, err)
 		}
 	}
-	if err := w.a.verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err, errNoTrial) || w.version() == w.good {
+	if err := w.a.verdict(t.Context(), snapshot.ScopeQoSPolicy, w.good, false, ""); !errors.Is(err, state.ErrNoTrial) || w.version() == w.good {
 		t.Errorf("a verdict of the version before: %v", err)
 	}
 	// A newer record over what is on trial changes nothing of it.
-	old := w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.Header()
+	old := w.a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Verified.Header()
 	w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = old })
 	if !w.onTrial() {
 		t.Error("a renewal ended the trial")
@@ -254,7 +256,7 @@ func TestNoTrialOfTrust(t *testing.T) {
 	if w.onTrial() {
 		t.Error("the same content is on trial again")
 	}
-	if got := testutil.ToFloat64(w.a.metrics.rejected.WithLabelValues("qos_policy", reasonQuarantined)); got != 0 {
+	if got := testutil.ToFloat64(w.a.metrics.rejected.WithLabelValues("qos_policy", state.ReasonQuarantined)); got != 0 {
 		t.Errorf("counted %v", got)
 	}
 }
@@ -266,10 +268,10 @@ func TestTrialWithoutPrevious(t *testing.T) {
 		do   func(w *trialWorld)
 	}{
 		{"damaged", func(w *trialWorld) {
-			w.n.disk.Put(w.n.path(snapshotName(snapshot.ScopeQoSPolicy, previous)), []byte("x"))
+			w.n.disk.Put(w.n.path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)), []byte("x"))
 		}},
 		{"of another content that was never accepted", func(w *trialWorld) {
-			w.n.disk.Put(w.n.path(snapshotName(snapshot.ScopeQoSPolicy, previous)), w.f.ofGroup(&w.m, qos(7)).GetEnvelope())
+			w.n.disk.Put(w.n.path(dir.SnapshotName(snapshot.ScopeQoSPolicy, dir.Previous)), w.f.ofGroup(&w.m, qos(7)).GetEnvelope())
 		}},
 		{"of an older epoch", func(w *trialWorld) {
 			f := w.f
@@ -277,7 +279,7 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			f.must(w.n.take(w.a, f.trustBundle()))
 			w.send(3)
 			if !w.onTrial() {
-				w.t.Fatal("not on trial", w.a.status.refusals())
+				w.t.Fatal("not on trial", w.a.status.Refusals())
 			}
 		}},
 		{"its signer revoked", func(w *trialWorld) {
@@ -288,7 +290,7 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			f.must(w.n.take(w.a, f.trustBundle()))
 			w.send(3)
 			if !w.onTrial() || bytes.Equal(old, f.configKey) {
-				w.t.Fatal("not on trial", w.a.status.refusals())
+				w.t.Fatal("not on trial", w.a.status.Refusals())
 			}
 		}},
 	} {
@@ -299,11 +301,11 @@ func TestTrialWithoutPrevious(t *testing.T) {
 			w.reject()
 			look := func(when string) {
 				t.Helper()
-				q, ok := w.a.beliefs.Load().quarantined(snapshot.ScopeQoSPolicy)
+				q, ok := w.a.beliefs.Load().Quarantined(snapshot.ScopeQoSPolicy)
 				if w.version() != was || w.onTrial() || !ok || !q.Kept {
 					t.Errorf("%s: version %d is in use, want %d; on trial: %v; told: %v, %+v", when, w.version(), was, w.onTrial(), ok, q)
 				}
-				if got := w.a.status.refusals(); len(got) != 1 || got[0].Reason != reasonQuarantined {
+				if got := w.a.status.Refusals(); len(got) != 1 || got[0].Reason != state.ReasonQuarantined {
 					t.Errorf("%s: %v", when, got)
 				}
 			}
@@ -338,7 +340,7 @@ func TestFallBackCrash(t *testing.T) {
 		}
 		defer a.Close()
 		got := inUse(a)[snapshot.ScopeQoSPolicy]
-		trial, on := a.beliefs.Load().onTrial(snapshot.ScopeQoSPolicy)
+		trial, on := a.beliefs.Load().OnTrial(snapshot.ScopeQoSPolicy)
 		if got != w.good && (got != bad || done || !on || trial.Attempts != 3) {
 			t.Errorf("version %d is in use, trial %+v", got, trial)
 		}
@@ -357,14 +359,14 @@ func newConfigKey() ed25519.PrivateKey {
 func TestQuarantineIsBounded(t *testing.T) {
 	w := newTrialWorld(t, true)
 	w.reject()
-	for i := range 3 * maxQuarantined {
+	for i := range 3 * state.MaxQuarantined {
 		w.send(100 + i)
 		w.reject()
 	}
-	if got := len(w.a.beliefs.Load().quarantine); got != maxQuarantined {
+	if got := len(w.a.beliefs.Load().Quarantine); got != state.MaxQuarantined {
 		t.Errorf("%d entries", got)
 	}
 	w.fellBack("after many")
-	w.send(100 + 3*maxQuarantined - 1)
+	w.send(100 + 3*state.MaxQuarantined - 1)
 	w.fellBack("the last again")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -17,24 +18,24 @@ func TestStaleBundleVouchesForNothing(t *testing.T) {
 	a := n.mustOpen()
 	defer a.Close()
 	b := a.beliefs.Load()
-	bootstrap, err := snapshot.Unmarshal(b.held[snapshot.ScopeNodeBootstrap].raw)
+	bootstrap, err := snapshot.Unmarshal(b.Held[snapshot.ScopeNodeBootstrap].Raw)
 	f.must(err)
-	stale := &beliefs{
-		held:   map[snapshot.Scope]*held{},
-		stale:  b.held[snapshot.ScopeTrustBundle].v,
-		ledger: b.ledger, contact: b.contact,
+	stale := &state.Beliefs{
+		Held:   map[snapshot.Scope]*state.Held{},
+		Stale:  b.Held[snapshot.ScopeTrustBundle].Verified,
+		Ledger: b.Ledger, Contact: b.Contact,
 	}
-	_, err = decide(a.me, stale, bootstrap, f.clock())
+	_, err = state.Decide(a.me, stale, bootstrap, f.clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle: %v, want it refused for its signer", err)
 	}
-	stale.marks = snapshot.Marks{}
-	_, err = decide(a.me, stale, bootstrap, f.clock())
+	stale.Marks = snapshot.Marks{}
+	_, err = state.Decide(a.me, stale, bootstrap, f.clock())
 	if r, ok := errors.AsType[*snapshot.RejectedError](err); !ok || r.Reason != snapshotform.ReasonSigner {
 		t.Errorf("under a stale bundle, new: %v, want it refused for its signer", err)
 	}
-	stale.held[snapshot.ScopeTrustBundle] = b.held[snapshot.ScopeTrustBundle]
-	if _, err := decide(a.me, stale, bootstrap, f.clock()); err != nil {
+	stale.Held[snapshot.ScopeTrustBundle] = b.Held[snapshot.ScopeTrustBundle]
+	if _, err := state.Decide(a.me, stale, bootstrap, f.clock()); err != nil {
 		t.Errorf("under a bundle in use: %v", err)
 	}
 }

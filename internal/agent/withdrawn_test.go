@@ -9,6 +9,8 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -36,12 +38,12 @@ func TestTrialOfWhatIsGone(t *testing.T) {
 			if w.version() != 0 {
 				t.Fatalf("version %d is in use", w.version())
 			}
-			w.a.status.closed(errors.New("gone"))
+			w.a.status.Closed(errors.New("gone"))
 			w.end()
 			if w.onTrial() {
 				t.Error("it is still on trial")
 			}
-			if _, ok := w.a.beliefs.Load().quarantined(snapshot.ScopeQoSPolicy); ok {
+			if _, ok := w.a.beliefs.Load().Quarantined(snapshot.ScopeQoSPolicy); ok {
 				t.Error("what is not in use was judged")
 			}
 		})
@@ -55,30 +57,30 @@ func TestTrialOutlivesARenewal(t *testing.T) {
 		renew func(w *trialWorld)
 	}{
 		{"of the header", func(w *trialWorld) {
-			was := w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.Header()
+			was := w.a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Verified.Header()
 			w.send(2, func(h *snapshot.Header, _ *snapshot.Record) {
 				h.ConfigVersion, h.IssuedAt = was.ConfigVersion, was.IssuedAt.Add(time.Second)
 			})
 		}},
 		{"by a version with the same content", func(w *trialWorld) { w.send(2) }},
 		{"by a record", func(w *trialWorld) {
-			was := w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.Header()
+			was := w.a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Verified.Header()
 			w.send(2, func(h *snapshot.Header, _ *snapshot.Record) { *h = was })
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newTrialWorld(t, true)
-			before := w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy]
+			before := w.a.beliefs.Load().Held[snapshot.ScopeQoSPolicy]
 			c.renew(w)
-			if w.a.beliefs.Load().held[snapshot.ScopeQoSPolicy] == before {
-				t.Fatalf("it is not renewed: %v", w.a.status.refusals())
+			if w.a.beliefs.Load().Held[snapshot.ScopeQoSPolicy] == before {
+				t.Fatalf("it is not renewed: %v", w.a.status.Refusals())
 			}
 			w.restart()
 			if !w.onTrial() {
 				t.Fatal("it is not on trial any more after a restart")
 			}
 			w.reject()
-			if q, ok := w.a.beliefs.Load().quarantined(snapshot.ScopeQoSPolicy); !ok || w.onTrial() {
+			if q, ok := w.a.beliefs.Load().Quarantined(snapshot.ScopeQoSPolicy); !ok || w.onTrial() {
 				t.Errorf("quarantined: %v, %+v; on trial: %v", ok, q, w.onTrial())
 			}
 			w.fellBack("after a renewal")
@@ -116,7 +118,7 @@ func TestRevocationOutlivesDamage(t *testing.T) {
 	a.Close()
 	for _, damaged := range [][]byte{nil, []byte("x")} {
 		c := n.clone()
-		c.disk.Put(c.path(snapshotName(snapshot.ScopeTrustBundle, active)), damaged)
+		c.disk.Put(c.path(dir.SnapshotName(snapshot.ScopeTrustBundle, dir.Active)), damaged)
 		a := c.mustOpen()
 		if got := inUse(a); len(got) != 0 {
 			t.Errorf("with a damaged bundle %v are in use", got)
@@ -150,7 +152,7 @@ func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
 		f.must(n.take(a, f.ofGroup(&m, qos(7))))
 		f.configKey = first
 	})
-	if got := a.beliefs.Load().held[snapshot.ScopeQoSPolicy].v.SignerKeyIDs(); !slices.Equal(got, []string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
+	if got := a.beliefs.Load().Held[snapshot.ScopeQoSPolicy].Verified.SignerKeyIDs(); !slices.Equal(got, []string{snapshotform.KeyIDOf(second.Public().(ed25519.PublicKey))}) {
 		t.Fatalf("signed by %v", got)
 	}
 	f.must(n.take(a, f.revoking(first, second)))
@@ -159,9 +161,9 @@ func TestRevokedRuntimeTakesItsCompanions(t *testing.T) {
 		if got := inUse(a); len(got) != 1 || got[snapshot.ScopeTrustBundle] == 0 {
 			t.Errorf("%s: in use are %v", when, got)
 		}
-		for _, scope := range scopes[1:] {
-			if n.has(currentName(scope)) {
-				t.Errorf("%s: there is %s", when, currentName(scope))
+		for _, scope := range state.Scopes[1:] {
+			if n.has(dir.CurrentName(scope)) {
+				t.Errorf("%s: there is %s", when, dir.CurrentName(scope))
 			}
 		}
 	}

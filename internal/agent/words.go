@@ -2,9 +2,7 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"strings"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -12,6 +10,7 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/wording"
 	"github.com/fealty-io/fealty/mesh"
 )
@@ -158,7 +157,7 @@ func wordHandshake(h *mesh.HandshakeError, err error) *explain.Error {
 		if chain == nil {
 			return explain.Wrap(err, explain.PeerExpired, "endpoint", h.Endpoint)
 		}
-		return explain.Wrap(err, explain.PeerExpired, "endpoint", h.Endpoint, "not_before", stamp(chain.NotBefore), "not_after", stamp(chain.NotAfter), "now", stamp(chain.Now))
+		return explain.Wrap(err, explain.PeerExpired, "endpoint", h.Endpoint, "not_before", state.Stamp(chain.NotBefore), "not_after", state.Stamp(chain.NotAfter), "now", state.Stamp(chain.Now))
 	case mesh.ClientRejected:
 		return explain.Wrap(err, explain.PeerRejectedUs, "endpoint", h.Endpoint)
 	case mesh.Protocol:
@@ -231,25 +230,4 @@ func fieldPairs(fields map[string]string) []any {
 		out = append(out, k, v)
 	}
 	return out
-}
-
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
-
-// clip bounds a text and makes it printable UTF-8.
-func clip(s string, limit int) string {
-	if len(s) > limit {
-		s = s[:limit]
-	}
-	return strings.ToValidUTF8(s, "?")
-}
-
-// oneLine is err for a status line.
-func oneLine(err error) string {
-	if err == nil {
-		return ""
-	}
-	if e, ok := errors.AsType[*explain.Error](err); ok {
-		return clip(fmt.Sprintf("%s: %s (%s)", e.Code, e.What, e.Why), maxDetailBytes)
-	}
-	return clip(strings.ReplaceAll(err.Error(), "\n", "; "), maxDetailBytes)
 }

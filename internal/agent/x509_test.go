@@ -210,8 +210,8 @@ func (n *operatorNode) isBack(t require, a *Agent) {
 	switch {
 	case a.me.ID != n.id || a.self().ID != n.id || m.id != n.id:
 		t.Fatalf("it is %v, and %v in the record, was %v", a.self().ID, m.id, n.id)
-	case m.key != a.svid.Load().key.id:
-		t.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().key.id)
+	case m.key != a.svid.Load().Key.ID:
+		t.Fatalf("the member's key is %v, the node's %v", m.key, a.svid.Load().Key.ID)
 	case m.incarnation != a.self().Incarnation:
 		t.Fatalf("the member's incarnation is %v, the node's %v", m.incarnation, a.self().Incarnation)
 	case a.unready() != "" || bootVersion(a) == 0:
@@ -242,7 +242,7 @@ func TestComesBackByCertificate(t *testing.T) {
 		f.do(func() { runtime = f.runtime(&m) })
 		f.must(n.take(a, runtime))
 		if h, _ := runtimeOf(a); h.ConfigVersion == 0 {
-			t.Fatalf("no node_runtime is in use: %v", a.status.refusals())
+			t.Fatalf("no node_runtime is in use: %v", a.status.Refusals())
 		}
 		f.do(func() { f.down["all"] = true })
 		f.cut()
@@ -259,8 +259,8 @@ func TestComesBackByCertificate(t *testing.T) {
 		if h, _ := runtimeOf(a); h.ConfigVersion != 0 {
 			t.Errorf("the node_runtime of the old incarnation says what the node is: %v", h.Subject)
 		}
-		if v := a.status.view(); !v.connected || v.renewal != nil {
-			t.Errorf("connected %v, shows %v", v.connected, v.renewal)
+		if v := a.status.View(); !v.Connected || v.Renewal != nil {
+			t.Errorf("connected %v, shows %v", v.Connected, v.Renewal)
 		}
 		f.do(func() {
 			if i := slices.Index(f.proven, proof.TypeX509); i < 1 || f.proven[i-1] != proof.TypeSVID {
@@ -272,7 +272,7 @@ func TestComesBackByCertificate(t *testing.T) {
 		f.shift.Store(int64(8 * time.Hour))
 		n.write("node-k") // the PKI renews it
 		a = n.mustOpen()
-		if got := a.status.refusals(); len(got) != 0 {
+		if got := a.status.Refusals(); len(got) != 0 {
 			t.Errorf("left over from the old incarnation: %v", got)
 		}
 		second := a.self().Incarnation
@@ -394,12 +394,12 @@ func TestCloneDoesNotReenrol(t *testing.T) {
 	if err := b.rejoin(t.Context()); !errors.Is(err, explain.JoinClone) || f.count(&f.clones) != 1 {
 		t.Errorf("the clone: %v, %d alarms", err, f.count(&f.clones))
 	}
-	if f.member(n.id).key != a.svid.Load().key.id {
+	if f.member(n.id).key != a.svid.Load().Key.ID {
 		t.Error("the clone took the member over")
 	}
 	// The one with the last key comes back.
 	f.must(a.rejoin(t.Context()))
-	if f.member(n.id).key != a.svid.Load().key.id {
+	if f.member(n.id).key != a.svid.Load().Key.ID {
 		t.Error("the member is not back")
 	}
 }
@@ -437,14 +437,14 @@ func TestReenrolRefusedThenMended(t *testing.T) {
 		f.shift.Store(int64(10 * time.Hour))
 		stop := n.run(a)
 		time.Sleep(time.Minute + time.Second)
-		if v := a.status.view(); !errors.Is(v.renewal, explain.JoinUnauthorized) || a.unready() == "" {
-			t.Fatalf("shows %v", v.renewal)
+		if v := a.status.View(); !errors.Is(v.Renewal, explain.JoinUnauthorized) || a.unready() == "" {
+			t.Fatalf("shows %v", v.Renewal)
 		}
 		f.do(func() { f.pki = own })
 		n.write("node-k")
 		time.Sleep(10 * time.Second) // far less than the pause after a lasting refusal
-		if v := a.status.view(); v.renewal != nil || a.unready() != "" {
-			t.Errorf("after the files were mended it shows %v, %q", v.renewal, a.unready())
+		if v := a.status.View(); v.Renewal != nil || a.unready() != "" {
+			t.Errorf("after the files were mended it shows %v, %q", v.Renewal, a.unready())
 		}
 		_ = stop()
 	})

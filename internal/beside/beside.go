@@ -25,9 +25,10 @@ import (
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/identityform"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 )
 
 const (
@@ -183,7 +184,7 @@ type look struct {
 
 // read reads the folder. Without a material the error is that of it, but for later looks.
 func (a *Agent) read() (look, error) {
-	out, err := agent.ReadOutlook(a.cfg.Files, a.cfg.Dir, a.cfg.Now())
+	out, err := state.ReadOutlook(a.cfg.Files, a.cfg.Dir, a.cfg.Now())
 	if err != nil {
 		return look{}, err
 	}
@@ -203,7 +204,7 @@ func (a *Agent) read() (look, error) {
 	fmt.Fprint(sum, revoked)
 	found.coordinators = out.Coordinators
 	fmt.Fprint(sum, found.coordinators)
-	text, err := a.cfg.Files.ReadSecret(filepath.Join(a.cfg.Dir, filepath.FromSlash(agent.SVIDName)), maxSVID)
+	text, err := a.cfg.Files.ReadSecret(filepath.Join(a.cfg.Dir, filepath.FromSlash(dir.SVIDName)), maxSVID)
 	if err == nil {
 		sum.Write(text)
 		found.material, err = material(text, found.bundle, a.cfg.Now)
@@ -223,7 +224,7 @@ func (a *Agent) read() (look, error) {
 // material reads the key and the chain that the agent keeps.
 func material(text []byte, bundle *identity.Bundle, now func() time.Time) (*credential.Material, error) {
 	damaged := func(problem string) (*credential.Material, error) {
-		return nil, fmt.Errorf("%s of the agent %s", agent.SVIDName, problem)
+		return nil, fmt.Errorf("%s of the agent %s", dir.SVIDName, problem)
 	}
 	var key crypto.Signer
 	var chain []*x509.Certificate

@@ -17,22 +17,23 @@ import (
 	"github.com/fealty-io/fealty/internal/beside"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/uplink"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
 // joined has a real agent join a real coordinator, and run until the test ends.
-func joined(t *testing.T, f *coordinatortest.Fleet, name string) (dir string) {
+func joined(t *testing.T, f *coordinatortest.Fleet, name string) (folder string) {
 	t.Helper()
-	dir = t.TempDir()
-	_, err := agent.Join(t.Context(), agent.JoinConfig{DataDir: dir, Log: quiet, Now: f.Clock,
+	folder = t.TempDir()
+	_, err := agent.Join(t.Context(), agent.JoinConfig{DataDir: folder, Log: quiet, Now: f.Clock,
 		Proof: agent.ByToken(f.Token(&fealtyv1.CreateTokenRequest{Entry: "pool", Name: name}))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := agent.Open(t.Context(), agent.Config{DataDir: dir, Log: quiet, Now: f.Clock, Release: "test",
-		Socket: filepath.Join(dir, "a.sock"), ConfigSocket: filepath.Join(dir, "c.sock")})
+	a, err := agent.Open(t.Context(), agent.Config{DataDir: folder, Log: quiet, Now: f.Clock, Release: "test",
+		Socket: filepath.Join(folder, "a.sock"), ConfigSocket: filepath.Join(folder, "c.sock")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func joined(t *testing.T, f *coordinatortest.Fleet, name string) (dir string) {
 			t.Error(err)
 		}
 	})
-	return dir
+	return folder
 }
 
 // A program beside an agent is the agent's member to a coordinator, believes what it believes,
@@ -53,10 +54,10 @@ func joined(t *testing.T, f *coordinatortest.Fleet, name string) (dir string) {
 func TestBesideAnAgent(t *testing.T) {
 	t.Parallel()
 	f := coordinatortest.ReadyFleet(t, nil)
-	dir := joined(t, f, "node-a")
+	folder := joined(t, f, "node-a")
 	f.Member("node-b")
 	var failures atomic.Int32
-	a, err := beside.Open(beside.Config{Dir: dir, Now: f.Clock, Log: quiet,
+	a, err := beside.Open(beside.Config{Dir: folder, Now: f.Clock, Log: quiet,
 		OnFailure: func(credential.Reason) { failures.Add(1) }})
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +83,7 @@ func TestBesideAnAgent(t *testing.T) {
 	}
 
 	// It believes a ban that the fleet does: also while the identity is of no use.
-	svid := filepath.Join(dir, filepath.FromSlash(agent.SVIDName))
+	svid := filepath.Join(folder, filepath.FromSlash(dir.SVIDName))
 	good, err := os.ReadFile(svid)
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/explain"
 	"github.com/fealty-io/fealty/internal/failure"
+	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/proof"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/term"
@@ -366,4 +367,4 @@ identity and snapshots. The agent has to run, and ends.`,
 }
 
 // agentSocket is where the agent with this folder serves its local API.
-func agentSocket(dir string) string { return filepath.Join(dir, agent.SocketName) }
+func agentSocket(folder string) string { return filepath.Join(folder, dir.SocketName) }

@@ -21,7 +21,6 @@ import (
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/identity"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/amount"
 	"github.com/fealty-io/fealty/internal/command"
 	"github.com/fealty-io/fealty/internal/durable"
@@ -29,6 +28,7 @@ import (
 	"github.com/fealty-io/fealty/internal/failure"
 	"github.com/fealty-io/fealty/internal/identityform"
 	"github.com/fealty-io/fealty/internal/mirror"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/output"
 	"github.com/fealty-io/fealty/internal/settings"
 	"github.com/fealty-io/fealty/internal/slip"
@@ -77,7 +77,7 @@ func (c *CLI) snapshotBytes(ctx context.Context, cfg *settings.Values, name stri
 			return nil, err
 		}
 		dir := cfg.Path("data")
-		raw, err := agent.ReadActive(durable.OS(), dir, snapshot.Scope(scope))
+		raw, err := state.ReadActive(durable.OS(), dir, snapshot.Scope(scope))
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, explain.Wrap(err, explain.SnapshotNone, "scope", scope, "place", dir, "cause", "the node has none in use, or the folder is not a node's")
 		}
@@ -250,7 +250,7 @@ func (c *CLI) mirrorSnapshot(ctx context.Context, cfg *settings.Values, place st
 	if err != nil {
 		return nil, err
 	}
-	o, err := agent.ReadOutlook(durable.OS(), cfg.Path("data"), c.env.Now())
+	o, err := state.ReadOutlook(durable.OS(), cfg.Path("data"), c.env.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -478,7 +478,7 @@ func objectOf(data []byte) (map[string]json.RawMessage, error) {
 // An anchor is what a snapshot is verified against.
 type anchor struct {
 	name    string // for people
-	outlook agent.Outlook
+	outlook state.Outlook
 	// open are the checks that nobody can make without a node: they hold by
 	// assumption.
 	open map[int]string
@@ -532,7 +532,7 @@ that it accepted nothing newer.
 // nodeAnchor is the node of --data.
 func (c *CLI) nodeAnchor(cfg *settings.Values) (*anchor, error) {
 	dir := cfg.Path("data")
-	o, err := agent.ReadOutlook(durable.OS(), dir, c.env.Now())
+	o, err := state.ReadOutlook(durable.OS(), dir, c.env.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -581,7 +581,7 @@ func (c *CLI) keyAnchor(cfg *settings.Values, r *reading, trust, configRoot, roo
 	if err != nil {
 		return nil, unreadable(bundle.name, "snapshot", err)
 	}
-	o := agent.Outlook{Trust: snapshot.Trust{Me: me, Incarnation: identity.KeyID{1}, ConfigRoot: key}}
+	o := state.Outlook{Trust: snapshot.Trust{Me: me, Incarnation: identity.KeyID{1}, ConfigRoot: key}}
 	if trust != "" {
 		v, err := snapshot.Verify(bundle.signed, o.Trust, snapshot.Marks{}, c.env.Now())
 		if err != nil {

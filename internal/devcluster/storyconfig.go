@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/config"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotauthor"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
@@ -392,7 +392,7 @@ func storyStolenKey(ctx context.Context, c *Cluster) (string, error) {
 	}
 	verify := func() error {
 		now := c.clock.now()
-		look, err := agent.ReadOutlook(durable.OS(), c.MemberDir("node-a"), now)
+		look, err := state.ReadOutlook(durable.OS(), c.MemberDir("node-a"), now)
 		if err != nil {
 			return err
 		}

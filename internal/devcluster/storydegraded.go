@@ -14,6 +14,7 @@ import (
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -42,7 +43,7 @@ func (c *Cluster) local(member string, f func(fealtyv1.LocalConfigServiceClient)
 
 // permit asks a member's guard as a local service does, and returns the code of its
 // refusal; "" if it permits.
-func (c *Cluster) permit(ctx context.Context, member string, action agent.Action) (explain.Code, error) {
+func (c *Cluster) permit(ctx context.Context, member string, action guard.Action) (explain.Code, error) {
 	err := c.local(member, func(l fealtyv1.LocalConfigServiceClient) error {
 		_, err := l.PermitAction(ctx, &fealtyv1.PermitActionRequest{Action: string(action)})
 		return err
@@ -58,7 +59,7 @@ func (c *Cluster) permit(ctx context.Context, member string, action agent.Action
 }
 
 // wantPermits asks each member's guard for each action, and compares.
-func (c *Cluster) wantPermits(ctx context.Context, want map[agent.Action]explain.Code) error {
+func (c *Cluster) wantPermits(ctx context.Context, want map[guard.Action]explain.Code) error {
 	for _, name := range outageMembers {
 		for action, code := range want {
 			got, err := c.permit(ctx, name, action)
@@ -85,7 +86,7 @@ func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
 	// else goes on.
 	err = c.await(ctx, "members to notice", func(ctx context.Context) (bool, error) {
 		for _, name := range outageMembers {
-			if code, err := c.permit(ctx, name, agent.PromotePartition); err != nil || code != explain.ActionNeedsContact {
+			if code, err := c.permit(ctx, name, guard.PromotePartition); err != nil || code != explain.ActionNeedsContact {
 				return false, fmt.Errorf("%s: %q, %w", name, code, err)
 			}
 		}
@@ -94,14 +95,14 @@ func storyDegraded(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := c.wantPermits(ctx, map[agent.Action]explain.Code{agent.ContinueServices: "", agent.PreserveRoutes: "", agent.AdmitSessions: ""}); err != nil {
+	if err := c.wantPermits(ctx, map[guard.Action]explain.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.AdmitSessions: ""}); err != nil {
 		return "", fmt.Errorf("at the begin of the outage: %w", err)
 	}
 	c.pass(outageDegraded)
 	if ok, err := c.allAre(ctx, snapshot.Degraded); !ok {
 		return "", fmt.Errorf("after %v without a coordinator: %w", outageDegraded, err)
 	}
-	if err := c.wantPermits(ctx, map[agent.Action]explain.Code{agent.ContinueServices: "", agent.PreserveRoutes: "", agent.ReportLater: ""}); err != nil {
+	if err := c.wantPermits(ctx, map[guard.Action]explain.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.ReportLater: ""}); err != nil {
 		return "", fmt.Errorf("after %v: %w", outageDegraded, err)
 	}
 	for _, name := range outageMembers {
@@ -145,13 +146,13 @@ func (c *Cluster) gives(ctx context.Context, member string, scope snapshot.Scope
 }
 
 func storyForbidden(ctx context.Context, c *Cluster) (string, error) {
-	forbidden := []agent.Action{
-		agent.ApproveEnrollment, agent.IssueCertificates, agent.AssignRoles, agent.ChangeClusterPolicy, agent.ChangeOrganizationPolicy,
-		agent.RotateTrustRoots, agent.PromotePartition, agent.FetchUnrelatedSecrets, agent.CreateServiceAuthority, "something_unheard_of",
+	forbidden := []guard.Action{
+		guard.ApproveEnrollment, guard.IssueCertificates, guard.AssignRoles, guard.ChangeClusterPolicy, guard.ChangeOrganizationPolicy,
+		guard.RotateTrustRoots, guard.PromotePartition, guard.FetchUnrelatedSecrets, guard.CreateServiceAuthority, "something_unheard_of",
 	}
-	want := map[agent.Action]explain.Code{
-		// A new service takes a record that is not this old.
-		agent.StartServices: explain.ActionNeedsContact, agent.ResolveSecrets: explain.ActionNeedsContact, agent.AdmitSessions: explain.ActionNeedsContact,
+	want := map[guard.Action]explain.Code{
+		// Anything new takes a record that is not this old.
+		guard.StartServices: explain.ActionNeedsContact, guard.ResolveSecrets: explain.ActionNeedsContact, guard.AdmitSessions: explain.ActionNeedsContact,
 	}
 	for _, a := range forbidden {
 		want[a] = explain.ActionNeedsContact
@@ -164,7 +165,7 @@ func storyForbidden(ctx context.Context, c *Cluster) (string, error) {
 
 func storyExpiryStops(ctx context.Context, c *Cluster) (string, error) {
 	c.pass(devRouteTTL + 10*time.Minute - outageDegraded)
-	err := c.wantPermits(ctx, map[agent.Action]explain.Code{agent.PreserveRoutes: explain.ActionBoundOver, agent.ContinueServices: ""})
+	err := c.wantPermits(ctx, map[guard.Action]explain.Code{guard.PreserveRoutes: explain.ActionBoundOver, guard.ContinueServices: ""})
 	if err != nil {
 		return "", fmt.Errorf("after %v: %w", devRouteTTL, err)
 	}
@@ -174,8 +175,8 @@ func storyExpiryStops(ctx context.Context, c *Cluster) (string, error) {
 		}
 	}
 	c.pass(outageOver - devRouteTTL - 10*time.Minute)
-	err = c.wantPermits(ctx, map[agent.Action]explain.Code{
-		agent.ContinueServices: explain.ActionBoundOver, agent.PreserveRoutes: explain.ActionBoundOver, agent.ReconnectPeers: "", agent.ReportLater: "",
+	err = c.wantPermits(ctx, map[guard.Action]explain.Code{
+		guard.ContinueServices: explain.ActionBoundOver, guard.PreserveRoutes: explain.ActionBoundOver, guard.ReconnectPeers: "", guard.ReportLater: "",
 	})
 	if err != nil {
 		return "", fmt.Errorf("after %v: %w", outageOver, err)
@@ -194,7 +195,7 @@ func storyReconnect(ctx context.Context, c *Cluster) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := c.wantPermits(ctx, map[agent.Action]explain.Code{agent.ContinueServices: "", agent.PreserveRoutes: "", agent.AdmitSessions: ""}); err != nil {
+	if err := c.wantPermits(ctx, map[guard.Action]explain.Code{guard.ContinueServices: "", guard.PreserveRoutes: "", guard.AdmitSessions: ""}); err != nil {
 		return "", err
 	}
 	var told *fealtyv1.DegradedPeriod

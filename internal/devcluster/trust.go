@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/keyring"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/sealed"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -131,7 +131,7 @@ func (c *Cluster) stealKeys(ctx context.Context) (keyring.Keys, error) {
 // Forge signs the node_runtime that a member holds once more, with the given key and as
 // of a generation to come: what a thief of the key would publish.
 func (c *Cluster) Forge(name string, key keyring.Signer) ([]byte, error) {
-	raw, err := agent.ReadActive(durable.OS(), c.MemberDir(name), snapshot.ScopeNodeRuntime)
+	raw, err := state.ReadActive(durable.OS(), c.MemberDir(name), snapshot.ScopeNodeRuntime)
 	if err != nil {
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	fealtyv1 "github.com/fealty-io/fealty/api/fealty/v1"
-	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/internal/snapshotform"
 	"github.com/fealty-io/fealty/snapshot"
 )
@@ -32,7 +32,7 @@ func (c *Cluster) believes(t *testing.T, name string, raw []byte) error {
 	claims, err := signed.Claims()
 	must(err)
 	me, incarnation, _ := claims.Header.Subject.Node()
-	bundleRaw, err := agent.ReadActive(durable.OS(), c.MemberDir(name), snapshot.ScopeTrustBundle)
+	bundleRaw, err := state.ReadActive(durable.OS(), c.MemberDir(name), snapshot.ScopeTrustBundle)
 	must(err)
 	bundle, err := snapshot.Unmarshal(bundleRaw)
 	must(err)

@@ -104,6 +104,10 @@ var levels = []struct {
 	{"internal/store/etcd", 2, "engine"},
 	{"internal/store/configmap", 2, "engine"},
 
+	{"internal/node/dir", 2, "files of a member's folder: identities and scopes"},
+	{"internal/node/guard", 2, "what a member may do by what was signed for it: a decision"},
+	{"internal/node/state", 3, "what a member accepted, in such a folder"},
+
 	{"internal/alivetest", 1, "stacks of goroutines, for tests"},
 	{"internal/gauge", 1, "what is asked for when metrics are collected"},
 	{"internal/instructed", 2, "what a member was told, and did"},
@@ -255,7 +259,7 @@ var publicMay = []string{
 
 // nodeMay are those that the package for programs on a member is made of beside: it opens what
 // an agent keeps, and says what the agent refused.
-var nodeMay = []string{"internal/agent", "internal/beside", "internal/explain"}
+var nodeMay = []string{"internal/agent", "internal/beside", "internal/explain", "internal/node/dir", "internal/node/state"}
 
 // roots meet over the API alone, so that an agent goes on without coordinators
 // and no hot path can come to call one.
@@ -306,6 +310,8 @@ var pure = []struct{ path, not string }{
 	{"internal/config", "os"},
 	{"internal/chaos", "net"},
 	{"internal/chaos", "os"},
+	{"internal/node/guard", "net"},
+	{"internal/node/guard", "os"},
 	{"internal/plainname", "net"},
 	{"internal/plainname", "os"},
 	{"internal/shardplan", "net/http"}, // net itself splits addresses
@@ -347,6 +353,16 @@ var hotPath = struct {
 	path: "internal/shard", sessions: "internal/shard/session",
 	may:   []string{"internal/shard", "fence", "internal/auditlog", "internal/durable", "internal/quarantine", "internal/plainname"},
 	dials: []string{"net", "google.golang.org/grpc"},
+}
+
+// nodeState is what a member has accepted. It asks nobody and serves nobody, and what it
+// counts is for others to show: who reads a member's folder does not get a network with it.
+var nodeState = struct {
+	path string
+	not  []string
+}{
+	path: "internal/node/state",
+	not:  []string{"google.golang.org/grpc", "github.com/prometheus", "mesh", "net", "net/http"},
 }
 
 // badNames say nothing about what is in a package.
@@ -521,6 +537,13 @@ var rules = []rule{
 			return "a shard decides and acts without asking anybody but its providers, whom it is given"
 		}
 		return ""
+	}},
+	{"node state", func(f file, imported string, own bool) string {
+		if f.test() || !within(f.dir, nodeState.path) || !withinAny(imported, nodeState.not) ||
+			own != (imported == "mesh") {
+			return ""
+		}
+		return "what a member accepted is verified and kept without asking or telling anybody"
 	}},
 	{"dashboard", func(f file, imported string, own bool) string {
 		if !own || f.test() || !within(f.dir, "internal/dashboard") || withinAny(imported, dashboardMay) {
@@ -705,6 +728,11 @@ func TestRules(t *testing.T) {
 		{"tests apart", imports("internal/agent", "a.go", "pgregory.net/rapid"), imports("internal/agent", "a_test.go", "pgregory.net/rapid", "testing/synctest")},
 		{"tests apart", imports("internal/agent", "a.go", m+"identity/identitytest"), imports("internal/agent", "a_test.go", m+"identity/identitytest")},
 		{"examples", imports("examples/provider", "a.go", m+"internal/durable"), imports("examples/provider", "a.go", m+"provider", m+"fence/durable")},
+		{"node state", imports("internal/node/state", "a.go", m+"mesh"), imports("internal/node/state", "a_test.go", m+"mesh")},
+		{"node state", imports("internal/node/state", "a.go", "google.golang.org/grpc/codes"),
+			imports("internal/node/state", "a.go", "google.golang.org/protobuf/types/known/timestamppb", m+"api/fealty/v1")},
+		{"node state", imports("internal/node/state", "a.go", "github.com/prometheus/client_golang/prometheus"),
+			imports("internal/agent", "a.go", "github.com/prometheus/client_golang/prometheus", m+"mesh")},
 		{"dashboard", imports("internal/dashboard", "a.go", m+"internal/store"), imports("internal/dashboard", "a.go", m+"mesh", m+"api/fealty/v1")},
 		{"hot path", imports("internal/shard", "a.go", m+"api/fealty/v1"), imports("internal/shard/session", "a.go", m+"api/fealty/v1", "google.golang.org/grpc")},
 		{"hot path", imports("internal/shard/execution", "a.go", m+"mesh"), imports("internal/shard/execution", "a.go", m+"fence", m+"internal/shard/decision")},

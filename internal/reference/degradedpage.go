@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fealty-io/fealty/internal/agent"
+	"github.com/fealty-io/fealty/internal/node/guard"
 	"github.com/fealty-io/fealty/snapshot"
 )
 
@@ -29,7 +29,7 @@ func degradedPage() string {
 | action | fresh, stale | degraded | ended by | high risk | because |
 | --- | --- | --- | --- | --- | --- |
 `)
-	for _, r := range agent.ActionRows() {
+	for _, r := range guard.ActionRows() {
 		early, late, ended := "yes", "no", "its scopes"
 		switch {
 		case r.Class == "policy":
@@ -59,7 +59,7 @@ func degradedPage() string {
 		"the action is refused, the agent gives the scope to nobody any more.\n\n| scope | action |\n| --- | --- |\n")
 	for _, s := range snapshot.Scopes() {
 		action := "until it expires"
-		if a := agent.ScopeAction(s); a != "" {
+		if a := guard.ScopeAction(s); a != "" {
 			action = code(string(a))
 		}
 		fmt.Fprintf(&b, "| %s | %s |\n", code(string(s)), action)

@@ -24,6 +24,7 @@ import (
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/durable/durabletest"
 	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
 	"github.com/fealty-io/fealty/internal/proof"
 )
 
@@ -185,7 +186,7 @@ func (a *agentMachine) stood() (at map[string]int, all int) {
 
 // key returns the key that the machine is certified over.
 func (a *agentMachine) key() string {
-	return string(need(a.disk.FS().ReadSecret(path.Join(agentDir, agent.SVIDName), 1<<20)))
+	return string(need(a.disk.FS().ReadSecret(path.Join(agentDir, dir.SVIDName), 1<<20)))
 }
 
 // dial connects the machine to a coordinator that it reaches.

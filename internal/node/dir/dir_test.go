@@ -1,0 +1,28 @@
+package dir_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/fealty-io/fealty/internal/node/dir"
+)
+
+// A sealed file is read as it was written, or not at all: a change of any byte shows.
+func TestSeal(t *testing.T) {
+	want := dir.StoreFile{Format: dir.StoreFormat, Release: "v1.2.3"}
+	data, err := dir.Seal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got dir.StoreFile
+	if err := dir.Unseal(data, &got); err != nil || got != want {
+		t.Fatalf("got %+v, %v; want %+v", got, err, want)
+	}
+	for i := range data {
+		for _, damaged := range [][]byte{data[:i], append(append(append([]byte{}, data[:i]...), data[i]^1), data[i+1:]...)} {
+			if err := dir.Unseal(damaged, new(dir.StoreFile)); !errors.Is(err, dir.ErrDamaged) {
+				t.Fatalf("damaged at byte %d: error %v, want ErrDamaged", i, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package state
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/node/guard"
+	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// FactsOfBeliefs are the facts that beliefs give. Making them takes as long as there are
+// revocations, and anybody on the machine may ask the guard all the time.
+type FactsOfBeliefs struct {
+	Of    *Beliefs
+	Facts guard.Facts
+}
+
+// Facts are those that what is held gives. Nobody changes them.
+func (b *Beliefs) Facts() guard.Facts {
+	f := guard.Facts{
+		Held:  make(map[snapshot.Scope]guard.Standing, len(b.Held)),
+		Lists: map[snapshot.Scope]bool{snapshot.ScopeTrustBundle: true}, Missing: b.revocationsMissing(),
+	}
+	f.Policy, f.Until = b.Policy()
+	if b.roleGone() {
+		f.Withdrawn = guard.LimitRoles
+	}
+	if b.Terms() == nil {
+		f.Lists[snapshot.ScopeNodeRuntime] = true
+	}
+	for _, scope := range b.companions() {
+		f.Lists[scope] = true
+	}
+	for scope, h := range b.Held {
+		header := h.Verified.Header()
+		at := header.IssuedAt
+		if record, ok := h.Verified.Record(); ok {
+			at = record.IssuedAt
+		}
+		if at.After(f.Word) {
+			f.Word = at
+		}
+		switch s := (guard.Standing{Fresh: h.Verified.FreshUntil(), Expires: header.ExpiresAt}); {
+		case b.given(scope):
+			f.Held[scope] = s
+		case scope == snapshot.ScopeNodeBootstrap:
+			f.Spent = &s
+		}
+	}
+	return f
+}
+
+// roleGone reports whether one of the roles that the node has is revoked.
+func (b *Beliefs) roleGone() bool {
+	h := b.Terms()
+	if h == nil {
+		return false
+	}
+	header := h.Verified.Header()
+	me, _, _ := header.Subject.Node()
+	return b.Revocations().Withdraws(me, header.Roles)
+}
+
+// companions are the scopes that the node is to hold besides those that every node
+// has, by its node_runtime.
+func (b *Beliefs) companions() []snapshot.Scope {
+	if h := b.Held[snapshot.ScopeNodeRuntime]; h != nil {
+		runtime, _ := h.Verified.NodeRuntime()
+		return runtime.Companions
+	}
+	return nil
+}
+
+// given reports whether what is held of scope is the node's to use: that of a
+// node_bootstrap is not once a node_runtime took its place, nor that of a scope that
+// its node_runtime does not list.
+func (b *Beliefs) given(scope snapshot.Scope) bool {
+	h := b.Held[scope]
+	switch scope {
+	case snapshot.ScopeTrustBundle, snapshot.ScopeNodeRuntime:
+		return h != nil
+	case snapshot.ScopeNodeBootstrap:
+		return h != nil && b.Terms() == h
+	}
+	return h != nil && b.gives(h.Verified.Header())
+}
+
+// Policy is what the node may do in degraded mode, and when the snapshot that
+// narrowed it ends; zero without one. The manifest is the ceiling, which the node's
+// terms carry; what is revoked of it is gone. Where the node is to hold a
+// degraded_mode_policy and has none, the base alone is left.
+func (b *Beliefs) Policy() (guard.DegradedPolicy, time.Time) {
+	ceiling := b.Degraded()
+	p := guard.DegradedPolicy{Allow: slices.Clone(ceiling.Allow), Max: ceiling.Max, RouteTTL: ceiling.RouteTTL,
+		SessionTTL: ceiling.Max}
+	revoked := b.Revocations()
+	p.Allow = slices.DeleteFunc(p.Allow,
+		func(name string) bool { return revoked.Revokes(snapshotform.RevokedPermission, name) })
+	if !slices.Contains(b.companions(), snapshot.ScopeDegradedModePolicy) {
+		return p, time.Time{}
+	}
+	h := b.Held[snapshot.ScopeDegradedModePolicy]
+	if h == nil {
+		return p.Base(), time.Time{}
+	}
+	by, _ := h.Verified.DegradedModePolicy()
+	return p.Narrowed(guard.DegradedPolicy{Allow: by.Allow, Max: by.Max, RouteTTL: by.RouteTTL,
+		SessionTTL: by.SessionTTL}), h.Verified.Header().ExpiresAt
+}
+
+// revocationsMissing reports whether the newest record names other revocations than
+// the trust bundle in use has. A bundle that was signed later has more, not fewer:
+// they only accumulate.
+func (b *Beliefs) revocationsMissing() bool {
+	var newest *snapshot.Record
+	for _, h := range b.Held {
+		if r, ok := h.Verified.Record(); ok &&
+			(newest == nil || r.AuthorityEpoch > newest.AuthorityEpoch ||
+				r.AuthorityEpoch == newest.AuthorityEpoch && r.Generation > newest.Generation) {
+			newest = &r
+		}
+	}
+	h := b.Held[snapshot.ScopeTrustBundle]
+	if newest == nil || h == nil || h.Verified.Header().IssuedAt.After(newest.IssuedAt) {
+		return false // without a bundle in use nothing is permitted anyway
+	}
+	bundle, _ := h.Verified.TrustBundle()
+	own, err := bundle.Revocations()
+	return err != nil || own != newest.Revocations
+}

@@ -1,0 +1,79 @@
+package state
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/fealty-io/fealty/internal/durable"
+	"github.com/fealty-io/fealty/internal/explain"
+	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/snapshotform"
+	"github.com/fealty-io/fealty/snapshot"
+)
+
+// Outlook is what the node of a data directory believes, for who asks what it would
+// say of a snapshot.
+type Outlook struct {
+	Trust snapshot.Trust
+	Marks snapshot.Marks
+	// Lost says that the marks cannot be read: the node believes nothing before a
+	// coordinator answered it.
+	Lost bool
+	// Coordinators are the addresses to talk to, as host:port: those that it was told, and then
+	// those that were known when it joined.
+	Coordinators []string
+}
+
+// ReadOutlook reads what the node of a data directory believes, verified again at
+// now. It takes no lock and changes nothing, so that the agent may run meanwhile.
+// Errors are NodeNotJoined, NodeStateCorrupt, and FileMissing for a folder that this
+// user may not read.
+func ReadOutlook(files durable.FS, folder string, now time.Time) (Outlook, error) {
+	s := &Store{FS: files, Dir: folder}
+	switch _, err := s.Read(dir.AnchorName, dir.MaxAnchorBytes); {
+	case errors.Is(err, fs.ErrNotExist):
+		return Outlook{}, s.NotJoined()
+	case errors.Is(err, fs.ErrPermission):
+		return Outlook{}, explain.Wrap(err, explain.FileMissing, "purpose", "the node's identity", "file",
+			s.Path(dir.AnchorName), "cause", "permission denied")
+	}
+	me, err := s.readAnchor(now)
+	if err != nil {
+		return Outlook{}, err
+	}
+	s.Pin = me.Pin
+	l := &Loaded{Me: me, Unsaved: make(map[snapshot.Scope][]byte)}
+	known, err := s.ReadLedger()
+	if err != nil {
+		b := s.floor(l, now)
+		return Outlook{Trust: me.Trust(b), Marks: b.Marks, Lost: true, Coordinators: MergeAddresses(b, me.Addresses)},
+			nil
+	}
+	b := s.recheck(l, known, now)
+	return Outlook{Trust: me.Trust(b), Marks: known.Marks, Coordinators: MergeAddresses(b, me.Addresses)}, nil
+}
+
+// ReadActive returns the exact bytes of the snapshot that a data directory has in
+// use for scope, not verified. Without one the error matches fs.ErrNotExist.
+func ReadActive(files durable.FS, folder string, scope snapshot.Scope) ([]byte, error) {
+	s := &Store{FS: files, Dir: folder}
+	return s.Read(dir.SnapshotName(scope, dir.Active), snapshot.MaxSigned)
+}
+
+// MaxAddresses bounds the addresses that are kept or tried.
+const MaxAddresses = 80
+
+// MergeAddresses returns the coordinators to talk to: those of the bootstrap, then
+// those that were known at the join.
+func MergeAddresses(b *Beliefs, joined []string) []string {
+	var out []string
+	revoked := b.Revocations()
+	for _, a := range append(slices.Clone(b.Coordinators()), joined...) {
+		if len(out) < MaxAddresses && !slices.Contains(out, a) && !revoked.Revokes(snapshotform.RevokedCoordinator, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
