@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -545,6 +546,141 @@ func TestUpkeep(t *testing.T) {
 		s.Close()
 		if e.answered != 4 || e.idle == 0 || e.left != 1 {
 			t.Errorf("answered %d, idle %d, left %d", e.answered, e.idle, e.left)
+		}
+	})
+}
+
+// TestWentBack: a database that goes back under a running store, as one that is restored from
+// an older copy does, is not pruned by what the store knew of the other one: nothing that is
+// committed after it is taken away, and nothing is pruned that is not there yet.
+func TestWentBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, e := newDatabase(), &engine{}
+		e.fate = func(at step, p *groupcommit.Plan) fate {
+			if at == writing && p.Prune > p.Before {
+				t.Errorf("revision %d is there, and %d is to be pruned", p.Before, p.Prune)
+			}
+			return well
+		}
+		s := db.open(e, func(c *groupcommit.Config) { c.Retain.Age = time.Hour })
+		commit := func(n int) {
+			t.Helper()
+			for i := range n {
+				tx := put("k", fmt.Sprint(i))
+				tx.ID = fmt.Sprintf("id-%d-%d", n, i)
+				if _, err := s.Commit(t.Context(), tx); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		commit(50)
+		before := db.content.clone()
+		for range 5 { // all of these come of age, and more
+			commit(40)
+			time.Sleep(2 * time.Hour)
+		}
+		synctest.Wait()
+		if db.content.compacted < 200 {
+			t.Fatalf("pruned up to %d", db.content.compacted)
+		}
+		db.mu.Lock()
+		db.content, db.safe = *before, nil
+		db.mu.Unlock()
+		commit(3)
+		synctest.Wait()
+		if c := &db.content; c.revision != 53 || c.compacted > 50 {
+			t.Fatalf("at revision %d, pruned up to %d", c.revision, c.compacted)
+		}
+		if got := len(db.content.outcomes); got < 3 {
+			t.Errorf("%d outcomes of what was committed after it went back", got)
+		}
+		time.Sleep(3 * time.Hour) // nobody writes
+		synctest.Wait()
+		if c := &db.content; c.compacted > c.revision {
+			t.Errorf("at revision %d, pruned up to %d", c.revision, c.compacted)
+		}
+		s.Close()
+	})
+}
+
+// TestUnknownIsTold: whoever waits for a change looks again after an answer was lost, as the
+// change may be there, and nothing else may tell of it.
+func TestUnknownIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, e := newDatabase(), &engine{}
+		e.fate = func(at step, _ *groupcommit.Plan) fate {
+			if at == writing {
+				return losesNews
+			}
+			return well
+		}
+		s := db.open(e, nil)
+		told := make(chan store.Entry, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			defer close(told)
+			for x, err := range s.Watch(ctx, "k") {
+				if err != nil {
+					return
+				}
+				told <- x
+			}
+		}()
+		synctest.Wait()
+		if x := <-told; x.Version != 0 {
+			t.Fatalf("the first look found %+v", x)
+		}
+		if _, err := s.Commit(t.Context(), put("k", "1")); !errors.Is(err, store.ErrUnknownOutcome) {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		select {
+		case x := <-told:
+			if x.Version != 1 {
+				t.Errorf("the watch found %+v", x)
+			}
+		default:
+			t.Error("the watch waits on")
+		}
+		cancel()
+		s.Close()
+		synctest.Wait()
+	})
+}
+
+// TestTimeGoesOn: under a load that never lets the queue be empty the engine tidies and time
+// goes on.
+func TestTimeGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, e := newDatabase(), &engine{busy: true}
+		broken := true
+		e.fate = func(at step, p *groupcommit.Plan) fate {
+			if at == writing {
+				time.Sleep(time.Minute)
+				if broken && p.Prune != p.Compacted {
+					broken = false
+					return rejects
+				}
+			}
+			return well
+		}
+		s := db.open(e, func(c *groupcommit.Config) {
+			c.Retain, c.Most = retain.Limits{Age: time.Hour, Commits: 8, Bytes: 1 << 40}, groupcommit.Cost{Bytes: 1}
+		})
+		var all sync.WaitGroup
+		for w := range 4 {
+			all.Go(func() {
+				for i := range 60 {
+					if _, err := s.Commit(t.Context(), put(fmt.Sprint("k", w), fmt.Sprint(i))); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		s.Close()
+		if c := &db.content; c.revision != 240 || c.compacted < 100 || e.idle == 0 {
+			t.Errorf("at revision %d, pruned up to %d, tidied %d times", c.revision, c.compacted, e.idle)
 		}
 	})
 }

@@ -81,7 +81,8 @@ type engine struct {
 	// fate decides; nil: all is well. It is called by the writer's goroutine.
 	fate func(at step, p *groupcommit.Plan) fate
 
-	left, answered, idle int // how often these were called; of the writer's goroutine
+	busy                 bool // each tick finds something to tidy
+	left, answered, idle int  // how often these were called; of the writer's goroutine
 }
 
 var (
@@ -229,7 +230,7 @@ func (e *engine) Upkeep(when groupcommit.Occasion) bool {
 	case groupcommit.Idle:
 		e.idle++
 	}
-	return false
+	return e.busy && when == groupcommit.Ticked
 }
 
 func (e *engine) Entry(ctx context.Context, key string) (store.Entry, error) {

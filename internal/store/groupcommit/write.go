@@ -45,10 +45,14 @@ type writer struct {
 	keep   retain.Window
 	next   *job // taken from the queue, and too much for the group before
 	untidy bool // the engine has something to do when nobody waits
+	busy   int  // groups that were served
 
 	// unsettled: the outcome of a Write is unknown, and no later one was confirmed.
 	unsettled bool
 }
+
+// tidyEvery is after how many groups under load the engine does a step of what could wait.
+const tidyEvery = 8
 
 // run serves the queue until it is closed.
 func (s *Store) run() {
@@ -64,6 +68,14 @@ func (s *Store) run() {
 		var j *job
 		switch {
 		case w.next != nil:
+			// The queue may never be empty, and time must go on all the same.
+			select {
+			case <-tick.C:
+				ticked()
+			case <-s.cfg.Wake:
+				s.upkeep(Ticked)
+			default:
+			}
 			j, w.next = w.next, nil
 		case w.keep.Due() || w.untidy:
 			// Tidying happens when nobody waits; under load some old changes go along with
@@ -91,6 +103,10 @@ func (s *Store) run() {
 		}
 		if group := s.collect(j); len(group) > 0 {
 			s.serve(group)
+			// A queue that is never empty must not keep what is old for ever.
+			if w.busy++; w.untidy && w.busy%tidyEvery == 0 {
+				w.untidy = s.cfg.Writer.Upkeep(Idle)
+			}
 		}
 	}
 }
@@ -243,8 +259,10 @@ func (s *Store) attempt(ctx context.Context, group []*job) ([]*job, *Plan, error
 	// From here on a caller cannot give up without doubt.
 	jobs := s.take(group)
 	p := decide(state, jobs, &s.cfg)
+	w.keep.Found(time.Now(), state.Revision, state.Compacted, state.Logged)
 	if p.Prune = w.keep.Next(state.Compacted, len(group)); p.Prune != state.Compacted {
-		p.Prune = w.keep.Skip(p.Prune, state.Oldest)
+		// Never beyond what was committed before: that would be the group's own changes.
+		p.Prune = min(w.keep.Skip(p.Prune, state.Oldest), state.Revision)
 	}
 	if !p.Writes() && p.Prune == p.Compacted && !w.unsettled {
 		s.cfg.Writer.Leave()
@@ -260,6 +278,8 @@ func (s *Store) attempt(ctx context.Context, group []*job) ([]*job, *Plan, error
 			}
 		}
 		w.unsettled = !s.cfg.Settled
+		// It may be there to be seen, and nobody may tell of it later: who waits looks.
+		s.cfg.Hub.Committed(p.Revision, p.Revision, 0, p.Keys())
 		return jobs, p, err
 	case err != nil:
 		for _, j := range jobs {

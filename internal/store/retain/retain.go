@@ -75,6 +75,17 @@ func New(o Limits, now time.Time, compacted, current store.Revision, total int64
 	return r
 }
 
+// Found takes what a transaction found. A database that went back while it was in use has
+// other commits than those that the window knows: it begins anew with what is there, as
+// what it would prune by its own knowledge may be all that there is.
+func (r *Window) Found(now time.Time, current, compacted store.Revision, total int64) {
+	if current >= r.current && compacted >= r.compacted {
+		return
+	}
+	r.compacted, r.current, r.total, r.target = compacted, current, total, compacted
+	r.marks = []mark{{now, current, total}}
+}
+
 // Interval is how often tick wants to be called.
 func (r *Window) Interval() time.Duration { return max(r.age/MarksPerWindow, time.Millisecond) }
 

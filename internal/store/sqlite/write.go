@@ -225,6 +225,13 @@ func (w *writer) write(ctx context.Context, p *groupcommit.Plan) error {
 	if err := w.place(ctx, p); err != nil {
 		return err
 	}
+	if !p.Writes() && p.Prune == p.Compacted {
+		// It confirms what may be in the log, and a page that stays as it is would not be
+		// written: there, and back below.
+		if _, err := w.do.setMeta.ExecContext(ctx, int64(p.Revision), int64(p.Prune)+1); err != nil {
+			return err
+		}
+	}
 	if _, err := w.do.setMeta.ExecContext(ctx, int64(p.Revision), int64(p.Prune)); err != nil {
 		return err
 	}
@@ -319,7 +326,13 @@ func (w *writer) Mend(_ context.Context, err error, tries int) error {
 		w.tight = true
 		return nil
 	}
-	return &groupcommit.RejectedError{Err: w.db.refusal(err)}
+	busy := codeOf(err) == sqliteBusy
+	err = w.db.refusal(err)
+	switch r := store.ReasonOf(err); {
+	case busy, r == store.FileGone, r == store.ReadOnly, r == store.Forbidden:
+		return err // of no group: each of its jobs would wait for it in turn
+	}
+	return &groupcommit.RejectedError{Err: err}
 }
 
 // loosen ends an attempt with the spare's space.
