@@ -1,5 +1,7 @@
 package mesh
 
+import "net"
+
 // SourceOf is what connections from an address are counted by.
 var SourceOf = sourceOf
 
@@ -15,6 +17,14 @@ func (g *Guard) Unwatched() {
 	g.live.mu.Lock()
 	defer g.live.mu.Unlock()
 	g.live.watched = true
+}
+
+// StandForever registers a connection that never ends by itself, as one on a unix socket.
+func (g *Guard) StandForever(conn net.Conn) net.Conn {
+	c := &liveConn{Conn: conn, raw: conn}
+	c.read.Store(true)
+	g.stand(c)
+	return c
 }
 
 // Taken returns how many places are taken and how many holders are remembered.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -17,12 +16,15 @@ import (
 // httpProtos is what net/http speaks here (RFC 9112).
 var httpProtos = []string{"http/1.1"}
 
-// Limits of [ServeHTTP] for an http.Server that leaves them at zero. Without them a client
-// holds a connection for ever with one byte a minute.
+// Limits of [ServeHTTP] for an http.Server that leaves them at zero, and of each request of a
+// client without a certificate: without that it would hold its place for as long as it sends, or
+// reads, one byte now and then.
 const (
-	httpHeaderTimeout = 10 * time.Second
-	httpIdleTimeout   = 2 * time.Minute
-	httpStopGrace     = 5 * time.Second
+	httpHeaderTimeout   = 10 * time.Second
+	httpIdleTimeout     = 2 * time.Minute
+	httpHeaderBytes     = 64 << 10
+	httpStopGrace       = 5 * time.Second
+	httpStrangerRequest = 30 * time.Second
 )
 
 // ServeHTTP serves HTTP/1.1 over TLS 1.3 on l behind g, as a gRPC server does, until ctx ends,
@@ -33,7 +35,8 @@ const (
 // of a peer that is banned, or whose certificate ended, is answered 403 or 401 before the
 // handler, and one that runs has its context ended, with a [*CutError] as its cause, and its
 // connection closed. A client without a certificate is served, as Insecure: the handler decides
-// what that means.
+// what that means, and each of its requests has 30 seconds. A connection that a handler hijacks is
+// the handler's: the guard alone ends it, also after ServeHTTP returned.
 //
 // s gets a handler, a connection context and, where they are zero, limits of time from here;
 // give it to nothing else. An error of l is returned.
@@ -51,9 +54,8 @@ func ServeHTTP(ctx context.Context, g *Guard, l net.Listener, s *http.Server) er
 	}
 	s.ReadHeaderTimeout = cmp.Or(s.ReadHeaderTimeout, httpHeaderTimeout)
 	s.IdleTimeout = cmp.Or(s.IdleTimeout, httpIdleTimeout)
-	if s.ErrorLog == nil {
-		s.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelDebug)
-	}
+	s.MaxHeaderBytes = cmp.Or(s.MaxHeaderBytes, httpHeaderBytes)
+	s.DisableGeneralOptionsHandler = true // it would answer before the guard is asked
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	handed := newHanded(l.Addr())
@@ -101,9 +103,22 @@ func (g *Guard) httpHandler(handler http.Handler) http.Handler {
 			return
 		}
 		defer done()
+		if info.Peer.Leaf == nil {
+			end := time.Now().Add(httpStrangerRequest)
+			c := http.NewResponseController(w)
+			if c.SetReadDeadline(end) != nil || c.SetWriteDeadline(end) != nil {
+				return // it is gone
+			}
+		}
 		r = r.WithContext(ctx)
 		state := info.state
 		r.TLS = &state
+		// net/http removes the files of its own request alone, and this is a copy.
+		defer func() {
+			if r.MultipartForm != nil {
+				_ = r.MultipartForm.RemoveAll()
+			}
+		}()
 		handler.ServeHTTP(w, r)
 	})
 }

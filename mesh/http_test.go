@@ -1,16 +1,21 @@
 package mesh_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"mime/multipart"
 	"net"
 	"net/http"
+	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fealty-io/fealty/credential"
@@ -338,4 +343,125 @@ func TestHTTPEnds(t *testing.T) {
 		conn.Close()
 		t.Error("the listener is open")
 	}
+}
+
+// More requests at once than a member may have connections wait for one.
+func TestHTTPManyAtOnce(t *testing.T) {
+	t.Parallel()
+	a := identitytest.NewAuthority(t, cluster)
+	s := serveHTTP(t, loopback(t), mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))},
+		&http.Server{Handler: who200})
+	rt := transport(t, credential.Static(material(t, a, identity.Data, "n1")), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			if status, _, err := fetch(t, rt, "https://"+s.addr); status != http.StatusOK {
+				t.Errorf("%d, %v", status, err)
+			}
+		})
+	}
+	all.Wait()
+	if _, err := rt.RoundTrip(&http.Request{}); err == nil {
+		t.Error("a request to nowhere was sent")
+	}
+}
+
+// The files of a form are removed with its request, and no request passes the guard by.
+func TestHTTPRequests(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	a := identitytest.NewAuthority(t, cluster)
+	clock := newClock()
+	g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1")), Now: clock.now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.Unwatched()
+	ln := loopback(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		}
+		if files, _ := os.ReadDir(dir); len(files) == 0 {
+			http.Error(w, "no file was made", http.StatusBadRequest)
+		}
+	})
+	go func() { ended <- mesh.ServeHTTP(ctx, g, ln, &http.Server{Handler: handler}) }()
+	defer func() { cancel(); <-ended }()
+	rt := transport(t, credential.Static(material(t, a, identity.Data, "n1")), credential.AnyOfKind(identity.Coordinator), mesh.Options{})
+	var form bytes.Buffer
+	w := multipart.NewWriter(&form)
+	part, err := w.CreateFormFile("f", "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = part.Write(make([]byte, 12<<20))
+	_ = w.Close()
+	client := &http.Client{Transport: rt}
+	answer, err := client.Post("https://"+ln.Addr().String(), w.FormDataContentType(), &form)
+	if err != nil || answer.StatusCode != http.StatusOK {
+		t.Fatalf("%v, %v", answer, err)
+	}
+	_, _ = io.Copy(io.Discard, answer.Body)
+	answer.Body.Close()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if files, _ := os.ReadDir(dir); len(files) == 0 {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("%d files are left", len(files))
+		}
+	}
+	clock.set(time.Now().Add(1000 * time.Hour))
+	general, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, "https://"+ln.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	general.URL.Opaque = "*"
+	if answer, err := rt.RoundTrip(general); err != nil || answer.StatusCode != http.StatusUnauthorized {
+		t.Errorf("OPTIONS *: %v, %v", answer, err)
+	}
+}
+
+// A certificate's end is seen where only connections without one stood before.
+func TestCutBesideLocalConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := identitytest.NewAuthority(t, cluster)
+		g, err := mesh.NewGuard(mesh.GuardConfig{Source: credential.Static(material(t, a, identity.Coordinator, "c1"))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shake := func(cfg *tls.Config) net.Conn {
+			client, server := net.Pipe()
+			conn := tls.Client(client, cfg)
+			go func() { _ = conn.Handshake(); _, _ = io.Copy(io.Discard, conn) }()
+			standing, _, err := g.Credentials().ServerHandshake(server)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _, _ = standing.Read(make([]byte, 1)) }() // as gRPC does
+			t.Cleanup(func() { client.Close(); server.Close() })
+			return standing
+		}
+		one, other := net.Pipe()
+		forever := g.StandForever(one)
+		t.Cleanup(func() { forever.Close(); other.Close() })
+		time.Sleep(time.Minute)
+		n1 := material(t, a, identity.Data, "n1")
+		cfg, err := credential.ClientTLS(credential.Static(n1), credential.AnyOfKind(identity.Coordinator),
+			credential.ClientOptions{NextProtos: []string{"h2"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		shake(cfg)
+		if n := g.Live(); n != 2 {
+			t.Fatalf("%d connections stand", n)
+		}
+		time.Sleep(time.Until(n1.NotAfter()) + time.Second)
+		synctest.Wait()
+		if n := g.Live(); n > 1 {
+			t.Errorf("%d connections stand after the end of one's certificate", n)
+		}
+	})
 }

@@ -32,7 +32,9 @@ type HTTPTransport struct {
 // material of now, and a connection ends when the bundle bans its server, or with the server's
 // certificate. A request to a server that did not prove itself, or that does not accept our
 // certificate, fails with a [*HandshakeError], and one whose connection was ended with a
-// [*CutError]. Nothing is sent over plain http.
+// [*CutError], unless net/http could send it again on another. Nothing is sent over plain http, and
+// a response has no TLS state. At most 8 connections to one server stand at once, and while one
+// does a goroutine runs.
 //
 // Errors are those of [Dial]. Options.GRPC is not looked at.
 func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Options) (*HTTPTransport, error) {
@@ -49,6 +51,7 @@ func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Opti
 	t := &HTTPTransport{src: src, expect: expect, opts: opts.complete(), live: newLiveSet()}
 	t.base = &http.Transport{
 		DialTLSContext:         t.dial,
+		MaxConnsPerHost:        maxHTTPConns, // further requests wait
 		MaxIdleConnsPerHost:    4,
 		MaxResponseHeaderBytes: 64 << 10,
 		IdleConnTimeout:        httpIdleTimeout / 2, // before a server's, so that no request meets its end
@@ -56,12 +59,16 @@ func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Opti
 	return t, nil
 }
 
+// maxHTTPConns bounds the connections to one server: fewer than a guard's MaxPerIdentity by
+// default, as those of before a renewal may stand beside them.
+const maxHTTPConns = defaultMaxPerIdentity / 2
+
 var errPlain = errors.New("mesh: a request has to go to an https URL: over http nobody proves who they are")
 
 // RoundTrip sends a request. Its errors are said by [NewHTTPTransport].
 func (t *HTTPTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	base, err := t.current(r.Context())
-	if r.URL.Scheme != "https" {
+	if r.URL == nil || r.URL.Scheme != "https" {
 		err = errPlain
 	}
 	if err != nil {

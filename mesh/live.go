@@ -322,9 +322,10 @@ func (s *liveSet) add(c *liveConn, now time.Time) (watch bool) {
 	s.seq++
 	c.set, c.seq, c.since = s, s.seq, now
 	s.conns[c] = struct{}{}
+	unbounded := s.next.IsZero() // such as a set of none, or of connections that never end
 	s.next = sooner(s.next, sooner(c.expires, now.Add(min(takeover, cmp.Or(c.idle, takeover)))))
-	if len(s.conns) == 1 {
-		s.wake() // an empty set is waited on without a limit
+	if unbounded || len(s.conns) == 1 {
+		s.wake() // it is waited on without a limit
 	}
 	watch, s.watched = !s.watched, true
 	return watch

@@ -59,64 +59,99 @@ func (n *Node) Snapshot(ctx context.Context, scope snapshot.Scope) (Content, err
 // again is how long a watch waits before it asks an agent again that went away.
 const again = time.Second
 
-// Watch yields what is in use of a scope, at once and each time when it changes; a slow reader
-// gets the newest alone. When nothing of the scope may be used any more it yields a
-// [*RefusedError], and when the agent goes away an error of another kind, once; it goes on with what
-// comes after. It ends with ctx, or when the reader stops.
+// Watch yields what is in use of a scope, at once and each time when it changes; a reader that is
+// slower than the changes gets the newest alone. When nothing of the scope may be used any more
+// it yields a [*RefusedError], and when the agent goes away an error of another kind, once; it
+// goes on with what comes after. It ends with ctx, when the reader stops, and with [ErrClosed]
+// after [Node.Close].
 func (n *Node) Watch(ctx context.Context, scope snapshot.Scope) iter.Seq2[Content, error] {
 	return func(yield func(Content, error) bool) {
-		last, away := Content{}, false // last is what was yielded, unless an error came after it
-		for ctx.Err() == nil {
-			err := n.watch(ctx, scope, func(c Content, err error) bool {
-				same := err == nil && !away && c.ConfigVersion == last.ConfigVersion &&
-					c.AuthorityEpoch == last.AuthorityEpoch && c.Freshness == last.Freshness && bytes.Equal(c.JSON, last.JSON)
-				if last, away = c, err != nil; same && c.JSON != nil {
-					return true
-				}
-				return yield(c, err)
-			})
-			if ctx.Err() != nil || err == nil {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		w := &watching{newest: make(chan told, 1)}
+		go n.follow(ctx, scope, w)
+		for {
+			select {
+			case <-ctx.Done():
 				return
-			}
-			if !away {
-				if last, away = (Content{}), true; !yield(Content{}, n.failed(err)) {
+			case <-n.ctx.Done():
+				yield(Content{}, ErrClosed)
+				return
+			case t := <-w.newest:
+				if !yield(t.content, t.err) {
 					return
 				}
-			}
-			pause := time.NewTimer(again)
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-				pause.Stop()
 			}
 		}
 	}
 }
 
-// watch follows one stream. It returns nil if told wants no more.
-func (n *Node) watch(ctx context.Context, scope snapshot.Scope, told func(Content, error) bool) error {
+// watching is what a watch was told, and what its reader has yet to take.
+type watching struct {
+	newest chan told // has room for one, and one sender
+	last   told      // owned by follow
+}
+
+type told struct {
+	content Content
+	err     error
+	away    bool // err is of the agent's absence
+}
+
+// tell puts t in the place of what the reader has not taken, unless it is no news.
+func (w *watching) tell(t told) {
+	same := t.err == nil && w.last.err == nil && w.last.content.JSON != nil &&
+		t.content.ConfigVersion == w.last.content.ConfigVersion &&
+		t.content.AuthorityEpoch == w.last.content.AuthorityEpoch && t.content.OnTrial == w.last.content.OnTrial &&
+		t.content.Freshness == w.last.content.Freshness && bytes.Equal(t.content.JSON, w.last.content.JSON)
+	if same || t.away && w.last.away {
+		return
+	}
+	w.last = t
+	select {
+	case <-w.newest:
+	default:
+	}
+	w.newest <- t
+}
+
+// follow keeps a stream to the agent, until ctx ends or the node is closed.
+func (n *Node) follow(ctx context.Context, scope snapshot.Scope, w *watching) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer context.AfterFunc(n.ctx, cancel)()
+	for {
+		err := n.stream(ctx, scope, w)
+		if ctx.Err() != nil {
+			return
+		}
+		w.tell(told{err: n.failed(err), away: true})
+		pause := time.NewTimer(again)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+		}
+	}
+}
+
+// stream follows one stream to its end.
+func (n *Node) stream(ctx context.Context, scope snapshot.Scope, w *watching) error {
 	stream, err := n.local().WatchScope(ctx, &fealtyv1.WatchScopeRequest{Scope: string(scope)})
 	for err == nil {
 		var next *fealtyv1.WatchScopeResponse
 		if next, err = stream.Recv(); err != nil {
 			break
 		}
-		var c Content
-		var over error
 		if o := next.GetOver(); o != nil {
 			refused := &RefusedError{Reason: fmt.Sprintf("nothing of scope %s may be used: %s", scope, o.GetReason())}
 			if o.GetBound() != "" {
 				refused.Reason += " (" + o.GetBound() + ")"
 			}
-			over = refused
-		} else {
-			c = contentOf(next.GetContent())
+			w.tell(told{err: refused})
+			continue
 		}
-		if !told(c, over) {
-			return nil
-		}
+		w.tell(told{content: contentOf(next.GetContent())})
 	}
 	return err
 }
@@ -150,6 +185,9 @@ func (n *Node) local() fealtyv1.LocalConfigServiceClient {
 
 // failed says why the agent did not do what it was asked.
 func (n *Node) failed(err error) error {
+	if n.ctx.Err() != nil {
+		return ErrClosed
+	}
 	if e, ok := explain.FromStatus(err); ok {
 		return &RefusedError{Code: string(e.Code), Reason: e.What + ": " + e.Why, Remedy: e.Do}
 	}

@@ -4,7 +4,7 @@
 // opens the agent's folder with [Open], and from then on
 //
 //   - is that member to others: [Node.Source] follows each renewal, and each ban that the agent
-//     accepted, within [LookEvery];
+//     accepted, within five seconds;
 //   - calls and serves by identity: [Node.Dial], [Node.NewServer], [Node.NewHTTPTransport] and
 //     [Node.ServeHTTP];
 //   - reads config that the agent verified, and asks whether an action is permitted while the
@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/fealty-io/fealty/credential"
 	"github.com/fealty-io/fealty/fence"
@@ -41,9 +42,6 @@ import (
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/snapshot"
 )
-
-// LookEvery is how often the folder is looked at.
-const LookEvery = beside.LookEvery
 
 // Options are what a program may say of itself. The zero value is good.
 type Options struct {
@@ -68,8 +66,8 @@ type Node struct {
 	config *grpc.ClientConn
 	socket string
 
-	stop  context.CancelFunc
-	ended sync.WaitGroup
+	ctx   context.Context // ends with Close
+	close func() error    // once
 }
 
 // Open reads the folder of an agent, which need not run. It fails unless the agent has joined,
@@ -90,23 +88,30 @@ func Open(dir string, options Options) (*Node, error) {
 		return nil, fmt.Errorf("node: open %s: %w", dir, err)
 	}
 	config, err := mesh.DialLocal(options.ConfigSocket,
+		// An agent that was started again is asked at once.
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second, Backoff: backoff.Config{
+			BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(snapshotform.MaxContent+64<<10)))
 	if err != nil {
 		return nil, fmt.Errorf("node: open %s: %w", dir, err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	n := &Node{dir: dir, now: options.Now, beside: who, config: config, socket: options.ConfigSocket, stop: stop}
-	n.ended.Go(func() { _ = who.Run(ctx) }) // ends with ctx
-	return n, nil
+	var ended sync.WaitGroup
+	ended.Go(func() { _ = who.Run(ctx) }) // ends with ctx
+	return &Node{dir: dir, now: options.Now, beside: who, config: config, socket: options.ConfigSocket, ctx: ctx,
+		close: sync.OnceValue(func() error {
+			stop()
+			ended.Wait()
+			return config.Close()
+		})}, nil
 }
 
-// Close ends what follows the folder, and calls to the agent. Servers and clients that were made of the node go on
+// Close ends what follows the folder, calls to the agent and watches, with [ErrClosed]. Servers and clients that were made of the node go on
 // with the identity of now until that ends.
-func (n *Node) Close() error {
-	n.stop()
-	n.ended.Wait()
-	return n.config.Close()
-}
+func (n *Node) Close() error { return n.close() }
+
+// ErrClosed is what a call to the agent gets after [Node.Close].
+var ErrClosed = errors.New("node: it was closed")
 
 // ID is the member's identity, which stays the same until it leaves the cluster.
 func (n *Node) ID() identity.ID { return n.beside.ID() }
@@ -124,6 +129,12 @@ func (n *Node) Look() { n.beside.Look() }
 // errLost is of a node that may believe nothing before a coordinator has answered it.
 var errLost = errors.New("the agent has lost its marks, and believes nothing before a coordinator has answered it: " +
 	"let it reach one")
+
+var (
+	errStale = errors.New("the trust bundle of the agent is out of use, and vouches for nothing but a newer one: " +
+		"let the agent reach a coordinator")
+	errQuarantined = errors.New("this content failed its trial on this node")
+)
 
 // Verify verifies signed content, in its encoded form, from wherever it came: a file, a mirror, another node. It
 // needs no agent and nobody else, and decides by what is in the folder: whom the node believes, for
@@ -147,7 +158,16 @@ func (n *Node) Verify(encoded []byte) (*snapshot.Verified, error) {
 	v, err := snapshot.Verify(signed, out.Trust, out.Marks, now)
 	if e, ok := errors.AsType[*snapshot.RejectedError](err); ok && e.Reason == snapshot.ReasonUnchanged {
 		// It is what was accepted last, to the byte: only to accept it once more is refused.
-		return snapshot.Recheck(signed, out.Trust, out.Marks, now)
+		v, err = snapshot.Recheck(signed, out.Trust, out.Marks, now)
 	}
-	return v, err
+	if err != nil {
+		return nil, err
+	}
+	switch h := v.Header(); {
+	case out.Stale && h.ScopeType != snapshot.ScopeTrustBundle:
+		return nil, fmt.Errorf("node: verify by %s: %w", n.dir, errStale)
+	case out.Quarantined(h.ScopeType, h.ContentHash):
+		return nil, fmt.Errorf("node: verify by %s: %w", n.dir, errQuarantined)
+	}
+	return v, nil
 }

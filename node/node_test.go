@@ -2,6 +2,7 @@ package node_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -24,7 +26,9 @@ import (
 	"github.com/fealty-io/fealty/identity"
 	"github.com/fealty-io/fealty/internal/agent"
 	"github.com/fealty-io/fealty/internal/coordinator/coordinatortest"
+	"github.com/fealty-io/fealty/internal/durable"
 	"github.com/fealty-io/fealty/internal/node/dir"
+	"github.com/fealty-io/fealty/internal/node/state"
 	"github.com/fealty-io/fealty/mesh"
 	"github.com/fealty-io/fealty/node"
 	"github.com/fealty-io/fealty/snapshot"
@@ -427,5 +431,130 @@ func TestNoAgent(t *testing.T) {
 			n.Close()
 			t.Error("opened")
 		}
+	}
+}
+
+// An older trust bundle does not come back into a program that runs, and vouches for nothing: a
+// ban that was known stays.
+func TestTrustDoesNotGoBack(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a := join(t, f, "node-a")
+	join(t, f, "node-b")
+	a.ban(t, "node-b")
+	banned, err := identity.New(a.ID().Cluster(), identity.Data, "node-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	coordinatortest.Within(t, "there is config", func() bool {
+		_, err := a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
+		return err == nil
+	})
+	a.stop()
+	runtime, err := os.ReadFile(filepath.Join(a.dir, "snapshots", "node_runtime.active"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Verify(runtime); err != nil {
+		t.Fatal(err)
+	}
+	active := filepath.Join(a.dir, "snapshots", "trust_bundle.active")
+	if err := os.Truncate(active, 100); err != nil {
+		t.Fatal(err)
+	}
+	a.Look()
+	if !a.material(t).Bundle().Banned(banned, identity.KeyID{}) {
+		t.Error("a bundle of before lifted the ban")
+	}
+	if v, err := a.Verify(runtime); err == nil {
+		t.Errorf("a bundle that is out of use vouched for %v", v.Header())
+	}
+}
+
+// A closed node says so, to who watches too, and may be closed again.
+func TestClosed(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a := join(t, f, "node-a")
+	ended := make(chan error)
+	began := make(chan struct{}, 8)
+	go func() {
+		var last error
+		for _, err := range a.Watch(context.Background(), snapshot.ScopeNodeRuntime) {
+			last = err
+			began <- struct{}{}
+		}
+		ended <- last
+	}()
+	<-began
+	for range 2 {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-ended; !errors.Is(err, node.ErrClosed) {
+		t.Errorf("the watch ended with %v", err)
+	}
+	if err := a.Permit(t.Context(), "start_services"); !errors.Is(err, node.ErrClosed) {
+		t.Errorf("after it: %v", err)
+	}
+}
+
+// An emergency statement of the signers, which the agent keeps beside its trust bundle, bans for a
+// program too, and takes away what a revoked key signed.
+func TestEmergency(t *testing.T) {
+	t.Parallel()
+	f := coordinatortest.ReadyFleet(t, nil)
+	a := join(t, f, "node-a")
+	coordinatortest.Within(t, "there is config", func() bool {
+		_, err := a.Snapshot(t.Context(), snapshot.ScopeNodeRuntime)
+		return err == nil
+	})
+	a.stop()
+	signed, err := os.ReadFile(filepath.Join(a.dir, "snapshots", "node_runtime.active"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Verify(signed); err != nil {
+		t.Fatal(err)
+	}
+	banned, err := identity.New(a.ID().Cluster(), identity.Data, "node-b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := state.ReadOutlook(durable.OS(), a.dir, f.Clock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, _ := out.Trust.Bundle.TrustBundle()
+	e := snapshot.Emergency{ClusterID: a.ID().Cluster(), Root: f.Pin(), Number: 1,
+		IssuedAt: f.Clock().UTC().Truncate(time.Second), Reason: "stolen", Nodes: []identity.ID{banned}}
+	for _, k := range bundle.ConfigKeys {
+		e.ConfigKeys = append(e.ConfigKeys, snapshot.DigestOf(k.Key))
+	}
+	statement := &snapshot.SignedEmergency{}
+	if statement.Statement, err = e.Encode(); err != nil {
+		t.Fatal(err)
+	}
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := statement.Sign(key); err != nil { // whose signatures count was judged when it was accepted
+		t.Fatal(err)
+	}
+	raw, err := statement.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := (&state.Store{FS: durable.OS(), Dir: a.dir}).WriteEmergencies([][]byte{raw}); err != nil {
+		t.Fatal(err)
+	}
+	a.Look()
+	if !a.material(t).Bundle().Banned(banned, identity.KeyID{}) {
+		t.Error("the statement bans nobody")
+	}
+	if v, err := a.Verify(signed); err == nil {
+		t.Errorf("verified, by a revoked key: %v", v.SignerKeyIDs())
 	}
 }

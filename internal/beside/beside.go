@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	LookEvery = 5 * time.Second // how often [Agent.Run] looks
+	lookEvery = 5 * time.Second // how often [Agent.Run] looks
 	maxSVID   = 64 << 10        // bytes
 	maxCerts  = 8
 )
@@ -62,6 +62,7 @@ type Agent struct {
 	looking sync.Mutex
 	told    string            // the last refusal that was told; guarded by looking
 	digest  [sha256.Size]byte // of what was read last; guarded by looking
+	version [2]uint64         // of the trust bundle in use: authority epoch, version; guarded by looking
 
 	mu           sync.Mutex
 	authority    fence.Authority // guarded by mu
@@ -83,7 +84,7 @@ func Open(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.id, a.digest = found.material.ID(), found.digest
+	a.id, a.digest, a.version = found.material.ID(), found.digest, found.version
 	a.source = credential.NewIssued(found.material)
 	a.authority, a.coordinators = found.authority, found.coordinators
 	return a, nil
@@ -115,7 +116,7 @@ func (a *Agent) Coordinators() []string {
 
 // Run looks again every five seconds until ctx ends, and returns its error.
 func (a *Agent) Run(ctx context.Context) error {
-	every := time.NewTicker(LookEvery)
+	every := time.NewTicker(lookEvery)
 	defer every.Stop()
 	for {
 		select {
@@ -160,6 +161,11 @@ func (a *Agent) adopt(found look) error {
 		return fmt.Errorf("the agent in %s is of cluster %s now, and this program of %s: start it again", a.cfg.Dir,
 			found.bundle.Cluster(), a.id)
 	}
+	if slices.Compare(found.version[:], a.version[:]) < 0 {
+		return fmt.Errorf("the trust bundle that can be read in %s is older than the one in use, and may trust again "+
+			"whom that one bans", a.cfg.Dir)
+	}
+	a.version = found.version
 	a.mu.Lock()
 	a.authority, a.coordinators = found.authority, found.coordinators
 	a.mu.Unlock()
@@ -180,6 +186,7 @@ type look struct {
 	authority    fence.Authority
 	coordinators []string
 	digest       [sha256.Size]byte
+	version      [2]uint64 // of the trust bundle: authority epoch, version
 }
 
 // read reads the folder. Without a material the error is that of it, but for later looks.
@@ -202,6 +209,8 @@ func (a *Agent) read() (look, error) {
 	digest := out.Trust.Bundle.HeaderDigest()
 	sum.Write(digest[:])
 	fmt.Fprint(sum, revoked)
+	header := out.Trust.Bundle.Header()
+	found.version = [2]uint64{header.AuthorityEpoch, header.ConfigVersion}
 	found.coordinators = out.Coordinators
 	fmt.Fprint(sum, found.coordinators)
 	text, err := a.cfg.Files.ReadSecret(filepath.Join(a.cfg.Dir, filepath.FromSlash(dir.SVIDName)), maxSVID)

@@ -21,6 +21,11 @@ type Outlook struct {
 	// Lost says that the marks cannot be read: the node believes nothing before a
 	// coordinator answered it.
 	Lost bool
+	// Stale says that the trust bundle is not in use: it bans whom it bans, and vouches for
+	// no other snapshot.
+	Stale bool
+	// Quarantined reports whether a snapshot failed its trial here, by the hash of its content.
+	Quarantined func(scope snapshot.Scope, content snapshot.Digest) bool
 	// Coordinators are the addresses to talk to, as host:port: those that it was told, and then
 	// those that were known when it joined.
 	Coordinators []string
@@ -45,14 +50,20 @@ func ReadOutlook(files durable.FS, folder string, now time.Time) (Outlook, error
 	}
 	s.Pin = me.Pin
 	l := &Loaded{Me: me, Unsaved: make(map[snapshot.Scope][]byte)}
+	// A program beside the agent heeds the signers' revocations as the agent does.
+	if l.statements, l.emergencies, err = s.ReadEmergencies(me); err != nil && len(l.emergencies) == 0 {
+		return Outlook{}, err
+	}
 	known, err := s.ReadLedger()
 	if err != nil {
 		b := s.floor(l, now)
-		return Outlook{Trust: me.Trust(b), Marks: b.Marks, Lost: true, Coordinators: MergeAddresses(b, me.Addresses)},
+		return Outlook{Trust: me.Trust(b), Marks: b.Marks, Lost: true, Stale: true, Quarantined: known.failed,
+				Coordinators: MergeAddresses(b, me.Addresses)},
 			nil
 	}
 	b := s.recheck(l, known, now)
-	return Outlook{Trust: me.Trust(b), Marks: known.Marks, Coordinators: MergeAddresses(b, me.Addresses)}, nil
+	return Outlook{Trust: me.Trust(b), Marks: known.Marks, Stale: b.Held[snapshot.ScopeTrustBundle] == nil,
+		Quarantined: known.failed, Coordinators: MergeAddresses(b, me.Addresses)}, nil
 }
 
 // ReadActive returns the exact bytes of the snapshot that a data directory has in

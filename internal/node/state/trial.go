@@ -94,6 +94,12 @@ func (l Ledger) WithoutTrial(scope snapshot.Scope) Ledger {
 	return l
 }
 
+// failed reports whether content failed its trial in scope.
+func (l Ledger) failed(scope snapshot.Scope, content snapshot.Digest) bool {
+	_, is := l.Barred(scope, content)
+	return is
+}
+
 // Barred returns why content is not used again in scope.
 func (l Ledger) Barred(scope snapshot.Scope, content snapshot.Digest) (quarantined, bool) {
 	for _, q := range l.Quarantine {
