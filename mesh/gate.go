@@ -136,12 +136,26 @@ func (g *Gate) Run(ctx context.Context) error {
 	defer cancel()
 	defer g.members.Close()
 	defer g.others.Close()
-	stop := context.AfterFunc(ctx, func() { g.listener.Close() })
+	return accept(ctx, g.listener, func(raw net.Conn) {
+		c := &coming{gate: g, raw: raw, from: raw.RemoteAddr(), gone: make(chan struct{})}
+		if err := c.enter(g.sockets, g.cfg.MaxSockets, true); err != nil {
+			g.guard.refused(err)
+			raw.Close()
+			return
+		}
+		all.Go(func() { c.serve(ctx) })
+	})
+}
+
+// accept hands each connection of l to take, until ctx ends, whose error it returns then, or l
+// fails. It closes l.
+func accept(ctx context.Context, l net.Listener, take func(net.Conn)) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	defer g.listener.Close()
+	defer l.Close()
 	var pause time.Duration
 	for {
-		raw, err := g.listener.Accept()
+		raw, err := l.Accept()
 		var temporary interface{ Temporary() bool } // such as too many open files
 		switch {
 		case ctx.Err() != nil:
@@ -160,13 +174,7 @@ func (g *Gate) Run(ctx context.Context) error {
 			return err
 		}
 		pause = 0
-		c := &coming{gate: g, raw: raw, from: raw.RemoteAddr(), gone: make(chan struct{})}
-		if err := c.enter(g.sockets, g.cfg.MaxSockets, true); err != nil {
-			g.guard.refused(err)
-			raw.Close()
-			continue
-		}
-		all.Go(func() { c.serve(ctx) })
+		take(raw)
 	}
 }
 

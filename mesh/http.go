@@ -141,36 +141,13 @@ func (g *Guard) acceptHTTP(ctx context.Context, l net.Listener, to *handed) erro
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer to.Close()
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
-	defer l.Close()
-	var pause time.Duration
-	for {
-		raw, err := l.Accept()
-		var temporary interface{ Temporary() bool } // such as too many open files
-		switch {
-		case ctx.Err() != nil:
-			if err == nil {
-				raw.Close()
-			}
-			return ctx.Err()
-		case errors.As(err, &temporary) && temporary.Temporary():
-			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-			select {
-			case <-time.After(pause):
-			case <-ctx.Done():
-			}
-			continue
-		case err != nil:
-			return err
-		}
-		pause = 0
+	return accept(ctx, l, func(raw net.Conn) {
 		// A place is taken before a goroutine is: those beyond them cost nothing.
 		free, err := g.handshakes.take(sourceOf(raw.RemoteAddr()))
 		if err != nil {
 			raw.Close()
 			g.refused(err)
-			continue
+			return
 		}
 		all.Go(func() {
 			defer free()
@@ -178,7 +155,7 @@ func (g *Guard) acceptHTTP(ctx context.Context, l net.Listener, to *handed) erro
 				conn.info.conn.sever()
 			}
 		})
-	}
+	})
 }
 
 // httpConn is one connection whose hands were shaken.

@@ -61,7 +61,7 @@ func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Opti
 
 // maxHTTPConns bounds the connections to one server: fewer than a guard's MaxPerIdentity by
 // default, as those of before a renewal may stand beside them.
-const maxHTTPConns = defaultMaxPerIdentity / 2
+const maxHTTPConns = 8
 
 var errPlain = errors.New("mesh: a request has to go to an https URL: over http nobody proves who they are")
 
