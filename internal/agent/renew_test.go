@@ -731,7 +731,8 @@ func TestBannedNode(t *testing.T) {
 			t.Errorf("connected: %v, shows %v", v.Connected, v.Renewal)
 		}
 		f.do(func() {
-			if dials := f.dialed[coordinator]; dials > 3*60 {
+			// About one in a minute: its pauses are random, and sum up to 170 to 185 dials.
+			if dials := f.dialed[coordinator]; dials > 3*70 {
 				t.Errorf("dialed %d times in three hours", dials)
 			}
 		})
