@@ -10,9 +10,6 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 3 {
-		log.Fatal("usage: verify FOLDER FILE")
-	}
 	n, err1 := node.Open(os.Args[1], node.Options{})
 	raw, err2 := os.ReadFile(os.Args[2])
 	if err1 != nil || err2 != nil {
