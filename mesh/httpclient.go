@@ -36,17 +36,10 @@ type HTTPTransport struct {
 // a response has no TLS state. At most 8 connections to one server stand at once, and while one
 // does a goroutine runs.
 //
-// Errors are those of [Dial]. Options.GRPC is not looked at.
+// Errors are those of [credential.ClientTLS]. Options.GRPC is not looked at.
 func NewHTTPTransport(src credential.Source, expect credential.Expect, opts Options) (*HTTPTransport, error) {
-	if src == nil {
-		return nil, errors.New("mesh: NewHTTPTransport needs a source: without a bundle nobody can be verified")
-	}
-	cluster := ""
-	if m, err := src.Current(context.Background()); err == nil && m.Bundle() != nil {
-		cluster = m.Bundle().Cluster()
-	}
-	if err := expect.Validate(cluster); err != nil {
-		return nil, err
+	if _, err := credential.ClientTLS(src, expect, credential.ClientOptions{}); err != nil {
+		return nil, err // each connection would fail so
 	}
 	t := &HTTPTransport{src: src, expect: expect, opts: opts.complete(), live: newLiveSet()}
 	t.base = &http.Transport{

@@ -163,7 +163,8 @@ func (a *Agent) adopt(found look) error {
 	}
 	if slices.Compare(found.version[:], a.version[:]) < 0 {
 		return fmt.Errorf("the trust bundle that can be read in %s is older than the one in use, and may trust again "+
-			"whom that one bans", a.cfg.Dir)
+			"whom that one bans: let the agent reach a coordinator, and start this program again if its member "+
+			"joined anew", a.cfg.Dir)
 	}
 	a.version = found.version
 	a.mu.Lock()

@@ -58,8 +58,7 @@ func ReadOutlook(files durable.FS, folder string, now time.Time) (Outlook, error
 	if err != nil {
 		b := s.floor(l, now)
 		return Outlook{Trust: me.Trust(b), Marks: b.Marks, Lost: true, Stale: true, Quarantined: known.failed,
-				Coordinators: MergeAddresses(b, me.Addresses)},
-			nil
+			Coordinators: MergeAddresses(b, me.Addresses)}, nil
 	}
 	b := s.recheck(l, known, now)
 	return Outlook{Trust: me.Trust(b), Marks: known.Marks, Stale: b.Held[snapshot.ScopeTrustBundle] == nil,
